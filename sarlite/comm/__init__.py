@@ -1,0 +1,81 @@
+"""Communication between ranks: the protocol that the rest of sarlite is written against.
+
+`mpi` implements it over mpi4py, `threads` for N ranks as threads of one process, `Solo` for one rank.
+"""
+
+from typing import Protocol
+
+
+class Request(Protocol):
+    """A started transfer. It keeps its buffer alive until it is done."""
+
+    def wait(self):
+        """Return once the buffer may be read (receive) or changed (send)."""
+
+
+class Communicator(Protocol):
+    """A group of ranks. Every method but `start_send`, `start_recv` and `abort` is collective.
+
+    Attributes
+    ----------
+    rank, size : int
+    threaded : bool
+        Whether several threads may communicate at once (MPI_THREAD_MULTIPLE).
+    """
+
+    rank: int
+    size: int
+    threaded: bool
+
+    def start_send(self, array, peer, tag=0) -> Request:
+        """Start to send a C-contiguous array (any dtype, any size, 2 GiB and more too) to `peer`."""
+
+    def start_recv(self, array, peer, tag=0) -> Request:
+        """Start to receive into a C-contiguous array of just the size that `peer` sends."""
+
+    def allreduce(self, array, op="sum"):
+        """Reduce elementwise over ranks, in place, and return `array`; op is "sum", "max" or "min"."""
+
+    def allgather(self, value):
+        """Return the list of every rank's `value`, a small picklable object, in rank order."""
+
+    def bcast(self, value, root=0):
+        """Return the root's `value`, a picklable object, on every rank."""
+
+    def barrier(self):
+        """Return once every rank has called it."""
+
+    def dup(self) -> "Communicator":
+        """Return a communicator of the same ranks whose messages never meet this one's."""
+
+    def abort(self, reason):
+        """End every rank at once."""
+
+
+class Solo:
+    """The communicator of one rank alone."""
+
+    rank, size, threaded = 0, 1, True
+
+    def start_send(self, array, peer, tag=0):
+        raise ValueError("one rank has no peer")
+
+    start_recv = start_send
+
+    def allreduce(self, array, op="sum"):
+        return array
+
+    def allgather(self, value):
+        return [value]
+
+    def bcast(self, value, root=0):
+        return value
+
+    def barrier(self):
+        pass
+
+    def dup(self):
+        return self
+
+    def abort(self, reason):
+        raise SystemExit(reason)

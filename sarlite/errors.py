@@ -1,0 +1,47 @@
+"""Exceptions. Every error that sarlite raises on purpose is a SarliteError."""
+
+
+class SarliteError(Exception):
+    """Base of sarlite's own exceptions."""
+
+
+class ConfigError(SarliteError, ValueError):
+    """A flag, an option or an argument has a value that cannot work."""
+
+
+class DataError(SarliteError, ValueError):
+    """A file, a field of it or an array is invalid; the message names all three."""
+
+
+class ShapeError(SarliteError, ValueError):
+    """Arrays disagree in shape, dtype or memory layout."""
+
+
+class CheckpointError(SarliteError):
+    """A checkpoint cannot be written, or does not fit the model."""
+
+
+class PeerError(SarliteError):
+    """Another rank failed, so this one cannot go on."""
+
+
+def raise_together(comm, error):
+    """Raise on every rank when any rank has an error. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    error : SarliteError or None
+        This rank's finding.
+
+    Raises
+    ------
+    SarliteError
+        This rank's own `error`; elsewhere one of the lowest failing rank's class and text.
+    """
+    found = comm.allgather(None if error is None else (type(error), str(error)))
+    if error is not None:
+        raise error
+    for rank, item in enumerate(found):
+        if item is not None:
+            raise item[0](f"rank {rank}: {item[1]}")
