@@ -105,7 +105,9 @@ class Tensor:
 
     def detach(self):
         """Return a tensor of the same data without history."""
-        return Tensor(self.data)
+        result = Tensor(self.data)
+        result.volatile = self.volatile  # the values still come from remote rows
+        return result
 
     def backward(self, g=None):
         """Accumulate d self / d leaf into every leaf's `grad`, and release the tape.
@@ -257,3 +259,8 @@ def _accumulate(leaf, g, owned):
         leaf.grad = g if owned else np.array(g)
     else:
         leaf.grad += g
+
+
+def now():
+    """Return a time after everything recorded so far and before everything recorded later."""
+    return next(_clock)

@@ -1,0 +1,9 @@
+"""Models: one file each, written as the paper's equation."""
+
+from sarlite.models.gat import GAT, GATConv
+from sarlite.models.gcn import GCN, GCNConv
+from sarlite.models.sage import SAGE, SAGEConv
+
+MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT}
+
+__all__ = ["GAT", "GATConv", "GCN", "GCNConv", "MODELS", "SAGE", "SAGEConv"]

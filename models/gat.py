@@ -1,0 +1,80 @@
+"""Graph attention network (Velickovic et al., 2018), as SAR Eq. 3."""
+
+import numpy as np
+
+from sarlite import fn, nn
+from sarlite.nn import Dropout, Linear, Parameter, glorot
+
+
+class GATConv(nn.Module):
+    """h'_i = sum_j a_ij z_j per head, a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . z_i)), z = W h.
+
+    Parameters
+    ----------
+    n_in, n_feat, n_heads : int
+    concat : bool
+        Heads side by side, (n_dst, n_heads * n_feat); else their mean, (n_dst, n_feat).
+    residual : bool
+        Add h_i, projected where the widths differ.
+    attention_dropout : float
+    rng : nn.Random
+    """
+
+    def __init__(self, n_in, n_feat, n_heads, *, concat=True, residual=False, attention_dropout=0.0, slope=0.2, bias=True,
+                 rng, dtype=np.float32):
+        self.n_heads, self.n_feat, self.concat, self.slope = n_heads, n_feat, concat, slope
+        n_out = n_heads * n_feat if concat else n_feat
+        self.linear = Linear(n_in, n_heads * n_feat, bias=False, rng=rng, dtype=dtype)
+        self.attn_src = glorot(rng, (n_heads, n_feat), 2 * n_feat, 1, dtype)
+        self.attn_dst = glorot(rng, (n_heads, n_feat), 2 * n_feat, 1, dtype)
+        self.root = Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype) if residual and n_in != n_out else None
+        self.residual = residual
+        self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
+        self.coefficients = Dropout(attention_dropout, rng)
+
+    def __call__(self, graph, h):
+        z = self.linear(h).reshape(-1, self.n_heads, self.n_feat)
+        src, dst = (z * self.attn_src).sum(-1), (z[: graph.n_dst] * self.attn_dst).sum(-1)
+        out = graph.aggregate(fn.attend(z, src, dst, self.slope, *self.coefficients.coin()), "sum")
+        out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
+        if self.residual:
+            out = out + (h if self.root is None else self.root(h))[: graph.n_dst]
+        return out if self.bias is None else out + self.bias
+
+
+class GAT(nn.Module):
+    """GAT layers with dropout on every layer's input and on the coefficients, ELU between.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Features and classes.
+    layers : int
+    hidden : int
+        Features a head.
+    heads, out_heads : int
+        Of the hidden layers, side by side; of the last layer, whose heads are averaged.
+    dropout, attention_dropout : float
+    residual : bool
+    batch_norm : bool
+        Normalise before each ELU; the layers below then have no bias, which it would take away.
+    rng : nn.Random
+    """
+
+    self_loops = True
+
+    def __init__(self, n_in, n_out, *, layers=2, hidden=8, heads=8, out_heads=1, dropout=0.6, attention_dropout=0.6,
+                 residual=False, batch_norm=False, rng, dtype=np.float32):
+        last, width = layers - 1, hidden * heads
+        options = dict(residual=residual, attention_dropout=attention_dropout, rng=rng, dtype=dtype)
+        self.convs = [GATConv(width if i else n_in, hidden, heads, bias=not batch_norm, **options) for i in range(last)]
+        self.convs.append(GATConv(width if last else n_in, n_out, out_heads, concat=False, **options))
+        self.norms = [nn.BatchNorm(width, dtype=dtype) for _ in range(last)] if batch_norm else []
+        self.dropouts = [Dropout(dropout, rng) for _ in range(layers)]
+
+    def __call__(self, graph, h):
+        for i, (conv, dropout) in enumerate(zip(self.convs, self.dropouts)):
+            h = conv(graph, dropout(h, graph.node_ids))
+            if i < len(self.convs) - 1:
+                h = (self.norms[i](h, graph.comm) if self.norms else h).elu()
+        return h

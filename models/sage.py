@@ -1,0 +1,65 @@
+"""GraphSAGE (Hamilton, Ying & Leskovec, 2017), as SAR Eq. 2."""
+
+import numpy as np
+
+from sarlite import fn, nn
+from sarlite.errors import ConfigError
+from sarlite.nn import Dropout, Linear
+
+
+class SAGEConv(nn.Module):
+    """h'_i = W_root h_i + b + mean_j W h_j, or W_root h_i + b + W max_j relu(W_pool h_j + b_pool).
+
+    Parameters
+    ----------
+    n_in, n_out : int
+    aggregator : {"mean", "max-pool"}
+    rng : nn.Random
+    """
+
+    def __init__(self, n_in, n_out, *, aggregator="mean", bias=True, rng, dtype=np.float32):
+        if aggregator not in ("mean", "max-pool"):
+            raise ConfigError(f"aggregator {aggregator!r} is not one of mean, max-pool")
+        self.root = Linear(n_in, n_out, bias=bias, rng=rng, dtype=dtype)
+        self.neighbour = Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype)
+        self.pool = Linear(n_in, n_in, rng=rng, dtype=dtype) if aggregator == "max-pool" else None
+
+    def __call__(self, graph, h):
+        root = self.root(h[: graph.n_dst])
+        if self.pool is None:
+            return root + graph.aggregate(fn.copy_src(self.neighbour(h)), "mean")
+        return root + self.neighbour(graph.aggregate(fn.copy_src(self.pool(h).relu()), "max"))
+
+
+class SAGE(nn.Module):
+    """GraphSAGE layers; between them batch norm (optional), ReLU and dropout.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Features and classes.
+    layers, hidden : int
+    dropout : float
+    aggregator : {"mean", "max-pool"}
+    batch_norm : bool
+        Normalise before each ReLU; the layers below then have no bias, which it would take away.
+    rng : nn.Random
+    """
+
+    self_loops = False
+
+    def __init__(self, n_in, n_out, *, layers=3, hidden=256, dropout=0.5, aggregator="mean", batch_norm=True, rng, dtype=np.float32):
+        widths = [n_in, *[hidden] * (layers - 1), n_out]
+        last = layers - 1
+        self.convs = [SAGEConv(a, b, aggregator=aggregator, bias=not batch_norm or i == last, rng=rng, dtype=dtype)
+                      for i, (a, b) in enumerate(zip(widths, widths[1:]))]
+        self.norms = [nn.BatchNorm(hidden, dtype=dtype) for _ in range(last)] if batch_norm else []
+        self.dropouts = [Dropout(dropout, rng) for _ in range(last)]
+
+    def __call__(self, graph, h):
+        for i, conv in enumerate(self.convs):
+            h = conv(graph, h)
+            if i < len(self.convs) - 1:
+                h = (self.norms[i](h, graph.comm) if self.norms else h).relu()
+                h = self.dropouts[i](h, graph.node_ids)
+        return h

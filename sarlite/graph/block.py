@@ -1,0 +1,77 @@
+"""Blocks: the edges from one part's nodes to another's."""
+
+from functools import cached_property
+
+import numpy as np
+
+from sarlite import kernels
+
+
+class Block:
+    """The edges from part q's nodes (columns) to part p's nodes (rows), as CSR.
+
+    Parameters
+    ----------
+    indptr : (n_dst + 1,) int64
+    indices : (n_edges,) int32 or int64
+        Column of each edge: an index into the rows that part q sends.
+    src_ids : (n_src,) int64
+        Global node id of each column.
+    eid : (n_edges,) same dtype as indices, optional
+        Index of each edge into part p's edge values; by default its position.
+    offset : int
+        Number of columns in part p's blocks before this one, so that offset + column is unique over them.
+    """
+
+    def __init__(self, indptr, indices, src_ids, eid=None, offset=0):
+        self.indptr, self.indices, self.src_ids, self.eid, self.offset = indptr, indices, src_ids, eid, offset
+        self.n_dst, self.n_src, self.n_edges = len(indptr) - 1, len(src_ids), len(indices)
+
+    @cached_property
+    def _transposed(self):
+        return kernels.transpose(self.indptr, self.indices, self.n_src)
+
+    @property
+    def transpose(self):
+        """(indptr, indices): the same edges by column; indices are rows."""
+        return self._transposed[:2]
+
+    @property
+    def transpose_position(self):
+        """(n_edges,) the position in this block of each edge of the transpose."""
+        return self._transposed[2]
+
+    @cached_property
+    def transpose_eid(self):
+        """(n_edges,) `eid` of each edge of the transpose."""
+        return self.transpose_position if self.eid is None else self.eid[self.transpose_position]
+
+    @cached_property
+    def labels(self):
+        """(n_edges,) `eid`, never None."""
+        return np.arange(self.n_edges, dtype=self.indices.dtype) if self.eid is None else self.eid
+
+    @property
+    def rows(self):
+        """(n_edges,) the row of each edge; made anew at each call."""
+        return np.repeat(np.arange(self.n_dst, dtype=self.indices.dtype), np.diff(self.indptr))
+
+    def at_src(self, values):
+        """Return (n_edges, ...): of values of the columns, each edge's."""
+        return _gather(values, self.indices)
+
+    def at_dst(self, values):
+        """Return (n_edges, ...): of values of the rows, each edge's."""
+        return _gather(values, self.rows)
+
+    def at_edge(self, values):
+        """Return (n_edges, ...): of part p's edge values, each edge's; shared where they are in order."""
+        return values if self.eid is None else _gather(values, self.eid)
+
+
+def _gather(values, index):
+    if values.dtype.kind != "f":
+        return np.take(values, index, axis=0)
+    out = np.empty((len(index), *values.shape[1:]), values.dtype)
+    kernels.gather_rows(np.ascontiguousarray(values), index, out)
+    return out

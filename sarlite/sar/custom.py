@@ -1,0 +1,150 @@
+"""The operator for any Python message function, recorded by the tape and replayed in backward."""
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.errors import ShapeError
+from sarlite.sar.aggregate import Operator
+from sarlite.tape import Tensor, engine
+
+
+class Rows(dict):
+    """Tensors of one row an edge, by name.
+
+    Attributes
+    ----------
+    ids : (n_edges,) int64
+        Global id of each row: the node's, or source id * n_nodes + destination id for an edge. Keys for dropout.
+    """
+
+    def __init__(self, ids, values):
+        super().__init__(values)
+        self.ids = ids
+
+
+class Recording:
+    """One run of the message over some edges: its outputs, and the leaves that stand for the edges' inputs."""
+
+    def __init__(self, message, names, arrays, needs, ids):
+        n_src = len(names[0])
+        self.leaves = [Tensor(a, need) for a, need in zip(arrays, needs)]
+        for leaf in self.leaves[:n_src]:
+            leaf.volatile = True
+        self.since = engine.now()
+        views, start = [], 0
+        for place, place_ids in zip(names, ids):
+            views.append(Rows(place_ids, zip(place, self.leaves[start : start + len(place)])))
+            start += len(place)
+        result = message(*views)
+        self.outputs = result if isinstance(result, tuple) else (result,)
+        for out in self.outputs:
+            if not isinstance(out, Tensor) or out.shape[:1] != (len(place_ids),):
+                raise ShapeError(f"a message must return tensors of one row an edge, not {getattr(out, 'shape', type(out))}")
+
+    def nodes(self):
+        return engine.reachable([out.sink for out in self.outputs], self.since)
+
+    def captured(self):
+        """Sinks outside the recording, oldest first: learnable values that the message uses."""
+        inner = {id(node) for node in self.nodes()} | {id(leaf) for leaf in self.leaves}
+        ends = {id(out.sink): out.sink for out in self.outputs if out.sink is not None}
+        ends |= {id(sink): sink for node in self.nodes() for sink in node.sinks if sink is not None}
+        return sorted((sink for key, sink in ends.items() if key not in inner), key=lambda sink: sink.time)
+
+    def depends_on_src(self):
+        """Case 2: a residual holds a value made from source rows (SAR 3.2)."""
+        return any(node.volatile for node in self.nodes())
+
+    def pull(self, gradients):
+        """Return gradients by id of leaf or captured sink."""
+        return engine.pull(list(zip(self.outputs, gradients)), self.since)
+
+
+class Custom(Operator):
+    """out_i = reduce_j message(src_j, dst_i, edge_ij) for any message of tape operations.
+
+    Parameters
+    ----------
+    message : callable (src, dst, edge) -> Tensor, or (score, value) for reducer "softmax"
+    names : three tuples of str
+        Names of the src, dst and edge inputs.
+    reducer : object of `reducers`
+    n_nodes : int
+        Of the whole graph, to number edges.
+    """
+
+    def __init__(self, message, names, reducer, dst_ids, n_nodes):
+        self.message, self.names, self.reducer, self.sinks = message, names, reducer, []
+        self.dst_ids, self.n_nodes = dst_ids, n_nodes
+        self.n_fetched = len(names[0])
+
+    def probe(self, tensors):
+        """Record the message on one row of zeros: find the shape of its outputs, `sinks` and the case."""
+        zeros = [np.zeros((1, *t.shape[1:]), t.dtype) for t in tensors]
+        needs = [t.requires_grad for t in tensors]
+        recording = Recording(self.message, self.names, zeros, needs, [np.zeros(1, np.int64)] * 3)
+        self.templates = [(out.shape[1:], out.dtype) for out in recording.outputs]
+        self.src_templates = [(z.shape[1:], z.dtype) for z in zeros[: self.n_fetched]]
+        self.case2 = self.reducer.needs_messages or recording.depends_on_src()
+        self.sinks = recording.captured()
+
+    def begin(self, needs, arrays, keep):
+        self.needs, self.arrays, self.keep = needs, arrays, keep
+        self.needs_rows = any(needs) and self.case2
+        self.reducer.begin(len(self.dst_ids), self.templates)
+
+    def forward(self, block, rows):
+        recording = self.replay(block, rows, grad=self.keep)
+        self.reducer.forward(block, [out.data for out in recording.outputs])
+        return recording
+
+    def end(self):
+        self.arrays = (None,) * self.n_fetched + tuple(self.arrays[self.n_fetched :])
+        return self.reducer.end()
+
+    def begin_backward(self, g):
+        self.reducer.begin_backward(np.ascontiguousarray(g))
+        self.d_local = [np.zeros_like(a) if need else None
+                        for a, need in zip(self.arrays[self.n_fetched :], self.needs[self.n_fetched :])]
+        self.d_sinks = [None] * len(self.sinks)
+
+    def backward(self, block, rows, d_rows):
+        recording = rows if isinstance(rows, Recording) else self.replay(block, rows, grad=True)
+        found = recording.pull(self.reducer.backward(block, [out.data for out in recording.outputs]))
+        self.scatter(block, [found.get(id(leaf)) for leaf in recording.leaves], d_rows)
+        for k, sink in enumerate(self.sinks):
+            g = found.get(id(sink))
+            if g is not None:
+                self.d_sinks[k] = g if self.d_sinks[k] is None else self.d_sinks[k] + g
+
+    def end_backward(self):
+        return [*self.d_local, *self.d_sinks]
+
+    def replay(self, block, rows, grad):
+        """Run the message over a block's edges; without `rows` on zeros, which case 1 never looks at."""
+        n_src, n_dst = len(self.names[0]), len(self.names[1])
+        if rows is None:
+            arrays = [np.zeros((block.n_edges, *shape), dtype) for shape, dtype in self.src_templates]
+        else:
+            arrays = [block.at_src(r) for r in rows]
+        arrays += [block.at_dst(a) for a in self.arrays[n_src : n_src + n_dst]]
+        arrays += [block.at_edge(a) for a in self.arrays[n_src + n_dst :]]
+        src_ids, dst_ids = block.src_ids[block.indices], self.dst_ids[block.rows]
+        ids = (src_ids, dst_ids, src_ids * self.n_nodes + dst_ids)
+        with engine.set_grad(grad):
+            return Recording(self.message, self.names, arrays, self.needs, ids)
+
+    def scatter(self, block, d_edges, d_rows):
+        """Add gradients of one row an edge to the rows that they were gathered from."""
+        n_src, n_dst = len(self.names[0]), len(self.names[1])
+        t_indptr, position = block.transpose[0], block.transpose_position
+        for d_row, d_edge in zip(d_rows, d_edges):
+            if d_row is not None and d_edge is not None:
+                kernels.spmm(t_indptr, position, np.ascontiguousarray(d_edge), d_row)
+        for k, (d, d_edge) in enumerate(zip(self.d_local, d_edges[n_src:])):
+            if d is None or d_edge is None:
+                continue
+            if k < n_dst:
+                kernels.spmm(block.indptr, None, np.ascontiguousarray(d_edge), d)
+            else:
+                kernels.scatter_add_rows(np.ascontiguousarray(d_edge), block.labels, d)

@@ -1,0 +1,76 @@
+"""Built-in messages: values that name a fused kernel."""
+
+from typing import NamedTuple
+
+from sarlite.tape import Tensor
+
+
+class CopySrc(NamedTuple):
+    x: Tensor
+
+
+class MulEdge(NamedTuple):
+    x: Tensor
+    weight: Tensor
+
+
+class Attend(NamedTuple):
+    z: Tensor
+    src: Tensor
+    dst: Tensor
+    slope: float
+    dropout: float
+    key: int
+
+
+def copy_src(x):
+    """Message m_ij = x_j.
+
+    Parameters
+    ----------
+    x : Tensor (n_src, ...)
+
+    Notes
+    -----
+    Case 1 for every reducer. Source: SAR Eq. 2.
+    """
+    return CopySrc(x)
+
+
+def mul_edge(x, weight):
+    """Message m_ij = w_ij x_j.
+
+    Parameters
+    ----------
+    x : Tensor (n_src, ...) or (n_src, n_heads, n_feat)
+    weight : Tensor or ndarray (n_edges,), or (n_edges, n_heads) with an x of heads
+        One value an edge of the graph, in the order of `graph.edge_ids`.
+
+    Notes
+    -----
+    With reducer sum or mean: case 1 where the weights need no gradient, case 2 where they do.
+    """
+    return MulEdge(x, weight)
+
+
+def attend(z, src, dst, slope=0.2, dropout=0.0, key=0):
+    """Message m_ij = a_ij z_j, with a_ij = softmax_j(leaky_relu(src_j + dst_i)).
+
+    Parameters
+    ----------
+    z : Tensor (n_src, n_heads, n_feat)
+    src : Tensor (n_src, n_heads)
+    dst : Tensor (n_dst, n_heads)
+    slope : float
+        Of the leaky ReLU below zero.
+    dropout : float in [0, 1)
+        Share of the coefficients a_ij that is dropped; the others grow by 1 / (1 - dropout).
+    key : int
+        Of the dropout mask (`nn.Random.key`); a coefficient's coin is keyed by both nodes' global ids and its head.
+
+    Notes
+    -----
+    Case 2. The coefficients are recomputed in backward, never stored: O(n_dst n_heads) bytes above inputs and output.
+    Source: SAR Eq. 3, fused as in SAR 3.3, softmax as in SAR 3.4.
+    """
+    return Attend(z, src, dst, slope, dropout, key)

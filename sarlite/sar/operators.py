@@ -1,0 +1,122 @@
+"""Operators with fused kernels: sum and mean, max and min, attention."""
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.sar.aggregate import Operator
+
+
+class Sum(Operator):
+    """out_i = s_i sum_j w_ij x_j, with s_i = 1 or 1 / degree (SAR Eq. 2)."""
+
+    def __init__(self, n_dst, weighted=False, inverse_degree=None):
+        self.n_dst, self.weighted, self.inverse_degree = n_dst, weighted, inverse_degree
+
+    def begin(self, needs, arrays, keep):
+        self.needs_rows = self.weighted and needs[1]
+        self.weight = arrays[1] if self.weighted else None
+        self.scale = None if self.inverse_degree is None else self.inverse_degree.astype(arrays[0].dtype)
+        self.out = np.zeros((self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype)
+
+    def forward(self, block, rows):
+        kernels.spmm(block.indptr, block.indices, rows[0], self.out, dst_scale=self.scale, **self.weights(block.eid))
+        return rows if self.needs_rows else None
+
+    def end(self):
+        out, self.out = self.out, None
+        return out
+
+    def begin_backward(self, g):
+        self.g = np.ascontiguousarray(g)
+        self.d_weight = np.zeros_like(self.weight) if self.needs_rows else None
+
+    def backward(self, block, rows, d_rows):
+        if d_rows[0] is not None:
+            eid = block.transpose_eid if self.weighted else None
+            kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.scale, **self.weights(eid))
+        if self.needs_rows:
+            kernels.edge_dot(block.indptr, block.indices, self.g, rows[0], self.d_weight, eid=block.eid, dst_scale=self.scale)
+
+    def end_backward(self):
+        return [self.d_weight] if self.weighted else []
+
+    def weights(self, eid):
+        return {"weight": self.weight, "eid": eid} if self.weighted else {}
+
+
+class Extremum(Operator):
+    """out_i = max_j x_j (sign = 1) or min_j x_j (sign = -1), per column; 0 where i has no edges.
+
+    `argument` is the column, unique over all blocks, that won; ties go to the lowest global node id.
+    """
+
+    def __init__(self, n_dst, sign, column_ids, itype):
+        self.n_dst, self.sign, self.column_ids, self.itype = n_dst, sign, column_ids, itype
+
+    def begin(self, needs, arrays, keep):
+        self.shape = (self.n_dst, *arrays[0].shape[1:])
+        flat = (self.n_dst, int(np.prod(self.shape[1:])))
+        self.out = np.full(flat, -self.sign * np.inf, arrays[0].dtype)
+        self.argument = np.full(flat, -1, self.itype)
+
+    def forward(self, block, rows):
+        x = rows[0].reshape(len(rows[0]), self.out.shape[1])
+        kernels.extremum(block.indptr, block.indices, x, self.out, self.argument,
+                         sign=self.sign, offset=block.offset, order=self.column_ids)
+
+    def end(self):
+        out, self.out = self.out, None
+        out[self.argument < 0] = 0
+        return out.reshape(self.shape)
+
+    def begin_backward(self, g):
+        self.g = np.ascontiguousarray(g).reshape(self.argument.shape)
+
+    def backward(self, block, rows, d_rows):
+        if d_rows[0] is not None:
+            d_x = d_rows[0].reshape(len(d_rows[0]), self.g.shape[1])
+            kernels.extremum_backward(self.g, self.argument, d_x, block.offset)
+
+
+class Attend(Operator):
+    """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4)."""
+
+    n_fetched = 2
+    needs_rows = True
+
+    def __init__(self, slope, dropout=0.0, key=0, dst_ids=None, n_nodes=0):
+        self.slope, self.p, self.key, self.dst_ids, self.n_nodes = slope, dropout, key, dst_ids, n_nodes
+
+    def begin(self, needs, arrays, keep):
+        z, _, self.dst = arrays
+        self.m = np.full(self.dst.shape, -np.inf, z.dtype)
+        self.total = np.zeros_like(self.dst)
+        self.out = np.zeros((len(self.dst), *z.shape[1:]), z.dtype)
+
+    def forward(self, block, rows):
+        kernels.attend(block.indptr, block.indices, *rows, self.dst, self.m, self.total, self.out,
+                       slope=self.slope, dropout=self.coins(block))
+        return rows
+
+    def end(self):
+        kernels.attend_finish(self.m, self.total, self.out)  # m is the log-sum-exp from here on
+        self.total = None
+        return self.out
+
+    def begin_backward(self, g):
+        self.g = np.ascontiguousarray(g)
+        self.delta = np.empty_like(self.m)
+        kernels.row_dot(self.g, self.out, self.delta)
+        self.d_dst = np.zeros_like(self.dst)
+
+    def backward(self, block, rows, d_rows):
+        z, src = rows
+        dz, d_src = (np.zeros_like(x) if d is None else d for x, d in zip(rows, d_rows))
+        kernels.attend_backward(*block.transpose, z, src, self.dst, self.m, self.delta, self.g, dz, d_src, self.d_dst,
+                                slope=self.slope, dropout=self.coins(block))
+
+    def end_backward(self):
+        return [self.d_dst]
+
+    def coins(self, block):
+        return kernels.Dropout(self.key, self.p, block.src_ids, self.dst_ids, self.n_nodes) if self.p else None

@@ -1,0 +1,116 @@
+"""Reducers of messages that lie in memory, one row an edge, block after block."""
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.errors import ShapeError
+
+
+class SumReducer:
+    """out_i = s_i sum_e m_e, with s_i = 1 or 1 / degree."""
+
+    needs_messages = False
+
+    def __init__(self, inverse_degree=None):
+        self.inverse_degree = inverse_degree
+
+    def begin(self, n_dst, templates):
+        (shape, dtype), = templates
+        self.scale = None if self.inverse_degree is None else self.inverse_degree.astype(dtype)
+        self.out = np.zeros((n_dst, *shape), dtype)
+
+    def forward(self, block, messages):
+        kernels.spmm(block.indptr, None, np.ascontiguousarray(messages[0]), self.out, dst_scale=self.scale)
+
+    def end(self):
+        out, self.out = self.out, None
+        return out
+
+    def begin_backward(self, g):
+        self.g = g if self.scale is None else g * self.scale.reshape(-1, *[1] * (g.ndim - 1))
+
+    def backward(self, block, messages):
+        return [block.at_dst(self.g)]
+
+
+class ExtremumReducer:
+    """out_i = max_e m_e or min_e m_e, per column; ties go to the lowest global source id, then the first edge."""
+
+    needs_messages = False
+
+    def __init__(self, sign, edge_src_ids):
+        self.sign, self.edge_src_ids = sign, edge_src_ids
+
+    def begin(self, n_dst, templates):
+        (self.shape, dtype), = templates
+        flat = (n_dst, int(np.prod(self.shape)))
+        self.out, self.argument = np.full(flat, -self.sign * np.inf, dtype), None
+
+    def forward(self, block, messages):
+        if self.argument is None:
+            self.argument = np.full(self.out.shape, -1, block.indices.dtype)
+        m = np.ascontiguousarray(messages[0]).reshape(block.n_edges, self.out.shape[1])
+        kernels.extremum(block.indptr, None, m, self.out, self.argument,
+                         sign=self.sign, label=block.labels, order=self.edge_src_ids)
+
+    def end(self):
+        out, self.out = self.out, None
+        out[self.argument < 0] = 0
+        return out.reshape(len(out), *self.shape)
+
+    def begin_backward(self, g):
+        self.g = g.reshape(self.argument.shape)
+
+    def backward(self, block, messages):
+        won = block.at_dst(self.argument) == block.labels[:, None]
+        return [np.where(won, block.at_dst(self.g), 0).astype(self.g.dtype).reshape(block.n_edges, *self.shape)]
+
+
+class SoftmaxReducer:
+    """out_i = sum_e softmax_e(score_e) value_e, with a running maximum over blocks (SAR 3.4).
+
+    The message is a pair: score (n_edges, ...heads) and value (n_edges, ...heads, ...).
+    """
+
+    needs_messages = True
+
+    def begin(self, n_dst, templates):
+        if len(templates) != 2 or templates[1][0][: len(templates[0][0])] != templates[0][0]:
+            raise ShapeError(f"reducer 'softmax' needs a message (score, value), got rows of {[shape for shape, _ in templates]}")
+        (heads, dtype), (self.shape, _) = templates
+        n_heads = int(np.prod(heads))
+        self.m = np.full((n_dst, n_heads), -np.inf, dtype)
+        self.total = np.zeros((n_dst, n_heads), dtype)
+        self.out = np.zeros((n_dst, n_heads, int(np.prod(self.shape[len(heads) :]))), dtype)
+
+    def by_head(self, block, messages):
+        score, value = (np.ascontiguousarray(m) for m in messages)
+        return score.reshape(block.n_edges, self.m.shape[1]), value.reshape(block.n_edges, *self.out.shape[1:])
+
+    def forward(self, block, messages):
+        score, value = self.by_head(block, messages)
+        top = self.m.copy()
+        kernels.extremum(block.indptr, None, score, top, np.full(top.shape, 0, block.indices.dtype), sign=1, label=block.labels)
+        shrink = np.exp(self.m - np.where(np.isneginf(top), 0, top))
+        self.total *= shrink
+        self.out *= shrink[:, :, None]
+        p = np.exp(score - block.at_dst(top))
+        kernels.spmm(block.indptr, None, p, self.total)
+        kernels.spmm(block.indptr, None, value, self.out, weight=p)
+        self.m = top
+
+    def end(self):
+        kernels.attend_finish(self.m, self.total, self.out)  # m is the log-sum-exp from here on
+        return self.out.reshape(len(self.out), *self.shape)
+
+    def begin_backward(self, g):
+        self.g = g.reshape(self.out.shape)
+        self.delta = np.empty_like(self.m)
+        kernels.row_dot(self.g, self.out, self.delta)
+
+    def backward(self, block, messages):
+        score, value = self.by_head(block, messages)
+        a = np.exp(score - block.at_dst(self.m))
+        g = block.at_dst(self.g)
+        d_score = a * ((g * value).sum(axis=2) - block.at_dst(self.delta))
+        return [d_score.reshape(messages[0].shape), (g * a[:, :, None]).reshape(messages[1].shape)]

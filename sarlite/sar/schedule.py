@@ -1,0 +1,345 @@
+"""The schedule: fetch rows, hand them to the computation, free them. It knows no operator.
+
+SAR algorithm 1 is `run`, algorithm 2 is `run_backward`; the prefetch thread is SAR 3.4.
+"""
+
+import queue
+import threading
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.comm import Communicator
+from sarlite.profile import Profile
+from sarlite.sar.plan import Plan
+
+MODES = ("sar", "sa", "oneshot")
+
+
+class Schedule(NamedTuple):
+    """How remote rows arrive.
+
+    Attributes
+    ----------
+    fetch_comm, push_comm : Communicator
+        Duplicates of their own: values and gradients travel from different threads.
+    mode : {"sar", "sa", "oneshot"}
+    prefetch : int
+        Peers' rows fetched ahead of the rows in use; 0 starts no thread.
+    """
+
+    plan: Plan
+    fetch_comm: Communicator
+    push_comm: Communicator
+    mode: str
+    prefetch: int
+    profile: Profile
+
+
+def make(comm, plan, mode, prefetch, profile):
+    """Return a Schedule. Collective."""
+    if prefetch and plan.steps and not comm.threaded:
+        if comm.rank == 0:
+            warnings.warn("MPI without MPI_THREAD_MULTIPLE: prefetch falls back to 0", RuntimeWarning, stacklevel=2)
+        prefetch = 0
+    return Schedule(plan, comm.dup(), comm.dup(), mode, prefetch, profile)
+
+
+def run(schedule, arrays, on_block, keep=False, phase="forward_fetch"):
+    """Call `on_block(block, rows)` for each block, the local one first; the rows are freed after the call.
+
+    Parameters
+    ----------
+    arrays : tuple of (n_local, ...) ndarray
+        The local rows, which peers fetch too.
+    keep : bool
+        Whether to return the list of what `on_block` returned, in block order.
+
+    Notes
+    -----
+    Collective. Holds at most 1 + prefetch peers' rows; in mode `oneshot` all of them.
+    Source: SAR algorithm 1.
+    """
+    kept = []
+
+    def on_rows(block, rows):
+        result = on_block(block, rows)
+        if keep:
+            kept.append(result)
+
+    if schedule.mode == "oneshot":
+        on_rows(schedule.plan.local, _fetch_all(schedule, arrays, phase))
+    else:
+        on_rows(schedule.plan.local, arrays)
+        fetcher = _Prefetch if schedule.prefetch and schedule.plan.steps else _Fetch
+        with fetcher(schedule, arrays, phase) as fetched:
+            for step in schedule.plan.steps:
+                on_rows(step.block, fetched.take(step))
+                fetched.release()
+    return kept if keep else None
+
+
+def run_backward(schedule, arrays, kept, on_block, d_arrays):
+    """Call `on_block(block, rows, d_rows)` for each block and send each d_rows to the rows' owner.
+
+    Parameters
+    ----------
+    arrays : tuple of (n_local, ...) ndarray, or None
+        Local rows; given, the peers' are fetched again (case 2).
+    kept : list, or None
+        What `run` kept; given, these are passed as rows. With neither, rows are None (case 1).
+    d_arrays : list of (n_local, ...) ndarray or None
+        Gradients of the local rows, added to in place; None where nobody needs one.
+
+    Notes
+    -----
+    Collective. Source: SAR algorithm 2.
+    """
+    if schedule.mode == "oneshot":
+        _run_backward_merged(schedule, kept, on_block, d_arrays)
+        return
+    steps = iter((None, *schedule.plan.steps))
+    with _Push(schedule, d_arrays) as push:
+
+        def on_rows(block, rows):
+            step = next(steps)
+            if step is None:
+                on_block(block, rows, d_arrays)
+                return
+            message, d_rows = _allocate(block.n_src, push.templates, zero=True)
+            on_block(block, rows, d_rows)
+            push.start(step, message)
+
+        if arrays is not None:
+            run(schedule, arrays, on_rows, phase="backward_fetch")
+        else:
+            for k, block in enumerate(schedule.plan.blocks):
+                on_rows(block, kept and kept[k])
+
+
+def _run_backward_merged(schedule, kept, on_block, d_arrays):
+    plan = schedule.plan
+    with _Push(schedule, d_arrays, depth=len(plan.steps)) as push:
+        _, d_rows = _allocate(plan.local.n_src, push.templates, zero=True)
+        on_block(plan.local, kept and kept[0], d_rows)
+        for d, d_all in zip(d_arrays, d_rows):
+            if d is not None:
+                d += d_all[: plan.n_local]
+        for step, part in zip(plan.steps, _halo_slices(plan)):
+            message, views = _allocate(step.block.n_src, push.templates)
+            for view, d_all in zip(views, d_rows):
+                if view is not None:
+                    view[...] = d_all[part]
+            push.start(step, message)
+
+
+def _halo_slices(plan):
+    ends = plan.n_local + np.cumsum([step.block.n_src for step in plan.steps])
+    return [slice(int(end) - step.block.n_src, int(end)) for step, end in zip(plan.steps, ends)]
+
+
+# ---- messages: several arrays' rows in one buffer, one section an array
+
+
+def _allocate(n_rows, templates, zero=False):
+    """Return (buffer, tuple of views): a section of `n_rows` rows for each (row shape, dtype); None stays None."""
+    starts, end = [], 0
+    for template in templates:
+        starts.append(-(-end // 16) * 16)  # aligned
+        end = starts[-1] + (0 if template is None else n_rows * int(np.prod(template[0])) * np.dtype(template[1]).itemsize)
+    buffer = (np.zeros if zero else np.empty)(end, np.uint8)
+    views = []
+    for template, start in zip(templates, starts):
+        if template is None:
+            views.append(None)
+        else:
+            dtype = np.dtype(template[1])
+            size = n_rows * int(np.prod(template[0])) * dtype.itemsize
+            views.append(buffer[start : start + size].view(dtype).reshape(n_rows, *template[0]))
+    return buffer, tuple(views)
+
+
+def templates_of(arrays):
+    return tuple((a.shape[1:], a.dtype) for a in arrays)
+
+
+def _pack(arrays, rows):
+    buffer, views = _allocate(len(rows), templates_of(arrays))
+    for array, view in zip(arrays, views):
+        kernels.gather_rows(array, rows, view)
+    return buffer
+
+
+class _Fetch:
+    """Fetches each step's rows when they are asked for."""
+
+    def __init__(self, schedule, arrays, phase):
+        self.schedule, self.arrays, self.phase = schedule, arrays, phase
+        self.templates = templates_of(arrays)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def take(self, step):
+        rows, finish = self.exchange(step)
+        finish()
+        return rows
+
+    def release(self):
+        pass
+
+    def exchange(self, step):
+        """Receive `step`'s rows; return them and a function that waits until what was sent has left."""
+        comm, profile = self.schedule.fetch_comm, self.schedule.profile
+        buffer, rows = _allocate(step.block.n_src, self.templates)
+        profile.hold(buffer)
+        receive = comm.start_recv(buffer, step.source) if len(buffer) else None
+        send, sent = None, 0
+        if len(step.send_rows):
+            message = _pack(self.arrays, step.send_rows)
+            send, sent = comm.start_send(message, step.target), message.nbytes
+        if receive is not None:
+            receive.wait()
+        profile.count(self.phase, sent, buffer.nbytes)
+        return rows, send.wait if send is not None else lambda: None
+
+
+class _Prefetch(_Fetch):
+    """Fetches up to `prefetch` steps ahead in a thread (SAR 3.4)."""
+
+    def __enter__(self):
+        self.ready = queue.SimpleQueue()
+        self.free = threading.Semaphore(1 + self.schedule.prefetch)
+        self.stopped = False
+        self.thread = threading.Thread(target=self.work, name="sarlite-prefetch", daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self.stopped = True
+        self.free.release()
+        if error[0] is None:
+            self.thread.join()
+
+    def work(self):
+        try:
+            for step in self.schedule.plan.steps:
+                self.free.acquire()
+                if self.stopped:
+                    return
+                rows, finish = self.exchange(step)
+                self.ready.put(rows)
+                del rows
+                finish()
+        except BaseException as error:  # handed to the computing thread, which raises it
+            self.ready.put(error)
+
+    def take(self, step):
+        rows = self.ready.get()
+        if isinstance(rows, BaseException):
+            raise rows
+        return rows
+
+    def release(self):
+        self.free.release()
+
+
+class _Push:
+    """Sends gradients of remote rows to their owners, and adds what peers send to `d_arrays`."""
+
+    def __init__(self, schedule, d_arrays, depth=1):
+        self.schedule, self.d_arrays, self.depth = schedule, d_arrays, depth
+        self.templates = [None if d is None else (d.shape[1:], d.dtype) for d in d_arrays]
+        self.pending = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if error[0] is None:
+            while self.pending:
+                self._finish(*self.pending.pop(0))
+
+    def start(self, step, message):
+        """Start the exchange of one step's gradients, and finish those more than `depth` back."""
+        comm = self.schedule.push_comm
+        buffer, rows = _allocate(len(step.send_rows), self.templates)
+        requests = [comm.start_recv(buffer, step.target)] if len(buffer) else []
+        requests += [comm.start_send(message, step.source)] if len(message) else []
+        self.schedule.profile.count("backward_push", message.nbytes, buffer.nbytes)
+        thread = self._wait_in_thread(requests) if self.schedule.prefetch else None
+        self.pending.append((step, rows, requests, thread))
+        while len(self.pending) > (self.depth if self.schedule.prefetch or self.depth > 1 else 0):
+            self._finish(*self.pending.pop(0))
+
+    @staticmethod
+    def _wait_in_thread(requests):
+        """A thread that waits in MPI makes the transfer progress while kernels compute."""
+        failed = []
+
+        def wait():
+            try:
+                for request in requests:
+                    request.wait()
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=wait, name="sarlite-push", daemon=True)
+        thread.start()
+        return thread, failed
+
+    def _finish(self, step, rows, requests, thread):
+        if thread is None:
+            for request in requests:
+                request.wait()
+        else:
+            thread[0].join()
+            if thread[1]:
+                raise thread[1][0]
+        for d, received in zip(self.d_arrays, rows):
+            if d is not None:
+                kernels.scatter_add_rows(received, step.send_rows, d)
+
+
+def _fetch_all(schedule, arrays, phase):
+    """One exchange with every peer; return arrays of the local rows followed by each step's."""
+    plan, comm, profile = schedule.plan, schedule.fetch_comm, schedule.profile
+    if not plan.steps:
+        return arrays
+    buffer, rows = _allocate(plan.local.n_src, templates_of(arrays))
+    profile.hold(buffer, len(plan.steps))
+    pending = []
+    for step, part in zip(plan.steps, _halo_slices(plan)):
+        if len(arrays) == 1:
+            message, views = rows[0][part].reshape(-1).view(np.uint8), None
+        else:
+            message, views = _allocate(step.block.n_src, templates_of(arrays))
+        receive = comm.start_recv(message, step.source) if len(message) else None
+        pending.append((receive, views, part, message.nbytes))
+    sends = []
+    for step in plan.steps:
+        if len(step.send_rows):
+            message = _pack(arrays, step.send_rows)
+            sends.append((comm.start_send(message, step.target), message.nbytes))
+    for local, array in zip(arrays, rows):
+        array[: plan.n_local] = local
+    for receive, views, part, nbytes in pending:
+        if receive is not None:
+            receive.wait()
+        for array, view in zip(rows, views or ()):
+            array[part] = view
+        profile.count(phase, 0, nbytes)
+    for send, nbytes in sends:
+        send.wait()
+        profile.count(phase, nbytes)
+    return rows
+
+
+def zeros(schedule, template):
+    """Return the zero gradient of this rank's rows."""
+    return np.zeros((schedule.plan.n_local, *template[0]), template[1])

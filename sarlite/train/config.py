@@ -1,0 +1,142 @@
+"""The training command's options: flag over file over default."""
+
+import argparse
+import json
+from pathlib import Path
+
+from sarlite.errors import ConfigError
+
+AUTO = "the model's own"
+
+
+def parser():
+    """Return the argument parser. Defaults are filled in by `resolve`, so that a file can come between."""
+    p = argparse.ArgumentParser(
+        prog="python -m sarlite.train", argument_default=argparse.SUPPRESS,
+        description="Train a graph neural network, full-batch and exactly, on the ranks of mpiexec or on --ranks threads.",
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    for title, options in GROUPS.items():
+        group = p.add_argument_group(title)
+        for name, (default, kind, text) in options.items():
+            shown = "" if default is None or kind is bool else f" [{default}]"
+            keywords = {"action": argparse.BooleanOptionalAction} if kind is bool else \
+                {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": kind.__name__.upper()}
+            group.add_argument("--" + name, help=text + shown, **keywords)
+    return p
+
+
+GROUPS = {
+    "what": {
+        "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, sbm:nodes=10000,... or rmat:..."),
+        "model": ("sage", str, "gcn, sage, gat, or path/to/file.py:Class"),
+        "config": (None, str, "TOML file of these options"),
+        "self-loops": (None, bool, "add the self loops that miss [as the model asks]"),
+        "normalize-features": (False, bool, "scale each node's features to sum 1"),
+    },
+    "model": {
+        "layers": (None, int, f"number of layers [{AUTO}]"),
+        "hidden": (None, int, f"hidden features, for gat of each head [{AUTO}]"),
+        "heads": (None, int, f"attention heads [{AUTO}]"),
+        "out-heads": (None, int, f"attention heads of the last layer [{AUTO}]"),
+        "dropout": (None, float, f"share of dropped features [{AUTO}]"),
+        "attention-dropout": (None, float, f"share of dropped attention coefficients [{AUTO}]"),
+        "aggregator": (None, ("mean", "max-pool"), f"of sage [{AUTO}]"),
+        "residual": (None, bool, f"residual connections of gat [{AUTO}]"),
+        "batch-norm": (None, bool, f"batch norm over all ranks between layers [{AUTO}]"),
+        "dtype": ("float32", ("float32", "float64"), "of parameters and activations"),
+    },
+    "training": {
+        "epochs": (100, int, "number of epochs"),
+        "lr": (0.01, float, "learning rate"),
+        "lr-schedule": ("constant", str, "constant, cosine, step:EVERY:FACTOR, or warmup:EPOCHS:SCHEDULE"),
+        "weight-decay": (0.0, float, "L2 penalty"),
+        "weight-decay-on": ("all", ("all", "first"), "all parameters, or the first layer's (Kipf & Welling)"),
+        "optimizer": ("adam", ("adam", "adamw", "sgd"), "optimizer"),
+        "seed": (0, int, "of initial parameters, dropout and partition"),
+        "eval-every": (1, int, "epochs between evaluations"),
+    },
+    "ranks": {
+        "mode": ("sar", ("sar", "sa", "oneshot"), "how remote rows arrive"),
+        "prefetch": (1, int, "peers' rows fetched ahead, by a thread"),
+        "partition": ("metis", str, "metis, random, contiguous, or a file of one part a node"),
+        "threads": (0, int, "threads a rank; 0 divides the node's cores"),
+        "ranks": (1, int, "ranks as threads of this process, without MPI"),
+        "stall-timeout": (300.0, float, "seconds without progress on any rank before the run is ended; 0 never"),
+    },
+    "files": {
+        "run-dir": (None, str, "folder of the run's files [runs/TIME-MODEL]"),
+        "checkpoint-every": (0, int, "epochs between checkpoints; 0 writes one at the end"),
+        "resume": (None, str, "checkpoint to go on from"),
+        "json": (False, bool, "end standard output with one line of JSON"),
+        "verify": (True, bool, "check the data files' sha256 first"),
+    },
+}
+OPTIONS = {name.replace("-", "_"): spec for group in GROUPS.values() for name, spec in group.items()}
+MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "dropout", "attention_dropout", "aggregator", "residual", "batch_norm")
+_AT_LEAST = {"layers": 1, "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0,
+             "ranks": 1, "checkpoint_every": 0, "weight_decay": 0.0, "stall_timeout": 0.0}
+
+
+def parse(argv=None):
+    """Return the resolved options as a Namespace; exits with status 2 on a bad flag.
+
+    Raises
+    ------
+    ConfigError
+        An unknown key or a bad value, naming it.
+    """
+    flags = vars(parser().parse_args(argv))
+    return resolve(flags, read_toml(flags["config"]) if flags.get("config") else {})
+
+
+def resolve(flags, file=()):
+    """Return flag over file over default, checked."""
+    merged = {name: default for name, (default, _, _) in OPTIONS.items()}
+    for name, value in dict(file).items():
+        name = name.replace("-", "_")
+        if name not in OPTIONS or name == "config":
+            raise ConfigError(f"configuration file: unknown option {name!r}")
+        merged[name] = _typed(name, value)
+    merged.update(flags)
+    for name, least in _AT_LEAST.items():
+        if merged[name] is not None and not merged[name] >= least:
+            raise ConfigError(f"--{name.replace('_', '-')} {merged[name]} is less than {least}")
+    for name in ("dropout", "attention_dropout"):
+        if merged[name] is not None and not 0 <= merged[name] < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {merged[name]} is not in [0, 1)")
+    if not merged["lr"] > 0:
+        raise ConfigError(f"--lr {merged['lr']} is not above 0")
+    return argparse.Namespace(**merged)
+
+
+def _typed(name, value):
+    kind = OPTIONS[name][1]
+    if isinstance(kind, tuple):
+        good = value in kind
+    elif kind is float:
+        good, value = isinstance(value, (int, float)) and not isinstance(value, bool), value
+    else:
+        good = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    if not good:
+        expected = ", ".join(kind) if isinstance(kind, tuple) else kind.__name__
+        raise ConfigError(f"configuration file: {name} = {value!r} is not {expected}")
+    return float(value) if kind is float else value
+
+
+def read_toml(path):
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--config {path}: {error}") from None
+
+
+def to_toml(config):
+    """Return the options as TOML that `--config` reads back."""
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in vars(config).items()
+                   if value is not None and name not in ("config", "resume"))

@@ -1,0 +1,121 @@
+"""One training step and one evaluation over all ranks."""
+
+import time
+
+import numpy as np
+
+from sarlite import kernels, nn
+from sarlite.errors import DataError, raise_together
+from sarlite.tape import Tensor, no_grad, ops
+from sarlite.tape.engine import as_array
+
+
+class Trainer:
+    """Trains a model full-batch on this rank's part of a graph. Construction is collective.
+
+    Parameters
+    ----------
+    graph : Graph
+    model : callable Module, model(graph, x) -> logits (n_local, n_classes)
+        The same parameters on every rank: make it from the same `nn.Random` seed.
+    optimizer : callable, optional
+        Called with the model's `nn.flatten` result; `optim.Adam` by default.
+    x : (n_local, n_features) array
+    labels : (n_local,) int array
+        Values outside the splits are not looked at.
+    train, val, test : (k,) int array
+        Local rows of each split; a rank may have none.
+
+    Raises
+    ------
+    DataError
+        On every rank together, where no rank has a training row.
+    """
+
+    def __init__(self, graph, model, x, labels, train, val=(), test=(), *, optimizer, rng, schedule=lambda epoch: 1.0):
+        self.graph, self.comm, self.model, self.rng, self.schedule = graph, graph.comm, model, rng, schedule
+        self.x, self.labels = Tensor(as_array(x)), as_array(labels)
+        self.rows = {"train": np.asarray(train, np.int64), "val": np.asarray(val, np.int64), "test": np.asarray(test, np.int64)}
+        self.counts = dict(zip(self.rows, self.comm.allreduce(np.array([float(len(r)) for r in self.rows.values()]))))
+        if not self.counts["train"]:
+            raise_together(self.comm, DataError("the training split is empty on every rank"))
+        self.flat = nn.flatten(model)
+        self.optimizer = optimizer(self.flat)
+
+    def step(self, epoch):
+        """Take one optimizer step and return the loss over all ranks' training rows. Collective.
+
+        Notes
+        -----
+        Sends what the model's aggregations send, and one allreduce of all gradients.
+        """
+        self.rng.epoch = epoch
+        self.model.train()
+        self.flat.zero_grad()
+        logits = self.model(self.graph, self.x)
+        loss = ops.cross_entropy(logits, self.labels, self.rows["train"], self.counts["train"])
+        loss.backward()
+        self.comm.allreduce(self.flat.grad)
+        self.optimizer.step(self.schedule(epoch))
+        return float(self.comm.allreduce(np.array([loss.item()], np.float64))[0])
+
+    def evaluate(self):
+        """Return the accuracy over all ranks by split, and "val_loss". Collective."""
+        self.model.eval()
+        with no_grad():
+            logits = self.model(self.graph, self.x)
+            val = self.rows["val"]
+            loss = ops.cross_entropy(logits, self.labels, val, max(self.counts["val"], 1)).item() if len(val) else 0.0
+        right = [float((logits.data[r].argmax(1) == self.labels[r]).sum()) if len(r) else 0.0 for r in self.rows.values()]
+        sums = self.comm.allreduce(np.array([*right, loss], np.float64))
+        scores = {name: hits / n if n else None for (name, n), hits in zip(self.counts.items(), sums)}
+        return {**scores, "val_loss": float(sums[-1])}
+
+
+class Best:
+    """The best validation accuracy so far; among equal ones the lowest validation loss."""
+
+    def __init__(self):
+        self.epoch, self.scores, self.state = 0, {"val": -1.0, "val_loss": np.inf, "test": None, "train": None}, None
+
+    def update(self, epoch, scores, model):
+        """Without a validation split, the last epoch is the best."""
+        key = lambda s: (-1.0 if s["val"] is None else s["val"], -s["val_loss"])  # noqa: E731
+        if scores["val"] is None or key(scores) > key(self.scores):
+            self.epoch, self.scores = epoch, dict(scores)
+            self.state = {name: value.copy() for name, value in model.state_dict().items()}
+
+
+def fit(trainer, epochs, *, start=0, eval_every=1, best=None, on_epoch=lambda record: None):
+    """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record. Collective.
+
+    Returns
+    -------
+    Best
+    """
+    best = best or Best()
+    profile = trainer.graph.profile
+    for epoch in range(start, epochs):
+        begin = time.perf_counter()
+        loss = trainer.step(epoch)
+        record = {"epoch": epoch + 1, "loss": loss, "train": None, "val": None, "test": None, "seconds": time.perf_counter() - begin}
+        raise_together(trainer.comm, _not_finite(loss, epoch))
+        if (epoch + 1) % eval_every == 0 or epoch + 1 == epochs:
+            with profile.phase("evaluation"):
+                scores = trainer.evaluate()
+            record.update({name: scores[name] for name in ("train", "val", "test")})
+            best.update(epoch + 1, scores, trainer.model)
+        on_epoch(record)
+    return best
+
+
+def _not_finite(loss, epoch):
+    return None if np.isfinite(loss) else DataError(f"the loss is {loss} at epoch {epoch + 1}: try a lower learning rate")
+
+
+def set_threads(n):
+    """Let this rank's kernels and BLAS use `n` threads."""
+    import threadpoolctl
+
+    kernels.set_threads(n)
+    threadpoolctl.threadpool_limits(n, user_api="blas")
