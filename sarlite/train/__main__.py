@@ -1,0 +1,41 @@
+"""`python -m sarlite.train`."""
+
+import os
+import sys
+
+from sarlite.errors import SarliteError
+from sarlite.train import config as options
+
+
+def main(argv=None):
+    """Train as the command line says; return the exit status."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # idle kernel threads leave the cores to other ranks
+    try:
+        config = options.parse(argv)
+    except SarliteError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    from sarlite.comm import Solo, launch, threads
+    from sarlite.comm.guard import guard
+    from sarlite.train.run import train
+
+    stall = config.stall_timeout or float("inf")
+    if config.ranks > 1:
+        if launch.launched_ranks() not in (None, 1):
+            print("error: --ranks makes threads of one process; under mpiexec leave it out", file=sys.stderr)
+            return 2
+        with guard(Solo(), stall) as watch:
+            threads.run(config.ranks, train, config, watch.tick)
+        return 0
+    try:
+        comm = launch.connect()
+    except SarliteError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with guard(comm, stall) as watch:
+        train(comm, config, watch.tick)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""What a run shows and leaves: progress, metrics.jsonl, the table and the line of JSON."""
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+LINE_SECONDS = 5.0
+
+
+class Metrics:
+    """metrics.jsonl: one line an epoch, on rank 0."""
+
+    def __init__(self, path, start):
+        """Keep the lines of epochs up to `start`, which a resumed run does not repeat."""
+        kept = []
+        if start and Path(path).exists():
+            kept = [line for line in Path(path).read_text().splitlines() if line and json.loads(line)["epoch"] <= start]
+        self.file = open(path, "w")  # noqa: SIM115, closed by `close`
+        self.file.writelines(line + "\n" for line in kept)
+
+    def write(self, record):
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+
+    def close(self):
+        self.file.close()
+
+
+class Progress:
+    """tqdm on a terminal, else one line an interval; on standard error."""
+
+    def __init__(self, start, epochs):
+        self.bar, self.shown, self.epochs = None, 0.0, epochs
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self.bar = tqdm(total=epochs, initial=start, unit="epoch", dynamic_ncols=True)
+
+    def update(self, record):
+        parts = [f"loss {record['loss']:.4f}", *(f"{name} {record[name]:.4f}" for name in ("train", "val") if record[name] is not None)]
+        if self.bar is not None:
+            self.bar.set_postfix_str(", ".join(parts), refresh=False)
+            self.bar.update()
+        elif record["epoch"] == self.epochs or time.monotonic() - self.shown >= LINE_SECONDS:
+            self.shown = time.monotonic()
+            print(f"epoch {record['epoch']}/{self.epochs}: {', '.join(parts)}", file=sys.stderr, flush=True)
+
+    def close(self):
+        if self.bar is not None:
+            self.bar.close()
+
+
+def collect(comm, graph, memory, seconds):
+    """Return what all ranks counted. Collective."""
+    profile = graph.profile
+    own = {"peak_bytes": memory.peak(), "live": profile.peak_remote_buffers, "sent": dict(profile.sent_bytes)}
+    ranks = comm.allgather(own)
+    phases = sorted({phase for rank in ranks for phase, n in rank["sent"].items() if n})
+    return {
+        "epoch_seconds": statistics.median(seconds) if seconds else None,
+        "peak_bytes": [rank["peak_bytes"] for rank in ranks],
+        "live_remote_buffers": max(rank["live"] for rank in ranks),
+        "sent_bytes": {phase: sum(rank["sent"].get(phase, 0) for rank in ranks) for phase in phases},
+    }
+
+
+def promise(mode, prefetch, size):
+    """Return how many remote buffers the mode may hold at once (DESIGN: Memory)."""
+    if mode == "sar":
+        return min(1 + prefetch, size - 1)
+    return None
+
+
+def table(config, size, summary, counted, best, n_epochs, run_dir):
+    """Return the closing table as text."""
+    score = lambda value: "-" if value is None else f"{100 * value:.2f} %"  # noqa: E731
+    mib = lambda n: f"{n / 2**20:,.1f} MiB"  # noqa: E731
+    bound = promise(config.mode, config.prefetch, size)
+    note = f"at most {bound} promised by sar" if bound is not None else f"{config.mode} promises no bound"
+    balance = summary["partition"]["imbalance"]
+    rows = [
+        ("data", f"{summary['data']}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
+                 f"{summary['features']} features, {summary['classes']} classes"),
+        ("ranks", f"{size}, mode {config.mode}, prefetch {config.prefetch}, partition {config.partition}, "
+                  f"{100 * summary['partition']['cut_share']:.1f} % of edges cut"),
+        ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "
+                    f"training nodes {balance['train_nodes']:.2f}, edges {balance['edges']:.2f}"),
+        ("accuracy", f"train {score(best.scores['train'])}, validation {score(best.scores['val'])}, "
+                     f"test {score(best.scores['test'])} (epoch {best.epoch}, best validation)"),
+        ("epoch", "-" if counted["epoch_seconds"] is None else f"{1e3 * counted['epoch_seconds']:.1f} ms (median of {n_epochs})"),
+        ("peak memory", " ".join(mib(n) for n in counted["peak_bytes"]) + (" (ranks share one process)" if config.ranks > 1 else " (by rank)")),
+        ("remote buffers", f"{counted['live_remote_buffers']} held at most, {note}"),
+        ("sent", ", ".join(f"{phase} {mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
+        ("files", str(run_dir)),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def json_line(config, size, counted, best):
+    """Return the line of JSON that `--json` ends with."""
+    return json.dumps({"ranks": size, "mode": config.mode, "seed": config.seed, "test_accuracy": best.scores["test"],
+                       "best_val_accuracy": best.scores["val"], **counted})
