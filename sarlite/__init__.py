@@ -10,7 +10,8 @@ from sarlite.comm import Solo
 from sarlite.sar import fn
 from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, gradcheck, no_grad
+from sarlite.train.loop import Trainer
 
 __version__ = "0.1.0"
 
-__all__ = ["Graph", "Solo", "Tensor", "fn", "gradcheck", "nn", "no_grad", "optim"]
+__all__ = ["Graph", "Solo", "Tensor", "Trainer", "fn", "gradcheck", "nn", "no_grad", "optim"]

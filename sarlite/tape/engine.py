@@ -10,8 +10,9 @@ A primitive is a pair of functions over ndarrays:
 
 import itertools
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 

@@ -1,0 +1,42 @@
+# make train: install into .venv and train on two ranks.   make test: install what the tests need and run them all.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RANKS ?= 2
+ARGS ?=
+
+SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)
+export OMP_WAIT_POLICY := passive
+
+.PHONY: train test lint bench clean
+
+train: $(VENV)/.mpi
+	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m sarlite.train $(ARGS)
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -q tests/unit
+	for n in 1 2 3 4; do \
+	  timeout 300 $(BIN)/mpiexec -n $$n $(BIN)/python -m pytest -q --with-mpi -m mpi tests/mpi || exit 1; \
+	done
+	$(BIN)/python -m pytest -q tests/failure
+	for example in examples/*.py; do timeout 120 $(BIN)/python $$example || exit 1; done
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check --no-cache --line-length 140 --target-version py310 --select E,F,W,I,B,UP --ignore B905 .
+
+# One stamp an extra; both are made again when the native code or the metadata changes.
+$(VENV)/.mpi: $(SOURCES) | $(VENV)/.pip
+	$(BIN)/pip install -q -e '.[mpi]'
+	touch $@
+
+$(VENV)/.test: $(SOURCES) | $(VENV)/.pip
+	$(BIN)/pip install -q -e '.[mpi,test]'
+	touch $@ $(VENV)/.mpi
+
+$(VENV)/.pip:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info sarlite/_native*.so sarlite/_native.c

@@ -1,0 +1,141 @@
+"""Layer norm, and batch norm that is exact over all ranks."""
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.errors import ShapeError
+from sarlite.nn.module import Module, Parameter
+from sarlite.tape import ops
+from sarlite.tape.arithmetic import operands, total
+from sarlite.tape.engine import apply, as_array, primitive
+
+
+class LayerNorm(Module):
+    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the moments of each row. Local.
+
+    Parameters
+    ----------
+    n_feat : int
+        The last axis of x.
+    eps : float
+    dtype : float32 or float64
+    """
+
+    def __init__(self, n_feat, eps=1e-5, dtype=np.float32):
+        self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
+        self.eps = eps
+
+    def __call__(self, x):
+        return ops.layer_norm(x, self.gamma, self.beta, self.eps)
+
+
+def merge_moments(moments):
+    """Merge (count, mean, M2) triples, M2 = sum (x - mean)^2, in the order given.
+
+    Nothing cancels, as it does in E[x^2] - mean^2. Source: Chan, Golub and LeVeque 1983, eq. 2.1.
+    """
+    moments = list(moments)
+    count, mean, m2 = 0, np.zeros_like(moments[0][1]), np.zeros_like(moments[0][2])
+    for n, other_mean, other_m2 in moments:
+        if n:
+            delta, both = other_mean - mean, count + n
+            mean = mean + delta * (n / both)
+            m2 = m2 + other_m2 + delta * delta * (count * (n / both))
+            count = both
+    return count, mean, m2
+
+
+def batch_moments(x, comm):
+    """Return (count, mean, M2) of the columns of every rank's (n, n_feat) array x, in float64. Collective."""
+    mean, m2 = np.zeros(x.shape[1]), np.zeros(x.shape[1])
+    if len(x):
+        kernels.column_moments(np.ascontiguousarray(x), mean, m2)
+    return merge_moments(comm.allgather((len(x), mean, m2)))
+
+
+def _batch_norm(needs, x, gamma, beta, mean, inv_std, comm, count):
+    out = np.empty(x.shape, x.dtype)
+    kernels.batch_norm_apply(np.ascontiguousarray(x), mean, inv_std, gamma, beta, out)
+    return out, (x if needs[0] or needs[1] else None, gamma if needs[0] else None, mean, inv_std)
+
+
+def _batch_norm_vjp(g, needs, residuals, comm, count):
+    x, gamma, mean, inv_std = residuals
+    g = np.ascontiguousarray(g)
+    if x is None:
+        return None, None, total(g, 0), None, None
+    x = np.ascontiguousarray(x)
+    sums = np.zeros((2, x.shape[1]))  # of g and of g * (x - mean) / std
+    kernels.batch_norm_sums(g, x, mean, inv_std, *sums)
+    d_beta, d_gamma = sums.astype(g.dtype)
+    dx = _batch_norm_dx(g, x, mean, inv_std, gamma, sums, comm, count) if needs[0] else None
+    return dx, d_gamma if needs[1] else None, d_beta if needs[2] else None, None, None
+
+
+def _batch_norm_dx(g, x, mean, inv_std, gamma, sums, comm, count):
+    """dx = gamma / std * (g - mean(g) - normal * mean(g normal)), the means over all ranks; constant moments have none."""
+    means = comm.allreduce(sums) / count if comm is not None else np.zeros_like(sums)
+    dx = np.empty(x.shape, x.dtype)
+    kernels.batch_norm_backward(g, x, mean, inv_std, gamma, *means, dx)
+    return dx
+
+
+primitive("batch_norm", _batch_norm, _batch_norm_vjp)
+
+
+class BatchNorm(Module):
+    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the moments of each column over all rows of all ranks.
+
+    In training the variance is the biased one, M2 / n. Running averages of the mean and of the unbiased variance,
+    M2 / (n - 1), are kept as buffers in float64, new = (1 - momentum) * old + momentum * batch, and used in `eval`.
+
+    Parameters
+    ----------
+    n_feat : int
+    momentum, eps : float
+    dtype : float32 or float64
+        Of gamma and beta; the moments are always float64.
+
+    Notes
+    -----
+    In training a call is collective (one allgather of 2 * n_feat float64), and so is its backward pass where x
+    needs a gradient (one allreduce of as many). In `eval` nothing is communicated. Ranks without rows take part.
+    The gradients of gamma and beta are this rank's sums: summed over ranks, as all parameters' are, they are exact.
+    Kept for the backward pass: x itself, and the moments.
+    """
+
+    buffers = ("running_mean", "running_var")
+
+    def __init__(self, n_feat, momentum=0.1, eps=1e-5, dtype=np.float32):
+        self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
+        self.running_mean, self.running_var = np.zeros(n_feat), np.ones(n_feat)
+        self.momentum, self.eps = momentum, eps
+
+    def __call__(self, x, comm):
+        """Normalise.
+
+        Parameters
+        ----------
+        x : Tensor, (n, n_feat)
+            This rank's rows.
+        comm : Communicator
+        """
+        if x.ndim != 2 or x.shape[1] != len(self.running_mean):
+            raise ShapeError(f"x has shape {x.shape}, but (n, {len(self.running_mean)}) is normalised")
+        x, gamma, beta = operands(x, self.gamma, self.beta)
+        if not self.training:
+            inv_std = 1 / np.sqrt(self.running_var + self.eps)
+            return apply("batch_norm", x, gamma, beta, self.running_mean.copy(), inv_std, comm=None, count=0)
+        count, mean, m2 = self._moments(x, comm)
+        inv_std = 1 / np.sqrt(m2 / max(count, 1) + self.eps)
+        return apply("batch_norm", x, gamma, beta, mean, inv_std, comm=comm, count=max(count, 1))
+
+    def _moments(self, x, comm):
+        """The moments of all ranks' rows; the running averages follow them."""
+        if getattr(x, "volatile", False):
+            raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
+        count, mean, m2 = batch_moments(as_array(x), comm)
+        if count:
+            self.running_mean += self.momentum * (mean - self.running_mean)
+            self.running_var += self.momentum * (m2 / max(count - 1, 1) - self.running_var)
+        return count, mean, m2

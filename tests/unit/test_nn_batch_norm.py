@@ -1,0 +1,141 @@
+"""Batch norm: the plain formula, finite differences, and the same answer for any number of ranks."""
+
+import numpy as np
+import pytest
+
+from sarlite.comm import Solo
+from sarlite.comm.threads import run
+from sarlite.errors import ShapeError
+from sarlite.nn import BatchNorm
+from sarlite.nn.norm import merge_moments
+from sarlite.tape import Tensor, gradcheck, no_grad
+
+RNG = np.random.default_rng(3)
+X, G = RNG.normal(2.0, 3.0, (12, 5)), RNG.standard_normal((12, 5))
+GAMMA, BETA = RNG.uniform(0.5, 2, 5), RNG.standard_normal(5)
+
+# where each rank's rows end; equal neighbours make ranks without rows
+SPLITS = {1: [], 2: [7], 3: [1, 1], 4: [0, 5, 5], 5: [2, 3, 12, 12]}
+
+
+def make(dtype=np.float64, **options):
+    norm = BatchNorm(5, dtype=dtype, **options)
+    norm.gamma.data[...], norm.beta.data[...] = GAMMA, BETA
+    return norm
+
+
+def plain(x, eps=1e-5):
+    return (x - x.mean(0)) / np.sqrt(x.var(0) + eps) * GAMMA + BETA
+
+
+def on_ranks(n, x=X, g=G, dtype=np.float64, steps=1):
+    """Run batch norm with the rows of x spread over n ranks; gather what every rank got."""
+    bounds = [0, *SPLITS[n], len(x)]
+
+    def one(comm):
+        part = slice(bounds[comm.rank], bounds[comm.rank + 1])
+        norm = make(dtype)
+        for _ in range(steps):
+            h = Tensor(x[part].astype(dtype), requires_grad=True)
+            out = norm(h, comm)
+        out.backward(g[part].astype(dtype))
+        return out.data, h.grad, norm.gamma.grad, norm.beta.grad, norm.running_mean, norm.running_var
+
+    out, dx, dgamma, dbeta, running_mean, running_var = zip(*run(n, one))
+    assert all(a.dtype == dtype for a in (*out, *dx, *dgamma, *dbeta))
+    for stats in (running_mean, running_var):
+        assert all((s == stats[0]).all() for s in stats)  # the same bits on every rank
+    return np.concatenate(out), np.concatenate(dx), sum(dgamma), sum(dbeta), running_mean[0], running_var[0]
+
+
+def test_formula():
+    np.testing.assert_allclose(make()(Tensor(X), Solo()).data, plain(X), rtol=1e-12)
+
+
+def test_gradient():
+    norm = make()
+    gradcheck(lambda x, *_: norm(x, Solo()), [X, *norm.parameters()])
+    norm.eval()
+    gradcheck(lambda x, *_: norm(x, Solo()), [X, *norm.parameters()])
+
+
+@pytest.mark.parametrize("n", SPLITS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-5)])
+def test_ranks_agree_with_one(n, dtype, tolerance):
+    for found, expected in zip(on_ranks(n, dtype=dtype, steps=3), on_ranks(1, steps=3)):
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_running_statistics():
+    norm = make(momentum=0.25)
+    for k in range(2):
+        norm(Tensor(X + k), Solo())
+    mean, var = X.mean(0), X.var(0, ddof=1)
+    np.testing.assert_allclose(norm.running_mean, 0.75 * 0.25 * mean + 0.25 * (mean + 1), rtol=1e-12)
+    np.testing.assert_allclose(norm.running_var, 0.75 * (0.75 + 0.25 * var) + 0.25 * var, rtol=1e-12)
+    before = norm.state_dict()
+    out = norm.eval()(Tensor(X), None).data  # no communicator: nothing may be communicated
+    np.testing.assert_allclose(out, (X - norm.running_mean) / np.sqrt(norm.running_var + 1e-5) * GAMMA + BETA, rtol=1e-12)
+    assert all((before[name] == array).all() for name, array in norm.state_dict().items())
+
+
+def test_large_mean_does_not_cancel():
+    """In float32, E[x^2] - mean^2 would lose every digit of a variance of 1 beside a mean of 1e4."""
+    x = (RNG.standard_normal((12, 5)) + 1e4).astype(np.float32)
+    exact = x.astype(np.float64)
+    for n in SPLITS:
+        out, *_, var = on_ranks(n, x, dtype=np.float32)
+        np.testing.assert_allclose(var, 0.9 + 0.1 * exact.var(0, ddof=1), rtol=1e-9)
+        np.testing.assert_allclose(out, plain(exact), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_one_row_or_none(rows):
+    norm = make()
+    x = Tensor(X[:rows], requires_grad=True)
+    out = norm(x, Solo())
+    out.backward(G[:rows])
+    np.testing.assert_allclose(out.data, np.broadcast_to(BETA, (rows, 5)), rtol=1e-12)
+    np.testing.assert_allclose(x.grad, np.zeros((rows, 5)), atol=1e-9)
+    assert np.isfinite(norm.running_var).all()
+
+
+def test_constant_x_needs_no_allreduce():
+    """x without a gradient communicates only in the forward pass, on every rank."""
+
+    def one(comm):
+        norm = make()
+        norm(Tensor(X[comm.rank * 5 : comm.rank * 5 + 5]), comm).backward(np.ones((5, 5)))
+        return norm.beta.grad
+
+    assert all((grad == 5).all() for grad in run(2, one))
+
+
+def test_only_x_and_moments_are_kept():
+    norm = make()
+    h = Tensor(X, requires_grad=True)
+    kept = [r for r in norm(h, Solo()).node.residuals if isinstance(r, np.ndarray)]
+    assert any(r is h.data for r in kept) and any(r is norm.gamma.data for r in kept)
+    assert all(r is h.data or r.size == 5 for r in kept)
+    with no_grad():
+        assert norm(h, Solo()).node is None
+
+
+def test_merge_is_chans():
+    parts = np.split(X, [1, 1, 8])
+    moments = [(len(p), p.mean(0) if len(p) else np.zeros(5), ((p - p.mean(0)) ** 2).sum(0) if len(p) else np.zeros(5)) for p in parts]
+    count, mean, m2 = merge_moments(moments)
+    assert count == 12
+    np.testing.assert_allclose(mean, X.mean(0), rtol=1e-13)
+    np.testing.assert_allclose(m2 / 12, X.var(0), rtol=1e-13)
+
+
+def test_bad_use_is_refused():
+    with pytest.raises(ShapeError, match=r"\(12, 4\).*\(n, 5\)"):
+        make()(Tensor(X[:, :4]), Solo())
+    with pytest.raises(ShapeError, match="float32"):
+        make()(Tensor(X.astype(np.float32)), Solo())
+    message = Tensor(X)
+    message.volatile = True
+    with pytest.raises(RuntimeError, match="message"):
+        make()(message, Solo())
