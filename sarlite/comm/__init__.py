@@ -10,7 +10,15 @@ class Request(Protocol):
     """A started transfer. It keeps its buffer alive until it is done."""
 
     def wait(self):
-        """Return once the buffer may be read (receive) or changed (send)."""
+        """Return once the buffer may be read (receive) or changed (send).
+
+        Raises
+        ------
+        ShapeError
+            The message has not the size of the receive's buffer.
+        PeerError
+            The peer failed.
+        """
 
 
 class Communicator(Protocol):
@@ -21,6 +29,11 @@ class Communicator(Protocol):
     rank, size : int
     threaded : bool
         Whether several threads may communicate at once (MPI_THREAD_MULTIPLE).
+
+    Notes
+    -----
+    Messages with the same source, destination and tag arrive in the order they were started. Threads of one rank that
+    communicate at once need different tags, and for collectives communicators of their own (`dup`).
     """
 
     rank: int
@@ -28,13 +41,20 @@ class Communicator(Protocol):
     threaded: bool
 
     def start_send(self, array, peer, tag=0) -> Request:
-        """Start to send a C-contiguous array (any dtype, any size, 2 GiB and more too) to `peer`."""
+        """Start to send a C-contiguous array (any dtype, any size, 2 GiB and more too) to `peer`.
+
+        The array is borrowed until the request is done. The request may wait for the peer's receive, so start every
+        receive before waiting for a send.
+        """
 
     def start_recv(self, array, peer, tag=0) -> Request:
         """Start to receive into a C-contiguous array of just the size that `peer` sends."""
 
     def allreduce(self, array, op="sum"):
-        """Reduce elementwise over ranks, in place, and return `array`; op is "sum", "max" or "min"."""
+        """Reduce elementwise over ranks, in place, and return `array`; op is "sum", "max" or "min".
+
+        The result is the same on every rank. It has the array's dtype; a NaN under "max" or "min" is undefined.
+        """
 
     def allgather(self, value):
         """Return the list of every rank's `value`, a small picklable object, in rank order."""
@@ -49,7 +69,7 @@ class Communicator(Protocol):
         """Return a communicator of the same ranks whose messages never meet this one's."""
 
     def abort(self, reason):
-        """End every rank at once."""
+        """Print `reason` and end every rank at once; threads as ranks get PeerError instead."""
 
 
 class Solo:

@@ -1,0 +1,138 @@
+"""The command line's guard: a rank that fails ends every rank, and a stall is found.
+
+Embedding sarlite installs none of this.
+"""
+
+import re
+import signal
+import sys
+import threading
+import traceback
+import zlib
+from contextlib import contextmanager
+
+from sarlite.comm.ending import END_SECONDS, Ending, end_within
+from sarlite.comm.watchdog import DIGEST, DONE, EXITED, REFUSED, STATE, Watchdog
+from sarlite.errors import PeerError, SarliteError
+
+REFUSAL_STATUS = 2
+"""The exit status after errors that all ranks raise together."""
+GRACE_SECONDS = 2.0
+"""How long a rank with a SarliteError or a sys.exit waits for all other ranks to end too."""
+
+
+class _Terminated(BaseException):
+    """SIGTERM came."""
+
+
+def _on_sigterm(signum, frame):
+    raise _Terminated("SIGTERM")
+
+
+def _outcome(error):
+    """The state and the digest of a rank whose work ended with `error`; None when that must end all ranks at once."""
+    if error is None:
+        return DONE, 0
+    if isinstance(error, SystemExit):
+        return EXITED, 0
+    if isinstance(error, SarliteError) and not isinstance(error, PeerError):
+        text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on the rank that found it and on the others
+        return REFUSED, zlib.crc32(text.encode())
+    return None
+
+
+@contextmanager
+def _hooks(ending, alarm, with_signals):
+    """Let dead threads and SIGTERM end all ranks."""
+
+    def thread_failed(args):
+        lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
+        ending.end(f"thread {args.thread.name if args.thread else '?'} failed:\n{''.join(lines)}")
+
+    with_signals = with_signals and threading.current_thread() is threading.main_thread()
+    hook, threading.excepthook = threading.excepthook, thread_failed
+    if with_signals:
+        handler, fd = signal.signal(signal.SIGTERM, _on_sigterm), alarm.listen()
+    try:
+        yield
+    finally:
+        threading.excepthook = hook
+        if with_signals:
+            signal.set_wakeup_fd(fd)
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _settle(comm, error, watchdog, ending):
+    """End together with the other ranks, or end them. Returns when this rank's outcome is every rank's."""
+    outcome = _outcome(error)
+    rows = None
+    if outcome is not None:
+        rows = watchdog.finish(*outcome, seconds=None if error is None else GRACE_SECONDS)
+    if rows is None or (rows[:, STATE] != outcome[0]).any():
+        if error is None:
+            threading.Event().wait(END_SECONDS)  # the rank that failed ends this one
+            ending.end("another rank failed")
+        ending.end("".join(traceback.format_exception(error)))
+    if error is not None:
+        end_within(END_SECONDS)  # Python waits for threads, which may wait for messages that never come
+    if outcome[0] == REFUSED:
+        if (rows[: comm.rank, DIGEST] != outcome[1]).all():
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(REFUSAL_STATUS) from None
+
+
+@contextmanager
+def guard(comm, stall_seconds=600.0):
+    """Run the body of a `with` so that a failure anywhere ends every rank, with its cause on stderr. Collective.
+
+    ==============================================  =====================================================================
+    what happens inside                             what follows
+    ==============================================  =====================================================================
+    exception in the main thread or another one     every rank ends within seconds, that traceback on stderr with the
+                                                    rank before each line, status not 0
+    KeyboardInterrupt, SIGTERM                      the same, also while the main thread is in C
+    SarliteError on every rank                      each message once, without traceback; every rank exits with status 2
+    sys.exit on every rank                          every rank exits with its own status
+    SarliteError or sys.exit on some ranks          after `GRACE_SECONDS`, as any other exception
+    no rank calls `tick` for `stall_seconds`        every rank prints the stacks of its threads and ends, status 1
+    ==============================================  =====================================================================
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of the whole job. Threads as ranks are one process: give `Solo()` and put the guard around all of them.
+    stall_seconds : float
+        Longer than the slowest epoch, or than the slowest block when every fetched block ticks.
+
+    Yields
+    ------
+    Watchdog
+        Its `tick()` says that this rank makes progress.
+
+    Notes
+    -----
+    Entering duplicates `comm`; leaving waits for every rank, so code after the body runs only when all ranks succeed.
+
+    The stall is looked for by a thread that exchanges 32 bytes per rank about once a second. It needs
+    MPI_THREAD_MULTIPLE. Without, each rank watches only its own counter, and so may take a long wait for a slow rank for
+    a stall.
+
+    Alone (`Solo`), exceptions and signals take Python's usual way, a thread that dies ends the process, and a stall is
+    printed but does not end it.
+
+    A killed rank, or one that crashes in C, is the launcher's to notice: MPICH's mpiexec ends the others.
+    """
+    ending = Ending(comm)
+    watchdog = Watchdog(comm, stall_seconds, ending)
+    alone = comm.size == 1
+    with _hooks(ending, watchdog.alarm, with_signals=not alone):
+        watchdog.start()
+        try:
+            yield watchdog
+            _settle(comm, None, watchdog, ending)
+        except BaseException as error:
+            if not alone or isinstance(error, SarliteError):
+                _settle(comm, error, watchdog, ending)
+            raise
+        finally:
+            watchdog.stop()

@@ -1,0 +1,164 @@
+"""The watchdog: a thread that finds a stall, and through which ranks agree that all of them have finished.
+
+Each round gathers one row of numbers from every rank's watchdog over a communicator of its own, with a non-blocking
+collective and naps in between: it neither spins nor waits inside MPI, and it costs one small message per round.
+"""
+
+import os
+import select
+import signal
+import threading
+import time
+
+import numpy as np
+
+from sarlite.comm.ending import stacks
+
+WORKING, DONE, REFUSED, EXITED = range(4)
+PROGRESS, STATE, DIGEST, STALLED_MS = range(4)  # the columns of a row
+ARRIVED_NAP_SECONDS = 0.005
+
+
+class Alarm:
+    """Naps that a signal or another thread ends.
+
+    Python's C-level signal handler writes to the pipe, so a signal is seen even while the main thread is in C.
+    """
+
+    def __init__(self):
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._poll = select.poll()
+        self._poll.register(self._read, select.POLLIN)
+
+    def listen(self):
+        """Let signals that have a Python handler end naps; return what to give to signal.set_wakeup_fd afterwards."""
+        return signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+
+    def ring(self):
+        os.write(self._write, b"\0")
+
+    def nap(self, seconds):
+        """Sleep; return the signals among SIGINT and SIGTERM that came."""
+        if not self._poll.poll(1000 * seconds):
+            return set()
+        return set(os.read(self._read, 4096)) & {signal.SIGINT, signal.SIGTERM}
+
+    def close(self):
+        os.close(self._read)
+        os.close(self._write)
+
+
+class Watchdog:
+    """Watches one rank, together with the other ranks' watchdogs where MPI allows it.
+
+    Parameters
+    ----------
+    comm : Communicator
+    stall_seconds : float
+    ending : Ending
+    """
+
+    def __init__(self, comm, stall_seconds, ending):
+        self._size, self._stall_seconds, self._ending = comm.size, stall_seconds, ending
+        self._interval = min(1.0, max(0.02, stall_seconds / 10))
+        self._ticks = self._seen = self._seen_own = 0
+        self._moved = time.monotonic()
+        self._state, self._final, self._settled = (WORKING, 0), None, threading.Event()
+        self._channel = comm.dup() if comm.size > 1 and hasattr(comm, "_start_allgather") else None  # collective
+        self._together = self._channel is not None and comm.threaded
+        watch = self._watch_together if self._together else self._watch_alone
+        self._thread = threading.Thread(target=watch, name="watchdog", daemon=True)
+        self.alarm = Alarm()
+
+    def start(self):
+        self._thread.start()
+
+    def tick(self):
+        """Say that this rank has made progress: once per epoch, fetched block or the like. Any thread may call it."""
+        self._ticks += 1
+
+    def finish(self, state, digest, seconds):
+        """Wait until every rank has finished.
+
+        Parameters
+        ----------
+        state, digest : int
+            How this rank has finished, and a number that tells its reason from others.
+        seconds : float or None
+            How long to wait for the other ranks; None is for ever, or until a stall is found.
+
+        Returns
+        -------
+        (size, 4) int64 array or None
+            Every rank's last row, the same on every rank; None when some rank went on working.
+        """
+        self._state = (state, digest)
+        self.alarm.ring()
+        if self._together:
+            self._settled.wait(seconds)
+            return self._final
+        self._thread.join()
+        return self._row()[None] if self._channel is None else self._gather(seconds)
+
+    def stop(self):
+        """End the thread, after every rank has finished."""
+        self._state = (self._state[0] or DONE, self._state[1])
+        self.alarm.ring()
+        self._thread.join()
+        self.alarm.close()
+
+    def _row(self):
+        stalled_ms = int(1000 * (time.monotonic() - self._moved))
+        return np.array([self._ticks + self._state[0], *self._state, stalled_ms])
+
+    def _gather(self, seconds=None):
+        """Every rank's row, or None when they are not there after so many seconds."""
+        rows, end = np.empty((self._size, 4), np.int64), time.monotonic() + (seconds or float("inf"))
+        request = self._channel._start_allgather(self._row(), rows)
+        while not request.test():
+            if time.monotonic() > end:
+                return None
+            self._nap()
+            if self._together and self._has_stalled(2 * self._stall_seconds):
+                self._ending.end(f"another rank's watchdog does not answer; the stacks of this rank:\n{stacks()}")
+        return rows
+
+    def _nap(self):
+        signals = self.alarm.nap(self._interval if self._state[0] == WORKING else ARRIVED_NAP_SECONDS)
+        if signals:
+            time.sleep(1.0)  # the main thread raises and ends all ranks, unless it is stuck in C
+            self._ending.end(f"ended by {signal.Signals(min(signals)).name}; the stacks of this rank:\n{stacks()}")
+
+    def _has_stalled(self, seconds):
+        """Whether this rank's own counter has not moved for so long."""
+        if self._ticks != self._seen_own:
+            self._seen_own, self._moved = self._ticks, time.monotonic()
+        return time.monotonic() - self._moved > seconds
+
+    def _watch_alone(self):
+        while self._state[0] == WORKING:
+            self._nap()
+            if self._state[0] == WORKING and self._has_stalled(self._stall_seconds):
+                self._tell_stall()
+                self._moved = time.monotonic()
+
+    def _watch_together(self):
+        rows = self._gather()
+        while (rows[:, STATE] == WORKING).any():  # ends in the same round on every rank
+            total = rows[:, PROGRESS].sum()
+            if total != self._seen:
+                self._seen, self._moved = total, time.monotonic()
+            elif rows[:, STALLED_MS].max() > 1000 * self._stall_seconds:
+                self._tell_stall()
+            self._nap()
+            rows = self._gather()
+        self._final = rows
+        self._settled.set()
+
+    def _tell_stall(self):
+        text = f"no progress for {self._stall_seconds:g} s; the stacks of this rank's threads:\n{stacks()}"
+        if self._size == 1:
+            self._ending.say(text)
+        else:
+            self._ending.end_together(text, "ended because no rank makes progress")

@@ -1,0 +1,364 @@
+"""What ends a real MPI job when something goes wrong: every process is gone in seconds, and the cause is on stderr."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 10.0
+"""A job that has gone wrong must have ended by then, start of Python included."""
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+LAUNCHER_VARIABLES = ("PMI_", "PMIX_", "OMPI_", "MPI_LOCAL", "MV2_", "SLURM_", "HYDRA_", "HYDI_")
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec beside python or on PATH"),
+    pytest.mark.skipif("PMI_SIZE" in os.environ, reason="starts MPI jobs of its own, which cannot run inside one"),
+]
+
+PRELUDE = """
+    import os, signal, sys, threading, time
+    from pathlib import Path
+    import numpy as np
+    from sarlite import errors
+    from sarlite.comm import launch
+    from sarlite.comm.guard import guard
+
+    (Path(sys.argv[1]) / str(os.getpid())).touch()
+    comm = launch.connect()
+    rank, last = comm.rank, comm.size - 1
+
+    def receive():
+        "Wait for a message that never comes."
+        comm.start_recv(np.empty(1), (rank + 1) % comm.size, 9).wait()
+
+"""
+
+
+class Job:
+    """A job that has ended, or was killed after `seconds`."""
+
+    def __init__(self, folder, command, environ=None, seconds=SECONDS, during=None):
+        env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
+        env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(environ or {})}
+        self.pids, start = folder, time.monotonic()
+        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            if during:
+                during(self)
+            self.out, self.err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self._kill(process)
+            raise
+        self.status, self.seconds = process.returncode, time.monotonic() - start
+
+    def running(self):
+        return [int(file.name) for file in self.pids.iterdir() if _runs(int(file.name))]
+
+    def _kill(self, process):
+        for pid in [process.pid, *self.running()]:
+            os.kill(pid, signal.SIGKILL)
+        print("\n".join(process.communicate()))
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Start a script on n ranks, wait for its end, and check that no process is left."""
+    pids, script = tmp_path / "pids", tmp_path / "script.py"
+    pids.mkdir()
+
+    def start(n_ranks, body, command=(), **options):
+        script.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(body))
+        launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []
+        job = Job(pids, [*launcher, *command, sys.executable, str(script), str(pids)], **options)
+        assert not job.running()
+        assert len(list(pids.iterdir())) == (n_ranks or 1), job.err
+        return job
+
+    return start
+
+
+def test_a_job_without_failure(job):
+    done = job(3, """
+        with guard(comm, stall_seconds=5) as watch:
+            for epoch in range(3):
+                watch.tick()
+                time.sleep(0.1 * rank)
+                comm.barrier()
+        print("after", rank)
+    """)
+    assert (done.status, done.err) == (0, "")
+    assert sorted(done.out.split("\n")) == ["", "after 0", "after 1", "after 2"]
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("others", ["receive()", "comm.barrier()", "time.sleep(99)", "pass"])
+def test_exception_on_one_rank(job, n_ranks, others):
+    failed = job(n_ranks, f"""
+        with guard(comm):
+            comm.barrier()
+            if rank == last:
+                raise KeyError("the cause")
+            {others}
+    """)
+    assert failed.status != 0
+    assert f"[rank {n_ranks - 1}] KeyError: 'the cause'" in failed.err
+    assert f"[rank {n_ranks - 1}] Traceback" in failed.err and 'raise KeyError("the cause")' in failed.err
+    assert "[rank 0]" not in failed.err
+
+
+def test_exceptions_on_all_ranks_at_once(job):
+    failed = job(3, """
+        with guard(comm):
+            comm.barrier()
+            raise KeyError(f"from {rank}")
+    """)
+    assert failed.status != 0 and "KeyError: 'from" in failed.err
+
+
+@pytest.mark.parametrize("code", ["0", "1", "'a reason'", ""])
+def test_sys_exit_on_one_rank(job, code):
+    failed = job(2, f"""
+        with guard(comm):
+            if rank == 1:
+                sys.exit({code})
+            receive()
+    """)
+    assert failed.status != 0
+    assert "[rank 1] SystemExit" in failed.err and f"sys.exit({code})" in failed.err
+
+
+def test_sys_exit_where_others_are_done(job):
+    failed = job(2, """
+        with guard(comm):
+            if rank == 1:
+                sys.exit(0)
+    """)
+    assert failed.status != 0 and "[rank 1] SystemExit" in failed.err
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_sys_exit_on_all_ranks(job, code):
+    ended = job(2, f"""
+        with guard(comm):
+            sys.exit({code})
+    """)
+    assert (ended.status, ended.err) == (code, "")
+
+
+@pytest.mark.parametrize("end", ["raise KeyError('the cause')", "sys.exit()"])
+def test_a_thread_that_dies(job, end):
+    failed = job(2, f"""
+        def prefetch():
+            {end}
+        with guard(comm):
+            comm.barrier()
+            if rank == 1:
+                threading.Thread(target=prefetch, name="prefetch").start()
+            receive()
+    """)
+    assert failed.status != 0
+    assert "[rank 1] thread prefetch failed:" in failed.err and end in failed.err
+
+
+def test_a_dead_thread_ends_one_rank_alone(job):
+    failed = job(0, """
+        def load():
+            raise KeyError("the cause")
+        with guard(comm):
+            threading.Thread(target=load, name="loader").start()
+            time.sleep(99)
+    """)
+    assert failed.status != 0 and "KeyError: 'the cause'" in failed.err
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSEGV"])
+def test_a_killed_rank(job, number):
+    failed = job(3, f"""
+        with guard(comm):
+            comm.barrier()
+            if rank == 1:
+                os.kill(os.getpid(), signal.{number})
+            receive()
+    """)
+    assert failed.status != 0
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("main", ["receive()", "time.sleep(99)"])
+def test_a_signal_to_one_rank(job, number, main):
+    failed = job(2, f"""
+        with guard(comm):
+            comm.barrier()
+            if rank == 1:
+                threading.Timer(0.2, os.kill, (os.getpid(), signal.{number})).start()
+            {main}
+    """)
+    assert failed.status != 0
+    if main == "receive()":  # in C, where Python's own handler does not come to run
+        assert f"[rank 1] ended by {number}" in failed.err and "in receive" in failed.err
+    else:
+        assert "[rank 1] Traceback" in failed.err and main in failed.err
+
+
+def test_a_stall(job):
+    failed = job(3, """
+        with guard(comm, stall_seconds=2) as watch:
+            watch.tick()
+            if rank == 1:
+                while True:
+                    time.sleep(1)  # never sends
+            receive()
+    """)
+    assert failed.status != 0 and failed.seconds > 2
+    for rank in range(3):
+        assert f"[rank {rank}] no progress for 2 s" in failed.err
+        line = "while True" if rank == 1 else "in receive"
+        found = [text for text in failed.err.splitlines() if text.startswith(f"[rank {rank}]   File") and "script.py" in text]
+        assert found, (line, failed.err)
+    assert failed.err.count("in receive") == 2
+
+
+def test_a_stall_after_some_ranks_are_done(job):
+    failed = job(2, """
+        with guard(comm, stall_seconds=1):
+            if rank == 1:
+                receive()
+    """)
+    assert failed.status != 0
+    assert "[rank 0] no progress" in failed.err and "[rank 1] no progress" in failed.err
+
+
+def test_a_slow_rank_is_no_stall(job):
+    done = job(3, """
+        with guard(comm, stall_seconds=0.5) as watch:
+            for _ in range(20 if rank == 1 else 0):
+                time.sleep(0.1)
+                watch.tick()
+            comm.barrier()
+    """)
+    assert (done.status, done.err) == (0, "")
+
+
+def test_a_stopped_rank(job):
+    failed = job(2, """
+        with guard(comm, stall_seconds=1) as watch:
+            comm.barrier()
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            receive()
+    """)
+    assert failed.status != 0 and "[rank 0] another rank's watchdog does not answer" in failed.err
+
+
+def test_a_stall_without_thread_support(job):
+    failed = job(2, """
+        assert not comm.threaded
+        with guard(comm, stall_seconds=1):
+            receive()
+    """, environ={"MPI4PY_RC_THREAD_LEVEL": "funneled"})
+    assert failed.status != 0 and "no progress for 1 s" in failed.err
+
+
+def test_sys_exit_on_one_rank_without_thread_support(job):
+    failed = job(2, """
+        with guard(comm):
+            if rank == 1:
+                sys.exit(0)
+            receive()
+    """, environ={"MPI4PY_RC_THREAD_LEVEL": "funneled"})
+    assert failed.status != 0 and "[rank 1] SystemExit" in failed.err
+
+
+def test_success_and_refusal_without_thread_support(job):
+    done = job(2, """
+        assert not comm.threaded
+        with guard(comm):
+            comm.barrier()
+        with guard(comm):
+            errors.raise_together(comm, errors.DataError("file x") if rank == 1 else None)
+    """, environ={"MPI4PY_RC_THREAD_LEVEL": "funneled"})
+    assert done.status == 2 and done.err == "error: rank 1: file x\n"
+
+
+def test_a_stall_alone_is_printed_and_goes_on(job):
+    done = job(0, """
+        with guard(comm, stall_seconds=0.3):
+            time.sleep(0.5)
+        print("after")
+    """)
+    assert (done.status, done.out) == (0, "after\n") and "[rank 0] no progress for 0.3 s" in done.err
+
+
+@pytest.mark.parametrize("n_ranks", [0, 2, 3])
+@pytest.mark.parametrize("finder", [0, -1])
+def test_an_error_of_all_ranks_is_told_once(job, n_ranks, finder):
+    ended = job(n_ranks, f"""
+        finder = {finder} % comm.size
+        with guard(comm):
+            errors.raise_together(comm, errors.DataError("file x, field y: 7") if rank == finder else None)
+    """)
+    prefix = f"rank {n_ranks - 1}: " if n_ranks and finder else ""
+    assert (ended.status, ended.err) == (2, f"error: {prefix}file x, field y: 7\n")
+
+
+def test_different_errors_of_all_ranks_are_all_told(job):
+    ended = job(3, """
+        with guard(comm):
+            errors.raise_together(comm, errors.DataError(f"file {rank % 2}"))
+    """)
+    assert ended.status == 2
+    assert sorted(ended.err.splitlines()) == ["error: file 0", "error: file 1"]
+
+
+def test_an_error_of_all_ranks_beside_a_waiting_thread(job):
+    ended = job(2, """
+        with guard(comm):
+            comm.barrier()
+            threading.Thread(target=receive).start()  # keeps Python from ending
+            errors.raise_together(comm, errors.DataError("file x"))
+    """)
+    assert ended.status != 0 and "error: file x" in ended.err
+
+
+def test_a_sarlite_error_on_one_rank(job):
+    failed = job(2, """
+        with guard(comm):
+            if rank == 1:
+                raise errors.DataError("file x, field y: 7")
+            receive()
+    """)
+    assert failed.status != 0 and "[rank 1] sarlite.errors.DataError: file x, field y: 7" in failed.err
+
+
+def test_singletons_of_another_mpi(job):
+    failed = job(0, "", environ={"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"})
+    assert failed.status != 0
+    assert "ConfigError: the launcher started 4 ranks (OMPI_COMM_WORLD_SIZE=4), but MPI sees 1" in failed.err
+
+
+def test_singletons_whose_launcher_is_not_understood(job):
+    hide = ["env", "-u", "PMI_SIZE", "-u", "PMI_RANK", "-u", "PMI_FD"]
+    failed = job(2, "", command=hide)
+    assert failed.status != 0
+    assert "ConfigError: the launcher started 2 ranks (MPI_LOCALNRANKS=2), but MPI sees 1" in failed.err
+
+
+def test_no_mpi4py(job, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['mpi4py'] = None")
+    failed = job(2, "", environ={"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"})
+    assert failed.status != 0 and "pip install sarlite[mpi]" in failed.err

@@ -1,0 +1,88 @@
+"""The MPI communicator: run by `mpiexec -n N python -m pytest --with-mpi -m mpi tests/mpi`."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from comm_checks import CHECKS
+
+from sarlite.comm import launch
+from sarlite.errors import ShapeError
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
+
+
+@pytest.fixture(scope="module")
+def comm():
+    from sarlite.comm import mpi
+
+    return mpi.world()
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_mpi(name, comm):
+    CHECKS[name](comm)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_mpi_in_pieces(name, comm, monkeypatch):
+    from sarlite.comm import mpi
+
+    long = name in ("check_large_message", "check_buffer_is_kept_alive", "check_order_within_a_tag", "check_two_threads_at_once")
+    monkeypatch.setattr(mpi, "PIECE_BYTES", 8000 if long else 24)
+    CHECKS[name](comm)
+
+
+def test_pieces_are_cut_at_the_constant():
+    from sarlite.comm import mpi
+
+    assert [piece.size for piece in mpi._pieces(np.zeros(10, np.uint8), 4)] == [4, 4, 2]
+    assert [piece.size for piece in mpi._pieces(np.zeros(8, np.uint8), 4)] == [4, 4, 0]
+    assert [piece.size for piece in mpi._pieces(np.zeros(0, np.uint8), 4)] == [0]
+    assert mpi.PIECE_BYTES < 2**31
+
+
+@pytest.mark.parametrize("n_sent", [0, 1, 2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("n_expected", [0, 2, 3, 4, 6, 7])
+def test_wrong_sizes_in_pieces(comm, monkeypatch, n_sent, n_expected):
+    from sarlite.comm import mpi
+
+    monkeypatch.setattr(mpi, "PIECE_BYTES", 24)
+    alone = comm.dup()
+    receive = alone.start_recv(np.empty(n_expected), (comm.rank - 1) % comm.size)
+    send = alone.start_send(np.zeros(n_sent), (comm.rank + 1) % comm.size)
+    if n_sent == n_expected:
+        receive.wait()
+    else:
+        with pytest.raises(ShapeError):
+            receive.wait()
+    if n_sent == n_expected:
+        send.wait()
+
+
+@pytest.mark.skipif("SARLITE_TEST_BIG" not in os.environ, reason="takes 2.1 GB a rank: set SARLITE_TEST_BIG")
+def test_more_than_two_gib(comm):
+    n = (1 << 31) + 100
+    if comm.rank < 2 <= comm.size:
+        array = np.full(n, 7 if comm.rank == 0 else 0, np.uint8)
+        (comm.start_recv(array, 0) if comm.rank else comm.start_send(array, 1)).wait()
+        assert array[0] == array[-1] == 7 and (array[::1000] == 7).all()
+    comm.barrier()
+
+
+def test_connect_gives_every_rank(comm):
+    found = launch.connect()
+    assert (found.rank, found.size) == (comm.rank, comm.size)
+    assert launch.launched_ranks() in (comm.size, None)
+
+
+def test_ranks_on_this_node(comm):
+    cores = len(os.sched_getaffinity(0))
+    assert launch.ranks_on_node(comm) == comm.size
+    assert comm.size > 1 or launch.default_threads(comm) == cores
+    assert 1 <= launch.default_threads(comm) <= cores

@@ -1,0 +1,85 @@
+"""The guard around work that ends well, or fails on all ranks together; tests/failure has the rest."""
+
+import faulthandler
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from sarlite.comm.guard import guard
+from sarlite.errors import DataError, raise_together
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(30, method="thread")]
+
+
+@pytest.fixture(scope="module")
+def comm():
+    from sarlite.comm import mpi
+
+    return mpi.world()
+
+
+def _hooks():
+    signal.set_wakeup_fd(wakeup := signal.set_wakeup_fd(-1))
+    return threading.excepthook, signal.getsignal(signal.SIGTERM), wakeup, threading.active_count()
+
+
+def test_leaving_waits_for_every_rank(comm):
+    before, start = _hooks(), time.monotonic()
+    with guard(comm) as watch:
+        watch.tick()
+        if comm.rank == comm.size - 1:
+            time.sleep(0.5)
+    assert time.monotonic() - start >= 0.5 or comm.size == 1
+    assert _hooks() == before
+
+
+def test_leaving_is_quick(comm):
+    comm.barrier()
+    start = time.monotonic()
+    for _ in range(4):
+        with guard(comm, stall_seconds=600):
+            time.sleep(0.1)  # the watchdog now naps for a second
+    assert time.monotonic() - start < 2
+
+
+def test_only_a_tick_somewhere_is_needed(comm, capfd):
+    with guard(comm, stall_seconds=0.4) as watch:
+        for _ in range(12):
+            time.sleep(0.1)
+            if comm.rank == 0:
+                watch.tick()
+    assert capfd.readouterr().err == ""
+
+
+def test_work_beside_the_watchdog(comm):
+    with guard(comm, stall_seconds=1) as watch:
+        for step in range(200):
+            watch.tick()
+            assert comm.allreduce(np.array([step]))[0] == step * comm.size
+
+
+def test_watching_costs_no_cpu(comm):
+    start = time.process_time()
+    with guard(comm, stall_seconds=10):
+        time.sleep(1.5)
+    assert time.process_time() - start < 0.15
+
+
+def test_a_refusal_is_told_once(comm, capfd):
+    before = _hooks()
+    with pytest.raises(SystemExit) as caught, guard(comm):
+        raise_together(comm, DataError("file x") if comm.rank == comm.size - 1 else None)
+    faulthandler.cancel_dump_traceback_later()  # pytest goes on
+    assert caught.value.code == 2 and _hooks() == before
+    told = comm.allgather(capfd.readouterr().err)
+    assert told[0].endswith("file x\n") and told[0].startswith("error: ") and not any(told[1:])
+
+
+def test_all_ranks_exit(comm, capfd):
+    with pytest.raises(SystemExit) as caught, guard(comm):
+        raise SystemExit(comm.rank)
+    faulthandler.cancel_dump_traceback_later()
+    assert caught.value.code == comm.rank and capfd.readouterr().err == ""

@@ -1,0 +1,80 @@
+"""The guard around one rank alone; tests/failure has real jobs."""
+
+import faulthandler
+import signal
+import threading
+import time
+
+import pytest
+
+from sarlite.comm import Solo, ending, watchdog
+from sarlite.comm.guard import guard
+from sarlite.errors import DataError
+
+pytestmark = pytest.mark.timeout(20)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_installed():
+    before = threading.excepthook, signal.getsignal(signal.SIGTERM), threading.active_count()
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    assert (threading.excepthook, signal.getsignal(signal.SIGTERM), threading.active_count()) == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_work_that_ends_well(capfd):
+    with guard(Solo()) as watch:
+        watch.tick()
+        assert threading.active_count() == 2
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), SystemExit(0), SystemExit(3), KeyboardInterrupt()])
+def test_python_sees_other_exceptions(error, capfd):
+    with pytest.raises(type(error)) as caught, guard(Solo()):
+        raise error
+    assert caught.value is error and capfd.readouterr().err == ""
+
+
+def test_a_refusal(capfd):
+    with pytest.raises(SystemExit) as caught, guard(Solo()):
+        raise DataError("file x, field y: 7")
+    assert caught.value.code == 2 and capfd.readouterr().err == "error: file x, field y: 7\n"
+
+
+def test_a_stall_is_printed_again_after_each_period(capfd):
+    with guard(Solo(), stall_seconds=0.2):
+        time.sleep(0.7)
+    err = capfd.readouterr().err
+    assert 2 <= err.count("no progress for 0.2 s") <= 3 and "test_a_stall_is_printed" in err
+
+
+def test_ticks_put_it_off(capfd):
+    with guard(Solo(), stall_seconds=0.3) as watch:
+        for _ in range(8):
+            time.sleep(0.1)
+            watch.tick()
+    assert capfd.readouterr().err == ""
+
+
+def test_watching_costs_no_cpu():
+    start = time.process_time()
+    with guard(Solo(), stall_seconds=10):
+        time.sleep(1.5)
+    assert time.process_time() - start < 0.05
+
+
+def test_last_words(capfd):
+    ending.Ending(Solo()).say("one\n\ntwo\n")
+    assert capfd.readouterr().err == "[rank 0] one\n[rank 0] \n[rank 0] two\n"
+    assert "test_last_words" in ending.stacks()
+
+
+def test_naps_end_early():
+    alarm = watchdog.Alarm()
+    start = time.monotonic()
+    threading.Timer(0.05, alarm.ring).start()
+    assert alarm.nap(5) == set() and time.monotonic() - start < 1
+    assert alarm.nap(0.01) == set()
+    alarm.close()

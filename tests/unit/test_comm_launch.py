@@ -1,0 +1,122 @@
+"""What sarlite runs on, told from the launcher's variables."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sarlite.comm import Solo, launch, threads
+from sarlite.errors import ConfigError
+
+STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "n_ranks"),
+    [
+        ({}, None),
+        ({"PMI_SIZE": "3", "PMI_RANK": "0"}, 3),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, 4),
+        ({"MV2_COMM_WORLD_SIZE": "2"}, 2),
+        ({"MPI_LOCALNRANKS": "2"}, 2),
+        ({"MPI_LOCALNRANKS": "2", "PMI_SIZE": "6"}, 6),
+        ({"SLURM_NTASKS": "8"}, None),  # salloc
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, None),  # the batch script
+        ({"SLURM_NTASKS": "8", **STEP}, 8),
+        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "4", **STEP}, 4),  # srun -n 4 within a job of 8
+        ({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "8", **STEP}, 8),  # mpiexec starts its two proxies by srun
+        ({"PMI_SIZE": ""}, None),
+        ({"PMI_SIZE": "many"}, None),
+    ],
+)
+def test_launched_ranks(environ, n_ranks):
+    assert launch.launched_ranks(environ) == n_ranks
+
+
+@pytest.mark.parametrize("environ", [{}, {"PMI_SIZE": "1"}, {"SLURM_STEP_NUM_TASKS": "1", **STEP}])
+def test_one_rank_needs_no_mpi(environ):
+    assert isinstance(launch.connect(environ), Solo)
+
+
+def test_mpi4py_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ConfigError, match=r"PMI_SIZE=2.*pip install sarlite\[mpi\]"):
+        launch.connect({"PMI_SIZE": "2"})
+
+
+class _Seen(Solo):
+    def __init__(self, size):
+        self.size = size
+
+
+@pytest.mark.parametrize(
+    ("environ", "size"),
+    [({"PMI_SIZE": "4"}, 1), ({"PMI_SIZE": "4"}, 8), ({"OMPI_COMM_WORLD_SIZE": "2"}, 1), ({"MPI_LOCALNRANKS": "2"}, 1)],
+)
+def test_another_number_of_ranks_is_refused(monkeypatch, environ, size):
+    pytest.importorskip("mpi4py")
+    monkeypatch.setattr(launch, "_world", lambda: _Seen(size))
+    (name, n_ranks) = next(iter(environ.items()))
+    with pytest.raises(ConfigError, match=rf"started {n_ranks} ranks \({name}={n_ranks}\), but MPI sees {size}.*mpiexec"):
+        launch.connect(environ)
+
+
+@pytest.mark.parametrize(("environ", "size"), [({"PMI_SIZE": "4"}, 4), ({"MPI_LOCALNRANKS": "2"}, 6), ({"MPI_LOCALNRANKS": "1"}, 2)])
+def test_the_right_number_of_ranks(monkeypatch, environ, size):
+    pytest.importorskip("mpi4py")
+    monkeypatch.setattr(launch, "_world", lambda: _Seen(size))
+    assert launch.connect(environ).size == size
+
+
+def test_mpi4py_without_an_mpi_library(monkeypatch):
+    pytest.importorskip("mpi4py")
+    monkeypatch.delitem(sys.modules, "sarlite.comm.mpi", raising=False)
+    monkeypatch.delattr("sarlite.comm.mpi", raising=False)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
+    monkeypatch.delattr("mpi4py.MPI", raising=False)
+    with pytest.raises(ConfigError, match="cannot load MPI"):
+        launch.connect({"PMI_SIZE": "2"})
+
+
+def test_ranks_on_node():
+    assert launch.ranks_on_node(Solo()) == 1
+    assert threads.run(3, launch.ranks_on_node) == [3] * 3
+
+
+def _threads_with(monkeypatch, cores, hosts=None):
+    """default_threads where rank r runs on host `hosts[r]` and may use `cores[r]`."""
+
+    class Machine(Solo):
+        def allgather(self, value):
+            return list(zip(hosts or ["here"] * len(cores), cores, strict=True))
+
+    found = []
+    for rank, mine in enumerate(cores):
+        monkeypatch.setattr(launch, "_host", lambda rank=rank: hosts[rank] if hosts else "here")
+        monkeypatch.setattr(launch, "_cores", lambda mine=mine: mine)
+        found.append(launch.default_threads(Machine()))
+    return found
+
+
+def test_default_threads(monkeypatch):
+    eight = set(range(8))
+    assert _threads_with(monkeypatch, [eight] * 3) == [2, 2, 2]
+    assert _threads_with(monkeypatch, [eight] * 16) == [1] * 16
+    assert _threads_with(monkeypatch, [{0, 1}, {2, 3}, {4, 5, 6}]) == [2, 2, 3]  # bound by the launcher
+    assert _threads_with(monkeypatch, [eight] * 4, ["a", "a", "a", "b"]) == [2, 2, 2, 8]
+    assert _threads_with(monkeypatch, [{0, 1}, {1, 2, 3}]) == [1, 2]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no core affinity on this system")
+def test_default_threads_of_this_process():
+    assert launch.default_threads(Solo()) == len(os.sched_getaffinity(0))
+
+
+def test_importing_loads_no_mpi():
+    code = (
+        "import sys, sarlite.comm, sarlite.comm.launch, sarlite.comm.guard, sarlite.comm.threads, threading\n"
+        "assert not [name for name in sys.modules if name.startswith('mpi4py')]\n"
+        "assert threading.active_count() == 1 and threading.excepthook is threading.__excepthook__"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
