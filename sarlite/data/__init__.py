@@ -1,0 +1,6 @@
+"""Data sets: readers, the native on-disk format, and the rows that one rank needs."""
+
+from sarlite.data.dataset import Dataset
+from sarlite.data.spec import load
+
+__all__ = ["Dataset", "load"]

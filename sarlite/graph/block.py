@@ -6,6 +6,8 @@ import numpy as np
 
 from sarlite import kernels
 
+PIECE_EDGES = 1 << 16
+
 
 class Block:
     """The edges from part q's nodes (columns) to part p's nodes (rows), as CSR.
@@ -21,11 +23,29 @@ class Block:
         Index of each edge into part p's edge values; by default its position.
     offset : int
         Number of columns in part p's blocks before this one, so that offset + column is unique over them.
+    place : slice
+        The rows of part p that the block's rows are.
     """
 
-    def __init__(self, indptr, indices, src_ids, eid=None, offset=0):
-        self.indptr, self.indices, self.src_ids, self.eid, self.offset = indptr, indices, src_ids, eid, offset
+    def __init__(self, indptr, indices, src_ids, eid=None, offset=0, place=slice(None)):
+        self.indptr, self.indices, self.src_ids, self.eid, self.offset, self.place = indptr, indices, src_ids, eid, offset, place
         self.n_dst, self.n_src, self.n_edges = len(indptr) - 1, len(src_ids), len(indices)
+
+    @cached_property
+    def pieces(self):
+        """Blocks of consecutive rows with at most about as many edges as this one has columns.
+
+        One value an edge of a piece then takes no more memory than one value a node.
+        """
+        step = max(PIECE_EDGES, self.n_src)
+        if self.n_edges <= step:
+            return [self]
+        cuts = np.unique(np.searchsorted(self.indptr, np.arange(step, self.n_edges, step)))
+        return [self._rows_between(a, b) for a, b in zip([0, *cuts], [*cuts, self.n_dst]) if b > a]
+
+    def _rows_between(self, a, b):
+        edges = slice(self.indptr[a], self.indptr[b])
+        return Block(self.indptr[a : b + 1] - edges.start, self.indices[edges], self.src_ids, self.labels[edges], self.offset, slice(a, b))
 
     @cached_property
     def _transposed(self):

@@ -38,8 +38,8 @@ def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, dedupli
 
     Notes
     -----
-    Peak memory beyond the inputs: 8 bytes an edge and the result (4 or 8 bytes an edge); with `undirected` and
-    `deduplicate` 25 bytes an edge, reverses counted; with `edge_index` 33. Time: one sort.
+    Peak memory beyond the inputs, the result included, in bytes an input edge (measured, int32 result): 20; 40 with
+    `undirected`; with `edge_index` 28, and 66 with both. Time: one sort.
     """
     src, dst = _checked(src, dst, n_nodes)
     keys = dst.astype(np.int64)

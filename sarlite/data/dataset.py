@@ -1,0 +1,184 @@
+"""One node-classification data set, in memory or memory-mapped."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sarlite.data.mapped import pieces
+from sarlite.errors import DataError
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass
+class Dataset:
+    """A graph with features, labels and splits.
+
+    Attributes
+    ----------
+    indptr : (n_nodes + 1,) int64
+        CSR by destination: the sources of node i's incoming edges are `indices[indptr[i] : indptr[i + 1]]`.
+    indices : (n_edges,) int32 or int64
+    features : (n_nodes, n_features) float32 or float64
+    labels : (n_nodes,) int64
+        -1 where unlabelled, which only nodes outside the splits may be.
+    train, val, test : (n_nodes,) bool
+        Disjoint masks; a node may be in none.
+    n_classes : int
+    name : str
+    source : str
+        What error messages name: a spec or, for the native format, the directory.
+    provenance : dict
+        What JSON can hold: where the data came from, and with which options.
+    edge_weight : (n_edges,) float32 or float64, optional
+    edge_features : (n_edges, any) float32 or float64, optional
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    features: np.ndarray
+    labels: np.ndarray
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
+    n_classes: int
+    name: str = "graph"
+    source: str = "dataset"
+    provenance: dict = field(default_factory=dict)
+    edge_weight: np.ndarray | None = None
+    edge_features: np.ndarray | None = None
+    directory: str | None = None
+
+    @property
+    def n_nodes(self):
+        return self.indptr.shape[0] - 1
+
+    @property
+    def n_edges(self):
+        return self.indices.shape[0]
+
+    @property
+    def n_features(self):
+        return self.features.shape[1]
+
+    def where(self, name):
+        """Say where an array comes from, for messages: its file in the native format, else source and field."""
+        return f"{self.source}: {name}" if self.directory is None else f"{self.directory}/{name}.npy: {name}"
+
+    def arrays(self):
+        """Return the arrays that are there, by field name."""
+        names = ("indptr", "indices", "features", "labels", *SPLITS, "edge_weight", "edge_features")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def check(self, allow_empty=()):
+        """Raise for the first thing that would make training wrong.
+
+        Parameters
+        ----------
+        allow_empty : collection of {"train", "val", "test"}
+            Splits that may be empty.
+
+        Returns
+        -------
+        Dataset
+            Itself.
+
+        Raises
+        ------
+        DataError
+            Dimensions, dtypes or lengths disagree; `indptr` does not rise from 0 to the number of edges; a source is not a
+            node; a feature, an edge weight or an edge feature is NaN or infinite; a label in a split is not a class; splits
+            overlap or are empty. The message names the file or source, the field and the value.
+
+        Notes
+        -----
+        Reads everything once, a chunk at a time; memory: 3 bytes a node and a few chunks of 32 MiB.
+        """
+        self.check_shapes()
+        self._check_indptr()
+        self._check_indices()
+        for name in ("features", "edge_weight", "edge_features"):
+            if getattr(self, name) is not None:
+                self._check_finite(name)
+        self._check_splits(allow_empty)
+        self._check_labels()
+        return self
+
+    def check_shapes(self):
+        """Raise a DataError where dimensions, dtypes or lengths disagree. Reads no array."""
+        for name, array in self.arrays().items():
+            dimensions, dtypes = EXPECTED[name]
+            if array.ndim != dimensions:
+                raise DataError(f"{self.where(name)}: expected {dimensions} dimension(s), found shape {array.shape}")
+            if array.dtype.name not in dtypes:
+                raise DataError(f"{self.where(name)}: expected dtype {' or '.join(dtypes)}, found {array.dtype}")
+        if self.indptr.size == 0:
+            raise DataError(f"{self.where('indptr')}: expected at least one entry, found 0")
+        for name, array in self.arrays().items():
+            n_rows = self.n_edges if name in ("indices", "edge_weight", "edge_features") else self.n_nodes + (name == "indptr")
+            if array.shape[0] != n_rows:
+                raise DataError(f"{self.where(name)}: expected {n_rows} rows, found {array.shape[0]}")
+
+    def _check_indptr(self):
+        first, last = int(self.indptr[0]), int(self.indptr[-1])
+        if first != 0:
+            raise DataError(f"{self.where('indptr')}: starts with {first}, expected 0")
+        if last != self.n_edges:
+            raise DataError(f"{self.where('indptr')}: ends with {last}, expected the number of edges, {self.n_edges}")
+        before = 0
+        for start, piece in pieces(self.indptr):
+            falls = np.diff(piece, prepend=before) < 0
+            if falls.any():
+                at = int(np.argmax(falls))
+                raise DataError(f"{self.where('indptr')}: entry {start + at} is {piece[at]}, less than the entry before")
+            before = piece[-1]
+
+    def _check_indices(self):
+        for start, piece in pieces(self.indices):
+            bad = (piece < 0) | (piece >= self.n_nodes)
+            if bad.any():
+                at = int(np.argmax(bad))
+                raise DataError(f"{self.where('indices')}: edge {start + at} comes from node {piece[at]}, outside 0 <= id < {self.n_nodes}")
+
+    def _check_finite(self, name):
+        for start, piece in pieces(getattr(self, name)):
+            finite = np.isfinite(piece)
+            if not finite.all():
+                at = np.unravel_index(int(np.argmin(finite)), piece.shape)
+                column = f", column {at[1]}" if piece.ndim > 1 else ""
+                raise DataError(f"{self.where(name)}: row {start + int(at[0])}{column} is {piece[at]}, expected a finite number")
+
+    def _check_splits(self, allow_empty):
+        for name in SPLITS:
+            if name not in allow_empty and not any(piece.any() for _, piece in pieces(getattr(self, name))):
+                raise DataError(f"{self.where(name)}: the {name} split is empty, 0 of {self.n_nodes} nodes")
+        for one, two in (("train", "val"), ("train", "test"), ("val", "test")):
+            both = np.flatnonzero(np.asarray(getattr(self, one)) & np.asarray(getattr(self, two)))
+            if both.size:
+                raise DataError(f"{self.where(one)}: node {both[0]} is in {one} and in {two} ({both.size} nodes are in both)")
+
+    def _check_labels(self):
+        labels = np.asarray(self.labels)
+        if self.n_classes < 0:
+            raise DataError(f"{self.source}: n_classes: {self.n_classes} is negative")
+        split = np.asarray(self.train) | np.asarray(self.val) | np.asarray(self.test)
+        bad = (labels < np.where(split, 0, -1)) | (labels >= self.n_classes)
+        if bad.any():
+            at = int(np.argmax(bad))
+            if labels[at] == -1:
+                raise DataError(f"{self.where('labels')}: node {at} is in a split but has no label (-1)")
+            raise DataError(f"{self.where('labels')}: node {at} has label {labels[at]}, outside 0 <= label < {self.n_classes}")
+
+
+_FLOAT = ("float32", "float64")
+EXPECTED = {  # field: dimensions, dtypes
+    "indptr": (1, ("int64",)),
+    "indices": (1, ("int32", "int64")),
+    "features": (2, _FLOAT),
+    "labels": (1, ("int64",)),
+    "train": (1, ("bool",)),
+    "val": (1, ("bool",)),
+    "test": (1, ("bool",)),
+    "edge_weight": (1, _FLOAT),
+    "edge_features": (2, _FLOAT),
+}

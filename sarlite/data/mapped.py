@@ -1,0 +1,47 @@
+"""Read parts of a memory-mapped array without keeping its pages in this process."""
+
+import mmap
+
+import numpy as np
+
+CHUNK_BYTES = 1 << 25
+
+
+def pieces(array, chunk_bytes=CHUNK_BYTES):
+    """Yield (start, rows) over an array's first axis, `chunk_bytes` at a time.
+
+    A memory-mapped array is mapped anew for each piece, so the pages of the piece before leave the process.
+    """
+    if array.ndim == 0 or array.shape[0] == 0:
+        return
+    row_bytes = max(1, array.nbytes // array.shape[0])
+    step = max(1, chunk_bytes // row_bytes)
+    for start in range(0, array.shape[0], step):
+        yield start, part(array, start, min(start + step, array.shape[0]))
+
+
+def part(array, start, stop):
+    """Return `array[start:stop]`: a view, or for a whole memory-mapped array a view of a map of its own."""
+    return np.asarray(_fresh(array))[start:stop]
+
+
+def take(array, ids, dtype=None, chunk_bytes=CHUNK_BYTES):
+    """Return `array[ids]` as a new C-contiguous array of `dtype`, reading ascending `ids` in sequence.
+
+    Memory: the result and one chunk.
+    """
+    out = np.empty((ids.size, *array.shape[1:]), dtype or array.dtype)
+    if ids.size == 0:
+        return out
+    row_bytes = max(1, array.nbytes // max(1, array.shape[0]))
+    step = max(1, chunk_bytes // row_bytes)
+    for start in range(0, ids.size, step):
+        out[start : start + step] = np.asarray(_fresh(array))[ids[start : start + step]]
+    return out
+
+
+def _fresh(array):
+    """Map a whole memory-mapped file again; any other array (slices included) is returned as it is."""
+    if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None and array.mode == "r":
+        return np.memmap(array.filename, array.dtype, "r", array.offset, array.shape)
+    return array

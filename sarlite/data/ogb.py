@@ -1,0 +1,109 @@
+"""The raw folders of the Open Graph Benchmark: ogbn-arxiv and ogbn-products (csv.gz), ogbn-papers100M (npz)."""
+
+import gzip
+import warnings
+import zlib
+
+import numpy as np
+
+from sarlite.data import npz
+from sarlite.data.raw import RawGraph, check_room, count_classes, existing, masks, reading, whole_labels
+from sarlite.errors import DataError
+
+_ROWS = 1 << 16  # csv lines parsed at a time
+_INVERSE = ("sales_ranking",)  # OGB's own loader adds the inverse edges for ogbn-products, whose split this is
+
+
+def read(path):
+    """Read an OGB node data set from its folder, the one with `raw/` and `split/`.
+
+    Returns
+    -------
+    RawGraph
+        Directed as stored, but ogbn-products (known by its split, sales_ranking) undirected, as OGB's own loader has it.
+        Unlabelled nodes (NaN in papers100M) get -1.
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged, or files disagree in length.
+
+    Notes
+    -----
+    A csv is parsed line by line, some million numbers a second. ogbn-papers100M's features stay memory-mapped where
+    `data.npz` is not compressed; its edges are sorted in memory (about 40 bytes an edge).
+    """
+    path = existing(path)
+    raw, split_kind = path / "raw", _split_directory(path)
+    src, dst, features, labels = _from_npz(raw) if (raw / "data.npz").is_file() else _from_csv(raw)
+    where = {"train": split_kind / "train.csv.gz", "val": split_kind / "valid.csv.gz", "test": split_kind / "test.csv.gz"}
+    ids = {name: _read_csv(file, f"{name} split", np.int64, columns=1)[:, 0] for name, file in where.items()}
+    split = masks(labels.size, where, **ids)
+    name = path.resolve().name.replace("_", "-")
+    undirected = split_kind.name in _INVERSE
+    return RawGraph(src, dst, features, labels, *split, n_classes=count_classes(labels), name=name, undirected=undirected)
+
+
+def _split_directory(path):
+    found = sorted(entry for entry in (path / "split").glob("*") if (entry / "train.csv.gz").is_file())
+    if len(found) != 1:
+        names = ", ".join(entry.name for entry in found) or "none"
+        raise DataError(f"{path / 'split'}: split: expected one folder with train.csv.gz, found {names}")
+    return found[0]
+
+
+def _from_csv(raw):
+    n_nodes, n_edges = (_total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
+    edges = _read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
+    features = _read_csv(raw / "node-feat.csv.gz", "features", np.float32, n_rows=n_nodes)
+    labels = _read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes, columns=1)
+    return edges[:, 0], edges[:, 1], features, whole_labels(labels, raw / "node-label.csv.gz")
+
+
+def _from_npz(raw):
+    file = raw / "data.npz"
+    edges, features = npz.member(file, "edge_index"), npz.member(file, "node_feat")
+    n_nodes = int(npz.member(file, "num_nodes_list").sum())
+    labels = whole_labels(npz.member(raw / "node-label.npz", "node_label"), raw / "node-label.npz")
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        raise DataError(f"{file}: edge_index: expected shape (2, edges), found {edges.shape}")
+    if features.ndim != 2 or features.shape[0] != n_nodes:
+        raise DataError(f"{file}: node_feat: expected {n_nodes} rows, found shape {features.shape}")
+    if labels.size != n_nodes:
+        raise DataError(f"{raw / 'node-label.npz'}: node_label: expected {n_nodes} labels, found {labels.size}")
+    return edges[0], edges[1], features, labels
+
+
+def _total(path):
+    total = int(_read_csv(path, "count", np.int64, columns=1).sum())
+    if total < 0:
+        raise DataError(f"{path}: count: {total} is negative")
+    return total
+
+
+def _read_csv(path, field, dtype, n_rows=None, columns=None):
+    """Read a .csv.gz of numbers without a header, in pieces, into one array of `n_rows` (or as many as there are)."""
+    pieces, n_read, out = [], 0, None
+    with reading(path, field, zlib.error), gzip.open(path, "rt", encoding="ascii") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # no more lines
+        while True:
+            piece = np.loadtxt(file, dtype, delimiter=",", ndmin=2, max_rows=_ROWS)
+            if piece.shape[0] == 0:
+                break
+            if columns is not None and piece.shape[1] != columns:
+                raise DataError(f"{path}: {field}: {piece.shape[1]} columns, expected {columns}")
+            if n_rows is not None and out is None:
+                check_room(n_rows * piece.shape[1] * piece.itemsize, f"{path}: {field}")
+                out = np.empty((n_rows, piece.shape[1]), dtype)
+            if out is None:
+                pieces.append(piece)
+            else:
+                if n_read + piece.shape[0] > n_rows or piece.shape[1] != out.shape[1]:
+                    raise DataError(f"{path}: {field}: more or wider than the {n_rows} rows of {out.shape[1]} expected")
+                out[n_read : n_read + piece.shape[0]] = piece
+            n_read += piece.shape[0]
+    if n_rows is not None and n_read != n_rows:
+        raise DataError(f"{path}: {field}: {n_read} rows, expected {n_rows}")
+    if out is not None:
+        return out
+    return np.concatenate(pieces) if pieces else np.empty((0, columns or 1), dtype)

@@ -1,0 +1,161 @@
+"""Data sets by name: one string says which reader or generator, where, and with which options."""
+
+import importlib.metadata
+from pathlib import Path
+
+from sarlite.data import edge_list, format, npz, ogb, planetoid
+from sarlite.data.dataset import Dataset
+from sarlite.data.raw import RawGraph, row_normalized
+from sarlite.errors import ConfigError, DataError
+from sarlite.graph import generate
+
+
+def _flag(text):
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if str(text).lower() not in known:
+        raise ValueError("expected true or false")
+    return known[str(text).lower()]
+
+
+def _amount(text):
+    """An int is a count, a number with a decimal point a share."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+_CHANGES = {"undirected": _flag, "self_loops": _flag, "deduplicate": _flag, "normalize": _flag}
+_DRAWN = {"train": _amount, "val": _amount, "seed": int}
+_TASK = {"features": int, "classes": int, **_DRAWN}
+_READERS = {  # form: reader, its options
+    "planetoid": (planetoid.read, {}),
+    "npz": (npz.read, _DRAWN),
+    "ogb": (ogb.read, {}),
+    "edges": (edge_list.read, {"nodes": int, "features": str, "labels": str, "split": str, **_DRAWN}),
+}
+_GENERATORS = {
+    "sbm": (generate.sbm, {"nodes": int, "degree": float, "homophily": float, "noise": float, "exponent": float, **_TASK}),
+    "rmat": (generate.rmat, {"nodes": int, "scale": int, "edges": int, **dict.fromkeys("abcd", float), **_TASK}),
+}
+FORMS = """\
+  DIR                     a directory in the native format (python -m sarlite.data convert)
+  planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
+  npz:FILE                shchur/gnn-benchmark's CSR archive; options train, val, seed
+  ogb:DIR                 ogbn-arxiv, ogbn-products or ogbn-papers100M, the folder with raw/ and split/
+  edges:FILE              text or .npy; options nodes, features, labels, split, train, val, seed
+  sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
+  rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
+with, after a comma each: undirected, self_loops, deduplicate, normalize"""
+
+
+def load(spec, *, verify=False, check=True, allow_empty=(), **changes):
+    """Read, map or generate the data set that `spec` names.
+
+    Parameters
+    ----------
+    spec : str
+        One of `FORMS`; options follow as `,key=value`, and a flag may leave out its `=true`.
+    verify : bool
+        Native format: compare every file's sha256.
+    check : bool
+        Run `Dataset.check`, which reads everything once.
+    allow_empty : collection of {"train", "val", "test"}
+        Splits that may be empty.
+    **changes : bool
+        undirected, self_loops, deduplicate, normalize: as in the spec, which they override.
+
+    Returns
+    -------
+    Dataset
+        Memory-mapped for a native directory without changes, else in memory.
+
+    Raises
+    ------
+    ConfigError
+        Unknown form or option, or a value that cannot be read; the message lists what is known.
+    DataError
+        As the reader and `Dataset.check` say.
+    """
+    form, path, options = _parse(str(spec))
+    wanted = {name: options.pop(name) for name in _CHANGES if name in options}
+    wanted.update((name, value) for name, value in changes.items() if value is not None)
+    wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
+    provenance = {"spec": str(spec), "options": {**options, **wanted}, "sarlite": _version()}
+    if form in _READERS:
+        dataset = _READERS[form][0](path, **options).assemble(str(spec), provenance=provenance, **wanted)
+    elif form in _GENERATORS:
+        made = _GENERATORS[form][0](**options)
+        dataset = _changed(Dataset(**made._asdict(), name=form, source=str(spec), provenance=provenance), wanted)
+    else:
+        dataset = _changed(format.open(path, verify=verify), wanted)
+    return dataset.check(allow_empty) if check else dataset
+
+
+def _parse(spec):
+    """Return (form, path, options) of a spec; form is None for a native directory."""
+    form, colon, rest = spec.partition(":")
+    if form in _GENERATORS:
+        return form, None, _options(form, rest.split(",") if rest else [], _GENERATORS[form][1])
+    if colon and form in _READERS:
+        path, words = _path_and_words(rest)
+        if not path:
+            raise ConfigError(f"data set {spec!r}: no path after {form}:")
+        return form, path, _options(form, words, {**_READERS[form][1]})
+    path, words = _path_and_words(spec)
+    if not Path(path).is_dir():
+        raise (DataError if _looks_like_path(path) else ConfigError)(
+            f"data set {spec!r}: no such directory, and none of the known forms:\n{FORMS}"
+        )
+    return None, path, _options("a directory", words, {})
+
+
+def _looks_like_path(text):
+    return "/" in text or ":" not in text
+
+
+def _path_and_words(text):
+    if Path(text).exists():  # a path may hold commas
+        return text, []
+    path, *words = text.split(",")
+    return path, words
+
+
+def _options(form, words, known):
+    known, options = {**known, **_CHANGES}, {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if word == "features=normalize":
+            key, value = "normalize", "true"
+        if key not in known:
+            raise ConfigError(f"data set option {key!r}: unknown for {form}; known are {', '.join(known)}")
+        if key in options:
+            raise ConfigError(f"data set option {key!r}: given twice")
+        if not value and known[key] is _flag:
+            value = "true"
+        try:
+            options[key] = known[key](value)
+        except ValueError as error:
+            raise ConfigError(f"data set option {key!r}: cannot read {value!r}: {error}") from error
+        if value == "":
+            raise ConfigError(f"data set option {key!r}: has no value")
+    return options
+
+
+def _changed(dataset, wanted):
+    """Apply changes to a data set that is CSR already; without any it is returned as it is."""
+    edges = {name: value for name, value in wanted.items() if name != "normalize" and value}
+    if edges:
+        provenance = {**dataset.provenance, "changes": wanted}
+        return RawGraph.of(dataset).assemble(dataset.source, provenance=provenance, **wanted)
+    if wanted.get("normalize"):
+        dataset.features = row_normalized(dataset.features)
+        dataset.provenance = {**dataset.provenance, "changes": wanted}
+    return dataset
+
+
+def _version():
+    try:
+        return importlib.metadata.version("sarlite")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
