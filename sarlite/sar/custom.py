@@ -94,9 +94,13 @@ class Custom(Operator):
         self.reducer.begin(len(self.dst_ids), self.templates)
 
     def forward(self, block, rows):
-        recording = self.replay(block, rows, grad=self.keep)
-        self.reducer.forward(block, [out.data for out in recording.outputs])
-        return recording
+        recordings = []
+        for piece in block.pieces:
+            recording = self.replay(piece, rows, grad=self.keep)
+            self.reducer.forward(piece, [out.data for out in recording.outputs])
+            if self.keep:
+                recordings.append(recording)
+        return recordings
 
     def end(self):
         self.arrays = (None,) * self.n_fetched + tuple(self.arrays[self.n_fetched :])
@@ -109,7 +113,11 @@ class Custom(Operator):
         self.d_sinks = [None] * len(self.sinks)
 
     def backward(self, block, rows, d_rows):
-        recording = rows if isinstance(rows, Recording) else self.replay(block, rows, grad=True)
+        kept = rows if isinstance(rows, list) else [None] * len(block.pieces)
+        for piece, recording in zip(block.pieces, kept):
+            self.backward_piece(piece, recording or self.replay(piece, rows, grad=True), d_rows)
+
+    def backward_piece(self, block, recording, d_rows):
         found = recording.pull(self.reducer.backward(block, [out.data for out in recording.outputs]))
         self.scatter(block, [found.get(id(leaf)) for leaf in recording.leaves], d_rows)
         for k, sink in enumerate(self.sinks):
@@ -127,9 +135,9 @@ class Custom(Operator):
             arrays = [np.zeros((block.n_edges, *shape), dtype) for shape, dtype in self.src_templates]
         else:
             arrays = [block.at_src(r) for r in rows]
-        arrays += [block.at_dst(a) for a in self.arrays[n_src : n_src + n_dst]]
+        arrays += [block.at_dst(a[block.place]) for a in self.arrays[n_src : n_src + n_dst]]
         arrays += [block.at_edge(a) for a in self.arrays[n_src + n_dst :]]
-        src_ids, dst_ids = block.src_ids[block.indices], self.dst_ids[block.rows]
+        src_ids, dst_ids = block.src_ids[block.indices], self.dst_ids[block.place][block.rows]
         ids = (src_ids, dst_ids, src_ids * self.n_nodes + dst_ids)
         with engine.set_grad(grad):
             return Recording(self.message, self.names, arrays, self.needs, ids)
@@ -145,6 +153,6 @@ class Custom(Operator):
             if d is None or d_edge is None:
                 continue
             if k < n_dst:
-                kernels.spmm(block.indptr, None, np.ascontiguousarray(d_edge), d)
+                kernels.spmm(block.indptr, None, np.ascontiguousarray(d_edge), d[block.place])
             else:
                 kernels.scatter_add_rows(np.ascontiguousarray(d_edge), block.labels, d)

@@ -84,14 +84,22 @@ def _parts(config, comm, dataset):
     def compute():
         if comm.rank:
             return None
-        if config.partition not in partition.METHODS:
+        parts, train = _stored_parts(config, comm.size), np.asarray(dataset.train)
+        if parts is None and config.partition in partition.METHODS:
+            parts = partition.partition(dataset.indptr, dataset.indices, comm.size, config.partition, train_mask=train, seed=config.seed)
+        elif parts is None:
             parts = partition.read_parts(config.partition, dataset.n_nodes, comm.size)
-        else:
-            parts = partition.partition(dataset.indptr, dataset.indices, comm.size, config.partition,
-                                        train_mask=np.asarray(dataset.train), seed=config.seed)
-        return parts, partition.report(dataset.indptr, dataset.indices, parts, comm.size, np.asarray(dataset.train))
+        return np.asarray(parts), partition.report(dataset.indptr, dataset.indices, parts, comm.size, train)
 
     return comm.bcast(_together(comm, compute))
+
+
+def _stored_parts(config, size):
+    """The partition that `python -m sarlite.data partition` left in a native directory, where the method is the same."""
+    if not Path(config.data).is_dir():
+        return None
+    record = native.read_meta(config.data)["parts"].get(str(size))
+    return native.open_parts(config.data, size) if record and record["method"] == config.partition else None
 
 
 def _together(comm, action):

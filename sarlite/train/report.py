@@ -90,7 +90,7 @@ def table(config, size, summary, counted, best, n_epochs, run_dir):
         ("accuracy", f"train {score(best.scores['train'])}, validation {score(best.scores['val'])}, "
                      f"test {score(best.scores['test'])} (epoch {best.epoch}, best validation)"),
         ("epoch", "-" if counted["epoch_seconds"] is None else f"{1e3 * counted['epoch_seconds']:.1f} ms (median of {n_epochs})"),
-        ("peak memory", " ".join(mib(n) for n in counted["peak_bytes"]) + (" (ranks share one process)" if config.ranks > 1 else " (by rank)")),
+        ("peak memory", " ".join(mib(n) for n in counted["peak_bytes"]) + (" (all in one process)" if config.ranks > 1 else " (by rank)")),
         ("remote buffers", f"{counted['live_remote_buffers']} held at most, {note}"),
         ("sent", ", ".join(f"{phase} {mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
         ("files", str(run_dir)),
