@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY := passive
 .PHONY: train test lint bench clean
 
 train: $(VENV)/.mpi
-	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m sarlite.train $(ARGS)
+	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m sarlite.train --progress $$(test -t 2 && echo bar || echo lines) $(ARGS)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -q tests/unit

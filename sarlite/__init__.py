@@ -1,9 +1,9 @@
 """sarlite: exact full-batch training of graph neural networks on N ranks."""
+# ruff: noqa: E402 (the path comes before the imports)
 
-import os
+from pkgutil import extend_path
 
-if not os.path.isdir(os.path.join(__path__[0], "models")):  # a checkout, where models/ lies beside this folder
-    __path__.append(os.path.dirname(__path__[0]))
+__path__ = extend_path(__path__, __name__)  # in a checkout the compiled module and the models are the installed ones
 
 from sarlite import nn, optim
 from sarlite.comm import Solo

@@ -58,7 +58,7 @@ class Profile:
 
 
 class Counted:
-    """A communicator whose reductions are counted in a Profile; a rank counts what it contributes."""
+    """A communicator whose reductions and gathered arrays are counted in a Profile; a rank counts what it contributes."""
 
     def __init__(self, comm, profile):
         self._comm, self._profile = comm, profile
@@ -70,6 +70,11 @@ class Counted:
     def allreduce(self, array, op="sum"):
         self._profile.count("allreduce", array.nbytes if self.size > 1 else 0)
         return self._comm.allreduce(array, op)
+
+    def allgather(self, value):
+        items = value if isinstance(value, tuple) else (value,)
+        self._profile.count("allgather", sum(getattr(item, "nbytes", 0) for item in items) if self.size > 1 else 0)
+        return self._comm.allgather(value)
 
 
 def _status(field):

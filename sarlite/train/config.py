@@ -68,6 +68,7 @@ GROUPS = {
         "checkpoint-every": (0, int, "epochs between checkpoints; 0 writes one at the end"),
         "resume": (None, str, "checkpoint to go on from"),
         "json": (False, bool, "end standard output with one line of JSON"),
+        "progress": ("auto", ("auto", "bar", "lines", "none"), "bar, or a line every few seconds [bar on a terminal]"),
         "verify": (True, bool, "check the data files' sha256 first"),
     },
 }

@@ -29,11 +29,14 @@ class Metrics:
 
 
 class Progress:
-    """tqdm on a terminal, else one line an interval; on standard error."""
+    """tqdm on a terminal, else one line an interval; on standard error.
 
-    def __init__(self, start, epochs):
-        self.bar, self.shown, self.epochs = None, 0.0, epochs
-        if sys.stderr.isatty():
+    Under mpiexec standard error is a pipe, so only the caller knows of a terminal: kind "bar".
+    """
+
+    def __init__(self, kind, start, epochs):
+        self.bar, self.shown, self.epochs = None, 0.0 if kind != "none" else float("inf"), epochs
+        if kind == "bar" or (kind == "auto" and sys.stderr.isatty()):
             from tqdm import tqdm
 
             self.bar = tqdm(total=epochs, initial=start, unit="epoch", dynamic_ncols=True)
@@ -43,7 +46,7 @@ class Progress:
         if self.bar is not None:
             self.bar.set_postfix_str(", ".join(parts), refresh=False)
             self.bar.update()
-        elif record["epoch"] == self.epochs or time.monotonic() - self.shown >= LINE_SECONDS:
+        elif (record["epoch"] == self.epochs and self.shown < float("inf")) or time.monotonic() - self.shown >= LINE_SECONDS:
             self.shown = time.monotonic()
             print(f"epoch {record['epoch']}/{self.epochs}: {', '.join(parts)}", file=sys.stderr, flush=True)
 

@@ -110,7 +110,7 @@ def _resume(comm, config, trainer, resumed):
 def _run(comm, config, trainer, part, start, best, run_dir, tick):
     root, seconds = comm.rank == 0, []
     metrics = report.Metrics(run_dir / "metrics.jsonl", start) if root else None
-    progress = report.Progress(start, config.epochs) if root else None
+    progress = report.Progress(config.progress, start, config.epochs) if root else None
 
     def save(epoch):
         meta = {"epoch": epoch, "seed": config.seed, "model": config.model, "best": {"epoch": best.epoch, "scores": best.scores}}

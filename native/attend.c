@@ -1,0 +1,192 @@
+/* Fused graph attention (GAT, SAR Eq. 3 and sec. 3.3): coefficients are made on the fly and never stored per edge.
+ * The softmax is online (SAR sec. 3.4): a block of edges updates (m, l, acc) in place, whatever blocks came before. */
+#ifndef T
+#include "philox.h"
+#define KERNEL "attend.c"
+#include "each_index.h"
+#else
+#include "gather.inc.h"
+#include "exp.inc.h"
+
+/* s[k] = exp(s[k]) for k < n; s is padded up to whole vectors, so its size is a multiple of LANES. */
+SAR_INLINE void NAME(exp_all)(T *restrict s, int n)
+{
+    for (int k = n; k < (n + LANES - 1) / LANES * LANES; k++) s[k] = -INFINITY;
+    for (int k = 0; k < n; k += LANES)
+        for (int u = 0; u < LANES; u++) s[k + u] = NAME(exp_negative)(s[k + u]);
+}
+
+/* word[h % 4][k]: the random word of edge k for heads h = 4*group .. 4*group + 3. The edge's id is src_id * n_nodes + dst_id. */
+SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restrict edge_id, int n, uint32_t group, uint64_t key)
+{
+    for (int k = 0; k < n; k++) {
+        uint32_t w[4] = {(uint32_t)edge_id[k], (uint32_t)(edge_id[k] >> 32), group, 0};
+        philox4x32(w, (uint32_t)key, (uint32_t)(key >> 32));
+        word[0][k] = w[0], word[1][k] = w[1], word[2][k] = w[2], word[3][k] = w[3];
+    }
+}
+
+/* The rows begin .. end of sar_attend_forward. */
+SAR_CLONES static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, const int64_t *restrict indptr,
+                                         const I *restrict indices, const T *restrict z, const T *restrict src,
+                                         const T *restrict dst, const int64_t *restrict src_ids,
+                                         const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key, double p, T slope,
+                                         int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
+{
+    int64_t stride = n_heads * n_feat, row_bytes = stride * (int64_t)sizeof(T);
+    int64_t col[CHUNK + AHEAD];
+    T s[CHUNK];
+    uint64_t edge_id[CHUNK];
+    uint32_t word[4][CHUNK], threshold = philox_threshold(p);
+    T keep = (T)(1 / (1 - p));
+
+    for (int64_t i = begin; i < end; i++)
+    for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK) {
+        int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
+        int n_ahead = NAME(load_columns)(col, indices, e, n, n_edges);
+        if (src_ids) for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[col[k]] * n_nodes + (uint64_t)dst_ids[i];
+
+        for (int64_t h = 0; h < n_heads; h++) {
+            int64_t ih = i * n_heads + h;
+            T *restrict acc_ih = acc + ih * n_feat;
+            T top = m[ih], sum = 0;
+            for (int k = 0; k < n; k++) {
+                T pre = src[col[k] * n_heads + h] + dst[ih];
+                s[k] = pre > 0 ? pre : slope * pre;
+            }
+#pragma omp simd reduction(max : top)
+            for (int k = 0; k < n; k++) top = s[k] > top ? s[k] : top;
+
+            /* All scores so far are -inf: any finite shift gives them the weight 0 instead of NaN. */
+            T shift = top == -INFINITY ? 0 : top;
+            for (int k = 0; k < n; k++) s[k] -= shift;
+            NAME(exp_all)(s, n);
+#pragma omp simd reduction(+ : sum)
+            for (int k = 0; k < n; k++) sum += s[k];
+
+            /* The maximum has moved: correct numerator and denominator by exp(old - new). */
+            T correction = NAME(exp_negative)(m[ih] - shift);
+            if (!(correction == 1)) for (int64_t f = 0; f < n_feat; f++) acc_ih[f] *= correction;
+            l[ih] = l[ih] * correction + sum;
+            m[ih] = top;
+
+            if (src_ids) {
+                if (h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), key);
+                for (int k = 0; k < n; k++) s[k] = word[h % 4][k] < threshold ? 0 : s[k] * keep;
+            }
+            NAME(gather_sum)(acc_ih, z + h * n_feat, stride, n_feat, col, s, n, 1, n_ahead, h == 0 ? row_bytes : 0);
+        }
+    }
+}
+
+/* One block of edges of the online softmax:
+ *   s_e = leaky_relu(src[j,h] + dst[i,h]);  m' = max(m, max_e s_e)
+ *   l = l * exp(m - m') + sum_e exp(s_e - m');  acc = acc * exp(m - m') + sum_e mask_e/(1-p) * exp(s_e - m') * z[j,h,:]
+ *
+ * inputs   indptr (n_dst + 1), indices (n_edges): the source j; z (n_src, n_heads, n_feat), src (n_src, n_heads), dst (n_dst, n_heads)
+ *          src_ids (n_src), dst_ids (n_dst): global node ids for the dropout of coefficients, NULL for none
+ * output   m, l (n_dst, n_heads), acc (n_dst, n_heads, n_feat): updated; they start at -inf, 0, 0. Dropout leaves m and l alone.
+ * cost     O(n_edges * n_heads * n_feat); the stack holds CHUNK edges, nothing is kept per edge. acc is corrected once a chunk.
+ */
+int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, const int64_t *restrict indptr,
+                             const I *restrict indices, const T *restrict z, const T *restrict src, const T *restrict dst,
+                             const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes,
+                             uint64_t key, double p, double slope, int64_t n_dst, int64_t n_heads, int64_t n_feat)
+{
+    int64_t n_edges = indptr[n_dst];
+    int team = sar_team((n_edges - indptr[0]) * n_heads * (n_feat + 16));
+#pragma omp parallel num_threads(team)
+    {
+        int64_t begin = sar_split_rows(indptr, n_dst, sar_team_rank(), sar_team_size());
+        int64_t end = sar_split_rows(indptr, n_dst, sar_team_rank() + 1, sar_team_size());
+        NAME(attend_rows)(m, l, acc, indptr, indices, z, src, dst, src_ids, dst_ids, n_nodes, key, p, (T)slope,
+                          n_edges, n_heads, n_feat, begin, end);
+    }
+    return SAR_OK;
+}
+
+/* The source rows begin .. end of sar_attend_backward; ddst is this thread's own. */
+SAR_CLONES static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict ddst,
+                                                  const int64_t *restrict t_indptr, const I *restrict t_indices,
+                                                  const T *restrict z, const T *restrict src, const T *restrict dst,
+                                                  const T *restrict lse, const T *restrict delta, const T *restrict g,
+                                                  const int64_t *restrict src_ids, const int64_t *restrict dst_ids,
+                                                  uint64_t n_nodes, uint64_t key, double p, T slope, int64_t n_edges,
+                                                  int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
+{
+    int64_t stride = n_heads * n_feat, row_bytes = stride * (int64_t)sizeof(T);
+    int64_t col[CHUNK + AHEAD];
+    T alpha[CHUNK], dot[CHUNK], slope_at[CHUNK];
+    uint64_t edge_id[CHUNK];
+    uint32_t word[4][CHUNK], threshold = philox_threshold(p);
+    T keep = (T)(1 / (1 - p));
+
+    for (int64_t j = begin; j < end; j++)
+    for (int64_t e = t_indptr[j]; e < t_indptr[j + 1]; e += CHUNK) {
+        int n = t_indptr[j + 1] - e < CHUNK ? (int)(t_indptr[j + 1] - e) : CHUNK;
+        int n_ahead = NAME(load_columns)(col, t_indices, e, n, n_edges);
+        if (src_ids) for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[j] * n_nodes + (uint64_t)dst_ids[col[k]];
+
+        for (int64_t h = 0; h < n_heads; h++) {
+            int64_t jh = j * n_heads + h;
+            for (int k = 0; k < n; k++) {
+                int64_t ih = col[k] * n_heads + h;
+                T pre = src[jh] + dst[ih];
+                slope_at[k] = pre > 0 ? 1 : slope;
+                alpha[k] = slope_at[k] * pre - lse[ih];
+            }
+            NAME(exp_all)(alpha, n);
+            NAME(gather_dot)(dot, z + jh * n_feat, g + h * n_feat, stride, n_feat, col, n, n_ahead, h == 0 ? row_bytes : 0);
+
+            /* de = alpha * (k t - delta) * slope; then alpha becomes the coefficient of g. */
+            if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), key);
+            double sum = 0;
+            for (int k = 0; k < n; k++) {
+                int64_t ih = col[k] * n_heads + h;
+                T factor = !src_ids ? 1 : word[h % 4][k] < threshold ? 0 : keep;
+                T de = alpha[k] * (factor * dot[k] - delta[ih]) * slope_at[k];
+                alpha[k] *= factor;
+                ddst[ih] += (double)de;
+                sum += (double)de;
+            }
+            dsrc[jh] += (T)sum;
+            NAME(gather_sum)(dz + jh * n_feat, g + h * n_feat, stride, n_feat, col, alpha, n, 1, n_ahead, 0);
+        }
+    }
+}
+
+/* Gradients of the finished attention, walking the transpose (row j is a source, t_indices its destinations i):
+ *   alpha = exp(s - lse[i,h]);  t = g[i,h,:] . z[j,h,:];  k = mask/(1-p)
+ *   dz[j,h,:] += alpha k g[i,h,:];  de = alpha (k t - delta[i,h]) leaky_relu'(s_pre);  dsrc[j,h] += de;  ddst[i,h] += de
+ *
+ * inputs   lse, delta (n_dst, n_heads): log-sum-exp of the finished softmax, sum_d g * out; g (n_dst, n_heads, n_feat)
+ * output   dz (n_src, n_heads, n_feat), dsrc (n_src, n_heads), ddst (n_dst, n_heads): accumulated
+ *          workspace (n_threads, n_dst, n_heads): zeros; each thread's ddst, added in thread order. float64, as these sums cancel.
+ * cost     O(n_edges * n_heads * n_feat + n_threads * n_dst * n_heads)
+ */
+int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, T *restrict ddst, double *restrict workspace,
+                              const int64_t *restrict t_indptr, const I *restrict t_indices, const T *restrict z,
+                              const T *restrict src, const T *restrict dst, const T *restrict lse,
+                              const T *restrict delta, const T *restrict g, const int64_t *restrict src_ids,
+                              const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key, double p, double slope,
+                              int64_t n_threads, int64_t n_src, int64_t n_dst, int64_t n_heads, int64_t n_feat)
+{
+    int64_t n_edges = t_indptr[n_src], n_scores = n_dst * n_heads;
+#pragma omp parallel num_threads((int)n_threads)
+    {
+        int64_t begin = sar_split_rows(t_indptr, n_src, sar_team_rank(), sar_team_size());
+        int64_t end = sar_split_rows(t_indptr, n_src, sar_team_rank() + 1, sar_team_size());
+        NAME(attend_backward_rows)(dz, dsrc, workspace + sar_team_rank() * n_scores, t_indptr, t_indices, z, src, dst, lse,
+                                   delta, g, src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges, n_heads, n_feat,
+                                   begin, end);
+#pragma omp barrier
+#pragma omp for schedule(static)
+        for (int64_t ih = 0; ih < n_scores; ih++) {
+            double sum = workspace[ih];
+            for (int64_t t = 1; t < n_threads; t++) sum += workspace[t * n_scores + ih];
+            ddst[ih] += (T)sum;
+        }
+    }
+    return SAR_OK;
+}
+#endif

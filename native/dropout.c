@@ -1,0 +1,57 @@
+/* Dropout by a counter-based generator: the mask is a function of (key, global row id, column), so its gradient is the same kernel. */
+#ifndef T
+#include "philox.h"
+#define KERNEL "dropout.c"
+#include "each_float.h"
+
+/* out = Philox4x32-10(counter, key); the known answers of Random123 are its test. counter (4), key (2), out (4), overwritten. */
+int sar_philox4x32(uint32_t *restrict out, const uint32_t *restrict counter, const uint32_t *restrict key)
+{
+    uint32_t word[4] = {counter[0], counter[1], counter[2], counter[3]};
+    philox4x32(word, key[0], key[1]);
+    memcpy(out, word, sizeof word);
+    return SAR_OK;
+}
+#else
+#ifndef MASK_COLUMNS
+#define MASK_COLUMNS 64
+#endif
+
+/* The rows begin .. end of sar_dropout_forward. */
+SAR_CLONES static void NAME(dropout_rows)(T *restrict out, const T *restrict x, const int64_t *restrict ids, uint64_t key,
+                                          double p, int64_t n_feat, int64_t begin, int64_t end)
+{
+    uint32_t word[MASK_COLUMNS], threshold = philox_threshold(p);
+    T keep = (T)(1 / (1 - p));
+    for (int64_t r = begin; r < end; r++) {
+        uint64_t id = (uint64_t)ids[r];
+        for (int64_t first = 0; first < n_feat; first += MASK_COLUMNS) {
+            int n = n_feat - first < MASK_COLUMNS ? (int)(n_feat - first) : MASK_COLUMNS;
+            for (int b = 0; b < (n + 3) / 4; b++) {
+                uint32_t w[4] = {(uint32_t)id, (uint32_t)(id >> 32), (uint32_t)(first / 4 + b), 0};
+                philox4x32(w, (uint32_t)key, (uint32_t)(key >> 32));
+                word[4 * b] = w[0], word[4 * b + 1] = w[1], word[4 * b + 2] = w[2], word[4 * b + 3] = w[3];
+            }
+            const T *restrict from = x + r * n_feat + first;
+            T *restrict to = out + r * n_feat + first;
+            for (int f = 0; f < n; f++) to[f] = from[f] * (word[f] < threshold ? 0 : keep);
+        }
+    }
+}
+
+/* out[r,c] = x[r,c] * (word < floor(p * 2^32) ? 0 : 1/(1-p)),   word = Philox(ids[r], c / 4; key)[c % 4]
+ *
+ * inputs   x (n_rows, n_feat), ids (n_rows): global ids; p in [0, 1)
+ * output   out (n_rows, n_feat), overwritten
+ * cost     O(n_rows * n_feat), a quarter of a Philox block for each element
+ */
+int NAME(sar_dropout_forward)(T *restrict out, const T *restrict x, const int64_t *restrict ids, uint64_t key, double p,
+                              int64_t n_rows, int64_t n_feat)
+{
+    int team = sar_team(n_rows * n_feat);
+#pragma omp parallel num_threads(team)
+    NAME(dropout_rows)(out, x, ids, key, p, n_feat, sar_split(n_rows, sar_team_rank(), sar_team_size()),
+                       sar_split(n_rows, sar_team_rank() + 1, sar_team_size()));
+    return SAR_OK;
+}
+#endif

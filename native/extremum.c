@@ -1,0 +1,112 @@
+/* Running maximum or minimum of the neighbours, with its argument, and the gradient that follows the argument. */
+#ifndef T
+#include "sarlite.h"
+#define KERNEL "extremum.c"
+#include "each_index.h"
+#undef KERNEL
+#else
+#ifndef COLUMNS
+#define COLUMNS 128
+#define EDGES_AHEAD 8
+#endif
+
+/* One candidate row against the best so far. It wins if there is none yet, if it is better, if it is NaN and the best is not (so that
+ * an error stays visible), and at a tie if its rank is lower; two NaN tie. */
+SAR_INLINE void NAME(take_better)(T *restrict best, I *restrict arg, int64_t *restrict rank, const T *restrict row, int n,
+                                  I label, int64_t label_rank, T sign)
+{
+    for (int f = 0; f < n; f++) {
+        T new = row[f], old = best[f];
+        int better = (sign * new > sign * old) | ((new != new) & (old == old));
+        int tie = (new == old) | ((new != new) & (old != old));
+        int take = (arg[f] < 0) | better | (tie & (label_rank < rank[f]));
+        best[f] = take ? new : old;
+        arg[f] = take ? label : arg[f];
+        rank[f] = take ? label_rank : rank[f];
+    }
+}
+
+/* The rows begin .. end of sar_extremum_forward, in blocks of COLUMNS columns whose ranks lie on the stack. */
+SAR_CLONES static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const int64_t *restrict indptr,
+                                          const I *restrict indices, const I *restrict label, const int64_t *restrict order,
+                                          const T *restrict x, int sign, int64_t offset, int64_t n_order, int64_t n_feat,
+                                          int64_t n_edges,
+                                          int64_t begin, int64_t end)
+{
+    int64_t rank[COLUMNS];
+    int status = SAR_OK;
+    for (int64_t i = begin; i < end; i++)
+    for (int64_t first = 0; first < n_feat; first += COLUMNS) {
+        int n = n_feat - first < COLUMNS ? (int)(n_feat - first) : COLUMNS;
+        T *restrict best = out + i * n_feat + first;
+        I *restrict arg_i = arg + i * n_feat + first;
+        for (int f = 0; f < n; f++) {
+            if (order && arg_i[f] >= n_order) return SAR_LABEL_OUT_OF_BOUNDS;
+            rank[f] = order && arg_i[f] >= 0 ? order[arg_i[f]] : (int64_t)arg_i[f];
+        }
+        for (int64_t e = indptr[i]; e < indptr[i + 1]; e++) {
+            int64_t r = indices ? (int64_t)indices[e] : e;
+            if (indices && e + EDGES_AHEAD < n_edges)
+                for (int f = 0; f < n; f += LANES) SAR_PREFETCH(x + indices[e + EDGES_AHEAD] * n_feat + first + f);
+            int64_t candidate = label ? (int64_t)label[e] : offset + r;
+            if (candidate < 0 || (order && candidate >= n_order)) {
+                status = SAR_LABEL_OUT_OF_BOUNDS;
+                continue;
+            }
+            NAME(take_better)(best, arg_i, rank, x + r * n_feat + first, n, (I)candidate,
+                              order ? order[candidate] : candidate, (T)sign);
+        }
+    }
+    return status;
+}
+
+/* (out, arg)[i,f] = better of (out, arg)[i,f] and (x[r,f], label) over the edges e of row i; r = indices[e], or e if indices is NULL;
+ * label = label[e], or offset + r if label is NULL. Ties go to the lower order[label] (order NULL: the lower label), so the result
+ * does not depend on how the edges are split into blocks or ordered.
+ *
+ * inputs   indptr (n_dst + 1), indices (n_edges), label (n_edges), order (n_order), x (n_src, n_feat); sign +1 maximum, -1 minimum
+ * output   out, arg (n_dst, n_feat): updated; arg = -1 means none yet
+ * status   SAR_LABEL_OUT_OF_BOUNDS: a label is negative or, where order is given, not below n_order
+ * cost     O(n_edges * n_feat)
+ */
+int NAME(sar_extremum_forward)(T *restrict out, I *restrict arg, const int64_t *restrict indptr, const I *restrict indices,
+                               const I *restrict label, const int64_t *restrict order, const T *restrict x, int sign,
+                               int64_t offset, int64_t n_order, int64_t n_dst, int64_t n_feat)
+{
+    int team = sar_team((indptr[n_dst] - indptr[0]) * n_feat);
+    int status = SAR_OK;
+#pragma omp parallel num_threads(team) reduction(| : status)
+    {
+        int64_t begin = sar_split_rows(indptr, n_dst, sar_team_rank(), sar_team_size());
+        int64_t end = sar_split_rows(indptr, n_dst, sar_team_rank() + 1, sar_team_size());
+        status |= NAME(extremum_rows)(out, arg, indptr, indices, label, order, x, sign, offset, n_order, n_feat,
+                                      indptr[n_dst], begin, end);
+    }
+    return status;
+}
+
+/* dx[r,f] += g[i,f],   r = arg[i,f] - offset, where 0 <= r < n_src: the labels of other blocks are passed over.
+ *
+ * inputs   g, arg (n_dst, n_feat)
+ * output   dx (n_src, n_feat), accumulated
+ * cost     O(n_dst * n_feat); parallel over ranges of columns, so that no two threads meet
+ */
+int NAME(sar_extremum_backward)(T *restrict dx, const T *restrict g, const I *restrict arg, int64_t offset, int64_t n_dst,
+                                int64_t n_src, int64_t n_feat)
+{
+    int64_t n_blocks = (n_feat + LANES - 1) / LANES;
+    int team = sar_team(n_dst * n_feat);
+#pragma omp parallel num_threads(team)
+    {
+        int64_t begin = sar_split(n_blocks, sar_team_rank(), sar_team_size()) * LANES;
+        int64_t end = sar_split(n_blocks, sar_team_rank() + 1, sar_team_size()) * LANES;
+        if (end > n_feat) end = n_feat;
+        for (int64_t i = 0; i < n_dst; i++)
+            for (int64_t f = begin; f < end; f++) {
+                int64_t r = (int64_t)arg[i * n_feat + f] - offset;
+                if (arg[i * n_feat + f] >= 0 && r >= 0 && r < n_src) dx[r * n_feat + f] += g[i * n_feat + f];
+            }
+    }
+    return SAR_OK;
+}
+#endif

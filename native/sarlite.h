@@ -1,0 +1,103 @@
+/* Declarations that every kernel shares: status codes, run-time dispatch, the partition of rows among threads.
+ *
+ * Words: indptr, indices, eid name a CSR whose rows are destinations; n_dst, n_src, n_edges, n_heads, n_feat are its sizes.
+ * d<name> is the gradient of <name>. T is the value type (float, double), I the index type (int32_t, int64_t).
+ * A backward kernel and every sum ACCUMULATES into its output unless its comment says that it overwrites.
+ * Arrays are C-contiguous; the checks stand in sarlite/kernels.py, above the kernels.
+ */
+#ifndef SARLITE_H
+#define SARLITE_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum sar_status { SAR_OK = 0, SAR_INDEX_OUT_OF_BOUNDS = 1, SAR_LABEL_OUT_OF_BOUNDS = 2 };
+
+/* SAR_CLONES: a function is compiled for AVX-512, AVX2 and the baseline, and the loader picks one (needs glibc's ifunc).
+ * SAR_INLINE: a helper that must be compiled together with the clone that calls it. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
+#define SAR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define SAR_CLONES
+#endif
+#if defined(__GNUC__)
+#define SAR_INLINE static inline __attribute__((always_inline))
+#define SAR_PREFETCH(address) __builtin_prefetch(address)
+#else
+#define SAR_INLINE static inline
+#define SAR_PREFETCH(address) ((void)(address))
+#endif
+
+#define SAR_PASTE_(a, b) a##b
+#define SAR_PASTE(a, b) SAR_PASTE_(a, b)
+
+/* Below this many multiply-adds the start of a thread team costs more than the work. */
+#define SAR_SERIAL_WORK 32768
+
+/* Threads for `work` multiply-adds: a function of the work and of the caller's setting only. */
+static inline int sar_team(int64_t work)
+{
+#ifdef _OPENMP
+    return work < SAR_SERIAL_WORK ? 1 : omp_get_max_threads();
+#else
+    (void)work;
+    return 1;
+#endif
+}
+
+static inline int sar_team_size(void)
+{
+#ifdef _OPENMP
+    return omp_get_num_threads();
+#else
+    return 1;
+#endif
+}
+
+static inline int sar_team_rank(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+/* First of n equal items that part `part` of `n_parts` owns. */
+static inline int64_t sar_split(int64_t n, int64_t part, int64_t n_parts)
+{
+    return n / n_parts * part + n % n_parts * part / n_parts;
+}
+
+/* First row that part `part` of `n_parts` owns when a row costs its edges plus one: binary search in indptr[i] + i.
+ * Rows of power-law graphs differ by orders of magnitude, so equal numbers of rows would not be equal work. */
+static inline int64_t sar_split_rows(const int64_t *indptr, int64_t n_rows, int64_t part, int64_t n_parts)
+{
+    int64_t goal = sar_split(indptr[n_rows] - indptr[0] + n_rows, part, n_parts);
+    int64_t low = 0, high = n_rows;
+    if (part == n_parts) return n_rows;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (indptr[middle] - indptr[0] + middle < goal) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+#define KERNEL "prototypes_index.h"
+#include "each_index.h"
+#undef KERNEL
+#define KERNEL "prototypes_float.h"
+#include "each_float.h"
+#undef KERNEL
+
+int sar_threads(void);
+int sar_set_threads(int n_threads);
+int sar_philox4x32(uint32_t *restrict out, const uint32_t *restrict counter, const uint32_t *restrict key);
+
+#endif

@@ -1,0 +1,107 @@
+/* Sparse times dense, weighted per edge (and head), and the gradient of those weights.
+ * The gradient of x is the same kernel on the transposed CSR, with the two scales exchanged. */
+#ifndef T
+#include "sarlite.h"
+#define KERNEL "spmm.c"
+#include "each_index.h"
+#else
+#include "gather.inc.h"
+
+/* The rows begin .. end of sar_spmm_forward. */
+SAR_CLONES static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
+                                       const I *restrict eid, const T *restrict x, const T *restrict weight,
+                                       const T *restrict src_scale, const T *restrict dst_scale, int64_t n_edges,
+                                       int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
+{
+    int64_t stride = n_heads * n_feat, row_bytes = stride * (int64_t)sizeof(T);
+    int64_t col[CHUNK + AHEAD];
+    T coef[CHUNK];
+    for (int k = 0; k < CHUNK; k++) coef[k] = 1;
+
+    for (int64_t i = begin; i < end; i++) {
+        T scale = dst_scale ? dst_scale[i] : 1;
+        for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK) {
+            int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
+            int n_ahead = NAME(load_columns)(col, indices, e, n, n_edges);
+            for (int64_t h = 0; h < n_heads; h++) {
+                if (weight && eid) for (int k = 0; k < n; k++) coef[k] = weight[(int64_t)eid[e + k] * n_heads + h];
+                else if (weight) for (int k = 0; k < n; k++) coef[k] = weight[(e + k) * n_heads + h];
+                if (src_scale && weight) for (int k = 0; k < n; k++) coef[k] *= src_scale[col[k]];
+                else if (src_scale) for (int k = 0; k < n; k++) coef[k] = src_scale[col[k]];
+                NAME(gather_sum)(out + i * stride + h * n_feat, x + h * n_feat, stride, n_feat, col, coef, n, scale,
+                                 n_ahead, h == 0 ? row_bytes : 0);
+            }
+        }
+    }
+}
+
+/* out[i,h,:] += dst_scale[i] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:],   c = indices[e]   (SAR Eq. 1, 2)
+ *
+ * inputs   indptr (n_dst + 1), indices (n_edges) or NULL: c = e; x (n_src, n_heads, n_feat)
+ *          weight (., n_heads), src_scale (n_src), dst_scale (n_dst): NULL means 1; eid (n_edges) or NULL: eid[e] = e
+ * output   out (n_dst, n_heads, n_feat), accumulated
+ * cost     O(n_edges * n_heads * n_feat); a row is summed by one thread, in chunks of CHUNK edges
+ */
+int NAME(sar_spmm_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict eid,
+                           const T *restrict x, const T *restrict weight, const T *restrict src_scale,
+                           const T *restrict dst_scale, int64_t n_dst, int64_t n_heads, int64_t n_feat)
+{
+    int64_t n_edges = indptr[n_dst];
+    int team = sar_team((n_edges - indptr[0]) * n_heads * n_feat);
+#pragma omp parallel num_threads(team)
+    {
+        int64_t begin = sar_split_rows(indptr, n_dst, sar_team_rank(), sar_team_size());
+        int64_t end = sar_split_rows(indptr, n_dst, sar_team_rank() + 1, sar_team_size());
+        NAME(spmm_rows)(out, indptr, indices, eid, x, weight, src_scale, dst_scale, n_edges, n_heads, n_feat, begin, end);
+    }
+    return SAR_OK;
+}
+
+/* The rows begin .. end of sar_edge_dot_forward. */
+SAR_CLONES static void NAME(edge_dot_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
+                                           const I *restrict eid, const T *restrict g, const T *restrict x,
+                                           const T *restrict dst_scale, int64_t n_edges, int64_t n_heads, int64_t n_feat,
+                                           int64_t begin, int64_t end)
+{
+    int64_t stride = n_heads * n_feat, row_bytes = stride * (int64_t)sizeof(T);
+    int64_t col[CHUNK + AHEAD];
+    T dot[CHUNK];
+
+    for (int64_t i = begin; i < end; i++) {
+        T scale = dst_scale ? dst_scale[i] : 1;
+        for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK) {
+            int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
+            int n_ahead = NAME(load_columns)(col, indices, e, n, n_edges);
+            for (int64_t h = 0; h < n_heads; h++) {
+                NAME(gather_dot)(dot, g + i * stride + h * n_feat, x + h * n_feat, stride, n_feat, col, n, n_ahead,
+                                 h == 0 ? row_bytes : 0);
+                for (int k = 0; k < n; k++) {
+                    int64_t to = eid ? (int64_t)eid[e + k] : e + k;
+                    out[to * n_heads + h] += scale * dot[k];
+                }
+            }
+        }
+    }
+}
+
+/* out[eid[e],h] += dst_scale[i] * sum_d g[i,h,d] * x[c,h,d],   c = indices[e]   (SDDMM; gradient of spmm's weight)
+ *
+ * inputs   as sar_spmm_forward; g (n_dst, n_heads, n_feat); eid's values are unique
+ * output   out (., n_heads), accumulated
+ * cost     O(n_edges * n_heads * n_feat)
+ */
+int NAME(sar_edge_dot_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
+                               const I *restrict eid, const T *restrict g, const T *restrict x,
+                               const T *restrict dst_scale, int64_t n_dst, int64_t n_heads, int64_t n_feat)
+{
+    int64_t n_edges = indptr[n_dst];
+    int team = sar_team((n_edges - indptr[0]) * n_heads * n_feat);
+#pragma omp parallel num_threads(team)
+    {
+        int64_t begin = sar_split_rows(indptr, n_dst, sar_team_rank(), sar_team_size());
+        int64_t end = sar_split_rows(indptr, n_dst, sar_team_rank() + 1, sar_team_size());
+        NAME(edge_dot_rows)(out, indptr, indices, eid, g, x, dst_scale, n_edges, n_heads, n_feat, begin, end);
+    }
+    return SAR_OK;
+}
+#endif
