@@ -110,6 +110,19 @@ def check_thread_beside_collectives(comm):
     assert found == [comm.size * i + total for i in range(20)]
 
 
+def check_channels_are_kept_apart(comm):
+    assert comm.channel("a") is comm.channel("a") and comm.channel("a").size == comm.size
+    mine, others = np.full(3, comm.rank), [comm, comm.channel("a"), comm.channel("b")]
+    found = [np.empty(3, int) for _ in others]
+    peer, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    receives = [other.start_recv(into, source) for other, into in zip(others, found)] if comm.size > 1 else []
+    sends = [other.start_send(mine * 10 + k, peer) for k, other in reversed(list(enumerate(others)))] if comm.size > 1 else []
+    for request in receives + sends:
+        request.wait()
+    for k, into in enumerate(found if comm.size > 1 else []):
+        assert (into == source * 10 + k).all()
+
+
 def check_dups_are_apart(comm):
     others = [comm.dup(), comm.dup()]
     others.append(others[0].dup())

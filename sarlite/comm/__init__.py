@@ -68,11 +68,24 @@ class Communicator(Protocol):
     def dup(self) -> "Communicator":
         """Return a communicator of the same ranks whose messages never meet this one's."""
 
+    def channel(self, name) -> "Communicator":
+        """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are made often."""
+
     def abort(self, reason):
         """Print `reason` and end every rank at once; threads as ranks get PeerError instead."""
 
 
-class Solo:
+class Channels:
+    """The `channel` method of communicators that have `dup`."""
+
+    def channel(self, name):
+        kept = self.__dict__.setdefault("_channels", {})
+        if name not in kept:
+            kept[name] = self.dup()
+        return kept[name]
+
+
+class Solo(Channels):
     """The communicator of one rank alone."""
 
     rank, size, threaded = 0, 1, True

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from mpi4py import MPI
 
+from sarlite.comm import Channels
 from sarlite.comm.buffers import as_bytes, check_received, check_reduction
 from sarlite.errors import PeerError, ShapeError
 
@@ -81,7 +82,7 @@ class _Incoming(_Pending):
             request.Wait()
 
 
-class MpiCommunicator:
+class MpiCommunicator(Channels):
     """Ranks of an MPI communicator; see `sarlite.comm.Communicator` for what the methods promise.
 
     Parameters

@@ -12,6 +12,7 @@ from collections import deque
 
 import numpy as np
 
+from sarlite.comm import Channels
 from sarlite.comm.buffers import REDUCTIONS, as_bytes, check_received, check_reduction
 from sarlite.errors import PeerError, SarliteError, ShapeError
 
@@ -114,7 +115,7 @@ class _End:
         check_received(copy.send.data.size, copy.receive.data.size, copy.send.rank, self.tag)
 
 
-class ThreadCommunicator:
+class ThreadCommunicator(Channels):
     """One rank of `run`; see `sarlite.comm.Communicator` for what the methods promise.
 
     A reduction adds in rank order, so its result is the same in every run and on every rank.

@@ -24,7 +24,7 @@ class Schedule(NamedTuple):
     Attributes
     ----------
     fetch_comm, push_comm : Communicator
-        Duplicates of their own: values and gradients travel from different threads.
+        Channels of their own: values and gradients travel from different threads.
     mode : {"sar", "sa", "oneshot"}
     prefetch : int
         Peers' rows fetched ahead of the rows in use; 0 starts no thread.
@@ -44,7 +44,7 @@ def make(comm, plan, mode, prefetch, profile):
         if comm.rank == 0:
             warnings.warn("MPI without MPI_THREAD_MULTIPLE: prefetch falls back to 0", RuntimeWarning, stacklevel=2)
         prefetch = 0
-    return Schedule(plan, comm.dup(), comm.dup(), mode, prefetch, profile)
+    return Schedule(plan, comm.channel("fetch"), comm.channel("push"), mode, prefetch, profile)
 
 
 def run(schedule, arrays, on_block, keep=False, phase="forward_fetch"):

@@ -195,14 +195,28 @@ log = unary("log", np.log, lambda g, x: g / x, keep="x")
 tanh = unary("tanh", np.tanh, lambda g, out: g * (1 - out * out), keep="out")
 sigmoid = unary("sigmoid", _sigmoid, lambda g, out: g * (out * (1 - out)), keep="out")
 # the activations that follow read only the sign of x, which out has too
-relu = unary("relu", lambda x: np.maximum(x, 0), lambda g, out: np.where(out > 0, g, 0), keep="out")
+relu = unary("relu", lambda x: np.maximum(x, 0), lambda g, out: g * (out > 0), keep="out")  # np.where takes twice as long
 unary("leaky_relu", lambda x, slope: np.where(x > 0, x, slope * x), lambda g, out, slope: np.where(out > 0, g, slope * g), keep="out")
-unary(
-    "elu",
-    lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
-    lambda g, out, alpha: np.where(out > 0, g, g * (out + alpha)),
-    keep="out",
-)
+
+
+def _elu(x, alpha):
+    out = np.minimum(x, 0)
+    np.expm1(out, out=out)
+    out *= alpha
+    out += np.maximum(x, 0)
+    return out
+
+
+def _elu_vjp(g, out, alpha):
+    slope = np.minimum(out, 0)
+    slope += alpha
+    if alpha != 1:
+        slope += (out > 0) * slope.dtype.type(1 - alpha)
+    slope *= g
+    return slope
+
+
+unary("elu", _elu, _elu_vjp, keep="out")
 unary("power", lambda x, exponent: x**exponent, lambda g, x, exponent: g * (exponent * x ** (exponent - 1)), keep="x")
 
 
