@@ -22,7 +22,8 @@ test: $(VENV)/.test
 	for example in examples/*.py; do timeout 120 $(BIN)/python $$example || exit 1; done
 
 lint: $(VENV)/.test
-	$(BIN)/ruff check --no-cache --line-length 140 --target-version py310 --select E,F,W,I,B,UP --ignore B905 .
+	$(BIN)/ruff check --no-cache --line-length 140 --target-version py310 --select E,F,W,I,B,UP --ignore B905 \
+	  --config 'lint.isort.known-first-party = ["sarlite"]' .
 
 # One stamp an extra; both are made again when the native code or the metadata changes.
 $(VENV)/.mpi: $(SOURCES) | $(VENV)/.pip

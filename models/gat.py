@@ -34,7 +34,8 @@ class GATConv(nn.Module):
 
     def __call__(self, graph, h):
         z = self.linear(h).reshape(-1, self.n_heads, self.n_feat)
-        src, dst = (z * self.attn_src).sum(-1), (z[: graph.n_dst] * self.attn_dst).sum(-1)
+        w = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)
+        src, dst = h @ (w * self.attn_src).sum(-1), h[: graph.n_dst] @ (w * self.attn_dst).sum(-1)  # a . W h = (W a) . h
         out = graph.aggregate(fn.attend(z, src, dst, self.slope, *self.coefficients.coin()), "sum")
         out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
         if self.residual:

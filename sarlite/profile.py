@@ -1,5 +1,6 @@
 """Counters: bytes sent by phase, remote buffers held at once, resident memory."""
 
+import ctypes
 import threading
 import weakref
 from collections import Counter
@@ -77,6 +78,14 @@ class Counted:
         return self._comm.allgather(value)
 
 
+def _trim():
+    """Give freed memory back, so that what is used again counts again (glibc only)."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        pass
+
+
 def _status(field):
     try:
         with open("/proc/self/status") as file:
@@ -93,6 +102,7 @@ class Memory:
     """Peak resident memory of this process above the moment of construction, in bytes."""
 
     def __init__(self):
+        _trim()
         try:
             with open("/proc/self/clear_refs", "w") as file:
                 file.write("5")  # resets the kernel's high-water mark

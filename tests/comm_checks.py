@@ -82,7 +82,8 @@ def check_two_threads_at_once(comm):
 
     def work(tag):
         outgoing = [np.full(2000, 100 * tag + 10 * comm.rank + peer) for peer in range(comm.size)]
-        found[tag] = [[a[0] == a[-1] == 100 * tag + 10 * p + comm.rank for p, a in enumerate(_exchange(comm, outgoing, tag))] for _ in range(20)]
+        rounds = [enumerate(_exchange(comm, outgoing, tag)) for _ in range(20)]
+        found[tag] = [[a[0] == a[-1] == 100 * tag + 10 * p + comm.rank for p, a in one] for one in rounds]
 
     workers = [threading.Thread(target=work, args=(tag,), daemon=True) for tag in (1, 2)]
     for worker in workers:

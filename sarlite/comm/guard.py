@@ -82,7 +82,7 @@ def _settle(comm, error, watchdog, ending):
 
 
 @contextmanager
-def guard(comm, stall_seconds=600.0):
+def guard(comm, stall_seconds=600.0, n_threads=1):
     """Run the body of a `with` so that a failure anywhere ends every rank, with its cause on stderr. Collective.
 
     ==============================================  =====================================================================
@@ -100,9 +100,11 @@ def guard(comm, stall_seconds=600.0):
     Parameters
     ----------
     comm : Communicator
-        Of the whole job. Threads as ranks are one process: give `Solo()` and put the guard around all of them.
+        Of the whole job. Threads as ranks are one process: give `Solo()` and their number, and put the guard around all.
     stall_seconds : float
         Longer than the slowest epoch, or than the slowest block when every fetched block ticks.
+    n_threads : int
+        Ranks that are threads of this process.
 
     Yields
     ------
@@ -118,12 +120,12 @@ def guard(comm, stall_seconds=600.0):
     a stall.
 
     Alone (`Solo`), exceptions and signals take Python's usual way, a thread that dies ends the process, and a stall is
-    printed but does not end it.
+    printed but does not end it, unless there are threads as ranks.
 
     A killed rank, or one that crashes in C, is the launcher's to notice: MPICH's mpiexec ends the others.
     """
     ending = Ending(comm)
-    watchdog = Watchdog(comm, stall_seconds, ending)
+    watchdog = Watchdog(comm, stall_seconds, ending, ends_stall=comm.size * n_threads > 1)
     alone = comm.size == 1
     with _hooks(ending, watchdog.alarm, with_signals=not alone):
         watchdog.start()

@@ -82,11 +82,13 @@ class _Copy:
 
     def __init__(self, send, receive):
         self.send, self.receive = send, receive
+        self.sizes = send.data.size, receive.data.size
         self.started = self.done = False
 
     def run(self):
-        if self.send.data.size == self.receive.data.size:
+        if self.sizes[0] == self.sizes[1]:
             np.copyto(self.receive.data, self.send.data)
+        self.send.data = self.receive.data = None  # a side that waits later keeps the other side's array alive no longer
 
 
 class _End:
@@ -112,7 +114,7 @@ class _End:
                 copy.done = True
                 world.wake(self.rank, self.peer)
         self.copy, self.finished = None, True  # no cycle keeps the arrays alive
-        check_received(copy.send.data.size, copy.receive.data.size, copy.send.rank, self.tag)
+        check_received(*copy.sizes, copy.send.rank, self.tag)
 
 
 class ThreadCommunicator(Channels):

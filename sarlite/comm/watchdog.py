@@ -57,9 +57,12 @@ class Watchdog:
     comm : Communicator
     stall_seconds : float
     ending : Ending
+    ends_stall : bool
+        Whether a stall ends the process; one rank alone may just be slow.
     """
 
-    def __init__(self, comm, stall_seconds, ending):
+    def __init__(self, comm, stall_seconds, ending, ends_stall):
+        self._ends_stall = ends_stall
         self._size, self._stall_seconds, self._ending = comm.size, stall_seconds, ending
         self._interval = min(1.0, max(0.02, stall_seconds / 10))
         self._ticks = self._seen = self._seen_own = 0
@@ -158,7 +161,7 @@ class Watchdog:
 
     def _tell_stall(self):
         text = f"no progress for {self._stall_seconds:g} s; the stacks of this rank's threads:\n{stacks()}"
-        if self._size == 1:
-            self._ending.say(text)
-        else:
+        if self._ends_stall:
             self._ending.end_together(text, "ended because no rank makes progress")
+        else:
+            self._ending.say(text)

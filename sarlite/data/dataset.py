@@ -70,6 +70,15 @@ class Dataset:
         names = ("indptr", "indices", "features", "labels", *SPLITS, "edge_weight", "edge_features")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
+    def equals(self, other):
+        """Tell whether another data set has the same classes and arrays, in values and dtypes."""
+        one, two = self.arrays(), other.arrays()
+        return (
+            self.n_classes == other.n_classes
+            and one.keys() == two.keys()
+            and all(one[name].dtype == two[name].dtype and np.array_equal(one[name], two[name]) for name in one)
+        )
+
     def check(self, allow_empty=()):
         """Raise for the first thing that would make training wrong.
 

@@ -100,7 +100,7 @@ class Module:
 
 def load_arrays(own, state, owner):
     """Copy `state` over the arrays of `own` in place, once every name, shape and dtype agrees."""
-    for name in own.keys() ^ state.keys():
+    for name in sorted(own.keys() ^ state.keys()):
         raise CheckpointError(f"{name!r} is " + (f"missing from {owner}" if name in state else "missing from the checkpoint"))
     for name, array in own.items():
         found = np.asarray(state[name])

@@ -3,6 +3,8 @@
 An operator object (`operators`, `custom`) computes one block at a time; `schedule` brings the rows. Neither knows the other.
 """
 
+import numpy as np
+
 from sarlite import tape
 from sarlite.sar import schedule as sched
 
@@ -47,6 +49,7 @@ def aggregate(schedule, operator, inputs, sinks=()):
 
 
 def _forward(needs, *arrays, operator, schedule):
+    arrays = tuple(np.ascontiguousarray(a) for a in arrays)
     keep = any(needs) and schedule.mode != "sar"
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]

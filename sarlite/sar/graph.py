@@ -168,8 +168,9 @@ class Graph:
             A function gets dicts of tensors of one row an edge (with the rows' global ids as `.ids`), and may use any tape
             operation on rows and any learnable value. It must not branch on values, as it is replayed.
         reducer : {"sum", "mean", "max", "min", "softmax"}
-            Ties of max and min go to the lowest global source id. "softmax" takes a message that returns (score, value)
-            and weighs the values by the softmax of the scores over each node's in-edges.
+            Ties of max and min go to the lowest global source id. "softmax" takes a message that returns a pair, score
+            (n_edges, ...heads) and value (n_edges, ...heads, ...), and weighs the values by the softmax of the scores over
+            each node's in-edges.
         src, dst, edge : dict of str to Tensor or ndarray
             A function's inputs: n_src, n_dst and n_edges rows.
 

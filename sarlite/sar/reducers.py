@@ -77,7 +77,8 @@ class SoftmaxReducer:
 
     def begin(self, n_dst, templates):
         if len(templates) != 2 or templates[1][0][: len(templates[0][0])] != templates[0][0]:
-            raise ShapeError(f"reducer 'softmax' needs a message (score, value), got rows of {[shape for shape, _ in templates]}")
+            raise ShapeError("reducer 'softmax' needs a message (score (n_edges, ...heads), value (n_edges, ...heads, ...)), "
+                             f"got rows of {[shape for shape, _ in templates]}")
         (heads, dtype), (self.shape, _) = templates
         n_heads = int(np.prod(heads))
         self.m = np.full((n_dst, n_heads), -np.inf, dtype)

@@ -72,9 +72,9 @@ def run(schedule, arrays, on_block, keep=False, phase="forward_fetch"):
     if schedule.mode == "oneshot":
         on_rows(schedule.plan.local, _fetch_all(schedule, arrays, phase))
     else:
-        on_rows(schedule.plan.local, arrays)
         fetcher = _Prefetch if schedule.prefetch and schedule.plan.steps else _Fetch
         with fetcher(schedule, arrays, phase) as fetched:
+            on_rows(schedule.plan.local, arrays)
             for step in schedule.plan.steps:
                 on_rows(step.block, fetched.take(step))
                 fetched.release()
@@ -168,7 +168,7 @@ def templates_of(arrays):
 def _pack(arrays, rows):
     buffer, views = _allocate(len(rows), templates_of(arrays))
     for array, view in zip(arrays, views):
-        kernels.gather_rows(array, rows, view)
+        kernels.gather_rows(array, rows, view) if array.dtype.kind == "f" else np.take(array, rows, 0, view)
     return buffer
 
 
@@ -199,13 +199,12 @@ class _Fetch:
         buffer, rows = _allocate(step.block.n_src, self.templates)
         profile.hold(buffer)
         receive = comm.start_recv(buffer, step.source) if len(buffer) else None
-        send, sent = None, 0
-        if len(step.send_rows):
-            message = _pack(self.arrays, step.send_rows)
-            send, sent = comm.start_send(message, step.target), message.nbytes
+        send, message = None, _pack(self.arrays, step.send_rows)
+        if len(message):
+            send = comm.start_send(message, step.target)
         if receive is not None:
             receive.wait()
-        profile.count(self.phase, sent, buffer.nbytes)
+        profile.count(self.phase, message.nbytes, buffer.nbytes)
         return rows, send.wait if send is not None else lambda: None
 
 
@@ -323,8 +322,8 @@ def _fetch_all(schedule, arrays, phase):
         pending.append((receive, views, part, message.nbytes))
     sends = []
     for step in plan.steps:
-        if len(step.send_rows):
-            message = _pack(arrays, step.send_rows)
+        message = _pack(arrays, step.send_rows)
+        if len(message):
             sends.append((comm.start_send(message, step.target), message.nbytes))
     for local, array in zip(arrays, rows):
         array[: plan.n_local] = local

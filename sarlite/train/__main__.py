@@ -24,7 +24,7 @@ def main(argv=None):
         if launch.launched_ranks() not in (None, 1):
             print("error: --ranks makes threads of one process; under mpiexec leave it out", file=sys.stderr)
             return 2
-        with guard(Solo(), stall) as watch:
+        with guard(Solo(), stall, config.ranks) as watch:
             threads.run(config.ranks, train, config, watch.tick)
         return 0
     try:

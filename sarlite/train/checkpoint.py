@@ -23,7 +23,7 @@ def save(path, tensors, metadata):
 
     path, temporary = Path(path), Path(f"{path}.{os.getpid()}.tmp")
     try:
-        data = to_bytes({name: np.ascontiguousarray(a) for name, a in tensors.items()},
+        data = to_bytes({name: np.asarray(a, order="C") for name, a in tensors.items()},
                         {"format": FORMAT, "sarlite": json.dumps(metadata)})
         with open(temporary, "wb") as file:
             file.write(data)

@@ -98,19 +98,17 @@ def fit(trainer, epochs, *, start=0, eval_every=1, best=None, on_epoch=lambda re
     for epoch in range(start, epochs):
         begin = time.perf_counter()
         loss = trainer.step(epoch)
-        record = {"epoch": epoch + 1, "loss": loss, "train": None, "val": None, "test": None, "seconds": time.perf_counter() - begin}
-        raise_together(trainer.comm, _not_finite(loss, epoch))
+        record = {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
+                  "train": None, "val": None, "test": None, "val_loss": None}
+        if not np.isfinite(loss):  # the same on every rank
+            raise DataError(f"the loss is {loss} at epoch {epoch + 1}: try a lower learning rate")
         if (epoch + 1) % eval_every == 0 or epoch + 1 == epochs:
             with profile.phase("evaluation"):
                 scores = trainer.evaluate()
-            record.update({name: scores[name] for name in ("train", "val", "test")})
+            record.update(scores)
             best.update(epoch + 1, scores, trainer.model)
         on_epoch(record)
     return best
-
-
-def _not_finite(loss, epoch):
-    return None if np.isfinite(loss) else DataError(f"the loss is {loss} at epoch {epoch + 1}: try a lower learning rate")
 
 
 def set_threads(n):

@@ -1,6 +1,8 @@
 """One whole run of the training command on one rank."""
 
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -41,11 +43,30 @@ def train(comm, config, tick=lambda: None):
     run_dir = _make_run_dir(comm, config)
     tick()
     loops = getattr(cls, "self_loops", False) if config.self_loops is None else config.self_loops
-    part = load_part(config, comm, run_dir, loops)
+    with _ticking(tick):
+        part = load_part(config, comm, run_dir, loops)
     part.graph.profile.on_progress = tick
     trainer = _make_trainer(comm, config, cls, schedule, part)
     start, best = _resume(comm, config, trainer, resumed) if resumed else (0, Best())
     return _run(comm, config, trainer, part, start, best, run_dir, tick)
+
+
+@contextmanager
+def _ticking(tick):
+    """Count as progress what has no steps to count: one rank may convert or partition for an hour while the others wait."""
+    over = threading.Event()
+
+    def work():
+        while not over.wait(1.0):
+            tick()
+
+    thread = threading.Thread(target=work, name="sarlite-ticking", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _make_run_dir(comm, config):

@@ -15,16 +15,6 @@ from sarlite.errors import ConfigError, DataError
 FILES = ("indptr.npy", "indices.npy", "features.npy", "labels.npy", "train.npy", "val.npy", "test.npy", "meta.json")
 
 
-def same(one, two):
-    """Tell whether two data sets hold the same arrays (values and dtypes) and number of classes."""
-    left, right = one.arrays(), two.arrays()
-    return (
-        one.n_classes == two.n_classes
-        and left.keys() == right.keys()
-        and all(left[name].dtype == right[name].dtype and np.array_equal(left[name], right[name]) for name in left)
-    )
-
-
 @pytest.fixture
 def dataset():
     made = load("sbm:nodes=60,degree=4,features=5,classes=3,seed=1")
@@ -41,7 +31,7 @@ def stored(dataset, tmp_path):
 
 def test_round_trip(dataset, stored):
     opened = format.open(stored, verify=True)
-    assert same(dataset, opened) and opened.check() is opened
+    assert dataset.equals(opened) and opened.check() is opened
     assert opened.name == dataset.name and opened.provenance == json.loads(json.dumps(dataset.provenance))
     assert isinstance(opened.features, np.memmap) and not opened.features.flags.writeable
     assert opened.n_nodes == 60 and opened.n_features == 5 and opened.n_classes == 3
@@ -53,7 +43,7 @@ def test_round_trip_without_edges_or_edge_values(tmp_path):
     mask = np.array([True, False, False])
     made = Dataset(np.zeros(4, np.int64), none, np.ones((3, 2)), np.array([1, -1, 0]), mask, mask[::-1].copy(), np.zeros(3, bool), 2)
     format.write(tmp_path / "d", made)
-    assert same(made, format.open(tmp_path / "d", verify=True).check(allow_empty=("test",)))
+    assert made.equals(format.open(tmp_path / "d", verify=True).check(allow_empty=("test",)))
 
 
 def test_arrays_in_other_orders_are_written_in_c_order(dataset, tmp_path):
@@ -151,7 +141,7 @@ def test_existing_paths_are_not_replaced_unless_told(dataset, stored, tmp_path):
     format.write(tmp_path / "empty", dataset)
     dataset.labels = dataset.labels[::-1].copy()
     format.write(stored, dataset, overwrite=True)
-    assert same(dataset, format.open(stored, verify=True))
+    assert dataset.equals(format.open(stored, verify=True))
     assert sorted(os.listdir(tmp_path)) == ["d", "empty", "precious"]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from sarlite.data import format, load, npz
+from sarlite.data import load, npz
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import destinations, is_symmetric
 
@@ -76,7 +76,7 @@ def test_npz_small(tmp_path, save):
 def test_npz_split_depends_on_the_seed_alone():
     path = real("npz/cora.npz")
     one, two, three = (load(f"npz:{path},seed={seed}") for seed in (1, 1, 2))
-    assert format.same(one, two) and not np.array_equal(one.train, three.train)
+    assert one.equals(two) and not np.array_equal(one.train, three.train)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_ogb_reads_in_pieces(tmp_path, monkeypatch):
     write_ogb(tmp_path)
     whole = load(f"ogb:{tmp_path}")
     monkeypatch.setattr(ogb, "_ROWS", 2)
-    assert format.same(whole, load(f"ogb:{tmp_path}"))
+    assert whole.equals(load(f"ogb:{tmp_path}"))
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_edge_list_with_everything(tmp_path):
     assert graph.n_nodes == 5 and graph.features.dtype == np.float64 and graph.labels.tolist() == [0, 1, 1, 0, -1]
     assert sizes(graph) == [1, 1, 2] and graph.test.tolist() == [False, False, True, True, False]
     np.save(tmp_path / "s.npy", np.array([1, 2, 3, 3, 0]))
-    assert format.same(graph, load(spec.replace("s.txt", "s.npy")))
+    assert graph.equals(load(spec.replace("s.txt", "s.npy")))
     drawn = load(spec.rsplit(",", 1)[0] + ",train=1,val=0,seed=2", allow_empty=("val",))
     assert sizes(drawn) == [2, 0, 2]
 

@@ -22,7 +22,7 @@ def stored(tmp_path, capsys):
 
 
 def test_convert_then_open_is_equal(stored):
-    assert format.same(load(SBM), load(stored, verify=True))
+    assert load(SBM).equals(load(stored, verify=True))
     provenance = load(stored).provenance
     assert provenance["spec"] == SBM and provenance["options"]["nodes"] == 60 and "sarlite" in provenance
 
@@ -30,7 +30,7 @@ def test_convert_then_open_is_equal(stored):
 def test_the_options_of_a_spec_reach_the_reader():
     assert load("sbm").n_nodes == 10000
     assert load(SBM + ",seed=1").provenance["options"]["seed"] == 1
-    assert not format.same(load(SBM), load(SBM + ",seed=1"))
+    assert not load(SBM).equals(load(SBM + ",seed=1"))
     assert load("rmat:scale=6,edges=100").n_edges == 100
     assert load(SBM + ",train=3,val=0.5").train.sum() == 9
 

@@ -1,0 +1,98 @@
+"""Question 4: do the bytes of each phase equal what the plan predicts, and does case 1 fetch nothing in backward?
+
+GraphSAGE is case 1 (a sum of remote rows: backward needs none of them), GAT is case 2 (backward needs them again). One training
+step of two layers under mpiexec. Predicted for a layer: the rows that each rank needs of its peers (`graph.plan.n_halo`, summed
+over ranks) x the bytes of a row, once for each phase in which the rows, or their gradients, travel.
+"""
+
+import argparse
+import json
+import sys
+
+import harness
+import numpy as np
+
+from sarlite import Graph, Tensor, models, nn
+from sarlite.comm.launch import connect
+from sarlite.graph.generate import sbm
+from sarlite.tape import ops
+
+HIDDEN, HEADS, N_CLASSES, ITEM = 64, 4, 8, 4
+PHASES = ("forward_fetch", "backward_fetch", "backward_push")
+CASES = {"sage": 1, "gat": 2}
+ROW_BYTES = {
+    "sage": ITEM * (HIDDEN + N_CLASSES),  # z = W h of each layer
+    "gat": ITEM * (HIDDEN + HEADS + N_CLASSES + 1),  # z, and one score a head
+}
+
+
+def make_model(name, n_in, rng):
+    if name == "sage":
+        return models.SAGE(n_in, N_CLASSES, layers=2, hidden=HIDDEN, batch_norm=False, rng=rng)
+    return models.GAT(n_in, N_CLASSES, layers=2, hidden=HIDDEN // HEADS, heads=HEADS, rng=rng)
+
+
+def predicted(model, mode, n_halo):
+    """Bytes of each phase in one training step: values once, again in backward for case 2 of `sar`, gradients once."""
+    once = n_halo * ROW_BYTES[model]
+    again = once if CASES[model] == 2 and mode == "sar" else 0
+    return dict(zip(PHASES, (once, again, once)))
+
+
+def worker(args):
+    """Take a step in each model and mode as one rank of mpiexec; rank 0 prints the rows."""
+    comm, rows = connect(), []
+    data = sbm(nodes=args.nodes, classes=N_CLASSES, features=32)
+    graph = Graph.from_csr(data.indptr, data.indices)
+    for model in args.models:
+        for mode in args.modes:
+            rows.append(measure(comm, graph, data, model, mode, args.partition))
+    if comm.rank == 0:
+        print(json.dumps(rows))
+
+
+def measure(comm, graph, data, name, mode, partition):
+    """Take one step and return what all ranks counted beside what their plans predict."""
+    graph = graph.shard(comm, partition, mode=mode)
+    model = make_model(name, data.features.shape[1], nn.Random(0))
+    ids = graph.node_ids
+    logits = model(graph, Tensor(data.features[ids]))
+    ops.cross_entropy(logits, data.labels[ids], np.flatnonzero(data.train[ids]), data.train.sum()).backward()
+    own = {"sent": dict(graph.profile.sent_bytes), "received": dict(graph.profile.received_bytes)}
+    ranks = comm.allgather((own, graph.plan.n_halo))
+    n_halo = sum(rows for _, rows in ranks)
+    sums = {way: {phase: sum(counts[way].get(phase, 0) for counts, _ in ranks) for phase in PHASES} for way in own}
+    return {"model": name, "case": CASES[name], "mode": mode, "ranks": comm.size, "halo_rows": n_halo, "row_bytes": ROW_BYTES[name],
+            "predicted": predicted(name, mode, n_halo), **sums}
+
+
+def main():
+    args = arguments().parse_args()
+    if args.worker:
+        return worker(args)
+    rows = []
+    for n_ranks in args.ranks:
+        flags = ["--models", ",".join(args.models), "--modes", ",".join(args.modes), "--partition", args.partition, "--nodes", args.nodes]
+        rows += harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", *flags))
+    columns = {name: (lambda r, name=name: r[name]) for name in ("model", "case", "ranks", "mode", "halo_rows", "row_bytes")}
+    columns.update({phase: (lambda r, phase=phase: f"{r['sent'][phase]:,}") for phase in PHASES})
+    columns["predicted"] = lambda r: " ".join(f"{r['predicted'][phase]:,}" for phase in PHASES)
+    columns[""] = lambda r: "equal" if r["sent"] == r["received"] == r["predicted"] else "DIFFERS"
+    columns["of sa"] = lambda r: sum(r["sent"].values()) / sum(predicted(r["model"], "sa", r["halo_rows"]).values())
+    harness.report("Bytes of one training step, all ranks together: sent, and predicted from the plan", rows, columns, args.json)
+    return None
+
+
+def arguments():
+    parser = harness.parser(__doc__)
+    parser.add_argument("--ranks", type=harness.numbers, default=[2, 3, 4])
+    parser.add_argument("--models", type=harness.words, default=list(CASES))
+    parser.add_argument("--modes", type=harness.words, default=["sar", "sa", "oneshot"])
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--partition", default="metis")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""What the benchmarks share: options, tables, JSON, commands under mpiexec, and a data directory made once."""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from sarlite.data import Dataset, format
+
+
+def parser(text):
+    """Return an argument parser with `--json`; `text` is the benchmark's docstring."""
+    made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the rows of the table as a JSON list")
+    return made
+
+
+def numbers(text):
+    """Read "1,2,3" as a list of int."""
+    return [int(item) for item in text.split(",")]
+
+
+def words(text):
+    """Read "sar,sa" as a list of str."""
+    return text.split(",")
+
+
+def report(title, rows, columns, path=None):
+    """Print rows as a table and write them to `path`.
+
+    Parameters
+    ----------
+    rows : list of dict
+    columns : dict of heading to function of a row
+        What a cell shows; a float is shown in four digits.
+    path : path, optional
+    """
+    cells = [list(columns)] + [[_text(show(row)) for show in columns.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    print(f"\n{title}\n")
+    for line in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)).rstrip())
+    if path is not None:
+        Path(path).write_text(json.dumps(rows, indent=1) + "\n")
+    sys.stdout.flush()
+
+
+def _text(value):
+    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def mib(n_bytes):
+    """Return bytes as MiB with one decimal."""
+    return f"{n_bytes / 2**20:,.1f}"
+
+
+def spread(values, scale=1.0, digits=2):
+    """Return "median (min..max)" of `values * scale`."""
+    middle, low, high = (scale * f(values) for f in (statistics.median, min, max))
+    return f"{middle:.{digits}f} ({low:.{digits}f}..{high:.{digits}f})"
+
+
+def note(text):
+    """Tell what is going on, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def mpiexec(n_ranks, *arguments, timeout=1800):
+    """Run `mpiexec -n N python ...` and return its standard output.
+
+    Raises
+    ------
+    SystemExit
+        With the command's last lines, where it fails.
+    """
+    beside = Path(sys.executable).with_name("mpiexec")
+    launcher = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if launcher is None:
+        raise SystemExit("no mpiexec: pip install sarlite[mpi] brings one")
+    return python(*arguments, launcher=(launcher, "-n", str(n_ranks)), timeout=timeout)
+
+
+def python(*arguments, launcher=(), timeout=1800):
+    """Run this Python with `arguments` in a process of its own and return its standard output."""
+    command = [*launcher, sys.executable, *map(str, arguments)]
+    environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def last_json(text):
+    """Return the value of the last line."""
+    return json.loads(text.strip().splitlines()[-1])
+
+
+def train(n_ranks, **options):
+    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags and return its JSON line."""
+    flags = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        flags += [flag] if value is True else ["--no-" + flag[2:]] if value is False else [flag, value]
+    with tempfile.TemporaryDirectory() as folder:
+        return last_json(mpiexec(n_ranks, "-m", "sarlite.train", *flags, "--run-dir", Path(folder, "run"), "--json"))
+
+
+class Scratch:
+    """A folder of data sets that lives as long as the benchmark; each is converted once."""
+
+    def __enter__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="sarlite-benchmark-")
+        self.path = Path(self._folder.name)
+        return self
+
+    def __exit__(self, *error):
+        self._folder.cleanup()
+
+    def convert(self, spec, name, *flags):
+        """Write the data set `spec` in the native format, unless it is there, and return its directory."""
+        if not (self.path / name).exists():
+            python("-m", "sarlite.data", "convert", spec, self.path / name, *flags)
+        return self.path / name
+
+    def write(self, name, indptr, indices, features, labels, n_classes):
+        """Write arrays in the native format; a tenth of the nodes train, the rest validate and test."""
+        place = np.arange(len(labels)) % 10
+        dataset = Dataset(indptr, indices, features, labels, place == 0, place == 1, place > 1, n_classes, name=name)
+        format.write(self.path / name, dataset)
+        return self.path / name

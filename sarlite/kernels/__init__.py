@@ -1,0 +1,39 @@
+"""The native kernels with checked arguments. `native` is the only module that imports the compiled `sarlite._native`.
+
+Arrays are C-contiguous NumPy arrays. Values are float32 or float64, the same for all value arrays of a call; `indptr` is int64;
+`indices`, `eid`, `label`, `arg`, `index` are int32 or int64, the same for all index arrays of a call. "Accumulates" means
+`out +=`, "overwrites" means `out =`. Outputs must not overlap inputs. A row slice of a CSR is `indptr[a : b + 1]` with the
+whole `indices`. The entries of `indices` and `eid` are trusted: checking them would cost a pass over the edges (graphs check
+them once, when they are built). Every call releases the GIL.
+
+Every function raises ShapeError naming the argument when shape, dtype or memory layout is wrong.
+"""
+
+from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_finish, row_dot
+from sarlite.kernels.native import set_threads, threads
+from sarlite.kernels.norm import batch_norm_apply, batch_norm_backward, batch_norm_sums, column_moments
+from sarlite.kernels.rows import dropout, gather_rows, philox4x32, scatter_add_rows
+from sarlite.kernels.sparse import edge_dot, extremum, extremum_backward, spmm, transpose
+
+__all__ = [
+    "Dropout",
+    "attend",
+    "attend_backward",
+    "attend_finish",
+    "batch_norm_apply",
+    "batch_norm_backward",
+    "batch_norm_sums",
+    "column_moments",
+    "dropout",
+    "edge_dot",
+    "extremum",
+    "extremum_backward",
+    "gather_rows",
+    "philox4x32",
+    "row_dot",
+    "scatter_add_rows",
+    "set_threads",
+    "spmm",
+    "threads",
+    "transpose",
+]

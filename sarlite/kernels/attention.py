@@ -1,0 +1,187 @@
+"""Fused attention (SAR Eq. 3, 3.3, 3.4)."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite.kernels.native import (
+    FLOATS,
+    INDEXES,
+    call,
+    check,
+    check_apart,
+    check_csr,
+    check_rows,
+    key64,
+    probability,
+    threads,
+)
+
+
+class Dropout(NamedTuple):
+    """Which attention coefficients to drop: a function of (key, global edge id, head).
+
+    Attributes
+    ----------
+    key : int
+        Key of the generator, taken modulo 2^64.
+    p : float
+        Probability of dropping, in [0, 1). Kept coefficients are scaled by 1 / (1 - p).
+    src_ids, dst_ids : (n_src,), (n_dst,) int64
+        Global node ids. The edge j -> i has the 64-bit id src_ids[j] * n_nodes + dst_ids[i].
+    n_nodes : int
+        Number of nodes of the whole graph.
+    """
+
+    key: int
+    p: float
+    src_ids: np.ndarray
+    dst_ids: np.ndarray
+    n_nodes: int
+
+
+def _attend_operands(z, src, dst, n_src, n_dst, dropout):
+    """Check what both directions of attention share; return the kernel's dropout arguments and (n_heads, n_feat)."""
+    check("z", z, dtype=FLOATS, shape=(n_src, None, None))
+    n_heads, n_feat = z.shape[1:]
+    check("src", src, dtype=z.dtype, shape=(len(z), n_heads))
+    check("dst", dst, dtype=z.dtype, shape=(n_dst, n_heads))
+    if dropout is None:
+        return (None, None, 0, 0, 0.0), (n_heads, n_feat)
+    src_ids = check("dropout.src_ids", dropout.src_ids, dtype=np.int64, shape=(len(z),))
+    dst_ids = check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(n_dst,))
+    return (src_ids, dst_ids, int(dropout.n_nodes), key64(dropout.key), probability(dropout.p)), (n_heads, n_feat)
+
+
+def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, dropout=None):  # noqa: E741
+    """Add one block of edges to the online softmax of graph attention.
+
+    ``s = leaky_relu(src[j] + dst[i], slope)``; the running maximum `m` moves and `acc`, `l` are corrected by ``exp(old - new)``;
+    ``l += sum exp(s - m)``; ``acc += sum mask / (1-p) * exp(s - m) * z[j]``.
+
+    Parameters
+    ----------
+    indptr : (n_dst + 1,) int64
+    indices : (n_edges,) int32 or int64
+        The source j of each edge.
+    z : (n_src, H, D) float32 or float64
+    src, dst : (n_src, H), (n_dst, H), z's dtype
+        Scores of the two ends.
+    m, l, acc : (n_dst, H), (n_dst, H), (n_dst, H, D), z's dtype
+        Updated; they start at -inf, 0, 0.
+    slope : float
+        Negative slope of the leaky ReLU.
+    dropout : Dropout, optional
+        Drops coefficients after the softmax: it acts on acc, not on l.
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+
+    Notes
+    -----
+    O(n_edges * H * D) time; nothing per edge is stored. SAR Eq. 3, sec. 3.3 (fused kernel) and 3.4 (stable softmax).
+    """
+    n_dst, _ = check_csr(indptr, check("indices", indices))
+    drop, (n_heads, n_feat) = _attend_operands(z, src, dst, None, n_dst, dropout)
+    check("m", m, dtype=z.dtype, shape=(n_dst, n_heads), out=True)
+    check("l", l, dtype=z.dtype, shape=(n_dst, n_heads), out=True)
+    check("acc", acc, dtype=z.dtype, shape=(n_dst, n_heads, n_feat), out=True)
+    check_apart(acc, z=z, src=src, dst=dst)
+    call(f"sar_attend_forward_{FLOATS[z.dtype]}_{INDEXES[indices.dtype]}", m, l, acc, indptr, indices, z, src, dst, *drop,
+          float(slope), n_dst, n_heads, n_feat)
+
+
+def attend_finish(m, l, acc):  # noqa: E741
+    """Finish the online softmax: ``acc /= l`` and ``m += log(l)``, the log-sum-exp. Rows without edges: acc = 0, m = 0.
+
+    Parameters
+    ----------
+    m, l : (n_dst, H) float32 or float64
+        m is updated; l is kept.
+    acc : (n_dst, H, D), m's dtype
+        Updated.
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+
+    Notes
+    -----
+    O(n_dst * H * D) time. SAR sec. 3.4.
+    """
+    check("m", m, dtype=FLOATS, shape=(None, None), out=True)
+    check("l", l, dtype=m.dtype, shape=m.shape, out=True)
+    check("acc", acc, dtype=m.dtype, shape=(*m.shape, None), out=True)
+    call(f"sar_attend_finish_forward_{FLOATS[m.dtype]}", m, l, acc, m.size, acc.shape[2])
+
+
+def attend_backward(t_indptr, t_indices, z, src, dst, lse, delta, g, dz, dsrc, ddst, *, slope, dropout=None):
+    """Add the gradients of finished attention over one block of edges, walking the transpose.
+
+    ``alpha = exp(s - lse[i])``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
+    ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``.
+
+    Parameters
+    ----------
+    t_indptr : (n_src + 1,) int64
+    t_indices : (n_edges,) int32 or int64
+        The destination i of each edge.
+    z, src, dst, slope, dropout
+        As given to `attend`.
+    lse, delta : (n_dst, H), z's dtype
+        The m of `attend_finish`; ``row_dot(g, out)``.
+    g : (n_dst, H, D), z's dtype
+        Gradient of the finished output.
+    dz, dsrc, ddst : as z, src, dst
+        Accumulate.
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+
+    Notes
+    -----
+    O(n_edges * H * D) time; 8 * threads * n_dst * H bytes for private sums of ddst, added in thread order, so results are
+    the same for the same number of threads. SAR alg. 2 and sec. 3.3.
+    """
+    n_src, end = check_csr(t_indptr, check("t_indices", t_indices), ("t_indptr", "t_indices"))
+    n_dst = len(check_rows("dst", dst))
+    drop, (n_heads, n_feat) = _attend_operands(z, src, dst, n_src, n_dst, dropout)
+    check("lse", lse, dtype=z.dtype, shape=dst.shape)
+    check("delta", delta, dtype=z.dtype, shape=dst.shape)
+    check("g", g, dtype=z.dtype, shape=(n_dst, n_heads, n_feat))
+    check("dz", dz, dtype=z.dtype, shape=z.shape, out=True)
+    check("dsrc", dsrc, dtype=z.dtype, shape=src.shape, out=True)
+    check("ddst", ddst, dtype=z.dtype, shape=dst.shape, out=True)
+    check_apart(dz, z=z, g=g)
+    n_threads = threads() if (end - int(t_indptr[0])) * n_heads * (n_feat + 16) > 32768 else 1
+    workspace = np.zeros((n_threads, n_dst, n_heads))
+    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, ddst, workspace, t_indptr, t_indices,
+          z, src, dst, lse, delta, g, *drop, float(slope), n_threads, n_src, n_dst, n_heads, n_feat)
+
+
+def row_dot(a, b, out):
+    """Overwrite ``out[i,h] = sum_d a[i,h,d] * b[i,h,d]``.
+
+    Parameters
+    ----------
+    a, b : (..., D) float32 or float64
+    out : (...), a's dtype
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+
+    Notes
+    -----
+    O(n * H * D) time. With a = g and b = out it is the delta of `attend_backward`.
+    """
+    check_rows("a", a)
+    check("b", b, dtype=a.dtype, shape=a.shape)
+    check("out", out, dtype=a.dtype, shape=a.shape[:-1], out=True)
+    call(f"sar_row_dot_forward_{FLOATS[a.dtype]}", out, a, b, out.size, a.shape[-1])

@@ -1,0 +1,123 @@
+"""The one way into the compiled module, and the checks before it."""
+
+import numpy as np
+
+from sarlite.errors import ShapeError
+
+try:
+    from sarlite._native import ffi, lib
+except ImportError as error:
+    raise ImportError(f"the compiled module sarlite._native is missing; build it with: pip install -e . ({error})") from error
+
+FLOATS = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
+INDEXES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
+_C_ARRAYS = {
+    np.dtype(np.float32): "float[]",
+    np.dtype(np.float64): "double[]",
+    np.dtype(np.int32): "int32_t[]",
+    np.dtype(np.int64): "int64_t[]",
+    np.dtype(np.uint32): "uint32_t[]",
+}
+_STATUS = {
+    lib.SAR_INDEX_OUT_OF_BOUNDS: "index has an entry outside 0 .. number of rows",
+    lib.SAR_LABEL_OUT_OF_BOUNDS: "label has an entry that is negative or outside order",
+}
+
+
+def call(kernel, *args):
+    """Call a kernel: arrays become pointers, None becomes NULL, a status becomes an exception."""
+    status = getattr(lib, kernel)(*(_pointer(a) for a in args))
+    if status != lib.SAR_OK:
+        raise ShapeError(f"{kernel}: {_STATUS[status]}")
+
+
+def _pointer(value):
+    if value is None:
+        return ffi.NULL
+    if isinstance(value, np.ndarray):
+        return ffi.from_buffer(_C_ARRAYS[value.dtype], value)
+    return value
+
+
+def check(name, a, *, dtype=None, shape=None, out=False):
+    """Check one array; `dtype` is a dtype or a table of the allowed ones, None in `shape` allows any length."""
+    if not isinstance(a, np.ndarray):
+        raise ShapeError(f"{name} must be a NumPy array, got {type(a).__name__}")
+    got = f"got shape {a.shape}, dtype {a.dtype}"
+    if isinstance(dtype, dict):
+        if a.dtype not in dtype:
+            raise ShapeError(f"{name} must have dtype {' or '.join(str(d) for d in dtype)}; {got}")
+    elif dtype is not None and a.dtype != dtype:
+        raise ShapeError(f"{name} must have dtype {np.dtype(dtype)}; {got}")
+    if shape is not None and (a.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, a.shape, strict=True))):
+        raise ShapeError(f"{name} must have shape {str(shape).replace('None', 'any')}; {got}")
+    if not a.flags.c_contiguous:
+        raise ShapeError(f"{name} must be C-contiguous; {got}, strides {a.strides}")
+    if out and not a.flags.writeable:
+        raise ShapeError(f"{name} must be writeable; {got}")
+    return a
+
+
+def check_rows(name, a, n=None, *, dtype=FLOATS, out=False):
+    """Check an array of rows, with any trailing shape."""
+    check(name, a, dtype=dtype, out=out)
+    if a.ndim == 0 or (n is not None and len(a) != n):
+        raise ShapeError(f"{name} must have {'rows' if n is None else f'{n} rows'}; got shape {a.shape}, dtype {a.dtype}")
+    return a
+
+
+def row_width(a):
+    """Number of elements of one row."""
+    return int(np.prod(a.shape[1:], dtype=np.int64))
+
+
+def check_csr(indptr, indices, names=("indptr", "indices")):
+    """Check a CSR; return (n_dst, end of the edges)."""
+    check(names[0], indptr, dtype=np.int64, shape=(None,))
+    if len(indptr) == 0 or indptr[0] < 0 or indptr[-1] < indptr[0]:
+        raise ShapeError(f"{names[0]} must be offsets, one more than rows; got shape {indptr.shape}, dtype {indptr.dtype}")
+    end = int(indptr[-1])
+    if indices is not None:
+        check(names[1], indices, dtype=INDEXES, shape=(None,))
+        if len(indices) < end:
+            raise ShapeError(f"{names[1]} must have at least {end} edges ({names[0]}[-1]); got shape {indices.shape}")
+    return len(indptr) - 1, end
+
+
+def check_apart(out, **inputs):
+    for name, a in inputs.items():
+        if a is not None and np.may_share_memory(out, a):
+            raise ShapeError(f"{name} must not share memory with the output; got shape {a.shape}, dtype {a.dtype}")
+
+
+def index_dtype(*arrays):
+    """dtype of the first index array given; int64 when there is none."""
+    return next((a.dtype for a in arrays if a is not None), np.dtype(np.int64))
+
+
+def key64(key):
+    return int(key) & 0xFFFFFFFFFFFFFFFF
+
+
+def probability(p):
+    if not 0 <= p < 1:
+        raise ShapeError(f"p must be in [0, 1), got {p}")
+    return float(p)
+
+
+def threads():
+    """Return the number of OpenMP threads of the calling thread's kernels (1 without OpenMP)."""
+    return lib.sar_threads()
+
+
+def set_threads(n):
+    """Set the number of OpenMP threads of the calling thread's kernels.
+
+    Parameters
+    ----------
+    n : int
+        At least 1.
+    """
+    if n < 1:
+        raise ShapeError(f"n must be at least 1, got {n}")
+    call("sar_set_threads", int(n))

@@ -1,0 +1,121 @@
+"""Gathering and scattering rows, and dropout."""
+
+import numpy as np
+
+from sarlite.kernels.native import (
+    FLOATS,
+    INDEXES,
+    call,
+    check,
+    check_apart,
+    check_rows,
+    key64,
+    probability,
+    row_width,
+)
+
+
+def gather_rows(x, index, out):
+    """Overwrite ``out[k] = x[index[k]]``.
+
+    Parameters
+    ----------
+    x : (n, ...) float32 or float64
+    index : (k,) int32 or int64
+    out : (k, ...), x's dtype and trailing shape
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument; also when an entry of `index` is outside 0 .. n.
+
+    Notes
+    -----
+    O(k * F) time.
+    """
+    check_rows("x", x)
+    check("index", index, dtype=INDEXES, shape=(None,))
+    check("out", out, dtype=x.dtype, shape=(len(index), *x.shape[1:]), out=True)
+    check_apart(out, x=x)
+    call(f"sar_gather_rows_forward_{FLOATS[x.dtype]}_{INDEXES[index.dtype]}", out, x, index, len(x), len(index), row_width(x))
+
+
+def scatter_add_rows(rows, index, out):
+    """Add ``out[index[k]] += rows[k]``. The values of `index` are unique: rows are added in parallel.
+
+    Parameters
+    ----------
+    rows : (k, ...) float32 or float64
+    index : (k,) int32 or int64
+    out : (n, ...), rows' dtype and trailing shape
+        Accumulates.
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument; also when an entry of `index` is outside 0 .. n.
+
+    Notes
+    -----
+    O(k * F) time. The gradient of `gather_rows`.
+    """
+    check_rows("rows", rows)
+    check("index", index, dtype=INDEXES, shape=(len(rows),))
+    check("out", out, dtype=rows.dtype, shape=(None, *rows.shape[1:]), out=True)
+    check_apart(out, rows=rows)
+    call(f"sar_gather_rows_backward_{FLOATS[rows.dtype]}_{INDEXES[index.dtype]}", out, rows, index, len(out), len(index),
+          row_width(rows))
+
+
+def dropout(x, ids, key, p, out):
+    """Overwrite ``out[r,c] = x[r,c] * (keep ? 1 / (1-p) : 0)`` with a mask that depends on (key, ids[r], c) alone.
+
+    Parameters
+    ----------
+    x : (n, ...) float32 or float64
+        c counts the elements of a row.
+    ids : (n,) int64
+        Global row ids.
+    key : int
+        Taken modulo 2^64.
+    p : float
+        Probability of dropping, in [0, 1).
+    out : x's shape and dtype
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+
+    Notes
+    -----
+    O(n * F) time. Element c is dropped when word c % 4 of Philox4x32-10 with counter (id_low, id_high, c // 4, 0) and key
+    (key_low, key_high) is below floor(p * 2^32). The gradient is the same call on g. Salmon et al., SC 2011.
+    """
+    check_rows("x", x)
+    check("ids", ids, dtype=np.int64, shape=(len(x),))
+    check("out", out, dtype=x.dtype, shape=x.shape, out=True)
+    check_apart(out, x=x)
+    call(f"sar_dropout_forward_{FLOATS[x.dtype]}", out, x, ids, key64(key), probability(p), len(x), row_width(x))
+
+
+def philox4x32(counter, key):
+    """Return the 4 words of Philox4x32-10.
+
+    Parameters
+    ----------
+    counter : sequence of 4 int
+        Each below 2^32.
+    key : sequence of 2 int
+        Each below 2^32.
+
+    Returns
+    -------
+    (4,) uint32
+    """
+    counter, key = np.array(counter, dtype=np.uint32), np.array(key, dtype=np.uint32)
+    check("counter", counter, shape=(4,))
+    check("key", key, shape=(2,))
+    out = np.empty(4, dtype=np.uint32)
+    call("sar_philox4x32", out, counter, key)
+    return out

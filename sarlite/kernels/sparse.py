@@ -1,0 +1,236 @@
+"""Kernels over the edges of a CSR: sums, dot products, maxima; and the transpose."""
+
+import numpy as np
+
+from sarlite.errors import ShapeError
+from sarlite.kernels.native import (
+    FLOATS,
+    INDEXES,
+    call,
+    check,
+    check_apart,
+    check_csr,
+    check_rows,
+    index_dtype,
+    row_width,
+)
+
+
+def _spmm_operands(indptr, indices, x, eid, edge_rows, edge_name):
+    """Check what spmm and edge_dot share; return (n_dst, n_heads, n_feat, suffix)."""
+    n_dst, end = check_csr(indptr, indices)
+    check_rows("x", x)
+    if indices is None and len(x) < end:
+        raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}, dtype {x.dtype}")
+    index = index_dtype(indices, eid)
+    if eid is not None:
+        check("eid", eid, dtype=index, shape=(None,))
+        if len(eid) < end:
+            raise ShapeError(f"eid must have at least {end} edges (indptr[-1]); got shape {eid.shape}, dtype {eid.dtype}")
+    n_heads = 1
+    if edge_rows is not None:
+        check(edge_name, edge_rows, dtype=x.dtype, out=edge_name == "out")
+        n_heads = edge_rows.shape[1] if edge_rows.ndim == 2 else 1
+        fits = edge_rows.ndim == 1 or (edge_rows.ndim == 2 and x.ndim > 1 and n_heads == x.shape[1])
+        if not fits or (eid is None and len(edge_rows) < end):
+            raise ShapeError(f"{edge_name} must be (n,) or (n, H) with x (n_src, H, ...), a row for each edge; "
+                             f"got shape {edge_rows.shape}, dtype {edge_rows.dtype}, x {x.shape}")
+    n_feat = row_width(x) // n_heads if n_heads else 0
+    return n_dst, n_heads, n_feat, f"{FLOATS[x.dtype]}_{INDEXES[index]}"
+
+
+def spmm(indptr, indices, x, out, *, eid=None, weight=None, src_scale=None, dst_scale=None):
+    """Add the weighted sum of each row's neighbours.
+
+    ``out[i,h,:] += dst_scale[i] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:]`` with ``c = indices[e]``, or
+    ``c = e`` when `indices` is None (a segment sum over edges).
+
+    Parameters
+    ----------
+    indptr : (n_dst + 1,) int64
+    indices : (n_edges,) int32 or int64, or None
+    x : (n_src, ...) float32 or float64
+        Any trailing shape; (n_src, H, ...) with a weight per head.
+    out : (n_dst, ...), x's dtype and trailing shape
+        Accumulates.
+    eid : (n_edges,), indices' dtype, optional
+        Row of `weight` of each edge; default: the edge's position.
+    weight : (n,) or (n, H), x's dtype, optional
+        One per edge, or one per edge and head. Default 1, as for the scales.
+    src_scale, dst_scale : (n_src,), (n_dst,), x's dtype, optional
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+
+    Notes
+    -----
+    O(n_edges * F) time, no memory. A row is summed by one thread, so the result does not depend on the number of threads.
+    The gradient of x is the same call on the transpose with the scales exchanged. SAR Eq. 1 and 2.
+    """
+    n_dst, n_heads, n_feat, suffix = _spmm_operands(indptr, indices, x, eid, weight, "weight")
+    check("out", out, dtype=x.dtype, shape=(n_dst, *x.shape[1:]), out=True)
+    if src_scale is not None:
+        check("src_scale", src_scale, dtype=x.dtype, shape=(len(x),))
+    if dst_scale is not None:
+        check("dst_scale", dst_scale, dtype=x.dtype, shape=(n_dst,))
+    check_apart(out, x=x, weight=weight, src_scale=src_scale, dst_scale=dst_scale)
+    call(f"sar_spmm_forward_{suffix}", out, indptr, indices, eid, x, weight, src_scale, dst_scale, n_dst, n_heads, n_feat)
+
+
+def edge_dot(indptr, indices, g, x, out, *, eid=None, dst_scale=None):
+    """Add, for each edge, the dot product of its two rows: the gradient of spmm's weights (SDDMM).
+
+    ``out[eid[e],h] += dst_scale[i] * sum_d g[i,h,d] * x[c,h,d]`` with ``c = indices[e]``, or ``c = e`` when `indices` is None.
+
+    Parameters
+    ----------
+    indptr, indices, eid, dst_scale
+        As for spmm; the values of `eid` are unique.
+    g : (n_dst, ...), x's dtype and trailing shape
+    x : (n_src, ...) float32 or float64
+    out : (n,) or (n, H), x's dtype
+        Accumulates.
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+
+    Notes
+    -----
+    O(n_edges * F) time, no memory.
+    """
+    if out is None:
+        raise ShapeError("out must be a NumPy array, got NoneType")
+    n_dst, n_heads, n_feat, suffix = _spmm_operands(indptr, indices, x, eid, out, "out")
+    check("g", g, dtype=x.dtype, shape=(n_dst, *x.shape[1:]))
+    if dst_scale is not None:
+        check("dst_scale", dst_scale, dtype=x.dtype, shape=(n_dst,))
+    check_apart(out, g=g, x=x, dst_scale=dst_scale)
+    call(f"sar_edge_dot_forward_{suffix}", out, indptr, indices, eid, g, x, dst_scale, n_dst, n_heads, n_feat)
+
+
+def extremum(indptr, indices, x, out, arg, *, sign, offset=0, label=None, order=None):
+    """Update a running maximum or minimum of each row's neighbours, with its argument.
+
+    For edge e of row i with ``r = indices[e]`` (or e when `indices` is None) the candidate is ``(x[r,f], label)``, where label is
+    ``label[e]`` if given, else ``offset + r``. It replaces ``(out[i,f], arg[i,f])`` when ``arg[i,f] < 0``, when it is better, or
+    when it is equal and ``order[candidate] < order[arg]``. A NaN wins over any number and stays.
+
+    Parameters
+    ----------
+    indptr : (n_dst + 1,) int64
+    indices : (n_edges,) int32 or int64, or None
+    x : (n_src, ...) float32 or float64
+    out : (n_dst, ...), x's dtype and trailing shape
+        Updated. The caller prepares it; where arg is -1 the value does not matter.
+    arg : (n_dst, ...), indices' dtype, out's shape
+        Updated. -1: no candidate yet.
+    sign : {1, -1}
+        1 for the maximum, -1 for the minimum.
+    offset : int
+        Label of x's first row.
+    label : (n_edges,), indices' dtype, optional
+    order : (n_labels,) int64, optional
+        Rank of each label at ties; default: the label itself.
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument; also for a label that is negative or outside `order`.
+
+    Notes
+    -----
+    O(n_edges * F) time. How the edges are split into blocks or ordered does not change the result.
+    """
+    n_dst, end = check_csr(indptr, indices)
+    check_rows("x", x)
+    if indices is None and len(x) < end:
+        raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}, dtype {x.dtype}")
+    check("out", out, dtype=x.dtype, shape=(n_dst, *x.shape[1:]), out=True)
+    check("arg", arg, dtype=INDEXES, shape=out.shape, out=True)
+    index = index_dtype(indices, arg)
+    check("arg", arg, dtype=index)
+    if label is not None:
+        check("label", label, dtype=index, shape=(None,))
+        if len(label) < end:
+            raise ShapeError(f"label must have at least {end} edges (indptr[-1]); got shape {label.shape}, dtype {label.dtype}")
+    elif offset < 0 or offset + len(x) - 1 > np.iinfo(index).max:
+        raise ShapeError(f"offset must keep labels within {index}, got {offset} with {len(x)} rows")
+    if order is not None:
+        check("order", order, dtype=np.int64, shape=(None,))
+    if sign not in (1, -1):
+        raise ShapeError(f"sign must be 1 or -1, got {sign}")
+    check_apart(out, x=x)
+    call(f"sar_extremum_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, arg, indptr, indices, label, order, x, int(sign),
+          int(offset), 0 if order is None else len(order), n_dst, row_width(x))
+
+
+def extremum_backward(g, arg, dx, offset=0):
+    """Add each gradient to the row that its value came from: ``dx[arg[i,f] - offset, f] += g[i,f]``.
+
+    Parameters
+    ----------
+    g : (n_dst, ...) float32 or float64
+    arg : g's shape, int32 or int64
+        Labels from `extremum`; those outside ``offset .. offset + n_src`` (other blocks, -1) are passed over.
+    dx : (n_src, ...), g's dtype and trailing shape
+        Accumulates.
+    offset : int
+        Label of dx's first row.
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+
+    Notes
+    -----
+    O(n_dst * F) time, parallel over columns, the same result for any number of threads.
+    """
+    check_rows("g", g)
+    check("arg", arg, dtype=INDEXES, shape=g.shape)
+    check("dx", dx, dtype=g.dtype, shape=(None, *g.shape[1:]), out=True)
+    check_apart(dx, g=g)
+    call(f"sar_extremum_backward_{FLOATS[g.dtype]}_{INDEXES[arg.dtype]}", dx, g, arg, int(offset), len(g), len(dx), row_width(g))
+
+
+def transpose(indptr, indices, n_src):
+    """Transpose a CSR.
+
+    Parameters
+    ----------
+    indptr : (n_dst + 1,) int64
+    indices : (n_edges,) int32 or int64
+    n_src : int
+        Number of columns.
+
+    Returns
+    -------
+    t_indptr : (n_src + 1,) int64
+    t_indices : (n_edges,), indices' dtype
+        Destinations; ascending in each row.
+    perm : (n_edges,), indices' dtype
+        Position in `indices` of each edge of the transpose; ascending among duplicate edges.
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument; also when an entry of `indices` is outside 0 .. n_src.
+
+    Notes
+    -----
+    O(n_edges + n_src + n_dst) time; a stable counting sort (scipy.sparse).
+    """
+    n_dst, n_edges = check_csr(indptr, indices)
+    if indptr[0] != 0 or n_edges != len(indices):
+        raise ShapeError(f"indices must hold just the edges of indptr, {n_edges}; got shape {indices.shape}, dtype {indices.dtype}")
+    if n_edges and (indices.min() < 0 or indices.max() >= n_src):
+        raise ShapeError(f"indices must lie in 0 .. {n_src}; got {indices.min()} .. {indices.max()}, shape {indices.shape}")
+    from scipy.sparse import csr_array
+
+    position = np.arange(n_edges, dtype=indices.dtype)
+    t = csr_array((position, indices, indptr), shape=(n_dst, n_src)).tocsc()
+    return t.indptr.astype(np.int64, copy=False), t.indices.astype(indices.dtype, copy=False), t.data

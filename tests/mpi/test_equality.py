@@ -1,0 +1,56 @@
+"""N ranks of MPI give the answer of one: the check of test_sar_equality with fewer partitions."""
+
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from references import CASES, EDGES, FEATURES, N_IN, check_equality
+
+from sarlite import Graph, Tensor, fn
+from sarlite.graph.partition import partition
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
+
+
+@pytest.fixture(scope="module")
+def comm():
+    from sarlite.comm import mpi
+
+    return mpi.world()
+
+
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+@pytest.mark.parametrize("case", CASES)
+def test_equality(comm, case, mode):
+    parts = partition(*Graph.from_edges(*EDGES)._csr[:2], comm.size, "random")
+    for dtype, prefetch in itertools.product((np.float64, np.float32), (0, 2)):
+        check_equality(comm, case, dtype, parts, mode=mode, prefetch=prefetch)
+
+
+@pytest.mark.parametrize("method", ["metis", "contiguous"])
+def test_the_partitioner_by_name(comm, method):
+    for case in ("sage", "gat"):
+        check_equality(comm, case, np.float64, method, mode="sar", prefetch=1)
+
+
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+def test_ranks_without_nodes(comm, mode):
+    for case in ("sage", "gat", "edges"):
+        check_equality(comm, case, np.float64, np.full(EDGES.n_nodes, comm.size - 1), mode=mode)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_live_remote_buffers(comm, prefetch):
+    graph = Graph.from_edges(*EDGES).shard(comm, "random", prefetch=prefetch)
+    z = Tensor(np.ascontiguousarray(FEATURES[graph.node_ids]), requires_grad=True).reshape(-1, 1, N_IN)
+    for _ in range(3):
+        out = graph.aggregate(fn.attend(z, z.sum(-1), z.sum(-1)), "sum")
+        out.backward(np.ones_like(out.data))
+        z = Tensor(z.data, requires_grad=True)
+    assert graph.profile.peak_remote_buffers <= min(1 + prefetch, comm.size - 1)
+    assert graph.profile.live_remote_buffers == 0

@@ -1,0 +1,146 @@
+"""The house rule (DESIGN, section 3): a module imports from floors below its own or from its own package, never up or across."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE, MODELS = ROOT / "sarlite", ROOT / "models"
+FLOORS = [
+    {"errors", "profile"},
+    {"_native"},
+    {"kernels"},
+    {"tape", "graph", "comm"},
+    {"sar", "minibatch"},
+    {"nn"},
+    {"optim"},
+    {"data"},
+    {"models"},
+    {"train", "oracle"},
+]
+FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+PUBLIC = {"sarlite", "sarlite.nn", "sarlite.fn", "sarlite.errors"}
+
+
+def _imports(path, package):
+    """Yield (line, dotted name) of everything a file imports; of `from a import b` both a and a.b."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            yield node.lineno, base
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def imports(folder, name):
+    """Yield (path, line, dotted name) of every import below a folder that is the package `name`."""
+    for path in sorted(folder.rglob("*.py")):
+        package = (name, *path.relative_to(folder).parent.parts)
+        for line, target in _imports(path, package):
+            yield path, line, target
+
+
+def _part(dotted):
+    """The part of sarlite that a dotted name belongs to; None for other packages and for the package itself."""
+    words = dotted.split(".")
+    return words[1] if words[0] == "sarlite" and len(words) > 1 else None
+
+
+def _breaks(part, target):
+    """Whether a module of `part` may not import `target`."""
+    other = _part(target)
+    if other is None or other == part:
+        return False
+    return FLOOR_OF.get(other, -1) >= FLOOR_OF[part]
+
+
+
+def test_every_part_has_a_floor():
+    parts = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert parts - {"__init__"} <= set(FLOOR_OF), "give the new part a floor in FLOORS"
+
+
+def test_imports_go_down():
+    found = []
+    for path, line, target in imports(PACKAGE, "sarlite"):
+        part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if part != "__init__" and _breaks(part, target):
+            found.append(f"{path.relative_to(ROOT)}:{line} imports {target}")
+    assert not found, "\n".join(found)
+
+
+def test_parts_do_not_import_the_whole_package():
+    """`import sarlite` or `from sarlite import Graph` below would be a circle; `from sarlite import kernels` names a part."""
+    found = []
+    for path, line, target in imports(PACKAGE, "sarlite"):
+        words = target.split(".")
+        whole = words[0] == "sarlite" and len(words) == 2 and words[1] not in FLOOR_OF
+        if whole and path != PACKAGE / "__init__.py":
+            found.append(f"{path.relative_to(ROOT)}:{line} imports {target}")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("part, target, breaks", [
+    ("tape", "sarlite.kernels", False), ("graph", "sarlite.kernels", False), ("tape", "sarlite.tape.engine", False),
+    ("tape", "sarlite.nn", True), ("tape", "sarlite.comm", True), ("graph", "sarlite.sar.plan", True), ("sar", "sarlite.nn", True),
+    ("nn", "sarlite.optim", True), ("kernels", "sarlite.tape", True), ("data", "sarlite.graph.edges", False),
+    ("train", "sarlite.models", False), ("sar", "sarlite.models", True), ("nn", "numpy", False),
+    ("errors", "sarlite.profile", True), ("comm", "sarlite.nowhere", False),
+])  # fmt: skip
+def test_the_rule_itself(part, target, breaks):
+    assert _breaks(part, target) is breaks
+
+
+def test_relative_imports_are_resolved(tmp_path):
+    (tmp_path / "inner").mkdir()
+    lines = ["from . import b", "from .b import c", "from .. import nn", "from ..nn import layers", "import os.path"]
+    (tmp_path / "inner" / "a.py").write_text("\n".join(lines))
+    found = [target for _, _, target in imports(tmp_path, "sarlite")]
+    assert found == ["sarlite.inner", "sarlite.inner.b", "sarlite.inner.b", "sarlite.inner.b.c", "sarlite", "sarlite.nn",
+                     "sarlite.nn", "sarlite.nn.layers", "os.path"]  # fmt: skip
+
+
+def _importers(prefix):
+    everything = [*imports(PACKAGE, "sarlite"), *imports(MODELS, "sarlite.models")]
+    return {str(path.relative_to(ROOT)) for path, _, target in everything if f"{target}.".startswith(f"{prefix}.")}
+
+
+def test_only_one_module_imports_mpi4py():
+    assert _importers("mpi4py") == {"sarlite/comm/mpi.py"}
+
+
+def test_only_one_module_imports_the_compiled_module():
+    assert _importers("sarlite._native") == {"sarlite/kernels/native.py"}
+
+
+def test_models_import_public_names_alone():
+    found = []
+    for path, line, target in imports(MODELS, "sarlite.models"):
+        words = target.split(".")
+        if words[0] != "sarlite" or target.startswith("sarlite.models"):
+            continue
+        owner = target if target in PUBLIC else ".".join(words[:-1])
+        if owner not in PUBLIC or (owner == "sarlite" and target != "sarlite" and words[1] in FLOOR_OF and target not in PUBLIC):
+            found.append(f"{path.relative_to(ROOT)}:{line} imports {target}")
+    assert not found, "\n".join(found)
+
+
+def _loaded(statement, names):
+    """Which of `names` a fresh interpreter has loaded after a statement."""
+    code = f"import sys; {statement}; print(*[name for name in {names!r} if name in sys.modules])"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.split()
+
+
+def test_importing_sarlite_is_light():
+    heavy = ["mpi4py", "scipy", "scipy.sparse", "pymetis", "tqdm", "safetensors", "hypothesis"]
+    assert _loaded("import sarlite", heavy) == []
+    assert _loaded("import sarlite; import sarlite.models; import sarlite.comm.threads; import sarlite.comm.launch", heavy) == []
+    assert _loaded("import mpi4py, scipy.sparse", heavy) == ["mpi4py", "scipy", "scipy.sparse"]

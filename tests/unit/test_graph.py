@@ -1,0 +1,155 @@
+"""Graphs from what people have: edge lists, CSR, SciPy, DLPack; and what is refused."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from strategies import SETTINGS, edges, random_edges, values
+
+from sarlite import Graph, Tensor, fn
+from sarlite.comm import threads
+from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
+from sarlite.graph import block
+from sarlite.graph.block import Block
+
+pytestmark = pytest.mark.timeout(60)
+
+EDGES = random_edges(9, 30, seed=2)
+X = values(1, 9, 3)
+
+
+def total(graph):
+    return graph.aggregate(fn.copy_src(X[graph.node_ids]), "sum").data
+
+
+def dense(edges=EDGES):
+    a = np.zeros((edges.n_nodes, edges.n_nodes))
+    np.add.at(a, (edges.dst, edges.src), 1)
+    return a
+
+
+class Exported:
+    """An array that speaks DLPack alone."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("convert", [list, tuple, Exported, np.int32, np.uint8, Tensor])
+def test_edge_lists_of_any_kind(convert):
+    np.testing.assert_allclose(total(Graph.from_edges(convert(EDGES.src), convert(EDGES.dst), 9)), dense() @ X)
+
+
+def test_the_number_of_nodes_by_default():
+    graph = Graph.from_edges(np.array([0, 4]), np.array([2, 0]))
+    assert (graph.n_nodes, graph.n_src, graph.n_dst, graph.n_edges) == (5, 5, 5, 2)
+    assert graph.in_degrees.tolist() == [1, 0, 1, 0, 0] and graph.node_ids.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_options_change_the_edges():
+    a = dense()
+    both = ((a + a.T) > 0).astype(float)
+    loops = a.copy()
+    loops[np.diag_indices(9)] = np.maximum(np.diag(a), 1)
+    for option, matrix in [("undirected", both), ("self_loops", loops), ("deduplicate", (a > 0).astype(float))]:
+        np.testing.assert_allclose(total(Graph.from_edges(*EDGES, **{option: True})), matrix @ X, err_msg=option)
+
+
+@pytest.mark.parametrize("kind", [scipy.sparse.csr_array, scipy.sparse.coo_array, scipy.sparse.csc_matrix, scipy.sparse.csr_matrix])
+def test_a_scipy_array_holds_edges_from_columns_to_rows(kind):
+    a = kind((dense() > 0).astype(float))
+    np.testing.assert_allclose(total(Graph.from_csr(a)), a @ X)
+    with pytest.raises(ShapeError, match="square"):
+        Graph.from_csr(scipy.sparse.csr_array(np.ones((2, 3))))
+
+
+@SETTINGS
+@given(graph=edges())
+def test_from_csr_and_from_edges_agree(graph):
+    one = Graph.from_edges(*graph)
+    indptr, indices, _ = one._csr
+    other = Graph.from_csr(indptr, indices)
+    x = values(1, graph.n_nodes, 2)
+    np.testing.assert_array_equal(one.aggregate(fn.copy_src(x), "sum").data, other.aggregate(fn.copy_src(x), "sum").data)
+    weight = values(2, graph.n_edges)
+    ordered = weight[np.lexsort((np.arange(graph.n_edges), graph.src, graph.dst))]  # from_csr numbers edges by position
+    np.testing.assert_allclose(one.aggregate(fn.mul_edge(x, weight), "sum").data, other.aggregate(fn.mul_edge(x, ordered), "sum").data)
+
+
+def test_edge_index_names_each_entry():
+    indptr, indices, order = np.array([0, 2, 3]), np.array([0, 1, 1]), np.array([2, 0, 1])
+    weight = np.array([10.0, 100.0, 1000.0])
+    out = Graph.from_csr(indptr, indices, edge_index=order).aggregate(fn.mul_edge(np.array([[1.0], [2.0]]), weight), "sum")
+    assert out.data.tolist() == [[1000 + 2 * 10], [2 * 100]]
+
+
+REFUSED = {
+    "source out of range": (lambda: Graph.from_edges(np.array([0, 9]), np.array([0, 1]), 9), "src: node id 9 at position 1"),
+    "negative destination": (lambda: Graph.from_edges(np.array([0, 1]), np.array([0, -1]), 9), "dst: node id -1 at position 1"),
+    "lengths": (lambda: Graph.from_edges(np.array([0, 1]), np.array([0]), 9), "2 and 1"),
+    "fractions": (lambda: Graph.from_edges(np.array([0.5]), np.array([0]), 9), "integer"),
+    "indices out of range": (lambda: Graph.from_csr(np.array([0, 1]), np.array([1])), "source 1"),
+    "indptr falls": (lambda: Graph.from_csr(np.array([0, 2, 1, 2]), np.array([0, 0])), "indptr"),
+    "indptr ends early": (lambda: Graph.from_csr(np.array([0, 1]), np.array([0, 0])), "indptr"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    make, word = REFUSED[name]
+    with pytest.raises(SarliteError, match=word) as found:
+        make()
+    assert isinstance(found.value, DataError)
+
+
+def test_a_part_cannot_be_sharded_again():
+    with pytest.raises(ConfigError, match="whole"):
+        threads.run(2, lambda comm: Graph.from_edges(*EDGES).shard(comm, "random").shard(comm, "random"))
+
+
+def test_the_parts_are_the_graph():
+    parts = threads.run(3, lambda comm: Graph.from_edges(*EDGES).shard(comm, "random"))
+    assert np.sort(np.concatenate([p.node_ids for p in parts])).tolist() == list(range(9))
+    assert np.sort(np.concatenate([p.edge_ids for p in parts])).tolist() == list(range(30))
+    for p in parts:
+        assert (np.diff(p.node_ids) > 0).all() and p.n_nodes == 9
+        np.testing.assert_allclose(p.in_degrees, dense().sum(1)[p.node_ids])
+        assert sum(b.n_edges for b in p.plan.blocks) == p.n_edges == p.in_degrees.sum()
+
+
+@SETTINGS
+@given(graph=edges())
+def test_the_transpose_of_a_block(graph):
+    indptr, indices, _ = Graph.from_edges(*graph)._csr
+    one = Block(indptr, indices, np.arange(graph.n_nodes))
+    t_indptr, t_indices = one.transpose
+    columns = np.repeat(np.arange(graph.n_nodes), np.diff(t_indptr))
+    assert (indices[one.transpose_position] == columns).all() and (one.rows[one.transpose_position] == t_indices).all()
+    assert np.sort(one.transpose_position).tolist() == list(range(graph.n_edges))
+
+
+@SETTINGS
+@given(graph=edges())
+def test_the_pieces_of_a_block_are_its_edges(graph):
+    indptr, indices, _ = Graph.from_edges(*graph)._csr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block, "PIECE_EDGES", 1)
+        one = Block(indptr, indices, np.arange(graph.n_nodes))
+        pieces = one.pieces
+    assert np.concatenate([p.labels for p in pieces]).tolist() == list(range(graph.n_edges))
+    assert np.concatenate([p.indices for p in pieces]).tolist() == indices.tolist()
+    rows = [np.arange(graph.n_nodes)[p.place][p.rows] for p in pieces]
+    assert np.concatenate(rows).tolist() == one.rows.tolist()
+    assert sum(p.n_dst for p in pieces) == graph.n_nodes

@@ -1,0 +1,141 @@
+"""The models against their papers' equations in dense NumPy, and their gradients."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import references
+from strategies import random_edges, values
+
+from sarlite import Graph, Tensor, gradcheck, nn
+from sarlite.errors import ConfigError
+from sarlite.models import GAT, GCN, MODELS, SAGE, GATConv, GCNConv, SAGEConv
+
+pytestmark = pytest.mark.timeout(60)
+
+EDGES = random_edges(12, 50, seed=1, n_dst=10)
+X = values(1, 12, 5)
+A = np.zeros((12, 12))
+np.add.at(A, (EDGES.dst, EDGES.src), 1)
+GRAPH = Graph.from_edges(*EDGES)
+F64 = dict(dtype=np.float64)
+
+
+def parameters(module):
+    """Parameters by name, made random: biases start at 0, which would hide them."""
+    for k, p in enumerate(module.parameters()):
+        p.data[...] = values(20 + k, *p.shape)
+    return {name: p.data for name, p in module.named_parameters()}
+
+
+def test_gcn_is_the_symmetric_normalisation():
+    conv = GCNConv(5, 3, rng=nn.Random(0), **F64)
+    p = parameters(conv)
+    d = np.maximum(A.sum(1), 1) ** -0.5
+    np.testing.assert_allclose(conv(GRAPH, Tensor(X)).data, d[:, None] * A @ (d[:, None] * X) @ p["linear.weight"] + p["bias"], rtol=1e-12)
+
+
+def test_gcn_with_self_loops_is_the_paper():
+    """D^-1/2 (A + I) D^-1/2 X W for a symmetric graph without self loops."""
+    graph = Graph.from_edges(*EDGES, undirected=True, self_loops=True)
+    dense = ((A + A.T) > 0).astype(float)
+    np.fill_diagonal(dense, 1)
+    conv = GCNConv(5, 3, bias=False, rng=nn.Random(0), **F64)
+    d = np.diag(dense.sum(1) ** -0.5)
+    np.testing.assert_allclose(conv(graph, Tensor(X)).data, d @ dense @ d @ X @ conv.linear.weight.data, rtol=1e-12)
+
+
+def test_sage_mean():
+    conv = SAGEConv(5, 3, rng=nn.Random(0), **F64)
+    p = parameters(conv)
+    mean = A @ X / np.maximum(A.sum(1), 1)[:, None]
+    expected = X @ p["root.weight"] + p["root.bias"] + mean @ p["neighbour.weight"]
+    np.testing.assert_allclose(conv(GRAPH, Tensor(X)).data, expected, rtol=1e-12)
+
+
+def test_sage_max_pool():
+    conv = SAGEConv(5, 3, aggregator="max-pool", rng=nn.Random(0), **F64)
+    p = parameters(conv)
+    pooled = np.maximum(X @ p["pool.weight"] + p["pool.bias"], 0)
+    top = np.array([pooled[A[i] > 0].max(0) if A[i].any() else np.zeros(5) for i in range(12)])
+    expected = X @ p["root.weight"] + p["root.bias"] + top @ p["neighbour.weight"]
+    np.testing.assert_allclose(conv(GRAPH, Tensor(X)).data, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("concat", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+def test_gat(residual, concat):
+    conv = GATConv(5, 3, 2, concat=concat, residual=residual, rng=nn.Random(0), **F64)
+    p = parameters(conv)
+    z = (X @ p["linear.weight"]).reshape(-1, 2, 3)
+    out = references.attend(EDGES, z, (z * p["attn_src"]).sum(2), (z * p["attn_dst"]).sum(2), 0.2)
+    out = out.reshape(-1, 6) if concat else out.mean(1)
+    expected = out + p["bias"] + (X @ p["root.weight"] if residual else 0)
+    np.testing.assert_allclose(conv(GRAPH, Tensor(X)).data, expected, rtol=1e-11)
+
+
+def test_a_residual_of_the_same_width_is_not_projected():
+    conv = GATConv(6, 3, 2, residual=True, rng=nn.Random(0), **F64)
+    assert conv.root is None
+    plain = GATConv(6, 3, 2, rng=nn.Random(0), **F64)
+    h = Tensor(values(3, 12, 6))
+    np.testing.assert_allclose(conv(GRAPH, h).data, plain(GRAPH, h).data + h.data, rtol=1e-12)
+
+
+MAKE = {
+    "gcn": lambda **o: GCN(5, 3, hidden=4, **o),
+    "gcn, batch norm": lambda **o: GCN(5, 3, hidden=4, layers=3, batch_norm=True, **o),
+    "sage": lambda **o: SAGE(5, 3, hidden=4, **o),
+    "sage, no batch norm": lambda **o: SAGE(5, 3, hidden=4, batch_norm=False, **o),
+    "sage, max-pool": lambda **o: SAGE(5, 3, hidden=4, layers=2, aggregator="max-pool", **o),
+    "gat": lambda **o: GAT(5, 3, hidden=2, heads=2, **o),
+    "gat, all": lambda **o: GAT(5, 3, hidden=2, heads=2, out_heads=2, layers=3, residual=True, batch_norm=True, **o),
+    "one layer": lambda **o: GCN(5, 3, layers=1, **o),
+}
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_gradcheck_of_models(name):
+    """In training, dropout on: the masks are the same in every call."""
+    model = MAKE[name](rng=nn.Random(0), **F64)
+    parameters(model)  # with biases of 0, isolated nodes would lie on the kink of the ReLU
+    for _, module in model.named_modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.2
+    x = Tensor(X, requires_grad=True)
+    gradcheck(lambda *_: model(GRAPH, x), [x, *model.parameters()], rtol=1e-5, atol=1e-6, entries=0)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_dropout_is_for_training_and_changes_with_the_epoch(name):
+    rng = nn.Random(0)
+    model = MAKE[name](rng=rng, **F64)
+    rng.epoch = 1
+    one, again = model(GRAPH, Tensor(X)).data, model(GRAPH, Tensor(X)).data
+    rng.epoch = 2
+    other = model(GRAPH, Tensor(X)).data
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
+    model.eval()
+    still = model(GRAPH, Tensor(X)).data
+    rng.epoch = 3
+    np.testing.assert_array_equal(model(GRAPH, Tensor(X)).data, still)
+
+
+def test_float32_is_near_float64():
+    for name, make in MAKE.items():
+        wide, narrow = make(rng=nn.Random(0), dtype=np.float64), make(rng=nn.Random(0), dtype=np.float32)
+        found = narrow(GRAPH, Tensor(X.astype(np.float32)))
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found.data, wide(GRAPH, Tensor(X)).data, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_the_table_of_models():
+    assert MODELS == {"gcn": GCN, "sage": SAGE, "gat": GAT}
+    assert [model.self_loops for model in MODELS.values()] == [True, False, True]
+    with pytest.raises(ConfigError, match="median"):
+        SAGE(5, 3, aggregator="median", rng=nn.Random(0))

@@ -1,0 +1,318 @@
+"""What the schedule holds, keeps and does when something fails: live remote buffers, residuals, errors (threads as ranks)."""
+
+import gc
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from strategies import random_edges, values
+
+from sarlite import Graph, Tensor, fn
+from sarlite.comm import threads
+from sarlite.sar import schedule as sched
+
+pytestmark = pytest.mark.timeout(60)
+
+EDGES = random_edges(50, 700, seed=7)  # dense: every part needs rows of every other
+X = values(1, 50, 4)
+MODES = ("sar", "sa", "oneshot")
+
+
+def shard(comm, **options):
+    return Graph.from_edges(*EDGES).shard(comm, "random", **options)
+
+
+def attend(graph, x):
+    z = x.reshape(-1, 2, 2)
+    return graph.aggregate(fn.attend(z, z.sum(-1), z[: graph.n_dst].sum(-1)), "sum")
+
+
+# ---- live remote buffers
+
+HOLDERS = {
+    "copy_src": lambda g, x, wait: g.aggregate(fn.copy_src(x), "sum"),
+    "max": lambda g, x, wait: g.aggregate(fn.copy_src(x), "max"),
+    "attend": lambda g, x, wait: attend(g, x),
+    "case 1": lambda g, x, wait: g.aggregate(lambda s, d, e: wait(g, s["x"] * 2.0), "sum", src={"x": x}),
+    "case 2": lambda g, x, wait: g.aggregate(lambda s, d, e: wait(g, s["x"].tanh()), "max", src={"x": x}),
+    "softmax": lambda g, x, wait: g.aggregate(lambda s, d, e: (wait(g, s["x"].tanh()), s["x"]), "softmax", src={"x": x}),
+}
+
+
+def slowly(bound):
+    """A message's brake: give the prefetch thread time to run as far ahead as it may, and then some."""
+
+    def wait(graph, message):
+        end = time.monotonic() + 0.02
+        while graph.profile.live_remote_buffers < bound and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(0.003)
+        return message
+
+    return wait
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+@pytest.mark.parametrize("n_ranks", [4, 5])
+@pytest.mark.parametrize("name", HOLDERS)
+def test_live_remote_buffers(name, n_ranks, prefetch):
+    """The promise of mode sar: 1 + prefetch, in forward and in backward (SAR 3.4)."""
+    bound = 1 + prefetch
+
+    def work(comm):
+        graph = shard(comm, prefetch=prefetch)
+        x = Tensor(X[graph.node_ids], requires_grad=True)
+        out = HOLDERS[name](graph, x, slowly(bound))
+        forward, live = graph.profile.peak_remote_buffers, graph.profile.live_remote_buffers
+        graph.profile.reset()
+        out.backward(np.ones_like(out.data))
+        return forward, live, graph.profile.peak_remote_buffers, graph.profile.live_remote_buffers
+
+    found = threads.run(n_ranks, work)
+    case2 = name in ("attend", "case 2", "softmax")
+    for forward, live_between, backward, live_after in found:
+        assert 1 <= forward <= bound
+        assert (1 if case2 else 0) <= backward <= (bound if case2 else 0)
+        assert live_between == live_after == 0
+    if name.startswith("case"):  # the slow messages: the bound is reached, so prefetching does happen
+        assert max(forward for forward, *_ in found) == bound
+
+
+@pytest.mark.parametrize("mode", ["sa", "oneshot"])
+@pytest.mark.parametrize("n_ranks", [2, 4])
+def test_other_modes_keep_what_backward_needs(n_ranks, mode):
+    def work(comm):
+        graph = shard(comm, mode=mode, prefetch=0)
+        x, profile, counts = Tensor(X[graph.node_ids], requires_grad=True), graph.profile, []
+        for name in ("attend", "copy_src"):
+            out = HOLDERS[name](graph, x, None)
+            counts += [profile.peak_remote_buffers, profile.live_remote_buffers]
+            out.backward(np.ones_like(out.data))
+            del out
+            gc.collect()
+            counts.append(profile.live_remote_buffers)
+            profile.reset()
+        return counts
+
+    first = n_ranks - 1 if mode == "oneshot" else 1
+    assert threads.run(n_ranks, work) == [[n_ranks - 1, n_ranks - 1, 0, first, 0, 0]] * n_ranks
+
+
+def test_the_first_rows_travel_while_the_local_block_is_computed():
+    """With a prefetch thread, DESIGN section 3: post the fetch for the first peer, then compute the local block."""
+    found = {}
+
+    def work(comm):
+        graph = shard(comm, prefetch=1)
+
+        def message(src, dst, edge):
+            if len(edge.ids) > 1 and comm.rank not in found:  # the first call but for the probe: the local block
+                end = time.monotonic() + 3
+                while not graph.profile.live_remote_buffers and time.monotonic() < end:
+                    time.sleep(0.001)
+                found[comm.rank] = graph.profile.live_remote_buffers
+            return src["x"] * 2.0
+
+        graph.aggregate(message, "sum", src={"x": X[graph.node_ids]})
+
+    threads.run(3, work)
+    assert all(live >= 1 for live in found.values()), found
+
+
+def test_no_thread_is_left():
+    def work(comm):
+        graph = shard(comm, prefetch=2)
+        out = attend(graph, Tensor(X[graph.node_ids], requires_grad=True))
+        out.backward(np.ones_like(out.data))
+
+    threads.run(4, work)
+    end = time.monotonic() + 5
+    while _own_threads() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not _own_threads()
+
+
+def _own_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("sarlite-")]
+
+
+def test_a_long_message_does_not_run_ahead_of_the_pushes():
+    """Gradients on their way are bounded too: those of the last step wait while the next is computed."""
+    pending = []
+
+    def work(comm):
+        graph = shard(comm, prefetch=1)
+        out = attend(graph, Tensor(X[graph.node_ids], requires_grad=True))
+        start = sched._Push.start
+
+        def counted(self, step, message):
+            start(self, step, message)
+            pending.append(len(self.pending))
+
+        with pytest.MonkeyPatch.context() as patch:
+            comm.barrier()
+            if comm.rank == 0:
+                patch.setattr(sched._Push, "start", counted)
+            comm.barrier()
+            out.backward(np.ones_like(out.data))
+            comm.barrier()
+
+    threads.run(4, work)
+    assert pending and max(pending) <= 1
+
+
+# ---- messages
+
+
+class Recorder:
+    """A communicator that notes the messages that leave, and may break."""
+
+    def __init__(self, comm, log, fail_at=None):
+        self._comm, self._log, self._fail_at = comm, log, fail_at
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def start_send(self, array, peer, tag=0):
+        self._log.append((peer, array.nbytes))
+        if len(self._log) == self._fail_at:
+            raise KeyError("the network is gone")
+        return self._comm.start_send(array, peer, tag)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_message_a_peer_and_direction(mode):
+    def work(comm):
+        graph, fetches, pushes = shard(comm, mode=mode), [], []
+        s = graph.schedule
+        graph.schedule = s._replace(fetch_comm=Recorder(s.fetch_comm, fetches), push_comm=Recorder(s.push_comm, pushes))
+        out = attend(graph, Tensor(X[graph.node_ids], requires_grad=True))
+        assert sorted(peer for peer, _ in fetches) == [rank for rank in range(4) if rank != comm.rank] and not pushes
+        out.backward(np.ones_like(out.data))
+        assert len(fetches) == (6 if mode == "sar" else 3) and len(pushes) == 3
+        assert sum(n for _, n in fetches) == graph.profile.sent_bytes["forward_fetch"] + graph.profile.sent_bytes["backward_fetch"]
+
+    threads.run(4, work)
+
+
+# ---- memory kept for backward
+
+
+def arrays_behind(value, found, seen):
+    """Collect every array reachable from residuals, but not through the graph's own plan."""
+    if id(value) in seen or isinstance(value, (sched.Schedule, str, int, float)):
+        return
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        found.append(value)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            arrays_behind(item, found, seen)
+    elif isinstance(value, dict):
+        arrays_behind(list(value.values()), found, seen)
+    elif hasattr(value, "__dict__"):
+        arrays_behind(list(vars(value).values()), found, seen)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_attend_keeps_nothing_per_edge(n_ranks):
+    edges = random_edges(40, 4000, seed=9)
+
+    def work(comm):
+        graph = Graph.from_edges(*edges)
+        graph = graph.shard(comm, "contiguous") if comm.size > 1 else graph
+        z, src, dst = (Tensor(values(k, graph.n_src, *shape), True) for k, shape in enumerate([(2, 8), (2,), (2,)]))
+        out = graph.aggregate(fn.attend(z, src, dst, 0.2, 0.5, 3), "sum")
+        found = []
+        arrays_behind((out.node.residuals, out.node.params), found, set())
+        assert any(a is z.data for a in found)
+        assert all(len(a) <= graph.n_src for a in found)
+        assert sum(a.nbytes for a in found) <= (2 * z.data.nbytes + 5 * src.data.nbytes) + 8 * graph.n_src
+
+    threads.run(n_ranks, work)
+
+
+@pytest.mark.parametrize("name, keeps", [("copy_src", 0), ("case 1", 0), ("case 2", 1), ("max", 1)])
+def test_nothing_remote_is_kept(name, keeps):
+    """In mode sar the residuals are local rows at most: x itself in case 2, the arguments of max."""
+
+    def work(comm):
+        graph = shard(comm)
+        x = Tensor(X[graph.node_ids], requires_grad=True)
+        out = HOLDERS[name](graph, x, lambda graph, message: message)
+        found = []
+        arrays_behind((out.node.residuals, {k: v for k, v in out.node.params.items() if k != "operator"}), found, set())
+        rows = [a for a in found if a.ndim == 2 and a.shape[1] == 4]
+        assert all(len(a) <= graph.n_src for a in rows), [a.shape for a in found]
+        assert any(a is x.data for a in rows) == (name == "case 2")
+        assert len(rows) >= keeps
+
+    threads.run(3, work)
+
+
+# ---- failures: every rank raises, nobody hangs
+
+
+def _all_fail(work, n_ranks=4):
+    """Run; return the cause, and what each rank saw."""
+    seen = {}
+
+    def watched(comm):
+        try:
+            work(comm)
+        except BaseException as error:
+            seen[comm.rank] = error
+            raise
+
+    with pytest.raises(KeyError) as found:
+        threads.run(n_ranks, watched)
+    assert len(seen) == n_ranks
+    return found.value
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("when", ["forward", "backward"])
+def test_an_exception_in_a_message(when, mode, prefetch):
+    def work(comm):
+        graph, calls = shard(comm, mode=mode, prefetch=prefetch), []
+        x = Tensor(X[graph.node_ids], requires_grad=True)
+
+        def message(src, dst, edge):
+            calls.append(len(edge.ids))
+            if comm.rank == 1 and len(calls) == (2 if when == "forward" else 4) + (mode == "sar"):
+                raise KeyError("the cause")
+            return src["x"].tanh()
+
+        for _ in range(3):  # the calls add up differently in each mode, but the one that fails is among them
+            out = graph.aggregate(message, "sum", src={"x": x})
+            out.backward(np.ones_like(out.data))
+
+    assert "the cause" in str(_all_fail(work))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("fail_at", [1, 2, 4])
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+@pytest.mark.parametrize("which", ["fetch_comm", "push_comm"])
+def test_an_exception_in_a_transfer(which, prefetch, fail_at):
+    """With prefetch, a fetch fails in the prefetch thread, whose exception must come out of the computing one."""
+
+    def work(comm):
+        graph = shard(comm, prefetch=prefetch)
+        if comm.rank == 2:
+            broken = Recorder(getattr(graph.schedule, which), [], fail_at)
+            graph.schedule = graph.schedule._replace(**{which: broken})
+        x = Tensor(X[graph.node_ids], requires_grad=True)
+        for _ in range(2):
+            out = attend(graph, x)
+            out.backward(np.ones_like(out.data))
+
+    assert "the network is gone" in str(_all_fail(work))

@@ -1,0 +1,417 @@
+"""The training command, as real processes on small data: what it writes, refuses and resumes."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from sarlite.comm import Solo, threads
+from sarlite.errors import CheckpointError, ConfigError, SarliteError
+from sarlite.train import checkpoint, config, run
+
+ROOT = Path(__file__).parents[2]
+DATA = "sbm:nodes=300,classes=4,features=16,degree=8"
+SMALL = ["--data", DATA, "--hidden", "8", "--layers", "2", "--threads", "1", "--lr", "0.02", "--seed", "5", "--json", "--progress", "none"]
+KEYS = {"ranks": int, "mode": str, "seed": int, "test_accuracy": float, "best_val_accuracy": float, "epoch_seconds": float,
+        "peak_bytes": list, "live_remote_buffers": int, "sent_bytes": dict}  # fmt: skip
+METRICS = {"epoch": int, "loss": float, "train": float, "val": float, "test": float, "val_loss": float, "seconds": float}
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def command(*flags, environ=None, **options):
+    """Run the command to its end."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environ or {})}
+    words = [sys.executable, "-m", "sarlite.train", *map(str, flags)]
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, **options)
+
+
+def train(run_dir, *flags, **options):
+    """Train, and return what --json says and the metrics of every epoch."""
+    done = command(*SMALL, "--run-dir", run_dir, *flags, **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Train in this process, without the command's guard; `ranks` are threads."""
+    monkeypatch.setattr(run, "set_threads", lambda n: None)
+
+    def start(run_dir, *flags):
+        options = config.parse([*SMALL, "--run-dir", str(run_dir), *map(str, flags)])
+        if options.ranks > 1:
+            threads.run(options.ranks, run.train, options)
+        else:
+            run.train(Solo(), options)
+        return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+    return start
+
+
+def assert_same_curve(found, expected, rtol=1e-6):
+    assert [m["epoch"] for m in found] == [m["epoch"] for m in expected]
+    for name in ("loss", "train", "val", "test"):
+        np.testing.assert_allclose([m[name] for m in found], [m[name] for m in expected], rtol=rtol, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory):
+    """Six epochs on one rank: (run directory, JSON, metrics)."""
+    run_dir = tmp_path_factory.mktemp("six") / "run"
+    return run_dir, *train(run_dir, "--epochs", 6)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """The same, stopped after three epochs."""
+    run_dir = tmp_path_factory.mktemp("three") / "run"
+    train(run_dir, "--epochs", 3)
+    return run_dir
+
+
+# ---- what a run leaves
+
+
+def test_the_line_of_json(six):
+    found = six[1]
+    assert list(found) == list(KEYS)
+    assert {name: type(value) for name, value in found.items()} == KEYS
+    assert (found["ranks"], found["mode"], found["seed"]) == (1, "sar", 5)
+    assert 0 < found["test_accuracy"] <= 1 and 0 < found["best_val_accuracy"] <= 1 and found["epoch_seconds"] > 0
+    assert [type(n) for n in found["peak_bytes"]] == [int] and found["live_remote_buffers"] == 0 and found["sent_bytes"] == {}
+
+
+def test_the_metrics(six):
+    _, found, metrics = six
+    assert [m["epoch"] for m in metrics] == [1, 2, 3, 4, 5, 6]
+    for m in metrics:
+        assert {name: type(value) for name, value in m.items()} == METRICS
+    best = max(metrics, key=lambda m: m["val"])
+    assert found["best_val_accuracy"] == best["val"]
+    assert found["test_accuracy"] in [m["test"] for m in metrics if m["val"] == best["val"]]
+    assert metrics[-1]["loss"] < metrics[0]["loss"]
+
+
+def test_epochs_without_evaluation(tmp_path):
+    _, metrics = train(tmp_path / "run", "--epochs", 5, "--eval-every", 3)
+    assert [m["val"] is not None for m in metrics] == [False, False, True, False, True]
+
+
+def test_the_table(tmp_path):
+    done = command(*SMALL, "--run-dir", tmp_path / "run", "--epochs", 1, "--ranks", 2, "--mode", "sar")
+    rows = {line[:14].strip(): line for line in done.stdout.splitlines()[:-1]}
+    assert list(rows) == ["data", "ranks", "balance", "accuracy", "epoch", "peak memory", "remote buffers", "sent", "files"]
+    assert "300 nodes" in rows["data"] and str(tmp_path / "run") in rows["files"] and "at most 1 promised" in rows["remote buffers"]
+
+
+def test_the_written_configuration_gives_the_same_run(six, tmp_path):
+    again = command("--config", six[0] / "config.toml", "--run-dir", tmp_path / "again")
+    assert again.returncode == 0, again.stderr
+    metrics = [json.loads(line) for line in (tmp_path / "again" / "metrics.jsonl").read_text().splitlines()]
+    assert_same_curve(metrics, six[2], rtol=0)
+    one, other = ((folder / "config.toml").read_text().splitlines() for folder in (six[0], tmp_path / "again"))
+    assert [line for line in one if "run_dir" not in line] == [line for line in other if "run_dir" not in line]
+
+
+def test_ranks_as_threads_give_the_same_run(six, tmp_path):
+    for mode in ("sar", "oneshot"):
+        found, metrics = train(tmp_path / mode, "--epochs", 6, "--ranks", 3, "--mode", mode)
+        assert_same_curve(metrics, six[2], rtol=1e-4)
+        assert found["test_accuracy"] == six[1]["test_accuracy"] and found["ranks"] == 3
+        assert len(found["peak_bytes"]) == 3
+        assert found["live_remote_buffers"] == 2 if mode == "oneshot" else 1 <= found["live_remote_buffers"] <= 2
+        assert {"allreduce", "backward_push", "evaluation", "forward_fetch"} <= found["sent_bytes"].keys()
+        assert all(type(n) is int and n > 0 for n in found["sent_bytes"].values())
+
+
+@pytest.mark.parametrize("model, flags", [
+    ("gcn", ["--dropout", "0.4"]),
+    ("gat", ["--heads", "2", "--out-heads", "2", "--attention-dropout", "0.3", "--residual", "--batch-norm"]),
+    ("sage", ["--aggregator", "max-pool", "--no-batch-norm", "--optimizer", "sgd", "--lr-schedule", "cosine"]),
+])  # fmt: skip
+def test_models_on_three_ranks(here, model, flags, tmp_path):
+    flags = ["--model", model, *flags, "--dtype", "float64", "--epochs", 3, "--weight-decay", "1e-3"]
+    one = here(tmp_path / "one", *flags)
+    three = here(tmp_path / "three", *flags, "--ranks", 3, "--prefetch", 2, "--partition", "random")
+    assert_same_curve(three, one, rtol=1e-9)
+
+
+# ---- resuming
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_resuming_gives_the_run_that_never_stopped(six, three, ranks, tmp_path):
+    flags = ["--epochs", 6, "--resume", three / "checkpoint.safetensors", *(["--ranks", ranks] if ranks > 1 else [])]
+    found, metrics = train(tmp_path / "run", *flags)
+    assert_same_curve(metrics, six[2][3:], rtol=1e-6 if ranks == 1 else 1e-4)
+    assert found["best_val_accuracy"] == six[1]["best_val_accuracy"]
+    one, other = (load_file(folder / "checkpoint.safetensors") for folder in (six[0], tmp_path / "run"))
+    assert one.keys() == other.keys()
+    rtol, atol = (1e-6, 1e-7) if ranks == 1 else (2e-3, 1e-4)
+    for name in one:
+        np.testing.assert_allclose(other[name], one[name], rtol=rtol, atol=atol, err_msg=name)
+
+
+def test_resuming_in_place_keeps_the_metrics(here, six, tmp_path):
+    here(tmp_path / "run", "--epochs", 4, "--checkpoint-every", 2)
+    metrics = here(tmp_path / "run", "--epochs", 6, "--resume", tmp_path / "run" / "checkpoint.safetensors")
+    assert_same_curve(metrics, six[2])
+
+
+def test_a_checkpoint_on_the_way_is_enough(six, tmp_path):
+    """A run killed after its checkpoint of epoch 2 goes on from there, and writes each epoch's line once."""
+    model = tmp_path / "dies.py"
+    model.write_text(
+        "import os, signal\nfrom sarlite.models import SAGE\nclass Dies(SAGE):\n"
+        "    def __call__(self, graph, h):\n        out = super().__call__(graph, h)\n"
+        "        if self.dropouts[0].rng.epoch == 3 and os.environ.get('DIE'):\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n        return out\n")
+    flags = [*SMALL, "--run-dir", tmp_path / "run", "--epochs", 6, "--model", f"{model}:Dies"]
+    assert command(*flags, "--checkpoint-every", 2, environ={"DIE": "1"}).returncode == -9
+    _, metrics = train(tmp_path / "run", *flags[len(SMALL):], "--resume", tmp_path / "run" / "checkpoint.safetensors")
+    assert_same_curve(metrics, six[2])
+
+
+@pytest.mark.parametrize("flags, words", [
+    (["--hidden", "9"], ["'convs.0.", "(16, 8)", "(16, 9)"]),
+    (["--layers", "3"], ["is missing from the "]),
+    (["--layers", "1"], ["is missing from the "]),
+    (["--dtype", "float64"], ["float32", "float64"]),
+    (["--optimizer", "sgd"], ["is missing from the "]),
+    (["--seed", "6"], ["seed is 5", "--seed is 6"]),
+    (["--epochs", "2"], ["epoch 3", "--epochs 2"]),
+])  # fmt: skip
+def test_a_checkpoint_of_another_run_is_refused(here, three, flags, words, tmp_path):
+    path = three / "checkpoint.safetensors"
+    with pytest.raises(CheckpointError) as found:
+        here(tmp_path / "run", "--epochs", 6, "--resume", path, *flags)
+    assert str(found.value).startswith(f"checkpoint {path}: ")
+    assert all(word in str(found.value) for word in words), found.value
+
+
+def test_a_checkpoint_of_another_model_through_the_command(three, tmp_path):
+    path = three / "checkpoint.safetensors"
+    done = command(*SMALL, "--run-dir", tmp_path / "run", "--epochs", 6, "--resume", path, "--hidden", 9)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: checkpoint {path}: 'convs.0.") and done.stderr.count("\n") == 1
+
+
+def _cut(data):
+    return data[: len(data) // 2]
+
+
+def _another_format(data):
+    return b"not a checkpoint"
+
+
+def _huge_header(data):
+    return b"\xff" * 8 + data[8:]
+
+
+@pytest.mark.parametrize("damage", [_cut, _another_format, _huge_header, lambda data: b"", None])
+def test_a_damaged_checkpoint_is_refused(here, three, damage, tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    if damage:
+        path.write_bytes(damage((three / "checkpoint.safetensors").read_bytes()))
+    with pytest.raises(CheckpointError) as found:
+        here(tmp_path / "run", "--epochs", 6, "--resume", path)
+    assert str(found.value).startswith(f"checkpoint {path} cannot be read")
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensors_of_something_else_are_refused(tmp_path):
+    save_file({"a": np.zeros(3)}, tmp_path / "other.safetensors")
+    with pytest.raises(CheckpointError, match="format is None"):
+        checkpoint.load(tmp_path / "other.safetensors")
+    save_file({"a": np.zeros(3)}, tmp_path / "half.safetensors", {"format": checkpoint.FORMAT})
+    with pytest.raises(CheckpointError, match="half.safetensors"):
+        checkpoint.load(tmp_path / "half.safetensors")
+    checkpoint.save(tmp_path / "whole.safetensors", {"a": np.arange(3.0), "s": np.float64(7)}, {"epoch": 1, "best": {"val": None}})
+    tensors, meta = checkpoint.load(tmp_path / "whole.safetensors")
+    assert tensors["a"].tolist() == [0, 1, 2] and tensors["s"].shape in ((), (1,)) and meta == {"epoch": 1, "best": {"val": None}}
+    assert sorted(os.listdir(tmp_path)) == ["half.safetensors", "other.safetensors", "whole.safetensors"]
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(three, tmp_path):
+    """No file may grow past 4 KiB: the configuration and the metrics fit, the next checkpoint does not."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    old = run_dir / "checkpoint.safetensors"
+    old.write_bytes((three / "checkpoint.safetensors").read_bytes())
+    before = old.read_bytes()
+    assert len(before) > 4096
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # noqa: E731
+    done = command(*SMALL, "--run-dir", run_dir, "--epochs", 6, "--resume", old, preexec_fn=limit)
+    assert done.returncode not in (0, None)
+    assert f"checkpoint {old} could not be written: File too large" in done.stderr
+    assert old.read_bytes() == before
+    assert sorted(os.listdir(run_dir)) == ["checkpoint.safetensors", "config.toml", "metrics.jsonl"]
+    assert checkpoint.load(old)[1]["epoch"] == 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_really_full_disk(three, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a disk")
+    try:
+        old = disk / "checkpoint.safetensors"
+        old.write_bytes((three / "checkpoint.safetensors").read_bytes())
+        (disk / "filler").write_bytes(b"\0" * (112 * 1024 - old.stat().st_size))
+        done = command(*SMALL, "--run-dir", disk, "--epochs", 6, "--resume", old)
+        assert done.returncode not in (0, None)
+        assert f"checkpoint {old} could not be written: No space left on device" in done.stderr
+        assert old.read_bytes() == (three / "checkpoint.safetensors").read_bytes()
+        assert not list(disk.glob("*.tmp"))
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+# ---- options
+
+
+def test_flag_over_file_over_default(tmp_path):
+    path = tmp_path / "options.toml"
+    path.write_text('epochs = 7\nlr = 1\nlr-schedule = "cosine"\nbatch_norm = false\n')
+    resolved = config.parse(["--config", str(path), "--epochs", "3"])
+    assert (resolved.epochs, resolved.lr, resolved.lr_schedule, resolved.batch_norm) == (3, 1.0, "cosine", False)
+    assert type(resolved.lr) is float and resolved.optimizer == "adam" and resolved.dropout is None
+
+
+def test_the_written_configuration_is_read_back():
+    one = config.parse(["--epochs", "3", "--dropout", "0.25", "--no-verify", "--model", 'a "b".py:C', "--run-dir", "r\\s"])
+    path = Path(os.devnull)
+    assert config.read_toml(path) == {}
+    import tomllib
+
+    assert vars(config.resolve({}, tomllib.loads(config.to_toml(one)))) == vars(one)
+
+
+FILES = {
+    "unknown key": ("epoch = 3", "unknown option 'epoch'"),
+    "config in a config": ('config = "a.toml"', "unknown option 'config'"),
+    "text for a number": ('epochs = "3"', "epochs = '3' is not int"),
+    "truth for a number": ("epochs = true", "epochs = True is not int"),
+    "fraction for a count": ("hidden = 2.5", "hidden = 2.5 is not int"),
+    "number for truth": ("json = 1", "json = 1 is not bool"),
+    "unknown choice": ('mode = "all"', "mode = 'all' is not sar, sa, oneshot"),
+    "list": ("lr = [1.0]", "lr = [1.0] is not float"),
+    "not TOML": ("epochs 3", "options.toml"),
+    "too small": ("epochs = 0", "--epochs 0 is less than 1"),
+    "no share": ("dropout = 1.0", "--dropout 1.0 is not in [0, 1)"),
+    "not a number": ("lr = nan", "--lr nan is not above 0"),
+    "negative": ("weight_decay = -0.1", "--weight-decay -0.1 is less than 0"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_bad_configuration_file_is_refused(name, tmp_path):
+    text, word = FILES[name]
+    path = tmp_path / "options.toml"
+    path.write_text(text + "\n")
+    with pytest.raises(ConfigError) as found:
+        config.parse(["--config", str(path)])
+    assert word in str(found.value)
+
+
+@pytest.mark.parametrize("flags, word", [
+    (["--config", "FILE"], "unknown option 'epoch'"), (["--mode", "all"], "--mode: invalid choice: 'all'"),
+    (["--lr-schedule", "sometimes"], "sometimes"),
+])  # fmt: skip
+def test_the_command_refuses_with_status_2(flags, word, tmp_path):
+    (tmp_path / "options.toml").write_text("epoch = 3\n")
+    flags = [flag.replace("FILE", str(tmp_path / "options.toml")) for flag in flags]
+    done = command(*SMALL, "--run-dir", tmp_path / "run", "--epochs", 1, *flags)
+    assert done.returncode == 2 and word in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("flags, word", [
+    (["--epochs", "many"], "--epochs: invalid int value: 'many'"),
+    (["--nonsense", "1"], "--nonsense"), (["--mode", "all"], "invalid choice"),
+])  # fmt: skip
+def test_unreadable_flags_are_refused(flags, word, capsys):
+    with pytest.raises(SystemExit) as found:
+        config.parse(flags)
+    assert found.value.code == 2 and word in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags, word", [
+    (["--config", "/no/such/file"], "/no/such/file"), (["--dropout", "1.5"], "--dropout 1.5"),
+    (["--model", "gnn"], "--model 'gnn' is not one of gcn, sage, gat"),
+    (["--model", "/no/file.py:Model"], "/no/file.py"), (["--model", "FILE:Model"], "--model"), (["--heads", "2"], "sage takes no heads"),
+    (["--partition", "halves"], "halves"), (["--data", "sbm:nodes=many"], "nodes"),
+    (["--data", "/no/such/data"], "/no/such/data"), (["--data", "sbm:knots=3"], "knots"),
+])  # fmt: skip
+def test_what_cannot_work_is_refused(here, flags, word, tmp_path):
+    (tmp_path / "model.txt").write_text("")
+    for ranks in (1, 2):
+        with pytest.raises(SarliteError) as found:
+            here(tmp_path / "run", "--epochs", 1, "--ranks", ranks, *[flag.replace("FILE", str(tmp_path / "model.txt")) for flag in flags])
+        assert word in str(found.value)
+        assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_folder_that_holds_a_run_is_refused(here, three):
+    before = {file.name: file.read_bytes() for file in three.iterdir()}
+    with pytest.raises(ConfigError, match=f"--run-dir {three} already holds a run"):
+        here(three, "--epochs", 1)
+    assert {file.name: file.read_bytes() for file in three.iterdir()} == before
+
+
+def test_a_run_directory_that_cannot_be_made(here, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'file' / 'run'}"):
+        here(tmp_path / "file" / "run", "--epochs", 1)
+
+
+MODEL = """
+from dataclasses import dataclass
+from sarlite import fn, nn
+
+class Mine(nn.Module):
+    def __init__(self, n_in, n_out, *, hidden=4, rng, dtype):
+        assert hidden == 8
+        self.one, self.two = nn.Linear(n_in, hidden, rng=rng, dtype=dtype), nn.Linear(hidden, n_out, rng=rng, dtype=dtype)
+
+    def __call__(self, graph, h):
+        return self.two(graph.aggregate(fn.copy_src(self.one(h)), "mean").relu())
+"""
+
+
+def test_a_model_of_ones_own(here, tmp_path):
+    path = tmp_path / "my model.py"
+    path.write_text(MODEL)
+    flags = [flag for flag in SMALL if flag not in ("--layers", "2")]
+    done = command(*flags, "--model", f"{path}:Mine", "--run-dir", tmp_path / "one", "--epochs", 2)
+    assert done.returncode == 0, done.stderr
+    options = config.parse([*flags, "--model", f"{path}:Mine", "--run-dir", str(tmp_path / "two"), "--epochs", "2"])
+    threads.run(2, run.train, options)
+    one, two = ([json.loads(line) for line in (tmp_path / name / "metrics.jsonl").open()] for name in ("one", "two"))
+    assert_same_curve(two, one, rtol=1e-4)
+    with pytest.raises(ConfigError, match=f"{path} has no class Yours"):
+        here(tmp_path / "no", "--model", f"{path}:Yours")
+    with pytest.raises(ConfigError, match="--layers"):
+        here(tmp_path / "no", "--model", f"{path}:Mine")
+
+
+def test_help_and_training_without_mpi(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['mpi4py'] = None")
+    environ = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = command("--help", environ=environ)
+    assert done.returncode == 0 and done.stderr == ""
+    for name in config.OPTIONS:
+        assert f"--{name.replace('_', '-')}" in done.stdout
+    train(tmp_path / "run", "--epochs", 1, "--ranks", 2, environ=environ)
+
+
+def test_two_runs_of_one_seed_are_the_same(six, tmp_path):
+    assert_same_curve(train(tmp_path / "run", "--epochs", 6)[1], six[2], rtol=0)
