@@ -12,7 +12,7 @@ AUTO = "the model's own"
 def parser():
     """Return the argument parser. Defaults are filled in by `resolve`, so that a file can come between."""
     p = argparse.ArgumentParser(
-        prog="python -m sarlite.train", argument_default=argparse.SUPPRESS,
+        prog="python -m sarlite.train", allow_abbrev=False, argument_default=argparse.SUPPRESS,
         description="Train a graph neural network, full-batch and exactly, on the ranks of mpiexec or on --ranks threads.",
         formatter_class=argparse.RawDescriptionHelpFormatter)
     for title, options in GROUPS.items():

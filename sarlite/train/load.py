@@ -65,14 +65,14 @@ def _open(config, comm, run_dir):
     """Map the data on every rank; return them and the folder to remove, where rank 0 had to convert them first."""
     options = {"normalize": True} if config.normalize_features else {}
     if comm.size == 1 or (Path(config.data).is_dir() and not options):
-        dataset = _together(comm, lambda: load(config.data, verify=config.verify and comm.rank == 0, check=comm.rank == 0,
-                                               allow_empty=("val", "test"), **options))
+        first = comm.rank == 0  # which verifies for all
+        dataset = _together(comm, lambda: load(config.data, verify=config.verify and first, check=first, **options))
         return dataset, None
     folder = run_dir / "data"
 
     def convert():
         if comm.rank == 0:
-            native.write(folder, load(config.data, verify=config.verify, allow_empty=("val", "test"), **options), overwrite=True)
+            native.write(folder, load(config.data, verify=config.verify, **options), overwrite=True)
 
     _together(comm, convert)
     return _together(comm, lambda: native.open(folder)), folder

@@ -202,6 +202,11 @@ def _empty(d):
     return "train.npy: train: the train split is empty"
 
 
+def _empty_val(d):
+    d.val[:] = False
+    return "val.npy: val: the val split is empty"
+
+
 @pytest.fixture
 def refuse(tmp_path):
     """Train on two ranks and check that the command refuses: status 2, the message once, no training."""
@@ -217,7 +222,7 @@ def refuse(tmp_path):
     return start
 
 
-@pytest.mark.parametrize("damage", [_nan, _label, _index, _indptr, _overlap, _empty])
+@pytest.mark.parametrize("damage", [_nan, _label, _index, _indptr, _overlap, _empty, _empty_val])
 def test_bad_data(refuse, damage, tmp_path):
     dataset = load(DATA)
     word = damage(dataset)
