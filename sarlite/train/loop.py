@@ -18,13 +18,18 @@ class Trainer:
     graph : Graph
     model : callable Module, model(graph, x) -> logits (n_local, n_classes)
         The same parameters on every rank: make it from the same `nn.Random` seed.
-    optimizer : callable, optional
-        Called with the model's `nn.flatten` result; `optim.Adam` by default.
     x : (n_local, n_features) array
+        This rank's rows, in the order of `graph.node_ids`. Borrowed.
     labels : (n_local,) int array
         Values outside the splits are not looked at.
     train, val, test : (k,) int array
         Local rows of each split; a rank may have none.
+    optimizer : callable
+        Makes an optimizer from the model's `nn.flatten` result, such as `lambda flat: optim.Adam(flat, 0.01)`.
+    rng : nn.Random
+        The one that the model was made with; its `epoch` follows the steps.
+    schedule : callable
+        Factor of the learning rate by epoch.
 
     Raises
     ------

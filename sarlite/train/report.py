@@ -81,7 +81,7 @@ def table(config, size, summary, counted, best, n_epochs, run_dir):
     score = lambda value: "-" if value is None else f"{100 * value:.2f} %"  # noqa: E731
     mib = lambda n: f"{n / 2**20:,.1f} MiB"  # noqa: E731
     bound = promise(config.mode, config.prefetch, size)
-    note = f"at most {bound} promised by sar" if bound is not None else f"{config.mode} promises no bound"
+    note = f"sar promises at most {bound}" if bound is not None else f"{config.mode} promises no bound"
     balance = summary["partition"]["imbalance"]
     rows = [
         ("data", f"{summary['data']}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
@@ -94,7 +94,7 @@ def table(config, size, summary, counted, best, n_epochs, run_dir):
                      f"test {score(best.scores['test'])} (epoch {best.epoch}, best validation)"),
         ("epoch", "-" if counted["epoch_seconds"] is None else f"{1e3 * counted['epoch_seconds']:.1f} ms (median of {n_epochs})"),
         ("peak memory", " ".join(mib(n) for n in counted["peak_bytes"]) + (" (all in one process)" if config.ranks > 1 else " (by rank)")),
-        ("remote buffers", f"{counted['live_remote_buffers']} held at most, {note}"),
+        ("remote rows", f"those of {counted['live_remote_buffers']} other parts held at most at once, {note}"),
         ("sent", ", ".join(f"{phase} {mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
         ("files", str(run_dir)),
     ]
