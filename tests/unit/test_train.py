@@ -106,7 +106,7 @@ def test_epochs_without_evaluation(tmp_path):
 
 def test_the_table(tmp_path):
     done = command(*SMALL, "--run-dir", tmp_path / "run", "--epochs", 1, "--ranks", 2, "--mode", "sar")
-    rows = {line[:14].strip(): line for line in done.stdout.splitlines()[:-1]}
+    rows = {line.split("  ")[0]: line for line in done.stdout.splitlines()[:-1]}
     assert list(rows) == ["data", "ranks", "balance", "accuracy", "epoch", "peak memory", "remote rows", "sent", "files"]
     assert "300 nodes" in rows["data"] and str(tmp_path / "run") in rows["files"] and "promises at most 1" in rows["remote rows"]
 
