@@ -61,7 +61,7 @@ def build(comm, node_ids, indptr, indices, parts, merge=False):
     Raises
     ------
     DataError
-        On every rank together, when an index or a part is out of range.
+        On every rank together: an index or a part out of range, indptr not ascending, or node_ids that are not the part's.
 
     Notes
     -----
@@ -87,14 +87,16 @@ def build(comm, node_ids, indptr, indices, parts, merge=False):
 
 def _find_error(comm, node_ids, indptr, indices, parts):
     n = len(parts)
-    if len(indices) and not (0 <= indices.min() and indices.max() < n):
-        where = int(np.flatnonzero((indices < 0) | (indices >= n))[0])
-        return DataError(f"edge {where}: source {indices[where]} is not in 0..{n - 1}")
     if n and not (0 <= parts.min() and parts.max() < comm.size):
         where = int(np.flatnonzero((parts < 0) | (parts >= comm.size))[0])
         return DataError(f"parts[{where}] = {parts[where]} is not a rank in 0..{comm.size - 1}")
+    if not np.array_equal(node_ids, np.flatnonzero(parts == comm.rank)):
+        return DataError(f"node_ids are not, ascending, the nodes that parts gives to rank {comm.rank}")
     if len(indptr) != len(node_ids) + 1 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         return DataError(f"indptr does not ascend from 0 to {len(indices)} in {len(node_ids) + 1} entries")
+    if len(indices) and not (0 <= indices.min() and indices.max() < n):
+        where = int(np.flatnonzero((indices < 0) | (indices >= n))[0])
+        return DataError(f"edge {where}: source {indices[where]} is not in 0..{n - 1}")
     return None
 
 

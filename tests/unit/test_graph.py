@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from strategies import SETTINGS, edges, random_edges, values
 
 from sarlite import Graph, Tensor, fn
-from sarlite.comm import threads
+from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.graph import block
 from sarlite.graph.block import Block
@@ -153,3 +153,18 @@ def test_the_pieces_of_a_block_are_its_edges(graph):
     rows = [np.arange(graph.n_nodes)[p.place][p.rows] for p in pieces]
     assert np.concatenate(rows).tolist() == one.rows.tolist()
     assert sum(p.n_dst for p in pieces) == graph.n_nodes
+
+
+@pytest.mark.parametrize("node_ids, indptr, indices, parts, word", [
+    ([1, 0], [0, 1, 2], [0, 1], [0, 0], "node_ids are not, ascending"),
+    ([0], [0, 2], [0, 1], [0, 0], "node_ids are not, ascending"),
+    ([0, 1], [0, 2], [0, 1], [0, 0], "indptr does not ascend from 0 to 2 in 3 entries"),
+    ([0, 1], [0, 2, 1], [0], [0, 0], "indptr does not ascend"),
+    ([0, 1], [0, 1, 2], [0, 2], [0, 0], "edge 1: source 2 is not in 0..1"),
+    ([0, 1], [0, 1, 2], [-1, 0], [0, 0], "edge 0: source -1 is not in 0..1"),
+    ([0, 1], [0, 1, 2], [0, 1], [0, 1], r"parts\[1\] = 1 is not a rank in 0..0"),
+])  # fmt: skip
+def test_a_wrong_part_is_refused(node_ids, indptr, indices, parts, word):
+    arrays = [np.array(a, np.int64) for a in (node_ids, indptr, indices, parts)]
+    with pytest.raises(DataError, match=word):
+        Graph.from_part(Solo(), *arrays)
