@@ -1,5 +1,6 @@
 """A plain edge list with optional features, labels and split in files of their own."""
 
+import warnings
 from itertools import islice
 from pathlib import Path
 
@@ -93,7 +94,8 @@ def _table(path, field, dtype):
 
 
 def _text(path, field, dtype):
-    with reading(path, field):
+    with reading(path, field, DeprecationWarning), warnings.catch_warnings():
+        warnings.filterwarnings("error", "loadtxt", DeprecationWarning)  # NumPy before 2.3 reads 1.5 as the integer 1
         with Path(path).open(encoding="utf-8") as file:
             first = next((line for line in islice(file, 1000) if line.strip() and not line.lstrip().startswith("#")), "")
         if not first:
