@@ -8,7 +8,7 @@ ARGS ?=
 SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)
 export OMP_WAIT_POLICY := passive
 
-.PHONY: train test lint bench clean
+.PHONY: train test lint clean
 
 train: $(VENV)/.mpi
 	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m sarlite.train --progress $$(test -t 2 && echo bar || echo lines) $(ARGS)
