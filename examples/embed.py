@@ -48,7 +48,7 @@ def main():
                       optimizer=lambda flat: optim.Adam(flat, lr=0.01), rng=rng)
     for epoch in range(50):
         loss = trainer.step(epoch)
-    accuracy = trainer.evaluate()["test"]
+    accuracy = trainer.evaluate()["test_accuracy"]
     print(f"loss {loss:.4f}, test accuracy {accuracy:.3f}")
     assert accuracy > 0.9
 

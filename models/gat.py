@@ -3,6 +3,7 @@
 import numpy as np
 
 from sarlite import fn, nn
+from sarlite.errors import ConfigError
 from sarlite.nn import Dropout, Linear, Parameter, glorot
 
 
@@ -54,7 +55,9 @@ class GAT(nn.Module):
     hidden : int
         Features a head.
     heads, out_heads : int
-        Of the hidden layers, side by side; of the last layer, whose heads are averaged.
+        Of the hidden layers, side by side; of the last layer.
+    out_concat : bool
+        Put the last layer's heads side by side, n_out / out_heads features each; else average heads of n_out features.
     dropout, attention_dropout : float
     residual : bool
     batch_norm : bool
@@ -64,12 +67,15 @@ class GAT(nn.Module):
 
     self_loops = True
 
-    def __init__(self, n_in, n_out, *, layers=2, hidden=8, heads=8, out_heads=1, dropout=0.6, attention_dropout=0.6,
+    def __init__(self, n_in, n_out, *, layers=2, hidden=8, heads=8, out_heads=1, out_concat=False, dropout=0.6, attention_dropout=0.6,
                  residual=False, batch_norm=False, rng, dtype=np.float32):
         last, width = layers - 1, hidden * heads
         options = dict(residual=residual, attention_dropout=attention_dropout, rng=rng, dtype=dtype)
         self.convs = [GATConv(width if i else n_in, hidden, heads, bias=not batch_norm, **options) for i in range(last)]
-        self.convs.append(GATConv(width if last else n_in, n_out, out_heads, concat=False, **options))
+        if out_concat and n_out % out_heads:
+            raise ConfigError(f"out_concat: {n_out} outputs cannot be divided among {out_heads} heads")
+        n_feat = n_out // out_heads if out_concat else n_out
+        self.convs.append(GATConv(width if last else n_in, n_feat, out_heads, concat=out_concat, **options))
         self.norms = [nn.BatchNorm(width, dtype=dtype) for _ in range(last)] if batch_norm else []
         self.dropouts = [Dropout(dropout, rng) for _ in range(layers)]
 

@@ -85,6 +85,20 @@ class Channels:
         return kept[name]
 
 
+def wrap(comm):
+    """Return `comm` as a Communicator: itself, or an mpi4py communicator wrapped. Collective for the latter.
+
+    Notes
+    -----
+    Wrapping duplicates the MPI communicator, of which MPI has few: wrap once and use the result for many graphs.
+    """
+    if hasattr(comm, "Get_rank"):
+        from sarlite.comm.mpi import MpiCommunicator
+
+        return MpiCommunicator(comm)
+    return comm
+
+
 class Solo(Channels):
     """The communicator of one rank alone."""
 

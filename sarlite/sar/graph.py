@@ -4,7 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sarlite.comm import Solo
+from sarlite.comm import Solo, wrap
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.graph import edges as edge_lists
 from sarlite.graph import partition
@@ -113,7 +113,7 @@ class Graph:
 
         Parameters
         ----------
-        comm : Communicator
+        comm : Communicator, or an mpi4py communicator
         node_ids : (n_local,) int64, ascending
         indptr, indices : (n_local + 1,) int64, (n_edges,) int
             In-edges of the local nodes; indices are global source ids.
@@ -130,6 +130,7 @@ class Graph:
         ConfigError, DataError
             On every rank together.
         """
+        comm = wrap(comm)
         _check_mode(comm, mode, prefetch)
         the_plan = plan.build(comm, node_ids, indptr, indices, parts, merge=mode == "oneshot")
         edge_ids = np.arange(len(indices)) if edge_ids is None else edge_ids
@@ -140,11 +141,13 @@ class Graph:
 
         Parameters
         ----------
+        comm : Communicator, or an mpi4py communicator
         parts : {"metis", "random", "contiguous"} or (n_nodes,) int array
             How to divide the nodes; computed on rank 0.
         """
         if self._csr is None:
             raise ConfigError("only a whole graph can be sharded")
+        comm = wrap(comm)
         indptr, indices, eid = self._csr
         if isinstance(parts, str):
             method = parts

@@ -38,6 +38,7 @@ GROUPS = {
         "hidden": (None, int, f"hidden features, for gat of each head [{AUTO}]"),
         "heads": (None, int, f"attention heads [{AUTO}]"),
         "out-heads": (None, int, f"attention heads of the last layer [{AUTO}]"),
+        "out-concat": (None, bool, f"put the last layer's heads side by side, else average them [{AUTO}]"),
         "dropout": (None, float, f"share of dropped features [{AUTO}]"),
         "attention-dropout": (None, float, f"share of dropped attention coefficients [{AUTO}]"),
         "aggregator": (None, ("mean", "max-pool"), f"of sage [{AUTO}]"),
@@ -73,7 +74,8 @@ GROUPS = {
     },
 }
 OPTIONS = {name.replace("-", "_"): spec for group in GROUPS.values() for name, spec in group.items()}
-MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "dropout", "attention_dropout", "aggregator", "residual", "batch_norm")
+MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "out_concat", "dropout", "attention_dropout", "aggregator", "residual",
+                 "batch_norm")
 _AT_LEAST = {"layers": 1, "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0,
              "ranks": 1, "checkpoint_every": 0, "weight_decay": 0.0, "stall_timeout": 0.0}
 

@@ -65,7 +65,7 @@ class Trainer:
         return float(self.comm.allreduce(np.array([loss.item()], np.float64))[0])
 
     def evaluate(self):
-        """Return the accuracy over all ranks by split, and "val_loss". Collective."""
+        """Return over all ranks "train_accuracy", "val_accuracy", "test_accuracy" (None without rows) and "val_loss". Collective."""
         self.model.eval()
         with no_grad():
             logits = self.model(self.graph, self.x)
@@ -73,7 +73,7 @@ class Trainer:
             loss = ops.cross_entropy(logits, self.labels, val, max(self.counts["val"], 1)).item() if len(val) else 0.0
         right = [float((logits.data[r].argmax(1) == self.labels[r]).sum()) if len(r) else 0.0 for r in self.rows.values()]
         sums = self.comm.allreduce(np.array([*right, loss], np.float64))
-        scores = {name: hits / n if n else None for (name, n), hits in zip(self.counts.items(), sums)}
+        scores = {f"{name}_accuracy": hits / n if n else None for (name, n), hits in zip(self.counts.items(), sums)}
         return {**scores, "val_loss": float(sums[-1])}
 
 
@@ -81,14 +81,18 @@ class Best:
     """The best validation accuracy so far; among equal ones the lowest validation loss."""
 
     def __init__(self):
-        self.epoch, self.scores, self.state = 0, {"val": -1.0, "val_loss": np.inf, "test": None, "train": None}, None
+        self.epoch, self.state = 0, None
+        self.scores = {"train_accuracy": None, "val_accuracy": -1.0, "test_accuracy": None, "val_loss": np.inf}
 
     def update(self, epoch, scores, model):
         """Without a validation split, the last epoch is the best."""
-        key = lambda s: (-1.0 if s["val"] is None else s["val"], -s["val_loss"])  # noqa: E731
-        if scores["val"] is None or key(scores) > key(self.scores):
+        if scores["val_accuracy"] is None or self._key(scores) > self._key(self.scores):
             self.epoch, self.scores = epoch, dict(scores)
             self.state = {name: value.copy() for name, value in model.state_dict().items()}
+
+    @staticmethod
+    def _key(scores):
+        return scores["val_accuracy"], -scores["val_loss"]
 
 
 def fit(trainer, epochs, *, start=0, eval_every=1, best=None, on_epoch=lambda record: None):
@@ -104,7 +108,7 @@ def fit(trainer, epochs, *, start=0, eval_every=1, best=None, on_epoch=lambda re
         begin = time.perf_counter()
         loss = trainer.step(epoch)
         record = {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
-                  "train": None, "val": None, "test": None, "val_loss": None}
+                  "train_accuracy": None, "val_accuracy": None, "test_accuracy": None, "val_loss": None}
         if not np.isfinite(loss):  # the same on every rank
             raise DataError(f"the loss is {loss} at epoch {epoch + 1}: try a lower learning rate")
         if (epoch + 1) % eval_every == 0 or epoch + 1 == epochs:

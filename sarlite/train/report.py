@@ -42,7 +42,8 @@ class Progress:
             self.bar = tqdm(total=epochs, initial=start, unit="epoch", dynamic_ncols=True)
 
     def update(self, record):
-        parts = [f"loss {record['loss']:.4f}", *(f"{name} {record[name]:.4f}" for name in ("train", "val") if record[name] is not None)]
+        scores = [(name, record[f"{name}_accuracy"]) for name in ("train", "val")]
+        parts = [f"loss {record['loss']:.4f}", *(f"{name} {score:.4f}" for name, score in scores if score is not None)]
         if self.bar is not None:
             self.bar.set_postfix_str(", ".join(parts), refresh=False)
             self.bar.update()
@@ -90,8 +91,8 @@ def table(config, size, summary, counted, best, n_epochs, run_dir):
                   f"{100 * summary['partition']['cut_share']:.1f} % of edges cut"),
         ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "
                     f"training nodes {balance['train_nodes']:.2f}, edges {balance['edges']:.2f}"),
-        ("accuracy", f"train {score(best.scores['train'])}, validation {score(best.scores['val'])}, "
-                     f"test {score(best.scores['test'])} (epoch {best.epoch}, best validation)"),
+        ("accuracy", f"train {score(best.scores['train_accuracy'])}, validation {score(best.scores['val_accuracy'])}, "
+                     f"test {score(best.scores['test_accuracy'])} (epoch {best.epoch}, best validation)"),
         ("epoch", "-" if counted["epoch_seconds"] is None else f"{1e3 * counted['epoch_seconds']:.1f} ms (median of {n_epochs})"),
         ("peak memory", " ".join(mib(n) for n in counted["peak_bytes"]) + (" (all in one process)" if config.ranks > 1 else " (by rank)")),
         ("remote rows", f"those of {counted['live_remote_buffers']} other parts held at most at once, {note}"),
@@ -104,5 +105,5 @@ def table(config, size, summary, counted, best, n_epochs, run_dir):
 
 def json_line(config, size, counted, best):
     """Return the line of JSON that `--json` ends with."""
-    return json.dumps({"ranks": size, "mode": config.mode, "seed": config.seed, "test_accuracy": best.scores["test"],
-                       "best_val_accuracy": best.scores["val"], **counted})
+    return json.dumps({"ranks": size, "mode": config.mode, "seed": config.seed, "test_accuracy": best.scores["test_accuracy"],
+                       "best_val_accuracy": best.scores["val_accuracy"], **counted})

@@ -54,3 +54,13 @@ def test_live_remote_buffers(comm, prefetch):
         z = Tensor(z.data, requires_grad=True)
     assert graph.profile.peak_remote_buffers <= min(1 + prefetch, comm.size - 1)
     assert graph.profile.live_remote_buffers == 0
+
+
+def test_a_communicator_of_mpi4py(comm):
+    from mpi4py import MPI
+
+    graph = Graph.from_edges(*EDGES).shard(MPI.COMM_WORLD, "contiguous")
+    assert (graph.comm.rank, graph.comm.size) == (comm.rank, comm.size)
+    whole = Graph.from_edges(*EDGES).aggregate(fn.copy_src(FEATURES), "sum").data
+    out = graph.aggregate(fn.copy_src(FEATURES[graph.node_ids]), "sum").data
+    np.testing.assert_allclose(out, whole[graph.node_ids], rtol=1e-12)

@@ -139,3 +139,11 @@ def test_the_table_of_models():
     assert [model.self_loops for model in MODELS.values()] == [True, False, True]
     with pytest.raises(ConfigError, match="median"):
         SAGE(5, 3, aggregator="median", rng=nn.Random(0))
+
+
+def test_gat_puts_the_last_heads_side_by_side_or_averages_them():
+    side, mean = (GAT(5, 6, out_heads=3, out_concat=concat, rng=nn.Random(0)) for concat in (True, False))
+    assert side(GRAPH, Tensor(X.astype(np.float32))).shape == mean(GRAPH, Tensor(X.astype(np.float32))).shape == (len(X), 6)
+    assert side.convs[-1].n_feat == 2 and mean.convs[-1].n_feat == 6
+    with pytest.raises(ConfigError, match="6 outputs cannot be divided among 4 heads"):
+        GAT(5, 6, out_heads=4, out_concat=True, rng=nn.Random(0))

@@ -20,7 +20,8 @@ DATA = "sbm:nodes=300,classes=4,features=16,degree=8"
 SMALL = ["--data", DATA, "--hidden", "8", "--layers", "2", "--threads", "1", "--lr", "0.02", "--seed", "5", "--json", "--progress", "none"]
 KEYS = {"ranks": int, "mode": str, "seed": int, "test_accuracy": float, "best_val_accuracy": float, "epoch_seconds": float,
         "peak_bytes": list, "live_remote_buffers": int, "sent_bytes": dict}  # fmt: skip
-METRICS = {"epoch": int, "loss": float, "train": float, "val": float, "test": float, "val_loss": float, "seconds": float}
+METRICS = {"epoch": int, "loss": float, "train_accuracy": float, "val_accuracy": float, "test_accuracy": float,
+           "val_loss": float, "seconds": float}
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -57,7 +58,7 @@ def here(monkeypatch):
 
 def assert_same_curve(found, expected, rtol=1e-6):
     assert [m["epoch"] for m in found] == [m["epoch"] for m in expected]
-    for name in ("loss", "train", "val", "test"):
+    for name in ("loss", "train_accuracy", "val_accuracy", "test_accuracy"):
         np.testing.assert_allclose([m[name] for m in found], [m[name] for m in expected], rtol=rtol, err_msg=name)
 
 
@@ -93,15 +94,15 @@ def test_the_metrics(six):
     assert [m["epoch"] for m in metrics] == [1, 2, 3, 4, 5, 6]
     for m in metrics:
         assert {name: type(value) for name, value in m.items()} == METRICS
-    best = max(metrics, key=lambda m: m["val"])
-    assert found["best_val_accuracy"] == best["val"]
-    assert found["test_accuracy"] in [m["test"] for m in metrics if m["val"] == best["val"]]
+    best = max(metrics, key=lambda m: m["val_accuracy"])
+    assert found["best_val_accuracy"] == best["val_accuracy"]
+    assert found["test_accuracy"] in [m["test_accuracy"] for m in metrics if m["val_accuracy"] == best["val_accuracy"]]
     assert metrics[-1]["loss"] < metrics[0]["loss"]
 
 
 def test_epochs_without_evaluation(tmp_path):
     _, metrics = train(tmp_path / "run", "--epochs", 5, "--eval-every", 3)
-    assert [m["val"] is not None for m in metrics] == [False, False, True, False, True]
+    assert [m["val_accuracy"] is not None for m in metrics] == [False, False, True, False, True]
 
 
 def test_the_table(tmp_path):
