@@ -6,7 +6,6 @@ RANKS ?= 2
 ARGS ?=
 
 SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)
-export OMP_WAIT_POLICY := passive
 
 .PHONY: train test lint clean
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -90,8 +89,7 @@ def mpiexec(n_ranks, *arguments, timeout=1800):
 def python(*arguments, launcher=(), timeout=1800):
     """Run this Python with `arguments` in a process of its own and return its standard output."""
     command = [*launcher, sys.executable, *map(str, arguments)]
-    environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stderr[-3000:]}")
     return done.stdout

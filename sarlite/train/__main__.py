@@ -1,6 +1,5 @@
 """`python -m sarlite.train`."""
 
-import os
 import sys
 
 from sarlite.errors import SarliteError
@@ -9,7 +8,6 @@ from sarlite.train import config as options
 
 def main(argv=None):
     """Train as the command line says; return the exit status."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # idle kernel threads leave the cores to other ranks
     try:
         config = options.parse(argv)
     except SarliteError as error:
