@@ -38,7 +38,8 @@ class Ending:
 
     def say(self, text):
         """Print `text` to stderr with this rank's number before every line."""
-        print(self._prefixed(text), file=sys.stderr, flush=True)
+        sys.stderr.write(self._prefixed(text) + "\n")  # one write, which other ranks' words do not split
+        sys.stderr.flush()
 
     def end(self, text):
         """Print `text` and end every rank with a status that is not zero. Does not return."""

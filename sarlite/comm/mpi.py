@@ -131,7 +131,8 @@ class MpiCommunicator(Channels):
         return MpiCommunicator(self._comm)
 
     def abort(self, reason):
-        print(reason, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{reason}\n")  # one write, which other ranks' words do not split
+        sys.stderr.flush()
         self._comm.Abort(1)
 
     def _start_allgather(self, row, rows):

@@ -23,7 +23,10 @@ def main(argv=None):
             print("error: --ranks makes threads of one process; under mpiexec leave it out", file=sys.stderr)
             return 2
         with guard(Solo(), stall, config.ranks) as watch:
-            threads.run(config.ranks, train, config, watch.tick)
+            try:
+                threads.run(config.ranks, train, config, watch.tick)
+            except SystemExit as left:  # before the end, whatever its status says
+                return left.code or 1
         return 0
     try:
         comm = launch.connect()
