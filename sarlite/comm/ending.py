@@ -12,6 +12,12 @@ END_SECONDS = 5.0
 """How long a process that has decided to end may still take, for example because a thread of it never returns."""
 
 
+def tell(text):
+    """Print to stderr in one write, which the words of other ranks do not split."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
 def stacks():
     """Return the stacks of all threads as faulthandler writes them."""
     with tempfile.TemporaryFile("w+") as file:
@@ -38,8 +44,7 @@ class Ending:
 
     def say(self, text):
         """Print `text` to stderr with this rank's number before every line."""
-        sys.stderr.write(self._prefixed(text) + "\n")  # one write, which other ranks' words do not split
-        sys.stderr.flush()
+        tell(self._prefixed(text))
 
     def end(self, text):
         """Print `text` and end every rank with a status that is not zero. Does not return."""

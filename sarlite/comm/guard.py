@@ -5,13 +5,12 @@ Embedding sarlite installs none of this.
 
 import re
 import signal
-import sys
 import threading
 import traceback
 import zlib
 from contextlib import contextmanager
 
-from sarlite.comm.ending import END_SECONDS, Ending, end_within
+from sarlite.comm.ending import END_SECONDS, Ending, end_within, tell
 from sarlite.comm.watchdog import DIGEST, DONE, EXITED, REFUSED, STATE, Watchdog
 from sarlite.errors import PeerError, SarliteError
 
@@ -77,7 +76,7 @@ def _settle(comm, error, watchdog, ending):
         end_within(END_SECONDS)  # Python waits for threads, which may wait for messages that never come
     if outcome[0] == REFUSED:
         if (rows[: comm.rank, DIGEST] != outcome[1]).all():
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            tell(f"error: {error}")
         raise SystemExit(REFUSAL_STATUS) from None
 
 
