@@ -98,11 +98,6 @@ def _cores():
     return set(range(os.cpu_count() or 1))
 
 
-def ranks_on_node(comm):
-    """Return the number of ranks on this rank's machine. Collective."""
-    return comm.allgather(_host()).count(_host())
-
-
 def default_threads(comm):
     """Return how many threads this rank may use without oversubscribing its cores, at least 1. Collective.
 

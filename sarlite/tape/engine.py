@@ -244,7 +244,7 @@ def pull(seeds, since=-1, release=False):
             continue
         results = node.pull(grads.pop(id(node)))
         if release:
-            node.residuals = None
+            node.residuals = node.params = None  # parameters may hold arrays too
         for sink, g in zip(node.sinks, results):
             if sink is not None and g is not None:
                 arrive(sink, g)

@@ -1,6 +1,7 @@
 """What a run shows and leaves: progress, metrics.jsonl, the table and the line of JSON."""
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -14,11 +15,10 @@ class Metrics:
 
     def __init__(self, path, start):
         """Keep the lines of epochs up to `start`, which a resumed run does not repeat."""
-        kept = []
-        if start and Path(path).exists():
-            kept = [line for line in Path(path).read_text().splitlines() if line and json.loads(line)["epoch"] <= start]
-        self.file = open(path, "w")  # noqa: SIM115, closed by `close`
-        self.file.writelines(line + "\n" for line in kept)
+        temporary = Path(f"{path}.tmp")
+        temporary.write_text("".join(line + "\n" for line in _lines_until(path, start)))
+        os.replace(temporary, path)  # the old lines are there until the new ones are
+        self.file = open(path, "a")  # noqa: SIM115, closed by `close`
 
     def write(self, record):
         self.file.write(json.dumps(record) + "\n")
@@ -26,6 +26,19 @@ class Metrics:
 
     def close(self):
         self.file.close()
+
+
+def _lines_until(path, epoch):
+    """The lines of epochs up to `epoch`, as far as they are whole: a killed run may end in the middle of one."""
+    kept = []
+    for line in Path(path).read_text().splitlines() if epoch and Path(path).exists() else []:
+        try:
+            if json.loads(line)["epoch"] > epoch:
+                break
+        except (ValueError, KeyError, TypeError):
+            break
+        kept.append(line)
+    return kept
 
 
 class Progress:

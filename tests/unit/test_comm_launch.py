@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sarlite.comm import Solo, launch, threads
+from sarlite.comm import Solo, launch
 from sarlite.errors import ConfigError
 
 STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}
@@ -77,11 +77,6 @@ def test_mpi4py_without_an_mpi_library(monkeypatch):
     monkeypatch.delattr("mpi4py.MPI", raising=False)
     with pytest.raises(ConfigError, match="cannot load MPI"):
         launch.connect({"PMI_SIZE": "2"})
-
-
-def test_ranks_on_node():
-    assert launch.ranks_on_node(Solo()) == 1
-    assert threads.run(3, launch.ranks_on_node) == [3] * 3
 
 
 def _threads_with(monkeypatch, cores, hosts=None):

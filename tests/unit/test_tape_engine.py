@@ -216,3 +216,11 @@ def test_detach_cuts_history():
     a = leaf(3)
     (a * a.detach()).sum().backward()
     np.testing.assert_array_equal(a.grad, a.data)
+
+
+def test_backward_frees_what_a_primitive_kept_and_was_given():
+    x = Tensor(np.ones(3), requires_grad=True)
+    middle = x * 2.0
+    out = middle.sum(0)
+    out.backward(np.ones_like(out.data))
+    assert [node.residuals for node in (middle.node, out.node)] == [node.params for node in (middle.node, out.node)] == [None, None]

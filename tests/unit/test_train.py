@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
-from sarlite.train import checkpoint, config, run
+from sarlite.train import checkpoint, config, report, run
 
 ROOT = Path(__file__).parents[2]
 DATA = "sbm:nodes=300,classes=4,features=16,degree=8"
@@ -415,3 +415,14 @@ def test_help_and_training_without_mpi(tmp_path):
 
 def test_two_runs_of_one_seed_are_the_same(six, tmp_path):
     assert_same_curve(train(tmp_path / "run", "--epochs", 6)[1], six[2], rtol=0)
+
+
+def test_metrics_keep_whole_lines_of_epochs_before(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3}\n{"epo')
+    for start, kept in ((3, [1, 2, 3]), (2, [1, 2]), (0, [])):
+        metrics = report.Metrics(path, start)
+        metrics.write({"epoch": 9})
+        metrics.close()
+        assert [json.loads(line)["epoch"] for line in path.read_text().splitlines()] == [*kept, 9]
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
