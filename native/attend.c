@@ -5,15 +5,44 @@
 #define KERNEL "attend.c"
 #include "each_index.h"
 #else
+#ifndef SAR_ROW_BYTES
+#define SAR_ROW_BYTES 1024
+#endif
 #include "gather.inc.h"
 #include "exp.inc.h"
 
-/* s[k] = exp(s[k]) for k < n; s is padded up to whole vectors, so its size is a multiple of LANES. */
+/* s[k] = exp(s[k]) for k < n; up to the next whole vector s is set to 0, so its size is a multiple of LANES. */
 SAR_INLINE void NAME(exp_all)(T *restrict s, int n)
 {
     for (int k = n; k < (n + LANES - 1) / LANES * LANES; k++) s[k] = -INFINITY;
     for (int k = 0; k < n; k += LANES)
         for (int u = 0; u < LANES; u++) s[k + u] = NAME(exp_negative)(s[k + u]);
+}
+
+/* Sum of s, padded as exp_all leaves it, in an order that no instruction set changes. */
+SAR_INLINE T NAME(sum_all)(const T *restrict s, int n)
+{
+    T t[LANES] = {0};
+    for (int k = 0; k < n; k += LANES) for (int u = 0; u < LANES; u++) t[u] += s[k + u];
+    for (int half = LANES / 2; half; half /= 2) for (int u = 0; u < half; u++) t[u] += t[u + half];
+    return t[0];
+}
+
+/* Heads whose edges are walked together: all where a row is short, else few, so that their columns of more rows stay in the caches.
+ * With dropout a multiple of 4: one random block serves 4 heads. */
+SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t n_feat, int dropout)
+{
+    int64_t head_bytes = n_feat * (int64_t)sizeof(T);
+    int64_t together = head_bytes * n_heads <= SAR_ROW_BYTES || head_bytes == 0 ? n_heads : SAR_ROW_BYTES / head_bytes;
+    if (together < 1) together = 1;
+    return dropout ? (together + 3) / 4 * 4 : together;
+}
+
+/* Edges of one step: the rows of a step stay in the first-level cache for all heads. */
+SAR_INLINE int NAME(step_edges)(int64_t together, int64_t n_feat)
+{
+    int64_t edges = together * n_feat > 0 ? 32768 / (together * n_feat * (int64_t)sizeof(T)) : CHUNK;
+    return together == 1 || edges > CHUNK ? CHUNK : edges < 32 ? 32 : (int)edges;
 }
 
 /* word[h % 4][k]: the random word of edge k for heads h = 4*group .. 4*group + 3. The edge's id is src_id * n_nodes + dst_id. */
@@ -26,32 +55,33 @@ SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restri
     }
 }
 
-/* The rows begin .. end of sar_attend_forward. */
+/* The rows begin .. end and the heads first .. last of sar_attend_forward. */
 static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, const int64_t *restrict indptr,
-                                         const I *restrict indices, const T *restrict z, const T *restrict src,
-                                         const T *restrict dst, const int64_t *restrict src_ids,
-                                         const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key, double p, T slope,
-                                         int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
+                              const I *restrict indices, const T *restrict z, const T *restrict src, const T *restrict dst,
+                              const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key,
+                              double p, T slope, int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end,
+                              int64_t first, int64_t last)
 {
-    int64_t stride = n_heads * n_feat, row_bytes = stride * (int64_t)sizeof(T);
-    int64_t col[CHUNK + AHEAD];
+    int64_t stride = n_heads * n_feat, prefetch = (last - first) * n_feat * (int64_t)sizeof(T);
+    int step = NAME(step_edges)(last - first, n_feat);
     T s[CHUNK];
     uint64_t edge_id[CHUNK];
     uint32_t word[4][CHUNK], threshold = philox_threshold(p);
     T keep = (T)(1 / (1 - p));
 
     for (int64_t i = begin; i < end; i++)
-    for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK) {
-        int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
-        int n_ahead = NAME(load_columns)(col, indices, e, n, n_edges);
+    for (int64_t e = indptr[i]; e < indptr[i + 1]; e += step) {
+        int n = indptr[i + 1] - e < step ? (int)(indptr[i + 1] - e) : step;
+        const I *restrict col = indices + e;
         if (src_ids) for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[col[k]] * n_nodes + (uint64_t)dst_ids[i];
 
-        for (int64_t h = 0; h < n_heads; h++) {
+        for (int64_t h = first; h < last; h++) {
             int64_t ih = i * n_heads + h;
             T *restrict acc_ih = acc + ih * n_feat;
-            T top = m[ih], sum = 0;
-            for (int k = 0; k < n; k++) {
-                T pre = src[col[k] * n_heads + h] + dst[ih];
+            T top = m[ih], dst_ih = dst[ih];
+            for (int k = 0; k < n; k++) s[k] = src[(int64_t)col[k] * n_heads + h];      /* apart: with a branch it would not */
+            for (int k = 0; k < n; k++) {                                                /* be vectors */
+                T pre = s[k] + dst_ih;
                 s[k] = pre > 0 ? pre : slope * pre;
             }
 #pragma omp simd reduction(max : top)
@@ -61,20 +91,19 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
             T shift = top == -INFINITY ? 0 : top;
             for (int k = 0; k < n; k++) s[k] -= shift;
             NAME(exp_all)(s, n);
-#pragma omp simd reduction(+ : sum)
-            for (int k = 0; k < n; k++) sum += s[k];
 
             /* The maximum has moved: correct numerator and denominator by exp(old - new). */
             T correction = NAME(exp_negative)(m[ih] - shift);
             if (!(correction == 1)) for (int64_t f = 0; f < n_feat; f++) acc_ih[f] *= correction;
-            l[ih] = l[ih] * correction + sum;
+            l[ih] = l[ih] * correction + NAME(sum_all)(s, n);
             m[ih] = top;
 
             if (src_ids) {
                 if (h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), key);
                 for (int k = 0; k < n; k++) s[k] = word[h % 4][k] < threshold ? 0 : s[k] * keep;
             }
-            NAME(gather_sum)(acc_ih, z + h * n_feat, stride, n_feat, col, s, n, 1, n_ahead, h == 0 ? row_bytes : 0);
+            NAME(gather_sum)(1, acc_ih, z + h * n_feat, stride, 0, n_feat, col, s, n, n_edges - e,
+                             h == first ? prefetch : 0, 1, 0);
         }
     }
 }
@@ -86,71 +115,75 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
  * inputs   indptr (n_dst + 1), indices (n_edges): the source j; z (n_src, n_heads, n_feat), src (n_src, n_heads), dst (n_dst, n_heads)
  *          src_ids (n_src), dst_ids (n_dst): global node ids for the dropout of coefficients, NULL for none
  * output   m, l (n_dst, n_heads), acc (n_dst, n_heads, n_feat): updated; they start at -inf, 0, 0. Dropout leaves m and l alone.
- * cost     O(n_edges * n_heads * n_feat); the stack holds CHUNK edges, nothing is kept per edge. acc is corrected once a chunk.
+ * cost     O(n_edges * n_heads * n_feat); the stack holds CHUNK edges, nothing is kept per edge. acc is corrected once a step.
  */
 int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, const int64_t *restrict indptr,
                              const I *restrict indices, const T *restrict z, const T *restrict src, const T *restrict dst,
                              const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes,
                              uint64_t key, double p, double slope, int64_t n_dst, int64_t n_heads, int64_t n_feat)
 {
-    int64_t n_edges = indptr[n_dst];
+    int64_t n_edges = indptr[n_dst], together = NAME(heads_together)(n_heads, n_feat, src_ids != NULL);
     int team = sar_team((n_edges - indptr[0]) * n_heads * (n_feat + 16));
+    int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel num_threads(team)
-    {
-        int64_t begin = sar_split_rows(indptr, n_dst, sar_team_rank(), sar_team_size());
-        int64_t end = sar_split_rows(indptr, n_dst, sar_team_rank() + 1, sar_team_size());
-        NAME(attend_rows)(m, l, acc, indptr, indices, z, src, dst, src_ids, dst_ids, n_nodes, key, p, (T)slope,
-                          n_edges, n_heads, n_feat, begin, end);
-    }
+    for (int64_t first = 0; first < n_heads; first += together)
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t part = 0; part < n_parts; part++)
+            NAME(attend_rows)(m, l, acc, indptr, indices, z, src, dst, src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges,
+                              n_heads, n_feat, sar_split_rows(indptr, n_dst, part, n_parts),
+                              sar_split_rows(indptr, n_dst, part + 1, n_parts), first,
+                              n_heads - first < together ? n_heads : first + together);
     return SAR_OK;
 }
 
-/* The source rows begin .. end of sar_attend_backward; ddst is this thread's own. */
+/* The source rows begin .. end and the heads first .. last of sar_attend_backward; ddst is this thread's own. */
 static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict ddst,
-                                                  const int64_t *restrict t_indptr, const I *restrict t_indices,
-                                                  const T *restrict z, const T *restrict src, const T *restrict dst,
-                                                  const T *restrict lse, const T *restrict delta, const T *restrict g,
-                                                  const int64_t *restrict src_ids, const int64_t *restrict dst_ids,
-                                                  uint64_t n_nodes, uint64_t key, double p, T slope, int64_t n_edges,
-                                                  int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
+                                       const int64_t *restrict t_indptr, const I *restrict t_indices, const T *restrict z,
+                                       const T *restrict src, const T *restrict dst, const T *restrict lse,
+                                       const T *restrict delta, const T *restrict g, const int64_t *restrict src_ids,
+                                       const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key, double p, T slope,
+                                       int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end,
+                                       int64_t first, int64_t last)
 {
-    int64_t stride = n_heads * n_feat, row_bytes = stride * (int64_t)sizeof(T);
-    int64_t col[CHUNK + AHEAD];
-    T alpha[CHUNK], dot[CHUNK], slope_at[CHUNK];
+    int64_t stride = n_heads * n_feat, prefetch = (last - first) * n_feat * (int64_t)sizeof(T);
+    int step = NAME(step_edges)(last - first, n_feat);
+    T alpha[CHUNK], coef[CHUNK], dot[CHUNK], slope_at[CHUNK], lse_at[CHUNK], delta_at[CHUNK];
     uint64_t edge_id[CHUNK];
     uint32_t word[4][CHUNK], threshold = philox_threshold(p);
     T keep = (T)(1 / (1 - p));
 
     for (int64_t j = begin; j < end; j++)
-    for (int64_t e = t_indptr[j]; e < t_indptr[j + 1]; e += CHUNK) {
-        int n = t_indptr[j + 1] - e < CHUNK ? (int)(t_indptr[j + 1] - e) : CHUNK;
-        int n_ahead = NAME(load_columns)(col, t_indices, e, n, n_edges);
+    for (int64_t e = t_indptr[j]; e < t_indptr[j + 1]; e += step) {
+        int n = t_indptr[j + 1] - e < step ? (int)(t_indptr[j + 1] - e) : step;
+        const I *restrict col = t_indices + e;
         if (src_ids) for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[j] * n_nodes + (uint64_t)dst_ids[col[k]];
 
-        for (int64_t h = 0; h < n_heads; h++) {
+        for (int64_t h = first; h < last; h++) {
             int64_t jh = j * n_heads + h;
+            T src_jh = src[jh];
             for (int k = 0; k < n; k++) {
-                int64_t ih = col[k] * n_heads + h;
-                T pre = src[jh] + dst[ih];
+                int64_t ih = (int64_t)col[k] * n_heads + h;
+                alpha[k] = dst[ih], lse_at[k] = lse[ih], delta_at[k] = delta[ih];
+            }
+            for (int k = 0; k < n; k++) {
+                T pre = src_jh + alpha[k];
                 slope_at[k] = pre > 0 ? 1 : slope;
-                alpha[k] = slope_at[k] * pre - lse[ih];
+                alpha[k] = slope_at[k] * pre - lse_at[k];
             }
             NAME(exp_all)(alpha, n);
-            NAME(gather_dot)(dot, z + jh * n_feat, g + h * n_feat, stride, n_feat, col, n, n_ahead, h == 0 ? row_bytes : 0);
 
-            /* de = alpha * (k t - delta) * slope; then alpha becomes the coefficient of g. */
+            /* coef = alpha k for dz; de = alpha (k t - delta) slope = (coef t - alpha delta) slope. */
             if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), key);
+            for (int k = 0; k < n; k++) coef[k] = !src_ids ? alpha[k] : word[h % 4][k] < threshold ? 0 : alpha[k] * keep;
+            NAME(gather_dot)(1, dot, dz + jh * n_feat, z + jh * n_feat, g + h * n_feat, stride, n_feat, col, coef, n, n_edges - e,
+                             h == first ? prefetch : 0);
             double sum = 0;
+            for (int k = 0; k < n; k++) dot[k] = (coef[k] * dot[k] - alpha[k] * delta_at[k]) * slope_at[k];
             for (int k = 0; k < n; k++) {
-                int64_t ih = col[k] * n_heads + h;
-                T factor = !src_ids ? 1 : word[h % 4][k] < threshold ? 0 : keep;
-                T de = alpha[k] * (factor * dot[k] - delta[ih]) * slope_at[k];
-                alpha[k] *= factor;
-                ddst[ih] += (double)de;
-                sum += (double)de;
+                ddst[(int64_t)col[k] * n_heads + h] += (double)dot[k];
+                sum += (double)dot[k];
             }
             dsrc[jh] += (T)sum;
-            NAME(gather_sum)(dz + jh * n_feat, g + h * n_feat, stride, n_feat, col, alpha, n, 1, n_ahead, 0);
         }
     }
 }
@@ -171,14 +204,18 @@ int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, T *restrict ddst
                               const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key, double p, double slope,
                               int64_t n_threads, int64_t n_src, int64_t n_dst, int64_t n_heads, int64_t n_feat)
 {
-    int64_t n_edges = t_indptr[n_src], n_scores = n_dst * n_heads;
+    int64_t n_edges = t_indptr[n_src], n_scores = n_dst * n_heads, n_parts = n_threads == 1 ? 1 : n_threads * SAR_PARTS;
+    int64_t together = NAME(heads_together)(n_heads, n_feat, src_ids != NULL);
 #pragma omp parallel num_threads((int)n_threads)
     {
-        int64_t begin = sar_split_rows(t_indptr, n_src, sar_team_rank(), sar_team_size());
-        int64_t end = sar_split_rows(t_indptr, n_src, sar_team_rank() + 1, sar_team_size());
-        NAME(attend_backward_rows)(dz, dsrc, workspace + sar_team_rank() * n_scores, t_indptr, t_indices, z, src, dst, lse,
-                                   delta, g, src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges, n_heads, n_feat,
-                                   begin, end);
+        for (int64_t first = 0; first < n_heads; first += together)
+#pragma omp for schedule(static, 1) nowait      /* not dynamic: a thread's sums of ddst must not depend on the clock */
+            for (int64_t part = 0; part < n_parts; part++)
+                NAME(attend_backward_rows)(dz, dsrc, workspace + sar_team_rank() * n_scores, t_indptr, t_indices, z, src, dst,
+                                           lse, delta, g, src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges, n_heads,
+                                           n_feat, sar_split_rows(t_indptr, n_src, part, n_parts),
+                                           sar_split_rows(t_indptr, n_src, part + 1, n_parts), first,
+                                           n_heads - first < together ? n_heads : first + together);
 #pragma omp barrier
 #pragma omp for schedule(static)
         for (int64_t ih = 0; ih < n_scores; ih++) {

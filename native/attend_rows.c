@@ -25,14 +25,16 @@ int NAME(sar_attend_finish_forward)(T *restrict m, T *restrict l, T *restrict ac
 
 /* The rows begin .. end of sar_row_dot_forward. */
 static void NAME(row_dot_rows)(T *restrict out, const T *restrict a, const T *restrict b, int64_t n_feat,
-                                          int64_t begin, int64_t end)
+                               int64_t begin, int64_t end)
 {
     for (int64_t r = begin; r < end; r++) {
         const T *restrict a_r = a + r * n_feat, *restrict b_r = b + r * n_feat;
-        T t = 0;
-#pragma omp simd reduction(+ : t)
-        for (int64_t f = 0; f < n_feat; f++) t += a_r[f] * b_r[f];
-        out[r] = t;
+        T t[LANES] = {0};
+        int64_t whole = n_feat / LANES * LANES;
+        for (int64_t f = 0; f < whole; f += LANES) for (int u = 0; u < LANES; u++) t[u] += a_r[f + u] * b_r[f + u];
+        for (int64_t f = whole; f < n_feat; f++) t[f - whole] += a_r[f] * b_r[f];
+        for (int half = LANES / 2; half; half /= 2) for (int u = 0; u < half; u++) t[u] += t[u + half];
+        out[r] = t[0];
     }
 }
 

@@ -28,7 +28,8 @@ def instruction_sets():
     """Return the names of the instruction sets to compile for: the portable one, and on x86-64 those that the compiler knows."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ["portable"]
-    return [name for name, target in TARGETS.items() if target is None or _accepts(source=_targeted(target, "int main(void) { return 0; }\n"))]
+    return [name for name, target in TARGETS.items()
+            if target is None or _accepts(source=_targeted(target, "int main(void) { return 0; }\n"))]
 
 
 def _targeted(target, text):

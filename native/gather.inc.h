@@ -1,120 +1,192 @@
-/* Sums and dot products over gathered rows: the inner loops of spmm.c and attend.c. A template: T, LANES and NAME are set.
+/* Sums and dot products over gathered rows: the inner loops of spmm.c and attend.c. A template: T, I, LANES and NAME are set.
  *
- * A chunk of at most CHUNK edges of one row lies on the stack: its columns `col`, and a coefficient for each edge. `col` goes on
- * for a few edges beyond the chunk (`n_ahead` in all), into the next row, so that their x rows can be prefetched. */
+ * `index` points at the columns of n <= CHUNK edges of one row and goes on to n_ahead >= n, so that the x rows of later edges can be
+ * prefetched. Sums run over at most CHUNK edges before they are added to memory: rounding grows with CHUNK + n / CHUNK, not with n.
+ *
+ * The columns first .. end of a row are covered by vectors, of which the last ends at `end` and may overlap the one before. So every
+ * width runs whole vectors only, and every instruction set adds in the same order: all give the same bits. */
 #ifndef CHUNK
 #define CHUNK 256
 #define AHEAD 16
+#define VECTORS 8       /* of one pass over the edges: their sums stay in registers */
 #endif
 
-/* Columns of the edges begin .. begin + n and of up to AHEAD edges more; returns how many it wrote. indices NULL: the edge itself. */
-SAR_INLINE int NAME(load_columns)(int64_t *restrict col, const I *restrict indices, int64_t begin, int n, int64_t n_edges)
-{
-    int n_ahead = n_edges - begin < n + AHEAD ? (int)(n_edges - begin) : n + AHEAD;
-    if (indices) for (int k = 0; k < n_ahead; k++) col[k] = indices[begin + k];
-    else for (int k = 0; k < n_ahead; k++) col[k] = begin + k;
-    return n_ahead;
-}
-
-/* Prefetch a row of `bytes` bytes; rows need not start at a cache line, so the last byte's line counts too. */
 SAR_INLINE void NAME(prefetch_row)(const T *row, int64_t bytes)
 {
     for (int64_t b = 0; b < bytes; b += 64) SAR_PREFETCH((const char *)row + b);
-    SAR_PREFETCH((const char *)row + bytes - 1);
 }
 
-/* How many edges ahead to prefetch: about 8 KiB of rows. */
-SAR_INLINE int NAME(prefetch_distance)(int64_t row_bytes)
+/* LANES values anywhere in an array; the compiler splits them for narrower registers. Vectors are said, not left to the compiler to
+ * find: it would make the overlapping one of many small pieces. */
+typedef T NAME(vector) __attribute__((vector_size(64), aligned(sizeof(T)), may_alias));
+#define VECTOR(address) (*(const NAME(vector) *)(address))
+
+/* Sum of a vector's values, halves first. */
+SAR_INLINE T NAME(sum_of)(NAME(vector) v)
 {
-    int64_t distance = row_bytes > 0 ? 8192 / row_bytes : AHEAD;
-    return distance < 2 ? 2 : distance > AHEAD ? AHEAD : (int)distance;
+    T t[LANES];
+    memcpy(t, &v, sizeof v);
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half; half /= 2)
+#pragma GCC unroll 8
+        for (int u = 0; u < half; u++) t[u] += t[u + half];
+    return t[0];
 }
 
-/* out[f] += scale * sum_k coef[k] * x[col[k]*stride + f] for f = first .. width. `width` is a constant where this is inlined, so
- * that `sum` stays in registers. prefetch_bytes > 0: bring in that many bytes of the rows `distance` edges ahead. */
-SAR_INLINE void NAME(sum_block)(const int width, int first, T *restrict out, const T *restrict x, int64_t stride,
-                                const int64_t *restrict col, const T *restrict coef, int n, T scale,
-                                int n_ahead, int distance, int64_t prefetch_bytes)
+/* Over n_vec vectors, of which the last starts at column `last` of x (all others one after another):
+ *   summing: out[f] += scale * sum_k coef[k] * row_k[f], begins: =;   dotting: dot[k] += sum_f a[f] * row_k[f]
+ * a is 0 where the last vector overlaps; coef is read if `weighted`; `prefetch` bytes of the rows AHEAD edges on are brought in.
+ * Arguments up to `dotting` are constants where this is inlined. */
+SAR_INLINE void NAME(pass)(const int n_vec, const int weighted, const int summing, const int dotting, T *restrict out,
+                           T *restrict dot, const T *restrict x, int64_t stride, int64_t last, const I *restrict index,
+                           const T *restrict coef, const T *restrict a, int n, int64_t n_ahead, int64_t prefetch, T scale,
+                           int begins)
 {
-    T sum[8 * LANES];
-    for (int f = 0; f < width; f++) sum[f] = 0;
+    NAME(vector) sum[VECTORS];
+    const int whole = n_vec - 1;
+#pragma GCC unroll 8
+    for (int v = 0; v < n_vec; v++) sum[v] = (NAME(vector)){0};
     for (int k = 0; k < n; k++) {
-        const T *row = x + col[k] * stride;
-        T c = coef[k];
-        if (prefetch_bytes && k + distance < n_ahead) NAME(prefetch_row)(x + col[k + distance] * stride, prefetch_bytes);
-        for (int f = 0; f < width; f++) sum[f] += c * row[f];
-    }
-    if (first == 0) for (int f = 0; f < width; f++) out[f] += scale * sum[f];
-    else for (int f = first; f < width; f++) out[f] += scale * sum[f];
-}
-
-/* out[f] += scale * sum_k coef[k] * x[col[k]*stride + f] for all f < width, in column blocks of 8, 4, 2, 1 vectors. What is left is
- * covered by one block that ends at `width` and overlaps the one before, of which only the new columns are added. */
-SAR_INLINE void NAME(gather_sum)(T *restrict out, const T *restrict x, int64_t stride, int64_t width,
-                                 const int64_t *restrict col, const T *restrict coef, int n, T scale,
-                                 int n_ahead, int64_t prefetch_bytes)
-{
-    int64_t f = 0;
-    int distance = NAME(prefetch_distance)(prefetch_bytes);
-    for (; f + 8 * LANES <= width; f += 8 * LANES, prefetch_bytes = 0)
-        NAME(sum_block)(8 * LANES, 0, out + f, x + f, stride, col, coef, n, scale, n_ahead, distance, prefetch_bytes);
-    if (f + 4 * LANES <= width) {
-        NAME(sum_block)(4 * LANES, 0, out + f, x + f, stride, col, coef, n, scale, n_ahead, distance, prefetch_bytes);
-        f += 4 * LANES, prefetch_bytes = 0;
-    }
-    if (f + 2 * LANES <= width) {
-        NAME(sum_block)(2 * LANES, 0, out + f, x + f, stride, col, coef, n, scale, n_ahead, distance, prefetch_bytes);
-        f += 2 * LANES, prefetch_bytes = 0;
-    }
-    if (f + LANES <= width) {
-        NAME(sum_block)(LANES, 0, out + f, x + f, stride, col, coef, n, scale, n_ahead, distance, prefetch_bytes);
-        f += LANES, prefetch_bytes = 0;
-    }
-    if (f == width) return;
-    if (width >= LANES) {
-        int64_t start = width - LANES;
-        NAME(sum_block)(LANES, (int)(f - start), out + start, x + start, stride, col, coef, n, scale, n_ahead, distance, 0);
-        return;
-    }
-    for (; f + 4 <= width; f += 4, prefetch_bytes = 0)
-        NAME(sum_block)(4, 0, out + f, x + f, stride, col, coef, n, scale, n_ahead, distance, prefetch_bytes);
-    for (; f < width; f++, prefetch_bytes = 0)
-        NAME(sum_block)(1, 0, out + f, x + f, stride, col, coef, n, scale, n_ahead, distance, prefetch_bytes);
-}
-
-/* dot[k] = sum_f a[f] * x[col[k]*stride + f], f < width. Four edges at a time: independent sums that share the loads of a. */
-SAR_INLINE void NAME(dot_block)(const int64_t width, T *restrict dot, const T *restrict a, const T *restrict x, int64_t stride,
-                                const int64_t *restrict col, int n, int n_ahead, int64_t prefetch_bytes)
-{
-    int distance = NAME(prefetch_distance)(prefetch_bytes), k = 0;
-    for (; k + 4 <= n; k += 4) {
-        const T *x0 = x + col[k] * stride, *x1 = x + col[k + 1] * stride;
-        const T *x2 = x + col[k + 2] * stride, *x3 = x + col[k + 3] * stride;
-        T t0 = 0, t1 = 0, t2 = 0, t3 = 0;
-        for (int u = 0; prefetch_bytes && u < 4 && k + u + distance < n_ahead; u++)
-            NAME(prefetch_row)(x + col[k + u + distance] * stride, prefetch_bytes);
-#pragma omp simd reduction(+ : t0, t1, t2, t3)
-        for (int64_t f = 0; f < width; f++) {
-            t0 += a[f] * x0[f];
-            t1 += a[f] * x1[f];
-            t2 += a[f] * x2[f];
-            t3 += a[f] * x3[f];
+        const T *row = x + (int64_t)index[k] * stride;
+        if (prefetch && k + AHEAD < n_ahead) NAME(prefetch_row)(x + (int64_t)index[k + AHEAD] * stride, prefetch);
+        if (summing && weighted) {
+#pragma GCC unroll 8
+            for (int v = 0; v < whole; v++) sum[v] += coef[k] * VECTOR(row + v * LANES);
+            sum[whole] += coef[k] * VECTOR(row + last);
+        } else if (summing) {
+#pragma GCC unroll 8
+            for (int v = 0; v < whole; v++) sum[v] += VECTOR(row + v * LANES);
+            sum[whole] += VECTOR(row + last);
         }
-        dot[k] = t0, dot[k + 1] = t1, dot[k + 2] = t2, dot[k + 3] = t3;
+        if (dotting) {
+            NAME(vector) t = VECTOR(a + whole * LANES) * VECTOR(row + last);
+#pragma GCC unroll 8
+            for (int v = 0; v < whole; v++) t += VECTOR(a + v * LANES) * VECTOR(row + v * LANES);
+            dot[k] += NAME(sum_of)(t);
+        }
     }
-    for (; k < n; k++) {
-        const T *row = x + col[k] * stride;
-        T t = 0;
-#pragma omp simd reduction(+ : t)
-        for (int64_t f = 0; f < width; f++) t += a[f] * row[f];
-        dot[k] = t;
+    if (!summing) return;
+    T tail[LANES];
+    memcpy(tail, &sum[whole], sizeof tail);
+#pragma GCC unroll 8
+    for (int v = 0; v < whole; v++) {
+        NAME(vector) *to = (NAME(vector) *)(out + v * LANES);
+        *to = begins ? scale * sum[v] : *to + scale * sum[v];
+    }
+    for (int f = whole * LANES; f < (int)last + LANES; f++) {
+        T value = tail[f - (int)last];
+        out[f] = begins ? scale * value : out[f] + scale * value;
     }
 }
 
-SAR_INLINE void NAME(gather_dot)(T *restrict dot, const T *restrict a, const T *restrict x, int64_t stride, int64_t width,
-                                 const int64_t *restrict col, int n, int n_ahead, int64_t prefetch_bytes)
+/* The same for a row of fewer columns than LANES: two pieces of `lanes` values, a power of two; the second starts at `last`. */
+SAR_INLINE void NAME(narrow_pass)(const int lanes, const int weighted, const int summing, const int dotting, T *restrict out,
+                                  T *restrict dot, const T *restrict x, int64_t stride, int64_t last, const I *restrict index,
+                                  const T *restrict coef, const T *restrict a, int n, int64_t n_ahead, int64_t prefetch,
+                                  T scale, int begins)
 {
-    if (width == 32) NAME(dot_block)(32, dot, a, x, stride, col, n, n_ahead, prefetch_bytes);
-    else if (width == 64) NAME(dot_block)(64, dot, a, x, stride, col, n, n_ahead, prefetch_bytes);
-    else NAME(dot_block)(width, dot, a, x, stride, col, n, n_ahead, prefetch_bytes);
+    T sum[LANES] = {0};
+    for (int k = 0; k < n; k++) {
+        const T *row = x + (int64_t)index[k] * stride;
+        if (prefetch && k + AHEAD < n_ahead) NAME(prefetch_row)(x + (int64_t)index[k + AHEAD] * stride, prefetch);
+        if (summing) {
+            T c = weighted ? coef[k] : 1;
+            for (int u = 0; u < lanes; u++) sum[u] += weighted ? c * row[u] : row[u];
+            for (int u = 0; u < lanes; u++) sum[lanes + u] += weighted ? c * row[last + u] : row[last + u];
+        }
+        if (dotting) {
+            T t[LANES / 2];
+            for (int u = 0; u < lanes; u++) t[u] = a[u] * row[u] + a[lanes + u] * row[last + u];
+            for (int half = lanes / 2; half; half /= 2) for (int u = 0; u < half; u++) t[u] += t[u + half];
+            dot[k] += t[0];
+        }
+    }
+    if (!summing) return;
+    for (int f = 0; f < (int)last + lanes; f++) {
+        T value = f < lanes ? sum[f] : sum[lanes + f - (int)last];
+        out[f] = begins ? scale * value : out[f] + scale * value;
+    }
 }
+
+/* The pass for `width` <= VECTORS * LANES columns of a row. `end` columns of it lie before the last of them, so that a vector of no
+ * more than that may reach back. */
+SAR_INLINE void NAME(any_pass)(const int weighted, const int summing, const int dotting, T *restrict out, T *restrict dot,
+                               const T *restrict x, int64_t stride, int64_t end, int64_t width, const I *restrict index,
+                               const T *restrict coef, const T *restrict a, int n, int64_t n_ahead, int64_t prefetch,
+                               T scale, int begins)
+{
+#define PASS(n_vec) \
+    NAME(pass)(n_vec, weighted, summing, dotting, out, dot, x, stride, width - LANES, index, coef, a, n, n_ahead, prefetch, scale, begins)
+#define NARROW(lanes) \
+    NAME(narrow_pass)(lanes, weighted, summing, dotting, out, dot, x, stride, width - lanes, index, coef, a, n, n_ahead, prefetch, \
+                      scale, begins)
+    if (end >= LANES)
+        switch ((width + LANES - 1) / LANES) {
+        case 1: PASS(1); return;
+        case 2: PASS(2); return;
+        case 3: PASS(3); return;
+        case 4: PASS(4); return;
+        case 5: PASS(5); return;
+        case 6: PASS(6); return;
+        case 7: PASS(7); return;
+        default: PASS(8); return;
+        }
+    if (LANES > 8 && width > 8) NARROW(8);
+    else if (width > 4) NARROW(4);
+    else if (width > 2) NARROW(2);
+    else NARROW(1);
+#undef NARROW
+#undef PASS
+}
+
+/* Bytes to prefetch in the pass from column `f` on, x being there: of its own columns, where the caller gives -1. Rows that do not
+ * start at a cache line reach into one more. */
+SAR_INLINE int64_t NAME(prefetch_bytes)(int64_t given, const T *x, int64_t stride, int64_t f, int64_t first, int64_t width)
+{
+    int64_t bytes = given < 0 ? width * (int64_t)sizeof(T) : f == first ? given : 0;
+    int aligned = (((uintptr_t)x | (uintptr_t)stride * sizeof(T)) & 63) == 0;
+    return bytes && !aligned ? bytes + 63 : bytes;
+}
+
+/* out[f] += scale * sum_k coef[k] * x[index[k]*stride + f],   first <= f < end; begins: =; not weighted: coef is 1.
+ * prefetch: bytes of each row from column `first` on, 0 where they are in the cache already, -1: the columns that are summed */
+SAR_INLINE void NAME(gather_sum)(const int weighted, T *restrict out, const T *restrict x, int64_t stride, int64_t first,
+                                 int64_t end, const I *restrict index, const T *restrict coef, int n, int64_t n_ahead,
+                                 int64_t prefetch, T scale, int begins)
+{
+    for (int64_t f = first; f < end; f += VECTORS * LANES) {
+        int64_t width = end - f < VECTORS * LANES ? end - f : VECTORS * LANES;
+        int64_t bytes = NAME(prefetch_bytes)(prefetch, x + f, stride, f, first, width);
+        NAME(any_pass)(weighted, 1, 0, out + f, NULL, x + f, stride, end, width, index, coef, NULL, n, n_ahead, bytes, scale,
+                       begins);
+    }
+}
+
+/* Copy `width` values of a to `padded` as `pass` reads them: zeros where the last vector overlaps the one before. */
+SAR_INLINE void NAME(pad_row)(T *restrict padded, const T *restrict a, int64_t end, int64_t width)
+{
+    int64_t lanes = LANES;
+    while (end < LANES && lanes > 1 && lanes >= width) lanes /= 2;      /* as any_pass chooses */
+    int64_t whole = (width - 1) / lanes * lanes;
+    for (int64_t f = 0; f < whole; f++) padded[f] = a[f];
+    for (int64_t u = 0; u < lanes; u++) padded[whole + u] = width - lanes + u < whole ? 0 : a[width - lanes + u];
+}
+
+/* dot[k] = sum_f a[f] * x[index[k]*stride + f],   f < end; if `summing`, out[f] += sum_k coef[k] * x[index[k]*stride + f] too:
+ * each row is read once for both. prefetch as for gather_sum. */
+SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict out, const T *restrict a, const T *restrict x,
+                                 int64_t stride, int64_t end, const I *restrict index, const T *restrict coef, int n,
+                                 int64_t n_ahead, int64_t prefetch)
+{
+    T padded[VECTORS * LANES];
+    padded[1] = 0;      /* the second piece of a row of one column */
+    for (int k = 0; k < n; k++) dot[k] = 0;
+    for (int64_t f = 0; f < end; f += VECTORS * LANES) {
+        int64_t width = end - f < VECTORS * LANES ? end - f : VECTORS * LANES;
+        int64_t bytes = NAME(prefetch_bytes)(prefetch, x + f, stride, f, 0, width);
+        NAME(pad_row)(padded, a + f, end, width);
+        NAME(any_pass)(summing, summing, 1, out + f, dot, x + f, stride, end, width, index, coef, padded, n, n_ahead, bytes, 1, 0);
+    }
+}
+
+#undef VECTOR

@@ -36,6 +36,9 @@ enum sar_status { SAR_OK = 0, SAR_INDEX_OUT_OF_BOUNDS = 1, SAR_LABEL_OUT_OF_BOUN
 /* Below this many multiply-adds the start of a thread team costs more than the work. */
 #define SAR_SERIAL_WORK 32768
 
+/* Ranges of rows that a thread takes one after another where their costs are uneven. */
+#define SAR_PARTS 32
+
 /* Threads for `work` multiply-adds: a function of the work and of the caller's setting only. */
 static inline int sar_team(int64_t work)
 {

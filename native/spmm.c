@@ -7,31 +7,47 @@
 #else
 #include "gather.inc.h"
 
-/* The rows begin .. end of sar_spmm_forward. */
-static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
-                                       const I *restrict eid, const T *restrict x, const T *restrict weight,
-                                       const T *restrict src_scale, const T *restrict dst_scale, int64_t n_edges,
-                                       int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
+/* The columns of the edges e .. e + n: `indices` itself or, without one, the edges, written to `own`. */
+SAR_INLINE const I *NAME(columns)(I *restrict own, const I *restrict indices, int64_t e, int n)
 {
-    int64_t stride = n_heads * n_feat, row_bytes = stride * (int64_t)sizeof(T);
-    int64_t col[CHUNK + AHEAD];
+    if (indices) return indices + e;
+    for (int k = 0; k < n; k++) own[k] = (I)(e + k);
+    return own;
+}
+
+/* The rows begin .. end and the columns first .. last of each head of sar_spmm_forward. */
+static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict eid,
+                            const T *restrict x, const T *restrict weight, const T *restrict src_scale,
+                            const T *restrict dst_scale, int accumulate, int64_t n_edges, int64_t n_heads, int64_t n_feat,
+                            int64_t begin, int64_t end, int64_t first, int64_t last)
+{
+    int64_t stride = n_heads * n_feat;
+    I own[CHUNK];
     T coef[CHUNK];
-    for (int k = 0; k < CHUNK; k++) coef[k] = 1;
+    int weighted = weight || src_scale;
 
     for (int64_t i = begin; i < end; i++) {
         T scale = dst_scale ? dst_scale[i] : 1;
-        for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK) {
+        int begins = !accumulate;
+        for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK, begins = 0) {
             int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
-            int n_ahead = NAME(load_columns)(col, indices, e, n, n_edges);
+            const I *col = NAME(columns)(own, indices, e, n);
+            int64_t n_ahead = indices ? n_edges - e : n;
             for (int64_t h = 0; h < n_heads; h++) {
                 if (weight && eid) for (int k = 0; k < n; k++) coef[k] = weight[(int64_t)eid[e + k] * n_heads + h];
                 else if (weight) for (int k = 0; k < n; k++) coef[k] = weight[(e + k) * n_heads + h];
                 if (src_scale && weight) for (int k = 0; k < n; k++) coef[k] *= src_scale[col[k]];
                 else if (src_scale) for (int k = 0; k < n; k++) coef[k] = src_scale[col[k]];
-                NAME(gather_sum)(out + i * stride + h * n_feat, x + h * n_feat, stride, n_feat, col, coef, n, scale,
-                                 n_ahead, h == 0 ? row_bytes : 0);
+                T *restrict out_ih = out + i * stride + h * n_feat;
+                if (weighted)
+                    NAME(gather_sum)(1, out_ih, x + h * n_feat, stride, first, last, col, coef, n, n_ahead, -1, scale, begins);
+                else
+                    NAME(gather_sum)(0, out_ih, x + h * n_feat, stride, first, last, col, NULL, n, n_ahead, -1, scale, begins);
             }
         }
+        if (begins)     /* overwritten, and no edges */
+            for (int64_t h = 0; h < n_heads; h++)
+                for (int64_t f = first; f < last; f++) out[i * stride + h * n_feat + f] = 0;
     }
 }
 
@@ -39,42 +55,47 @@ static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, con
  *
  * inputs   indptr (n_dst + 1), indices (n_edges) or NULL: c = e; x (n_src, n_heads, n_feat)
  *          weight (., n_heads), src_scale (n_src), dst_scale (n_dst): NULL means 1; eid (n_edges) or NULL: eid[e] = e
- * output   out (n_dst, n_heads, n_feat), accumulated
+ *          block: columns of a head in one pass over the edges; fewer columns of more rows of x stay in the caches
+ * output   out (n_dst, n_heads, n_feat), accumulated; accumulate = 0: overwritten
  * cost     O(n_edges * n_heads * n_feat); a row is summed by one thread, in chunks of CHUNK edges
  */
 int NAME(sar_spmm_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict eid,
                            const T *restrict x, const T *restrict weight, const T *restrict src_scale,
-                           const T *restrict dst_scale, int64_t n_dst, int64_t n_heads, int64_t n_feat)
+                           const T *restrict dst_scale, int accumulate, int64_t block, int64_t n_dst, int64_t n_heads,
+                           int64_t n_feat)
 {
     int64_t n_edges = indptr[n_dst];
     int team = sar_team((n_edges - indptr[0]) * n_heads * n_feat);
+    int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel num_threads(team)
-    {
-        int64_t begin = sar_split_rows(indptr, n_dst, sar_team_rank(), sar_team_size());
-        int64_t end = sar_split_rows(indptr, n_dst, sar_team_rank() + 1, sar_team_size());
-        NAME(spmm_rows)(out, indptr, indices, eid, x, weight, src_scale, dst_scale, n_edges, n_heads, n_feat, begin, end);
+    for (int64_t first = 0; first < n_feat; first += block) {
+        int64_t last = n_feat - first < block ? n_feat : first + block;
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t part = 0; part < n_parts; part++)
+            NAME(spmm_rows)(out, indptr, indices, eid, x, weight, src_scale, dst_scale, accumulate, n_edges, n_heads, n_feat,
+                            sar_split_rows(indptr, n_dst, part, n_parts), sar_split_rows(indptr, n_dst, part + 1, n_parts),
+                            first, last);
     }
     return SAR_OK;
 }
 
 /* The rows begin .. end of sar_edge_dot_forward. */
 static void NAME(edge_dot_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
-                                           const I *restrict eid, const T *restrict g, const T *restrict x,
-                                           const T *restrict dst_scale, int64_t n_edges, int64_t n_heads, int64_t n_feat,
-                                           int64_t begin, int64_t end)
+                                const I *restrict eid, const T *restrict g, const T *restrict x, const T *restrict dst_scale,
+                                int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
 {
-    int64_t stride = n_heads * n_feat, row_bytes = stride * (int64_t)sizeof(T);
-    int64_t col[CHUNK + AHEAD];
+    int64_t stride = n_heads * n_feat;
+    I own[CHUNK];
     T dot[CHUNK];
 
     for (int64_t i = begin; i < end; i++) {
         T scale = dst_scale ? dst_scale[i] : 1;
         for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK) {
             int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
-            int n_ahead = NAME(load_columns)(col, indices, e, n, n_edges);
+            const I *col = NAME(columns)(own, indices, e, n);
             for (int64_t h = 0; h < n_heads; h++) {
-                NAME(gather_dot)(dot, g + i * stride + h * n_feat, x + h * n_feat, stride, n_feat, col, n, n_ahead,
-                                 h == 0 ? row_bytes : 0);
+                NAME(gather_dot)(0, dot, NULL, g + i * stride + h * n_feat, x + h * n_feat, stride, n_feat, col, NULL, n,
+                                 indices ? n_edges - e : n, -1);
                 for (int k = 0; k < n; k++) {
                     int64_t to = eid ? (int64_t)eid[e + k] : e + k;
                     out[to * n_heads + h] += scale * dot[k];
@@ -96,12 +117,11 @@ int NAME(sar_edge_dot_forward)(T *restrict out, const int64_t *restrict indptr, 
 {
     int64_t n_edges = indptr[n_dst];
     int team = sar_team((n_edges - indptr[0]) * n_heads * n_feat);
-#pragma omp parallel num_threads(team)
-    {
-        int64_t begin = sar_split_rows(indptr, n_dst, sar_team_rank(), sar_team_size());
-        int64_t end = sar_split_rows(indptr, n_dst, sar_team_rank() + 1, sar_team_size());
-        NAME(edge_dot_rows)(out, indptr, indices, eid, g, x, dst_scale, n_edges, n_heads, n_feat, begin, end);
-    }
+    int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
+    for (int64_t part = 0; part < n_parts; part++)
+        NAME(edge_dot_rows)(out, indptr, indices, eid, g, x, dst_scale, n_edges, n_heads, n_feat,
+                            sar_split_rows(indptr, n_dst, part, n_parts), sar_split_rows(indptr, n_dst, part + 1, n_parts));
     return SAR_OK;
 }
 #endif
