@@ -1,6 +1,8 @@
 """The timeline of `--trace`, with ranks as threads and through the command line."""
 
+import errno
 import json
+import os
 import sys
 import threading
 import time
@@ -214,6 +216,18 @@ def test_writing_that_fails_is_told_on_every_rank(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
 
 
+def test_a_full_disk_leaves_the_old_file(monkeypatch, tmp_path):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "t.json"
+    path.write_text("old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SarliteError, match=f"--trace {path} could not be written: No space left on device"):
+        trace.write(Solo(), path, Trace())
+    assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+
+
 # ---- the command
 
 
@@ -230,7 +244,8 @@ def test_the_command_records_the_first_epochs(tmp_path):
 
 
 def test_three_epochs_by_default_and_a_resumed_run(here, tmp_path):  # noqa: F811
-    for epochs, flags, found in ((5, [], [1, 2, 3]), (7, ["--resume", tmp_path / "run" / "checkpoint.safetensors"], [6, 7])):
+    resume = ["--resume", tmp_path / "run" / "checkpoint.safetensors"]
+    for epochs, flags, found in ((5, [], [1, 2, 3]), (9, resume, [6, 7, 8])):
         here(tmp_path / "run", "--epochs", epochs, "--trace", tmp_path / "run" / "t.json", *flags)
         compute = of_track(read(tmp_path / "run" / "t.json")[0], 0, "compute")
         assert [event["name"] for event in compute if event["name"].startswith("epoch")] == [f"epoch {k}" for k in found]
