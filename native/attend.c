@@ -27,7 +27,7 @@ SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restri
 }
 
 /* The rows begin .. end of sar_attend_forward. */
-SAR_CLONES static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, const int64_t *restrict indptr,
+static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, const int64_t *restrict indptr,
                                          const I *restrict indices, const T *restrict z, const T *restrict src,
                                          const T *restrict dst, const int64_t *restrict src_ids,
                                          const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key, double p, T slope,
@@ -106,7 +106,7 @@ int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, cons
 }
 
 /* The source rows begin .. end of sar_attend_backward; ddst is this thread's own. */
-SAR_CLONES static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict ddst,
+static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict ddst,
                                                   const int64_t *restrict t_indptr, const I *restrict t_indices,
                                                   const T *restrict z, const T *restrict src, const T *restrict dst,
                                                   const T *restrict lse, const T *restrict delta, const T *restrict g,

@@ -24,7 +24,7 @@ int NAME(sar_attend_finish_forward)(T *restrict m, T *restrict l, T *restrict ac
 }
 
 /* The rows begin .. end of sar_row_dot_forward. */
-SAR_CLONES static void NAME(row_dot_rows)(T *restrict out, const T *restrict a, const T *restrict b, int64_t n_feat,
+static void NAME(row_dot_rows)(T *restrict out, const T *restrict a, const T *restrict b, int64_t n_feat,
                                           int64_t begin, int64_t end)
 {
     for (int64_t r = begin; r < end; r++) {

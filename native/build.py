@@ -1,5 +1,6 @@
 """Describe the compiled module sarlite._native to cffi (API mode): its declarations, sources and compiler flags."""
 import os
+import platform
 import re
 import shlex
 import subprocess
@@ -10,24 +11,66 @@ import tempfile
 from cffi import FFI
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SOURCES = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "threads"]
+KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm"]      # each compiled for every instruction set
+PLAIN_SOURCES = ["machine", "philox"]
+TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 PLAIN = """
+enum sar_isa { SAR_PORTABLE, SAR_AVX2, SAR_AVX512, ... };
 enum sar_status { SAR_OK, SAR_INDEX_OUT_OF_BOUNDS, SAR_LABEL_OUT_OF_BOUNDS, ... };
 int sar_threads(void);
 int sar_set_threads(int n_threads);
+int sar_can_run(int isa);
 int sar_philox4x32(uint32_t *out, const uint32_t *counter, const uint32_t *key);
 """
 
 
-def declarations():
+def instruction_sets():
+    """Return the names of the instruction sets to compile for: the portable one, and on x86-64 those that the compiler knows."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ["portable"]
+    return [name for name, target in TARGETS.items() if target is None or _accepts(source=_targeted(target, "int main(void) { return 0; }\n"))]
+
+
+def _targeted(target, text):
+    """C text whose functions are compiled for `target`."""
+    return (f'#ifdef __clang__\n#pragma clang attribute push(__attribute__((target("{target}"))), apply_to = function)\n'
+            f'#else\n#pragma GCC target("{target}")\n#endif\n{text}#ifdef __clang__\n#pragma clang attribute pop\n#endif\n')
+
+
+def write_sources(names):
+    """Write one source for each kernel file and instruction set, and return their paths."""
+    folder = os.path.join("build", "native")
+    os.makedirs(os.path.join(ROOT, folder), exist_ok=True)
+    paths = []
+    for name in names:
+        for kernel in KERNELS:
+            include = f'#include "{kernel}.c"\n'
+            body = _targeted(TARGETS[name], include) if TARGETS[name] else include
+            paths.append(os.path.join(folder, f"{kernel}_{name}.c"))
+            _write(os.path.join(ROOT, paths[-1]), f'#define ISA _{name}\n#include "philox.h"\n#include "prototypes.h"\n{body}')
+    return paths
+
+
+def _write(path, text):
+    """Write `text` unless the file has it, so that an unchanged source is not compiled again."""
+    if os.path.exists(path):
+        with open(path, encoding="ascii") as file:
+            if file.read() == text:
+                return
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def declarations(names):
     """Return the prototypes of every instance of the templates, as cffi reads them."""
     floats = [("float", "_f32"), ("double", "_f64")]
     indexes = [("int32_t", "_i32"), ("int64_t", "_i64")]
     text = PLAIN
-    for value, suffix in floats:
-        text += _instance("prototypes_float.h", suffix, {"T": value})
-        for index, index_suffix in indexes:
-            text += _instance("prototypes_index.h", suffix + index_suffix, {"T": value, "I": index})
+    for name in names:
+        for value, suffix in floats:
+            text += _instance("prototypes_float.h", f"{suffix}_{name}", {"T": value})
+            for index, index_suffix in indexes:
+                text += _instance("prototypes_index.h", f"{suffix}{index_suffix}_{name}", {"T": value, "I": index})
     return text
 
 
@@ -40,15 +83,15 @@ def _instance(name, suffix, types):
     return text
 
 
-def _accepts(*flags):
-    """Tell whether the compiler builds and links a program with these flags."""
+def _accepts(*flags, source="int main(void) { return 0; }\n"):
+    """Tell whether the compiler builds and links a program with these flags, without a warning."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     with tempfile.TemporaryDirectory() as folder:
-        source = os.path.join(folder, "try.c")
-        with open(source, "w", encoding="ascii") as file:
-            file.write("int main(void) { return 0; }\n")
+        path = os.path.join(folder, "try.c")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(source)
         try:
-            done = subprocess.run([*compiler, *flags, source, "-o", os.path.join(folder, "try")], capture_output=True)
+            done = subprocess.run([*compiler, "-Werror", *flags, path, "-o", os.path.join(folder, "try")], capture_output=True)
         except OSError:
             return False
         return done.returncode == 0
@@ -68,15 +111,16 @@ def flags():
 def builder():
     """Return the FFI object that setuptools compiles."""
     ffi = FFI()
-    ffi.cdef(declarations())
+    names = instruction_sets()
+    ffi.cdef(declarations(names))
     compile_flags, link_flags = flags()
-    headers = sorted(name for name in os.listdir(os.path.join(ROOT, "native")) if name.endswith(".h"))
+    included = sorted(name for name in os.listdir(os.path.join(ROOT, "native")) if name.endswith(".h") or name[:-2] in KERNELS)
     ffi.set_source(
         "sarlite._native",
-        '#include "sarlite.h"',
-        sources=[f"native/{name}.c" for name in SOURCES],
+        '#include "sarlite.h"\n' + "".join(f'#define ISA _{name}\n#include "prototypes.h"\n#undef ISA\n' for name in names),
+        sources=[*(f"native/{name}.c" for name in PLAIN_SOURCES), *write_sources(names)],
         include_dirs=["native"],
-        depends=[f"native/{name}" for name in headers],
+        depends=[f"native/{name}" for name in included],
         libraries=["m"],
         extra_compile_args=compile_flags,
         extra_link_args=link_flags,

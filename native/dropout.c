@@ -3,22 +3,13 @@
 #include "philox.h"
 #define KERNEL "dropout.c"
 #include "each_float.h"
-
-/* out = Philox4x32-10(counter, key); the known answers of Random123 are its test. counter (4), key (2), out (4), overwritten. */
-int sar_philox4x32(uint32_t *restrict out, const uint32_t *restrict counter, const uint32_t *restrict key)
-{
-    uint32_t word[4] = {counter[0], counter[1], counter[2], counter[3]};
-    philox4x32(word, key[0], key[1]);
-    memcpy(out, word, sizeof word);
-    return SAR_OK;
-}
 #else
 #ifndef MASK_COLUMNS
 #define MASK_COLUMNS 64
 #endif
 
 /* The rows begin .. end of sar_dropout_forward. */
-SAR_CLONES static void NAME(dropout_rows)(T *restrict out, const T *restrict x, const int64_t *restrict ids, uint64_t key,
+static void NAME(dropout_rows)(T *restrict out, const T *restrict x, const int64_t *restrict ids, uint64_t key,
                                           double p, int64_t n_feat, int64_t begin, int64_t end)
 {
     uint32_t word[MASK_COLUMNS], threshold = philox_threshold(p);

@@ -1,5 +1,5 @@
-/* Includes KERNEL once for each value type T. NAME(op) is op_f32 or op_f64; LANES fills 64 bytes; FLOAT_BITS is 32 or 64. */
-#define NAME(op) SAR_PASTE(op, SUFFIX)
+/* Includes KERNEL once for each value type T. NAME(op) is op_f32_<isa> or op_f64_<isa>; LANES fills 64 bytes; FLOAT_BITS is 32 or 64. */
+#define NAME(op) SAR_PASTE(op, SUFFIX, ISA)
 
 #define T float
 #define LANES 16
@@ -22,3 +22,4 @@
 #undef SUFFIX
 
 #undef NAME
+#undef KERNEL

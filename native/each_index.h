@@ -1,5 +1,5 @@
-/* Includes KERNEL once for each value type T and index type I. NAME(op) is op_f32_i32, ...; LANES and FLOAT_BITS as in each_float.h. */
-#define NAME(op) SAR_PASTE(op, SUFFIX)
+/* Includes KERNEL once for each value type T and index type I. NAME(op) is op_f32_i32_<isa>, ...; LANES and FLOAT_BITS as in each_float.h. */
+#define NAME(op) SAR_PASTE(op, SUFFIX, ISA)
 
 #define T float
 #define LANES 16
@@ -36,3 +36,4 @@
 #undef FLOAT_BITS
 
 #undef NAME
+#undef KERNEL

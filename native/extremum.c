@@ -3,7 +3,6 @@
 #include "sarlite.h"
 #define KERNEL "extremum.c"
 #include "each_index.h"
-#undef KERNEL
 #else
 #ifndef COLUMNS
 #define COLUMNS 128
@@ -27,7 +26,7 @@ SAR_INLINE void NAME(take_better)(T *restrict best, I *restrict arg, int64_t *re
 }
 
 /* The rows begin .. end of sar_extremum_forward, in blocks of COLUMNS columns whose ranks lie on the stack. */
-SAR_CLONES static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const int64_t *restrict indptr,
+static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const int64_t *restrict indptr,
                                           const I *restrict indices, const I *restrict label, const int64_t *restrict order,
                                           const T *restrict x, int sign, int64_t offset, int64_t n_order, int64_t n_feat,
                                           int64_t n_edges,

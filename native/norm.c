@@ -7,7 +7,7 @@
 #else
 
 /* Welford's update over the rows begin .. end: mean and sum of squared deviations of each column. */
-SAR_CLONES static void NAME(moments_rows)(double *restrict mean, double *restrict m2, const T *restrict x, int64_t n_feat,
+static void NAME(moments_rows)(double *restrict mean, double *restrict m2, const T *restrict x, int64_t n_feat,
                                           int64_t begin, int64_t end)
 {
     for (int64_t f = 0; f < n_feat; f++) mean[f] = m2[f] = 0;
@@ -58,7 +58,7 @@ int NAME(sar_column_moments_forward)(double *restrict mean, double *restrict m2,
 }
 
 /* The rows begin .. end of sar_batch_norm_forward. */
-SAR_CLONES static void NAME(batch_norm_rows)(T *restrict out, const T *restrict x, const double *restrict mean,
+static void NAME(batch_norm_rows)(T *restrict out, const T *restrict x, const double *restrict mean,
                                              const double *restrict inv_std, const T *restrict gamma, const T *restrict beta,
                                              int64_t n_feat, int64_t begin, int64_t end)
 {
@@ -87,7 +87,7 @@ int NAME(sar_batch_norm_forward)(T *restrict out, const T *restrict x, const dou
 }
 
 /* The rows begin .. end of sar_batch_norm_sums_backward. */
-SAR_CLONES static void NAME(sums_rows)(double *restrict sum_g, double *restrict sum_gx, const T *restrict g,
+static void NAME(sums_rows)(double *restrict sum_g, double *restrict sum_gx, const T *restrict g,
                                        const T *restrict x, const double *restrict mean, const double *restrict inv_std,
                                        int64_t n_feat, int64_t begin, int64_t end)
 {
@@ -130,7 +130,7 @@ int NAME(sar_batch_norm_sums_backward)(double *restrict sum_g, double *restrict 
 }
 
 /* The rows begin .. end of sar_batch_norm_backward. */
-SAR_CLONES static void NAME(batch_norm_backward_rows)(T *restrict dx, const T *restrict g, const T *restrict x,
+static void NAME(batch_norm_backward_rows)(T *restrict dx, const T *restrict g, const T *restrict x,
                                                       const double *restrict mean, const double *restrict inv_std,
                                                       const T *restrict gamma, const double *restrict mean_g,
                                                       const double *restrict mean_gx, int64_t n_feat, int64_t begin,

@@ -1,9 +1,9 @@
-/* Declarations that every kernel shares: status codes, run-time dispatch, the partition of rows among threads.
+/* Declarations that every kernel shares: status codes, instruction sets, the partition of rows among threads.
  *
  * Words: indptr, indices, eid name a CSR whose rows are destinations; n_dst, n_src, n_edges, n_heads, n_feat are its sizes.
  * d<name> is the gradient of <name>. T is the value type (float, double), I the index type (int32_t, int64_t).
  * A backward kernel and every sum ACCUMULATES into its output unless its comment says that it overwrites.
- * Arrays are C-contiguous; the checks stand in sarlite/kernels.py, above the kernels.
+ * Arrays are C-contiguous; the checks stand in sarlite/kernels/, above the kernels.
  */
 #ifndef SARLITE_H
 #define SARLITE_H
@@ -16,15 +16,12 @@
 #include <omp.h>
 #endif
 
+/* The instruction sets that kernels are compiled for; ISA is the suffix of one: _portable, _avx2, _avx512. */
+enum sar_isa { SAR_PORTABLE, SAR_AVX2, SAR_AVX512 };
+
 enum sar_status { SAR_OK = 0, SAR_INDEX_OUT_OF_BOUNDS = 1, SAR_LABEL_OUT_OF_BOUNDS = 2 };
 
-/* SAR_CLONES: a function is compiled for AVX-512, AVX2 and the baseline, and the loader picks one (needs glibc's ifunc).
- * SAR_INLINE: a helper that must be compiled together with the clone that calls it. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
-#define SAR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define SAR_CLONES
-#endif
+/* SAR_INLINE: a helper that must be compiled for the instruction set of its caller. */
 #if defined(__GNUC__)
 #define SAR_INLINE static inline __attribute__((always_inline))
 #define SAR_PREFETCH(address) __builtin_prefetch(address)
@@ -33,8 +30,8 @@ enum sar_status { SAR_OK = 0, SAR_INDEX_OUT_OF_BOUNDS = 1, SAR_LABEL_OUT_OF_BOUN
 #define SAR_PREFETCH(address) ((void)(address))
 #endif
 
-#define SAR_PASTE_(a, b) a##b
-#define SAR_PASTE(a, b) SAR_PASTE_(a, b)
+#define SAR_PASTE_(a, b, c) a##b##c
+#define SAR_PASTE(a, b, c) SAR_PASTE_(a, b, c)
 
 /* Below this many multiply-adds the start of a thread team costs more than the work. */
 #define SAR_SERIAL_WORK 32768
@@ -89,15 +86,9 @@ static inline int64_t sar_split_rows(const int64_t *indptr, int64_t n_rows, int6
     return low;
 }
 
-#define KERNEL "prototypes_index.h"
-#include "each_index.h"
-#undef KERNEL
-#define KERNEL "prototypes_float.h"
-#include "each_float.h"
-#undef KERNEL
-
 int sar_threads(void);
 int sar_set_threads(int n_threads);
+int sar_can_run(int isa);
 int sar_philox4x32(uint32_t *restrict out, const uint32_t *restrict counter, const uint32_t *restrict key);
 
 #endif

@@ -8,7 +8,7 @@
 #include "gather.inc.h"
 
 /* The rows begin .. end of sar_spmm_forward. */
-SAR_CLONES static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
+static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
                                        const I *restrict eid, const T *restrict x, const T *restrict weight,
                                        const T *restrict src_scale, const T *restrict dst_scale, int64_t n_edges,
                                        int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
@@ -58,7 +58,7 @@ int NAME(sar_spmm_forward)(T *restrict out, const int64_t *restrict indptr, cons
 }
 
 /* The rows begin .. end of sar_edge_dot_forward. */
-SAR_CLONES static void NAME(edge_dot_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
+static void NAME(edge_dot_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
                                            const I *restrict eid, const T *restrict g, const T *restrict x,
                                            const T *restrict dst_scale, int64_t n_edges, int64_t n_heads, int64_t n_feat,
                                            int64_t begin, int64_t end)

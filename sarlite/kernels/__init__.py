@@ -10,7 +10,7 @@ Every function raises ShapeError naming the argument when shape, dtype or memory
 """
 
 from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_finish, row_dot
-from sarlite.kernels.native import set_threads, threads
+from sarlite.kernels.native import instruction_set, instruction_sets, set_instruction_set, set_threads, threads
 from sarlite.kernels.norm import batch_norm_apply, batch_norm_backward, batch_norm_sums, column_moments
 from sarlite.kernels.rows import dropout, gather_rows, philox4x32, scatter_add_rows
 from sarlite.kernels.sparse import edge_dot, extremum, extremum_backward, spmm, transpose
@@ -29,9 +29,12 @@ __all__ = [
     "extremum",
     "extremum_backward",
     "gather_rows",
+    "instruction_set",
+    "instruction_sets",
     "philox4x32",
     "row_dot",
     "scatter_add_rows",
+    "set_instruction_set",
     "set_threads",
     "spmm",
     "threads",

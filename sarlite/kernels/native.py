@@ -1,8 +1,10 @@
 """The one way into the compiled module, and the checks before it."""
 
+import os
+
 import numpy as np
 
-from sarlite.errors import ShapeError
+from sarlite.errors import ConfigError, ShapeError
 
 try:
     from sarlite._native import ffi, lib
@@ -24,9 +26,49 @@ _STATUS = {
 }
 
 
+_ISAS = {"portable": lib.SAR_PORTABLE, "avx2": lib.SAR_AVX2, "avx512": lib.SAR_AVX512}  # in ascending order
+_functions = {}  # kernel to its version for the instruction set in use
+
+
+def instruction_sets():
+    """Return the names of the instruction sets that this build has kernels for and this processor runs, the widest last."""
+    built = (name for name in _ISAS if hasattr(lib, f"sar_spmm_forward_f32_i32_{name}"))
+    return tuple(name for name in built if lib.sar_can_run(_ISAS[name]))
+
+
+def instruction_set():
+    """Return the name of the instruction set in use: "portable", "avx2" or "avx512"."""
+    return _functions["name"]
+
+
+def set_instruction_set(name):
+    """Use the kernels of one instruction set, in the whole process. All give the same bits.
+
+    Parameters
+    ----------
+    name : str
+        One of `instruction_sets()`.
+
+    Raises
+    ------
+    ConfigError
+        The build or the processor does not have it.
+    """
+    if name not in instruction_sets():
+        raise ConfigError(f"instruction set {name!r} (SARLITE_ISA) is not one of {', '.join(instruction_sets())}")
+    _functions.clear()
+    _functions["name"] = name
+
+
+set_instruction_set(os.environ.get("SARLITE_ISA") or instruction_sets()[-1])
+
+
 def call(kernel, *args):
     """Call a kernel: arrays become pointers, None becomes NULL, a status becomes an exception."""
-    status = getattr(lib, kernel)(*(_pointer(a) for a in args))
+    function = _functions.get(kernel)
+    if function is None:
+        function = _functions[kernel] = getattr(lib, f"{kernel}_{instruction_set()}", None) or getattr(lib, kernel)
+    status = function(*(_pointer(a) for a in args))
     if status != lib.SAR_OK:
         raise ShapeError(f"{kernel}: {_STATUS[status]}")
 

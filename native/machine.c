@@ -1,0 +1,33 @@
+/* The number of OpenMP threads that the calling thread's kernels use (1 where OpenMP is missing), and what the processor can run. */
+#include "sarlite.h"
+
+int sar_threads(void)
+{
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+int sar_set_threads(int n_threads)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(n_threads);
+#else
+    (void)n_threads;
+#endif
+    return SAR_OK;
+}
+
+/* Whether the processor and the operating system can run the kernels of an instruction set. */
+int sar_can_run(int isa)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (isa == SAR_AVX512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")
+               && __builtin_cpu_supports("avx512vl");
+    if (isa == SAR_AVX2) return __builtin_cpu_supports("avx2") != 0;
+#endif
+    return isa == SAR_PORTABLE;
+}

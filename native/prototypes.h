@@ -1,0 +1,5 @@
+/* The prototypes of all kernels for the instruction set ISA. */
+#define KERNEL "prototypes_index.h"
+#include "each_index.h"
+#define KERNEL "prototypes_float.h"
+#include "each_float.h"
