@@ -62,7 +62,8 @@ def test_the_machine(found):
 def test_the_text(found):
     rows = dict(line.split("  ", 1) for line in command(OMP_NUM_THREADS="1").splitlines())
     rows = {name: value.strip() for name, value in rows.items()}
-    assert list(rows) == ["sarlite", "python", *info.PACKAGES, "MPI", "kernels", "compiler", "BLAS", "CPU", "CPU features", "memory", "pages"]
+    facts = ["MPI", "kernels", "compiler", "BLAS", "CPU", "CPU features", "memory", "pages"]
+    assert list(rows) == ["sarlite", "python", *info.PACKAGES, *facts]
     assert {name: rows[name] for name in found["versions"]} == {k: v or "not installed" for k, v in found["versions"].items()}
     assert rows["kernels"].startswith(f"{found['kernels']['instruction_set']} of ") and rows["kernels"].endswith("1 threads")
     assert rows["CPU features"].split() == found["cpu"]["features"] and found["cpu"]["model"] in rows["CPU"]
@@ -79,6 +80,7 @@ def test_mpi(found):
     pytest.importorskip("mpi4py")
     assert found["mpi"]["library"].split()[0] in ("MPICH", "Open", "Intel(R)", "MVAPICH", "MVAPICH2")
     assert found["mpi"]["thread_level"].startswith("THREAD_") and "\n" not in found["mpi"]["library"]
+    assert f"\nMPI           {found['mpi']['library']}, {found['mpi']['thread_level']}\n" in command()
 
 
 @pytest.mark.parametrize("block, shown", [
