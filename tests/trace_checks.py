@@ -68,14 +68,12 @@ def of_track(events, rank, track):
 
 
 def check(comm, case, path, **options):
-    """Rank 0 checks every rank's timeline against the plan and the counters. Collective."""
+    """Check every rank's timeline, on every rank so that all fail together, against the plan and the counters. Collective."""
     epochs = 2
     graph, recorded = train(comm, case, epochs, **options)
     trace.write(comm, path, recorded)
     profile = graph.profile
     facts = comm.allgather((graph.n_edges, dict(profile.received_bytes), profile.sent_bytes["backward_push"]))
-    if comm.rank:
-        return
     events, names = read(path)
     assert {pid: names[pid,] for pid, _ in events} == {rank: f"rank {rank}" for rank in range(comm.size)}
     for (_, name), track in events.items():
