@@ -1,7 +1,8 @@
-"""Counters: bytes sent by phase, remote buffers held at once, resident memory."""
+"""Counters: bytes sent by phase, remote buffers held at once, resident memory. And the timeline, where one is wanted."""
 
 import ctypes
 import threading
+import time
 import weakref
 from collections import Counter
 from contextlib import contextmanager
@@ -18,11 +19,13 @@ class Profile:
         Buffers of peers' rows held now, and at most at once.
     on_progress : callable or None
         Called at every exchange; the command line's watchdog listens.
+    trace : Trace or None
+        Where spans go; without one they are not recorded.
     """
 
     def __init__(self):
         self._lock = threading.RLock()  # a finalizer may run while the lock is held
-        self.on_progress = self._phase = None
+        self.on_progress = self.trace = self._phase = None
         self.live_remote_buffers = 0
         self.reset()
 
@@ -47,6 +50,10 @@ class Profile:
         finally:
             self._phase = before
 
+    def span(self, name, track="compute", **args):
+        """Start a span of the timeline and return it: a context, with `args` for the reader."""
+        return _NO_SPAN if self.trace is None else Span(self.trace, name, track, args)
+
     def hold(self, buffer, n=1):
         """Count `buffer` as `n` remote buffers until it is really freed, views and all."""
         self._change(n)
@@ -56,6 +63,43 @@ class Profile:
         with self._lock:
             self.live_remote_buffers += n
             self.peak_remote_buffers = max(self.peak_remote_buffers, self.live_remote_buffers)
+
+
+class Trace:
+    """One rank's timeline.
+
+    Attributes
+    ----------
+    spans : list of (name, track, begin, end, args)
+        In the order in which they ended; times in nanoseconds since the trace was made. Any thread may add to it.
+    """
+
+    def __init__(self):
+        self.spans, self._origin = [], time.perf_counter_ns()
+
+    def now(self):
+        return time.perf_counter_ns() - self._origin
+
+
+class Span:
+    """What a thread does from here to the end of the context, or to `end`, which another thread may call."""
+
+    def __init__(self, trace, name="", track="", args=None):
+        self._trace, self._words, self._begin = trace, (name, track, args), trace and trace.now()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.end()
+
+    def end(self):
+        if self._trace is not None:
+            name, track, args = self._words
+            self._trace.spans.append((name, track, self._begin, self._trace.now(), args))
+
+
+_NO_SPAN = Span(None)
 
 
 class Counted:
@@ -70,12 +114,15 @@ class Counted:
 
     def allreduce(self, array, op="sum"):
         self._profile.count("allreduce", array.nbytes if self.size > 1 else 0)
-        return self._comm.allreduce(array, op)
+        with self._profile.span("allreduce", bytes=array.nbytes):
+            return self._comm.allreduce(array, op)
 
     def allgather(self, value):
         items = value if isinstance(value, tuple) else (value,)
-        self._profile.count("allgather", sum(getattr(item, "nbytes", 0) for item in items) if self.size > 1 else 0)
-        return self._comm.allgather(value)
+        n_bytes = sum(getattr(item, "nbytes", 0) for item in items)
+        self._profile.count("allgather", n_bytes if self.size > 1 else 0)
+        with self._profile.span("allgather", bytes=n_bytes):
+            return self._comm.allgather(value)
 
 
 def _trim():

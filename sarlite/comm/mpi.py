@@ -19,6 +19,7 @@ from sarlite.errors import PeerError, ShapeError
 PIECE_BYTES = 1 << 30
 """A longer array travels in pieces of this size, since MPI before version 4 counts in 32 bits. The same on every rank."""
 
+_LEVELS = ("THREAD_SINGLE", "THREAD_FUNNELED", "THREAD_SERIALIZED", "THREAD_MULTIPLE")
 _OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
@@ -138,6 +139,12 @@ class MpiCommunicator(Channels):
         """Start to gather every rank's `row` into `rows`: for the watchdog, which must not wait inside MPI."""
         with _errors_named():
             return _Pending([self._comm.Iallgather(row, rows)], (row, rows))
+
+
+def library():
+    """Return the name and version of the MPI library, and the thread level that it granted."""
+    level = next(name for name in _LEVELS if getattr(MPI, name) == MPI.Query_thread())
+    return " ".join(MPI.Get_library_version().splitlines()[0].split()), level
 
 
 def world():

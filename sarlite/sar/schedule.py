@@ -47,7 +47,7 @@ def make(comm, plan, mode, prefetch, profile):
     return Schedule(plan, comm.channel("fetch"), comm.channel("push"), mode, prefetch, profile)
 
 
-def run(schedule, arrays, on_block, keep=False, phase="forward_fetch"):
+def run(schedule, arrays, on_block, keep=False):
     """Call `on_block(block, rows)` for each block, the local one first; the rows are freed after the call.
 
     Parameters
@@ -64,21 +64,33 @@ def run(schedule, arrays, on_block, keep=False, phase="forward_fetch"):
     """
     kept = []
 
-    def on_rows(block, rows):
-        result = on_block(block, rows)
+    def on_rows(step, block, rows):
+        with _span(schedule, step, block, "forward"):
+            result = on_block(block, rows)
         if keep:
             kept.append(result)
 
     if schedule.mode == "oneshot":
-        on_rows(schedule.plan.local, _fetch_all(schedule, arrays, phase))
+        on_rows(None, schedule.plan.local, _fetch_all(schedule, arrays))
     else:
-        fetcher = _Prefetch if schedule.prefetch and schedule.plan.steps else _Fetch
-        with fetcher(schedule, arrays, phase) as fetched:
-            on_rows(schedule.plan.local, arrays)
-            for step in schedule.plan.steps:
-                on_rows(step.block, fetched.take(step))
-                fetched.release()
+        _each_block(schedule, arrays, on_rows, "forward")
     return kept if keep else None
+
+
+def _each_block(schedule, arrays, on_rows, phase):
+    """The loop: fetch, `on_rows(step, block, rows)`, free; the local block's step is None."""
+    fetcher = _Prefetch if schedule.prefetch and schedule.plan.steps else _Fetch
+    with fetcher(schedule, arrays, phase) as fetched:
+        on_rows(None, schedule.plan.local, arrays)
+        for step in schedule.plan.steps:
+            on_rows(step, step.block, fetched.take(step))
+            fetched.release()
+
+
+def _span(schedule, step, block, phase):
+    """The span of one block's computation; in mode `oneshot` the one block has every rank's rows."""
+    source = step.source if step else "all" if schedule.mode == "oneshot" else schedule.fetch_comm.rank
+    return schedule.profile.span("block", source=source, edges=block.n_edges, phase=phase)
 
 
 def run_backward(schedule, arrays, kept, on_block, d_arrays):
@@ -100,30 +112,28 @@ def run_backward(schedule, arrays, kept, on_block, d_arrays):
     if schedule.mode == "oneshot":
         _run_backward_merged(schedule, kept, on_block, d_arrays)
         return
-    steps = iter((None, *schedule.plan.steps))
     with _Push(schedule, d_arrays) as push:
 
-        def on_rows(block, rows):
-            step = next(steps)
-            if step is None:
-                on_block(block, rows, d_arrays)
-                return
-            message, d_rows = _allocate(block.n_src, push.templates, zero=True)
-            on_block(block, rows, d_rows)
-            push.start(step, message)
+        def on_rows(step, block, rows):
+            message, d_rows = (None, d_arrays) if step is None else _allocate(block.n_src, push.templates, zero=True)
+            with _span(schedule, step, block, "backward"):
+                on_block(block, rows, d_rows)
+            if step is not None:
+                push.start(step, message)
 
         if arrays is not None:
-            run(schedule, arrays, on_rows, phase="backward_fetch")
+            _each_block(schedule, arrays, on_rows, "backward")
         else:
-            for k, block in enumerate(schedule.plan.blocks):
-                on_rows(block, kept and kept[k])
+            for k, step in enumerate((None, *schedule.plan.steps)):
+                on_rows(step, schedule.plan.blocks[k], kept and kept[k])
 
 
 def _run_backward_merged(schedule, kept, on_block, d_arrays):
     plan = schedule.plan
     with _Push(schedule, d_arrays, depth=len(plan.steps)) as push:
         _, d_rows = _allocate(plan.local.n_src, push.templates, zero=True)
-        on_block(plan.local, kept and kept[0], d_rows)
+        with _span(schedule, None, plan.local, "backward"):
+            on_block(plan.local, kept and kept[0], d_rows)
         for d, d_all in zip(d_arrays, d_rows):
             if d is not None:
                 d += d_all[: plan.n_local]
@@ -186,6 +196,11 @@ class _Fetch:
         pass
 
     def take(self, step):
+        """Return `step`'s rows once they are here."""
+        with self.schedule.profile.span("wait", peer=step.source, phase=self.phase):
+            return self.arrived(step)
+
+    def arrived(self, step):
         rows, finish = self.exchange(step)
         finish()
         return rows
@@ -198,13 +213,14 @@ class _Fetch:
         comm, profile = self.schedule.fetch_comm, self.schedule.profile
         buffer, rows = _allocate(step.block.n_src, self.templates)
         profile.hold(buffer)
-        receive = comm.start_recv(buffer, step.source) if len(buffer) else None
-        send, message = None, _pack(self.arrays, step.send_rows)
-        if len(message):
-            send = comm.start_send(message, step.target)
-        if receive is not None:
-            receive.wait()
-        profile.count(self.phase, message.nbytes, buffer.nbytes)
+        with profile.span("fetch", "fetch", peer=step.source, bytes=buffer.nbytes, phase=self.phase):
+            receive = comm.start_recv(buffer, step.source) if len(buffer) else None
+            send, message = None, _pack(self.arrays, step.send_rows)
+            if len(message):
+                send = comm.start_send(message, step.target)
+            if receive is not None:
+                receive.wait()
+        profile.count(f"{self.phase}_fetch", message.nbytes, buffer.nbytes)
         return rows, send.wait if send is not None else lambda: None
 
 
@@ -223,7 +239,8 @@ class _Prefetch(_Fetch):
         self.stopped = True
         self.free.release()
         if error[0] is None:
-            self.thread.join()
+            with self.schedule.profile.span("wait", phase=self.phase):  # for the last rows sent to leave
+                self.thread.join()
 
     def work(self):
         try:
@@ -238,7 +255,7 @@ class _Prefetch(_Fetch):
         except BaseException as error:  # handed to the computing thread, which raises it
             self.ready.put(error)
 
-    def take(self, step):
+    def arrived(self, step):
         rows = self.ready.get()
         if isinstance(rows, BaseException):
             raise rows
@@ -266,50 +283,60 @@ class _Push:
 
     def start(self, step, message):
         """Start the exchange of one step's gradients, and finish those more than `depth` back."""
-        comm = self.schedule.push_comm
+        comm, profile = self.schedule.push_comm, self.schedule.profile
         buffer, rows = _allocate(len(step.send_rows), self.templates)
+        span = profile.span("push", "push", peer=step.source, bytes=message.nbytes)
         requests = [comm.start_recv(buffer, step.target)] if len(buffer) else []
         requests += [comm.start_send(message, step.source)] if len(message) else []
-        self.schedule.profile.count("backward_push", message.nbytes, buffer.nbytes)
-        thread = self._wait_in_thread(requests) if self.schedule.prefetch else None
-        self.pending.append((step, rows, requests, thread))
+        profile.count("backward_push", message.nbytes, buffer.nbytes)
+
+        def finish():
+            for request in requests:
+                request.wait()
+            span.end()
+
+        self.pending.append((step, rows, self._in_thread(finish) if self.schedule.prefetch else finish))
         while len(self.pending) > (self.depth if self.schedule.prefetch or self.depth > 1 else 0):
             self._finish(*self.pending.pop(0))
 
     @staticmethod
-    def _wait_in_thread(requests):
-        """A thread that waits in MPI makes the transfer progress while kernels compute."""
+    def _in_thread(finish):
+        """A thread that waits in MPI makes the transfer progress while kernels compute; return what joins it."""
         failed = []
 
         def wait():
             try:
-                for request in requests:
-                    request.wait()
+                finish()
             except BaseException as error:
                 failed.append(error)
 
+        def join():
+            thread.join()
+            if failed:
+                raise failed[0]
+
         thread = threading.Thread(target=wait, name="sarlite-push", daemon=True)
         thread.start()
-        return thread, failed
+        return join
 
-    def _finish(self, step, rows, requests, thread):
-        if thread is None:
-            for request in requests:
-                request.wait()
-        else:
-            thread[0].join()
-            if thread[1]:
-                raise thread[1][0]
+    def _finish(self, step, rows, finish):
+        with self.schedule.profile.span("wait", peer=step.target, phase="push"):
+            finish()
         for d, received in zip(self.d_arrays, rows):
             if d is not None:
                 kernels.scatter_add_rows(received, step.send_rows, d)
 
 
-def _fetch_all(schedule, arrays, phase):
+def _fetch_all(schedule, arrays):
     """One exchange with every peer; return arrays of the local rows followed by each step's."""
-    plan, comm, profile = schedule.plan, schedule.fetch_comm, schedule.profile
-    if not plan.steps:
+    if not schedule.plan.steps:
         return arrays
+    with schedule.profile.span("wait", phase="forward"):
+        return _exchange_all(schedule, arrays)
+
+
+def _exchange_all(schedule, arrays):
+    plan, comm, profile = schedule.plan, schedule.fetch_comm, schedule.profile
     buffer, rows = _allocate(plan.local.n_src, templates_of(arrays))
     profile.hold(buffer, len(plan.steps))
     pending = []
@@ -318,8 +345,9 @@ def _fetch_all(schedule, arrays, phase):
             message, views = rows[0][part].reshape(-1).view(np.uint8), None
         else:
             message, views = _allocate(step.block.n_src, templates_of(arrays))
+        span = profile.span("fetch", "fetch", peer=step.source, bytes=message.nbytes, phase="forward")
         receive = comm.start_recv(message, step.source) if len(message) else None
-        pending.append((receive, views, part, message.nbytes))
+        pending.append((receive, span, views, part, message.nbytes))
     sends = []
     for step in plan.steps:
         message = _pack(arrays, step.send_rows)
@@ -327,15 +355,16 @@ def _fetch_all(schedule, arrays, phase):
             sends.append((comm.start_send(message, step.target), message.nbytes))
     for local, array in zip(arrays, rows):
         array[: plan.n_local] = local
-    for receive, views, part, nbytes in pending:
+    for receive, span, views, part, nbytes in pending:
         if receive is not None:
             receive.wait()
+        span.end()
         for array, view in zip(rows, views or ()):
             array[part] = view
-        profile.count(phase, 0, nbytes)
+        profile.count("forward_fetch", 0, nbytes)
     for send, nbytes in sends:
         send.wait()
-        profile.count(phase, nbytes)
+        profile.count("forward_fetch", nbytes)
     return rows
 
 

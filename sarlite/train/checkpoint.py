@@ -21,18 +21,26 @@ def save(path, tensors, metadata):
     """
     from safetensors.numpy import save as to_bytes
 
-    path, temporary = Path(path), Path(f"{path}.{os.getpid()}.tmp")
+    data = to_bytes({name: np.asarray(a, order="C") for name, a in tensors.items()},
+                    {"format": FORMAT, "sarlite": json.dumps(metadata)})
     try:
-        data = to_bytes({name: np.asarray(a, order="C") for name, a in tensors.items()},
-                        {"format": FORMAT, "sarlite": json.dumps(metadata)})
+        write_whole(path, data)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path} could not be written: {error.strerror}") from error
+
+
+def write_whole(path, data):
+    """Write bytes under a temporary name, fsync, rename: the file appears whole or not at all."""
+    temporary = Path(f"{path}.{os.getpid()}.tmp")
+    try:
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except OSError:
         temporary.unlink(missing_ok=True)
-        raise CheckpointError(f"checkpoint {path} could not be written: {error.strerror}") from error
+        raise
 
 
 def load(path):

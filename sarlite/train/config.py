@@ -69,6 +69,8 @@ GROUPS = {
         "checkpoint-every": (0, int, "epochs between checkpoints; 0 writes one at the end"),
         "resume": (None, str, "checkpoint to go on from"),
         "json": (False, bool, "end standard output with one line of JSON"),
+        "trace": (None, str, "write a timeline of every rank, which ui.perfetto.dev opens"),
+        "trace-epochs": (3, int, "epochs that --trace records, the run's first ones"),
         "progress": ("auto", ("auto", "bar", "lines", "none"), "bar, or a line every few seconds [bar on a terminal]"),
         "verify": (True, bool, "check the data files' sha256 first"),
     },
@@ -77,7 +79,7 @@ OPTIONS = {name.replace("-", "_"): spec for group in GROUPS.values() for name, s
 MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "out_concat", "dropout", "attention_dropout", "aggregator", "residual",
                  "batch_norm")
 _AT_LEAST = {"layers": 1, "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0,
-             "ranks": 1, "checkpoint_every": 0, "weight_decay": 0.0, "stall_timeout": 0.0}
+             "ranks": 1, "checkpoint_every": 0, "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0}
 
 
 def parse(argv=None):

@@ -61,7 +61,8 @@ class Trainer:
         loss = ops.cross_entropy(logits, self.labels, self.rows["train"], self.counts["train"])
         loss.backward()
         self.comm.allreduce(self.flat.grad)
-        self.optimizer.step(self.schedule(epoch))
+        with self.graph.profile.span("optimizer"):
+            self.optimizer.step(self.schedule(epoch))
         return float(self.comm.allreduce(np.array([loss.item()], np.float64))[0])
 
     def evaluate(self):
@@ -103,21 +104,27 @@ def fit(trainer, epochs, *, start=0, eval_every=1, best=None, on_epoch=lambda re
     Best
     """
     best = best or Best()
-    profile = trainer.graph.profile
     for epoch in range(start, epochs):
-        begin = time.perf_counter()
-        loss = trainer.step(epoch)
-        record = {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
-                  "train_accuracy": None, "val_accuracy": None, "test_accuracy": None, "val_loss": None}
-        if not np.isfinite(loss):  # the same on every rank
-            raise DataError(f"the loss is {loss} at epoch {epoch + 1}: try a lower learning rate")
-        if (epoch + 1) % eval_every == 0 or epoch + 1 == epochs:
-            with profile.phase("evaluation"):
-                scores = trainer.evaluate()
-            record.update(scores)
-            best.update(epoch + 1, scores, trainer.model)
+        with trainer.graph.profile.span(f"epoch {epoch + 1}"):
+            record = _epoch(trainer, epoch, (epoch + 1) % eval_every == 0 or epoch + 1 == epochs, best)
         on_epoch(record)
     return best
+
+
+def _epoch(trainer, epoch, evaluates, best):
+    """Take one step, and evaluate where asked; return the epoch's record."""
+    profile, begin = trainer.graph.profile, time.perf_counter()
+    loss = trainer.step(epoch)
+    record = {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
+              "train_accuracy": None, "val_accuracy": None, "test_accuracy": None, "val_loss": None}
+    if not np.isfinite(loss):  # the same on every rank
+        raise DataError(f"the loss is {loss} at epoch {epoch + 1}: try a lower learning rate")
+    if evaluates:
+        with profile.span("evaluation"), profile.phase("evaluation"):
+            scores = trainer.evaluate()
+        record.update(scores)
+        best.update(epoch + 1, scores, trainer.model)
+    return record
 
 
 def set_threads(n):

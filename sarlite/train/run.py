@@ -2,7 +2,7 @@
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from sarlite import nn, optim
 from sarlite.comm.launch import default_threads
 from sarlite.errors import CheckpointError, ConfigError, raise_together
-from sarlite.train import checkpoint, report
+from sarlite.train import checkpoint, report, trace
 from sarlite.train.config import to_toml
 from sarlite.train.load import load_part, make_model, model_class
 from sarlite.train.loop import Best, Trainer, fit, set_threads
@@ -41,6 +41,8 @@ def train(comm, config, tick=lambda: None):
     raise_together(comm, error)
     resumed = checkpoint.on_root(comm, lambda: checkpoint.load(config.resume)) if config.resume else None
     run_dir = _make_run_dir(comm, config)
+    if config.trace:
+        trace.check_path(comm, config.trace)
     tick()
     loops = getattr(cls, "self_loops", False) if config.self_loops is None else config.self_loops
     with _ticking(tick):
@@ -146,9 +148,12 @@ def _run(comm, config, trainer, part, start, best, run_dir, tick):
             progress.update(record)
         if config.checkpoint_every and record["epoch"] % config.checkpoint_every == 0 and record["epoch"] < config.epochs:
             save(record["epoch"])
+        if record["epoch"] - start == config.trace_epochs:
+            part.graph.profile.trace = None
 
     try:
-        fit(trainer, config.epochs, start=start, eval_every=config.eval_every, best=best, on_epoch=on_epoch)
+        with trace.recording(comm, part.graph.profile) if config.trace else nullcontext() as recorded:
+            fit(trainer, config.epochs, start=start, eval_every=config.eval_every, best=best, on_epoch=on_epoch)
     finally:
         if root:
             progress.close()
@@ -159,4 +164,6 @@ def _run(comm, config, trainer, part, start, best, run_dir, tick):
         print(report.table(config, comm.size, part.summary, counted, best, len(seconds), run_dir), flush=True)
         if config.json:
             print(report.json_line(config, comm.size, counted, best), flush=True)
+    if config.trace:
+        trace.write(comm, config.trace, recorded)
     return counted

@@ -20,7 +20,7 @@ FLOORS = [
     {"optim"},
     {"data"},
     {"models"},
-    {"train", "oracle"},
+    {"train", "oracle", "info"},
 ]
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 PUBLIC = {"sarlite", "sarlite.nn", "sarlite.fn", "sarlite.errors"}

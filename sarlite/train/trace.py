@@ -1,0 +1,134 @@
+"""`--trace FILE`: a timeline of every rank in the Trace Event format, which ui.perfetto.dev and chrome://tracing open.
+
+A rank is a process of the timeline. Its tracks: `compute`, where spans nest (epoch, primitive of the tape, block, wait), `fetch`
+and `push`; spans of these that overlap lie on tracks of their own ("push 2").
+"""
+
+import json
+import os
+import threading
+from collections import defaultdict
+from contextlib import contextmanager
+from pathlib import Path
+
+from sarlite.errors import ConfigError, SarliteError, raise_together
+from sarlite.profile import Trace
+from sarlite.tape.engine import PRIMITIVES, Primitive
+from sarlite.train.checkpoint import write_whole
+
+TRACKS = ("compute", "fetch", "push")
+
+_lock, _plain, _rank = threading.Lock(), {}, threading.local()
+_n_recording = 0  # ranks; they may be threads of one process, and the table of primitives is the process's
+
+
+def check_path(comm, path):
+    """Find out before training whether rank 0 can write the file. Collective.
+
+    Raises
+    ------
+    ConfigError
+        On every rank together.
+    """
+    error = None
+    if comm.rank == 0:
+        trial = Path(f"{path}.{os.getpid()}.tmp")
+        try:
+            trial.write_bytes(b"")
+            trial.unlink()
+            if Path(path).is_dir():
+                raise IsADirectoryError(0, "Is a directory")
+        except OSError as found:
+            error = ConfigError(f"--trace {path}: {found.strerror}")
+    raise_together(comm, error)
+
+
+@contextmanager
+def recording(comm, profile):
+    """Record what this rank does inside. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks' clocks are set to 0 as each leaves a barrier.
+    profile : Profile
+        The graph's. Recording ends early where its `trace` is set to None.
+
+    Yields
+    ------
+    Trace
+        To give to `write`; about 0.5 kB a span.
+    """
+    comm.barrier()
+    profile.trace = trace = Trace()
+    _rank.profile = profile
+    _record_primitives(1)
+    try:
+        yield trace
+    finally:
+        _record_primitives(-1)
+        profile.trace = _rank.profile = None
+
+
+def _record_primitives(change):
+    """Have the table's functions recorded while any rank of this process records."""
+    global _n_recording
+    with _lock:
+        before, _n_recording = _n_recording, _n_recording + change
+        if not before:
+            _plain.update(PRIMITIVES)
+            for name, (forward, vjp) in _plain.items():
+                PRIMITIVES[name] = Primitive(_recorded(forward, name, ""), _recorded(vjp, name, " backward"))
+        elif not _n_recording:
+            PRIMITIVES.update(_plain)
+
+
+def _recorded(function, name, way):
+    def run(*args, **params):
+        profile = getattr(_rank, "profile", None)  # of the thread's rank
+        if profile is None:
+            return function(*args, **params)
+        operator = f" ({type(params['operator']).__name__})" if "operator" in params else ""
+        with profile.span(name + operator + way):
+            return function(*args, **params)
+
+    return run
+
+
+def write(comm, path, trace):
+    """Gather the ranks' spans and write them, the file whole or not at all. Collective.
+
+    Raises
+    ------
+    SarliteError
+        On every rank together, where the file could not be written.
+    """
+    ranks, error = comm.allgather(trace.spans), None
+    if comm.rank == 0:
+        events = [event for rank, spans in enumerate(ranks) for event in _events(rank, spans)]
+        try:
+            write_whole(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")).encode())
+        except OSError as found:
+            error = SarliteError(f"--trace {path} could not be written: {found.strerror}")
+    raise_together(comm, error)
+
+
+def _events(rank, spans):
+    """Return one rank's events, first those that name it and its tracks."""
+    names, events, lanes = {1000: TRACKS[0]}, [], defaultdict(list)
+    for name, track, begin, end, args in sorted(spans, key=lambda span: (span[2], -span[3])):
+        lane = 0 if track == "compute" else _lane(lanes[track], begin, end)
+        tid = 1000 * (1 + TRACKS.index(track)) + lane  # Perfetto takes thread 0 for the idle one
+        names[tid] = f"{track} {lane + 1}" if lane else track
+        events.append({"name": name, "ph": "X", "pid": rank, "tid": tid, "ts": begin / 1000, "dur": (end - begin) / 1000, "args": args})
+    about = [("process_name", 1000, {"name": f"rank {rank}"}), ("process_sort_index", 1000, {"sort_index": rank})]
+    for tid in sorted(names):
+        about += [("thread_name", tid, {"name": names[tid]}), ("thread_sort_index", tid, {"sort_index": tid})]
+    return [{"name": name, "ph": "M", "pid": rank, "tid": tid, "args": args} for name, tid, args in about] + events
+
+
+def _lane(ends, begin, end):
+    """The first lane that is free at `begin`; `ends` holds when each becomes free."""
+    lane = next((k for k, free in enumerate(ends) if free <= begin), len(ends))
+    ends[lane : lane + 1] = [end]
+    return lane
