@@ -51,7 +51,7 @@ def _forward(needs, x, gamma, beta, ids, kind, alpha, statistics, key, p):
     elu = kind == "elu"
     if not elu and (statistics is None or not (needs[0] or needs[1])):
         x = gamma = None  # beta's gradient alone is the sum of dy
-    return out, (x if elu or gamma is not None else None, out if kind == "relu" else None, gamma, beta if elu else None, ids)
+    return out, (x, out if kind == "relu" else None, gamma, beta if elu else None, ids)
 
 
 def _vjp(g, needs, residuals, kind, alpha, statistics, key, p):
