@@ -133,10 +133,10 @@ def test_a_constant_is_fetched_and_aggregated_once(mode, reducer):
         graph = Graph.from_edges(*CROWD).shard(comm, "random", mode=mode)
         x, own = Tensor(values(1, 50, 6)[graph.node_ids], constant=True), graph.profile.received_bytes
         grads = []
-        for step in range(3):
-            w = Tensor(values(step, 6, 4), requires_grad=True)
+        for n_out in (2, 4, 20):  # whatever the widths: it is the next steps that gain
+            w = Tensor(values(8, 6, n_out), requires_grad=True)
             out = graph.aggregate(fn.linear(x, w), reducer)
-            out.backward(values(9, 50, 4)[graph.node_ids])
+            out.backward(values(9, 50, n_out)[graph.node_ids])
             grads.append(comm.allreduce(w.grad))
             assert own["forward_fetch"] == 8 * 6 * graph.plan.n_halo > 0  # at x's width, in the first step alone
         assert own["backward_push"] == own["backward_fetch"] == 0
@@ -151,7 +151,7 @@ def test_a_constant_is_fetched_and_aggregated_once(mode, reducer):
     ax = dense(CROWD, reducer) @ values(1, 50, 6)
     for grads in threads.run(3, work):
         for grad in grads:
-            np.testing.assert_allclose(grad, ax.T @ values(9, 50, 4), rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(grad, ax.T @ values(9, 50, grad.shape[1]), rtol=1e-12, atol=1e-12)
 
 
 def test_each_reducer_and_each_graph_keeps_its_own():
