@@ -134,6 +134,37 @@ def test_float32_is_near_float64():
         np.testing.assert_allclose(found.data, wide(GRAPH, Tensor(X)).data, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.parametrize("batch_norm", [True, False])
+@pytest.mark.parametrize("cls", [GCN, SAGE, GAT])
+def test_each_layer_has_one_bias(cls, batch_norm):
+    """Between layers it is the activation's, or batch norm's beta."""
+    model = cls(5, 3, layers=3, batch_norm=batch_norm, rng=nn.Random(0))
+    shifts = [name for name, _ in model.named_parameters() if name.endswith(("bias", "beta"))]
+    last = "convs.2.root.bias" if cls is SAGE else "convs.2.bias"
+    assert shifts == [last, *(f"activations.{i}." + ("norm.beta" if batch_norm else "bias") for i in range(2))]
+
+
+@pytest.mark.parametrize("cls", [GCN, SAGE, GAT])
+def test_the_activation_is_an_option(cls):
+    x, default = Tensor(X), "elu" if cls is GAT else "relu"
+    formulas = {"relu": lambda h: np.maximum(h, 0), "elu": lambda h: np.where(h > 0, h, np.expm1(h))}
+    for options in ({"activation": "relu"}, {"activation": "elu"}, {}):
+        model = cls(5, 3, layers=2, hidden=4, batch_norm=False, rng=nn.Random(0), **options, **F64).eval()
+        parameters(model)
+        between = model.convs[0](GRAPH, x).data + model.activations[0].bias.data
+        between = Tensor(formulas[options.get("activation", default)](between))
+        np.testing.assert_allclose(model(GRAPH, x).data, model.convs[1](GRAPH, between).data, rtol=1e-12)
+    with pytest.raises(ConfigError, match="'tanh'"):
+        cls(5, 3, activation="tanh", rng=nn.Random(0))
+
+
+@pytest.mark.parametrize("cls", [GCN, GAT])
+def test_input_dropout_is_dropout_unless_given(cls):
+    ps = [[module.p for name, module in model.named_modules() if "coefficients" not in name and isinstance(module, nn.Dropout)]
+          for model in (cls(5, 3, dropout=0.3, rng=nn.Random(0)), cls(5, 3, dropout=0.3, input_dropout=0.0, rng=nn.Random(0)))]
+    assert ps == [[0.3, 0.3], [0.0, 0.3]]
+
+
 def test_the_table_of_models():
     assert MODELS == {"gcn": GCN, "sage": SAGE, "gat": GAT}
     assert [model.self_loops for model in MODELS.values()] == [True, False, True]
