@@ -16,17 +16,16 @@ class SAGEConv(nn.Module):
         self.neighbour = nn.Linear(n_in, n_out, bias=False, rng=rng)
 
     def __call__(self, graph, h):
-        return self.root(h[: graph.n_dst]) + graph.aggregate(fn.copy_src(self.neighbour(h)), "mean")
+        return self.root(h[: graph.n_dst]) + graph.aggregate(fn.linear(h, self.neighbour.weight), "mean")
 
 
 class Model(nn.Module):
     def __init__(self, n_in, n_out, rng):
         self.first, self.second = SAGEConv(n_in, 16, rng), SAGEConv(16, n_out, rng)
-        self.dropout = nn.Dropout(0.5, rng)
+        self.activate = nn.Activation(16, "relu", bias=False, dropout=0.5, rng=rng)
 
     def __call__(self, graph, h):
-        h = self.dropout(self.first(graph, h).relu(), graph.node_ids)
-        return self.second(graph, h)
+        return self.second(graph, self.activate(self.first(graph, h), graph))
 
 
 def data(n=1000, n_classes=4):

@@ -4,7 +4,7 @@ import numpy as np
 
 from sarlite import fn, nn
 from sarlite.errors import ConfigError
-from sarlite.nn import Dropout, Linear, Parameter, glorot
+from sarlite.nn import Activation, Dropout, Linear, Parameter, glorot
 
 
 class GATConv(nn.Module):
@@ -45,7 +45,7 @@ class GATConv(nn.Module):
 
 
 class GAT(nn.Module):
-    """GAT layers with dropout on every layer's input and on the coefficients, ELU between.
+    """GAT layers with dropout on every layer's input and on the coefficients; between them batch norm or bias, and activation.
 
     Parameters
     ----------
@@ -59,29 +59,32 @@ class GAT(nn.Module):
     out_concat : bool
         Put the last layer's heads side by side, n_out / out_heads features each; else average heads of n_out features.
     dropout, attention_dropout : float
+    input_dropout : float, optional
+        Of the first layer's input; as `dropout` without it.
     residual : bool
     batch_norm : bool
-        Normalise before each ELU; the layers below then have no bias, which it would take away.
+        Normalise before each activation, in place of the bias of the layer below.
+    activation : {"elu", "relu"}
     rng : nn.Random
     """
 
     self_loops = True
 
-    def __init__(self, n_in, n_out, *, layers=2, hidden=8, heads=8, out_heads=1, out_concat=False, dropout=0.6, attention_dropout=0.6,
-                 residual=False, batch_norm=False, rng, dtype=np.float32):
+    def __init__(self, n_in, n_out, *, layers=2, hidden=8, heads=8, out_heads=1, out_concat=False, dropout=0.6, input_dropout=None,
+                 attention_dropout=0.6, residual=False, batch_norm=False, activation="elu", rng, dtype=np.float32):
         last, width = layers - 1, hidden * heads
         options = dict(residual=residual, attention_dropout=attention_dropout, rng=rng, dtype=dtype)
-        self.convs = [GATConv(width if i else n_in, hidden, heads, bias=not batch_norm, **options) for i in range(last)]
+        self.convs = [GATConv(width if i else n_in, hidden, heads, bias=False, **options) for i in range(last)]
         if out_concat and n_out % out_heads:
             raise ConfigError(f"out_concat: {n_out} outputs cannot be divided among {out_heads} heads")
         n_feat = n_out // out_heads if out_concat else n_out
         self.convs.append(GATConv(width if last else n_in, n_feat, out_heads, concat=out_concat, **options))
-        self.norms = [nn.BatchNorm(width, dtype=dtype) for _ in range(last)] if batch_norm else []
-        self.dropouts = [Dropout(dropout, rng) for _ in range(layers)]
+        self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
+        self.activations = [Activation(width, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
+                            for _ in range(last)]
 
     def __call__(self, graph, h):
-        for i, (conv, dropout) in enumerate(zip(self.convs, self.dropouts)):
-            h = conv(graph, dropout(h, graph.node_ids))
-            if i < len(self.convs) - 1:
-                h = (self.norms[i](h, graph.comm) if self.norms else h).elu()
-        return h
+        h = self.input_dropout(h, graph.node_ids)
+        for conv, activate in zip(self.convs, self.activations):
+            h = activate(conv(graph, h), graph)
+        return self.convs[-1](graph, h)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite import fn, nn
-from sarlite.nn import Dropout, Linear, Parameter
+from sarlite.nn import Activation, Dropout, Linear, Parameter
 
 
 class GCNConv(nn.Module):
@@ -20,13 +20,12 @@ class GCNConv(nn.Module):
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
     def __call__(self, graph, h):
-        norm = (np.maximum(graph.in_degrees, 1) ** -0.5).astype(h.dtype)[:, None]
-        h = graph.aggregate(fn.copy_src(self.linear(h) * norm), "sum") * norm[: graph.n_dst]
+        h = graph.aggregate(fn.linear(h, self.linear.weight), "sym")
         return h if self.bias is None else h + self.bias
 
 
 class GCN(nn.Module):
-    """GCN layers with dropout on every layer's input and ReLU between.
+    """GCN layers with dropout on every layer's input; between them batch norm or bias, and activation.
 
     Parameters
     ----------
@@ -34,24 +33,27 @@ class GCN(nn.Module):
         Features and classes.
     layers, hidden : int
     dropout : float
+    input_dropout : float, optional
+        Of the first layer's input; as `dropout` without it. With 0 a constant input is aggregated only once.
     batch_norm : bool
-        Normalise before each ReLU; the layers below then have no bias, which it would take away.
+        Normalise before each activation, in place of the bias of the layer below.
+    activation : {"relu", "elu"}
     rng : nn.Random
     """
 
     self_loops = True
 
-    def __init__(self, n_in, n_out, *, layers=2, hidden=16, dropout=0.5, batch_norm=False, rng, dtype=np.float32):
+    def __init__(self, n_in, n_out, *, layers=2, hidden=16, dropout=0.5, input_dropout=None, batch_norm=False, activation="relu", rng,
+                 dtype=np.float32):
         widths = [n_in, *[hidden] * (layers - 1), n_out]
         last = layers - 1
-        self.convs = [GCNConv(a, b, bias=not batch_norm or i == last, rng=rng, dtype=dtype)
-                      for i, (a, b) in enumerate(zip(widths, widths[1:]))]
-        self.norms = [nn.BatchNorm(hidden, dtype=dtype) for _ in range(last)] if batch_norm else []
-        self.dropouts = [Dropout(dropout, rng) for _ in range(layers)]
+        self.convs = [GCNConv(a, b, bias=i == last, rng=rng, dtype=dtype) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
+        self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
+        self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
+                            for _ in range(last)]
 
     def __call__(self, graph, h):
-        for i, (conv, dropout) in enumerate(zip(self.convs, self.dropouts)):
-            h = conv(graph, dropout(h, graph.node_ids))
-            if i < len(self.convs) - 1:
-                h = (self.norms[i](h, graph.comm) if self.norms else h).relu()
-        return h
+        h = self.input_dropout(h, graph.node_ids)
+        for conv, activate in zip(self.convs, self.activations):
+            h = activate(conv(graph, h), graph)
+        return self.convs[-1](graph, h)

@@ -4,7 +4,7 @@ import numpy as np
 
 from sarlite import fn, nn
 from sarlite.errors import ConfigError
-from sarlite.nn import Dropout, Linear
+from sarlite.nn import Activation, Linear
 
 
 class SAGEConv(nn.Module):
@@ -27,12 +27,12 @@ class SAGEConv(nn.Module):
     def __call__(self, graph, h):
         root = self.root(h[: graph.n_dst])
         if self.pool is None:
-            return root + graph.aggregate(fn.copy_src(self.neighbour(h)), "mean")
+            return root + graph.aggregate(fn.linear(h, self.neighbour.weight), "mean")
         return root + self.neighbour(graph.aggregate(fn.copy_src(self.pool(h).relu()), "max"))
 
 
 class SAGE(nn.Module):
-    """GraphSAGE layers; between them batch norm (optional), ReLU and dropout.
+    """GraphSAGE layers; between them batch norm or bias, activation and dropout.
 
     Parameters
     ----------
@@ -42,24 +42,23 @@ class SAGE(nn.Module):
     dropout : float
     aggregator : {"mean", "max-pool"}
     batch_norm : bool
-        Normalise before each ReLU; the layers below then have no bias, which it would take away.
+        Normalise before each activation, in place of the bias of the layer below.
+    activation : {"relu", "elu"}
     rng : nn.Random
     """
 
     self_loops = False
 
-    def __init__(self, n_in, n_out, *, layers=3, hidden=256, dropout=0.5, aggregator="mean", batch_norm=True, rng, dtype=np.float32):
+    def __init__(self, n_in, n_out, *, layers=3, hidden=256, dropout=0.5, aggregator="mean", batch_norm=True, activation="relu", rng,
+                 dtype=np.float32):
         widths = [n_in, *[hidden] * (layers - 1), n_out]
         last = layers - 1
-        self.convs = [SAGEConv(a, b, aggregator=aggregator, bias=not batch_norm or i == last, rng=rng, dtype=dtype)
+        self.convs = [SAGEConv(a, b, aggregator=aggregator, bias=i == last, rng=rng, dtype=dtype)
                       for i, (a, b) in enumerate(zip(widths, widths[1:]))]
-        self.norms = [nn.BatchNorm(hidden, dtype=dtype) for _ in range(last)] if batch_norm else []
-        self.dropouts = [Dropout(dropout, rng) for _ in range(last)]
+        self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
+                            for _ in range(last)]
 
     def __call__(self, graph, h):
-        for i, conv in enumerate(self.convs):
-            h = conv(graph, h)
-            if i < len(self.convs) - 1:
-                h = (self.norms[i](h, graph.comm) if self.norms else h).relu()
-                h = self.dropouts[i](h, graph.node_ids)
-        return h
+        for conv, activate in zip(self.convs, self.activations):
+            h = activate(conv(graph, h), graph)
+        return self.convs[-1](graph, h)

@@ -10,7 +10,7 @@ import tempfile
 from cffi import FFI
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SOURCES = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "threads"]
+SOURCES = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "threads"]
 PLAIN = """
 enum sar_status { SAR_OK, SAR_INDEX_OUT_OF_BOUNDS, SAR_LABEL_OUT_OF_BOUNDS, ... };
 int sar_threads(void);

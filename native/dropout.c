@@ -13,30 +13,21 @@ int sar_philox4x32(uint32_t *restrict out, const uint32_t *restrict counter, con
     return SAR_OK;
 }
 #else
-#ifndef MASK_COLUMNS
-#define MASK_COLUMNS 64
-#endif
+#include "mask.inc.h"
 
 /* The rows begin .. end of sar_dropout_forward. */
 SAR_CLONES static void NAME(dropout_rows)(T *restrict out, const T *restrict x, const int64_t *restrict ids, uint64_t key,
                                           double p, int64_t n_feat, int64_t begin, int64_t end)
 {
-    uint32_t word[MASK_COLUMNS], threshold = philox_threshold(p);
-    T keep = (T)(1 / (1 - p));
-    for (int64_t r = begin; r < end; r++) {
-        uint64_t id = (uint64_t)ids[r];
+    T factor[MASK_COLUMNS];
+    for (int64_t r = begin; r < end; r++)
         for (int64_t first = 0; first < n_feat; first += MASK_COLUMNS) {
             int n = n_feat - first < MASK_COLUMNS ? (int)(n_feat - first) : MASK_COLUMNS;
-            for (int b = 0; b < (n + 3) / 4; b++) {
-                uint32_t w[4] = {(uint32_t)id, (uint32_t)(id >> 32), (uint32_t)(first / 4 + b), 0};
-                philox4x32(w, (uint32_t)key, (uint32_t)(key >> 32));
-                word[4 * b] = w[0], word[4 * b + 1] = w[1], word[4 * b + 2] = w[2], word[4 * b + 3] = w[3];
-            }
             const T *restrict from = x + r * n_feat + first;
             T *restrict to = out + r * n_feat + first;
-            for (int f = 0; f < n; f++) to[f] = from[f] * (word[f] < threshold ? 0 : keep);
+            NAME(dropout_factors)(factor, (uint64_t)ids[r], key, p, first, n);
+            for (int f = 0; f < n; f++) to[f] = from[f] * factor[f];
         }
-    }
 }
 
 /* out[r,c] = x[r,c] * (word < floor(p * 2^32) ? 0 : 1/(1-p)),   word = Philox(ids[r], c / 4; key)[c % 4]

@@ -2,7 +2,7 @@
  *
  * exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln(2)/2: Cody-Waite reduction in two parts and a Taylor polynomial whose
  * remainder is below half a unit in the last place. Adding `magic` rounds to an integer and leaves it in the low bits. 2^n is applied
- * in two factors, so results below the smallest normal number are right too; -inf gives 0, NaN stays NaN. */
+ * in two factors, so results below the smallest normal number are right too; -inf gives 0, NaN stays NaN. expm1 shares the reduction. */
 
 /* 2^n for an integer-valued n with |n| < 1000 (double), 120 (float). */
 SAR_INLINE T NAME(exp2_integer)(T n)
@@ -17,18 +17,18 @@ SAR_INLINE T NAME(exp2_integer)(T n)
     return u.f;
 }
 
-SAR_INLINE T NAME(exp_negative)(T x)
+/* expm1(r), the reduced argument of `bounded`, and its n. */
+SAR_INLINE T NAME(reduced_expm1)(T bounded, T *n)
 {
 #if FLOAT_BITS == 32
-    const T magic = 12582912.0f, lowest = -104.0f;
+    const T magic = 12582912.0f;
     const T log2e = 1.44269504089f, ln2_high = 0.693145751953125f, ln2_low = 1.42860677e-06f;
 #else
-    const T magic = 6755399441055744.0, lowest = -746.0;
+    const T magic = 6755399441055744.0;
     const T log2e = 1.4426950408889634, ln2_high = 0x1.62e42feep-1, ln2_low = 1.9082149292705877e-10;
 #endif
-    T bounded = x < lowest ? lowest : x;
-    T n = bounded * log2e + magic - magic;
-    T r = bounded - n * ln2_high - n * ln2_low;
+    *n = bounded * log2e + magic - magic;
+    T r = bounded - *n * ln2_high - *n * ln2_low;
 #if FLOAT_BITS == 32
     T y = 1.0f / 5040;
 #else
@@ -45,8 +45,21 @@ SAR_INLINE T NAME(exp_negative)(T x)
     y = y * r + (T)(1.0 / 24);
     y = y * r + (T)(1.0 / 6);
     y = y * r + (T)0.5;
-    y = y * r * r + r + 1;
+    return y * r * r + r;
+}
+
+SAR_INLINE T NAME(exp_negative)(T x)
+{
+    const T magic = FLOAT_BITS == 32 ? 12582912.0 : 6755399441055744.0, lowest = FLOAT_BITS == 32 ? -104.0 : -746.0;
+    T n, y = NAME(reduced_expm1)(x < lowest ? lowest : x, &n) + 1;
     T half = n * (T)0.5 + magic - magic;
     y = y * NAME(exp2_integer)(half) * NAME(exp2_integer)(n - half);
     return x < lowest ? 0 : y;
+}
+
+/* exp(x) - 1 for x <= 0 as 2^n * expm1(r) + (2^n - 1): n = 0 near 0, where the digits are. Below -40 it is -1. */
+SAR_INLINE T NAME(expm1_negative)(T x)
+{
+    T n, y = NAME(reduced_expm1)(x < -40 ? -40 : x, &n), power = NAME(exp2_integer)(n);
+    return power * y + (power - 1);
 }

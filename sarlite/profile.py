@@ -13,7 +13,7 @@ class Profile:
     Attributes
     ----------
     sent_bytes, received_bytes : Counter
-        Bytes by phase: "forward_fetch", "backward_fetch", "backward_push", "allreduce", "evaluation".
+        Bytes by phase: "forward_fetch", "backward_fetch", "backward_push", "allreduce", "evaluation", "setup".
     live_remote_buffers, peak_remote_buffers : int
         Buffers of peers' rows held now, and at most at once.
     on_progress : callable or None

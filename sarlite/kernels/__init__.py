@@ -9,20 +9,23 @@ them once, when they are built). Every call releases the GIL.
 Every function raises ShapeError naming the argument when shape, dtype or memory layout is wrong.
 """
 
+from sarlite.kernels.activation import ACTIVATIONS, Mask, Normal, activate, activate_backward
 from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_finish, row_dot
 from sarlite.kernels.native import set_threads, threads
-from sarlite.kernels.norm import batch_norm_apply, batch_norm_backward, batch_norm_sums, column_moments
+from sarlite.kernels.norm import column_moments
 from sarlite.kernels.rows import dropout, gather_rows, philox4x32, scatter_add_rows
 from sarlite.kernels.sparse import edge_dot, extremum, extremum_backward, spmm, transpose
 
 __all__ = [
+    "ACTIVATIONS",
     "Dropout",
+    "Mask",
+    "Normal",
+    "activate",
+    "activate_backward",
     "attend",
     "attend_backward",
     "attend_finish",
-    "batch_norm_apply",
-    "batch_norm_backward",
-    "batch_norm_sums",
     "column_moments",
     "dropout",
     "edge_dot",

@@ -84,7 +84,7 @@ def check_csr(indptr, indices, names=("indptr", "indices")):
     return len(indptr) - 1, end
 
 
-def check_apart(out, **inputs):
+def check_apart(out, /, **inputs):
     for name, a in inputs.items():
         if a is not None and np.may_share_memory(out, a):
             raise ShapeError(f"{name} must not share memory with the output; got shape {a.shape}, dtype {a.dtype}")

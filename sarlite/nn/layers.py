@@ -1,12 +1,16 @@
-"""Linear and Dropout. Activations are functions and methods of Tensor: see `sarlite.tape.ops`."""
+"""Linear, Dropout, and Activation: what stands between two layers. Activations alone are functions of Tensor: see `sarlite.tape.ops`."""
 
 import math
 
 import numpy as np
 
-from sarlite.errors import ConfigError
+from sarlite import kernels
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.nn.activate import activate
 from sarlite.nn.module import Module, Parameter
+from sarlite.nn.norm import BatchNorm
 from sarlite.tape import ops
+from sarlite.tape.arithmetic import operands
 
 
 def glorot(rng, shape, n_in, n_out, dtype=np.float32):
@@ -76,3 +80,58 @@ class Dropout(Module):
     def coin(self):
         """Return (p, key) for a kernel that drops by itself, such as `fn.attend`'s; (0.0, 0) out of training."""
         return (self.p, self.rng.key(self.layer)) if self.training and self.p else (0.0, 0)
+
+
+class Activation(Module):
+    """Return dropout(f(x + b)) or dropout(f(batch norm of x)): what stands between two layers, in one pass over memory.
+
+    Parameters
+    ----------
+    n_feat : int
+    kind : {"relu", "elu", "identity"}
+        f.
+    batch_norm : bool
+        Then there is no bias, which the mean would take away. `norm` is a `BatchNorm`, with its running statistics.
+    bias : bool
+        b is `bias`, (n_feat,), from 0.
+    dropout : float in [0, 1)
+    rng : Random
+    dtype : float32 or float64
+
+    Raises
+    ------
+    ConfigError
+        Another kind, or a dropout outside [0, 1).
+
+    Notes
+    -----
+    The same values as `BatchNorm`, `ops.relu` and `Dropout` one after the other, to rounding, with nothing stored between them.
+    Kept for backward: the result for relu; x for elu and with batch norm. Collective with batch norm, as `BatchNorm` is.
+    Source: DistGNN-MB 3.3.
+    """
+
+    def __init__(self, n_feat, kind="relu", *, batch_norm=False, bias=True, dropout=0.0, rng, dtype=np.float32):
+        if kind not in kernels.ACTIVATIONS:
+            raise ConfigError(f"activation {kind!r} is not one of {', '.join(kernels.ACTIVATIONS)}")
+        self.n_feat, self.kind = n_feat, kind
+        self.norm = BatchNorm(n_feat, dtype=dtype) if batch_norm else None
+        self.bias = Parameter(np.zeros(n_feat, dtype)) if bias and not batch_norm else None
+        self.dropout = Dropout(dropout, rng)
+
+    def __call__(self, x, graph):
+        """Activate this rank's rows.
+
+        Parameters
+        ----------
+        x : Tensor, (n_dst, n_feat)
+        graph : Graph
+            Its `node_ids` number the rows for dropout, and batch norm's moments are those of all its ranks.
+        """
+        if x.ndim != 2 or x.shape[1] != self.n_feat:
+            raise ShapeError(f"x has shape {x.shape}, but (n, {self.n_feat}) is activated")
+        p, key = self.dropout.coin()
+        mask = kernels.Mask(graph.node_ids, key, p) if p else None
+        if self.norm is not None:
+            return self.norm.then(x, graph.comm, kind=self.kind, mask=mask)
+        x, bias = (x, None) if self.bias is None else operands(x, self.bias)
+        return activate(x, kind=self.kind, beta=bias, mask=mask)

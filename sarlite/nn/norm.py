@@ -4,10 +4,11 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
+from sarlite.nn.activate import Statistics, activate
 from sarlite.nn.module import Module, Parameter
 from sarlite.tape import ops
-from sarlite.tape.arithmetic import operands, total
-from sarlite.tape.engine import apply, as_array, primitive
+from sarlite.tape.arithmetic import operands
+from sarlite.tape.engine import as_array
 
 
 class LayerNorm(Module):
@@ -53,36 +54,6 @@ def batch_moments(x, comm):
     return merge_moments(comm.allgather((len(x), mean, m2)))
 
 
-def _batch_norm(needs, x, gamma, beta, mean, inv_std, comm, count):
-    out = np.empty(x.shape, x.dtype)
-    kernels.batch_norm_apply(np.ascontiguousarray(x), mean, inv_std, gamma, beta, out)
-    return out, (x if needs[0] or needs[1] else None, gamma if needs[0] else None, mean, inv_std)
-
-
-def _batch_norm_vjp(g, needs, residuals, comm, count):
-    x, gamma, mean, inv_std = residuals
-    g = np.ascontiguousarray(g)
-    if x is None:
-        return None, None, total(g, 0), None, None
-    x = np.ascontiguousarray(x)
-    sums = np.zeros((2, x.shape[1]))  # of g and of g * (x - mean) / std
-    kernels.batch_norm_sums(g, x, mean, inv_std, *sums)
-    d_beta, d_gamma = sums.astype(g.dtype)
-    dx = _batch_norm_dx(g, x, mean, inv_std, gamma, sums, comm, count) if needs[0] else None
-    return dx, d_gamma if needs[1] else None, d_beta if needs[2] else None, None, None
-
-
-def _batch_norm_dx(g, x, mean, inv_std, gamma, sums, comm, count):
-    """dx = gamma / std * (g - mean(g) - normal * mean(g normal)), the means over all ranks; constant moments have none."""
-    means = comm.allreduce(sums) / count if comm is not None else np.zeros_like(sums)
-    dx = np.empty(x.shape, x.dtype)
-    kernels.batch_norm_backward(g, x, mean, inv_std, gamma, *means, dx)
-    return dx
-
-
-primitive("batch_norm", _batch_norm, _batch_norm_vjp)
-
-
 class BatchNorm(Module):
     """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the moments of each column over all rows of all ranks.
 
@@ -120,15 +91,20 @@ class BatchNorm(Module):
             This rank's rows.
         comm : Communicator
         """
+        return self.then(x, comm)
+
+    def then(self, x, comm, **activation):
+        """Normalise, and activate and drop in the same pass: the further arguments of `activate`."""
         if x.ndim != 2 or x.shape[1] != len(self.running_mean):
             raise ShapeError(f"x has shape {x.shape}, but (n, {len(self.running_mean)}) is normalised")
         x, gamma, beta = operands(x, self.gamma, self.beta)
+        return activate(x, gamma=gamma, beta=beta, statistics=self._statistics(x, comm), **activation)
+
+    def _statistics(self, x, comm):
         if not self.training:
-            inv_std = 1 / np.sqrt(self.running_var + self.eps)
-            return apply("batch_norm", x, gamma, beta, self.running_mean.copy(), inv_std, comm=None, count=0)
+            return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
         count, mean, m2 = self._moments(x, comm)
-        inv_std = 1 / np.sqrt(m2 / max(count, 1) + self.eps)
-        return apply("batch_norm", x, gamma, beta, mean, inv_std, comm=comm, count=max(count, 1))
+        return Statistics(mean, 1 / np.sqrt(m2 / max(count, 1) + self.eps), comm, max(count, 1))
 
     def _moments(self, x, comm):
         """The moments of all ranks' rows; the running averages follow them."""

@@ -9,6 +9,11 @@ class CopySrc(NamedTuple):
     x: Tensor
 
 
+class Linear(NamedTuple):
+    x: Tensor
+    weight: Tensor
+
+
 class MulEdge(NamedTuple):
     x: Tensor
     weight: Tensor
@@ -32,9 +37,27 @@ def copy_src(x):
 
     Notes
     -----
-    Case 1 for every reducer. Source: SAR Eq. 2.
+    Case 1 for every reducer. With reducer sum, mean or sym and a constant x the result is kept, as in `linear`. Source: SAR Eq. 2.
     """
     return CopySrc(x)
+
+
+def linear(x, weight):
+    """Message m_ij = x_j W, with reducer sum, mean or sym.
+
+    Parameters
+    ----------
+    x : Tensor (n_src, n_in)
+    weight : Tensor (n_in, n_out)
+
+    Notes
+    -----
+    Case 1. A (X W) and (A X) W are equal but for rounding; the one that aggregates, and so sends, fewer values is taken: the first
+    where n_out <= n_in. Where x needs no gradient the second has nothing to aggregate in backward, so it is taken where n_in < 2 n_out.
+    With a constant x (`Tensor(x, constant=True)`) A X, (n_dst, n_in), is kept with the graph until x is freed: from the second call on
+    there is nothing to aggregate and nothing to fetch, and the weight's gradient is (A X)^T G. Source: MG-GCN 4.4.
+    """
+    return Linear(x, weight)
 
 
 def mul_edge(x, weight):

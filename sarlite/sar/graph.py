@@ -1,5 +1,6 @@
 """Graph: what models aggregate over. A whole graph is a sharded graph of one part."""
 
+import weakref
 from functools import cached_property
 
 import numpy as np
@@ -12,10 +13,11 @@ from sarlite.profile import Counted, Profile
 from sarlite.sar import fn, operators, plan, reducers, schedule
 from sarlite.sar.aggregate import aggregate
 from sarlite.sar.custom import Custom
-from sarlite.tape import Tensor
+from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import as_array, grad_enabled
 
-REDUCERS = ("sum", "mean", "max", "min", "softmax")
+SUMS = ("sum", "mean", "sym")
+REDUCERS = (*SUMS, "max", "min", "softmax")
 
 
 class Graph:
@@ -47,7 +49,8 @@ class Graph:
         self.comm = Counted(comm, self.profile)
         self.schedule = schedule.make(comm, the_plan, mode, prefetch, self.profile)
         self.in_degrees = in_degrees
-        self._csr = None
+        self._csr = self._sym = None
+        self._kept = weakref.WeakKeyDictionary()  # constant Tensor -> {reducer: its aggregation}
 
     @classmethod
     def from_edges(cls, src, dst, n_nodes=None, *, undirected=False, self_loops=False, deduplicate=False):
@@ -167,10 +170,11 @@ class Graph:
 
         Parameters
         ----------
-        message : fn.copy_src(...), fn.mul_edge(...), fn.attend(...), or a function (src, dst, edge) -> Tensor
+        message : fn.copy_src(...), fn.linear(...), fn.mul_edge(...), fn.attend(...), or a function (src, dst, edge) -> Tensor
             A function gets dicts of tensors of one row an edge (with the rows' global ids as `.ids`), and may use any tape
             operation on rows and any learnable value. It must not branch on values, as it is replayed.
-        reducer : {"sum", "mean", "max", "min", "softmax"}
+        reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
+            "sym" is the sum over m_ij / sqrt(d_i d_j), d the in-degrees but at least 1, of `copy_src` and `linear`.
             Ties of max and min go to the lowest global source id. "softmax" takes a message that returns a pair, score
             (n_edges, ...heads) and value (n_edges, ...heads, ...), and weighs the values by the softmax of the scores over
             each node's in-edges.
@@ -192,18 +196,22 @@ class Graph:
         -----
         Collective, and so is its backward. Every rank's message must be the same.
         Bytes received: one message a peer of the rows needed from it; in mode `sar` again in backward in case 2.
+        The sum of `copy_src` or `linear` of a constant tensor is kept, and fetches in the first call alone.
+        The first "sym" of a graph fetches a number a row more, counted under "setup".
         Source: SAR Eq. 1, algorithms 1 and 2.
         """
         if reducer not in REDUCERS:
             raise ConfigError(f"reducer {reducer!r} is not one of {', '.join(REDUCERS)}")
+        if isinstance(message, fn.CopySrc) and reducer in SUMS:
+            return self._sum(*self._check(src=(message.x,)), reducer)
+        if isinstance(message, fn.Linear) and reducer in SUMS:
+            return self._linear(*self._check(src=(message.x,)), message.weight, reducer)
         if isinstance(message, fn.CopySrc) and reducer in ("max", "min"):
             operator = operators.Extremum(self.n_dst, 1 if reducer == "max" else -1, self._column_ids, self._itype)
             return aggregate(self.schedule, operator, self._check(src=(message.x,)))
-        if isinstance(message, fn.CopySrc) and reducer in ("sum", "mean"):
-            return aggregate(self.schedule, operators.Sum(self.n_dst, False, self._scale(reducer)), self._check(src=(message.x,)))
         if isinstance(message, fn.MulEdge) and reducer in ("sum", "mean"):
             inputs = self._check(src=(message.x,), edge=(message.weight,))
-            return aggregate(self.schedule, operators.Sum(self.n_dst, True, self._scale(reducer)), inputs)
+            return aggregate(self.schedule, operators.Sum(self.n_dst, True, *self._scales(reducer)), inputs)
         if isinstance(message, fn.Attend) and reducer == "sum":
             inputs = self._check(src=(message.z, message.src), dst=(message.dst,))
             operator = operators.Attend(message.slope, message.dropout, message.key, self.node_ids, self.n_nodes)
@@ -211,9 +219,27 @@ class Graph:
         if isinstance(message, fn.MulEdge) and reducer in ("max", "min"):
             src, edge = {"x": message.x}, {"weight": _per_row(message.weight, message.x)}
             return self._custom(lambda s, d, e: s["x"] * e["weight"], reducer, src, {}, edge)
-        if callable(message):
+        if callable(message) and reducer != "sym":
             return self._custom(message, reducer, src or {}, dst or {}, edge or {})
         raise ConfigError(f"message {type(message).__name__} does not go with reducer {reducer!r}")
+
+    def _sum(self, x, reducer):
+        """A X. Of a constant x it is kept as long as x and this graph are there, and is a constant itself."""
+        kept = self._kept.setdefault(x, {}) if x.constant else {}
+        if reducer not in kept:
+            out = aggregate(self.schedule, operators.Sum(self.n_dst, False, *self._scales(reducer)), [x])
+            kept[reducer] = Tensor(out.data, constant=True) if x.constant else out
+        return kept[reducer]
+
+    def _linear(self, x, weight, reducer):
+        """A (X W) or (A X) W: what aggregates fewer values, forward and backward together (MG-GCN 4.4)."""
+        if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
+            raise ShapeError(f"linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
+        needs = [grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight)]
+        before, after = x.shape[1] * (1 + needs[0]), weight.shape[1] * (1 + any(needs))
+        if x.dtype.kind == "f" and (x.constant or before < after):
+            return ops.matmul(self._sum(x, reducer), weight)
+        return self._sum(ops.matmul(x, weight), reducer)
 
     def _custom(self, message, reducer, src, dst, edge):
         made = {
@@ -239,8 +265,15 @@ class Graph:
     def _inverse_degree(self):
         return 1.0 / np.maximum(self.in_degrees, 1)
 
-    def _scale(self, reducer):
-        return self._inverse_degree if reducer == "mean" else None
+    def _scales(self, reducer):
+        """What `Sum` multiplies destinations and sources by. Collective."""
+        if reducer == "sym":
+            if self._sym is None:  # cached_property would hold a lock while threads as ranks wait for each other
+                own = np.sqrt(self._inverse_degree)
+                columns = schedule.run(self.schedule, (own,), lambda block, rows: rows[0].copy(), keep=True, phase="setup")
+                self._sym = own, np.concatenate(columns)
+            return self._sym
+        return self._inverse_degree if reducer == "mean" else None, None
 
     @property
     def _itype(self):

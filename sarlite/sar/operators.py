@@ -7,19 +7,28 @@ from sarlite.sar.aggregate import Operator
 
 
 class Sum(Operator):
-    """out_i = s_i sum_j w_ij x_j, with s_i = 1 or 1 / degree (SAR Eq. 2)."""
+    """out_i = s_i sum_j w_ij t_j x_j: s = 1, or 1 / degree (mean, SAR Eq. 2), or with t 1 / sqrt(degree) (sym).
 
-    def __init__(self, n_dst, weighted=False, inverse_degree=None):
-        self.n_dst, self.weighted, self.inverse_degree = n_dst, weighted, inverse_degree
+    Parameters
+    ----------
+    dst_scale : (n_dst,) float64, optional
+        s.
+    src_scale : (n_columns,) float64, optional
+        t by column, unique over all blocks.
+    """
+
+    def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None):
+        self.n_dst, self.weighted, self.dst_scale, self.src_scale = n_dst, weighted, dst_scale, src_scale
 
     def begin(self, needs, arrays, keep):
         self.needs_rows = self.weighted and needs[1]
         self.weight = arrays[1] if self.weighted else None
-        self.scale = None if self.inverse_degree is None else self.inverse_degree.astype(arrays[0].dtype)
+        self.scale = None if self.dst_scale is None else self.dst_scale.astype(arrays[0].dtype)
         self.out = np.zeros((self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype)
 
     def forward(self, block, rows):
-        kernels.spmm(block.indptr, block.indices, rows[0], self.out, dst_scale=self.scale, **self.weights(block.eid))
+        kernels.spmm(block.indptr, block.indices, rows[0], self.out, src_scale=self.of_sources(block, rows[0].dtype), dst_scale=self.scale,
+                     **self.weights(block.eid))
         return rows if self.needs_rows else None
 
     def end(self):
@@ -33,12 +42,16 @@ class Sum(Operator):
     def backward(self, block, rows, d_rows):
         if d_rows[0] is not None:
             eid = block.transpose_eid if self.weighted else None
-            kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.scale, **self.weights(eid))
+            kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.scale, dst_scale=self.of_sources(block, self.g.dtype),
+                         **self.weights(eid))
         if self.needs_rows:
             kernels.edge_dot(block.indptr, block.indices, self.g, rows[0], self.d_weight, eid=block.eid, dst_scale=self.scale)
 
     def end_backward(self):
         return [self.d_weight] if self.weighted else []
+
+    def of_sources(self, block, dtype):
+        return None if self.src_scale is None else self.src_scale[block.offset : block.offset + block.n_src].astype(dtype)
 
     def weights(self, eid):
         return {"weight": self.weight, "eid": eid} if self.weighted else {}

@@ -60,6 +60,9 @@ class Tensor:
         Borrowed, not copied.
     requires_grad : bool
         Whether `backward` fills `grad`.
+    constant : bool
+        The caller promises that the values never change, so what is computed from them alone may be kept (`Graph.aggregate`).
+        `data` is then a read-only view. What operations return is not constant.
 
     Attributes
     ----------
@@ -67,12 +70,18 @@ class Tensor:
         Accumulated; where it is already an array, it is added to in place.
     """
 
-    __slots__ = ("data", "requires_grad", "grad", "node", "time", "volatile")
+    __slots__ = ("data", "requires_grad", "grad", "node", "time", "volatile", "constant", "__weakref__")
     __array_priority__ = 1000
     __array_ufunc__ = None  # ndarray <op> Tensor goes to Tensor's reflected operator
 
-    def __init__(self, data, requires_grad=False):
+    def __init__(self, data, requires_grad=False, *, constant=False):
         self.data = as_array(data)
+        if constant:
+            if requires_grad:
+                raise ValueError("a constant tensor cannot require a gradient: its values never change")
+            self.data = self.data.view()
+            self.data.flags.writeable = False
+        self.constant = bool(constant)
         if requires_grad and self.data.dtype.kind != "f":
             raise TypeError(f"only float tensors have gradients, not {self.data.dtype}")
         self.requires_grad, self.grad, self.node = requires_grad, None, None

@@ -40,9 +40,11 @@ GROUPS = {
         "out-heads": (None, int, f"attention heads of the last layer [{AUTO}]"),
         "out-concat": (None, bool, f"put the last layer's heads side by side, else average them [{AUTO}]"),
         "dropout": (None, float, f"share of dropped features [{AUTO}]"),
+        "input-dropout": (None, float, "share of dropped input features, of gcn and gat [as dropout]"),
         "attention-dropout": (None, float, f"share of dropped attention coefficients [{AUTO}]"),
         "aggregator": (None, ("mean", "max-pool"), f"of sage [{AUTO}]"),
         "residual": (None, bool, f"residual connections of gat [{AUTO}]"),
+        "activation": (None, ("relu", "elu"), f"between layers [{AUTO}]"),
         "batch-norm": (None, bool, f"batch norm over all ranks between layers [{AUTO}]"),
         "dtype": ("float32", ("float32", "float64"), "of parameters and activations"),
     },
@@ -74,8 +76,8 @@ GROUPS = {
     },
 }
 OPTIONS = {name.replace("-", "_"): spec for group in GROUPS.values() for name, spec in group.items()}
-MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "out_concat", "dropout", "attention_dropout", "aggregator", "residual",
-                 "batch_norm")
+MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "out_concat", "dropout", "input_dropout", "attention_dropout", "aggregator",
+                 "residual", "activation", "batch_norm")
 _AT_LEAST = {"layers": 1, "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0,
              "ranks": 1, "checkpoint_every": 0, "weight_decay": 0.0, "stall_timeout": 0.0}
 
@@ -104,7 +106,7 @@ def resolve(flags, file=()):
     for name, least in _AT_LEAST.items():
         if merged[name] is not None and not merged[name] >= least:
             raise ConfigError(f"--{name.replace('_', '-')} {merged[name]} is less than {least}")
-    for name in ("dropout", "attention_dropout"):
+    for name in ("dropout", "input_dropout", "attention_dropout"):
         if merged[name] is not None and not 0 <= merged[name] < 1:
             raise ConfigError(f"--{name.replace('_', '-')} {merged[name]} is not in [0, 1)")
     if not merged["lr"] > 0:

@@ -19,7 +19,8 @@ class Trainer:
     model : callable Module, model(graph, x) -> logits (n_local, n_classes)
         The same parameters on every rank: make it from the same `nn.Random` seed.
     x : (n_local, n_features) array
-        This rank's rows, in the order of `graph.node_ids`. Borrowed.
+        This rank's rows, in the order of `graph.node_ids`. Borrowed, and must not change: it is a constant tensor, so a first layer
+        without dropout before it keeps the aggregated x, another (n_local, n_features), and aggregates and fetches only once.
     labels : (n_local,) int array
         Values outside the splits are not looked at.
     train, val, test : (k,) int array
@@ -39,7 +40,7 @@ class Trainer:
 
     def __init__(self, graph, model, x, labels, train, val=(), test=(), *, optimizer, rng, schedule=lambda epoch: 1.0):
         self.graph, self.comm, self.model, self.rng, self.schedule = graph, graph.comm, model, rng, schedule
-        self.x, self.labels = Tensor(as_array(x)), as_array(labels)
+        self.x, self.labels = Tensor(as_array(x), constant=True), as_array(labels)
         self.rows = {"train": np.asarray(train, np.int64), "val": np.asarray(val, np.int64), "test": np.asarray(test, np.int64)}
         self.counts = dict(zip(self.rows, self.comm.allreduce(np.array([float(len(r)) for r in self.rows.values()]))))
         if not self.counts["train"]:

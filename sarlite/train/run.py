@@ -95,10 +95,11 @@ def _make_trainer(comm, config, cls, schedule, part):
     except ConfigError as found:
         error = found
     raise_together(comm, error)
-    first = next(iter(dict(model.named_parameters()))).split(".")[:2] if config.weight_decay_on == "first" else None
+    first = next(iter(dict(model.named_parameters()))).split(".")[:2]
+    place = slice(1, 2) if first[-1].isdigit() else slice(2)  # convs.0 and activations.0 are one layer
 
     def decay(name):
-        return config.weight_decay if first is None or name.split(".")[:2] == first else 0.0
+        return config.weight_decay if config.weight_decay_on == "all" or name.split(".")[place] == first[place] else 0.0
 
     def optimizer(flat):
         if config.optimizer == "sgd":

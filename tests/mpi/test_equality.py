@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from references import CASES, EDGES, FEATURES, N_IN, check_equality
+from strategies import values
 
 from sarlite import Graph, Tensor, fn
 from sarlite.graph.partition import partition
@@ -42,6 +43,22 @@ def test_the_partitioner_by_name(comm, method):
 def test_ranks_without_nodes(comm, mode):
     for case in ("sage", "gat", "edges"):
         check_equality(comm, case, np.float64, np.full(EDGES.n_nodes, comm.size - 1), mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+@pytest.mark.parametrize("reducer", ["mean", "sym"])
+def test_a_constant_input_is_fetched_once(comm, reducer, mode):
+    def gradients(graph):
+        x = Tensor(np.ascontiguousarray(FEATURES[graph.node_ids]), constant=True)
+        for k in range(3):
+            w = Tensor(values(k, N_IN, 4), requires_grad=True)
+            graph.aggregate(fn.linear(x, w), reducer).backward(values(9, EDGES.n_nodes, 4)[graph.node_ids])
+            yield graph.comm.allreduce(w.grad)
+
+    graph = Graph.from_edges(*EDGES).shard(comm, "random", mode=mode)
+    for found, expected in zip(gradients(graph), gradients(Graph.from_edges(*EDGES))):
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+    assert graph.profile.received_bytes["forward_fetch"] == 8 * N_IN * graph.plan.n_halo
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])

@@ -654,7 +654,7 @@ def test_dropout_rate_and_replay(dtype, one_and_two_threads):
         assert ((run(key=8) == 0) != (first == 0)).mean() == pytest.approx(2 * p * (1 - p), abs=0.02)
 
 
-# ---------------------------------------------------------------- batch norm
+# ---------------------------------------------------------------- column moments
 
 @every_float
 @pytest.mark.parametrize("n", [0, 1, 2, 1000, 5000])
@@ -673,25 +673,6 @@ def test_column_moments(dtype, n, width, one_and_two_threads):
     for mean, m2 in one_and_two_threads(run):
         np.testing.assert_allclose(mean, expected, rtol=1e-14)
         np.testing.assert_allclose(m2, ((wide - expected) ** 2).sum(0), rtol=1e-9)
-
-
-@every_float
-@pytest.mark.parametrize("n", [0, 1, 3000])
-@pytest.mark.parametrize("width", [1, 7, 33])
-def test_batch_norm(dtype, n, width):
-    rng = np.random.default_rng(21)
-    g, x = normal(rng, dtype, n, width), normal(rng, dtype, n, width)
-    mean, inv_std, mean_g, mean_gx = rng.standard_normal((4, width))
-    gamma, beta = normal(rng, dtype, width), normal(rng, dtype, width)
-    normalized = (x.astype(np.float64) - mean) * inv_std
-
-    out, dx, sums = normal(rng, dtype, n, width), normal(rng, dtype, n, width), rng.standard_normal((2, width))
-    kernels.batch_norm_apply(x, mean, inv_std, gamma, beta, out)
-    close(out, normalized * gamma + beta)
-    kernels.batch_norm_sums(g, x, mean, inv_std, *sums)
-    np.testing.assert_allclose(sums, [g.astype(np.float64).sum(0), (g * normalized).sum(0)], rtol=1e-9, atol=1e-9)
-    kernels.batch_norm_backward(g, x, mean, inv_std, gamma, mean_g, mean_gx, dx)
-    close(dx, gamma * inv_std * (g - mean_g - normalized * mean_gx))
 
 
 # ---------------------------------------------------------------- arguments
@@ -771,9 +752,24 @@ def wrong_arguments():
     yield "out", lambda: k.dropout(x, ids, 1, 0.5, out)
     yield "mean", lambda: k.column_moments(x, np.zeros(4, f32), np.zeros(4))
     yield "m2", lambda: k.column_moments(x, np.zeros(4), np.zeros(3))
-    yield "gamma", lambda: k.batch_norm_apply(x, np.zeros(4), np.zeros(4), np.zeros(4), np.zeros(4, f32), x.copy())
-    yield "g", lambda: k.batch_norm_sums(out, x, np.zeros(4), np.zeros(4), np.zeros(4), np.zeros(4))
-    yield "mean_gx", lambda: k.batch_norm_backward(x, x, *np.zeros((2, 4)), np.zeros(4, f32), np.zeros(4), np.zeros(5), x.copy())
+    normal = k.Normal(np.zeros(4), np.zeros(4), np.ones(4, f32))
+    yield "kind", lambda: k.activate(x, x.copy(), kind="tanh")
+    yield "out", lambda: k.activate(x, out, kind="relu")
+    yield "x", lambda: k.activate(x, x, kind="relu")
+    yield "gamma", lambda: k.activate(x, x.copy(), kind="relu", normal=normal._replace(gamma=np.ones(4)), beta=np.ones(4, f32))
+    yield "mean", lambda: k.activate(x, x.copy(), kind="relu", normal=normal._replace(mean=np.ones(4, f32)), beta=np.ones(4, f32))
+    yield "beta", lambda: k.activate(x, x.copy(), kind="relu", normal=normal)
+    yield "beta", lambda: k.activate(x, x.copy(), kind="relu", beta=np.ones(3, f32))
+    yield "ids", lambda: k.activate(x, x.copy(), kind="relu", mask=k.Mask(ids[:2], 1, 0.5))
+    yield "p", lambda: k.activate(x, x.copy(), kind="relu", mask=k.Mask(ids, 1, 1.0))
+    yield "x", lambda: k.activate_backward(x, kind="elu", dx=x.copy())
+    yield "x", lambda: k.activate_backward(x, kind="identity", normal=normal, sums=np.zeros((2, 4)))
+    yield "beta", lambda: k.activate_backward(x, kind="elu", normal=normal, x=x, sums=np.zeros((2, 4)))
+    yield "out", lambda: k.activate_backward(x, kind="relu", dx=x.copy())
+    yield "means", lambda: k.activate_backward(x, kind="identity", normal=normal, x=x, dx=x.copy())
+    yield "dx", lambda: k.activate_backward(x, kind="identity", dx=out)
+    yield "g", lambda: k.activate_backward(x, kind="identity", dx=x)
+    yield "sums", lambda: k.activate_backward(x, kind="identity", sums=np.zeros(4))
     yield "n", lambda: k.set_threads(0)
     yield "indices", lambda: k.transpose(indptr, indices, 2)
     yield "indices", lambda: k.transpose(indptr, np.append(indices, indices[:1]), 3)

@@ -141,7 +141,8 @@ def _aggregations(graph, x, q, weight, ids):
     score, flat = (x * q[:, :, None]).sum(-1), x.reshape(len(x), int(np.prod(x.shape[1:])))
     message = lambda src, dst, edge: (src["x"] + dst["q"][:, :, None]).tanh() * edge["w"][:, :, None]  # noqa: E731
     linear = lambda src, dst, edge: src["x"] * 2.0 + dst["q"][:, :, None]  # noqa: E731
-    yield from (graph.aggregate(fn.copy_src(flat), reducer).reshape(-1, *x.shape[1:]) for reducer in ("sum", "mean", "max", "min"))
+    yield from (graph.aggregate(fn.copy_src(flat), reducer).reshape(-1, *x.shape[1:]) for reducer in ("sum", "mean", "sym", "max", "min"))
+    yield from (graph.aggregate(fn.linear(flat, values(5, flat.shape[1], n)), reducer) for reducer in ("sum", "sym") for n in (1, 9))
     yield from (graph.aggregate(fn.mul_edge(x, weight), reducer) for reducer in ("sum", "mean", "max", "min"))
     yield graph.aggregate(fn.attend(x, score, q, 0.2, 0.4, 11), "sum")
     for custom in (message, linear):

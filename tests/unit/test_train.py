@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from sarlite import optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.train import checkpoint, config, report, run
@@ -136,12 +137,49 @@ def test_ranks_as_threads_give_the_same_run(six, tmp_path):
     ("gcn", ["--dropout", "0.4"]),
     ("gat", ["--heads", "2", "--out-heads", "2", "--attention-dropout", "0.3", "--residual", "--batch-norm"]),
     ("sage", ["--aggregator", "max-pool", "--no-batch-norm", "--optimizer", "sgd", "--lr-schedule", "cosine"]),
+    ("gcn", ["--input-dropout", "0", "--activation", "elu", "--batch-norm"]),
+    ("gat", ["--input-dropout", "0.1", "--activation", "relu"]),
 ])  # fmt: skip
 def test_models_on_three_ranks(here, model, flags, tmp_path):
     flags = ["--model", model, *flags, "--dtype", "float64", "--epochs", 3, "--weight-decay", "1e-3"]
     one = here(tmp_path / "one", *flags)
     three = here(tmp_path / "three", *flags, "--ranks", 3, "--prefetch", 2, "--partition", "random")
     assert_same_curve(three, one, rtol=1e-9)
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat", "sage"])
+def test_weight_decay_of_the_first_layer_alone(model, monkeypatch, here, tmp_path):
+    """The first layer's are the first convolution's and what is between it and the next, its bias."""
+    adam, make, names, decayed = optim.Adam, run.make_model, [], {}
+
+    def make_model(*args):
+        model = make(*args)
+        names[:] = dict(model.named_parameters())
+        return model
+
+    def make_adam(flat, lr, weight_decay, decoupled):
+        decayed.update({name: weight_decay(name) for name in names})
+        return adam(flat, lr, weight_decay=weight_decay, decoupled=decoupled)
+
+    monkeypatch.setattr(optim, "Adam", make_adam)
+    monkeypatch.setattr(run, "make_model", make_model)
+    here(tmp_path / "one", "--model", model, "--epochs", 1, "--weight-decay", "0.25", "--weight-decay-on", "first", "--layers", 3)
+    first = {name for name, value in decayed.items() if value}
+    assert first == {name for name in names if name.startswith(("convs.0.", "activations.0."))}
+    assert any(name.startswith("activations.0.") for name in first) and len(first) < len(names)
+    decayed.clear()
+    here(tmp_path / "all", "--model", model, "--epochs", 1, "--weight-decay", "0.25")
+    assert set(decayed.values()) == {0.25}
+
+
+def test_the_input_of_a_first_layer_is_fetched_once(here, tmp_path):
+    """Without dropout before it the features stay a constant: later steps send what the layers above need."""
+    sent = {}
+    for epochs in (1, 2, 3):
+        results = threads.run(2, run.train, config.parse([*SMALL, "--model", "gcn", "--input-dropout", "0", "--epochs", str(epochs),
+                                                          "--ranks", "2", "--run-dir", str(tmp_path / str(epochs))]))  # fmt: skip
+        sent[epochs] = results[0]["sent_bytes"]["forward_fetch"]
+    assert sent[3] - sent[2] == sent[2] - sent[1] < sent[1] / 2
 
 
 # ---- resuming
@@ -172,7 +210,7 @@ def test_a_checkpoint_on_the_way_is_enough(six, tmp_path):
     model.write_text(
         "import os, signal\nfrom sarlite.models import SAGE\nclass Dies(SAGE):\n"
         "    def __call__(self, graph, h):\n        out = super().__call__(graph, h)\n"
-        "        if self.dropouts[0].rng.epoch == 3 and os.environ.get('DIE'):\n"
+        "        if self.activations[0].dropout.rng.epoch == 3 and os.environ.get('DIE'):\n"
         "            os.kill(os.getpid(), signal.SIGKILL)\n        return out\n")
     flags = [*SMALL, "--run-dir", tmp_path / "run", "--epochs", 6, "--model", f"{model}:Dies"]
     assert command(*flags, "--checkpoint-every", 2, environ={"DIE": "1"}).returncode == -9

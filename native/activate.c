@@ -1,0 +1,173 @@
+/* Normalise or add a bias, activate and drop, in one pass over memory; and the gradient (DistGNN-MB 3.3).
+ *
+ *   y = (x - mean) * inv_std * gamma + beta   in float64, then rounded to T;   without mean y = x + beta;   without beta y = x
+ *   out = f(y) * k,   k = 0 or 1 / (1 - p) as in dropout.c;   without ids k = 1
+ *
+ * Nothing between x and out is stored. A row is worked on in blocks of columns that stay in the first cache. */
+#ifndef T
+#include "philox.h"
+enum { SAR_IDENTITY = 0, SAR_RELU = 1, SAR_ELU = 2 };
+#define KERNEL "activate.c"
+#include "each_float.h"
+#else
+#include "exp.inc.h"
+#include "mask.inc.h"
+
+/* What both directions read of x's columns. */
+typedef struct {
+    const double *mean, *inv_std;
+    const T *gamma, *beta;
+    const int64_t *ids;
+    uint64_t key;
+    double p;
+    int kind;
+    T alpha;
+    int64_t n_feat;
+} NAME(activation);
+
+/* y[f] of row r, columns first .. first + n. */
+SAR_INLINE void NAME(activation_input)(T *restrict y, const T *restrict x, const NAME(activation) *a, int64_t r, int64_t first, int n)
+{
+    const T *restrict row = x + r * a->n_feat + first;
+    if (a->mean) {
+        const double *restrict mean = a->mean + first, *restrict inv_std = a->inv_std + first;
+        const T *restrict gamma = a->gamma + first, *restrict beta = a->beta + first;
+        for (int f = 0; f < n; f++) y[f] = (T)(((double)row[f] - mean[f]) * inv_std[f] * (double)gamma[f] + (double)beta[f]);
+    } else if (a->beta) {
+        const T *restrict beta = a->beta + first;
+        for (int f = 0; f < n; f++) y[f] = row[f] + beta[f];
+    } else
+        memcpy(y, row, (size_t)n * sizeof(T));
+}
+
+/* The rows begin .. end of sar_activate_forward. */
+SAR_CLONES static void NAME(activate_rows)(T *restrict out, const T *restrict x, const NAME(activation) *a, int64_t begin, int64_t end)
+{
+    T y[MASK_COLUMNS], factor[MASK_COLUMNS];
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t first = 0; first < a->n_feat; first += MASK_COLUMNS) {
+            int n = a->n_feat - first < MASK_COLUMNS ? (int)(a->n_feat - first) : MASK_COLUMNS;
+            T *restrict to = out + r * a->n_feat + first;
+            NAME(activation_input)(y, x, a, r, first, n);
+            if (a->kind == SAR_RELU) for (int f = 0; f < n; f++) y[f] = y[f] < 0 ? 0 : y[f];      /* NaN stays */
+            else if (a->kind == SAR_ELU)
+                for (int f = 0; f < n; f++)                         /* a sum, not a choice, so that it vectorises */
+                    y[f] = (y[f] > 0 ? y[f] : 0) + a->alpha * NAME(expm1_negative)(y[f] > 0 ? 0 : y[f]);
+            if (a->ids) {
+                NAME(dropout_factors)(factor, (uint64_t)a->ids[r], a->key, a->p, first, n);
+                for (int f = 0; f < n; f++) to[f] = y[f] * factor[f];
+            } else
+                memcpy(to, y, (size_t)n * sizeof(T));
+        }
+}
+
+/* out = f(y) * k, as above
+ *
+ * inputs   x (n_rows, n_feat); mean, inv_std, gamma (n_feat), all or none NULL; beta (n_feat), given with mean, else it may be NULL;
+ *          ids (n_rows): global ids, NULL for no dropout; p in [0, 1); kind: SAR_IDENTITY, SAR_RELU, SAR_ELU with alpha
+ * output   out (n_rows, n_feat), overwritten
+ * cost     O(n_rows * n_feat); one pass
+ */
+int NAME(sar_activate_forward)(T *restrict out, const T *restrict x, const double *restrict mean,
+                               const double *restrict inv_std, const T *restrict gamma, const T *restrict beta,
+                               const int64_t *restrict ids, uint64_t key, double p, int kind, double alpha, int64_t n_rows,
+                               int64_t n_feat)
+{
+    const NAME(activation) a = {mean, inv_std, gamma, beta, ids, key, p, kind, (T)alpha, n_feat};
+    int team = sar_team(n_rows * n_feat);
+#pragma omp parallel num_threads(team)
+    NAME(activate_rows)(out, x, &a, sar_split(n_rows, sar_team_rank(), sar_team_size()),
+                        sar_split(n_rows, sar_team_rank() + 1, sar_team_size()));
+    return SAR_OK;
+}
+
+/* dy[f] = g * k * f'(y) of row r. ReLU reads both from the sign of out: no numbers are drawn. */
+SAR_INLINE void NAME(activation_slope)(T *restrict dy, const T *restrict g, const T *restrict x, const T *restrict out,
+                                       const NAME(activation) *a, int64_t r, int64_t first, int n)
+{
+    const T *restrict g_row = g + r * a->n_feat + first;
+    T y[MASK_COLUMNS];
+    if (a->kind == SAR_RELU) {
+        const T *restrict row = out + r * a->n_feat + first;
+        T keep = (T)(1 / (1 - a->p));
+        for (int f = 0; f < n; f++) dy[f] = g_row[f] * (row[f] > 0 ? keep : 0);
+        return;
+    }
+    if (a->ids) {
+        NAME(dropout_factors)(dy, (uint64_t)a->ids[r], a->key, a->p, first, n);
+        for (int f = 0; f < n; f++) dy[f] *= g_row[f];
+    } else
+        memcpy(dy, g_row, (size_t)n * sizeof(T));
+    if (a->kind == SAR_ELU) {
+        NAME(activation_input)(y, x, a, r, first, n);
+        for (int f = 0; f < n; f++) dy[f] *= (y[f] > 0 ? 1 : a->alpha) + a->alpha * NAME(expm1_negative)(y[f] > 0 ? 0 : y[f]);
+    }
+}
+
+/* The rows begin .. end of sar_activate_backward; sums (2, n_feat) are this thread's. */
+SAR_CLONES static void NAME(activate_backward_rows)(T *restrict dx, double *restrict sums, const T *restrict g, const T *restrict x,
+                                                    const T *restrict out, const double *restrict means,
+                                                    const NAME(activation) *a, int64_t begin, int64_t end)
+{
+    T dy[MASK_COLUMNS];
+    if (sums) memset(sums, 0, 2 * (size_t)a->n_feat * sizeof(double));
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t first = 0; first < a->n_feat; first += MASK_COLUMNS) {
+            int n = a->n_feat - first < MASK_COLUMNS ? (int)(a->n_feat - first) : MASK_COLUMNS;
+            NAME(activation_slope)(dy, g, x, out, a, r, first, n);
+            if (sums) {
+                double *restrict sum = sums + first;
+                for (int f = 0; f < n; f++) sum[f] += (double)dy[f];
+            }
+            if (a->mean) {
+                const double *restrict mean = a->mean + first, *restrict inv_std = a->inv_std + first;
+                const T *restrict row = x + r * a->n_feat + first;
+                if (sums) {
+                    double *restrict sum = sums + a->n_feat + first;
+                    for (int f = 0; f < n; f++) sum[f] += (double)dy[f] * (((double)row[f] - mean[f]) * inv_std[f]);
+                }
+                if (dx) {
+                    const double *restrict mean_dy = means + first, *restrict mean_dyx = means + a->n_feat + first;
+                    const T *restrict gamma = a->gamma + first;
+                    T *restrict to = dx + r * a->n_feat + first;
+                    for (int f = 0; f < n; f++) {
+                        double normal = ((double)row[f] - mean[f]) * inv_std[f];
+                        to[f] = (T)((double)gamma[f] * inv_std[f] * ((double)dy[f] - mean_dy[f] - normal * mean_dyx[f]));
+                    }
+                }
+            } else if (dx)
+                memcpy(dx + r * a->n_feat + first, dy, (size_t)n * sizeof(T));
+        }
+}
+
+/* dy = g * k * f'(y);   sums[0] = sum_r dy,   sums[1] = sum_r dy * xhat (0 without mean),   xhat = (x - mean) * inv_std
+ * dx = gamma * inv_std * (dy - means[0] - xhat * means[1]);   without mean dx = dy
+ *
+ * inputs   g (n_rows, n_feat); x (n_rows, n_feat), read with mean or SAR_ELU; out (n_rows, n_feat), read with SAR_RELU;
+ *          means (2, n_feat), read with mean and dx: sums over the rows of all ranks, divided by their number; the rest as in forward
+ * outputs  dx (n_rows, n_feat) or NULL, overwritten; sums (2, n_feat) or NULL, overwritten;
+ *          workspace (n_threads, 2, n_feat), added in thread order, NULL where sums is
+ * cost     O(n_rows * n_feat); one pass. With batch norm two calls: the sums, then dx, for which dy is computed again.
+ */
+int NAME(sar_activate_backward)(T *restrict dx, double *restrict sums, double *restrict workspace, const T *restrict g,
+                                const T *restrict x, const T *restrict out, const double *restrict mean,
+                                const double *restrict inv_std, const T *restrict gamma, const T *restrict beta,
+                                const double *restrict means, const int64_t *restrict ids, uint64_t key, double p, int kind,
+                                double alpha, int64_t n_threads, int64_t n_rows, int64_t n_feat)
+{
+    const NAME(activation) a = {mean, inv_std, gamma, beta, ids, key, p, kind, (T)alpha, n_feat};
+    int n_parts = 1;
+#pragma omp parallel num_threads((int)n_threads)
+    {
+        int64_t rank = sar_team_rank(), size = sar_team_size();
+        NAME(activate_backward_rows)(dx, workspace ? workspace + rank * 2 * n_feat : NULL, g, x, out, means, &a,
+                                     sar_split(n_rows, rank, size), sar_split(n_rows, rank + 1, size));
+#pragma omp single
+        n_parts = (int)size;
+    }
+    if (sums) memset(sums, 0, 2 * (size_t)n_feat * sizeof(double));
+    for (int64_t t = 0; sums && t < n_parts; t++)
+        for (int64_t f = 0; f < 2 * n_feat; f++) sums[f] += workspace[t * 2 * n_feat + f];
+    return SAR_OK;
+}
+#endif

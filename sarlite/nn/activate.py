@@ -1,0 +1,85 @@
+"""The primitive "activate": norm or bias, activation and dropout in one pass, with batch norm's means over all ranks."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.tape.engine import apply, primitive
+
+
+class Statistics(NamedTuple):
+    """Batch norm's moments of each column, float64.
+
+    `comm` and the number of rows of all ranks, `count`, where they follow x; None where they are constants.
+    """
+
+    mean: np.ndarray
+    inv_std: np.ndarray
+    comm: object = None
+    count: int = 0
+
+
+def activate(x, *, kind="identity", alpha=1.0, statistics=None, gamma=None, beta=None, mask=None):
+    """Return f(y) * k; y = (x - mean) * inv_std * gamma + beta with `statistics`, x + beta or x without; k is dropout's factor.
+
+    Parameters
+    ----------
+    x : Tensor (n, n_feat)
+    kind : {"identity", "relu", "elu"}
+    statistics : Statistics, optional
+        Then the backward pass is collective where x needs a gradient and they follow x.
+    gamma, beta : Tensor (n_feat,), optional
+    mask : kernels.Mask, optional
+
+    Notes
+    -----
+    Kept for backward: the result for relu (which the next layer keeps too); x for elu and with statistics; nothing else of x's size.
+    Source: DistGNN-MB 3.3.
+    """
+    ids, key, p = mask or (None, 0, 0.0)
+    return apply("activate", x, gamma, beta, ids, kind=kind, alpha=alpha, statistics=statistics, key=key, p=p)
+
+
+def _forward(needs, x, gamma, beta, ids, kind, alpha, statistics, key, p):
+    x = np.ascontiguousarray(x)
+    ids = None if ids is None else np.ascontiguousarray(ids)
+    out = np.empty(x.shape, x.dtype)
+    kernels.activate(x, out, kind=kind, alpha=alpha, normal=_normal(statistics, gamma), beta=beta, mask=_mask(ids, key, p))
+    if not any(needs):
+        return out, ()
+    elu = kind == "elu"
+    if not elu and (statistics is None or not (needs[0] or needs[1])):
+        x = gamma = None  # beta's gradient alone is the sum of dy
+    return out, (x if elu or gamma is not None else None, out if kind == "relu" else None, gamma, beta if elu else None, ids)
+
+
+def _vjp(g, needs, residuals, kind, alpha, statistics, key, p):
+    x, out, gamma, beta, ids = residuals
+    g = np.ascontiguousarray(g)
+    dx = np.empty(g.shape, g.dtype) if needs[0] else None
+    sums = np.zeros((2, g.shape[1]))
+
+    def pull(**outputs):
+        kernels.activate_backward(g, kind=kind, alpha=alpha, normal=_normal(statistics, gamma), beta=beta, mask=_mask(ids, key, p),
+                                  x=x, out=out, **outputs)
+
+    if dx is None or statistics is None or statistics.comm is None:
+        pull(dx=dx, sums=sums if needs[1] or needs[2] else None, means=np.zeros_like(sums))
+        d_beta, d_gamma = sums.astype(g.dtype)
+    else:
+        pull(sums=sums)
+        d_beta, d_gamma = sums.astype(g.dtype)
+        pull(dx=dx, means=statistics.comm.allreduce(sums) / statistics.count)
+    return dx, d_gamma if needs[1] else None, d_beta if needs[2] else None, None
+
+
+def _normal(statistics, gamma):
+    return None if statistics is None or gamma is None else kernels.Normal(statistics.mean, statistics.inv_std, gamma)
+
+
+def _mask(ids, key, p):
+    return None if ids is None else kernels.Mask(ids, key, p)
+
+
+primitive("activate", _forward, _vjp)
