@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, tables, JSON, commands under mpiexec, and a data directory made once."""
+"""What the benchmarks share: options, timing, tables, JSON, commands under mpiexec, and a data directory made once."""
 
 import argparse
 import json
@@ -7,11 +7,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
 
 from sarlite.data import Dataset, format
+
+GRAPHS = Path(__file__).parents[1] / "build" / "graphs"
 
 
 def parser(text):
@@ -19,6 +22,40 @@ def parser(text):
     made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", type=Path, metavar="FILE", help="write the rows of the table as a JSON list")
     return made
+
+
+def suite_parser(text):
+    """Return the parser of the benchmarks that measure sarlite beside peers and beside the machine's limits."""
+    made = parser(text)
+    made.add_argument("--graphs", type=Path, default=GRAPHS, metavar="DIR",
+                      help="where graphs are kept once drawn (default: build/graphs)")
+    made.add_argument("--threads", type=int, default=2)
+    made.add_argument("--repeats", type=int, default=5, help="measured runs of a process, after one that warms up")
+    made.add_argument("--rounds", type=int, default=3, help="processes of each library, in alternation")
+    made.add_argument("--peers", type=words, metavar="LIST", help="of dgl, pyg, torch, scipy, or none (default: those in SARLITE_PEERS)")
+    made.add_argument("--gib", type=float, default=1.0, help="memory that the machine's limits are measured on")
+    made.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return made
+
+
+def timed(function, repeats):
+    """Return the milliseconds of each of `repeats` calls, after one that warms up."""
+    times = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        function()
+        times.append(1e3 * (time.perf_counter() - begin))
+    return times[1:]
+
+
+def summary(times):
+    """Return the keys of a row that say how long: `ms` is the median."""
+    return {"ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times)}
+
+
+def print_measurement(times, memory, **more):
+    """Print one process's measurement as a line of JSON, as peer.py does; `memory` is a sarlite.profile.Memory."""
+    print(json.dumps({**summary(times), "peak_mib": memory.peak() / 2**20, **more}))
 
 
 def numbers(text):
@@ -64,6 +101,25 @@ def spread(values, scale=1.0, digits=2):
     """Return "median (min..max)" of `values * scale`."""
     middle, low, high = (scale * f(values) for f in (statistics.median, min, max))
     return f"{middle:.{digits}f} ({low:.{digits}f}..{high:.{digits}f})"
+
+
+def suite_columns(*names):
+    """Return the columns of a table of rows beside peers; `names` are further keys, shown behind the graph."""
+    return {
+        **{name: (lambda r, name=name: r[name]) for name in ("case", "graph", *names)},
+        "ms": lambda r: _ms(r, ""),
+        "peak MiB": lambda r: mib(2**20 * r["peak_mib"]),
+        "of the limit": lambda r: f"{r['limit_fraction']:.2f}",
+        "peer": lambda r: r["peer"],
+        "its ms": lambda r: _ms(r, "peer_") if r["peer_ms"] else "failed" if r["peer"] else None,
+        "its MiB": lambda r: mib(2**20 * r["peer_peak_mib"]) if r["peer_ms"] else None,
+        "ratio": lambda r: f"{r['ratio']:.2f}" if r["ratio"] else None,
+    }
+
+
+def _ms(row, prefix):
+    middle, low, high = (row[prefix + key] for key in ("ms", "ms_min", "ms_max"))
+    return f"{middle:,.1f} ({low:,.1f}..{high:,.1f})"
 
 
 def note(text):

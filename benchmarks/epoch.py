@@ -1,0 +1,143 @@
+"""How long is an epoch of training, beside other libraries and beside what the machine allows? `--profile`: where does it go?
+
+An epoch is one step of the trainer: forward, loss, backward, optimizer. float32, Adam; batch norm, ReLU and dropout 0.5 between layers.
+
+| case | layers | features, classes, training nodes |
+|---|---|---|
+| `sage` | GraphSAGE, mean: 256, 256, 47 | 100, 47, a tenth |
+| `gat` | GAT: 4 heads x 32, 4 x 32, 1 x 47; no dropout of attention | 100, 47, a tenth |
+| `gcn` | GCN, without batch norm: 512, 41 | 602, 41, 66 % |
+
+    limit_fraction = (GEMM flops / sgemm flops a second  +  sum of bytes gathered / gather bandwidth of their row's width) / time
+
+Flops: 2 n_nodes n_in n_out for each product of features and weights (two a layer in GraphSAGE), the same again for the weights'
+gradient, and again for the input's gradient, which the first layer does not need. Bytes: one row an edge forward and one backward;
+its width is the smaller one of the layer's two (the sum is linear), in GAT that of z. The first layer's sum is that of fixed features
+and is kept over epochs (GAT's depends on weights): no bytes. Everything else (norms, dropout, optimizer) counts as nothing.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import graphs
+import harness
+import limits
+import numpy as np
+import peers
+import primitives
+
+from sarlite import Trainer, models, nn, optim
+from sarlite.profile import Memory
+from sarlite.train.loop import set_threads
+
+ABLE = ("dgl", "pyg")
+DEFAULT = ["sage:S", "sage:M", "gat:S", "gat:M", "gcn:R"]
+
+
+class Case(NamedTuple):
+    """A model and its task."""
+
+    make: Callable
+    widths: tuple  # of the input, then of each layer's output
+    train_share: float
+    n_products: int  # of features and weights in a layer
+    keeps_first: bool  # whether the first layer's sum is the same in every epoch
+
+
+CASES = {
+    "sage": Case(partial(models.SAGE, layers=3, hidden=256, dropout=0.5, batch_norm=True), (100, 256, 256, 47), 0.1, 2, True),
+    "gat": Case(partial(models.GAT, layers=3, hidden=32, heads=4, out_heads=1, dropout=0.5, attention_dropout=0.0, batch_norm=True,
+                        input_dropout=0.0, activation="relu"), (100, 128, 128, 47), 0.1, 1, False),
+    "gcn": Case(partial(models.GCN, layers=2, hidden=512, dropout=0.5, input_dropout=0.0), (602, 512, 41), 0.66, 1, True),
+}
+
+
+def gemm_flops(case, n_nodes):
+    """Return the flops of an epoch's matrix products."""
+    layers = enumerate(zip(case.widths, case.widths[1:]))
+    return sum(2.0 * n_nodes * case.n_products * n_in * n_out * (3 if i else 2) for i, (n_in, n_out) in layers)
+
+
+def gathered_row_bytes(case):
+    """Return the bytes of a row that each layer gathers for each edge, once forward and once backward."""
+    layers = list(zip(case.widths, case.widths[1:]))
+    return [4 * min(pair) for pair in layers[1:]] if case.keeps_first else [4 * n_out for _, n_out in layers]
+
+
+def limit_ms(case, n_nodes, n_edges, limit):
+    gathers = sum(limit.gather_ms(2 * n_edges, row_bytes) for row_bytes in gathered_row_bytes(case))
+    return limit.gemm_ms(gemm_flops(case, n_nodes)) + gathers
+
+
+def make_trainer(case, graph):
+    """Return a Trainer on random features and labels."""
+    draw, rng = np.random.default_rng(1), nn.Random(0)
+    x = draw.standard_normal((graph.n_nodes, case.widths[0]), dtype=np.float32)
+    labels = draw.integers(0, case.widths[-1], graph.n_nodes)
+    train = np.flatnonzero(draw.random(graph.n_nodes) < case.train_share)
+    model = case.make(case.widths[0], case.widths[-1], rng=rng)
+    return Trainer(graph, model, x, labels, train, optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
+
+
+def worker(args):
+    """Measure one model on one graph in this process; with `--profile` print its breakdown instead."""
+    set_threads(args.threads)
+    (name, place), = args.cases
+    trainer = make_trainer(CASES[name], graphs.load(args.graphs, place))
+    memory, epochs = Memory(), iter(range(args.repeats + 1))
+    if args.profile:
+        trainer.step(0)
+        return print(json.dumps(primitives.breakdown(trainer, args.repeats)))
+    return harness.print_measurement(harness.timed(lambda: trainer.step(next(epochs)), args.repeats), memory)
+
+
+def measure(args, name, place, limit, others):
+    """Return the rows of one model on one graph."""
+    file, (n_nodes, n_edges) = graphs.path(args.graphs, place), graphs.size(args.graphs, place)
+    allowed = limit_ms(CASES[name], n_nodes, n_edges, limit)
+    return peers.compare(args, {"case": name, "graph": place}, own_command(args, name, place), [name, file], others, allowed)
+
+
+def own_command(args, name, place):
+    return [__file__, "--worker", "--graphs", args.graphs, "--cases", f"{name}:{place}"]
+
+
+def profile(args, name, place):
+    flags = ["--threads", args.threads, "--repeats", 2, "--profile"]
+    primitives.show(f"{name} on {place}", harness.last_json(harness.python(*own_command(args, name, place), *flags)))
+
+
+def main(argv=None):
+    args = arguments().parse_args(argv)
+    if args.worker:
+        return worker(args)
+    others, limit = peers.find(args.peers, ABLE), limits.measure(args.threads, args.gib)
+    rows = [row for name, place in args.cases for row in measure(args, name, place, limit, others)]
+    harness.report(f"An epoch of training, {args.threads} threads", rows, harness.suite_columns(), args.json)
+    if args.profile:
+        for name, place in args.cases:
+            profile(args, name, place)
+    return None
+
+
+def cases(text):
+    """Read "sage:S,gcn:R" as a list of (case, graph)."""
+    pairs = [tuple(item.split(":")) for item in text.split(",")]
+    if not all(len(pair) == 2 and pair[0] in CASES for pair in pairs):
+        raise ValueError(text)
+    return pairs
+
+
+def arguments():
+    parser = harness.suite_parser(__doc__)
+    parser.add_argument("--cases", type=cases, default=cases(",".join(DEFAULT)), metavar="LIST",
+                        help=f"of MODEL:GRAPH (default: {','.join(DEFAULT)})")
+    parser.add_argument("--profile", action="store_true", help="print the time by primitive too")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

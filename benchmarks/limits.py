@@ -1,0 +1,201 @@
+"""What can this machine do? Memory bandwidth, random rows, matrix products, and messages between two ranks.
+
+| case | one pass | bytes counted |
+|---|---|---|
+| read | dot product of an array with itself | the array, once |
+| copy | one half to the other | read and written |
+| triad | a = b + 3 c, thirds, in pieces that stay in cache between the two operations NumPy makes of it | two read, one written |
+| gather | sums of 64 rows each drawn at random (`sarlite.kernels.spmm`), so that hardly anything is written | the rows read |
+| sgemm | (100,000, 256) x (256, 256), NumPy's BLAS | flops: two a multiplication and addition |
+| message | there and back between two ranks of mpiexec, halved | one way |
+
+All threads but for sgemm, which is done with one thread too. read, copy, triad and gather work on one array of `--gib` GiB: take
+several times the cache. The rate is that of the fastest pass, since what other programs take away is not the machine's limit.
+"""
+
+import argparse
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+import harness
+import numpy as np
+
+from sarlite import kernels
+from sarlite.train.loop import set_threads
+
+ROW_BYTES = (64, 128, 256, 512, 1024, 1600)
+MESSAGE_BYTES = (8, 1 << 10, 1 << 15, 1 << 20, 1 << 24)
+ROWS_A_SUM = 64
+GEMM = (100_000, 256, 256)
+
+
+class Probe(NamedTuple):
+    """One thing to time: what its row is called, what a pass moves or computes, and the pass."""
+
+    case: str
+    keys: dict
+    amount: float
+    run: object
+
+
+class Limits(NamedTuple):
+    """Rates of this machine with a number of threads.
+
+    Attributes
+    ----------
+    gather : dict of int to float
+        Bytes a second by bytes of a row.
+    sgemm : float
+        Flops a second.
+    """
+
+    gather: dict
+    sgemm: float
+
+    def gather_ms(self, n_rows, row_bytes):
+        """Return the milliseconds of reading `n_rows` rows at random; widths between the measured ones are interpolated."""
+        widths = sorted(self.gather)
+        return 1e3 * n_rows * row_bytes / float(np.interp(row_bytes, widths, [self.gather[width] for width in widths]))
+
+    def gemm_ms(self, flops):
+        return 1e3 * flops / self.sgemm
+
+
+def measure(threads, gib=1.0, repeats=3):
+    """Return the Limits that other benchmarks compare with. A few seconds, and `gib` GiB of memory while it runs."""
+    set_threads(threads)
+    rows = [timed_row(probe, threads, repeats) for probe in [*gather_probes(array_of(gib)), gemm_probe()]]
+    return Limits({row["row_bytes"]: 1e9 * row["gb_per_s"] for row in rows[:-1]}, 1e9 * rows[-1]["gflop_per_s"])
+
+
+def array_of(gib):
+    """Return ones; written, so that each page is really there."""
+    return np.ones(max(int(gib * 2**30) // 4, 1 << 16), np.float32)
+
+
+def timed_row(probe, threads, repeats):
+    """Time a probe and return its row."""
+    times = harness.timed(probe.run, repeats)
+    unit = "gflop_per_s" if "gemm" in probe.case else "gb_per_s"
+    return row_of(probe.case, times, 1, threads, **probe.keys, **{unit: probe.amount / min(times) / 1e6})
+
+
+def row_of(case, times, ranks, threads, **more):
+    return {"case": case, "graph": None, "ranks": ranks, "threads": threads, **harness.summary(times), "peak_mib": None,
+            "limit_fraction": None, **more}
+
+
+def stream_probes(data, threads):
+    """read, copy and triad; a Python thread for each part of the array, as NumPy releases the interpreter's lock."""
+    pool = ThreadPoolExecutor(threads)
+
+    def in_parts(function, *arrays):
+        parts = [np.array_split(array, threads) for array in arrays]
+        return lambda: list(pool.map(function, *parts))
+
+    halves, thirds = data[: len(data) // 2 * 2].reshape(2, -1), data[: len(data) // 3 * 3].reshape(3, -1)
+    return [
+        Probe("read", {}, data.nbytes, in_parts(lambda x: np.dot(x, x), data)),
+        Probe("copy", {}, halves.nbytes, in_parts(np.copyto, *halves)),
+        Probe("triad", {}, thirds.nbytes, in_parts(triad, *thirds)),
+    ]
+
+
+def triad(a, b, c, piece=1 << 15):
+    for at in range(0, len(a), piece):
+        part = slice(at, at + piece)
+        np.multiply(c[part], np.float32(3), out=a[part])
+        np.add(a[part], b[part], out=a[part])
+
+
+def gather_probes(data):
+    """Yield the probe of each width of a row; a pass reads as many bytes as a quarter of the array has."""
+    draw = np.random.default_rng(0)
+    for row_bytes in ROW_BYTES:
+        rows = data[: len(data) // (row_bytes // 4) * (row_bytes // 4)].reshape(-1, row_bytes // 4)
+        n_sums = max(len(rows) // 4 // ROWS_A_SUM, 1)
+        indptr = np.arange(n_sums + 1) * ROWS_A_SUM
+        indices = draw.integers(0, len(rows), n_sums * ROWS_A_SUM, dtype=np.int32)
+        out = np.zeros((n_sums, rows.shape[1]), np.float32)
+        yield Probe("gather", {"row_bytes": row_bytes}, indices.size * row_bytes, partial(kernels.spmm, indptr, indices, rows, out))
+
+
+def gemm_probe():
+    n, k, m = GEMM
+    a, b, out = np.ones((n, k), np.float32), np.ones((k, m), np.float32), np.zeros((n, m), np.float32)
+    return Probe("sgemm", {}, 2.0 * n * k * m, partial(np.matmul, a, b, out=out))
+
+
+def message_rows(repeats):
+    """Return the rows of messages between two ranks; none where there is no MPI."""
+    try:
+        return harness.last_json(harness.mpiexec(2, __file__, "--worker", "--repeats", repeats))
+    except SystemExit as error:
+        harness.note(f"messages between ranks are left out: {error}")
+        return []
+
+
+def ping_pong(repeats):
+    """As one of two ranks, exchange messages; rank 0 prints the rows."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    peer, rows = 1 - comm.rank, []
+    for n_bytes in MESSAGE_BYTES:
+        buffer, trips = np.zeros(n_bytes, np.uint8), max(1, min(1000, (1 << 26) // n_bytes))
+        times = []
+        for _ in range(repeats + 1):
+            comm.Barrier()
+            begin = time.perf_counter()
+            for _ in range(trips):
+                if comm.rank == 0:
+                    comm.Send(buffer, peer)
+                    comm.Recv(buffer, peer)
+                else:
+                    comm.Recv(buffer, peer)
+                    comm.Send(buffer, peer)
+            times.append(1e3 * (time.perf_counter() - begin) / trips / 2)
+        rows.append(row_of("message", times[1:], 2, 1, message_bytes=n_bytes, gb_per_s=n_bytes / min(times[1:]) / 1e6))
+    if comm.rank == 0:
+        print(json.dumps(rows))
+
+
+def main(argv=None):
+    args = arguments().parse_args(argv)
+    if args.worker:
+        return ping_pong(args.repeats)
+    set_threads(1)  # read is a BLAS call in each of the threads
+    data = array_of(args.gib)
+    rows = [timed_row(probe, args.threads, args.repeats) for probe in stream_probes(data, args.threads)]
+    rows.append(timed_row(gemm_probe(), 1, args.repeats))
+    set_threads(args.threads)
+    rows += [timed_row(probe, args.threads, args.repeats) for probe in [gemm_probe(), *gather_probes(data)]]
+    rows += message_rows(args.repeats)
+    columns = {
+        **{key: (lambda r, key=key: r[key]) for key in ("case", "ranks", "threads")},
+        "row or message bytes": lambda r: r.get("row_bytes", r.get("message_bytes")),
+        "GB/s": lambda r: r.get("gb_per_s"),
+        "GFLOP/s": lambda r: r.get("gflop_per_s"),
+        "ms": lambda r: r["ms"],
+        "min": lambda r: r["ms_min"],
+        "max": lambda r: r["ms_max"],
+    }
+    harness.report(f"Limits of this machine, {args.gib:g} GiB: rates of the fastest of {args.repeats} passes", rows, columns, args.json)
+    return None
+
+
+def arguments():
+    parser = harness.parser(__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--gib", type=float, default=1.0, help="size of the array")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

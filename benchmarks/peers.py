@@ -1,0 +1,126 @@
+"""sarlite and other libraries measured in alternation, one process a measurement.
+
+The environment variable SARLITE_PEERS names a folder with an environment a library: `DIR/dgl/bin/python` (which has torch and scipy
+too), `DIR/pyg/bin/python`. A script `peer.py`, in that folder or at `../shared/peers/` beside the checkout, runs one of them:
+
+    python peer.py LIBRARY CASE GRAPH.npz --threads T --repeats N ...
+
+and prints a line of JSON with ms, ms_min, ms_max (of N runs after one that warms up) and peak_mib (resident, above the moment when
+graph, inputs and model exist). Without the variable only sarlite is measured.
+"""
+
+import os
+import resource
+import statistics
+import subprocess
+from pathlib import Path
+
+import harness
+
+ENVIRONMENTS = {"dgl": "dgl", "pyg": "pyg", "torch": "dgl", "scipy": "dgl"}
+TIMEOUT = 3600
+
+
+def find(wanted, able):
+    """Return the command of each library to measure.
+
+    Parameters
+    ----------
+    wanted : list of str or None
+        What `--peers` says; None: those present.
+    able : tuple of str
+        The libraries that have such a case; the others are left out.
+
+    Raises
+    ------
+    SystemExit
+        A library was asked for and is not present, or none of its name is known.
+    """
+    if wanted == ["none"]:
+        return {}
+    folder = os.environ.get("SARLITE_PEERS")
+    present = {name: Path(folder, home, "bin", "python") for name, home in ENVIRONMENTS.items()} if folder else {}
+    present = {name: python for name, python in present.items() if python.exists()}
+    missing = [name for name in wanted or () if name not in present]
+    if missing:
+        raise SystemExit(f"--peers: {', '.join(missing)} not found in SARLITE_PEERS ({folder or 'not set'})")
+    chosen = [name for name in (wanted or present) if name in able]
+    return {name: [str(present[name]), str(_script(folder)), name] for name in chosen}
+
+
+def _script(folder):
+    places = [Path(folder, "peer.py"), Path(__file__).parents[2] / "shared" / "peers" / "peer.py"]
+    for place in places:
+        if place.exists():
+            return place
+    raise SystemExit(f"no peer.py for the libraries in SARLITE_PEERS: neither {places[0]} nor {places[1]}")
+
+
+def run(command, arguments):
+    """Return what a library measured, or {"error": its last line} where it fails; that does not end the benchmark."""
+    line = [*command, *map(str, arguments)]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=TIMEOUT, preexec_fn=_stay_in_memory)
+        return harness.last_json(done.stdout) if done.returncode == 0 else _failed(line, done.stderr or f"status {done.returncode}")
+    except subprocess.TimeoutExpired:
+        return _failed(line, f"not done in {TIMEOUT} s")
+
+
+def _failed(line, text):
+    last = text.strip().splitlines()[-1][:200]
+    harness.note(f"{' '.join(line)}\nfailed: {last}")
+    return {"error": last}
+
+
+def _stay_in_memory():
+    """Let a library that wants more than the free memory fail by itself, before the system ends some process."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    limit = int(0.9 * 1024 * int(fields["MemAvailable"].split()[0]))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def pool(results):
+    """Return the measurement that several of one thing make: median of medians, lowest minimum, highest maximum, largest peak."""
+    failed = [result for result in results if "error" in result]
+    if failed:
+        return {"ms": None, "ms_min": None, "ms_max": None, "peak_mib": None, "error": failed[0]["error"]}
+    values = {key: [result[key] for result in results] for key in results[0]}
+    medians = {key: statistics.median(found) for key, found in values.items() if key == "ms" or key.endswith("_ms")}
+    return {**medians, "ms_min": min(values["ms_min"]), "ms_max": max(values["ms_max"]), "peak_mib": max(values["peak_mib"])}
+
+
+def compare(args, row, own, peer, others, limit_ms):
+    """Measure sarlite and the others in turn, `args.rounds` times, and return a row for each of the others, or one alone.
+
+    Parameters
+    ----------
+    args : Namespace
+        From `harness.suite_parser`.
+    row : dict
+        `case`, `graph` and what else says what is measured.
+    own, peer : list
+        Arguments of this Python, and of peer.py behind the library's name; `--threads` and `--repeats` are added to both.
+    others : dict
+        From `find`.
+    limit_ms : float
+        Milliseconds that the machine's limits allow.
+    """
+    counts = ["--threads", args.threads, "--repeats", args.repeats]
+    mine, theirs = [], {name: [] for name in others}
+    for _ in range(args.rounds):
+        mine.append(harness.last_json(harness.python(*own, *counts)))
+        for name, results in theirs.items():
+            if not (results and "error" in results[-1]):
+                results.append(run(others[name], [*peer, *counts]))
+    rows = beside(row, args.threads, pool(mine), {name: pool(results) for name, results in theirs.items()}, limit_ms)
+    others_ms = "".join(f", {r['peer']} {r['peer_ms'] or 'failed'}" for r in rows if r["peer"])
+    harness.note(f"{' '.join(map(str, row.values()))}: {rows[0]['ms']:.1f} ms{others_ms}")
+    return rows
+
+
+def beside(row, threads, mine, theirs, limit_ms):
+    """Return the rows of `compare` from pooled measurements."""
+    base = {**row, "ranks": 1, "threads": threads, **mine, "limit_fraction": limit_ms / mine["ms"]}
+    rows = [{**base, "peer": name, **{f"peer_{key}": value for key, value in found.items()},
+             "ratio": found["ms"] / mine["ms"] if found["ms"] else None} for name, found in theirs.items()]
+    return rows or [{**base, "peer": None, "peer_ms": None, "peer_peak_mib": None, "ratio": None}]

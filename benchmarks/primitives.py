@@ -1,0 +1,66 @@
+"""Where an epoch goes: the time in each primitive of the tape, forward and backward."""
+
+import time
+from collections import defaultdict
+from contextlib import contextmanager
+
+import harness
+
+from sarlite import tape
+
+
+class Clock:
+    """Milliseconds in each primitive of the tape, forward and backward. Primitives do not call each other but in aggregations."""
+
+    def __init__(self):
+        self.ms, self.calls, self.depth = defaultdict(float), defaultdict(int), 0
+
+    @contextmanager
+    def installed(self):
+        """Have a timer around every entry of the table of primitives."""
+        table = dict(tape.PRIMITIVES)
+        for name, entry in table.items():
+            tape.PRIMITIVES[name] = type(entry)(self.timed(name, "forward", entry.forward), self.timed(name, "backward", entry.vjp))
+        try:
+            yield
+        finally:
+            tape.PRIMITIVES.update(table)
+
+    def timed(self, name, way, function):
+        def run(*args, **params):
+            label = f"{name} ({type(params['operator']).__name__})" if "operator" in params else name
+            return self.time((label, way), function, *args, **params)
+        return run
+
+    def time(self, place, function, /, *args, **params):
+        """Call `function` and add its time to `place`, unless a timed one called it."""
+        self.depth += 1
+        begin = time.perf_counter()
+        try:
+            return function(*args, **params)
+        finally:
+            self.depth -= 1
+            if not self.depth:
+                self.ms[place] += 1e3 * (time.perf_counter() - begin)
+                self.calls[place] += 1
+
+
+def breakdown(trainer, epochs):
+    """Return rows of milliseconds an epoch by primitive, and what is outside of them; the trainer has taken step 0 before."""
+    clock = Clock()
+    step, trainer.optimizer.step = trainer.optimizer.step, lambda *args: clock.time(("optimizer", "step"), step, *args)
+    with clock.installed():
+        begin = time.perf_counter()
+        for epoch in range(1, epochs + 1):
+            trainer.step(epoch)
+        total = 1e3 * (time.perf_counter() - begin)
+    trainer.optimizer.step = step
+    clock.ms["(outside of primitives)", "-"] = total - sum(clock.ms.values())
+    return [{"primitive": key[0], "way": key[1], "calls": clock.calls[key] / epochs, "ms": value / epochs, "share": value / total}
+            for key, value in sorted(clock.ms.items(), key=lambda item: -item[1])]
+
+
+def show(title, rows):
+    columns = {"primitive": lambda r: r["primitive"], "way": lambda r: r["way"], "calls": lambda r: r["calls"],
+               "ms an epoch": lambda r: f"{r['ms']:.1f}", "%": lambda r: f"{100 * r['share']:.1f}"}
+    harness.report(f"{title}: where an epoch goes", [row for row in rows if row["share"] > 0.002], columns)

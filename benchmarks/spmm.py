@@ -1,0 +1,63 @@
+"""How fast is a sum over neighbours, beside other libraries and beside what the memory allows?
+
+`graph.aggregate(fn.copy_src(x), "sum")` without gradients, float32; peers do the same sum with their fastest public call (scipy has
+one thread). `of the limit` is the time in which the machine reads one row of x at random for each edge, over the measured time:
+
+    limit_fraction = n_edges * row_bytes / (gather bandwidth of that row_bytes) / time
+
+A graph with locality finds rows in the cache, which the probe's random rows are too many for: then it may exceed 1.
+"""
+
+import sys
+
+import graphs
+import harness
+import limits
+import numpy as np
+import peers
+
+from sarlite import Tensor, fn, no_grad
+from sarlite.profile import Memory
+from sarlite.train.loop import set_threads
+
+ABLE = ("dgl", "pyg", "torch", "scipy")
+
+
+def worker(args):
+    """Measure one graph and width in this process."""
+    set_threads(args.threads)
+    graph = graphs.load(args.graphs, args.graphs_list[0])
+    x = Tensor(np.random.default_rng(0).standard_normal((graph.n_nodes, args.widths[0]), dtype=np.float32))
+    memory = Memory()
+    with no_grad():
+        times = harness.timed(lambda: graph.aggregate(fn.copy_src(x), "sum"), args.repeats)
+    harness.print_measurement(times, memory)
+
+
+def measure(args, name, width, limit, others):
+    """Return the rows of one graph and width."""
+    file, (_, n_edges) = graphs.path(args.graphs, name), graphs.size(args.graphs, name)
+    own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--widths", width]
+    row = {"case": "spmm", "graph": name, "width": width}
+    return peers.compare(args, row, own, ["spmm", file, "--width", width], others, limit.gather_ms(n_edges, 4 * width))
+
+
+def main(argv=None):
+    args = arguments().parse_args(argv)
+    if args.worker:
+        return worker(args)
+    others, limit = peers.find(args.peers, ABLE), limits.measure(args.threads, args.gib)
+    rows = [row for name in args.graphs_list for width in args.widths for row in measure(args, name, width, limit, others)]
+    harness.report(f"Sum over neighbours, float32, {args.threads} threads", rows, harness.suite_columns("width"), args.json)
+    return None
+
+
+def arguments():
+    parser = harness.suite_parser(__doc__)
+    parser.add_argument("--graphs-list", type=harness.words, default=["S", "S-shuffled", "M", "M-shuffled"], metavar="LIST")
+    parser.add_argument("--widths", type=harness.numbers, default=[64, 128, 256], metavar="LIST", help="features")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
