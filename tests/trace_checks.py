@@ -79,10 +79,10 @@ def check(comm, case, path, **options):
     for (_, name), track in events.items():
         (assert_nested if name == "compute" else assert_apart)(track)
     for rank, counted in enumerate(facts):
-        check_rank(events, rank, comm.size, case, graph.schedule.mode, epochs, *counted)
+        check_rank(events, rank, comm.size, case, graph.schedule, epochs, *counted)
 
 
-def check_rank(events, rank, size, case, mode, epochs, n_edges, received, pushed):
+def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pushed):
     compute, fetches, pushes = (of_track(events, rank, track) for track in ("compute", "fetch", "push"))
     assert [event["name"] for event in compute if event["name"].startswith("epoch")] == [f"epoch {k + 1}" for k in range(epochs)]
     count = lambda name: sum(event["name"] == name for event in compute)  # noqa: E731
@@ -92,7 +92,7 @@ def check_rank(events, rank, size, case, mode, epochs, n_edges, received, pushed
         if event["name"].startswith("aggregate ("):
             ways["backward" if event["name"].endswith(") backward") else "forward"].append(event)
     assert len(ways["forward"]) > len(ways["backward"]) >= epochs  # those of the evaluations
-    again = mode == "sar" and case not in CASE1
+    again = schedule.mode == "sar" and case not in CASE1
     ring = [(rank + s) % size for s in range(1, size)]  # the peers in the order of the plan's steps
     for phase, n in (("forward", len(ways["forward"])), ("backward", again * len(ways["backward"]))):
         assert [event["args"]["peer"] for event in fetches if event["args"]["phase"] == phase] == n * ring
@@ -101,17 +101,19 @@ def check_rank(events, rank, size, case, mode, epochs, n_edges, received, pushed
     assert everything == sum(received.get(name, 0) for name in ("forward_fetch", "backward_fetch", "evaluation"))
     assert sum(e["args"]["bytes"] for e in fetches if e["args"]["phase"] == "backward") == received.get("backward_fetch", 0)
     assert sum(event["args"]["bytes"] for event in pushes) == pushed
-    check_blocks(compute, ways, size, mode, n_edges)
+    sources = ["all"] if schedule.mode == "oneshot" else list(range(size))
+    halved = again and schedule.prefetch and size > 1
+    check_blocks(compute, ways, {"forward": sources, "backward": sorted([*sources, rank]) if halved else sources}, n_edges)
 
 
-def check_blocks(compute, ways, size, mode, n_edges):
-    """Inside each aggregation every source has its block, once, and the blocks' edges are the rank's."""
+def check_blocks(compute, ways, sources, n_edges):
+    """Inside each aggregation every source has its block, once or in halves, and the blocks' edges are the rank's."""
     n_blocks = 0
     for phase, aggregations in ways.items():
         for outer in aggregations:
             blocks = [event["args"] for event in compute
                       if event["name"] == "block" and outer["begin"] <= event["begin"] and event["end"] <= outer["end"]]
-            assert sorted(block["source"] for block in blocks) == (["all"] if mode == "oneshot" else list(range(size)))
+            assert sorted(block["source"] for block in blocks) == sources[phase]
             assert sum(block["edges"] for block in blocks) == n_edges and {block["phase"] for block in blocks} == {phase}
             n_blocks += len(blocks)
     assert n_blocks == sum(event["name"] == "block" for event in compute)

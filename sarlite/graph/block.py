@@ -43,9 +43,16 @@ class Block:
         cuts = np.unique(np.searchsorted(self.indptr, np.arange(step, self.n_edges, step)))
         return [self._rows_between(a, b) for a, b in zip([0, *cuts], [*cuts, self.n_dst]) if b > a]
 
+    @cached_property
+    def halves(self):
+        """Two blocks of consecutive rows with about as many edges each."""
+        middle = int(np.searchsorted(self.indptr, self.n_edges // 2))
+        return self._rows_between(0, middle), self._rows_between(middle, self.n_dst)
+
     def _rows_between(self, a, b):
-        edges = slice(self.indptr[a], self.indptr[b])
-        return Block(self.indptr[a : b + 1] - edges.start, self.indices[edges], self.src_ids, self.labels[edges], self.offset, slice(a, b))
+        edges, start = slice(self.indptr[a], self.indptr[b]), self.place.start or 0
+        return Block(self.indptr[a : b + 1] - edges.start, self.indices[edges], self.src_ids, self.labels[edges], self.offset,
+                     slice(start + a, start + b))
 
     @cached_property
     def _transposed(self):

@@ -36,7 +36,10 @@ class Operator:
         """Take the gradient of the output."""
 
     def backward(self, block, rows, d_rows):
-        """Add one block's gradients. `rows` are fetched again, or what `forward` returned, or None in case 1."""
+        """Add one block's gradients. `rows` are fetched again, or what `forward` returned, or None in case 1.
+
+        Where rows are fetched again the block may be some rows of a block that `forward` saw: `block.place` says which.
+        """
 
     def end_backward(self):
         """Return the gradients of the inputs that are not fetched, then of the sinks; None where not needed."""

@@ -40,12 +40,13 @@ class Sum(Operator):
         self.d_weight = np.zeros_like(self.weight) if self.needs_rows else None
 
     def backward(self, block, rows, d_rows):
+        g, scale = self.g[block.place], None if self.scale is None else self.scale[block.place]
         if d_rows[0] is not None:
             eid = block.transpose_eid if self.weighted else None
-            kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.scale, dst_scale=self.of_sources(block, self.g.dtype),
+            kernels.spmm(*block.transpose, g, d_rows[0], src_scale=scale, dst_scale=self.of_sources(block, g.dtype),
                          **self.weights(eid))
         if self.needs_rows:
-            kernels.edge_dot(block.indptr, block.indices, self.g, rows[0], self.d_weight, eid=block.eid, dst_scale=self.scale)
+            kernels.edge_dot(block.indptr, block.indices, g, rows[0], self.d_weight, eid=block.eid, dst_scale=scale)
 
     def end_backward(self):
         return [self.d_weight] if self.weighted else []
@@ -125,11 +126,12 @@ class Attend(Operator):
     def backward(self, block, rows, d_rows):
         z, src = rows
         dz, d_src = (np.zeros_like(x) if d is None else d for x, d in zip(rows, d_rows))
-        kernels.attend_backward(*block.transpose, z, src, self.dst, self.m, self.delta, self.g, dz, d_src, self.d_dst,
+        dst, lse, delta, g, d_dst = (a[block.place] for a in (self.dst, self.m, self.delta, self.g, self.d_dst))
+        kernels.attend_backward(*block.transpose, z, src, dst, lse, delta, g, dz, d_src, d_dst,
                                 slope=self.slope, dropout=self.coins(block))
 
     def end_backward(self):
         return [self.d_dst]
 
     def coins(self, block):
-        return kernels.Dropout(self.key, self.p, block.src_ids, self.dst_ids, self.n_nodes) if self.p else None
+        return kernels.Dropout(self.key, self.p, block.src_ids, self.dst_ids[block.place], self.n_nodes) if self.p else None

@@ -73,18 +73,21 @@ def run(schedule, arrays, on_block, keep=False):
     if schedule.mode == "oneshot":
         on_rows(None, schedule.plan.local, _fetch_all(schedule, arrays))
     else:
-        _each_block(schedule, arrays, on_rows, "forward")
+        _each_block(schedule, arrays, on_rows, "forward", [schedule.plan.local])
     return kept if keep else None
 
 
-def _each_block(schedule, arrays, on_rows, phase):
-    """The loop: fetch, `on_rows(step, block, rows)`, free; the local block's step is None."""
+def _each_block(schedule, arrays, on_rows, phase, before, after=()):
+    """The loop: fetch, `on_rows(step, block, rows)`, free. `before` and `after` are blocks of local rows, whose step is None."""
     fetcher = _Prefetch if schedule.prefetch and schedule.plan.steps else _Fetch
     with fetcher(schedule, arrays, phase) as fetched:
-        on_rows(None, schedule.plan.local, arrays)
+        for block in before:
+            on_rows(None, block, arrays)
         for step in schedule.plan.steps:
             on_rows(step, step.block, fetched.take(step))
             fetched.release()
+        for block in after:
+            on_rows(None, block, arrays)
 
 
 def _span(schedule, step, block, phase):
@@ -107,11 +110,14 @@ def run_backward(schedule, arrays, kept, on_block, d_arrays):
 
     Notes
     -----
-    Collective. Source: SAR algorithm 2.
+    Collective. The local block comes last, so that the last gradients travel meanwhile. In case 2 with prefetch its first half comes
+    first, so that the first rows travel meanwhile too: `on_block` must heed a block's `place`.
+    Source: SAR algorithm 2.
     """
     if schedule.mode == "oneshot":
         _run_backward_merged(schedule, kept, on_block, d_arrays)
         return
+    plan = schedule.plan
     with _Push(schedule, d_arrays) as push:
 
         def on_rows(step, block, rows):
@@ -121,11 +127,12 @@ def run_backward(schedule, arrays, kept, on_block, d_arrays):
             if step is not None:
                 push.start(step, message)
 
-        if arrays is not None:
-            _each_block(schedule, arrays, on_rows, "backward")
+        if arrays is None:
+            for k, step in [*enumerate(plan.steps, 1), (0, None)]:
+                on_rows(step, plan.blocks[k], kept and kept[k])
         else:
-            for k, step in enumerate((None, *schedule.plan.steps)):
-                on_rows(step, schedule.plan.blocks[k], kept and kept[k])
+            local = plan.local.halves if schedule.prefetch and plan.steps else [plan.local]
+            _each_block(schedule, arrays, on_rows, "backward", local[:1], local[1:])
 
 
 def _run_backward_merged(schedule, kept, on_block, d_arrays):

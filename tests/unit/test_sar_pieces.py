@@ -52,6 +52,19 @@ def test_pieces_change_nothing(reducer, mode, monkeypatch):
         np.testing.assert_allclose(sum(grads[3] for _, grads in parts), expected[3], rtol=1e-12)
 
 
+def test_halves_are_rows_of_the_block_with_pieces_of_their_own(monkeypatch):
+    monkeypatch.setattr(block, "PIECE_EDGES", 1)
+    whole = problem()[0].plan.local
+    halves = whole.halves
+    assert abs(halves[0].n_edges - halves[1].n_edges) <= np.diff(whole.indptr).max()
+    for parts in (halves, [piece for half in halves for piece in half.pieces]):
+        assert len(parts) == 2 or len(parts) > 6
+        assert np.array_equal(np.concatenate([part.labels for part in parts]), whole.labels)
+        assert np.array_equal(np.concatenate([part.indices for part in parts]), whole.indices)
+        assert np.array_equal(np.concatenate([np.arange(N_NODES)[part.place] for part in parts]), np.arange(N_NODES))
+        assert np.array_equal(np.concatenate([part.rows + part.place.start for part in parts]), whole.rows)
+
+
 def test_pieces_cover_every_edge_once(monkeypatch):
     monkeypatch.setattr(block, "PIECE_EDGES", 1)
     whole = problem()[0].plan.local

@@ -16,6 +16,7 @@ from strategies import random_edges, values
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.sar import schedule as sched
+from sarlite.sar.aggregate import Operator, aggregate
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -165,6 +166,101 @@ def test_a_long_message_does_not_run_ahead_of_the_pushes():
 
     threads.run(4, work)
     assert pending and max(pending) <= 1
+
+
+# ---- what is computed while what travels
+
+
+class Noting(Operator):
+    """Computes nothing; notes the source of each block and its edges, forward and backward."""
+
+    def __init__(self, n_dst, case2, log):
+        self.n_dst, self.needs_rows, self.log = n_dst, case2, log
+
+    def end(self):
+        return np.zeros((self.n_dst, 1))
+
+    def forward(self, block, rows):
+        self.log.append(("forward", block.n_edges))
+
+    def backward(self, block, rows, d_rows):
+        self.log.append(("backward", block.n_edges))
+
+
+class Waiting:
+    """A communicator that counts the requests not yet waited for, and notes pushes."""
+
+    def __init__(self, comm, log, started):
+        self._comm, self._log, self._started = comm, log, started
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def start_send(self, array, peer, tag=0):
+        self._log.append(("push", peer))
+        return self._count(self._comm.start_send(array, peer, tag))
+
+    def start_recv(self, array, peer, tag=0):
+        return self._count(self._comm.start_recv(array, peer, tag))
+
+    def _count(self, request):
+        wait = request.wait
+        self._started.append(request)
+
+        def counted(*args):
+            wait(*args)
+            self._started.remove(request)
+
+        request.wait = counted
+        return request
+
+
+def order_of(n_ranks, case2, **options):
+    """Rank 1's order of blocks and pushes in backward, each block's place in the plan beside its edges, and what was under way."""
+
+    def work(comm):
+        graph, log, started = shard(comm, **options), [], []
+        s = graph.schedule
+        graph.schedule = s._replace(push_comm=Waiting(s.push_comm, log, started), fetch_comm=Waiting(s.fetch_comm, [], started))
+        operator = Noting(graph.n_dst, case2, log)
+        block = operator.backward
+        operator.backward = lambda *args: (block(*args), under_way.append(len(started)))
+        under_way = []
+        out = aggregate(graph.schedule, operator, [Tensor(X[graph.node_ids], requires_grad=True)])
+        log.clear()
+        out.backward(np.ones_like(out.data))
+        assert not started
+        return graph.plan, log, under_way
+
+    return threads.run(n_ranks, work)[1]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+@pytest.mark.parametrize("n_ranks", [2, 3, 4])
+def test_every_push_has_a_block_to_hide_behind(n_ranks, prefetch):
+    """Case 1: each peer's gradients travel while the next block is computed, the last while the local one is."""
+    plan, log, under_way = order_of(n_ranks, False, prefetch=prefetch)
+    remote = [entry for step in plan.steps for entry in (("backward", step.block.n_edges), ("push", step.source))]
+    assert log == [*remote, ("backward", plan.local.n_edges)]
+    assert prefetch or not any(under_way)
+
+
+@pytest.mark.parametrize("prefetch", [1, 2])
+@pytest.mark.parametrize("n_ranks", [2, 3, 4])
+def test_the_local_block_hides_the_first_fetch_and_the_last_push(n_ranks, prefetch):
+    """Case 2: half of it before the remote blocks and half of it after."""
+    plan, log, _ = order_of(n_ranks, True, prefetch=prefetch)
+    remote = [entry for step in plan.steps for entry in (("backward", step.block.n_edges), ("push", step.source))]
+    first, last = (("backward", half.n_edges) for half in plan.local.halves)
+    assert log == [first, *remote, last]
+    assert abs(first[1] - last[1]) <= np.diff(plan.local.indptr).max() and first[1] + last[1] == plan.local.n_edges
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_without_prefetch_nothing_travels_while_a_block_is_computed(n_ranks):
+    plan, log, under_way = order_of(n_ranks, True, prefetch=0)
+    assert [entry for entry in log if entry[0] == "backward"] == [("backward", block.n_edges) for block in plan.blocks]
+    assert len(under_way) == len(plan.blocks) and not any(under_way)
 
 
 # ---- messages
