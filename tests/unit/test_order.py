@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from strategies import KINDS, SETTINGS, edges, parts
+from strategies import KINDS, SETTINGS, edges, random_edges
 
 from sarlite import Graph
 from sarlite.comm import Solo, threads
@@ -95,9 +95,16 @@ def test_what_is_no_permutation_is_refused(name):
     assert sorted(refused) == [0, 1]
 
 
-def test_an_unknown_method_is_refused():
-    with pytest.raises(ConfigError, match="order: 'best'"):
-        threads.run(2, lambda comm: Graph.from_edges(*KINDS["random"]).shard(comm, "random", order="best"))
+def test_an_unknown_method_is_refused_on_every_rank():
+    refused = []
+
+    def work(comm):
+        with pytest.raises(ConfigError, match="order: 'best'"):
+            Graph.from_edges(*KINDS["random"]).shard(comm, "random", order="best")
+        refused.append(comm.rank)
+
+    threads.run(2, work)
+    assert sorted(refused) == [0, 1]
 
 
 def test_by_name_on_one_rank_and_on_three(small_clusters):
@@ -109,17 +116,17 @@ def test_by_name_on_one_rank_and_on_three(small_clusters):
         assert part.node_ids.tolist() == [node for node in order if node in part.node_ids]
 
 
-@SETTINGS
-@given(graph=edges(), mode=st.sampled_from(["sar", "oneshot"]), data=st.data())
-def test_blocks_and_messages_stand_in_the_owners_order(graph, mode, data):
+@pytest.mark.parametrize("mode", ["sar", "oneshot"])
+@pytest.mark.parametrize("n_ranks", [1, 2, 4])
+def test_blocks_and_messages_stand_in_the_owners_order(n_ranks, mode):
     """What a rank sends is ascending rows, and the receiver's columns are those nodes."""
-    n_ranks, owner = data.draw(parts(graph.n_nodes))
-    order = np.array(data.draw(st.permutations(range(graph.n_nodes))))
-    ranks = threads.run(n_ranks, lambda comm: Graph.from_edges(*graph).shard(comm, owner, order=order, mode=mode))
+    whole, draw = Graph.from_edges(*random_edges(60, 400)), np.random.default_rng(3)
+    owner, order = draw.integers(0, n_ranks, 60), draw.permutation(60)
+    ranks = threads.run(n_ranks, lambda comm: whole.shard(comm, owner, order=order, mode=mode))
     for p, part in enumerate(ranks):
         assert part.node_ids.tolist() == order[owner[order] == p].tolist()
         assert part.plan.local.src_ids[: part.n_dst].tolist() == part.node_ids.tolist()
-        for s, step in enumerate(part.plan.steps, 1):
+        for step in part.plan.steps:
             (send_rows,) = (other.send_rows for other in ranks[step.source].plan.steps if other.target == p)
-            assert (np.diff(send_rows) > 0).all()
-            assert step.source == (p + s) % n_ranks and step.block.src_ids.tolist() == ranks[step.source].node_ids[send_rows].tolist()
+            assert len(send_rows) > 5 and (np.diff(send_rows) > 0).all()
+            assert step.block.src_ids.tolist() == ranks[step.source].node_ids[send_rows].tolist()
