@@ -6,6 +6,7 @@ features.npy  (n_nodes, n_features) float32 or float64      labels.npy    (n_nod
 train.npy, val.npy, test.npy   (n_nodes,) bool, disjoint masks
 edge_weight.npy (n_edges,), edge_features.npy (n_edges, any): optional, float32 or float64
 parts-N.npy   (n_nodes,) int32: the part of every node in a partition into N
+order.npy     (n_nodes,) int32 or int64: a permutation of the nodes, in which the rows of a part stand
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from pathlib import Path
 from sarlite.data import npyfile
 from sarlite.data.dataset import EXPECTED, Dataset
 from sarlite.errors import ConfigError, DataError
+from sarlite.graph.order import check_order
 from sarlite.graph.partition import check_parts
 
 SCHEMA = 1
@@ -144,19 +146,33 @@ def write_parts(directory, parts, n_parts, *, method, seed=0):
     DataError
         `parts` does not fit the graph, or a file cannot be written.
     """
-    directory = Path(directory)
-    meta = read_meta(directory)
-    path = directory / f"parts-{n_parts}.npy"
-    parts = check_parts(parts, meta["n_nodes"], n_parts, path)
-    temporary = directory / f".{path.name}.tmp-{uuid.uuid4().hex[:8]}"
+    path, meta = Path(directory) / f"parts-{n_parts}.npy", read_meta(directory)
+    _store(path, meta, meta["parts"], str(n_parts), check_parts(parts, meta["n_nodes"], n_parts, path), method, seed)
+
+
+def write_order(directory, order, *, method, seed=0):
+    """Write `order.npy` into a native directory, atomically, and its record into `meta.json`.
+
+    Raises
+    ------
+    DataError
+        `order` is not a permutation of the graph's nodes, or a file cannot be written.
+    """
+    path, meta = Path(directory) / "order.npy", read_meta(directory)
+    _store(path, meta, meta, "order", check_order(order, meta["n_nodes"], path), method, seed)
+
+
+def _store(path, meta, records, key, array, method, seed):
+    """Write `path`, whose record is records[key], a place in `meta`."""
+    temporary = path.with_name(f".{path.name}.tmp-{uuid.uuid4().hex[:8]}")
     with _cleanup(temporary), _writing(path):
-        record = npyfile.write(temporary, parts)
-        if meta["parts"].pop(str(n_parts), None):  # no moment at which meta.json describes another file than is there
-            _write_meta(directory, meta)
+        record = npyfile.write(temporary, array)
+        if records.pop(key, None):  # no moment at which meta.json describes another file than is there
+            _write_meta(path.parent, meta)
         os.replace(temporary, path)
-        meta["parts"][str(n_parts)] = {**record, "method": method, "seed": seed}
-        _write_meta(directory, meta)
-        _sync_directory(directory)
+        records[key] = {**record, "method": method, "seed": seed}
+        _write_meta(path.parent, meta)
+        _sync_directory(path.parent)
 
 
 def open_parts(directory, n_parts, *, verify=True):
@@ -167,19 +183,36 @@ def open_parts(directory, n_parts, *, verify=True):
     DataError
         There is none (the message says which there are), or its file is not what `meta.json` says.
     """
-    directory = Path(directory)
-    meta = read_meta(directory)
+    meta, path = read_meta(directory), Path(directory) / f"parts-{n_parts}.npy"
     record = meta["parts"].get(str(n_parts))
     if record is None:
         stored = ", ".join(sorted(meta["parts"], key=int)) or "none"
-        raise DataError(f"{directory / META}: parts: no partition into {n_parts} (stored: {stored}); make one with "
+        raise DataError(f"{path.with_name(META)}: parts: no partition into {n_parts} (stored: {stored}); make one with "
                         f"python -m sarlite.data partition {directory} --parts {n_parts}")  # fmt: skip
-    path = directory / f"parts-{n_parts}.npy"
     parts = npyfile.open_map(path, record, "parts")
     if verify:
         npyfile.verify(path, record, "parts")
         check_parts(parts, meta["n_nodes"], n_parts, path)
     return parts
+
+
+def open_order(directory, *, verify=True):
+    """Return the stored order of the nodes, (n_nodes,) int, memory-mapped; None where there is none.
+
+    Raises
+    ------
+    DataError
+        Its file is not what `meta.json` says.
+    """
+    meta, path = read_meta(directory), Path(directory) / "order.npy"
+    record = meta.get("order")
+    if record is None:
+        return None
+    order = npyfile.open_map(path, record, "order")
+    if verify:
+        npyfile.verify(path, record, "order")
+        check_order(order, meta["n_nodes"], path)
+    return order
 
 
 def _meta(dataset, records):
@@ -206,7 +239,8 @@ def _check_meta(path, meta):
     for name in _REQUIRED:
         if name not in meta["arrays"]:
             raise DataError(f"{path}: arrays: no record of {name}")
-    for name, record in {**meta["arrays"], **{f"parts-{n}": part for n, part in meta["parts"].items()}}.items():
+    stored = {f"parts-{n}": part for n, part in meta["parts"].items()} | ({"order": meta["order"]} if "order" in meta else {})
+    for name, record in {**meta["arrays"], **stored}.items():
         if not isinstance(record, dict) or not all(key in record for key in ("dtype", "shape", "sha256")):
             raise DataError(f"{path}: {name}: expected a record of dtype, shape and sha256, found {record!r}")
 
@@ -282,4 +316,4 @@ def _writing(path):
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-__all__ = ["META", "SCHEMA", "open", "open_parts", "read_meta", "write", "write_parts"]
+__all__ = ["META", "SCHEMA", "open", "open_order", "open_parts", "read_meta", "write", "write_order", "write_parts"]

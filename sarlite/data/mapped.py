@@ -26,17 +26,17 @@ def part(array, start, stop):
 
 
 def take(array, ids, dtype=None, chunk_bytes=CHUNK_BYTES):
-    """Return `array[ids]` as a new C-contiguous array of `dtype`, reading ascending `ids` in sequence.
+    """Return `array[ids]` as a new C-contiguous array of `dtype`; whatever the order of `ids`, it is read in sequence.
 
-    Memory: the result and one chunk.
+    Memory: the result, 8 bytes an id and one chunk.
     """
     out = np.empty((ids.size, *array.shape[1:]), dtype or array.dtype)
-    if ids.size == 0:
-        return out
     row_bytes = max(1, array.nbytes // max(1, array.shape[0]))
     step = max(1, chunk_bytes // row_bytes)
+    ascending = np.argsort(ids, kind="stable")
     for start in range(0, ids.size, step):
-        out[start : start + step] = np.asarray(_fresh(array))[ids[start : start + step]]
+        chosen = ascending[start : start + step]
+        out[chosen] = np.asarray(_fresh(array))[ids[chosen]]
     return out
 
 

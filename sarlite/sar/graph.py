@@ -8,6 +8,7 @@ import numpy as np
 from sarlite.comm import Solo, wrap
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.graph import edges as edge_lists
+from sarlite.graph import order as orders
 from sarlite.graph import partition
 from sarlite.profile import Counted, Profile
 from sarlite.sar import fn, operators, plan, reducers, schedule
@@ -32,7 +33,7 @@ class Graph:
     n_src, n_dst, n_edges : int
         Local rows that models pass in and get back (equal here), and local in-edges.
     node_ids : (n_dst,) int64
-        Global ids of the local nodes, ascending. `x[graph.node_ids]` are this rank's rows.
+        Global ids of the local nodes, in the order of their rows: `x[graph.node_ids]` are this rank's.
     edge_ids : (n_edges,) int64
         Global ids of the local in-edges: a rank's edge values are `values[graph.edge_ids]`.
     in_degrees : (n_dst,) int64
@@ -117,7 +118,8 @@ class Graph:
         Parameters
         ----------
         comm : Communicator, or an mpi4py communicator
-        node_ids : (n_local,) int64, ascending
+        node_ids : (n_local,) int64
+            In any order, which is that of the local rows; it changes memory's locality, and results by rounding alone.
         indptr, indices : (n_local + 1,) int64, (n_edges,) int
             In-edges of the local nodes; indices are global source ids.
         parts : (n_nodes,) int
@@ -139,7 +141,7 @@ class Graph:
         edge_ids = np.arange(len(indices)) if edge_ids is None else edge_ids
         return cls(comm, np.asarray(node_ids, np.int64), edge_ids, len(parts), the_plan, mode, prefetch, np.diff(indptr))
 
-    def shard(self, comm, parts="metis", *, mode="sar", prefetch=1, seed=0):
+    def shard(self, comm, parts="metis", *, order=None, mode="sar", prefetch=1, seed=0):
         """Return this rank's part of a whole graph that every rank holds. Collective.
 
         Parameters
@@ -147,6 +149,13 @@ class Graph:
         comm : Communicator, or an mpi4py communicator
         parts : {"metis", "random", "contiguous"} or (n_nodes,) int array
             How to divide the nodes; computed on rank 0.
+        order : {"metis"} or (n_nodes,) int array, optional
+            A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: an unknown method; parts or an order that do not fit the graph.
         """
         if self._csr is None:
             raise ConfigError("only a whole graph can be sharded")
@@ -158,12 +167,22 @@ class Graph:
         parts = as_array(parts)
         if parts.shape != (self.n_nodes,):
             raise DataError(f"parts has shape {parts.shape}, not ({self.n_nodes},): one rank a node")
-        node_ids = np.flatnonzero(parts == comm.rank)
+        if order is None:
+            node_ids = np.flatnonzero(parts == comm.rank)
+        else:
+            order = self._order(comm, order, seed)
+            node_ids = order[parts[order] == comm.rank]
         lengths = np.diff(indptr)[node_ids]
         local_indptr = np.concatenate([[0], np.cumsum(lengths)])
         where = np.repeat(indptr[node_ids] - local_indptr[:-1], lengths) + np.arange(local_indptr[-1])
         return Graph.from_part(comm, node_ids, local_indptr, indices[where], parts,
                                edge_ids=where if eid is None else eid[where].astype(np.int64), mode=mode, prefetch=prefetch)
+
+    def _order(self, comm, order, seed):
+        if isinstance(order, str):
+            orders.check_method(order)
+            order = comm.bcast(orders.order(*self._csr[:2], order, seed=seed) if comm.rank == 0 else None)
+        return orders.check_order(as_array(order), self.n_nodes, "shard")
 
     def aggregate(self, message, reducer, src=None, dst=None, edge=None):
         """Return out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), 0 where i has no edges. Collective.
@@ -281,11 +300,10 @@ class Graph:
 
     @cached_property
     def _column_ids(self):
-        """Global id of each column of all blocks; None where columns are in order of their ids."""
-        if not self.plan.steps:
-            return None
+        """Global id of each column of all blocks; None where they ascend."""
         merged = self.schedule.mode == "oneshot"
-        return self.plan.local.src_ids if merged else np.concatenate([block.src_ids for block in self.plan.blocks])
+        ids = self.plan.local.src_ids if merged else np.concatenate([block.src_ids for block in self.plan.blocks])
+        return None if (np.diff(ids) > 0).all() else ids
 
     @cached_property
     def _edge_src_ids(self):

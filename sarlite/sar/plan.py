@@ -50,7 +50,7 @@ def build(comm, node_ids, indptr, indices, parts, merge=False):
     ----------
     comm : Communicator
     node_ids : (n_local,) int64
-        Global ids of this rank's nodes, ascending.
+        Global ids of this rank's nodes, in any order: that of its rows.
     indptr, indices : (n_local + 1,) int64, (n_edges,) int
         In-edges of the local nodes; indices are global source ids. Edge values follow this order.
     parts : (n_nodes,) int
@@ -61,27 +61,29 @@ def build(comm, node_ids, indptr, indices, parts, merge=False):
     Raises
     ------
     DataError
-        On every rank together: an index or a part out of range, indptr not ascending, or node_ids that are not the part's.
+        On every rank together: an index or a part out of range, indptr not ascending, or node_ids that are not the part's, each once.
 
     Notes
     -----
     Takes O(n_nodes) integers beside `parts` while it runs.
     """
     raise_together(comm, _find_error(comm, node_ids, indptr, indices, parts))
-    peers = [(comm.rank + s) % comm.size for s in range(comm.size)]
-    columns, halos = _split_columns(indices, parts, node_ids, peers)
-    send_rows = _swap_needs(comm, node_ids, halos)
+    node_ids = np.asarray(node_ids, np.int64)
+    edges, needs = _split_edges(indices, parts, comm)
+    position = np.empty(len(parts), np.int64)
+    position[node_ids] = np.arange(len(node_ids))
+    halos, send_rows = _swap_needs(comm, node_ids, position, needs)
+    columns = _columns(indices, edges, halos, position)
     offsets = np.cumsum([0] + [len(h) for h in halos])
     itype = np.int32 if max(offsets[-1], len(indices)) < 2**31 else np.int64
     if merge:
-        local = Block(indptr, _merged_columns(columns, offsets, len(indices), itype), np.concatenate(halos))
+        local = Block(indptr, _merged_columns(edges, columns, offsets, len(indices), itype), np.concatenate(halos))
         empty = np.zeros(len(indptr), np.int64)
         blocks = [local] + [Block(empty, np.zeros(0, itype), h) for h in halos[1:]]
     else:
-        blocks = [_block(indptr, where, cols.astype(itype), halo, offset, itype, len(peers) == 1)
-                  for (where, cols), halo, offset in zip(columns, halos, offsets)]
-    steps = tuple(Step(q, (comm.rank - s) % comm.size, blocks[s], send_rows[(comm.rank - s) % comm.size])
-                  for s, q in enumerate(peers) if s)
+        blocks = [_block(indptr, where, cols.astype(itype), halo, offset, itype, comm.size == 1)
+                  for where, cols, halo, offset in zip(edges, columns, halos, offsets)]
+    steps = tuple(Step((comm.rank + s) % comm.size, (comm.rank - s) % comm.size, blocks[s], send_rows[s]) for s in range(1, comm.size))
     return Plan(len(node_ids), blocks[0], steps)
 
 
@@ -90,8 +92,8 @@ def _find_error(comm, node_ids, indptr, indices, parts):
     if n and not (0 <= parts.min() and parts.max() < comm.size):
         where = int(np.flatnonzero((parts < 0) | (parts >= comm.size))[0])
         return DataError(f"parts[{where}] = {parts[where]} is not a rank in 0..{comm.size - 1}")
-    if not np.array_equal(node_ids, np.flatnonzero(parts == comm.rank)):
-        return DataError(f"node_ids are not, ascending, the nodes that parts gives to rank {comm.rank}")
+    if not np.array_equal(np.sort(node_ids), np.flatnonzero(parts == comm.rank)):
+        return DataError(f"node_ids are not the nodes that parts gives to rank {comm.rank}, each once")
     if len(indptr) != len(node_ids) + 1 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         return DataError(f"indptr does not ascend from 0 to {len(indices)} in {len(node_ids) + 1} entries")
     if len(indices) and not (0 <= indices.min() and indices.max() < n):
@@ -100,24 +102,27 @@ def _find_error(comm, node_ids, indptr, indices, parts):
     return None
 
 
-def _split_columns(indices, parts, node_ids, peers):
-    """For each peer: (positions of its edges, their columns), and the ascending global ids of its columns."""
+def _split_edges(indices, parts, comm):
+    """For each step, 0 being this rank itself: the positions of its edges, and the distinct ids of their remote sources."""
+    if comm.size == 1:
+        return [slice(None)], [np.empty(0, np.int64)]
     owner = parts[indices]
-    scratch = np.empty(len(parts), np.int64)
-    columns, halos = [], []
-    for q in peers:
-        where = np.flatnonzero(owner == q) if len(peers) > 1 else slice(None)
-        ids = indices[where]
-        if q == peers[0]:
-            halo = np.asarray(node_ids, np.int64)
-        else:
-            needed = np.zeros(len(parts), bool)
-            needed[ids] = True
-            halo = np.flatnonzero(needed)
+    edges = [np.flatnonzero(owner == (comm.rank + s) % comm.size) for s in range(comm.size)]
+    needs = [np.empty(0, np.int64)]
+    for where in edges[1:]:
+        needed = np.zeros(len(parts), bool)
+        needed[indices[where]] = True
+        needs.append(np.flatnonzero(needed))
+    return edges, needs
+
+
+def _columns(indices, edges, halos, scratch):
+    """For each step the column of each of its edges; `scratch`, one integer a node, is overwritten."""
+    columns = []
+    for where, halo in zip(edges, halos):
         scratch[halo] = np.arange(len(halo))
-        columns.append((where, scratch[ids]))
-        halos.append(halo)
-    return columns, halos
+        columns.append(scratch[indices[where]])
+    return columns
 
 
 def _block(indptr, where, columns, halo, offset, itype, whole):
@@ -127,22 +132,34 @@ def _block(indptr, where, columns, halo, offset, itype, whole):
     return Block(np.searchsorted(where, indptr).astype(np.int64), columns, halo, where.astype(itype), int(offset))
 
 
-def _merged_columns(columns, offsets, n_edges, itype):
+def _merged_columns(edges, columns, offsets, n_edges, itype):
     merged = np.empty(n_edges, itype)
-    for (where, cols), offset in zip(columns, offsets):
+    for where, cols, offset in zip(edges, columns, offsets):
         merged[where] = cols + offset
     return merged
 
 
-def _swap_needs(comm, node_ids, halos):
-    """Tell each peer which of its rows this rank needs; return the local rows that each peer needs."""
-    wants = comm.allgather([len(h) for h in halos])
-    requests, asked = [], {}
+def _swap_needs(comm, node_ids, position, needs):
+    """Tell each peer which of its rows this rank needs; by step return their ids, and the local rows that the target needs.
+
+    Both stand in the owner's order, so that its gathers and the blocks' columns are as local as its rows: only it knows that
+    order, so it answers each request with the same ids, put in order.
+    """
+    wants = comm.allgather([len(ids) for ids in needs])
+    asked = [np.empty(wants[(comm.rank - s) % comm.size][s], np.int64) for s in range(comm.size)]
+    _exchange(comm, needs, asked, 1)
+    rows = [np.sort(position[ids]) for ids in asked]
+    halos = [node_ids, *map(np.empty_like, needs[1:])]
+    _exchange(comm, [node_ids[r] for r in rows], halos, -1)
+    itype = np.int32 if len(node_ids) < 2**31 else np.int64
+    return halos, [r.astype(itype) for r in rows]
+
+
+def _exchange(comm, outgoing, incoming, way):
+    """At each step s send outgoing[s] to the rank s places on, backwards where `way` is -1, and receive incoming[s]."""
+    requests = []
     for s in range(1, comm.size):
-        source, target = (comm.rank + s) % comm.size, (comm.rank - s) % comm.size
-        asked[target] = np.empty(wants[target][s], np.int64)
-        requests += [comm.start_recv(asked[target], target), comm.start_send(halos[s], source)]
+        source, target = (comm.rank - way * s) % comm.size, (comm.rank + way * s) % comm.size
+        requests += [comm.start_recv(incoming[s], source), comm.start_send(outgoing[s], target)]
     for request in requests:
         request.wait()
-    itype = np.int32 if len(node_ids) < 2**31 else np.int64
-    return {peer: np.searchsorted(node_ids, ids).astype(itype) for peer, ids in asked.items()}

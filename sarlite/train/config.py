@@ -62,6 +62,8 @@ GROUPS = {
         "mode": ("sar", ("sar", "sa", "oneshot"), "how remote rows arrive"),
         "prefetch": (1, int, "peers' rows fetched ahead, by a thread"),
         "partition": ("metis", str, "metis, random, contiguous, or a file of one part a node"),
+        "order": ("stored", ("stored", "none", "metis"), "order of a part's nodes in memory: as stored with the data if it is, by id, or "
+                  "by METIS, nodes that share neighbours together"),
         "threads": (0, int, "threads a rank; 0 divides the node's cores"),
         "ranks": (1, int, "ranks as threads of this process, without MPI"),
         "stall-timeout": (300.0, float, "seconds without progress on any rank before the run is ended; 0 never"),

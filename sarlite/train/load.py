@@ -14,6 +14,7 @@ from sarlite.data import format as native
 from sarlite.data import load
 from sarlite.data.shard import local_edges, local_rows
 from sarlite.errors import ConfigError, SarliteError, raise_together
+from sarlite.graph import order as orders
 from sarlite.graph import partition
 from sarlite.graph.edges import add_self_loops
 from sarlite.profile import Memory
@@ -43,10 +44,10 @@ def load_part(config, comm, run_dir, self_loops):
     """
     dataset, folder = _open(config, comm, run_dir)
     try:
-        parts, report = _parts(config, comm, dataset)
+        parts, order, report = _parts(config, comm, dataset)
         gc.collect()
         memory = Memory()
-        node_ids = np.flatnonzero(parts == comm.rank)
+        node_ids = np.flatnonzero(parts == comm.rank) if order is None else order[parts[order] == comm.rank]
         rows = local_rows(dataset, node_ids, config.dtype)
         indptr, indices = local_edges(dataset, node_ids)
     finally:
@@ -57,7 +58,7 @@ def load_part(config, comm, run_dir, self_loops):
         indptr, indices = add_self_loops(indptr, indices, node_ids)
     graph = Graph.from_part(comm, node_ids, indptr, indices, parts, mode=config.mode, prefetch=config.prefetch)
     summary = {"data": config.data, "nodes": dataset.n_nodes, "edges": dataset.n_edges, "features": dataset.n_features,
-               "classes": dataset.n_classes, "partition": report}
+               "classes": dataset.n_classes, "partition": report, "ordered": order is not None}
     return Part(graph, rows, dataset.n_classes, summary, memory)
 
 
@@ -79,7 +80,7 @@ def _open(config, comm, run_dir):
 
 
 def _parts(config, comm, dataset):
-    """The part of every node, from rank 0, and what the partition costs."""
+    """From rank 0: the part of every node, their order or None where ids ascend, and what the partition costs."""
 
     def compute():
         if comm.rank:
@@ -89,7 +90,7 @@ def _parts(config, comm, dataset):
             parts = partition.partition(dataset.indptr, dataset.indices, comm.size, config.partition, train_mask=train, seed=config.seed)
         elif parts is None:
             parts = partition.read_parts(config.partition, dataset.n_nodes, comm.size)
-        return np.asarray(parts), partition.report(dataset.indptr, dataset.indices, parts, comm.size, train)
+        return np.asarray(parts), _order(config, dataset), partition.report(dataset.indptr, dataset.indices, parts, comm.size, train)
 
     return comm.bcast(_together(comm, compute))
 
@@ -100,6 +101,14 @@ def _stored_parts(config, size):
         return None
     record = native.read_meta(config.data)["parts"].get(str(size))
     return native.open_parts(config.data, size) if record and record["method"] == config.partition else None
+
+
+def _order(config, dataset):
+    """The order asked for, from the native directory where it holds that one; None: ids ascend."""
+    record = native.read_meta(config.data).get("order") if Path(config.data).is_dir() else None
+    if record and config.order in ("stored", record["method"]):
+        return np.asarray(native.open_order(config.data))
+    return orders.order(dataset.indptr, dataset.indices, config.order, seed=config.seed) if config.order in orders.METHODS else None
 
 
 def _together(comm, action):

@@ -33,6 +33,14 @@ def test_equality(comm, case, mode):
         check_equality(comm, case, dtype, parts, mode=mode, prefetch=prefetch)
 
 
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+def test_the_order_within_parts_changes_nothing(comm, mode):
+    order = np.random.default_rng(1).permutation(EDGES.n_nodes)
+    for case in CASES:
+        check_equality(comm, case, np.float64, "random", order=order, mode=mode)
+    check_equality(comm, "sage", np.float64, "random", order="metis", mode=mode)
+
+
 @pytest.mark.parametrize("method", ["metis", "contiguous"])
 def test_the_partitioner_by_name(comm, method):
     for case in ("sage", "gat"):

@@ -266,3 +266,45 @@ def test_interrupted_write_of_parts_never_lies(stored, monkeypatch):
         else:
             with pytest.raises(DataError, match="no partition into 3"):
                 format.open_parts(stored, 3)
+
+
+def test_order(stored):
+    assert format.open_order(stored) is None
+    order = np.random.default_rng(0).permutation(60)
+    format.write_order(stored, order, method="mine", seed=3)
+    assert np.array_equal(format.open_order(stored), order)
+    format.write_order(stored, order[::-1], method="mine")
+    assert np.array_equal(format.open_order(stored), order[::-1])
+    assert format.read_meta(stored)["order"]["method"] == "mine" and format.open(stored, verify=True).n_nodes == 60
+    with pytest.raises(DataError, match="order.npy: order: node 59 has no place"):
+        format.write_order(stored, np.arange(60) % 59, method="mine")
+    assert np.array_equal(format.open_order(stored), order[::-1])
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
+def test_a_damaged_order_is_named(stored, damage):
+    format.write_order(stored, np.arange(60), method="mine")
+    path = stored / "order.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content if damage == "flip" else content[:-1])
+    if damage == "delete":
+        path.unlink()
+    with pytest.raises(DataError, match="order.npy: order: "):
+        format.open_order(stored)
+
+
+def test_an_order_that_is_no_permutation_is_named_though_its_hash_is_right(stored, monkeypatch):
+    monkeypatch.setattr(format, "check_order", lambda order, *_: order)
+    format.write_order(stored, np.arange(60) // 2, method="mine")
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="order.npy: order: node 30 has no place"):
+        format.open_order(stored)
+    assert len(format.open_order(stored, verify=False)) == 60
+
+
+def test_a_record_of_an_order_that_says_nothing_is_refused(stored):
+    meta = format.read_meta(stored)
+    format._write_meta(stored, {**meta, "order": {"dtype": "<i4"}})
+    with pytest.raises(DataError, match="meta.json: order: expected a record"):
+        format.open(stored)

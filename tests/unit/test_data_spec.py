@@ -10,6 +10,7 @@ import pytest
 from sarlite.data import format, load
 from sarlite.data.__main__ import main
 from sarlite.errors import ConfigError, DataError
+from sarlite.graph import order as orders
 
 SBM = "sbm:nodes=60,degree=4,features=5,classes=3"
 
@@ -136,6 +137,21 @@ def test_partition(stored, tmp_path, capsys, method):
         assert np.array_equal(parts, np.arange(60) % 4)
     meta = format.read_meta(stored)
     assert meta["parts"]["4"]["method"] == method
+    assert "order" not in meta and format.open_order(stored) is None
+
+
+def test_partition_with_an_order(stored, capsys, monkeypatch):
+    monkeypatch.setattr(orders, "CLUSTER_NODES", 6)
+    for n_parts, seed in ((3, 7), (1, 8)):
+        assert main(["partition", stored, "--parts", str(n_parts), "--order", "metis", "--seed", str(seed)]) == 0
+        dataset = load(SBM)
+        order = format.open_order(stored)
+        assert np.array_equal(order, orders.order(dataset.indptr, dataset.indices, "metis", seed=seed))
+        record = format.read_meta(stored)["order"]
+        assert (record["method"], record["seed"]) == ("metis", seed)
+        share = 100 * orders.near_share(dataset.indptr, dataset.indices, order)
+        assert f"less than 6 places apart: {share:.1f} %, by node id" in capsys.readouterr().out
+    assert set(format.read_meta(stored)["parts"]) == {"1", "3"}
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,8 @@ def test_the_pieces_of_a_block_are_its_edges(graph):
 
 
 @pytest.mark.parametrize("node_ids, indptr, indices, parts, word", [
-    ([1, 0], [0, 1, 2], [0, 1], [0, 0], "node_ids are not, ascending"),
-    ([0], [0, 2], [0, 1], [0, 0], "node_ids are not, ascending"),
+    ([0, 1, 1], [0, 1, 2, 2], [0, 1], [0, 0], "node_ids are not the nodes that parts gives to rank 0, each once"),
+    ([0], [0, 2], [0, 1], [0, 0], "node_ids are not the nodes"),
     ([0, 1], [0, 2], [0, 1], [0, 0], "indptr does not ascend from 0 to 2 in 3 entries"),
     ([0, 1], [0, 2, 1], [0], [0, 0], "indptr does not ascend"),
     ([0, 1], [0, 1, 2], [0, 2], [0, 0], "edge 1: source 2 is not in 0..1"),

@@ -318,9 +318,10 @@ def test_ties_go_once_to_the_lowest_node(n_ranks, mode, written):
                 first = sources[np.argmax(sign * x[sources, f])]  # the first of equal ones
                 best[i, f] = x[first, f]
                 expected[first, f] += g[i, f]
-        for ids, out, grad in threads.run(n_ranks, lambda comm: tie_gradient(sign, comm, written, mode=mode)):  # noqa: B023
-            np.testing.assert_array_equal(out, best[ids])
-            np.testing.assert_allclose(grad, expected[ids], rtol=1e-12, atol=1e-12)
+        for order in (None, np.random.default_rng(2).permutation(TIED.n_nodes)):
+            for ids, out, grad in threads.run(n_ranks, lambda comm: tie_gradient(sign, comm, written, mode=mode, order=order)):  # noqa: B023
+                np.testing.assert_array_equal(out, best[ids])
+                np.testing.assert_allclose(grad, expected[ids], rtol=1e-12, atol=1e-12)
 
 
 # ---- edge values follow edge_ids
@@ -349,8 +350,8 @@ def test_edge_values_follow_edge_ids(options):
 
     check(whole)
     assert (whole.edge_ids == np.arange(len(src))).all()
-    for mode in ("sar", "oneshot"):
-        edge_ids = threads.run(3, lambda comm: (lambda g: (check(g), g.edge_ids))(whole.shard(comm, "random", mode=mode))[1])  # noqa: B023
+    for layout in ({"mode": "sar"}, {"mode": "oneshot"}, {"order": np.arange(9)[::-1]}):
+        edge_ids = threads.run(3, lambda comm: (lambda g: (check(g), g.edge_ids))(whole.shard(comm, "random", **layout))[1])  # noqa: B023
         assert (np.sort(np.concatenate(edge_ids)) == np.arange(len(src))).all()
 
 
@@ -359,7 +360,7 @@ def test_ids_inside_a_message():
     seen = {}
 
     def work(comm):
-        graph = Graph.from_edges(*edges).shard(comm, "random")
+        graph = Graph.from_edges(*edges).shard(comm, "random", order=np.arange(9)[::-1])
 
         def message(src, dst, edge):
             assert (src["n"].data[:, 0] == src.ids).all() and (dst["n"].data[:, 0] == dst.ids).all()

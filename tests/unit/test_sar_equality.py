@@ -40,6 +40,15 @@ def test_equality(case, n_ranks, mode):
         threads.run(n_ranks, check_equality, case, dtype, owners(method, n_ranks), mode=mode, prefetch=prefetch)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_the_order_within_parts_changes_nothing(case, n_ranks, mode):
+    for seed, (method, prefetch) in enumerate([("random", 0), ("metis", 1), ("contiguous", 2)]):
+        order = np.random.default_rng(seed).permutation(EDGES.n_nodes)
+        threads.run(n_ranks, check_equality, case, np.float64, owners(method, n_ranks), order=order, mode=mode, prefetch=prefetch)
+
+
 @pytest.mark.parametrize("case", ["sage", "gat", "edges", "softmax"])
 def test_the_partitioner_by_name_and_more_prefetch_than_peers(case):
     for method in ("metis", "random", "contiguous"):
@@ -162,10 +171,12 @@ def _run(graph, x, q, weight):
 @given(graph=edges(), width=widths, mode=st.sampled_from(MODES), prefetch=st.integers(0, 2), tied=st.booleans(), data=st.data())
 def test_splitting_edges_into_blocks_changes_nothing(graph, width, mode, prefetch, tied, data):
     n_ranks, owner = data.draw(parts(graph.n_nodes))
+    order = data.draw(st.none() | st.permutations(range(graph.n_nodes)).map(np.array))
     x = (tied_values if tied else values)(1, graph.n_nodes, 2, width)
     q, weight = values(2, graph.n_nodes, 2), values(3, graph.n_edges, 2)
     _, _, outputs, grads = _run(Graph.from_edges(*graph), x, q, weight)
-    found = threads.run(n_ranks, lambda comm: _run(Graph.from_edges(*graph).shard(comm, owner, mode=mode, prefetch=prefetch), x, q, weight))
+    options = {"order": order, "mode": mode, "prefetch": prefetch}
+    found = threads.run(n_ranks, lambda comm: _run(Graph.from_edges(*graph).shard(comm, owner, **options), x, q, weight))
     for node_ids, edge_ids, local, (d_x, d_q, d_weight) in found:
         for k, (out, expected) in enumerate(zip(local, outputs)):
             np.testing.assert_allclose(out, expected[node_ids], rtol=1e-11, atol=1e-12, err_msg=f"output {k}")

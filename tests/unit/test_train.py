@@ -13,8 +13,11 @@ from safetensors.numpy import load_file, save_file
 
 from sarlite import optim
 from sarlite.comm import Solo, threads
+from sarlite.data import format
+from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
-from sarlite.train import checkpoint, config, report, run
+from sarlite.graph import order as orders
+from sarlite.train import checkpoint, config, load, report, run
 
 ROOT = Path(__file__).parents[2]
 DATA = "sbm:nodes=300,classes=4,features=16,degree=8"
@@ -180,6 +183,63 @@ def test_the_input_of_a_first_layer_is_fetched_once(here, tmp_path):
                                                           "--ranks", "2", "--run-dir", str(tmp_path / str(epochs))]))  # fmt: skip
         sent[epochs] = results[0]["sent_bytes"]["forward_fetch"]
     assert sent[3] - sent[2] == sent[2] - sent[1] < sent[1] / 2
+
+
+# ---- the order of the nodes
+
+
+@pytest.fixture
+def clustered(monkeypatch):
+    monkeypatch.setattr(orders, "CLUSTER_NODES", 20)
+
+
+def test_an_order_by_metis_gives_the_same_run(here, clustered, tmp_path, capsys):
+    flags = ["--model", "gat", "--attention-dropout", "0.3", "--dtype", "float64", "--epochs", 3]
+    one = here(tmp_path / "one", *flags)
+    assert "reordered" not in capsys.readouterr().out
+    for ranks in (1, 3):
+        assert_same_curve(here(tmp_path / str(ranks), *flags, "--order", "metis", "--ranks", ranks), one, rtol=1e-9)
+        assert "nodes reordered" in capsys.readouterr().out
+
+
+def test_the_stored_order_is_used_unless_told(here, clustered, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "data"
+    for words in (["convert", DATA, folder], ["partition", folder, "--parts", 2, "--order", "metis"]):
+        assert data_command([str(word) for word in words]) == 0
+    seen, real = [], load.local_rows
+    monkeypatch.setattr(load, "local_rows", lambda data, ids, dtype: (seen.append(ids.tolist()), real(data, ids, dtype))[1])
+    monkeypatch.setattr(orders, "order", None)  # not to be asked
+    flags = ["--data", folder, "--dtype", "float64", "--epochs", 2, "--ranks", 2]
+    none = here(tmp_path / "none", *flags, "--order", "none")
+    assert all(ids == sorted(ids) for ids in seen)
+    order, parts = format.open_order(folder), format.open_parts(folder, 2)
+    expected = sorted(order[parts[order] == rank].tolist() for rank in range(2))
+    for name in ("stored", "metis"):
+        seen.clear()
+        assert_same_curve(here(tmp_path / name, *flags, "--order", name), none, rtol=1e-9)
+        assert sorted(seen) == expected
+    seen.clear()
+    here(tmp_path / "default", *flags)
+    assert sorted(seen) == expected
+
+
+def test_a_damaged_order_is_refused_on_every_rank(here, tmp_path):
+    folder = tmp_path / "data"
+    assert data_command(["convert", DATA, str(folder)]) == 0
+    format.write_order(folder, np.arange(300)[::-1], method="mine")
+    path = folder / "order.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    refused = []
+
+    def work(comm, options):
+        with pytest.raises(SarliteError, match=f"{path}: order: sha256") as found:
+            run.train(comm, options)
+        refused.append(str(found.value))
+
+    options = config.parse([*SMALL, "--run-dir", str(tmp_path / "run"), "--data", str(folder), "--epochs", "1", "--ranks", "2"])
+    threads.run(2, work, options)
+    assert len(refused) == 2
+    here(tmp_path / "none", "--data", folder, "--epochs", 1, "--order", "none")  # which does not read it
 
 
 # ---- resuming
