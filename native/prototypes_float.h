@@ -14,3 +14,4 @@ int NAME(sar_activate_backward)(T *restrict dx, double *restrict sums, double *r
                                 const double *restrict inv_std, const T *restrict gamma, const T *restrict beta,
                                 const double *restrict means, const int64_t *restrict ids, uint64_t key, double p, int kind,
                                 double alpha, int64_t n_threads, int64_t n_rows, int64_t n_feat);
+int NAME(sar_add_forward)(T *out, const T *a, const T *b, int64_t n);

@@ -8,8 +8,9 @@ import math
 
 import numpy as np
 
+from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.tape.engine import Tensor, apply, as_array, no_grad, primitive
+from sarlite.tape.engine import Tensor, apply, as_array, no_grad, primitive, same_layout
 
 # ---- dtypes and broadcasting
 
@@ -98,7 +99,16 @@ def _never(needs):
     return False
 
 
-pair("add", np.add, lambda g, a, b: g, lambda g, a, b: g, _never, _never)
+def _add(a, b):
+    """a + b; large equal arrays on all threads."""
+    if np.ndim(a) == 0 or not same_layout(a, b):
+        return np.add(a, b)
+    out = np.empty(a.shape, a.dtype)
+    kernels.add(a, b, out)
+    return out
+
+
+pair("add", _add, lambda g, a, b: g, lambda g, a, b: g, _never, _never)
 pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never)
 pair("mul", np.multiply, lambda g, a, b: g * b, lambda g, a, b: g * a, lambda needs: needs[1], lambda needs: needs[0])
 pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -g * a / (b * b), lambda needs: needs[1], any)
@@ -272,7 +282,7 @@ def _matmul_vjp(g, needs, residuals):
     return da, unbroadcast(a.swapaxes(-1, -2) @ g, shape_b)
 
 
-primitive("matmul", _matmul, _matmul_vjp)
+primitive("matmul", _matmul, _matmul_vjp, fresh=True)
 
 
 def matmul(a, b):
