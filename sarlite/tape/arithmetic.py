@@ -262,9 +262,14 @@ def _flat(x):
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def _product(a, b):
-    """a @ b; a matrix on the right takes one product, not one for each leading index."""
-    return (_flat(a) @ b).reshape(*a.shape[:-1], b.shape[-1]) if b.ndim == 2 else a @ b
+def _product(a, b, trans_b=False):
+    """a @ b or a @ b.T; a matrix on the right takes one product, not one for each leading index."""
+    if b.ndim != 2 or a.dtype != b.dtype or not is_float(a):
+        return a @ (b.swapaxes(-1, -2) if trans_b else b)
+    rows = np.ascontiguousarray(_flat(a))
+    out = np.empty((len(rows), b.shape[0 if trans_b else 1]), a.dtype)
+    kernels.gemm(rows, np.ascontiguousarray(b), out, trans_b=trans_b)
+    return out.reshape(*a.shape[:-1], out.shape[1])
 
 
 def _matmul(needs, a, b):
@@ -273,12 +278,14 @@ def _matmul(needs, a, b):
 
 def _matmul_vjp(g, needs, residuals):
     a, b, shape_a, shape_b = residuals
-    g = np.ascontiguousarray(g)  # NumPy multiplies broadcast views without BLAS
-    da = unbroadcast(_product(g, b.swapaxes(-1, -2)), shape_a) if needs[0] else None
+    g = np.ascontiguousarray(g)
+    da = unbroadcast(_product(g, b, trans_b=True), shape_a) if needs[0] else None
     if not needs[1]:
         return da, None
     if len(shape_b) == 2:
-        return da, _flat(a).T @ _flat(g)
+        db = np.empty(shape_b, g.dtype)
+        kernels.gemm_backward(np.ascontiguousarray(_flat(a)), _flat(g), db)
+        return da, db
     return da, unbroadcast(a.swapaxes(-1, -2) @ g, shape_b)
 
 

@@ -132,8 +132,8 @@ def _epoch(trainer, epoch, evaluates, best):
 
 
 def set_threads(n):
-    """Let this rank's kernels and BLAS use `n` threads."""
+    """Let this rank's kernels use `n` threads, which do its dense products too: the BLAS has no threads of its own."""
     import threadpoolctl
 
     kernels.set_threads(n)
-    threadpoolctl.threadpool_limits(n, user_api="blas")
+    threadpoolctl.threadpool_limits(1, user_api="blas")
