@@ -9,6 +9,7 @@ import pytest
 from sarlite import Graph, Trainer, models, nn, optim
 from sarlite.comm import threads
 from sarlite.kernels import Buffers
+from sarlite.sar import schedule
 
 LARGE = 1 << 18
 
@@ -138,6 +139,16 @@ def test_after_the_first_step_no_large_array_takes_fresh_memory(name):
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
-def test_nor_do_buffers_of_peers_rows(prefetch):
+def test_nor_do_buffers_of_peers_rows(prefetch, monkeypatch):
+    allocate, places = schedule._allocate, []
+
+    def noted(*args, **options):
+        buffer, views = allocate(*args, **options)
+        if len(buffer) >= LARGE:
+            places.append(buffer.ctypes.data % 64)
+        return buffer, views
+
+    monkeypatch.setattr(schedule, "_allocate", noted)
     for fresh in threads.run(2, lambda comm: trained(comm, "gat", prefetch=prefetch, steps=6)):
         assert fresh[0] > 3 and fresh[-1] == 0
+    assert len(places) > 10 and set(places) == {0}  # those of the prefetch thread too
