@@ -69,4 +69,4 @@ def _vjp(g, needs, residuals, operator, schedule):
     return [*d_rows, *operator.end_backward()]
 
 
-tape.primitive("aggregate", _forward, _vjp)
+tape.primitive("aggregate", _forward, _vjp, fresh=True)

@@ -3,6 +3,7 @@
 SAR algorithm 1 is `run`, algorithm 2 is `run_backward`; the prefetch thread is SAR 3.4.
 """
 
+import contextvars
 import queue
 import threading
 import warnings
@@ -164,7 +165,7 @@ def _allocate(n_rows, templates, zero=False):
     """Return (buffer, tuple of views): a section of `n_rows` rows for each (row shape, dtype); None stays None."""
     starts, end = [], 0
     for template in templates:
-        starts.append(-(-end // 16) * 16)  # aligned
+        starts.append(-(-end // 64) * 64)  # a cache line
         end = starts[-1] + (0 if template is None else n_rows * int(np.prod(template[0])) * np.dtype(template[1]).itemsize)
     buffer = (np.zeros if zero else np.empty)(end, np.uint8)
     views = []
@@ -238,7 +239,8 @@ class _Prefetch(_Fetch):
         self.ready = queue.SimpleQueue()
         self.free = threading.Semaphore(1 + self.schedule.prefetch)
         self.stopped = False
-        self.thread = threading.Thread(target=self.work, name="sarlite-prefetch", daemon=True)
+        context = contextvars.copy_context()  # its buffers are this thread's
+        self.thread = threading.Thread(target=context.run, args=(self.work,), name="sarlite-prefetch", daemon=True)
         self.thread.start()
         return self
 

@@ -8,8 +8,9 @@ import math
 
 import numpy as np
 
+from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.tape.engine import Tensor, apply, as_array, no_grad, primitive
+from sarlite.tape.engine import Tensor, apply, as_array, no_grad, primitive, same_layout
 
 # ---- dtypes and broadcasting
 
@@ -98,7 +99,16 @@ def _never(needs):
     return False
 
 
-pair("add", np.add, lambda g, a, b: g, lambda g, a, b: g, _never, _never)
+def _add(a, b):
+    """a + b; large equal arrays on all threads."""
+    if np.ndim(a) == 0 or not same_layout(a, b):
+        return np.add(a, b)
+    out = np.empty(a.shape, a.dtype)
+    kernels.add(a, b, out)
+    return out
+
+
+pair("add", _add, lambda g, a, b: g, lambda g, a, b: g, _never, _never)
 pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never)
 pair("mul", np.multiply, lambda g, a, b: g * b, lambda g, a, b: g * a, lambda needs: needs[1], lambda needs: needs[0])
 pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -g * a / (b * b), lambda needs: needs[1], any)
@@ -252,9 +262,14 @@ def _flat(x):
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def _product(a, b):
-    """a @ b; a matrix on the right takes one product, not one for each leading index."""
-    return (_flat(a) @ b).reshape(*a.shape[:-1], b.shape[-1]) if b.ndim == 2 else a @ b
+def _product(a, b, trans_b=False):
+    """a @ b or a @ b.T; a matrix on the right takes one product, not one for each leading index."""
+    if b.ndim != 2 or a.dtype != b.dtype or not is_float(a):
+        return a @ (b.swapaxes(-1, -2) if trans_b else b)
+    rows = np.ascontiguousarray(_flat(a))
+    out = np.empty((len(rows), b.shape[0 if trans_b else 1]), a.dtype)
+    kernels.gemm(rows, np.ascontiguousarray(b), out, trans_b=trans_b)
+    return out.reshape(*a.shape[:-1], out.shape[1])
 
 
 def _matmul(needs, a, b):
@@ -263,16 +278,18 @@ def _matmul(needs, a, b):
 
 def _matmul_vjp(g, needs, residuals):
     a, b, shape_a, shape_b = residuals
-    g = np.ascontiguousarray(g)  # NumPy multiplies broadcast views without BLAS
-    da = unbroadcast(_product(g, b.swapaxes(-1, -2)), shape_a) if needs[0] else None
+    g = np.ascontiguousarray(g)
+    da = unbroadcast(_product(g, b, trans_b=True), shape_a) if needs[0] else None
     if not needs[1]:
         return da, None
     if len(shape_b) == 2:
-        return da, _flat(a).T @ _flat(g)
+        db = np.empty(shape_b, g.dtype)
+        kernels.gemm_backward(np.ascontiguousarray(_flat(a)), _flat(g), db)
+        return da, db
     return da, unbroadcast(a.swapaxes(-1, -2) @ g, shape_b)
 
 
-primitive("matmul", _matmul, _matmul_vjp)
+primitive("matmul", _matmul, _matmul_vjp, fresh=True)
 
 
 def matmul(a, b):

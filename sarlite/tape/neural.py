@@ -171,7 +171,7 @@ def _dropout_vjp(g, needs, residuals, key, p):
     return _masked(g, *residuals, key, p), None
 
 
-primitive("dropout", _dropout, _dropout_vjp)
+primitive("dropout", _dropout, _dropout_vjp, fresh=True)
 
 
 def dropout(x, ids, key, p):
