@@ -165,7 +165,7 @@ def _allocate(n_rows, templates, zero=False):
     """Return (buffer, tuple of views): a section of `n_rows` rows for each (row shape, dtype); None stays None."""
     starts, end = [], 0
     for template in templates:
-        starts.append(-(-end // 64) * 64)  # a cache line
+        starts.append(-(-end // 16) * 16)  # aligned
         end = starts[-1] + (0 if template is None else n_rows * int(np.prod(template[0])) * np.dtype(template[1]).itemsize)
     buffer = (np.zeros if zero else np.empty)(end, np.uint8)
     views = []
