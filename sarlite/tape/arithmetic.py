@@ -262,24 +262,24 @@ def _flat(x):
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def _product(a, b, trans_b=False):
-    """a @ b or a @ b.T; a matrix on the right takes one product, not one for each leading index."""
+def _product(a, b, trans_b=False, into=None):
+    """a @ b or a @ b.T, or add it to `into`; a matrix on the right takes one product, not one for each leading index."""
     if b.ndim != 2 or a.dtype != b.dtype or not is_float(a):
         return a @ (b.swapaxes(-1, -2) if trans_b else b)
-    rows = np.ascontiguousarray(_flat(a))
-    out = np.empty((len(rows), b.shape[0 if trans_b else 1]), a.dtype)
-    kernels.gemm(rows, np.ascontiguousarray(b), out, trans_b=trans_b)
-    return out.reshape(*a.shape[:-1], out.shape[1])
+    out = np.empty((*a.shape[:-1], b.shape[0 if trans_b else 1]), a.dtype) if into is None else into
+    kernels.gemm(np.ascontiguousarray(_flat(a)), np.ascontiguousarray(b), _flat(out), trans_b=trans_b, accumulate=into is not None)
+    return out
 
 
 def _matmul(needs, a, b):
     return _product(a, b), (a if needs[1] else None, b if needs[0] else None, a.shape, b.shape)
 
 
-def _matmul_vjp(g, needs, residuals):
+def _matmul_vjp(g, needs, residuals, into):
     a, b, shape_a, shape_b = residuals
     g = np.ascontiguousarray(g)
-    da = unbroadcast(_product(g, b, trans_b=True), shape_a) if needs[0] else None
+    adds = len(shape_b) == 2 and into[0] is not None and into[0].flags.c_contiguous
+    da = unbroadcast(_product(g, b, trans_b=True, into=into[0] if adds else None), shape_a) if needs[0] else None
     if not needs[1]:
         return da, None
     if len(shape_b) == 2:
@@ -289,7 +289,7 @@ def _matmul_vjp(g, needs, residuals):
     return da, unbroadcast(a.swapaxes(-1, -2) @ g, shape_b)
 
 
-primitive("matmul", _matmul, _matmul_vjp, fresh=True)
+primitive("matmul", _matmul, _matmul_vjp, fresh=True, adds=True)
 
 
 def matmul(a, b):

@@ -20,11 +20,13 @@ from sarlite import kernels
 
 
 class Primitive(NamedTuple):
-    """`fresh` tells that the arrays which vjp returns are new and all different, so that the engine may add to them in place."""
+    """`fresh` tells that the arrays which vjp returns are new and all different, so that the engine may add to them in place;
+    `adds`, that vjp takes `into`: for each sink None or an array, to which it adds and which it returns."""
 
     forward: Callable
     vjp: Callable
     fresh: bool = False
+    adds: bool = False
 
 
 PRIMITIVES: dict[str, Primitive] = {}
@@ -33,11 +35,11 @@ _clock = itertools.count()  # creation order is a topological order of the tape
 _mode = threading.local()
 
 
-def primitive(name, forward, vjp, fresh=False):
+def primitive(name, forward, vjp, fresh=False, adds=False):
     """Enter a primitive into the table."""
     if name in PRIMITIVES:
         raise ValueError(f"primitive {name!r} is defined twice")
-    PRIMITIVES[name] = Primitive(forward, vjp, fresh)
+    PRIMITIVES[name] = Primitive(forward, vjp, fresh, adds)
 
 
 class Node:
@@ -50,10 +52,13 @@ class Node:
         self.residuals, self.params, self.volatile = residuals, params, volatile
         self.time = next(_clock)
 
-    def pull(self, g):
+    def pull(self, g, into):
+        """Return a gradient for each sink; `into(sink)` is an array that may be added to, or None."""
         if self.residuals is None:
             raise RuntimeError(f"the tape of {self.name!r} was already used by backward()")
-        return PRIMITIVES[self.name].vjp(g, self.needs, self.residuals, **self.params)
+        entry = PRIMITIVES[self.name]
+        options = {"into": [into(sink) for sink in self.sinks]} if entry.adds else {}
+        return entry.vjp(g, self.needs, self.residuals, **options, **self.params)
 
 
 class Tensor:
@@ -240,6 +245,8 @@ def pull(seeds, since=-1, release=False):
 
     def arrive(sink, g, fresh=False):
         key = id(sink)
+        if key in owned and g is grads.get(key):
+            return  # vjp has added to it
         if key in grads:
             grads[key] = _sum(grads[key], g, key in owned)
             owned.add(key)
@@ -258,7 +265,7 @@ def pull(seeds, since=-1, release=False):
         if id(node) not in grads:
             continue
         fresh = PRIMITIVES[node.name].fresh
-        results = node.pull(grads.pop(id(node)))
+        results = node.pull(grads.pop(id(node)), lambda sink: grads.get(id(sink)) if id(sink) in owned else None)
         if release:
             node.residuals = node.params = None  # parameters may hold arrays too
         for sink, g in zip(node.sinks, results):
