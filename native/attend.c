@@ -6,7 +6,7 @@
 #include "each_index.h"
 #else
 #ifndef SAR_ROW_BYTES
-#define SAR_ROW_BYTES 1024
+#define SAR_ROW_BYTES 512
 #endif
 #include "gather.inc.h"
 #include "exp.inc.h"
@@ -28,8 +28,8 @@ SAR_INLINE T NAME(sum_all)(const T *restrict s, int n)
     return t[0];
 }
 
-/* Heads whose edges are walked together: all where a row is short, else few, so that their columns of more rows stay in the caches.
- * With dropout a multiple of 4: one random block serves 4 heads. */
+/* Heads whose edges are walked together forward: all where a row is short, else few, so that their columns of more rows stay in the
+ * caches. Backward it is all: more is read for each edge beside the row, and it pays to read it once. With dropout a multiple of 4: one random block serves 4 heads. */
 SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t n_feat, int dropout)
 {
     int64_t head_bytes = n_feat * (int64_t)sizeof(T);
@@ -102,7 +102,7 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
                 if (h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), key);
                 for (int k = 0; k < n; k++) s[k] = word[h % 4][k] < threshold ? 0 : s[k] * keep;
             }
-            NAME(gather_sum)(1, acc_ih, z + h * n_feat, stride, 0, n_feat, col, s, n, n_edges - e,
+            NAME(gather_sum)(1, acc_ih, z + h * n_feat, stride, n_feat, col, s, n, n_edges - e,
                              h == first ? prefetch : 0, 1, 0);
         }
     }
@@ -136,17 +136,16 @@ int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, cons
     return SAR_OK;
 }
 
-/* The source rows begin .. end and the heads first .. last of sar_attend_backward; ddst is this thread's own. */
+/* The source rows begin .. end of sar_attend_backward; ddst is this thread's own. */
 static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict ddst,
                                        const int64_t *restrict t_indptr, const I *restrict t_indices, const T *restrict z,
                                        const T *restrict src, const T *restrict dst, const T *restrict lse,
                                        const T *restrict delta, const T *restrict g, const int64_t *restrict src_ids,
                                        const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key, double p, T slope,
-                                       int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end,
-                                       int64_t first, int64_t last)
+                                       int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
 {
-    int64_t stride = n_heads * n_feat, prefetch = (last - first) * n_feat * (int64_t)sizeof(T);
-    int step = NAME(step_edges)(last - first, n_feat);
+    int64_t stride = n_heads * n_feat, prefetch = stride * (int64_t)sizeof(T);
+    int step = NAME(step_edges)(n_heads, n_feat);
     T alpha[CHUNK], coef[CHUNK], dot[CHUNK], slope_at[CHUNK], lse_at[CHUNK], delta_at[CHUNK];
     uint64_t edge_id[CHUNK];
     uint32_t word[4][CHUNK], threshold = philox_threshold(p);
@@ -158,7 +157,7 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
         const I *restrict col = t_indices + e;
         if (src_ids) for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[j] * n_nodes + (uint64_t)dst_ids[col[k]];
 
-        for (int64_t h = first; h < last; h++) {
+        for (int64_t h = 0; h < n_heads; h++) {
             int64_t jh = j * n_heads + h;
             T src_jh = src[jh];
             for (int k = 0; k < n; k++) {
@@ -176,7 +175,7 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
             if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), key);
             for (int k = 0; k < n; k++) coef[k] = !src_ids ? alpha[k] : word[h % 4][k] < threshold ? 0 : alpha[k] * keep;
             NAME(gather_dot)(1, dot, dz + jh * n_feat, z + jh * n_feat, g + h * n_feat, stride, n_feat, col, coef, n, n_edges - e,
-                             h == first ? prefetch : 0);
+                             h == 0 ? prefetch : 0);
             double sum = 0;
             for (int k = 0; k < n; k++) dot[k] = (coef[k] * dot[k] - alpha[k] * delta_at[k]) * slope_at[k];
             for (int k = 0; k < n; k++) {
@@ -205,18 +204,14 @@ int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, T *restrict ddst
                               int64_t n_threads, int64_t n_src, int64_t n_dst, int64_t n_heads, int64_t n_feat)
 {
     int64_t n_edges = t_indptr[n_src], n_scores = n_dst * n_heads, n_parts = n_threads == 1 ? 1 : n_threads * SAR_PARTS;
-    int64_t together = NAME(heads_together)(n_heads, n_feat, src_ids != NULL);
 #pragma omp parallel num_threads((int)n_threads)
     {
-        for (int64_t first = 0; first < n_heads; first += together)
-#pragma omp for schedule(static, 1) nowait      /* not dynamic: a thread's sums of ddst must not depend on the clock */
-            for (int64_t part = 0; part < n_parts; part++)
-                NAME(attend_backward_rows)(dz, dsrc, workspace + sar_team_rank() * n_scores, t_indptr, t_indices, z, src, dst,
-                                           lse, delta, g, src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges, n_heads,
-                                           n_feat, sar_split_rows(t_indptr, n_src, part, n_parts),
-                                           sar_split_rows(t_indptr, n_src, part + 1, n_parts), first,
-                                           n_heads - first < together ? n_heads : first + together);
-#pragma omp barrier
+#pragma omp for schedule(static, 1)      /* not dynamic: a thread's sums of ddst must not depend on the clock */
+        for (int64_t part = 0; part < n_parts; part++)
+            NAME(attend_backward_rows)(dz, dsrc, workspace + sar_team_rank() * n_scores, t_indptr, t_indices, z, src, dst, lse,
+                                       delta, g, src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges, n_heads, n_feat,
+                                       sar_split_rows(t_indptr, n_src, part, n_parts),
+                                       sar_split_rows(t_indptr, n_src, part + 1, n_parts));
 #pragma omp for schedule(static)
         for (int64_t ih = 0; ih < n_scores; ih++) {
             double sum = workspace[ih];

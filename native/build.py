@@ -11,7 +11,7 @@ import tempfile
 from cffi import FFI
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm"]  # each compiled for every instruction set
+KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm"]  # for every set
 PLAIN_SOURCES = ["machine", "philox", "buffers"]
 TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 PLAIN = """

@@ -3,7 +3,7 @@
  * `index` points at the columns of n <= CHUNK edges of one row and goes on to n_ahead >= n, so that the x rows of later edges can be
  * prefetched. Sums run over at most CHUNK edges before they are added to memory: rounding grows with CHUNK + n / CHUNK, not with n.
  *
- * The columns first .. end of a row are covered by vectors, of which the last ends at `end` and may overlap the one before. So every
+ * The `end` columns of a row are covered by vectors, of which the last ends there and may overlap the one before. So every
  * width runs whole vectors only, and every instruction set adds in the same order: all give the same bits. */
 #ifndef CHUNK
 #define CHUNK 256
@@ -148,22 +148,22 @@ SAR_INLINE void NAME(any_pass)(const int weighted, const int summing, const int 
 
 /* Bytes to prefetch in the pass from column `f` on, x being there: of its own columns, where the caller gives -1. Rows that do not
  * start at a cache line reach into one more. */
-SAR_INLINE int64_t NAME(prefetch_bytes)(int64_t given, const T *x, int64_t stride, int64_t f, int64_t first, int64_t width)
+SAR_INLINE int64_t NAME(prefetch_bytes)(int64_t given, const T *x, int64_t stride, int64_t f, int64_t width)
 {
-    int64_t bytes = given < 0 ? width * (int64_t)sizeof(T) : f == first ? given : 0;
+    int64_t bytes = given < 0 ? width * (int64_t)sizeof(T) : f == 0 ? given : 0;
     int aligned = (((uintptr_t)x | (uintptr_t)stride * sizeof(T)) & 63) == 0;
     return bytes && !aligned ? bytes + 63 : bytes;
 }
 
-/* out[f] += scale * sum_k coef[k] * x[index[k]*stride + f],   first <= f < end; begins: =; not weighted: coef is 1.
- * prefetch: bytes of each row from column `first` on, 0 where they are in the cache already, -1: the columns that are summed */
-SAR_INLINE void NAME(gather_sum)(const int weighted, T *restrict out, const T *restrict x, int64_t stride, int64_t first,
-                                 int64_t end, const I *restrict index, const T *restrict coef, int n, int64_t n_ahead,
-                                 int64_t prefetch, T scale, int begins)
+/* out[f] += scale * sum_k coef[k] * x[index[k]*stride + f],   f < end; begins: =; not weighted: coef is 1.
+ * prefetch: bytes of each row, 0 where they are in the cache already, -1: the columns that are summed */
+SAR_INLINE void NAME(gather_sum)(const int weighted, T *restrict out, const T *restrict x, int64_t stride, int64_t end,
+                                 const I *restrict index, const T *restrict coef, int n, int64_t n_ahead, int64_t prefetch,
+                                 T scale, int begins)
 {
-    for (int64_t f = first; f < end; f += VECTORS * LANES) {
+    for (int64_t f = 0; f < end; f += VECTORS * LANES) {
         int64_t width = end - f < VECTORS * LANES ? end - f : VECTORS * LANES;
-        int64_t bytes = NAME(prefetch_bytes)(prefetch, x + f, stride, f, first, width);
+        int64_t bytes = NAME(prefetch_bytes)(prefetch, x + f, stride, f, width);
         NAME(any_pass)(weighted, 1, 0, out + f, NULL, x + f, stride, end, width, index, coef, NULL, n, n_ahead, bytes, scale,
                        begins);
     }
@@ -190,7 +190,7 @@ SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict
     for (int k = 0; k < n; k++) dot[k] = 0;
     for (int64_t f = 0; f < end; f += VECTORS * LANES) {
         int64_t width = end - f < VECTORS * LANES ? end - f : VECTORS * LANES;
-        int64_t bytes = NAME(prefetch_bytes)(prefetch, x + f, stride, f, 0, width);
+        int64_t bytes = NAME(prefetch_bytes)(prefetch, x + f, stride, f, width);
         NAME(pad_row)(padded, a + f, end, width);
         NAME(any_pass)(summing, summing, 1, out + f, dot, x + f, stride, end, width, index, coef, padded, n, n_ahead, bytes, 1, 0);
     }

@@ -15,11 +15,11 @@ SAR_INLINE const I *NAME(columns)(I *restrict own, const I *restrict indices, in
     return own;
 }
 
-/* The rows begin .. end and the columns first .. last of each head of sar_spmm_forward. */
+/* The rows begin .. end of sar_spmm_forward. */
 static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict eid,
                             const T *restrict x, const T *restrict weight, const T *restrict src_scale,
                             const T *restrict dst_scale, int accumulate, int64_t n_edges, int64_t n_heads, int64_t n_feat,
-                            int64_t begin, int64_t end, int64_t first, int64_t last)
+                            int64_t begin, int64_t end)
 {
     int64_t stride = n_heads * n_feat;
     I own[CHUNK];
@@ -39,15 +39,11 @@ static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, con
                 if (src_scale && weight) for (int k = 0; k < n; k++) coef[k] *= src_scale[col[k]];
                 else if (src_scale) for (int k = 0; k < n; k++) coef[k] = src_scale[col[k]];
                 T *restrict out_ih = out + i * stride + h * n_feat;
-                if (weighted)
-                    NAME(gather_sum)(1, out_ih, x + h * n_feat, stride, first, last, col, coef, n, n_ahead, -1, scale, begins);
-                else
-                    NAME(gather_sum)(0, out_ih, x + h * n_feat, stride, first, last, col, NULL, n, n_ahead, -1, scale, begins);
+                if (weighted) NAME(gather_sum)(1, out_ih, x + h * n_feat, stride, n_feat, col, coef, n, n_ahead, -1, scale, begins);
+                else NAME(gather_sum)(0, out_ih, x + h * n_feat, stride, n_feat, col, NULL, n, n_ahead, -1, scale, begins);
             }
         }
-        if (begins)     /* overwritten, and no edges */
-            for (int64_t h = 0; h < n_heads; h++)
-                for (int64_t f = first; f < last; f++) out[i * stride + h * n_feat + f] = 0;
+        if (begins) for (int64_t f = 0; f < stride; f++) out[i * stride + f] = 0;      /* overwritten, and no edges */
     }
 }
 
@@ -55,27 +51,20 @@ static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, con
  *
  * inputs   indptr (n_dst + 1), indices (n_edges) or NULL: c = e; x (n_src, n_heads, n_feat)
  *          weight (., n_heads), src_scale (n_src), dst_scale (n_dst): NULL means 1; eid (n_edges) or NULL: eid[e] = e
- *          block: columns of a head in one pass over the edges; fewer columns of more rows of x stay in the caches
  * output   out (n_dst, n_heads, n_feat), accumulated; accumulate = 0: overwritten
  * cost     O(n_edges * n_heads * n_feat); a row is summed by one thread, in chunks of CHUNK edges
  */
 int NAME(sar_spmm_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict eid,
                            const T *restrict x, const T *restrict weight, const T *restrict src_scale,
-                           const T *restrict dst_scale, int accumulate, int64_t block, int64_t n_dst, int64_t n_heads,
-                           int64_t n_feat)
+                           const T *restrict dst_scale, int accumulate, int64_t n_dst, int64_t n_heads, int64_t n_feat)
 {
     int64_t n_edges = indptr[n_dst];
     int team = sar_team((n_edges - indptr[0]) * n_heads * n_feat);
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
-#pragma omp parallel num_threads(team)
-    for (int64_t first = 0; first < n_feat; first += block) {
-        int64_t last = n_feat - first < block ? n_feat : first + block;
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t part = 0; part < n_parts; part++)
-            NAME(spmm_rows)(out, indptr, indices, eid, x, weight, src_scale, dst_scale, accumulate, n_edges, n_heads, n_feat,
-                            sar_split_rows(indptr, n_dst, part, n_parts), sar_split_rows(indptr, n_dst, part + 1, n_parts),
-                            first, last);
-    }
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
+    for (int64_t part = 0; part < n_parts; part++)
+        NAME(spmm_rows)(out, indptr, indices, eid, x, weight, src_scale, dst_scale, accumulate, n_edges, n_heads, n_feat,
+                        sar_split_rows(indptr, n_dst, part, n_parts), sar_split_rows(indptr, n_dst, part + 1, n_parts));
     return SAR_OK;
 }
 

@@ -20,12 +20,13 @@ from sarlite import kernels
 
 
 class Primitive(NamedTuple):
-    """`fresh` tells that the arrays which vjp returns are new and all different, so that the engine may add to them in place;
-    `adds`, that vjp takes `into`: for each sink None or an array, to which it adds and which it returns."""
+    """A row of the table. `fresh` tells that the arrays which vjp returns are new and all different, so that the engine may add to
+    them in place; None, that they are views of g, as new as g is. `adds` tells that vjp takes `into`: for each sink None or an array,
+    to which it adds and which it returns."""
 
     forward: Callable
     vjp: Callable
-    fresh: bool = False
+    fresh: bool | None = False
     adds: bool = False
 
 
@@ -265,6 +266,8 @@ def pull(seeds, since=-1, release=False):
         if id(node) not in grads:
             continue
         fresh = PRIMITIVES[node.name].fresh
+        if fresh is None:
+            fresh = id(node) in owned
         results = node.pull(grads.pop(id(node)), lambda sink: grads.get(id(sink)) if id(sink) in owned else None)
         if release:
             node.residuals = node.params = None  # parameters may hold arrays too

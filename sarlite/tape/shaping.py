@@ -74,6 +74,7 @@ primitive(
     "reshape",
     lambda needs, x, shape: (x.reshape(shape), (x.shape,)),
     lambda g, needs, residuals, shape: (g.reshape(residuals[0]),),
+    fresh=None,
 )
 primitive(
     "transpose",
