@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RANKS ?= 2
 ARGS ?=
-BENCHMARKS ?= limits spmm attention epoch
+BENCHMARKS ?= limits spmm attention epoch memory scaling overlap
 
 SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)
 
@@ -26,7 +26,7 @@ bench: $(VENV)/.plot
 	mkdir -p build/bench
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || exit 1; done
 	for name in $(BENCHMARKS); do \
-	  axes=; test $$name != limits || axes="--x row_bytes --y gb_per_s"; \
+	  case $$name in limits) axes="--x row_bytes --y gb_per_s";; memory) axes="--y peak_mib";; *) axes=;; esac; \
 	  $(BIN)/python benchmarks/plot.py build/bench/$$name.json $$axes || exit 1; \
 	done
 

@@ -127,6 +127,15 @@ def note(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def find_mpiexec():
+    """Return the path of mpiexec: the one beside this Python, else that of PATH."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise SystemExit("no mpiexec: pip install sarlite[mpi] brings one")
+    return found
+
+
 def mpiexec(n_ranks, *arguments, timeout=1800):
     """Run `mpiexec -n N python ...` and return its standard output.
 
@@ -135,11 +144,7 @@ def mpiexec(n_ranks, *arguments, timeout=1800):
     SystemExit
         With the command's last lines, where it fails.
     """
-    beside = Path(sys.executable).with_name("mpiexec")
-    launcher = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if launcher is None:
-        raise SystemExit("no mpiexec: pip install sarlite[mpi] brings one")
-    return python(*arguments, launcher=(launcher, "-n", str(n_ranks)), timeout=timeout)
+    return python(*arguments, launcher=(find_mpiexec(), "-n", str(n_ranks)), timeout=timeout)
 
 
 def python(*arguments, launcher=(), timeout=1800):
@@ -157,13 +162,22 @@ def last_json(text):
 
 
 def train(n_ranks, **options):
-    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags and return its JSON line."""
+    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags.
+
+    Returns
+    -------
+    dict
+        The command's JSON line, and "seconds" of each epoch.
+    """
     flags = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         flags += [flag] if value is True else ["--no-" + flag[2:]] if value is False else [flag, value]
     with tempfile.TemporaryDirectory() as folder:
-        return last_json(mpiexec(n_ranks, "-m", "sarlite.train", *flags, "--run-dir", Path(folder, "run"), "--json"))
+        run = Path(folder, "run")
+        line = last_json(mpiexec(n_ranks, "-m", "sarlite.train", *flags, "--run-dir", run, "--json"))
+        epochs = [json.loads(epoch) for epoch in (run / "metrics.jsonl").read_text().splitlines()]
+    return {**line, "seconds": [epoch["seconds"] for epoch in epochs]}
 
 
 class Scratch:

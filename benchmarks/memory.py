@@ -41,7 +41,11 @@ def run(name, n_ranks, mode, prefetch, data, hidden, args):
     """Train and return the JSON line of the command."""
     width = hidden // MODELS[name].get("heads", 1)
     return harness.train(n_ranks, data=data, mode=mode, prefetch=prefetch, hidden=max(width, 1), epochs=args.epochs,
-                         eval_every=args.epochs, partition="contiguous", verify=False, threads=max(1, 2 // n_ranks), **MODELS[name])
+                         eval_every=args.epochs, partition="contiguous", verify=False, threads=threads(n_ranks), **MODELS[name])
+
+
+def threads(n_ranks):
+    return max(1, 2 // n_ranks)
 
 
 def measure(name, n_ranks, place, wide, narrow, args, whole):
@@ -54,13 +58,15 @@ def measure(name, n_ranks, place, wide, narrow, args, whole):
     net = (peak - fixed) / (shown["peak_bytes"] - shown["fixed_bytes"]) if narrow else None
     promised = min(2 + prefetch, n_ranks) / n_ranks * shown["peak_bytes"] if mode == "sar" else None
     harness.note(f"{name}, {n_ranks} ranks, {mode}, prefetch {prefetch}: {harness.mib(peak)} MiB")
-    return {"model": name, "ranks": n_ranks, "mode": mode, "prefetch": prefetch, "peak_bytes": peak, "all_peaks": found["peak_bytes"],
-            "promised_bytes": promised, "share": peak / shown["peak_bytes"], "net_share": net, "fixed_bytes": fixed,
-            "buffers": found["live_remote_buffers"], "buffer_bound": bound, "epoch_seconds": found["epoch_seconds"]}
+    return {"case": name, "graph": f"{args.nodes}x{args.degree}", "ranks": n_ranks, "threads": threads(n_ranks), "mode": mode,
+            "prefetch": prefetch, **harness.summary([1e3 * seconds for seconds in found["seconds"]]), "peak_mib": peak / 2**20,
+            "limit_fraction": None, "peak_bytes": peak, "all_peaks": found["peak_bytes"], "promised_bytes": promised,
+            "share": peak / shown["peak_bytes"], "net_share": net, "fixed_bytes": fixed, "buffers": found["live_remote_buffers"],
+            "buffer_bound": bound}
 
 
-def main():
-    args = arguments().parse_args()
+def main(argv=None):
+    args = arguments().parse_args(argv)
     rows = []
     with harness.Scratch() as scratch:
         wide = write_data(scratch, args, args.features)
@@ -75,7 +81,7 @@ def main():
 
 
 COLUMNS = {
-    "model": lambda r: r["model"],
+    "case": lambda r: r["case"],
     "ranks": lambda r: r["ranks"],
     "mode": lambda r: r["mode"],
     "prefetch": lambda r: r["prefetch"] if r["mode"] == "sar" else None,
@@ -88,7 +94,7 @@ COLUMNS = {
     "fixed MiB": lambda r: r["fixed_bytes"] and harness.mib(r["fixed_bytes"]),
     "buffers": lambda r: r["buffers"],
     "at most": lambda r: r["buffer_bound"],
-    "s an epoch": lambda r: r["epoch_seconds"],
+    "s an epoch": lambda r: r["ms"] / 1e3,
 }
 
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-LABELS = ("case", "model", "graph", "mode", "prefetch", "width", "heads", "ranks", "threads")  # what names a row
+LABELS = ("case", "model", "graph", "way", "mode", "prefetch", "width", "heads", "ranks", "threads")  # what names a row
 LOG_FROM = 20  # ratio of the largest to the smallest value from which an axis is logarithmic
 LEGEND_NAMES = 12
 
@@ -120,11 +120,10 @@ def _lane_labels(events, lanes):
     return [f"{processes.get(pid, pid)}, {tracks.get((pid, tid), tid)}" for pid, tid in lanes]
 
 
-def draw(file, picture, args):
+def draw(file, content, picture, args):
     """Draw one file; its content says whether it is rows or a trace."""
     from matplotlib.figure import Figure
 
-    content = json.loads(file.read_text())
     figure = Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots()
     if isinstance(content, dict):
@@ -143,7 +142,11 @@ def main(argv=None):
     args = arguments().parse_args(argv)
     for file in args.files:
         picture = (args.out or file.parent) / f"{file.stem}.{args.format}"
-        draw(file, picture, args)
+        content = json.loads(file.read_text())
+        if isinstance(content, list) and any("skipped" in row for row in content):
+            print(f"{file}: skipped, nothing to draw")
+            continue
+        draw(file, content, picture, args)
         print(picture)
 
 

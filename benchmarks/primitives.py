@@ -20,7 +20,8 @@ class Clock:
         """Have a timer around every entry of the table of primitives."""
         table = dict(tape.PRIMITIVES)
         for name, entry in table.items():
-            tape.PRIMITIVES[name] = type(entry)(self.timed(name, "forward", entry.forward), self.timed(name, "backward", entry.vjp))
+            forward, vjp = self.timed(name, "forward", entry.forward), self.timed(name, "backward", entry.vjp)
+            tape.PRIMITIVES[name] = entry._replace(forward=forward, vjp=vjp)
         try:
             yield
         finally:

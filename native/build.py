@@ -11,8 +11,8 @@ import tempfile
 from cffi import FFI
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate"]  # each compiled for every instruction set
-PLAIN_SOURCES = ["machine", "philox"]
+KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm"]  # each compiled for every instruction set
+PLAIN_SOURCES = ["machine", "philox", "buffers"]
 TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 PLAIN = """
 enum sar_isa { SAR_PORTABLE, SAR_AVX2, SAR_AVX512, ... };
@@ -20,6 +20,12 @@ enum sar_status { SAR_OK, SAR_INDEX_OUT_OF_BOUNDS, SAR_LABEL_OUT_OF_BOUNDS, ... 
 int sar_threads(void);
 int sar_set_threads(int n_threads);
 int sar_can_run(int isa);
+struct sar_buffers;
+struct sar_buffers *sar_buffers_open(void);
+void sar_buffers_trim(struct sar_buffers *b);
+void sar_buffers_close(struct sar_buffers *b);
+int64_t sar_buffers_fresh(const struct sar_buffers *b);
+int64_t sar_buffers_bytes(const struct sar_buffers *b);
 int sar_philox4x32(uint32_t *out, const uint32_t *counter, const uint32_t *key);
 """
 
@@ -118,7 +124,7 @@ def builder():
     included = sorted(name for name in os.listdir(os.path.join(ROOT, "native")) if name.endswith(".h") or name[:-2] in KERNELS)
     ffi.set_source(
         "sarlite._native",
-        '#include "sarlite.h"\n' + "".join(f'#define ISA _{name}\n#include "prototypes.h"\n#undef ISA\n' for name in names),
+        '#include "buffers.h"\n' + "".join(f'#define ISA _{name}\n#include "prototypes.h"\n#undef ISA\n' for name in names),
         sources=[*(f"native/{name}.c" for name in PLAIN_SOURCES), *write_sources(names)],
         include_dirs=["native"],
         depends=[f"native/{name}" for name in included],

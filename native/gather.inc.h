@@ -21,16 +21,23 @@ SAR_INLINE void NAME(prefetch_row)(const T *row, int64_t bytes)
 typedef T NAME(vector) __attribute__((vector_size(64), aligned(sizeof(T)), may_alias));
 #define VECTOR(address) (*(const NAME(vector) *)(address))
 
+typedef T NAME(half_vector) __attribute__((vector_size(32)));
+typedef T NAME(quarter_vector) __attribute__((vector_size(16)));
+
 /* Sum of a vector's values, halves first. */
 SAR_INLINE T NAME(sum_of)(NAME(vector) v)
 {
-    T t[LANES];
-    memcpy(t, &v, sizeof v);
-#pragma GCC unroll 4
-    for (int half = LANES / 2; half; half /= 2)
-#pragma GCC unroll 8
-        for (int u = 0; u < half; u++) t[u] += t[u + half];
-    return t[0];
+    NAME(half_vector) half[2];
+    NAME(quarter_vector) quarter[2];
+    memcpy(half, &v, sizeof half);
+    half[0] += half[1];
+    memcpy(quarter, &half[0], sizeof quarter);
+    quarter[0] += quarter[1];
+#if LANES == 16
+    return (quarter[0][0] + quarter[0][2]) + (quarter[0][1] + quarter[0][3]);
+#else
+    return quarter[0][0] + quarter[0][1];
+#endif
 }
 
 /* Over n_vec vectors, of which the last starts at column `last` of x (all others one after another):

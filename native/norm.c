@@ -5,24 +5,41 @@
 #define KERNEL "norm.c"
 #include "each_float.h"
 #else
+#ifndef MOMENT_ROWS
+#define MOMENT_ROWS 64
+#define MOMENT_COLUMNS 128      /* a block of both stays in the first cache */
+#endif
 
-/* Welford's update over the rows begin .. end: mean and sum of squared deviations of each column. */
-static void NAME(moments_rows)(double *restrict mean, double *restrict m2, const T *restrict x, int64_t n_feat,
-                               int64_t begin, int64_t end)
+/* Mean and sum of squared deviations of each column over the rows begin .. end: of MOMENT_ROWS rows at a time in two passes, then
+ * merged into those before (Chan, Golub, LeVeque 1979). */
+static void NAME(moments_rows)(double *restrict mean, double *restrict m2, const T *restrict x, int64_t n_feat, int64_t begin,
+                               int64_t end)
 {
+    double block_mean[MOMENT_COLUMNS], block_m2[MOMENT_COLUMNS];
     for (int64_t f = 0; f < n_feat; f++) mean[f] = m2[f] = 0;
-    for (int64_t r = begin; r < end; r++) {
-        const T *restrict row = x + r * n_feat;
-        double share = 1.0 / (double)(r - begin + 1);
-        for (int64_t f = 0; f < n_feat; f++) {
-            double d = (double)row[f] - mean[f];
-            mean[f] += d * share;
-            m2[f] += d * ((double)row[f] - mean[f]);
+    for (int64_t r = begin; r < end; r += MOMENT_ROWS)
+        for (int64_t first = 0; first < n_feat; first += MOMENT_COLUMNS) {
+            int n = n_feat - first < MOMENT_COLUMNS ? (int)(n_feat - first) : MOMENT_COLUMNS;
+            int rows = end - r < MOMENT_ROWS ? (int)(end - r) : MOMENT_ROWS;
+            const T *restrict from = x + r * n_feat + first;
+            for (int f = 0; f < n; f++) block_mean[f] = block_m2[f] = 0;
+            for (int k = 0; k < rows; k++) for (int f = 0; f < n; f++) block_mean[f] += (double)from[k * n_feat + f];
+            for (int f = 0; f < n; f++) block_mean[f] /= rows;
+            for (int k = 0; k < rows; k++)
+                for (int f = 0; f < n; f++) {
+                    double d = (double)from[k * n_feat + f] - block_mean[f];
+                    block_m2[f] += d * d;
+                }
+            double share = (double)rows / (double)(r - begin + rows), before = (double)(r - begin);
+            for (int f = 0; f < n; f++) {
+                double d = block_mean[f] - mean[first + f];
+                mean[first + f] += d * share;
+                m2[first + f] += block_m2[f] + d * d * before * share;
+            }
         }
-    }
 }
 
-/* mean[f] = sum_r x[r,f] / n_rows;  m2[f] = sum_r (x[r,f] - mean[f])^2. Each thread takes a range of rows (Welford); the ranges are
+/* mean[f] = sum_r x[r,f] / n_rows;  m2[f] = sum_r (x[r,f] - mean[f])^2. Each thread takes a range of rows; the ranges are
  * merged in thread order (Chan, Golub, LeVeque 1979). No rows: zeros.
  *
  * inputs   x (n_rows, n_feat)

@@ -11,17 +11,21 @@ Every function raises ShapeError naming the argument when shape, dtype or memory
 
 from sarlite.kernels.activation import ACTIVATIONS, Mask, Normal, activate, activate_backward
 from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_finish, row_dot
+from sarlite.kernels.buffers import Buffers
+from sarlite.kernels.gemm import gemm, gemm_backward
 from sarlite.kernels.native import instruction_set, instruction_sets, set_instruction_set, set_threads, threads
 from sarlite.kernels.norm import column_moments
-from sarlite.kernels.rows import dropout, gather_rows, philox4x32, scatter_add_rows
+from sarlite.kernels.rows import add, dropout, gather_rows, philox4x32, scatter_add_rows
 from sarlite.kernels.sparse import edge_dot, extremum, extremum_backward, spmm, transpose
 
 __all__ = [
+    "Buffers",
     "ACTIVATIONS",
     "Dropout",
     "Mask",
     "Normal",
     "activate",
+    "add",
     "activate_backward",
     "attend",
     "attend_backward",
@@ -32,6 +36,8 @@ __all__ = [
     "extremum",
     "extremum_backward",
     "gather_rows",
+    "gemm",
+    "gemm_backward",
     "instruction_set",
     "instruction_sets",
     "philox4x32",

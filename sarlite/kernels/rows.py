@@ -1,4 +1,4 @@
-"""Gathering and scattering rows, and dropout."""
+"""Gathering, scattering and adding rows, and dropout."""
 
 import numpy as np
 
@@ -65,6 +65,30 @@ def scatter_add_rows(rows, index, out):
     check_apart(out, rows=rows)
     call(f"sar_gather_rows_backward_{FLOATS[rows.dtype]}_{INDEXES[index.dtype]}", out, rows, index, len(out), len(index),
           row_width(rows))
+
+
+def add(a, b, out):
+    """Overwrite ``out = a + b``.
+
+    Parameters
+    ----------
+    a, b : (...) float32 or float64, of one shape and dtype
+    out : as a
+        May be `a` or `b` itself.
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+
+    Notes
+    -----
+    O(n) time, on all threads.
+    """
+    check("a", a, dtype=FLOATS)
+    check("b", b, dtype=a.dtype, shape=a.shape)
+    check("out", out, dtype=a.dtype, shape=a.shape, out=True)
+    call(f"sar_add_forward_{FLOATS[a.dtype]}", out, a, b, a.size)
 
 
 def dropout(x, ids, key, p, out):

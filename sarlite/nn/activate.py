@@ -82,4 +82,4 @@ def _mask(ids, key, p):
     return None if ids is None else kernels.Mask(ids, key, p)
 
 
-primitive("activate", _forward, _vjp)
+primitive("activate", _forward, _vjp, fresh=True)

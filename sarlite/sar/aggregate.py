@@ -61,12 +61,13 @@ def _forward(needs, *arrays, operator, schedule):
     return operator.end(), (operator, local, kept, sched.templates_of(rows))
 
 
-def _vjp(g, needs, residuals, operator, schedule):
+def _vjp(g, needs, residuals, into, operator, schedule):
     operator, local, kept, templates = residuals
     operator.begin_backward(g)
-    d_rows = [sched.zeros(schedule, t) if need else None for need, t in zip(needs, templates)]
+    d_rows = [(sched.zeros(schedule, t) if at is None or not at.flags.c_contiguous else at) if need else None
+              for need, t, at in zip(needs, templates, into)]
     sched.run_backward(schedule, local, kept, operator.backward, d_rows)
     return [*d_rows, *operator.end_backward()]
 
 
-tape.primitive("aggregate", _forward, _vjp)
+tape.primitive("aggregate", _forward, _vjp, fresh=True, adds=True)

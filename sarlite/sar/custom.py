@@ -123,7 +123,7 @@ class Custom(Operator):
         for k, sink in enumerate(self.sinks):
             g = found.get(id(sink))
             if g is not None:
-                self.d_sinks[k] = g if self.d_sinks[k] is None else self.d_sinks[k] + g
+                self.d_sinks[k] = np.array(g) if self.d_sinks[k] is None else self.d_sinks[k] + g  # two sinks may share g
 
     def end_backward(self):
         return [*self.d_local, *self.d_sinks]

@@ -289,7 +289,8 @@ class Graph:
         if reducer == "sym":
             if self._sym is None:  # cached_property would hold a lock while threads as ranks wait for each other
                 own = np.sqrt(self._inverse_degree)
-                columns = schedule.run(self.schedule, (own,), lambda block, rows: rows[0].copy(), keep=True, phase="setup")
+                with self.profile.phase("setup"):
+                    columns = schedule.run(self.schedule, (own,), lambda block, rows: rows[0].copy(), keep=True)
                 self._sym = own, np.concatenate(columns)
             return self._sym
         return self._inverse_degree if reducer == "mean" else None, None

@@ -24,11 +24,12 @@ class Sum(Operator):
         self.needs_rows = self.weighted and needs[1]
         self.weight = arrays[1] if self.weighted else None
         self.scale = None if self.dst_scale is None else self.dst_scale.astype(arrays[0].dtype)
-        self.out = np.zeros((self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype)
+        self.out, self.begun = np.empty((self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype), False
 
     def forward(self, block, rows):
         kernels.spmm(block.indptr, block.indices, rows[0], self.out, src_scale=self.of_sources(block, rows[0].dtype), dst_scale=self.scale,
-                     **self.weights(block.eid))
+                     accumulate=self.begun, **self.weights(block.eid))
+        self.begun = True
         return rows if self.needs_rows else None
 
     def end(self):

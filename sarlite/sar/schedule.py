@@ -3,6 +3,7 @@
 SAR algorithm 1 is `run`, algorithm 2 is `run_backward`; the prefetch thread is SAR 3.4.
 """
 
+import contextvars
 import queue
 import threading
 import warnings
@@ -238,7 +239,8 @@ class _Prefetch(_Fetch):
         self.ready = queue.SimpleQueue()
         self.free = threading.Semaphore(1 + self.schedule.prefetch)
         self.stopped = False
-        self.thread = threading.Thread(target=self.work, name="sarlite-prefetch", daemon=True)
+        context = contextvars.copy_context()  # its buffers are this thread's
+        self.thread = threading.Thread(target=context.run, args=(self.work,), name="sarlite-prefetch", daemon=True)
         self.thread.start()
         return self
 

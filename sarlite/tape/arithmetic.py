@@ -8,8 +8,9 @@ import math
 
 import numpy as np
 
+from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.tape.engine import Tensor, apply, as_array, no_grad, primitive
+from sarlite.tape.engine import Tensor, apply, as_array, no_grad, primitive, same_layout
 
 # ---- dtypes and broadcasting
 
@@ -98,7 +99,16 @@ def _never(needs):
     return False
 
 
-pair("add", np.add, lambda g, a, b: g, lambda g, a, b: g, _never, _never)
+def _add(a, b):
+    """a + b; large equal arrays on all threads."""
+    if np.ndim(a) == 0 or not same_layout(a, b):
+        return np.add(a, b)
+    out = np.empty(a.shape, a.dtype)
+    kernels.add(a, b, out)
+    return out
+
+
+pair("add", _add, lambda g, a, b: g, lambda g, a, b: g, _never, _never)
 pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never)
 pair("mul", np.multiply, lambda g, a, b: g * b, lambda g, a, b: g * a, lambda needs: needs[1], lambda needs: needs[0])
 pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -g * a / (b * b), lambda needs: needs[1], any)
@@ -252,27 +262,34 @@ def _flat(x):
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def _product(a, b):
-    """a @ b; a matrix on the right takes one product, not one for each leading index."""
-    return (_flat(a) @ b).reshape(*a.shape[:-1], b.shape[-1]) if b.ndim == 2 else a @ b
+def _product(a, b, trans_b=False, into=None):
+    """a @ b or a @ b.T, or add it to `into`; a matrix on the right takes one product, not one for each leading index."""
+    if b.ndim != 2 or a.dtype != b.dtype or not is_float(a):
+        return a @ (b.swapaxes(-1, -2) if trans_b else b)
+    out = np.empty((*a.shape[:-1], b.shape[0 if trans_b else 1]), a.dtype) if into is None else into
+    kernels.gemm(np.ascontiguousarray(_flat(a)), np.ascontiguousarray(b), _flat(out), trans_b=trans_b, accumulate=into is not None)
+    return out
 
 
 def _matmul(needs, a, b):
     return _product(a, b), (a if needs[1] else None, b if needs[0] else None, a.shape, b.shape)
 
 
-def _matmul_vjp(g, needs, residuals):
+def _matmul_vjp(g, needs, residuals, into):
     a, b, shape_a, shape_b = residuals
-    g = np.ascontiguousarray(g)  # NumPy multiplies broadcast views without BLAS
-    da = unbroadcast(_product(g, b.swapaxes(-1, -2)), shape_a) if needs[0] else None
+    g = np.ascontiguousarray(g)
+    adds = len(shape_b) == 2 and into[0] is not None and into[0].flags.c_contiguous
+    da = unbroadcast(_product(g, b, trans_b=True, into=into[0] if adds else None), shape_a) if needs[0] else None
     if not needs[1]:
         return da, None
     if len(shape_b) == 2:
-        return da, _flat(a).T @ _flat(g)
+        db = np.empty(shape_b, g.dtype)
+        kernels.gemm_backward(np.ascontiguousarray(_flat(a)), _flat(g), db)
+        return da, db
     return da, unbroadcast(a.swapaxes(-1, -2) @ g, shape_b)
 
 
-primitive("matmul", _matmul, _matmul_vjp)
+primitive("matmul", _matmul, _matmul_vjp, fresh=True, adds=True)
 
 
 def matmul(a, b):

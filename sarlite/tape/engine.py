@@ -16,10 +16,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sarlite import kernels
+
 
 class Primitive(NamedTuple):
+    """`fresh` tells that the arrays which vjp returns are new and all different, so that the engine may add to them in place;
+    `adds`, that vjp takes `into`: for each sink None or an array, to which it adds and which it returns."""
+
     forward: Callable
     vjp: Callable
+    fresh: bool = False
+    adds: bool = False
 
 
 PRIMITIVES: dict[str, Primitive] = {}
@@ -28,11 +35,11 @@ _clock = itertools.count()  # creation order is a topological order of the tape
 _mode = threading.local()
 
 
-def primitive(name, forward, vjp):
+def primitive(name, forward, vjp, fresh=False, adds=False):
     """Enter a primitive into the table."""
     if name in PRIMITIVES:
         raise ValueError(f"primitive {name!r} is defined twice")
-    PRIMITIVES[name] = Primitive(forward, vjp)
+    PRIMITIVES[name] = Primitive(forward, vjp, fresh, adds)
 
 
 class Node:
@@ -45,10 +52,13 @@ class Node:
         self.residuals, self.params, self.volatile = residuals, params, volatile
         self.time = next(_clock)
 
-    def pull(self, g):
+    def pull(self, g, into):
+        """Return a gradient for each sink; `into(sink)` is an array that may be added to, or None."""
         if self.residuals is None:
             raise RuntimeError(f"the tape of {self.name!r} was already used by backward()")
-        return PRIMITIVES[self.name].vjp(g, self.needs, self.residuals, **self.params)
+        entry = PRIMITIVES[self.name]
+        options = {"into": [into(sink) for sink in self.sinks]} if entry.adds else {}
+        return entry.vjp(g, self.needs, self.residuals, **options, **self.params)
 
 
 class Tensor:
@@ -233,15 +243,18 @@ def pull(seeds, since=-1, release=False):
     """
     grads, owned, ends = {}, set(), {}
 
-    def arrive(sink, g):
+    def arrive(sink, g, fresh=False):
         key = id(sink)
-        if key not in grads:
-            grads[key] = g
-        elif key in owned:
-            grads[key] += g
-        else:
-            grads[key] = grads[key] + g
+        if key in owned and g is grads.get(key):
+            return  # vjp has added to it
+        if key in grads:
+            grads[key] = _sum(grads[key], g, key in owned)
             owned.add(key)
+        else:
+            grads[key] = g
+            owned.discard(key)  # another sink's, which had this address
+            if fresh:
+                owned.add(key)
         if not isinstance(sink, Node) or sink.time <= since:
             ends[key] = sink
 
@@ -251,17 +264,33 @@ def pull(seeds, since=-1, release=False):
     for node in reachable([t.sink for t, _ in seeds], since):
         if id(node) not in grads:
             continue
-        results = node.pull(grads.pop(id(node)))
+        fresh = PRIMITIVES[node.name].fresh
+        results = node.pull(grads.pop(id(node)), lambda sink: grads.get(id(sink)) if id(sink) in owned else None)
         if release:
             node.residuals = node.params = None  # parameters may hold arrays too
         for sink, g in zip(node.sinks, results):
             if sink is not None and g is not None:
-                arrive(sink, g)
+                arrive(sink, g, fresh)
         del results
     if release:
         for key, leaf in ends.items():
             _accumulate(leaf, grads[key], key in owned)
     return {key: grads[key] for key in ends}
+
+
+def same_layout(a, b):
+    """Whether two arrays are sums for `kernels.add`: of one float dtype and shape, contiguous."""
+    return (a.shape == getattr(b, "shape", None) and a.dtype == b.dtype and a.dtype in (np.float32, np.float64)
+            and a.flags.c_contiguous and b.flags.c_contiguous)
+
+
+def _sum(a, b, in_place):
+    """a + b, written over a if `in_place`."""
+    if not same_layout(a, b):
+        return np.add(a, b, out=a) if in_place else a + b
+    out = a if in_place else np.empty(a.shape, a.dtype)
+    kernels.add(a, b, out)
+    return out
 
 
 def _accumulate(leaf, g, owned):

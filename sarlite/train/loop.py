@@ -47,29 +47,32 @@ class Trainer:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
         self.flat = nn.flatten(model)
         self.optimizer = optimizer(self.flat)
+        self.buffers = kernels.Buffers()
 
     def step(self, epoch):
         """Take one optimizer step and return the loss over all ranks' training rows. Collective.
 
         Notes
         -----
-        Sends what the model's aggregations send, and one allreduce of all gradients.
+        Sends what the model's aggregations send, and one allreduce of all gradients. After the first step no large array takes
+        fresh memory.
         """
         self.rng.epoch = epoch
         self.model.train()
         self.flat.zero_grad()
-        logits = self.model(self.graph, self.x)
-        loss = ops.cross_entropy(logits, self.labels, self.rows["train"], self.counts["train"])
-        loss.backward()
-        self.comm.allreduce(self.flat.grad)
-        with self.graph.profile.span("optimizer"):
-            self.optimizer.step(self.schedule(epoch))
+        with self.buffers:
+            logits = self.model(self.graph, self.x)
+            loss = ops.cross_entropy(logits, self.labels, self.rows["train"], self.counts["train"])
+            loss.backward()
+            self.comm.allreduce(self.flat.grad)
+            with self.graph.profile.span("optimizer"):
+                self.optimizer.step(self.schedule(epoch))
         return float(self.comm.allreduce(np.array([loss.item()], np.float64))[0])
 
     def evaluate(self):
         """Return over all ranks "train_accuracy", "val_accuracy", "test_accuracy" (None without rows) and "val_loss". Collective."""
         self.model.eval()
-        with no_grad():
+        with self.buffers, no_grad():
             logits = self.model(self.graph, self.x)
             val = self.rows["val"]
             loss = ops.cross_entropy(logits, self.labels, val, max(self.counts["val"], 1)).item() if len(val) else 0.0
@@ -129,8 +132,8 @@ def _epoch(trainer, epoch, evaluates, best):
 
 
 def set_threads(n):
-    """Let this rank's kernels and BLAS use `n` threads."""
+    """Let this rank's kernels use `n` threads, which do its dense products too: the BLAS has no threads of its own."""
     import threadpoolctl
 
     kernels.set_threads(n)
-    threadpoolctl.threadpool_limits(n, user_api="blas")
+    threadpoolctl.threadpool_limits(1, user_api="blas")

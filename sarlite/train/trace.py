@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sarlite.errors import ConfigError, SarliteError, raise_together
 from sarlite.profile import Trace
-from sarlite.tape.engine import PRIMITIVES, Primitive
+from sarlite.tape.engine import PRIMITIVES
 from sarlite.train.checkpoint import write_whole
 
 TRACKS = ("compute", "fetch", "push")
@@ -77,8 +77,8 @@ def _record_primitives(change):
         before, _n_recording = _n_recording, _n_recording + change
         if not before:
             _plain.update(PRIMITIVES)
-            for name, (forward, vjp) in _plain.items():
-                PRIMITIVES[name] = Primitive(_recorded(forward, name, ""), _recorded(vjp, name, " backward"))
+            for name, entry in _plain.items():
+                PRIMITIVES[name] = entry._replace(forward=_recorded(entry.forward, name, ""), vjp=_recorded(entry.vjp, name, " backward"))
         elif not _n_recording:
             PRIMITIVES.update(_plain)
 

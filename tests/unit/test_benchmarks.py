@@ -172,6 +172,17 @@ def test_epoch_counts_flops_and_bytes():
     assert epoch.gathered_row_bytes(epoch.CASES["gcn"]) == [4 * 41]
 
 
+def test_reorder(folder, tmp_path):
+    import reorder
+
+    rows = rows_of(reorder, folder, tmp_path, "--graph", "S/100", "--orders", "metis,rcm,degree")
+    assert [(row["graph"], row["order"]) for row in rows] == [
+        ("S/100", None), *[("S/100-shuffled", order) for order in (None, "metis", "rcm", "degree")]]
+    assert rows[0]["times_community"] == 1 and all(row["times_community"] == row["ms"] / rows[0]["ms"] for row in rows)
+    assert [row["order_seconds"] is None for row in rows] == [True, True, False, False, False]
+    assert all(0 < row["near"] <= 1 for row in rows)
+
+
 @pytest.mark.parametrize("text", ["sage", "vgg:S", "sage:S:M"])
 def test_epoch_refuses_unknown_cases(text):
     import epoch

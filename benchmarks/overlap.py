@@ -1,0 +1,175 @@
+"""How much of the smaller of communication and computation does prefetch 1 hide, against prefetch 0, on a link of 1 Gbit/s?
+
+One rank of one thread on each of several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and
+iproute2; elsewhere there is one row that says why it was skipped). Measured is one distributed aggregation in mode sar, forward and
+backward: `copy_src` with reducer mean and 256 features (case 1: backward pushes gradients and fetches nothing), and `attend` with
+4 heads x 32 (case 2: backward fetches the rows again). The graph is drawn by `power_law`, its parts are contiguous.
+
+T0 is the time with prefetch 0, which overlaps nothing, and T1 that with prefetch 1. `comm` is the time with prefetch 0 of an operator
+that fetches and pushes the same rows and computes nothing, and `compute` is T0 - comm; `one host`, to check it, is T0 where rows
+travel through shared memory. Hidden is (T0 - T1) / min(comm, compute), and the share of the limit is
+(T0 - min(comm, compute)) / T1, both of medians. T0, T1 and `comm` alternate. Where cores are busy or fewer than
+ranks, nothing can be hidden.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import harness
+import hosts
+import numpy as np
+
+from sarlite import Graph, Tensor, fn
+from sarlite.comm.launch import connect
+from sarlite.graph.generate import power_law
+from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.train.loop import set_threads
+
+WAYS = {"both": slice(0, 2), "forward": slice(0, 1), "backward": slice(1, 2)}
+
+
+class Case(NamedTuple):
+    """An aggregation: the row shapes of its inputs, the call, and what a schedule needs to know of it."""
+
+    shapes: tuple
+    call: callable
+    n_fetched: int
+    needs_rows: bool
+
+
+CASES = {
+    "copy_src": Case(((256,),), lambda graph, x: graph.aggregate(fn.copy_src(x), "mean"), 1, False),
+    "attend": Case(((4, 32), (4,), (4,)), lambda graph, *x: graph.aggregate(fn.attend(*x), "sum"), 2, True),
+}
+
+
+class Nothing(Operator):
+    """Needs the rows that `case` needs, and computes nothing."""
+
+    def __init__(self, case):
+        self.n_fetched, self.needs_rows = case.n_fetched, case.needs_rows
+
+    def begin(self, needs, arrays, keep):
+        self.n_dst = len(arrays[0])
+
+    def end(self):
+        return np.zeros((self.n_dst, 1), np.float32)
+
+
+def once(comm, call, inputs):
+    """Return the milliseconds of forward and backward, from one barrier to the next."""
+    comm.barrier()
+    begin = time.perf_counter()
+    out = call(*inputs)
+    comm.barrier()
+    middle = time.perf_counter()
+    g = np.ones_like(out.data)
+    comm.barrier()
+    start = time.perf_counter()
+    out.backward(g)
+    comm.barrier()
+    return 1e3 * (middle - begin), 1e3 * (time.perf_counter() - start)
+
+
+def measure(comm, graphs, case, repeats):
+    """Return {way of running: [(forward, backward), ...]}; `graphs` is {prefetch: Graph}."""
+    draw = np.random.default_rng(comm.rank)
+    inputs = [Tensor(draw.standard_normal((graphs[0].n_src, *shape), dtype=np.float32), requires_grad=True) for shape in case.shapes]
+    ways = {f"T{prefetch}": lambda *x, graph=graph: case.call(graph, *x) for prefetch, graph in graphs.items()}
+    ways["comm"] = lambda *x: aggregate(graphs[0].schedule, Nothing(case), x[: case.n_fetched])
+    found = {way: [] for way in ways}
+    for k in range(repeats + 1):  # the first one warms up
+        for way, call in ways.items():
+            times = once(comm, call, inputs)
+            found[way] += [times] if k else []
+    return found
+
+
+def worker(args):
+    """Measure as one rank; rank 0 prints {case: times}."""
+    set_threads(1)
+    comm = connect()
+    with np.load(args.worker) as arrays:
+        whole = Graph.from_csr(arrays["indptr"], arrays["indices"])
+    graphs = {prefetch: whole.shard(comm, "contiguous", prefetch=prefetch) for prefetch in (0, 1)}
+    found = {name: measure(comm, graphs, CASES[name], args.repeats) for name in args.cases}
+    if comm.rank == 0:
+        print(json.dumps(found))
+
+
+def rows_of(name, args, several, one):
+    """Return the rows of a case, forward and backward together and apart, from the times on several hosts and on one."""
+    made = []
+    for way, share in WAYS.items():
+        t0, t1, comm, memory = (harness.summary([sum(times[share]) for times in found])
+                                for found in (several["T0"], several["T1"], several["comm"], one["T0"]))
+        compute = t0["ms"] - comm["ms"]
+        least = min(compute, comm["ms"])
+        made.append({"case": name, "way": way, "graph": f"{args.nodes}:{args.edges}", "ranks": args.ranks, "threads": 1, **t1,
+                     "peak_mib": None, "limit_fraction": (t0["ms"] - least) / t1["ms"], **{f"t0_{k}": v for k, v in t0.items()},
+                     "comm_ms": comm["ms"], "compute_ms": compute, "one_host_ms": memory["ms"], "hidden": (t0["ms"] - t1["ms"]) / least})
+    return made
+
+
+def run(args):
+    """Return the rows."""
+    with tempfile.TemporaryDirectory(prefix="sarlite-benchmark-") as folder, hosts.Hosts(args.ranks, args.rate) as made:
+        file = Path(folder, "graph.npz")
+        np.savez(file, **dict(zip(("indptr", "indices"), power_law(args.nodes, args.edges))))
+        words = [__file__, "--worker", file, "--repeats", args.repeats, "--cases", ",".join(args.cases)]
+        several = harness.last_json(harness.python(*words, launcher=made.launcher(harness.find_mpiexec())))
+        one = harness.last_json(harness.mpiexec(args.ranks, *words))
+    return [row for name in args.cases for row in rows_of(name, args, several[name], one[name])]
+
+
+def skipped(reason):
+    """Return the one row that says why nothing was measured."""
+    keys = ("graph", "ranks", "threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction")
+    return {"case": "overlap", **dict.fromkeys(keys), "skipped": reason}
+
+
+def main(argv=None):
+    args = arguments().parse_args(argv)
+    if args.worker:
+        return worker(args)
+    reason = hosts.missing()
+    if reason:
+        harness.report("Overlap", [skipped(reason)], {"case": lambda r: r["case"], "skipped": lambda r: r["skipped"]}, args.json)
+    else:
+        title = f"{args.ranks} hosts of one thread, links of {args.rate}, {args.nodes:,} nodes, {args.edges:,} edges: median (min..max) ms"
+        harness.report(title, run(args), COLUMNS, args.json)
+    return None
+
+
+COLUMNS = {
+    "case": lambda r: r["case"],
+    "way": lambda r: r["way"],
+    "T0": lambda r: f"{r['t0_ms']:.0f} ({r['t0_ms_min']:.0f}..{r['t0_ms_max']:.0f})",
+    "T1": lambda r: f"{r['ms']:.0f} ({r['ms_min']:.0f}..{r['ms_max']:.0f})",
+    "comm": lambda r: f"{r['comm_ms']:.0f}",
+    "compute": lambda r: f"{r['compute_ms']:.0f}",
+    "one host": lambda r: f"{r['one_host_ms']:.0f}",
+    "hidden": lambda r: f"{100 * r['hidden']:.0f} %",
+    "of the limit": lambda r: f"{r['limit_fraction']:.2f}",
+}
+
+
+def arguments():
+    parser = harness.parser(__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rate", default="1gbit", help="of each link, as tc reads it")
+    parser.add_argument("--nodes", type=int, default=25_000)
+    parser.add_argument("--edges", type=int, default=5_000_000)
+    parser.add_argument("--cases", type=harness.words, default=list(CASES))
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The benchmarks over several ranks run on small graphs and leave the rows that they promise."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sarlite.comm.launch import launched_ranks
+
+pytest.importorskip("mpi4py")
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(launched_ranks() is not None, reason="starts MPI jobs of its own, which cannot run inside one"),
+]
+
+KEYS = {"case", "graph", "ranks", "threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction"}
+
+
+@pytest.fixture(autouse=True)
+def on_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+
+
+def rows_of(module, tmp_path, *flags):
+    """Run a benchmark and return its rows."""
+    out = tmp_path / "rows.json"
+    module.main([*flags, "--json", str(out)])
+    rows = json.loads(out.read_text())
+    assert all(row.keys() >= KEYS for row in rows)
+    return rows
+
+
+def test_scaling(tmp_path):
+    import scaling
+
+    flags = ["--graph", "S/1000", "--graphs", str(tmp_path), "--cases", "gat", "--ranks", "1,2", "--threads", "1,1", "--epochs", "2"]
+    one, sar, oneshot = rows_of(scaling, tmp_path, *flags, "--rounds", "1")
+    assert [(r["case"], r["graph"], r["ranks"], r["threads"]) for r in (one, sar, oneshot)] == [("gat", "S/1000", n, 1) for n in (1, 2, 2)]
+    assert [r["mode"] for r in (one, sar, oneshot)] == ["sar", "sar", "oneshot"]
+    for r in (one, sar, oneshot):
+        assert 0 < r["ms_min"] <= r["ms"] <= r["ms_max"] and r["peak_mib"] > 0
+        assert r["to_one"] == pytest.approx(r["ms"] / one["ms"])
+    assert sar["to_oneshot"] == pytest.approx(sar["ms"] / oneshot["ms"]) and oneshot["to_oneshot"] is None
+    assert sar["memory_to_oneshot"] == pytest.approx(sar["peak_mib"] / oneshot["peak_mib"])
+    assert "backward_fetch" in sar["sent_bytes"] and "backward_fetch" not in oneshot["sent_bytes"]
+    assert one["sent_mib"] == 0 < oneshot["sent_mib"] < sar["sent_mib"]
+
+
+def test_scaling_refuses_lists_that_do_not_go_together():
+    import scaling
+
+    with pytest.raises(SystemExit, match="--threads"):
+        scaling.main(["--ranks", "1,2,4", "--threads", "1"])
+
+
+def test_seconds_of_each_epoch():
+    import harness
+
+    line = harness.train(1, data="sbm:nodes=60,degree=4", epochs=3)
+    assert len(line["seconds"]) == 3 and sorted(line["seconds"])[1] == line["epoch_seconds"]
+
+
+def test_memory(tmp_path, monkeypatch):
+    import memory
+
+    monkeypatch.setattr(memory, "PLACES", [("sar", 1)])
+    flags = ["--models", "sage", "--ranks", "1,2", "--nodes", "100", "--degree", "5", "--features", "8", "--hidden", "8", "--no-fixed"]
+    one, two = rows_of(memory, tmp_path, *flags)
+    assert [(r["case"], r["ranks"], r["threads"], r["mode"], r["prefetch"]) for r in (one, two)] == \
+        [("sage", 1, 2, "sar", 0), ("sage", 2, 1, "sar", 1)]
+    for r in (one, two):
+        assert 0 < r["ms_min"] <= r["ms"] <= r["ms_max"] and r["peak_mib"] == r["peak_bytes"] / 2**20 > 0
+        assert len(r["all_peaks"]) == r["ranks"] and r["share"] == pytest.approx(r["peak_mib"] / one["peak_mib"])
+    assert two["buffers"] == 1 <= two["buffer_bound"] == 2
+
+
+# ---- overlap
+
+
+def namespaces():
+    return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+
+
+def test_overlap_says_why_it_is_skipped(tmp_path, monkeypatch, capsys):
+    import hosts
+    import overlap
+
+    monkeypatch.setattr(hosts.os, "geteuid", lambda: 1000)
+    row, = rows_of(overlap, tmp_path)
+    assert "root" in row["skipped"] and row["ms"] is None and "root" in capsys.readouterr().out
+    plot = pytest.importorskip("plot")
+    plot.main([str(tmp_path / "rows.json")])
+    assert "nothing to draw" in capsys.readouterr().out
+
+
+def test_hosts_need_their_tools(monkeypatch):
+    import hosts
+
+    monkeypatch.setattr(hosts.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(hosts.shutil, "which", lambda tool: None if tool == "tc" else f"/sbin/{tool}")
+    assert "no tc" in hosts.missing() and "no ip" not in hosts.missing()
+    monkeypatch.setattr(hosts.sys, "platform", "darwin")
+    assert "Linux" in hosts.missing()
+
+
+def test_overlap_on_hosts(tmp_path):
+    import hosts
+    import overlap
+
+    if reason := hosts.missing():
+        pytest.skip(reason)
+    flags = ["--nodes", "400", "--edges", "4000", "--repeats", "2"]
+    rows = rows_of(overlap, tmp_path, *flags)
+    assert [(r["case"], r["way"]) for r in rows] == \
+        [(case, way) for case in ("copy_src", "attend") for way in ("both", "forward", "backward")]
+    for r in rows:
+        assert (r["graph"], r["ranks"], r["threads"]) == ("400:4000", 2, 1)
+        assert 0 < r["ms_min"] <= r["ms"] <= r["ms_max"] and 0 < r["t0_ms"] == pytest.approx(r["comm_ms"] + r["compute_ms"])
+        assert r["hidden"] == pytest.approx((r["t0_ms"] - r["ms"]) / min(r["comm_ms"], r["compute_ms"]))
+    assert f"sarlite-{os.getpid()}" not in namespaces()
+
+
+def test_hosts_leave_nothing_behind(monkeypatch):
+    import hosts
+
+    if reason := hosts.missing():
+        pytest.skip(reason)
+    with pytest.raises(KeyboardInterrupt), hosts.Hosts(2) as made:
+        assert namespaces().count(made.name) == 3 and made.script.exists()
+        raise KeyboardInterrupt
+    assert made.name not in namespaces() and not made.script.exists()
+    do = hosts._do
+    monkeypatch.setattr(hosts, "_do", lambda *words: sys.exit("no tc") if words[0] == "tc" else do(*words))
+    with pytest.raises(SystemExit, match="no tc"), hosts.Hosts(2):
+        pass
+    assert made.name not in namespaces()

@@ -1,0 +1,105 @@
+"""Dense products and sums on the kernels' threads."""
+
+import numpy as np
+import pytest
+
+from sarlite import Tensor, kernels
+from sarlite.errors import ShapeError
+from sarlite.tape import ops
+
+SHAPES = [(1, 1, 1), (3, 5, 4), (0, 4, 3), (4, 0, 3), (4, 3, 0), (1500, 7, 33), (1024, 40, 40), (5000, 64, 17), (2049, 3, 100)]
+RTOL = {"float32": 2e-5, "float64": 1e-13}
+
+
+@pytest.fixture(params=[1, 2])
+def n_threads(request):
+    before = kernels.threads()
+    kernels.set_threads(request.param)
+    yield request.param
+    kernels.set_threads(before)
+
+
+def matrices(m, k, n, dtype):
+    rng = np.random.default_rng(m + k + n)
+    return rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+
+
+def assert_near(got, a, b):
+    """Within rounding of the sum of magnitudes."""
+    want, scale = a.astype(np.float64) @ b.astype(np.float64), np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)
+    assert (np.abs(got - want) <= RTOL[str(got.dtype)] * scale).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m, k, n", SHAPES)
+def test_gemm(m, k, n, dtype, n_threads):
+    a, b = matrices(m, k, n, dtype)
+    out = np.full((m, n), 7, dtype)
+    kernels.gemm(a, b, out)
+    assert_near(out, a, b)
+    turned = np.full((m, n), np.nan, dtype)
+    kernels.gemm(a, np.ascontiguousarray(b.T), turned, trans_b=True)
+    assert_near(turned, a, b)
+    kernels.gemm(a, b, out, accumulate=True)
+    assert_near(out, 2 * a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("k, m, n", SHAPES)
+def test_gemm_backward(k, m, n, dtype, n_threads):
+    a, g = matrices(k, m, n, dtype)[0], matrices(n, k, n, dtype)[1]
+    out, again = np.full((m, n), np.nan, dtype), np.empty((m, n), dtype)
+    kernels.gemm_backward(a, g, out)
+    assert_near(out, a.T, g)
+    kernels.gemm_backward(a, g, again)
+    assert np.array_equal(out, again)
+
+
+def refused():
+    a, out = np.ones((4, 3), np.float32), np.empty((4, 5), np.float32)
+    b = np.ones((3, 5), np.float32)
+    yield "a", lambda: kernels.gemm(a.astype(int), b, out)
+    yield "a", lambda: kernels.gemm(a[:, 0], b, out)
+    yield "b", lambda: kernels.gemm(a, b.astype(np.float64), out)
+    yield "b", lambda: kernels.gemm(a, b, out, trans_b=True)
+    yield "b", lambda: kernels.gemm(a, b[:2], out)
+    yield "out", lambda: kernels.gemm(a, b, out[:3])
+    yield "b must not share", lambda: kernels.gemm(a, out[:3], out)
+    yield "g", lambda: kernels.gemm_backward(a, b, out)
+    yield "out", lambda: kernels.gemm_backward(a, out, out)
+    yield "b", lambda: kernels.add(a, b, a)
+    yield "out", lambda: kernels.add(a, a, out)
+
+
+@pytest.mark.parametrize("case", range(11))
+def test_bad_arguments_are_named(case):
+    name, action = list(refused())[case]
+    with pytest.raises(ShapeError, match=f"^{name} "):
+        action()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [0, 1, 15, 100_001])
+def test_add(n, dtype, n_threads):
+    a, b = np.random.default_rng(0).standard_normal((2, n)).astype(dtype)
+    out, want = np.empty(n, dtype), a + b
+    kernels.add(a, b, out)
+    assert np.array_equal(out, want)
+    kernels.add(a, b, a)
+    assert np.array_equal(a, want)
+
+
+def test_gradients_that_share_an_array_stay_apart():
+    """add hands one gradient to both operands; what arrives there later must not be added to the other's."""
+    x, y = Tensor(np.ones((300, 200)), True), Tensor(np.ones((300, 200)), True)
+    (x * 2.0 + ops.add(x, y)).backward(np.ones((300, 200)))
+    assert (x.grad == 3).all() and (y.grad == 1).all()
+
+
+def test_gradients_that_are_new_are_added_in_place_and_right():
+    rng = np.random.default_rng(0)
+    x, ws = Tensor(rng.standard_normal((50, 8)), True), [rng.standard_normal((8, 4)) for _ in range(3)]
+    h = x * 1.0
+    g = rng.standard_normal((50, 4))
+    (h @ ws[0] + h @ ws[1] + h @ ws[2]).backward(g)
+    np.testing.assert_allclose(x.grad, g @ (ws[0] + ws[1] + ws[2]).T, rtol=1e-12)
