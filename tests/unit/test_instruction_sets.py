@@ -1,0 +1,314 @@
+"""Every kernel gives the same bits on every instruction set, with any index type, alignment, number of threads and blocks of columns."""
+
+import os
+import re
+import subprocess
+import sys
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kernel_references import Csr, every_float
+
+from sarlite import kernels
+from sarlite.errors import ConfigError
+from sarlite.kernels import native, sparse
+
+WIDTHS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 64, 100, 127, 128, 129, 200, 256, 300]
+HEADS = [1, 2, 3, 4, 5, 8]
+NARROW = [(1, 1), (3, 1), (1, 2), (3, 5), (1, 17)]      # few columns of a graph with enough edges for a team of threads
+KEY, P = 2**63 + 11, 0.4
+
+
+class Setting(NamedTuple):
+    """How a kernel is run. Its result depends on none of this but, where the docstring says so, on the number of threads."""
+
+    isa: str
+    threads: int = 1
+    itype: type = np.int64
+    offset: int | None = None       # bytes from a cache line to each array's start; None: as NumPy allocates it
+    block: int | None = None        # columns of one pass of spmm; None: all
+
+    def put(self):
+        kernels.set_instruction_set(self.isa)
+        kernels.set_threads(self.threads)
+        sparse.BLOCKED_BYTES, sparse.BLOCK_COLUMNS = (1 << 60, 1) if self.block is None else (-1, self.block)
+
+
+WAYS = [[(2, np.int32, 4, None), (1, np.int64, None, 64)], [(2, np.int64, None, 16), (1, np.int32, 8, None)]]
+PER_TEAM = {"ddst", "mean", "m2", "sums"}     # summed in thread order: the same for the same number of threads
+
+
+@pytest.fixture(autouse=True)
+def put_back(monkeypatch):
+    before = kernels.instruction_set(), kernels.threads()
+    for name in ("BLOCKED_BYTES", "BLOCK_COLUMNS"):
+        monkeypatch.setattr(sparse, name, getattr(sparse, name))
+    yield
+    kernels.set_instruction_set(before[0])
+    kernels.set_threads(before[1])
+
+
+class Arrays(NamedTuple):
+    """Makes a case's arrays in one value type, one index type and at one distance from a cache line."""
+
+    dtype: type
+    itype: type
+    offset: int | None
+
+    def place(self, a, dtype=None):
+        """A copy of a; with an offset, so many bytes after a cache line, or the fewest more that the type allows."""
+        a = np.array(a, dtype or a.dtype)
+        if self.offset is None:
+            return a
+        memory = np.empty(a.nbytes + 128, np.uint8)
+        start = -memory.ctypes.data % 64 + max(self.offset, a.itemsize)
+        placed = memory[start : start + a.nbytes].view(a.dtype).reshape(a.shape)
+        placed[...] = a
+        return placed
+
+    def values(self, seed, *shape, dtype=None):
+        return self.place(random(seed, shape), dtype or self.dtype)
+
+    def index(self, a):
+        return self.place(a, self.itype)
+
+
+@lru_cache(32)
+def random(seed, shape):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+@cache
+def graph(kind):
+    """A CSR and its transpose. "hard": rows a little longer than prefetching, steps and chunks are, and empty ones."""
+    rows = {"hard": [0, 1, 17, 33, 0, 257, 0], "long": [3, 0, 100_000, 40], "one node": [1], "no edges": [0, 0, 0]}[kind]
+    n_src = {"hard": 70, "long": 50, "one node": 1, "no edges": 4}[kind]
+    src = np.random.default_rng(len(rows)).integers(0, n_src, sum(rows))
+    csr = Csr(np.repeat(np.arange(len(rows)), rows), src, len(rows), n_src)
+    csr.transposed = kernels.transpose(csr.indptr, csr.indices, n_src)
+    return csr
+
+
+def same_bits(found, expected, note):
+    np.testing.assert_array_equal(found, expected, err_msg=note)
+    bits = np.dtype(f"i{found.itemsize}")
+    np.testing.assert_array_equal(found.view(bits), expected.view(bits), err_msg=note)      # 0 is not -0
+
+
+def check(case, dtype, *args):
+    """Run a case on every instruction set, in one pair of ways or the other, and compare with the portable kernels."""
+    def run(setting):
+        setting.put()
+        return case(Arrays(dtype, setting.itype, setting.offset), *args)
+
+    one = run(Setting("portable"))
+    two = run(Setting("portable", threads=2)) if PER_TEAM & set(one) else one
+    ways = WAYS[crc32(repr(args).encode()) % 2]
+    for setting in [Setting(isa, *way) for isa in kernels.instruction_sets() for way in ways]:
+        for name, a in run(setting).items():
+            expected = two if name in PER_TEAM and setting.threads == 2 else one
+            same_bits(a, expected[name], f"{name} of {case.__name__} {args}: {setting}")
+
+
+SIZES = [("hard", (heads, width)) for heads in HEADS for width in WIDTHS]
+SIZES += [("long", shape) for shape in NARROW]
+SIZES += [(kind, shape) for kind in ("one node", "no edges") for shape in (*NARROW, (5, 33), (1, 300))]
+
+
+# ---- spmm, edge_dot
+
+SPMM = ["", "weight", "weight eid", "heads", "heads eid", "src_scale", "dst_scale", "weight src_scale", "heads eid src_scale dst_scale",
+        "overwrite", "overwrite heads dst_scale", "segment", "segment heads eid", "segment overwrite weight dst_scale"]  # fmt: skip
+
+
+def spmm(arrays, kind, shape, words):
+    csr, words = graph(kind), words.split()
+    n, more = csr.n_edges, {}
+    if "weight" in words or "heads" in words:
+        more["weight"] = arrays.values(1, n + 3, *shape[:1] if "heads" in words else ())
+    if "eid" in words:
+        more["eid"] = arrays.index(np.random.default_rng(2).permutation(n + 3)[:n])
+    for name, rows in (("src_scale", csr.n_src), ("dst_scale", csr.n_dst)):
+        if name in words:
+            more[name] = arrays.values(3, rows)
+    x, out = arrays.values(4, n if "segment" in words else csr.n_src, *shape), arrays.values(5, csr.n_dst, *shape)
+    indices = None if "segment" in words else arrays.index(csr.indices)
+    kernels.spmm(arrays.place(csr.indptr), indices, x, out, accumulate="overwrite" not in words, **more)
+    return {"out": out}
+
+
+@every_float
+@pytest.mark.parametrize("words", SPMM)
+def test_spmm(dtype, words):
+    for kind, shape in SIZES[:: 1 if words in ("", SPMM[8]) else 5]:
+        check(spmm, dtype, kind, shape, words)
+
+
+def edge_dot(arrays, kind, shape, words):
+    csr, more = graph(kind), {}
+    if "eid" in words:
+        more = {"eid": arrays.index(np.random.default_rng(2).permutation(csr.n_edges)), "dst_scale": arrays.values(3, csr.n_dst)}
+    shape = shape if "heads" in words else shape[1:]
+    x, g = arrays.values(4, csr.n_edges if "segment" in words else csr.n_src, *shape), arrays.values(5, csr.n_dst, *shape)
+    out = arrays.values(6, csr.n_edges, *shape[:-1])
+    kernels.edge_dot(arrays.place(csr.indptr), None if "segment" in words else arrays.index(csr.indices), g, x, out, **more)
+    return {"out": out}
+
+
+@every_float
+@pytest.mark.parametrize("words", ["", "heads eid", "segment heads"])
+def test_edge_dot(dtype, words):
+    for kind, shape in SIZES if "eid" in words else SIZES[::4]:
+        check(edge_dot, dtype, kind, shape, words)
+
+
+# ---- extremum
+
+def extremum(arrays, kind, width, sign, words):
+    csr, more = graph(kind), {"offset": 5}
+    x = arrays.place(np.round(random(7, (csr.n_edges if "segment" in words else csr.n_src, width)), 1), arrays.dtype)     # many ties
+    x[len(x) // 2 :: 9, ::5] = np.nan
+    labels = max(csr.n_src, csr.n_edges) + 5
+    if "label" in words:
+        more["label"] = arrays.index(np.random.default_rng(8).integers(0, labels, csr.n_edges))
+    if "order" in words:
+        more["order"] = arrays.place(np.random.default_rng(9).permutation(labels))
+    out, arg = arrays.values(10, csr.n_dst, width), arrays.index(np.full((csr.n_dst, width), -1))
+    indices = None if "segment" in words else arrays.index(csr.indices)
+    for _ in range(2):
+        kernels.extremum(arrays.place(csr.indptr), indices, x, out, arg, sign=sign, **more)
+    dx = arrays.values(11, len(x), width)
+    kernels.extremum_backward(out, arg, dx, offset=5)
+    return {"out": out, "arg": arg.astype(np.int64), "dx": dx}
+
+
+@every_float
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("words", ["", "order", "label order", "segment"])
+def test_extremum(dtype, sign, words):
+    for kind, width in [("hard", width) for width in WIDTHS] + [("long", 1), ("long", 3), ("one node", 5), ("no edges", 5)]:
+        check(extremum, dtype, kind, width, sign, words)
+
+
+# ---- attention
+
+def attend(arrays, kind, shape, slope, dropped):
+    """Two blocks of edges, the end of the softmax, and the gradients."""
+    csr, heads = graph(kind), shape[0]
+    z, g = arrays.values(1, csr.n_src, *shape), arrays.values(2, csr.n_dst, *shape)
+    src, dst = (arrays.place(3 * random(3, (n, heads)), arrays.dtype) for n in (csr.n_src, csr.n_dst))
+    dropout = None
+    if dropped:
+        ids = (arrays.place(np.random.default_rng(4).integers(0, 10**6, n)) for n in (csr.n_src, csr.n_dst))
+        dropout = kernels.Dropout(KEY, P, *ids, 10**6)
+    m, total, acc = (arrays.place(np.full(s, v), arrays.dtype) for s, v in ((dst.shape, -np.inf), (dst.shape, 0), (g.shape, 0)))
+    indptr, indices = arrays.place(csr.indptr), arrays.index(csr.indices)
+    for _ in range(2):
+        kernels.attend(indptr, indices, z, src, dst, m, total, acc, slope=slope, dropout=dropout)
+    found = {"m": m.copy(), "l": total, "acc": acc.copy()}
+    kernels.attend_finish(m, total, acc)
+    delta, dz, dsrc, ddst = (arrays.values(5, *a.shape) for a in (m, z, src, dst))
+    kernels.row_dot(g, acc, delta)
+    t_indptr, t_indices, _ = csr.transposed
+    kernels.attend_backward(arrays.place(t_indptr), arrays.index(t_indices), z, src, dst, m, delta, g, dz, dsrc, ddst, slope=slope,
+                            dropout=dropout)
+    return {**found, "lse": m, "out": acc, "delta": delta, "dz": dz, "dsrc": dsrc, "ddst": ddst}
+
+
+@every_float
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("heads", [*HEADS, "other graphs"])
+def test_attend(dtype, heads, dropped):
+    for kind, shape in SIZES:
+        if (kind == "hard" and shape[0] == heads) or (kind != "hard" and heads == "other graphs"):
+            check(attend, dtype, kind, shape, 0.2, dropped)
+
+
+@every_float
+def test_attend_without_slope(dtype):
+    """Zeros of both signs among the scores."""
+    for shape in [(1, 5), (4, 32)]:
+        check(attend, dtype, "hard", shape, 0.0, False)
+
+
+# ---- rows
+
+def rows(arrays, width):
+    n = 33_000 // width + 9       # enough for a team
+    x, index = arrays.values(1, n, width), arrays.index(np.random.default_rng(2).permutation(n)[: n - 5])
+    some, dot, dropped, out = (arrays.values(3, *s) for s in ((n - 5, width), (n,), (n, width), (n, width)))
+    kernels.gather_rows(x, index, some)
+    kernels.scatter_add_rows(some, index, out)
+    kernels.row_dot(x, out, dot)
+    kernels.dropout(x, arrays.place(np.arange(n) * 2**33 - 5), KEY, P, dropped)
+    mean, m2 = arrays.values(4, width, dtype=np.float64), arrays.values(5, width, dtype=np.float64)
+    kernels.column_moments(x, mean, m2)
+    return {"some": some, "out": out, "dot": dot, "dropped": dropped, "mean": mean, "m2": m2}
+
+
+@every_float
+def test_rows(dtype):
+    for width in WIDTHS:
+        check(rows, dtype, width)
+
+
+def activate(arrays, width, kind, shift, p):
+    n = 33_000 // width + 9
+    x, g, out, dx = (arrays.values(seed, n, width) for seed in range(4))
+    mean, means, sums = (arrays.values(seed, *s, dtype=np.float64) for seed, s in ((4, (width,)), (5, (2, width)), (6, (2, width))))
+    beta = None if shift == "plain" else arrays.values(7, width)
+    normal = kernels.Normal(mean, arrays.place(np.abs(mean) + 0.5), arrays.values(8, width)) if shift == "norm" else None
+    mask = kernels.Mask(arrays.place(np.arange(n) * 2**33 - 5), KEY, p) if p else None
+    kernels.activate(x, out, kind=kind, alpha=0.7, normal=normal, beta=beta, mask=mask)
+    kernels.activate_backward(g, kind=kind, alpha=0.7, normal=normal, beta=beta, mask=mask, x=x, out=out, means=means, dx=dx, sums=sums)
+    return {"out": out, "dx": dx, "sums": sums}
+
+
+@every_float
+@pytest.mark.parametrize("kind", kernels.ACTIVATIONS)
+@pytest.mark.parametrize("shift", ["plain", "bias", "norm"])
+@pytest.mark.parametrize("p", [0.0, P])
+def test_activate(dtype, kind, shift, p):
+    for width in (1, 3, 8, 17, 33, 100, 129, 300):
+        check(activate, dtype, width, kind, shift, p)
+
+
+# ---- that nothing is left out
+
+def test_every_compiled_kernel_has_a_case():
+    """After a setting is put, the table of functions holds what was called since: just the kernels of that instruction set."""
+    compiled = {name for name in dir(native.lib) if re.search(r"_(f32|f64)", name)}
+    called = set()
+    for isa in kernels.instruction_sets():
+        for dtype in (np.float32, np.float64):
+            for itype in (np.int32, np.int64):
+                Setting(isa).put()
+                arrays = Arrays(dtype, itype, None)
+                spmm(arrays, "hard", (2, 3), "weight")
+                edge_dot(arrays, "hard", (2, 3), "heads eid")
+                extremum(arrays, "hard", 3, 1, "")
+                attend(arrays, "hard", (2, 3), 0.2, True)
+                rows(arrays, 3)
+                activate(arrays, 3, "relu", "norm", P)
+                used = {name: f for name, f in native._functions.items() if name != "name" and re.search(r"_(f32|f64)", name)}
+                assert all(function is getattr(native.lib, f"{name}_{isa}") for name, function in used.items())
+                called |= {f"{name}_{isa}" for name in used}
+    runs = {name for name in compiled if name.rsplit("_", 1)[1] in kernels.instruction_sets()}
+    assert called == runs and len(runs) == len(kernels.instruction_sets()) * (4 * 8 + 2 * 6)
+
+
+def test_an_instruction_set_that_is_missing_is_refused():
+    before = kernels.instruction_set()
+    with pytest.raises(ConfigError, match=rf"'sse9' .*SARLITE_ISA.* {kernels.instruction_sets()[-1]}"):
+        kernels.set_instruction_set("sse9")
+    assert kernels.instruction_set() == before
+    env = {**os.environ, "SARLITE_ISA": "sse9"}
+    done = subprocess.run([sys.executable, "-c", "import sarlite"], env=env, capture_output=True, text=True)
+    assert done.returncode and "instruction set 'sse9' (SARLITE_ISA) is not one of portable" in done.stderr

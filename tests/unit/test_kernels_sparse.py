@@ -1,0 +1,147 @@
+"""Sums over neighbours, dot products over edges, the transpose: every value and index type, against naive float64 NumPy."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kernel_references import (
+    KINDS,
+    WIDTHS,
+    Csr,
+    close,
+    every_float,
+    every_kind,
+    every_type,
+    make_graph,
+    normal,
+    over_threads,
+    spmm_reference,
+)
+
+from sarlite import kernels
+
+
+@every_type
+@every_kind
+@pytest.mark.parametrize("width", WIDTHS)
+def test_spmm_plain(dtype, itype, kind, width):
+    graph, rng = make_graph(kind, itype), np.random.default_rng(1)
+    x, out = normal(rng, dtype, graph.n_src, width), normal(rng, dtype, graph.n_dst, width)
+    expected = out + spmm_reference(graph, x)
+    kernels.spmm(graph.indptr, graph.indices, x, out)
+    close(out, expected)
+
+
+@every_type
+@every_kind
+@pytest.mark.parametrize("shape", [(1, 5), (4, 8), (3, 33)])
+@pytest.mark.parametrize("options", [("weight",), ("weight", "eid"), ("heads",), ("heads", "eid"), ("src_scale",), ("dst_scale",),
+                                     ("heads", "eid", "src_scale", "dst_scale")])
+def test_spmm_weights_and_scales(dtype, itype, kind, shape, options):
+    graph, rng = make_graph(kind, itype), np.random.default_rng(2)
+    x = normal(rng, dtype, graph.n_src, *shape)
+    given = {"src_scale": normal(rng, dtype, graph.n_src), "dst_scale": normal(rng, dtype, graph.n_dst),
+             "eid": rng.permutation(graph.n_edges + 3)[: graph.n_edges].astype(itype)}
+    given = {name: a for name, a in given.items() if name in options}
+    if "weight" in options or "heads" in options:
+        given["weight"] = normal(rng, dtype, graph.n_edges + 3, *([shape[0]] if "heads" in options else []))
+    out = np.zeros((graph.n_dst, *shape), dtype)
+    kernels.spmm(graph.indptr, graph.indices, x, out, **given)
+    close(out, spmm_reference(graph, x, **given))
+
+
+@every_float
+@every_kind
+def test_spmm_segment_sum(dtype, kind):
+    graph, rng = make_graph(kind), np.random.default_rng(3)
+    x, out = normal(rng, dtype, graph.n_edges, 6), np.zeros((graph.n_dst, 6), dtype)
+    weight = normal(rng, dtype, graph.n_edges)
+    kernels.spmm(graph.indptr, None, x, out, weight=weight)
+    close(out, spmm_reference(graph, x, weight=weight, segment=True))
+
+
+@every_type
+def test_spmm_trailing_shapes(dtype, itype):
+    graph, rng = make_graph("random", itype), np.random.default_rng(4)
+    for shape in [(), (2, 3, 4), (0,)]:
+        x, out = normal(rng, dtype, graph.n_src, *shape), np.zeros((graph.n_dst, *shape), dtype)
+        kernels.spmm(graph.indptr, graph.indices, x, out)
+        close(out, spmm_reference(graph, x))
+
+
+@every_type
+def test_long_row(dtype, itype):
+    rng = np.random.default_rng(5)
+    graph = Csr([1] * 100_000, rng.integers(0, 50, 100_000), 3, 50, itype)
+    x, out = normal(rng, dtype, 50, 19), np.zeros((3, 19), dtype)
+    kernels.spmm(graph.indptr, graph.indices, x, out)
+    times = np.bincount(graph.src, minlength=50)
+    close(out[1], times @ x.astype(np.float64), scale=np.abs(times @ x).max() + 300)
+    assert not out[[0, 2]].any()
+
+
+def test_spmm_is_independent_of_threads_and_row_slices():
+    rng = np.random.default_rng(6)
+    graph = Csr(rng.zipf(1.5, 60_000) % 500, rng.integers(0, 500, 60_000), 500, 500, np.int32)
+    x = normal(rng, np.float32, 500, 48)
+
+    def run(rows=slice(0, 500)):
+        out = np.zeros((rows.stop - rows.start, 48), np.float32)
+        kernels.spmm(graph.indptr[rows.start : rows.stop + 1], graph.indices, x, out)
+        return out
+
+    one, *others = over_threads(run)
+    for other in others:
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(one, np.concatenate([run(slice(0, 3)), run(slice(3, 200)), run(slice(200, 500))]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 20), st.integers(0, 80), st.sampled_from(WIDTHS))
+def test_adjoint(seed, n_dst, n_src, n_edges, width):
+    """<A x, y> = <x, A' y>, also through the transpose's permutation of the weights."""
+    rng = np.random.default_rng(seed)
+    graph = Csr(rng.integers(0, n_dst, n_edges), rng.integers(0, n_src, n_edges), n_dst, n_src, np.int32)
+    x, y, weight = rng.standard_normal((n_src, width)), rng.standard_normal((n_dst, width)), rng.standard_normal(n_edges)
+    t_indptr, t_indices, perm = kernels.transpose(graph.indptr, graph.indices, n_src)
+    ax, aty, dots = np.zeros_like(y), np.zeros_like(x), np.zeros(n_edges)
+    kernels.spmm(graph.indptr, graph.indices, x, ax, weight=weight)
+    kernels.spmm(t_indptr, t_indices, y, aty, weight=weight, eid=perm)
+    kernels.edge_dot(graph.indptr, graph.indices, y, x, dots)
+    assert np.vdot(ax, y) == pytest.approx(np.vdot(x, aty), rel=1e-10, abs=1e-10)
+    assert np.vdot(ax, y) == pytest.approx(weight @ dots, rel=1e-10, abs=1e-10)
+
+
+@every_type
+@every_kind
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("heads", [None, 3])
+def test_edge_dot(dtype, itype, kind, width, heads):
+    graph, rng = make_graph(kind, itype), np.random.default_rng(7)
+    shape = (width,) if heads is None else (heads, width)
+    g, x = normal(rng, dtype, graph.n_dst, *shape), normal(rng, dtype, graph.n_src, *shape)
+    eid, scale = rng.permutation(graph.n_edges).astype(itype), normal(rng, dtype, graph.n_dst)
+    out = normal(rng, dtype, graph.n_edges, *shape[:-1])
+    expected = out.astype(np.float64)
+    products = scale[graph.dst].astype(np.float64).reshape(-1, *[1] * len(shape)) * g[graph.dst] * x[graph.src]
+    expected[eid] += products.sum(-1)
+    kernels.edge_dot(graph.indptr, graph.indices, g, x, out, eid=eid, dst_scale=scale)
+    close(out, expected, scale=np.abs(products).sum(-1).max(initial=1))
+
+
+@every_type
+def test_transpose(dtype, itype):
+    for kind in KINDS:
+        graph = make_graph(kind, itype)
+        t_indptr, t_indices, perm = kernels.transpose(graph.indptr, graph.indices, graph.n_src)
+        assert (t_indptr.dtype, t_indices.dtype, perm.dtype) == (np.int64, itype, itype)
+        order = np.lexsort((np.arange(graph.n_edges), graph.dst, graph.src))
+        np.testing.assert_array_equal(perm, order)
+        np.testing.assert_array_equal(t_indices, graph.dst[order])
+        np.testing.assert_array_equal(t_indptr, np.searchsorted(graph.src[order], np.arange(graph.n_src + 1)))
