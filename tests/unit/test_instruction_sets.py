@@ -1,4 +1,4 @@
-"""Every kernel gives the same bits on every instruction set, with any index type, alignment, number of threads and blocks of columns."""
+"""Every kernel gives the same bits on every instruction set, with any index type, alignment and number of threads."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from kernel_references import Csr, every_float
 
 from sarlite import kernels
 from sarlite.errors import ConfigError
-from sarlite.kernels import native, sparse
+from sarlite.kernels import native
 
 WIDTHS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 64, 100, 127, 128, 129, 200, 256, 300]
 HEADS = [1, 2, 3, 4, 5, 8]
@@ -33,23 +33,19 @@ class Setting(NamedTuple):
     threads: int = 1
     itype: type = np.int64
     offset: int | None = None       # bytes from a cache line to each array's start; None: as NumPy allocates it
-    block: int | None = None        # columns of one pass of spmm; None: all
 
     def put(self):
         kernels.set_instruction_set(self.isa)
         kernels.set_threads(self.threads)
-        sparse.BLOCKED_BYTES, sparse.BLOCK_COLUMNS = (1 << 60, 1) if self.block is None else (-1, self.block)
 
 
-WAYS = [[(2, np.int32, 4, None), (1, np.int64, None, 64)], [(2, np.int64, None, 16), (1, np.int32, 8, None)]]
-PER_TEAM = {"ddst", "mean", "m2", "sums"}     # summed in thread order: the same for the same number of threads
+WAYS = [[(2, np.int32, 4), (1, np.int64, None)], [(2, np.int64, None), (1, np.int32, 8)]]
+PER_TEAM = {"ddst", "mean", "m2", "sums", "product", "db"}     # summed in thread order: the same for the same number of threads
 
 
 @pytest.fixture(autouse=True)
-def put_back(monkeypatch):
+def put_back():
     before = kernels.instruction_set(), kernels.threads()
-    for name in ("BLOCKED_BYTES", "BLOCK_COLUMNS"):
-        monkeypatch.setattr(sparse, name, getattr(sparse, name))
     yield
     kernels.set_instruction_set(before[0])
     kernels.set_threads(before[1])
@@ -250,7 +246,9 @@ def rows(arrays, width):
     kernels.dropout(x, arrays.place(np.arange(n) * 2**33 - 5), KEY, P, dropped)
     mean, m2 = arrays.values(4, width, dtype=np.float64), arrays.values(5, width, dtype=np.float64)
     kernels.column_moments(x, mean, m2)
-    return {"some": some, "out": out, "dot": dot, "dropped": dropped, "mean": mean, "m2": m2}
+    total = arrays.values(6, n, width)
+    kernels.add(x, out, total)
+    return {"some": some, "out": out, "dot": dot, "dropped": dropped, "mean": mean, "m2": m2, "total": total}
 
 
 @every_float
@@ -280,6 +278,21 @@ def test_activate(dtype, kind, shift, p):
         check(activate, dtype, width, kind, shift, p)
 
 
+def product(arrays, width):
+    a, b, g = arrays.values(1, 3000, width), arrays.values(2, width, 40), arrays.values(3, 3000, 40)
+    out, db = arrays.values(4, 3000, 40), arrays.values(5, width, 40)
+    kernels.gemm(a, b, out, accumulate=True)
+    kernels.gemm_backward(a, g, db)
+    return {"product": out, "db": db}
+
+
+@every_float
+def test_product(dtype):
+    """The BLAS chooses its instructions itself; what stands around it must not change with ours."""
+    for width in (1, 3, 17, 64):
+        check(product, dtype, width)
+
+
 # ---- that nothing is left out
 
 def test_every_compiled_kernel_has_a_case():
@@ -297,11 +310,12 @@ def test_every_compiled_kernel_has_a_case():
                 attend(arrays, "hard", (2, 3), 0.2, True)
                 rows(arrays, 3)
                 activate(arrays, 3, "relu", "norm", P)
+                product(arrays, 3)
                 used = {name: f for name, f in native._functions.items() if name != "name" and re.search(r"_(f32|f64)", name)}
                 assert all(function is getattr(native.lib, f"{name}_{isa}") for name, function in used.items())
                 called |= {f"{name}_{isa}" for name in used}
     runs = {name for name in compiled if name.rsplit("_", 1)[1] in kernels.instruction_sets()}
-    assert called == runs and len(runs) == len(kernels.instruction_sets()) * (4 * 8 + 2 * 6)
+    assert called == runs and len(runs) == len(kernels.instruction_sets()) * (4 * 8 + 2 * 9)
 
 
 def test_an_instruction_set_that_is_missing_is_refused():
