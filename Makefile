@@ -1,4 +1,5 @@
 # make train: install into .venv and train on two ranks.   make test: install what the tests need and run them all.
+# make sanitize: the kernels' tests under AddressSanitizer and UndefinedBehaviorSanitizer.
 # make bench: run the benchmarks; rows and pictures go to build/bench.
 PYTHON ?= python3
 VENV := .venv
@@ -9,18 +10,34 @@ BENCHMARKS ?= limits spmm attention epoch memory scaling overlap
 
 SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)
 
-.PHONY: train test bench lint clean
+.PHONY: train test sanitize bench lint clean
 
 train: $(VENV)/.mpi
 	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m sarlite.train --progress $$(test -t 2 && echo bar || echo lines) $(ARGS)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -q tests/unit
+	for isa in $$($(BIN)/python -c 'from sarlite import kernels; print(*kernels.instruction_sets()[:-1])'); do \
+	  SARLITE_ISA=$$isa $(BIN)/python -m pytest -q tests/unit/test_kernels_*.py tests/unit/test_activate.py || exit 1; \
+	done
 	for n in 1 2 3 4; do \
 	  timeout 300 $(BIN)/mpiexec -n $$n $(BIN)/python -m pytest -q --with-mpi -m mpi tests/mpi || exit 1; \
 	done
 	$(BIN)/python -m pytest -q tests/failure
 	for example in examples/*.py; do timeout 120 $(BIN)/python $$example || exit 1; done
+
+# The kernels' tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer, in a place of its own.
+SANITIZED := build/sanitize/lib
+PRELOAD = $(shell $(CC) -print-file-name=libasan.so)
+SANITIZER_TESTS := tests/unit/test_instruction_sets.py tests/unit/test_kernels_arguments.py tests/unit/test_buffers.py
+
+sanitize: $(VENV)/.test
+	@test -e "$(PRELOAD)" || { echo "make sanitize: $(CC) has no libasan.so"; exit 1; }
+	SARLITE_SANITIZE=1 $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib $(SANITIZED)
+	cd build && LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(CURDIR)/$(SANITIZED) \
+	  $(CURDIR)/$(BIN)/python -c "import sarlite._native as n; assert 'sanitize' in n.__file__, n.__file__"
+	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(CURDIR)/$(SANITIZED) \
+	  $(BIN)/pytest -q -s --timeout 600 $(SANITIZER_TESTS)
 
 bench: $(VENV)/.plot
 	mkdir -p build/bench

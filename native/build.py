@@ -14,6 +14,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm"]  # for every set
 PLAIN_SOURCES = ["machine", "philox", "buffers"]
 TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
+# `make sanitize` sets the variable. Checks are calls: inlined ones take minutes to compile.
+SANITIZE = ["-O1", "-g1", "-fsanitize=address,signed-integer-overflow,shift,bounds,float-cast-overflow,integer-divide-by-zero",
+            "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "--param", "asan-instrumentation-with-call-threshold=0"]
+if not os.environ.get("SARLITE_SANITIZE"):
+    SANITIZE = []
 PLAIN = """
 enum sar_isa { SAR_PORTABLE, SAR_AVX2, SAR_AVX512, ... };
 enum sar_status { SAR_OK, SAR_INDEX_OUT_OF_BOUNDS, SAR_LABEL_OUT_OF_BOUNDS, ... };
@@ -106,13 +111,14 @@ def _accepts(*flags, source="int main(void) { return 0; }\n"):
 
 def flags():
     """Return (compile flags, link flags). Without OpenMP the kernels run on one thread."""
-    compile_flags = ["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas"]
+    optimized = SANITIZE or ["-O3"]
+    compile_flags = ["-std=c11", *optimized, "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas"]
     if _accepts("-fno-loop-unroll-and-jam"):        # GCC would unroll over edges, and so lose the vectors over columns
         compile_flags.append("-fno-loop-unroll-and-jam")
     if sys.platform != "darwin" and _accepts("-fopenmp"):
-        return [*compile_flags, "-fopenmp"], ["-fopenmp"]
+        return [*compile_flags, "-fopenmp"], ["-fopenmp", *SANITIZE]
     compile_flags += ["-Wno-unused-variable", "-Wno-unused-parameter"]      # the sizes of thread teams
-    return [*compile_flags, *(["-fopenmp-simd"] if _accepts("-fopenmp-simd") else [])], []
+    return [*compile_flags, *(["-fopenmp-simd"] if _accepts("-fopenmp-simd") else [])], [*SANITIZE]
 
 
 def builder():
