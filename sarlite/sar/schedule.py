@@ -253,6 +253,7 @@ class _Prefetch(_Fetch):
 
     def work(self):
         try:
+            kernels.set_threads(1)  # this thread's own; a second team would fight for the cores with the computing one
             for step in self.schedule.plan.steps:
                 self.free.acquire()
                 if self.stopped:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from strategies import random_edges, values
 
-from sarlite import Graph, Tensor, fn
+from sarlite import Graph, Tensor, fn, kernels
 from sarlite.comm import threads
 from sarlite.sar import schedule as sched
 from sarlite.sar.aggregate import Operator, aggregate
@@ -124,6 +124,25 @@ def test_the_first_rows_travel_while_the_local_block_is_computed():
 
     threads.run(3, work)
     assert all(live >= 1 for live in found.values()), found
+
+
+def test_the_prefetch_thread_packs_alone(monkeypatch):
+    """OpenMP's number of threads is each thread's own: two teams would fight for the cores of one."""
+    found = set()
+
+    def pack(arrays, rows, pack=sched._pack):
+        found.add((threading.current_thread().name, kernels.threads()))
+        return pack(arrays, rows)
+
+    def work(comm):
+        kernels.set_threads(2)
+        graph = shard(comm, prefetch=1)
+        graph.aggregate(fn.copy_src(X[graph.node_ids]), "sum")
+        assert kernels.threads() == 2
+
+    monkeypatch.setattr(sched, "_pack", pack)
+    threads.run(2, work)
+    assert found == {("sarlite-prefetch", 1)}
 
 
 def test_no_thread_is_left():
