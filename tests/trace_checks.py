@@ -38,12 +38,13 @@ def read(path):
         if event["ph"] == "X":
             begin, length = round(event["ts"] * 1000), round(event["dur"] * 1000)
             assert begin >= 0 and length >= 0
-            events[event["pid"], event["tid"]].append({**event, "begin": begin, "end": begin + length})
+            assert event["pid"] and event["tid"]  # Perfetto takes 0 for idle ones
+            events[event["pid"] - 1, event["tid"]].append({**event, "begin": begin, "end": begin + length})
         elif event["name"] in ("process_name", "thread_name"):
-            names[(event["pid"], event["tid"])[: 1 + event["name"].startswith("thread")]] = event["args"]["name"]
+            names[(event["pid"] - 1, event["tid"])[: 1 + event["name"].startswith("thread")]] = event["args"]["name"]
     for track in events.values():
         assert [event["begin"] for event in track] == sorted(event["begin"] for event in track)
-    return {(pid, names[pid, tid]): track for (pid, tid), track in events.items()}, names
+    return {(rank, names[rank, tid]): track for (rank, tid), track in events.items()}, names
 
 
 def assert_nested(track):
@@ -63,7 +64,7 @@ def assert_apart(track):
 
 def of_track(events, rank, track):
     """All events of a rank's track, those of its further lanes too, in order of their beginning."""
-    found = [event for (pid, name), lane in events.items() if pid == rank and name.split()[0] == track for event in lane]
+    found = [event for (whose, name), lane in events.items() if whose == rank and name.split()[0] == track for event in lane]
     return sorted(found, key=lambda event: event["begin"])
 
 
@@ -75,7 +76,7 @@ def check(comm, case, path, **options):
     profile = graph.profile
     facts = comm.allgather((graph.n_edges, dict(profile.received_bytes), profile.sent_bytes["backward_push"]))
     events, names = read(path)
-    assert {pid: names[pid,] for pid, _ in events} == {rank: f"rank {rank}" for rank in range(comm.size)}
+    assert {rank: names[rank,] for rank, _ in events} == {rank: f"rank {rank}" for rank in range(comm.size)}
     for (_, name), track in events.items():
         (assert_nested if name == "compute" else assert_apart)(track)
     for rank, counted in enumerate(facts):

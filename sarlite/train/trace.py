@@ -118,13 +118,13 @@ def _events(rank, spans):
     names, events, lanes = {1000: TRACKS[0]}, [], defaultdict(list)
     for name, track, begin, end, args in sorted(spans, key=lambda span: (span[2], -span[3])):
         lane = 0 if track == "compute" else _lane(lanes[track], begin, end)
-        tid = 1000 * (1 + TRACKS.index(track)) + lane  # Perfetto takes thread 0 for the idle one
+        tid = 1000 * (1 + TRACKS.index(track)) + lane  # Perfetto takes process and thread 0 for the idle ones
         names[tid] = f"{track} {lane + 1}" if lane else track
-        events.append({"name": name, "ph": "X", "pid": rank, "tid": tid, "ts": begin / 1000, "dur": (end - begin) / 1000, "args": args})
+        events.append({"name": name, "ph": "X", "pid": 1 + rank, "tid": tid, "ts": begin / 1000, "dur": (end - begin) / 1000, "args": args})
     about = [("process_name", 1000, {"name": f"rank {rank}"}), ("process_sort_index", 1000, {"sort_index": rank})]
     for tid in sorted(names):
         about += [("thread_name", tid, {"name": names[tid]}), ("thread_sort_index", tid, {"sort_index": tid})]
-    return [{"name": name, "ph": "M", "pid": rank, "tid": tid, "args": args} for name, tid, args in about] + events
+    return [{"name": name, "ph": "M", "pid": 1 + rank, "tid": tid, "args": args} for name, tid, args in about] + events
 
 
 def _lane(ends, begin, end):

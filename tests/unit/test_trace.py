@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from references import EDGES, FEATURES
 from strategies import SETTINGS
-from test_train import command, here, train  # noqa: F401, here is a fixture
 from trace_checks import assert_apart, check, of_track, read
 from trace_checks import train as train_recorded
+from training_runs import command, train
 
 from sarlite import Graph, Tensor, tape
 from sarlite.comm import Solo, threads
@@ -196,7 +196,7 @@ def test_spans_that_overlap_get_lanes(drawn):
     lanes = {}
     for event in events:
         _, _, begin, end, _ = spans[event["args"]["k"]]
-        assert (event["pid"], event["ts"], event["dur"]) == (7, begin / 1000, (end - begin) / 1000)
+        assert (event["pid"], event["ts"], event["dur"]) == (8, begin / 1000, (end - begin) / 1000)
         lanes.setdefault(event["tid"], []).append({"begin": begin, "end": end})
     for lane in lanes.values():
         assert_apart(lane)
@@ -243,7 +243,7 @@ def test_the_command_records_the_first_epochs(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "t.json"]
 
 
-def test_three_epochs_by_default_and_a_resumed_run(here, tmp_path):  # noqa: F811
+def test_three_epochs_by_default_and_a_resumed_run(here, tmp_path):
     resume = ["--resume", tmp_path / "run" / "checkpoint.safetensors"]
     for epochs, flags, found in ((5, [], [1, 2, 3]), (9, resume, [6, 7, 8])):
         here(tmp_path / "run", "--epochs", epochs, "--trace", tmp_path / "run" / "t.json", *flags)
@@ -256,7 +256,7 @@ def test_three_epochs_by_default_and_a_resumed_run(here, tmp_path):  # noqa: F81
     ("none/t.json", "No such file or directory"), ("file/t.json", "Not a directory"), ("folder", "Is a directory"),
     ("x" * 300, "File name too long"),
 ])  # fmt: skip
-def test_a_file_that_cannot_be_written_is_refused_first(here, file, words, ranks, tmp_path):  # noqa: F811
+def test_a_file_that_cannot_be_written_is_refused_first(here, file, words, ranks, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError) as found:
