@@ -49,6 +49,18 @@ def test_scaling(tmp_path):
     assert one["sent_mib"] == 0 < oneshot["sent_mib"] < sar["sent_mib"]
 
 
+def test_scaling_leaves_the_first_epoch_out():
+    from types import SimpleNamespace
+
+    import scaling
+
+    lines = [{"seconds": [9.0, 1.0, 2.0], "peak_bytes": [2**20, 3 * 2**20], "sent_bytes": {"forward_fetch": 3 * 2**20, "evaluation": 7}},
+             {"seconds": [8.0, 3.0, 4.0], "peak_bytes": [2**20, 2**20], "sent_bytes": {}}]  # fmt: skip
+    row = scaling.row(SimpleNamespace(graph="S", epochs=2), "gat", (2, 1, "sar"), lines)
+    assert (row["ms"], row["ms_min"], row["ms_max"]) == (2500, 1000, 4000)
+    assert row["peak_mib"] == 2 and row["sent_mib"] == 1
+
+
 def test_scaling_refuses_lists_that_do_not_go_together():
     import scaling
 
@@ -75,6 +87,21 @@ def test_memory(tmp_path, monkeypatch):
         assert 0 < r["ms_min"] <= r["ms"] <= r["ms_max"] and r["peak_mib"] == r["peak_bytes"] / 2**20 > 0
         assert len(r["all_peaks"]) == r["ranks"] and r["share"] == pytest.approx(r["peak_mib"] / one["peak_mib"])
     assert two["buffers"] == 1 <= two["buffer_bound"] == 2
+
+
+def test_memory_net_of_what_is_fixed(monkeypatch):
+    """Peaks of 100 with wide rows and 40 with narrow ones on one rank, 60 and 30 on two: half of what rows take."""
+    from types import SimpleNamespace
+
+    import memory
+
+    peaks = {(1, "wide"): [100], (1, "narrow"): [40], (2, "wide"): [60, 50], (2, "narrow"): [20, 30]}
+    monkeypatch.setattr(memory, "run", lambda name, n, mode, prefetch, data, *rest:
+                        {"peak_bytes": peaks[n, data], "seconds": [1.0], "live_remote_buffers": 1})
+    args = SimpleNamespace(nodes=9, degree=2, hidden=4)
+    one = memory.measure("sage", 1, ("sar", 0), "wide", "narrow", args, None)
+    two = memory.measure("sage", 2, ("sar", 1), "wide", "narrow", args, one)
+    assert (one["net_share"], two["net_share"], two["share"], two["promised_bytes"]) == (1, 0.5, 0.6, 100)
 
 
 # ---- overlap
