@@ -334,6 +334,26 @@ def test_attend_keeps_nothing_per_edge(n_ranks):
     threads.run(n_ranks, work)
 
 
+def test_without_values_of_edges_a_graph_holds_two_integers_an_edge():
+    """Its columns and their transpose; which edge is which only where it is asked for."""
+    indptr, indices, _ = Graph.from_edges(*EDGES)._csr
+
+    def work(comm):
+        ids = np.arange(25) + 25 * comm.rank
+        edges = slice(indptr[ids[0]], indptr[ids[-1] + 1])
+        graph = Graph.from_part(comm, ids, indptr[ids[0] : ids[-1] + 2] - edges.start, indices[edges], np.arange(50) // 25)
+        for name in ("attend", "copy_src"):
+            out = HOLDERS[name](graph, Tensor(X[ids], requires_grad=True), None)
+            out.backward(np.ones_like(out.data))
+        for block in graph.plan.blocks:
+            found = []
+            arrays_behind(list(vars(block).values()), found, set())
+            assert block.n_edges > 100 and sum(a.size for a in found if len(a) == block.n_edges) == 2 * block.n_edges
+        assert not any(isinstance(a, np.ndarray) and len(a) == graph.n_edges for a in vars(graph).values())
+
+    threads.run(2, work)
+
+
 @pytest.mark.parametrize("name, keeps", [("copy_src", 0), ("case 1", 0), ("case 2", 1), ("max", 1)])
 def test_nothing_remote_is_kept(name, keeps):
     """In mode sar the residuals are local rows at most: x itself in case 2, the arguments of max."""
