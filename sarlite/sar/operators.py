@@ -122,6 +122,7 @@ class Attend(Operator):
         self.g = np.ascontiguousarray(g)
         self.delta = np.empty_like(self.m)
         kernels.row_dot(self.g, self.out, self.delta)
+        self.out = None
         self.d_dst = np.zeros_like(self.dst)
 
     def backward(self, block, rows, d_rows):
