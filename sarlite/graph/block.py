@@ -19,8 +19,9 @@ class Block:
         Column of each edge: an index into the rows that part q sends.
     src_ids : (n_src,) int64
         Global node id of each column.
-    eid : (n_edges,) same dtype as indices, optional
-        Index of each edge into part p's edge values; by default its position.
+    eid : (n_edges,) same dtype as indices, or a function that returns it, optional
+        Index of each edge into part p's edge values; by default its position. A function is called when it is first needed, as
+        unweighted sums and attention never do.
     offset : int
         Number of columns in part p's blocks before this one, so that offset + column is unique over them.
     place : slice
@@ -28,8 +29,19 @@ class Block:
     """
 
     def __init__(self, indptr, indices, src_ids, eid=None, offset=0, place=slice(None)):
-        self.indptr, self.indices, self.src_ids, self.eid, self.offset, self.place = indptr, indices, src_ids, eid, offset, place
+        self.indptr, self.indices, self.src_ids, self._eid, self.offset, self.place = indptr, indices, src_ids, eid, offset, place
         self.n_dst, self.n_src, self.n_edges = len(indptr) - 1, len(src_ids), len(indices)
+
+    @property
+    def eid(self):
+        """(n_edges,) index of each edge into part p's edge values; None where it is its position."""
+        if callable(self._eid):  # no cached_property: one block's may ask for another's, and their lock is one
+            self._eid = self._eid()
+        return self._eid
+
+    @eid.setter
+    def eid(self, eid):
+        self._eid = eid
 
     @cached_property
     def pieces(self):
@@ -51,22 +63,18 @@ class Block:
 
     def _rows_between(self, a, b):
         edges, start = slice(self.indptr[a], self.indptr[b]), self.place.start or 0
-        return Block(self.indptr[a : b + 1] - edges.start, self.indices[edges], self.src_ids, self.labels[edges], self.offset,
+        return Block(self.indptr[a : b + 1] - edges.start, self.indices[edges], self.src_ids, lambda: self.labels[edges], self.offset,
                      slice(start + a, start + b))
 
     @cached_property
-    def _transposed(self):
-        return kernels.transpose(self.indptr, self.indices, self.n_src)
-
-    @property
     def transpose(self):
         """(indptr, indices): the same edges by column; indices are rows."""
-        return self._transposed[:2]
+        return kernels.transpose(self.indptr, self.indices, self.n_src)[:2]
 
-    @property
+    @cached_property
     def transpose_position(self):
-        """(n_edges,) the position in this block of each edge of the transpose."""
-        return self._transposed[2]
+        """(n_edges,) the position in this block of each edge of the transpose; only values of edges need it."""
+        return kernels.transpose(self.indptr, self.indices, self.n_src)[2]
 
     @cached_property
     def transpose_eid(self):

@@ -35,7 +35,7 @@ class Graph:
     node_ids : (n_dst,) int64
         Global ids of the local nodes, in the order of their rows: `x[graph.node_ids]` are this rank's.
     edge_ids : (n_edges,) int64
-        Global ids of the local in-edges: a rank's edge values are `values[graph.edge_ids]`.
+        Global ids of the local in-edges: a rank's edge values are `values[graph.edge_ids]`. Made at the first use where they count up.
     in_degrees : (n_dst,) int64
     comm : Communicator
     profile : Profile
@@ -43,9 +43,9 @@ class Graph:
     """
 
     def __init__(self, comm, node_ids, edge_ids, n_nodes, the_plan, mode="sar", prefetch=1, in_degrees=None):
-        self.node_ids, self.edge_ids, self.n_nodes, self.plan = node_ids, edge_ids, n_nodes, the_plan
+        self.node_ids, self._edge_ids, self.n_nodes, self.plan = node_ids, edge_ids, n_nodes, the_plan
         self.n_src = self.n_dst = len(node_ids)
-        self.n_edges = len(edge_ids)
+        self.n_edges = sum(block.n_edges for block in the_plan.blocks)
         self.profile = Profile()
         self.comm = Counted(comm, self.profile)
         self.schedule = schedule.make(comm, the_plan, mode, prefetch, self.profile)
@@ -107,7 +107,7 @@ class Graph:
         the_plan = plan.build(comm, ids, indptr, indices, parts)
         if edge_index is not None and not np.array_equal(edge_index, np.arange(len(edge_index))):
             the_plan.local.eid = edge_index.astype(the_plan.local.indices.dtype)
-        graph = cls(comm, ids, np.arange(len(indices)), n, the_plan, in_degrees=np.diff(indptr))
+        graph = cls(comm, ids, None, n, the_plan, in_degrees=np.diff(indptr))
         graph._csr = (indptr, indices, the_plan.local.eid)
         return graph
 
@@ -138,7 +138,6 @@ class Graph:
         comm = wrap(comm)
         _check_mode(comm, mode, prefetch)
         the_plan = plan.build(comm, node_ids, indptr, indices, parts, merge=mode == "oneshot")
-        edge_ids = np.arange(len(indices)) if edge_ids is None else edge_ids
         return cls(comm, np.asarray(node_ids, np.int64), edge_ids, len(parts), the_plan, mode, prefetch, np.diff(indptr))
 
     def shard(self, comm, parts="metis", *, order=None, mode="sar", prefetch=1, seed=0):
@@ -279,6 +278,10 @@ class Graph:
                 if np.shape(as_array(value))[:1] != (n,):
                     raise ShapeError(f"{place} input of shape {np.shape(as_array(value))} needs {n} rows")
         return [x if isinstance(x, Tensor) else Tensor(np.ascontiguousarray(as_array(x))) for x in (*src, *dst, *edge)]
+
+    @cached_property
+    def edge_ids(self):
+        return np.arange(self.n_edges) if self._edge_ids is None else self._edge_ids
 
     @cached_property
     def _inverse_degree(self):

@@ -28,7 +28,7 @@ class Sum(Operator):
 
     def forward(self, block, rows):
         kernels.spmm(block.indptr, block.indices, rows[0], self.out, src_scale=self.of_sources(block, rows[0].dtype), dst_scale=self.scale,
-                     accumulate=self.begun, **self.weights(block.eid))
+                     accumulate=self.begun, **self.weights(block, "eid"))
         self.begun = True
         return rows if self.needs_rows else None
 
@@ -43,9 +43,8 @@ class Sum(Operator):
     def backward(self, block, rows, d_rows):
         g, scale = self.g[block.place], None if self.scale is None else self.scale[block.place]
         if d_rows[0] is not None:
-            eid = block.transpose_eid if self.weighted else None
             kernels.spmm(*block.transpose, g, d_rows[0], src_scale=scale, dst_scale=self.of_sources(block, g.dtype),
-                         **self.weights(eid))
+                         **self.weights(block, "transpose_eid"))
         if self.needs_rows:
             kernels.edge_dot(block.indptr, block.indices, g, rows[0], self.d_weight, eid=block.eid, dst_scale=scale)
 
@@ -55,8 +54,9 @@ class Sum(Operator):
     def of_sources(self, block, dtype):
         return None if self.src_scale is None else self.src_scale[block.offset : block.offset + block.n_src].astype(dtype)
 
-    def weights(self, eid):
-        return {"weight": self.weight, "eid": eid} if self.weighted else {}
+    def weights(self, block, order):
+        """The weights and where each edge's stands; `order` names the block's attribute that says so."""
+        return {"weight": self.weight, "eid": getattr(block, order)} if self.weighted else {}
 
 
 class Extremum(Operator):
@@ -122,6 +122,7 @@ class Attend(Operator):
         self.g = np.ascontiguousarray(g)
         self.delta = np.empty_like(self.m)
         kernels.row_dot(self.g, self.out, self.delta)
+        self.out = None
         self.d_dst = np.zeros_like(self.dst)
 
     def backward(self, block, rows, d_rows):

@@ -81,8 +81,9 @@ def build(comm, node_ids, indptr, indices, parts, merge=False):
         empty = np.zeros(len(indptr), np.int64)
         blocks = [local] + [Block(empty, np.zeros(0, itype), h) for h in halos[1:]]
     else:
-        blocks = [_block(indptr, where, cols.astype(itype), halo, offset, itype, comm.size == 1)
-                  for where, cols, halo, offset in zip(edges, columns, halos, offsets)]
+        finders = [None] if comm.size == 1 else _edge_finders(edges, len(indices), itype)
+        blocks = [Block(_block_indptr(indptr, where), cols.astype(itype), halo, eid, int(offset))
+                  for where, cols, halo, eid, offset in zip(edges, columns, halos, finders, offsets)]
     steps = tuple(Step((comm.rank + s) % comm.size, (comm.rank - s) % comm.size, blocks[s], send_rows[s]) for s in range(1, comm.size))
     return Plan(len(node_ids), blocks[0], steps)
 
@@ -125,11 +126,17 @@ def _columns(indices, edges, halos, scratch):
     return columns
 
 
-def _block(indptr, where, columns, halo, offset, itype, whole):
-    if whole:
-        return Block(indptr, columns, halo)
-    # the number of chosen positions before a row's start is the block's indptr
-    return Block(np.searchsorted(where, indptr).astype(np.int64), columns, halo, where.astype(itype), int(offset))
+def _block_indptr(indptr, where):
+    """The number of the block's positions before each row's start; a slice is the whole."""
+    return indptr if isinstance(where, slice) else np.searchsorted(where, indptr).astype(np.int64)
+
+
+def _edge_finders(edges, n_edges, itype):
+    """For each block a function that returns its edges' positions; kept is a small integer an edge, the number of its block."""
+    number = np.empty(n_edges, np.min_scalar_type(len(edges) - 1))
+    for k, where in enumerate(edges):
+        number[where] = k
+    return [lambda k=k: np.flatnonzero(number == k).astype(itype) for k in range(len(edges))]
 
 
 def _merged_columns(edges, columns, offsets, n_edges, itype):

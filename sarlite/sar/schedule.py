@@ -78,15 +78,21 @@ def run(schedule, arrays, on_block, keep=False):
     return kept if keep else None
 
 
-def _each_block(schedule, arrays, on_rows, phase, before, after=()):
-    """The loop: fetch, `on_rows(step, block, rows)`, free. `before` and `after` are blocks of local rows, whose step is None."""
+def _each_block(schedule, arrays, on_rows, phase, before, after=(), send=None):
+    """The loop: fetch, `on_rows(step, block, rows)`, free, and `send(step, ...)` what it returned where that is given.
+
+    `before` and `after` are blocks of local rows, whose step is None.
+    """
     fetcher = _Prefetch if schedule.prefetch and schedule.plan.steps else _Fetch
     with fetcher(schedule, arrays, phase) as fetched:
         for block in before:
             on_rows(None, block, arrays)
         for step in schedule.plan.steps:
-            on_rows(step, step.block, fetched.take(step))
+            message = on_rows(step, step.block, fetched.take(step))
             fetched.release()
+            if send is not None:
+                send(step, message)
+            del message
         for block in after:
             on_rows(None, block, arrays)
 
@@ -125,15 +131,15 @@ def run_backward(schedule, arrays, kept, on_block, d_arrays):
             message, d_rows = (None, d_arrays) if step is None else _allocate(block.n_src, push.templates, zero=True)
             with _span(schedule, step, block, "backward"):
                 on_block(block, rows, d_rows)
-            if step is not None:
-                push.start(step, message)
+            return message
 
         if arrays is None:
-            for k, step in [*enumerate(plan.steps, 1), (0, None)]:
-                on_rows(step, plan.blocks[k], kept and kept[k])
+            for k, step in enumerate(plan.steps, 1):
+                push.start(step, on_rows(step, step.block, kept and kept[k]))
+            on_rows(None, plan.local, kept and kept[0])
         else:
             local = plan.local.halves if schedule.prefetch and plan.steps else [plan.local]
-            _each_block(schedule, arrays, on_rows, "backward", local[:1], local[1:])
+            _each_block(schedule, arrays, on_rows, "backward", local[:1], local[1:], push.start)
 
 
 def _run_backward_merged(schedule, kept, on_block, d_arrays):
@@ -288,11 +294,11 @@ class _Push:
 
     def __exit__(self, *error):
         if error[0] is None:
-            while self.pending:
-                self._finish(*self.pending.pop(0))
+            self._finish_all_but(0)
 
     def start(self, step, message):
-        """Start the exchange of one step's gradients, and finish those more than `depth` back."""
+        """Start the exchange of one step's gradients, once at most `depth` - 1 others are under way; without prefetch, finish it too."""
+        self._finish_all_but(self.depth - 1)
         comm, profile = self.schedule.push_comm, self.schedule.profile
         buffer, rows = _allocate(len(step.send_rows), self.templates)
         span = profile.span("push", "push", peer=step.source, bytes=message.nbytes)
@@ -306,7 +312,10 @@ class _Push:
             span.end()
 
         self.pending.append((step, rows, self._in_thread(finish) if self.schedule.prefetch else finish))
-        while len(self.pending) > (self.depth if self.schedule.prefetch or self.depth > 1 else 0):
+        self._finish_all_but(self.depth if self.schedule.prefetch or self.depth > 1 else 0)
+
+    def _finish_all_but(self, n):
+        while len(self.pending) > n:
             self._finish(*self.pending.pop(0))
 
     @staticmethod

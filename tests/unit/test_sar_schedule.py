@@ -4,6 +4,7 @@ import gc
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -187,6 +188,45 @@ def test_a_long_message_does_not_run_ahead_of_the_pushes():
     assert pending and max(pending) <= 1
 
 
+@pytest.mark.parametrize("prefetch, most", [(0, {"rows": 0, "in": 1, "out": 1}), (1, {"rows": 2, "in": 1, "out": 2})])
+def test_what_is_alive_beside_the_rows_in_use(prefetch, most, monkeypatch):
+    """As gradients leave the rows that they are of are free, and none but one step's travel."""
+    allocate, start, starting, live, found = sched._allocate, sched._Push.start, threading.local(), {}, {}
+
+    def change(rank, kind, n):
+        live[rank, kind] = live.get((rank, kind), 0) + n
+        found[kind] = max(found.get(kind, 0), live[rank, kind])
+
+    def counted(n_rows, templates, zero=False):
+        buffer, views = allocate(n_rows, templates, zero)
+        kind = "in" if getattr(starting, "push", False) else "out" if zero else None
+        if kind:
+            rank = threading.current_thread().name
+            change(rank, kind, 1)
+            weakref.finalize(buffer, change, rank, kind, -1)
+        return buffer, views
+
+    def watched(self, step, message):
+        found["rows"] = max(found.get("rows", 0), self.schedule.profile.live_remote_buffers)
+        starting.push = True
+        start(self, step, message)
+        starting.push = False
+
+    monkeypatch.setattr(sched, "_allocate", counted)
+    monkeypatch.setattr(sched._Push, "start", watched)
+
+    def work(comm):
+        threading.current_thread().name = f"rank {comm.rank}"
+        graph = shard(comm, prefetch=prefetch)
+        out = attend(graph, Tensor(X[graph.node_ids], requires_grad=True))
+        found.clear()
+        comm.barrier()
+        out.backward(np.ones_like(out.data))
+
+    threads.run(4, work)
+    assert all(found[kind] <= n for kind, n in most.items()), found
+
+
 # ---- what is computed while what travels
 
 
@@ -346,11 +386,36 @@ def test_attend_keeps_nothing_per_edge(n_ranks):
         out = graph.aggregate(fn.attend(z, src, dst, 0.2, 0.5, 3), "sum")
         found = []
         arrays_behind((out.node.residuals, out.node.params), found, set())
-        assert any(a is z.data for a in found)
+        assert any(a is z.data for a in found) and any(a is out.data for a in found)
         assert all(len(a) <= graph.n_src for a in found)
         assert sum(a.nbytes for a in found) <= (2 * z.data.nbytes + 5 * src.data.nbytes) + 8 * graph.n_src
+        operator = out.node.params["operator"]
+        operator.begin_backward(np.ones_like(out.data))
+        found = []
+        arrays_behind(operator, found, set())
+        assert sum(a.ndim == 3 for a in found) == 1  # the gradient: from here on nobody needs the output
 
     threads.run(n_ranks, work)
+
+
+def test_without_values_of_edges_a_graph_holds_two_integers_an_edge():
+    """Its columns and their transpose; which edge is which only where it is asked for."""
+    indptr, indices, _ = Graph.from_edges(*EDGES)._csr
+
+    def work(comm):
+        ids = np.arange(25) + 25 * comm.rank
+        edges = slice(indptr[ids[0]], indptr[ids[-1] + 1])
+        graph = Graph.from_part(comm, ids, indptr[ids[0] : ids[-1] + 2] - edges.start, indices[edges], np.arange(50) // 25)
+        for name in ("attend", "copy_src"):
+            out = HOLDERS[name](graph, Tensor(X[ids], requires_grad=True), None)
+            out.backward(np.ones_like(out.data))
+        for block in graph.plan.blocks:
+            found = []
+            arrays_behind(list(vars(block).values()), found, set())
+            assert block.n_edges > 100 and sum(a.size for a in found if len(a) == block.n_edges) == 2 * block.n_edges
+        assert not any(isinstance(a, np.ndarray) and len(a) == graph.n_edges for a in vars(graph).values())
+
+    threads.run(2, work)
 
 
 @pytest.mark.parametrize("name, keeps", [("copy_src", 0), ("case 1", 0), ("case 2", 1), ("max", 1)])
