@@ -104,6 +104,38 @@ class Block:
         return values if self.eid is None else _gather(values, self.eid)
 
 
+class Columns(Block):
+    """The edges of a block from some of its columns. Its transpose is a part of the block's; its rows are made where they are needed."""
+
+    def __init__(self, block, first, last):
+        self.whole, self.columns, self.offset, self.place = block, slice(first, last), block.offset + first, block.place
+        self.src_ids, self.n_src, self.n_dst = block.src_ids[first:last], last - first, block.n_dst
+        self._eid = lambda: block.labels[self._edges]
+
+    @cached_property
+    def transpose(self):
+        t_indptr, t_indices = self.whole.transpose
+        ends = t_indptr[self.columns.start : self.columns.stop + 1]
+        return ends - ends[0], t_indices[ends[0] : ends[-1]]
+
+    @property
+    def n_edges(self):
+        return len(self.transpose[1])
+
+    @cached_property
+    def _edges(self):
+        """Their positions in the whole block."""
+        return np.flatnonzero((self.whole.indices >= self.columns.start) & (self.whole.indices < self.columns.stop))
+
+    @cached_property
+    def indices(self):
+        return self.whole.indices[self._edges] - self.whole.indices.dtype.type(self.columns.start)
+
+    @cached_property
+    def indptr(self):
+        return np.searchsorted(self._edges, self.whole.indptr).astype(np.int64)
+
+
 def _gather(values, index):
     if values.dtype.kind != "f":
         return np.take(values, index, axis=0)

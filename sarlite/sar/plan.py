@@ -5,7 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.errors import DataError, raise_together
-from sarlite.graph.block import Block
+from sarlite.graph.block import Block, Columns
+
+BACKWARD_STEPS = 12
+"""With few peers a rank takes at least about so many steps backward, each for a part of a peer's rows. Forward that would cost time, as
+each block's pass touches all rows of the output; backward a block's rows are the peer's, and any part of them costs the same."""
+
+STEP_ROWS = 4096
+"""But no steps for fewer rows, were all of a peer's needed."""
 
 
 class Step(NamedTuple):
@@ -28,11 +35,15 @@ class Plan(NamedTuple):
         The edges within the part; in mode `oneshot` all edges, the columns being the local rows, then each step's.
     steps : tuple of Step
         One a peer: at step s, rank p fetches from p + s and sends to p - s, so every rank has one partner each way.
+    backward_steps : tuple of Step
+        The same, each in as many parts (`Columns`), so that what backward holds of a peer is small: rows fetched again, and gradients
+        out and in.
     """
 
     n_local: int
     local: Block
     steps: tuple
+    backward_steps: tuple
 
     @property
     def blocks(self):
@@ -85,7 +96,22 @@ def build(comm, node_ids, indptr, indices, parts, merge=False):
         blocks = [Block(_block_indptr(indptr, where), cols.astype(itype), halo, eid, int(offset))
                   for where, cols, halo, eid, offset in zip(edges, columns, halos, finders, offsets)]
     steps = tuple(Step((comm.rank + s) % comm.size, (comm.rank - s) % comm.size, blocks[s], send_rows[s]) for s in range(1, comm.size))
-    return Plan(len(node_ids), blocks[0], steps)
+    n_parts = 1 if merge else _n_parts(comm.size, len(parts))
+    return Plan(len(node_ids), blocks[0], steps, tuple(part for step in steps for part in _cut(step, n_parts)))
+
+
+def _n_parts(n_ranks, n_nodes):
+    """In how many parts a step is taken backward; every rank decides alike."""
+    return max(1, min(-(-BACKWARD_STEPS // max(n_ranks - 1, 1)), n_nodes // n_ranks // STEP_ROWS))
+
+
+def _cut(step, n):
+    """Divide a step into `n`: like parts of the rows that come and of those that go."""
+    if n == 1:
+        return [step]
+    columns, rows = (np.arange(n + 1) * m // n for m in (step.block.n_src, len(step.send_rows)))
+    return [Step(step.source, step.target, Columns(step.block, int(columns[k]), int(columns[k + 1])), step.send_rows[rows[k] : rows[k + 1]])
+            for k in range(n)]
 
 
 def _find_error(comm, node_ids, indptr, indices, parts):

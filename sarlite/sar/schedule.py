@@ -74,20 +74,20 @@ def run(schedule, arrays, on_block, keep=False):
     if schedule.mode == "oneshot":
         on_rows(None, schedule.plan.local, _fetch_all(schedule, arrays))
     else:
-        _each_block(schedule, arrays, on_rows, "forward", [schedule.plan.local])
+        _each_block(schedule, schedule.plan.steps, arrays, on_rows, "forward", [schedule.plan.local])
     return kept if keep else None
 
 
-def _each_block(schedule, arrays, on_rows, phase, before, after=(), send=None):
+def _each_block(schedule, steps, arrays, on_rows, phase, before, after=(), send=None):
     """The loop: fetch, `on_rows(step, block, rows)`, free, and `send(step, ...)` what it returned where that is given.
 
     `before` and `after` are blocks of local rows, whose step is None.
     """
-    fetcher = _Prefetch if schedule.prefetch and schedule.plan.steps else _Fetch
-    with fetcher(schedule, arrays, phase) as fetched:
+    fetcher = _Prefetch if schedule.prefetch and steps else _Fetch
+    with fetcher(schedule, steps, arrays, phase) as fetched:
         for block in before:
             on_rows(None, block, arrays)
-        for step in schedule.plan.steps:
+        for step in steps:
             message = on_rows(step, step.block, fetched.take(step))
             fetched.release()
             if send is not None:
@@ -134,12 +134,12 @@ def run_backward(schedule, arrays, kept, on_block, d_arrays):
             return message
 
         if arrays is None:
-            for k, step in enumerate(plan.steps, 1):
+            for k, step in enumerate(plan.backward_steps if kept is None else plan.steps, 1):
                 push.start(step, on_rows(step, step.block, kept and kept[k]))
             on_rows(None, plan.local, kept and kept[0])
         else:
             local = plan.local.halves if schedule.prefetch and plan.steps else [plan.local]
-            _each_block(schedule, arrays, on_rows, "backward", local[:1], local[1:], push.start)
+            _each_block(schedule, plan.backward_steps, arrays, on_rows, "backward", local[:1], local[1:], push.start)
 
 
 def _run_backward_merged(schedule, kept, on_block, d_arrays):
@@ -199,8 +199,8 @@ def _pack(arrays, rows):
 class _Fetch:
     """Fetches each step's rows when they are asked for."""
 
-    def __init__(self, schedule, arrays, phase):
-        self.schedule, self.arrays, self.phase = schedule, arrays, phase
+    def __init__(self, schedule, steps, arrays, phase):
+        self.schedule, self.steps, self.arrays, self.phase = schedule, steps, arrays, phase
         self.templates = templates_of(arrays)
 
     def __enter__(self):
@@ -260,7 +260,7 @@ class _Prefetch(_Fetch):
     def work(self):
         try:
             kernels.set_threads(1)  # this thread's own; a second team would fight for the cores with the computing one
-            for step in self.schedule.plan.steps:
+            for step in self.steps:
                 self.free.acquire()
                 if self.stopped:
                     return

@@ -1,11 +1,12 @@
-"""A custom message runs over a block in pieces; the pieces change nothing."""
+"""A custom message runs over a block in pieces, and backward over parts of a peer's columns; neither changes anything."""
 
 import numpy as np
 import pytest
 
-from sarlite import Graph, Tensor, nn
+from sarlite import Graph, Tensor, fn, nn
 from sarlite.comm import threads
 from sarlite.graph import block
+from sarlite.sar import plan
 
 N_NODES, N_EDGES = 20, 400
 
@@ -75,3 +76,61 @@ def test_pieces_cover_every_edge_once(monkeypatch):
     places = [np.arange(N_NODES)[piece.place] for piece in pieces]
     assert np.array_equal(np.concatenate(places), np.arange(N_NODES))
     assert np.array_equal(np.concatenate([piece.rows + place[0] for piece, place in zip(pieces, places)]), whole.rows)
+
+
+# ---- backward steps for parts of a peer's columns
+
+BUILT_IN = {
+    "sum": lambda g, x, e: g.aggregate(fn.copy_src(x), "sum"),
+    "mean, edges": lambda g, x, e: g.aggregate(fn.mul_edge(x, e.reshape(-1)), "mean"),
+    "max": lambda g, x, e: g.aggregate(fn.copy_src(x), "max"),
+    "attend": lambda g, x, e: g.aggregate(fn.attend(x.reshape(-1, 3, 1), x, x, 0.2, 0.3, 5), "sum").reshape(-1, 3),
+    "case 1": lambda g, x, e: g.aggregate(lambda s, d, v: s["x"] * v["fixed"], "sum", src={"x": x}, edge={"fixed": e.data}),
+}
+
+
+def run_built_in(graph, x, e, w, name):
+    x, e = (Tensor(a, requires_grad=True) for a in (x[graph.node_ids], e[graph.edge_ids]))
+    out = BUILT_IN[name](graph, x, e)
+    (out * out).sum().backward()
+    return out.data, x.grad, np.zeros_like(e.data) if e.grad is None else e.grad, w * 0
+
+
+@pytest.mark.parametrize("mode", ["sar", "sa"])
+@pytest.mark.parametrize("name", [*BUILT_IN, "message sum", "message max", "message softmax"])
+def test_backward_steps_change_nothing(name, mode, monkeypatch):
+    function, what = (run, name.split()[1]) if name.startswith("message") else (run_built_in, name)
+    graph, *arrays = problem()
+    expected = function(graph, *arrays, what)
+    monkeypatch.setattr(plan, "STEP_ROWS", 1)
+    monkeypatch.setattr(plan, "BACKWARD_STEPS", 7)
+
+    def on_rank(comm, prefetch):
+        part = problem()[0].shard(comm, "random", mode=mode, prefetch=prefetch)
+        return part, function(part, *arrays, what)
+
+    for parts in (depths := [threads.run(3, on_rank, prefetch) for prefetch in (0, 1, 2)]):
+        for part, (out, dx, de, _) in parts:
+            assert len(part.plan.steps) == 2 and len(part.plan.backward_steps) == 8
+            nodes, edges = part.node_ids, part.edge_ids
+            for found, whole, ids in ((out, expected[0], nodes), (dx, expected[1], nodes), (de, expected[2], edges)):
+                np.testing.assert_allclose(found, whole[ids], rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(sum(grads[3] for _, grads in parts), expected[3], rtol=1e-11)
+    if mode == "sar":
+        back = {part.profile.sent_bytes["backward_fetch"] for parts in depths for part, _ in parts if part.comm.rank == 0}
+        assert (back == {0}) == (name in ("sum", "max", "case 1"))
+    for (_, one), (_, two) in zip(*depths[1:]):
+        assert all(np.array_equal(a, b) for a, b in zip(one, two))
+
+
+def test_columns_of_a_block_are_a_block():
+    whole = problem()[0].plan.local
+    for first, last in ((0, 7), (7, 7), (7, N_NODES)):
+        part = block.Columns(whole, first, last)
+        edges = np.flatnonzero((first <= whole.indices) & (whole.indices < last))
+        assert part.n_edges == len(edges) == len(part.indices) and np.array_equal(part.src_ids, whole.src_ids[first:last])
+        assert np.array_equal(part.rows, whole.rows[edges]) and np.array_equal(part.indices + first, whole.indices[edges])
+        assert np.array_equal(part.labels, whole.labels[edges])
+        own = block.Block(part.indptr, part.indices, part.src_ids)
+        assert all(np.array_equal(a, b) for a, b in zip(part.transpose, own.transpose))
+        assert np.array_equal(part.transpose_eid, whole.labels[edges][own.transpose_position])

@@ -16,6 +16,7 @@ from strategies import random_edges, values
 
 from sarlite import Graph, Tensor, fn, kernels
 from sarlite.comm import threads
+from sarlite.sar import plan
 from sarlite.sar import schedule as sched
 from sarlite.sar.aggregate import Operator, aggregate
 
@@ -84,6 +85,36 @@ def test_live_remote_buffers(name, n_ranks, prefetch):
         assert live_between == live_after == 0
     if name.startswith("case"):  # the slow messages: the bound is reached, so prefetching does happen
         assert max(forward for forward, *_ in found) == bound
+
+
+def test_backward_holds_parts_of_peers_rows(monkeypatch):
+    """Cut into steps, the bound counts buffers of fewer rows; every rank's steps fit its partners'."""
+    monkeypatch.setattr(plan, "STEP_ROWS", 1)
+    rows, allocate = [], sched._allocate
+
+    def noted(n_rows, *args, **options):
+        rows.append(n_rows)
+        return allocate(n_rows, *args, **options)
+
+    def work(comm):
+        graph = shard(comm, prefetch=1)
+        out = attend(graph, Tensor(X[graph.node_ids], requires_grad=True))
+        comm.barrier()
+        rows.clear()
+        comm.barrier()
+        graph.profile.reset()
+        out.backward(np.ones_like(out.data))
+        return graph.plan, graph.profile.peak_remote_buffers
+
+    monkeypatch.setattr(sched, "_allocate", noted)
+    found = threads.run(3, work)
+    for p, (the_plan, peak) in enumerate(found):
+        assert 1 <= peak <= 2 and len(the_plan.steps) == 2 and len(the_plan.backward_steps) == 12
+        for k, step in enumerate(the_plan.backward_steps):
+            other = found[step.source][0].backward_steps[k]
+            assert other.target == p and np.array_equal(step.block.src_ids, np.sort(step.block.src_ids))
+            assert len(other.send_rows) == step.block.n_src
+    assert 0 < max(rows) <= max(-(-step.block.n_src // 6) for the_plan, _ in found for step in the_plan.steps)
 
 
 @pytest.mark.parametrize("mode", ["sa", "oneshot"])
