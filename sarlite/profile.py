@@ -125,7 +125,7 @@ class Counted:
             return self._comm.allgather(value)
 
 
-def _trim():
+def trim():
     """Give freed memory back, so that what is used again counts again (glibc only)."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
@@ -149,7 +149,7 @@ class Memory:
     """Peak resident memory of this process above the moment of construction, in bytes."""
 
     def __init__(self):
-        _trim()
+        trim()
         try:
             with open("/proc/self/clear_refs", "w") as file:
                 file.write("5")  # resets the kernel's high-water mark

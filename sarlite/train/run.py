@@ -10,6 +10,7 @@ import numpy as np
 from sarlite import nn, optim
 from sarlite.comm.launch import default_threads
 from sarlite.errors import CheckpointError, ConfigError, raise_together
+from sarlite.profile import trim
 from sarlite.train import checkpoint, report, trace
 from sarlite.train.config import to_toml
 from sarlite.train.load import load_part, make_model, model_class
@@ -47,6 +48,7 @@ def train(comm, config, tick=lambda: None):
     loops = getattr(cls, "self_loops", False) if config.self_loops is None else config.self_loops
     with _ticking(tick):
         part = load_part(config, comm, run_dir, loops)
+    trim()  # of what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     trainer = _make_trainer(comm, config, cls, schedule, part)
     start, best = _resume(comm, config, trainer, resumed) if resumed else (0, Best())
