@@ -15,8 +15,8 @@ class Profile:
     ----------
     sent_bytes, received_bytes : Counter
         Bytes by phase: "forward_fetch", "backward_fetch", "backward_push", "allreduce", "evaluation", "setup".
-    live_remote_buffers, peak_remote_buffers : int
-        Buffers of peers' rows held now, and at most at once.
+    live_remote_buffers, peak_remote_buffers : int or Fraction
+        Peers whose rows are held now, and at most at once; a part of a peer's rows counts as a part.
     on_progress : callable or None
         Called at every exchange; the command line's watchdog listens.
     trace : Trace or None
@@ -55,7 +55,7 @@ class Profile:
         return _NO_SPAN if self.trace is None else Span(self.trace, name, track, args)
 
     def hold(self, buffer, n=1):
-        """Count `buffer` as `n` remote buffers until it is really freed, views and all."""
+        """Count `buffer` as the rows of `n` peers until it is really freed, views and all."""
         self._change(n)
         weakref.finalize(buffer, self._change, -n).atexit = False
 

@@ -7,6 +7,7 @@ import contextvars
 import queue
 import threading
 import warnings
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -118,14 +119,16 @@ def run_backward(schedule, arrays, kept, on_block, d_arrays):
     Notes
     -----
     Collective. The local block comes last, so that the last gradients travel meanwhile. In case 2 with prefetch its first half comes
-    first, so that the first rows travel meanwhile too: `on_block` must heed a block's `place`.
+    first, so that the first rows travel meanwhile too: `on_block` must heed a block's `place`. Where nothing was kept, blocks are ranges
+    of columns of those that `run` showed (`Plan.backward_steps`): at most prefetch + 1 / n_parts peers' rows are held.
     Source: SAR algorithm 2.
     """
     if schedule.mode == "oneshot":
         _run_backward_merged(schedule, kept, on_block, d_arrays)
         return
     plan = schedule.plan
-    with _Push(schedule, d_arrays) as push:
+    steps = plan.backward_steps if kept is None else plan.steps
+    with _Push(schedule, d_arrays, plan.n_parts if schedule.prefetch else 0) as push:
 
         def on_rows(step, block, rows):
             message, d_rows = (None, d_arrays) if step is None else _allocate(block.n_src, push.templates, zero=True)
@@ -134,17 +137,17 @@ def run_backward(schedule, arrays, kept, on_block, d_arrays):
             return message
 
         if arrays is None:
-            for k, step in enumerate(plan.backward_steps if kept is None else plan.steps, 1):
+            for k, step in enumerate(steps, 1):
                 push.start(step, on_rows(step, step.block, kept and kept[k]))
             on_rows(None, plan.local, kept and kept[0])
         else:
-            local = plan.local.halves if schedule.prefetch and plan.steps else [plan.local]
-            _each_block(schedule, plan.backward_steps, arrays, on_rows, "backward", local[:1], local[1:], push.start)
+            local = plan.local.halves if schedule.prefetch and steps else [plan.local]
+            _each_block(schedule, steps, arrays, on_rows, "backward", local[:1], local[1:], push.start)
 
 
 def _run_backward_merged(schedule, kept, on_block, d_arrays):
     plan = schedule.plan
-    with _Push(schedule, d_arrays, depth=len(plan.steps)) as push:
+    with _Push(schedule, d_arrays, len(plan.steps)) as push:
         _, d_rows = _allocate(plan.local.n_src, push.templates, zero=True)
         with _span(schedule, None, plan.local, "backward"):
             on_block(plan.local, kept and kept[0], d_rows)
@@ -202,6 +205,7 @@ class _Fetch:
     def __init__(self, schedule, steps, arrays, phase):
         self.schedule, self.steps, self.arrays, self.phase = schedule, steps, arrays, phase
         self.templates = templates_of(arrays)
+        self.n_parts = len(steps) // max(1, len(schedule.plan.steps))  # that a peer's rows come in
 
     def __enter__(self):
         return self
@@ -226,7 +230,7 @@ class _Fetch:
         """Receive `step`'s rows; return them and a function that waits until what was sent has left."""
         comm, profile = self.schedule.fetch_comm, self.schedule.profile
         buffer, rows = _allocate(step.block.n_src, self.templates)
-        profile.hold(buffer)
+        profile.hold(buffer, Fraction(1, self.n_parts))
         with profile.span("fetch", "fetch", peer=step.source, bytes=buffer.nbytes, phase=self.phase):
             receive = comm.start_recv(buffer, step.source) if len(buffer) else None
             send, message = None, _pack(self.arrays, step.send_rows)
@@ -239,11 +243,11 @@ class _Fetch:
 
 
 class _Prefetch(_Fetch):
-    """Fetches up to `prefetch` steps ahead in a thread (SAR 3.4)."""
+    """Fetches up to `prefetch` peers' rows ahead in a thread (SAR 3.4)."""
 
     def __enter__(self):
         self.ready = queue.SimpleQueue()
-        self.free = threading.Semaphore(1 + self.schedule.prefetch)
+        self.free = threading.Semaphore(1 + self.schedule.prefetch * self.n_parts)
         self.stopped = False
         context = contextvars.copy_context()  # its buffers are this thread's
         self.thread = threading.Thread(target=context.run, args=(self.work,), name="sarlite-prefetch", daemon=True)
@@ -282,9 +286,12 @@ class _Prefetch(_Fetch):
 
 
 class _Push:
-    """Sends gradients of remote rows to their owners, and adds what peers send to `d_arrays`."""
+    """Sends gradients of remote rows to their owners, and adds what peers send to `d_arrays`.
 
-    def __init__(self, schedule, d_arrays, depth=1):
+    Up to `depth` messages each way travel while something is computed.
+    """
+
+    def __init__(self, schedule, d_arrays, depth):
         self.schedule, self.d_arrays, self.depth = schedule, d_arrays, depth
         self.templates = [None if d is None else (d.shape[1:], d.dtype) for d in d_arrays]
         self.pending = []
@@ -297,8 +304,8 @@ class _Push:
             self._finish_all_but(0)
 
     def start(self, step, message):
-        """Start the exchange of one step's gradients, once at most `depth` - 1 others are under way; without prefetch, finish it too."""
-        self._finish_all_but(self.depth - 1)
+        """Start the exchange of one step's gradients, once at most `depth` - 1 others travel; with a depth of 0 finish it too."""
+        self._finish_all_but(max(0, self.depth - 1))
         comm, profile = self.schedule.push_comm, self.schedule.profile
         buffer, rows = _allocate(len(step.send_rows), self.templates)
         span = profile.span("push", "push", peer=step.source, bytes=message.nbytes)
@@ -312,7 +319,7 @@ class _Push:
             span.end()
 
         self.pending.append((step, rows, self._in_thread(finish) if self.schedule.prefetch else finish))
-        self._finish_all_but(self.depth if self.schedule.prefetch or self.depth > 1 else 0)
+        self._finish_all_but(self.depth)
 
     def _finish_all_but(self, n):
         while len(self.pending) > n:

@@ -1,6 +1,7 @@
 """What a run shows and leaves: progress, metrics.jsonl, the table and the line of JSON."""
 
 import json
+import math
 import os
 import statistics
 import sys
@@ -78,7 +79,7 @@ def collect(comm, graph, memory, seconds):
     return {
         "epoch_seconds": statistics.median(seconds) if seconds else None,
         "peak_bytes": [rank["peak_bytes"] for rank in ranks],
-        "live_remote_buffers": max(rank["live"] for rank in ranks),
+        "live_remote_buffers": math.ceil(max(rank["live"] for rank in ranks)),
         "sent_bytes": {phase: sum(rank["sent"].get(phase, 0) for rank in ranks) for phase in phases},
     }
 
