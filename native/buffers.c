@@ -1,85 +1,131 @@
-/* An allocator for NumPy's arrays (NEP 49) that keeps large blocks and gives them out again: a training step asks for the same sizes in
- * every epoch, and fresh memory costs a page fault for every page. All blocks start at a cache line. */
+/* An allocator for NumPy's arrays (NEP 49). Large blocks stand in one range of addresses: the first free one that is large enough is
+ * taken, what is left of it stays free, and freed neighbours join. A training step asks for the same sizes in the same order in every
+ * epoch, so that all but the first find their places in touched memory, whereas fresh memory costs a page fault for every page; and the
+ * range is little longer than the most that was ever in use. All blocks start at a cache line. */
 #define _DEFAULT_SOURCE
 #include "buffers.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define LINE 64
-#define LARGE (1 << 18)         /* smaller blocks are malloc's */
+#define LARGE (1 << 18)         /* smaller blocks are malloc's, and so are all where no range can be reserved */
 #define ZERO_PIECE (1 << 20)
 
 /* Stands in the cache line before a block. */
 struct header {
-    size_t size;                /* bytes, this line included */
-    int mapped;                 /* or malloc's */
-    struct header *next;        /* in the list of idle blocks */
+    size_t size;                /* bytes, this line included; of blocks in the range a multiple of LINE */
+    struct header *next;        /* the free block at the next higher address */
 };
 
 struct sar_buffers {
     struct sar_handler handler; /* first: NumPy gets its address */
     pthread_mutex_t lock;
-    struct header *idle;
-    int64_t n_live, n_fresh, bytes;
+    char *begin, *top, *end;    /* the range; from top on all zeros */
+    struct header *idle;        /* the free block of the lowest address */
+    int64_t n_live, n_fresh;
     int closed;
 };
 
-/* The smallest idle block of at least `size` bytes and at most twice that, taken from the list; NULL if there is none. */
-static struct header *take_idle(struct sar_buffers *b, size_t size)
+/* As many addresses as the machine has memory: pages take memory only once they are touched. */
+static void reserve(struct sar_buffers *b)
 {
-    struct header **best = NULL;
-    for (struct header **at = &b->idle; *at; at = &(*at)->next)
-        if ((*at)->size >= size && (*at)->size / 2 <= size && (!best || (*at)->size < (*best)->size)) best = at;
-    if (!best) return NULL;
-    struct header *found = *best;
-    *best = found->next;
-    return found;
-}
-
-static struct header *map_fresh(size_t size)
-{
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) return NULL;
+    size_t size = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return;
 #ifdef MADV_HUGEPAGE
     madvise(p, size, MADV_HUGEPAGE);
 #endif
-    *(struct header *)p = (struct header){size, 1, NULL};
-    return p;
+    b->begin = b->top = p, b->end = b->begin + size;
 }
 
-static void give_back(struct header *h)
+static void destroy(struct sar_buffers *b)
 {
-    if (h->mapped) munmap(h, h->size);
-    else free(h);
+    if (b->begin) munmap(b->begin, (size_t)(b->end - b->begin));
+    pthread_mutex_destroy(&b->lock);
+    free(b);
+}
+
+static int in_range(const struct sar_buffers *b, const struct header *h) { return (char *)h >= b->begin && (char *)h < b->end; }
+
+/* Take `size` bytes of the first free block that has them, else from the top, where a free block that ends there is used up first.
+ * NULL where the range ends; *zeroed where all is fresh. */
+static struct header *take(struct sar_buffers *b, size_t size, int *zeroed)
+{
+    struct header **at = &b->idle, *h = NULL;
+    for (; *at; at = &(*at)->next) {
+        h = *at;
+        if (h->size >= size || (char *)h + h->size == b->top) break;
+    }
+    if (*at && h->size > size) {
+        struct header *rest = (struct header *)((char *)h + size);
+        *rest = (struct header){h->size - size, h->next};
+        *at = rest;
+    } else if (*at && h->size == size) {
+        *at = h->next;
+    } else {
+        char *start = *at ? (char *)h : b->top;
+        if (size > (size_t)(b->end - start)) return NULL;
+        *zeroed = !*at;
+        *at = NULL;             /* the last of the list, if any */
+        b->top = start + size;
+        b->n_fresh++;
+        h = (struct header *)start;
+    }
+    h->size = size;
+    return h;
+}
+
+/* Put a block into the list and join it with free neighbours. */
+static void put(struct sar_buffers *b, struct header *h)
+{
+    struct header *before = NULL, *after = b->idle;
+    while (after && after < h) before = after, after = after->next;
+    h->next = after;
+    if (before) before->next = h;
+    else b->idle = h;
+    if (after && (char *)h + h->size == (char *)after) h->size += after->size, h->next = after->next;
+    if (before && (char *)before + before->size == (char *)h) before->size += h->size, before->next = h->next;
+}
+
+/* The first page that begins at an address or after it. */
+static char *page_up(char *address)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    return (char *)(((uintptr_t)address + page - 1) / page * page);
+}
+
+/* Give the whole pages between two addresses back to the system: they are zeros from here on. Returns the first of them. */
+static char *give_back(char *begin, char *end)
+{
+    char *first = page_up(begin), *last = page_up(end + 1) - sysconf(_SC_PAGESIZE);
+    if (first < last) madvise(first, (size_t)(last - first), MADV_DONTNEED);
+    return first;
 }
 
 /* A block; *zeroed tells whether it is known to be all zeros. */
 static void *allocate(struct sar_buffers *b, size_t size, int *zeroed)
 {
-    struct header *h;
+    struct header *h = NULL;
     *zeroed = 0;
-    if (size > SIZE_MAX - LINE) return NULL;
-    if (size < LARGE) {
-        void *p;
-        if (posix_memalign(&p, LINE, size + LINE)) return NULL;
-        h = p;
-        *h = (struct header){size + LINE, 0, NULL};
-    } else {
-        pthread_mutex_lock(&b->lock);
-        h = take_idle(b, size + LINE);
-        pthread_mutex_unlock(&b->lock);
-        if (!h) {
-            h = map_fresh(size + LINE);
-            if (!h) return NULL;
-            *zeroed = 1;
-        }
-    }
+    if (size > SIZE_MAX / 2) return NULL;
+    size = (size + 2 * LINE - 1) / LINE * LINE;
     pthread_mutex_lock(&b->lock);
     b->n_live++;
-    b->n_fresh += *zeroed;
-    b->bytes += *zeroed ? (int64_t)h->size : 0;
+    if (size > LARGE) h = take(b, size, zeroed);
     pthread_mutex_unlock(&b->lock);
+    if (!h) {
+        void *p = NULL;
+        if (posix_memalign(&p, LINE, size)) {
+            pthread_mutex_lock(&b->lock);
+            b->n_live--;
+            pthread_mutex_unlock(&b->lock);
+            return NULL;
+        }
+        h = p;
+        h->size = size;
+    }
     return (char *)h + LINE;
 }
 
@@ -108,13 +154,14 @@ static void buffers_free(void *context, void *block, size_t size)
     struct header *h = block ? (struct header *)((char *)block - LINE) : NULL;
     (void)size;
     if (!h) return;
+    int own = in_range(b, h);
+    if (!own) free(h);
     pthread_mutex_lock(&b->lock);
-    int last = --b->n_live == 0 && b->closed, keep = h->mapped && !b->closed;
-    if (keep) h->next = b->idle, b->idle = h;
-    else if (h->mapped) b->bytes -= (int64_t)h->size;
+    if (own && b->closed) give_back((char *)h, (char *)h + h->size);
+    else if (own) put(b, h);
+    int last = --b->n_live == 0 && b->closed;
     pthread_mutex_unlock(&b->lock);
-    if (!keep) give_back(h);
-    if (last) free(b);
+    if (last) destroy(b);
 }
 
 static void *buffers_realloc(void *context, void *block, size_t size)
@@ -134,21 +181,34 @@ struct sar_buffers *sar_buffers_open(void)
     if (!b) return NULL;
     b->handler = (struct sar_handler){"sarlite", 1, {b, buffers_malloc, buffers_calloc, buffers_realloc, buffers_free}};
     pthread_mutex_init(&b->lock, NULL);
+    reserve(b);
     return b;
 }
 
-/* Give idle blocks back to the system. */
+/* Give free blocks' pages back to the system; the top sinks to the last block in use. */
 void sar_buffers_trim(struct sar_buffers *b)
 {
+#ifdef __linux__                /* elsewhere pages given back need not be zeros */
     pthread_mutex_lock(&b->lock);
-    struct header *h = b->idle;
-    b->idle = NULL;
-    for (struct header *at = h; at; at = at->next) b->bytes -= (int64_t)at->size;
+    for (struct header **at = &b->idle; *at; at = &(*at)->next) {
+        struct header *h = *at;
+        char *end = (char *)h + h->size;
+        if (end < b->top) {
+            give_back((char *)h + LINE, end);
+            continue;
+        }
+        b->top = give_back((char *)h, page_up(end));
+        h->size = (size_t)(b->top - (char *)h);
+        if (!h->size) *at = NULL;
+        break;
+    }
     pthread_mutex_unlock(&b->lock);
-    for (struct header *next; h; h = next) next = h->next, give_back(h);
+#else
+    (void)b;
+#endif
 }
 
-/* The same, and free what is still in use as soon as it is not; `b` ends with its last block. */
+/* The same, and give back what is still in use as soon as it is not; `b` ends with its last block. */
 void sar_buffers_close(struct sar_buffers *b)
 {
     sar_buffers_trim(b);
@@ -156,11 +216,11 @@ void sar_buffers_close(struct sar_buffers *b)
     b->closed = 1;
     int last = b->n_live == 0;
     pthread_mutex_unlock(&b->lock);
-    if (last) free(b);
+    if (last) destroy(b);
 }
 
-/* Large blocks mapped so far. */
+/* How often a large block took memory that none had before. */
 int64_t sar_buffers_fresh(const struct sar_buffers *b) { return b->n_fresh; }
 
 /* Bytes of large blocks, in use and idle. */
-int64_t sar_buffers_bytes(const struct sar_buffers *b) { return b->bytes; }
+int64_t sar_buffers_bytes(const struct sar_buffers *b) { return b->top - b->begin; }

@@ -35,12 +35,14 @@ class Buffers:
             ...                     # any NumPy code; arrays may outlive the block and the buffers
 
     A training step makes arrays of the same sizes in every epoch: after the first it takes no fresh memory, so that the system
-    has no pages to clear. A block serves requests of half its size or more; the best fit is taken.
+    has no pages to clear. Large arrays (256 KiB) stand in one range of addresses, each in the first free place that is large enough.
 
     Notes
     -----
-    Local to the context (`contextvars`): a new thread starts outside. Memory: the most that was in use at once, by size, kept until
-    `trim` or the end of the object. Source: NumPy's NEP 49; MG-GCN reuses its buffers across layers and passes likewise.
+    Local to the context (`contextvars`): a new thread starts outside. Memory: the most that was in use at once and some gaps, kept until
+    `trim` or the end of the object. The range is as long as the machine's memory, but only what is touched takes any; where the system
+    refuses so many addresses (`ulimit -v`), large arrays are `malloc`'s. Source: NumPy's NEP 49;
+    MG-GCN reuses its buffers across layers and passes likewise.
     """
 
     def __init__(self):
@@ -66,5 +68,5 @@ class Buffers:
 
     @property
     def n_bytes(self):
-        """Bytes of large blocks, in use and idle."""
+        """Bytes of large arrays, in use and free."""
         return lib.sar_buffers_bytes(self._buffers)

@@ -1,7 +1,11 @@
 """Memory that arrays give back and get again, and a training step that takes no fresh one."""
 
 import gc
+import resource
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,39 +24,89 @@ def test_arrays_inside_start_at_a_cache_line():
     assert [a.ctypes.data % 64 for a in arrays] == [0] * len(arrays)
 
 
-def test_a_freed_block_is_used_again_for_half_its_size_or_more():
+def address(array):
+    return array.ctypes.data
+
+
+def test_a_freed_block_is_used_again():
     buffers = Buffers()
     with buffers:
         a = np.empty(4 * LARGE, np.uint8)
-        address = a.ctypes.data
+        place = address(a)
         del a
-        b = np.empty(4 * LARGE, np.uint8)
-        assert b.ctypes.data == address and buffers.n_fresh == 1
-        del b
-        c = np.empty(3 * LARGE, np.uint8)
-        assert c.ctypes.data == address and buffers.n_fresh == 1
-        del c
-        d = np.empty(LARGE + 1, np.uint8)
-        assert d.ctypes.data != address and buffers.n_fresh == 2
+        assert address(np.empty(4 * LARGE, np.uint8)) == place
+        b, c = np.empty(2 * LARGE, np.uint8), np.empty(LARGE, np.uint8)  # parts of it
+        assert place == address(b) < address(c) < place + 4 * LARGE and buffers.n_fresh == 1
+        d = np.empty(2 * LARGE, np.uint8)  # the rest of it and some more
+        assert address(d) < place + 4 * LARGE < address(d) + len(d) and buffers.n_fresh == 2
 
 
-def test_the_best_fit_is_taken():
+def test_freed_neighbours_join():
     buffers = Buffers()
     with buffers:
-        large, small = np.empty(6 * LARGE, np.uint8), np.empty(4 * LARGE, np.uint8)
-        address = small.ctypes.data
+        for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)):
+            arrays = [np.empty(2 * LARGE, np.uint8) for _ in range(3)] + [np.empty(LARGE, np.uint8)]  # the last keeps them from the top
+            place = address(arrays[0])
+            for k in order:
+                arrays[k] = None
+            assert address(np.empty(6 * LARGE, np.uint8)) == place
+            del arrays
+    assert buffers.n_fresh == 4 and buffers.n_bytes < 8 * LARGE
+
+
+def test_the_first_fit_is_taken():
+    with Buffers():
+        large, wall, small = np.empty(6 * LARGE, np.uint8), np.empty(LARGE, np.uint8), np.empty(4 * LARGE, np.uint8)
+        place = address(large)
         del large, small
-        assert np.empty(4 * LARGE, np.uint8).ctypes.data == address
+        assert address(np.empty(4 * LARGE, np.uint8)) == place < address(wall)
+
+
+def test_the_same_requests_again_take_nothing_fresh():
+    """As steps of training make them: many sizes, freed in another order."""
+    buffers, rng = Buffers(), np.random.default_rng(0)
+    sizes, order = rng.integers(LARGE, 20 * LARGE, 60), rng.permutation(60)
+    fresh, most = [], 0
+    with buffers:
+        for _ in range(4):
+            held = {}
+            for k, size in enumerate(sizes):
+                held[k] = np.empty(size, np.uint8)
+                most = max(most, sum(map(len, held.values())))
+                if k % 3:
+                    held.pop(min(held, key=order.__getitem__))
+            held.clear()
+            fresh.append(buffers.n_fresh)
+    assert fresh[0] == fresh[-1] and most <= buffers.n_bytes < 1.3 * most
+
+
+def test_without_a_range_of_addresses():
+    """Where the system refuses to reserve one, memory is malloc's."""
+    code = f"""if True:
+        import resource
+        import numpy as np
+        from sarlite.kernels import Buffers
+        size = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) * 1024
+        resource.setrlimit(resource.RLIMIT_AS, (size + 2**28,) * 2)
+        buffers = Buffers()
+        with buffers:
+            a, b = np.zeros({4 * LARGE}, np.uint8), np.full({LARGE}, 7, np.uint8)
+            a.resize({8 * LARGE}, refcheck=False)
+        assert not a.any() and (b == 7).all() and a.ctypes.data % 64 == b.ctypes.data % 64 == 0
+        assert buffers.n_bytes == buffers.n_fresh == 0, buffers.n_bytes
+        """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("n", [LARGE, 40 * LARGE])
 def test_zeros_are_zeros_in_used_memory(n):
     with Buffers():
         a = np.full(n, 255, np.uint8)
-        address = a.ctypes.data
+        place = address(a)
         del a
         b = np.zeros(n, np.uint8)
-    assert b.ctypes.data == address and not b.any()
+    assert address(b) == place and not b.any()
 
 
 def test_two_arrays_never_share():
@@ -104,13 +158,30 @@ def test_outside_nothing_changes():
 def test_trim_gives_idle_blocks_back():
     buffers = Buffers()
     with buffers:
-        a, b = np.empty(LARGE, np.uint8), np.empty(8 * LARGE, np.uint8)
-        a[:] = 1
-    total = buffers.n_bytes
-    del b
-    assert buffers.n_bytes == total > 9 * LARGE
-    buffers.trim()
-    assert LARGE <= buffers.n_bytes < 2 * LARGE and (a == 1).all()
+        a, b = np.full(LARGE, 1, np.uint8), np.full(64 * LARGE, 2, np.uint8)
+        total, before = buffers.n_bytes, resident()
+        del b
+        assert buffers.n_bytes == total > 65 * LARGE
+        buffers.trim()
+        assert LARGE <= buffers.n_bytes < 2 * LARGE and (a == 1).all() and before - resident() > 60 * LARGE
+        assert not np.zeros(64 * LARGE, np.uint8).any()
+
+
+def test_trim_gives_back_what_lies_between():
+    buffers = Buffers()
+    with buffers:
+        a, b = np.full(64 * LARGE, 1, np.uint8), np.full(LARGE, 2, np.uint8)
+        before, place = resident(), address(a)
+        del a
+        buffers.trim()
+        assert before - resident() > 60 * LARGE and (b == 2).all()
+        c = np.zeros(64 * LARGE, np.uint8)
+    assert address(c) == place and not c.any() and (b == 2).all()
+
+
+def resident():
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def trained(comm, name, mode="sar", prefetch=1, steps=4):
