@@ -82,7 +82,7 @@ int NAME(sar_activate_forward)(T *restrict out, const T *restrict x, const doubl
 }
 
 /* dy[f] = g * k * f'(y) of row r. ReLU reads both from the sign of out: no numbers are drawn. */
-SAR_INLINE void NAME(activation_slope)(T *restrict dy, const T *restrict g, const T *restrict x, const T *restrict out,
+SAR_INLINE void NAME(activation_slope)(T *restrict dy, const T *g, const T *restrict x, const T *restrict out,
                                        const NAME(activation) *a, int64_t r, int64_t first, int n)
 {
     const T *restrict g_row = g + r * a->n_feat + first;
@@ -105,7 +105,7 @@ SAR_INLINE void NAME(activation_slope)(T *restrict dy, const T *restrict g, cons
 }
 
 /* The rows begin .. end of sar_activate_backward; sums (2, n_feat) are this thread's. */
-static void NAME(activate_backward_rows)(T *restrict dx, double *restrict sums, const T *restrict g, const T *restrict x,
+static void NAME(activate_backward_rows)(T *dx, double *restrict sums, const T *g, const T *restrict x,
                                          const T *restrict out, const double *restrict means, const NAME(activation) *a,
                                          int64_t begin, int64_t end)
 {
@@ -145,11 +145,11 @@ static void NAME(activate_backward_rows)(T *restrict dx, double *restrict sums, 
  *
  * inputs   g (n_rows, n_feat); x (n_rows, n_feat), read with mean or SAR_ELU; out (n_rows, n_feat), read with SAR_RELU;
  *          means (2, n_feat), read with mean and dx: sums over the rows of all ranks, divided by their number; the rest as in forward
- * outputs  dx (n_rows, n_feat) or NULL, overwritten; sums (2, n_feat) or NULL, overwritten;
+ * outputs  dx (n_rows, n_feat) or NULL, overwritten; it may be g; sums (2, n_feat) or NULL, overwritten;
  *          workspace (n_threads, 2, n_feat), added in thread order, NULL where sums is
  * cost     O(n_rows * n_feat); one pass. With batch norm two calls: the sums, then dx, for which dy is computed again.
  */
-int NAME(sar_activate_backward)(T *restrict dx, double *restrict sums, double *restrict workspace, const T *restrict g,
+int NAME(sar_activate_backward)(T *dx, double *restrict sums, double *restrict workspace, const T *g,
                                 const T *restrict x, const T *restrict out, const double *restrict mean,
                                 const double *restrict inv_std, const T *restrict gamma, const T *restrict beta,
                                 const double *restrict means, const int64_t *restrict ids, uint64_t key, double p, int kind,

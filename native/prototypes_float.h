@@ -9,7 +9,7 @@ int NAME(sar_activate_forward)(T *restrict out, const T *restrict x, const doubl
                                const double *restrict inv_std, const T *restrict gamma, const T *restrict beta,
                                const int64_t *restrict ids, uint64_t key, double p, int kind, double alpha, int64_t n_rows,
                                int64_t n_feat);
-int NAME(sar_activate_backward)(T *restrict dx, double *restrict sums, double *restrict workspace, const T *restrict g,
+int NAME(sar_activate_backward)(T *dx, double *restrict sums, double *restrict workspace, const T *g,
                                 const T *restrict x, const T *restrict out, const double *restrict mean,
                                 const double *restrict inv_std, const T *restrict gamma, const T *restrict beta,
                                 const double *restrict means, const int64_t *restrict ids, uint64_t key, double p, int kind,

@@ -69,12 +69,12 @@ class Block:
     @cached_property
     def transpose(self):
         """(indptr, indices): the same edges by column; indices are rows."""
-        return kernels.transpose(self.indptr, self.indices, self.n_src)[:2]
+        return kernels.unbuffered(kernels.transpose, self.indptr, self.indices, self.n_src, position=False)[:2]
 
     @cached_property
     def transpose_position(self):
         """(n_edges,) the position in this block of each edge of the transpose; only values of edges need it."""
-        return kernels.transpose(self.indptr, self.indices, self.n_src)[2]
+        return kernels.unbuffered(kernels.transpose, self.indptr, self.indices, self.n_src)[2]
 
     @cached_property
     def transpose_eid(self):

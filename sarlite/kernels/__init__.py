@@ -11,7 +11,7 @@ Every function raises ShapeError naming the argument when shape, dtype or memory
 
 from sarlite.kernels.activation import ACTIVATIONS, Mask, Normal, activate, activate_backward
 from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_finish, row_dot
-from sarlite.kernels.buffers import Buffers
+from sarlite.kernels.buffers import Buffers, unbuffered
 from sarlite.kernels.gemm import gemm, gemm_backward
 from sarlite.kernels.native import instruction_set, instruction_sets, set_instruction_set, set_threads, threads
 from sarlite.kernels.norm import column_moments
@@ -48,4 +48,5 @@ __all__ = [
     "spmm",
     "threads",
     "transpose",
+    "unbuffered",
 ]

@@ -78,6 +78,7 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
     means : (2, F) float64
         Needed for dx with a `normal`: `sums` over all ranks, divided by the number of all rows; zeros where mean and inv_std are constants.
     dx : g's shape and dtype, optional
+        It may be g itself.
     sums : (2, F) float64, optional
 
     Raises
@@ -97,7 +98,7 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
         check("out", out, dtype=g.dtype, shape=g.shape)
     if dx is not None:
         check("dx", dx, dtype=g.dtype, shape=g.shape, out=True)
-        check_apart(dx, g=g, x=x, out=out)
+        check_apart(dx, g=None if dx is g else g, x=x, out=out)
         if normal is not None:
             check("means", means, dtype=np.float64, shape=(2, n_feat))
     if sums is not None:

@@ -1,5 +1,6 @@
 """Memory that arrays give back and get again."""
 
+import contextvars
 import ctypes
 
 import numpy as np
@@ -25,6 +26,11 @@ def _capsule(address):
 
 _NAME = b"mem_handler"  # NumPy's; a capsule borrows it
 _set = _set_handler()
+
+
+def unbuffered(function, *args, **options):
+    """Call a function outside of any `Buffers`, for arrays that stay: among those of a step they would leave gaps."""
+    return contextvars.Context().run(function, *args, **options)
 
 
 class Buffers:

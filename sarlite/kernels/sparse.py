@@ -197,7 +197,7 @@ def extremum_backward(g, arg, dx, offset=0):
     call(f"sar_extremum_backward_{FLOATS[g.dtype]}_{INDEXES[arg.dtype]}", dx, g, arg, int(offset), len(g), len(dx), row_width(g))
 
 
-def transpose(indptr, indices, n_src):
+def transpose(indptr, indices, n_src, *, position=True):
     """Transpose a CSR.
 
     Parameters
@@ -206,13 +206,15 @@ def transpose(indptr, indices, n_src):
     indices : (n_edges,) int32 or int64
     n_src : int
         Number of columns.
+    position : bool
+        Whether to return `perm`.
 
     Returns
     -------
     t_indptr : (n_src + 1,) int64
     t_indices : (n_edges,), indices' dtype
         Destinations; ascending in each row.
-    perm : (n_edges,), indices' dtype
+    perm : (n_edges,), indices' dtype, or None
         Position in `indices` of each edge of the transpose; ascending among duplicate edges.
 
     Raises
@@ -231,6 +233,7 @@ def transpose(indptr, indices, n_src):
         raise ShapeError(f"indices must lie in 0 .. {n_src}; got {indices.min()} .. {indices.max()}, shape {indices.shape}")
     from scipy.sparse import csr_array
 
-    position = np.arange(n_edges, dtype=indices.dtype)
-    t = csr_array((position, indices, indptr), shape=(n_dst, n_src)).tocsc()
-    return t.indptr.astype(np.int64, copy=False), t.indices.astype(indices.dtype, copy=False), t.data
+    value = np.arange(n_edges, dtype=indices.dtype) if position else np.empty(n_edges, np.int8)
+    ends = indptr.astype(indices.dtype) if n_edges <= np.iinfo(indices.dtype).max else indptr  # SciPy wants one dtype for both
+    t = csr_array((value, indices, ends), shape=(n_dst, n_src)).tocsc()
+    return t.indptr.astype(np.int64, copy=False), t.indices.astype(indices.dtype, copy=False), t.data if position else None

@@ -57,7 +57,7 @@ def _forward(needs, x, gamma, beta, ids, kind, alpha, statistics, key, p):
 def _vjp(g, needs, residuals, kind, alpha, statistics, key, p):
     x, out, gamma, beta, ids = residuals
     g = np.ascontiguousarray(g)
-    dx = np.empty(g.shape, g.dtype) if needs[0] else None
+    dx = None if not needs[0] else g if g.flags.writeable else np.empty(g.shape, g.dtype)
     sums = np.zeros((2, g.shape[1]))
 
     def pull(**outputs):

@@ -5,7 +5,8 @@ A primitive is a pair of functions over ndarrays:
     forward(needs, *arrays, **params) -> (out, residuals)
     vjp(g, needs, residuals, **params) -> one gradient (or None) an input
 
-`needs[i]` says whether input i wants a gradient, so that a primitive keeps only the residuals it will use.
+`needs[i]` says whether input i wants a gradient, so that a primitive keeps only the residuals it will use. vjp may overwrite g where
+it is writable: then it is nobody else's.
 """
 
 import itertools
@@ -268,17 +269,24 @@ def pull(seeds, since=-1, release=False):
         fresh = PRIMITIVES[node.name].fresh
         if fresh is None:
             fresh = id(node) in owned
-        results = node.pull(grads.pop(id(node)), lambda sink: grads.get(id(sink)) if id(sink) in owned else None)
+        g = grads.pop(id(node))
+        results = node.pull(g if id(node) in owned else _read_only(g), lambda sink: grads.get(id(sink)) if id(sink) in owned else None)
         if release:
             node.residuals = node.params = None  # parameters may hold arrays too
         for sink, g in zip(node.sinks, results):
             if sink is not None and g is not None:
                 arrive(sink, g, fresh)
-        del results
+        del results, g
     if release:
         for key, leaf in ends.items():
             _accumulate(leaf, grads[key], key in owned)
     return {key: grads[key] for key in ends}
+
+
+def _read_only(g):
+    g = np.asarray(g).view()
+    g.flags.writeable = False
+    return g
 
 
 def same_layout(a, b):
