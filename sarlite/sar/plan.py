@@ -7,7 +7,7 @@ import numpy as np
 from sarlite.errors import DataError, raise_together
 from sarlite.graph.block import Block, Columns
 
-BACKWARD_STEPS = 12
+BACKWARD_STEPS = 9
 """With few peers a rank takes at least about so many steps backward, each for a part of a peer's rows. Forward that would cost time, as
 each block's pass touches all rows of the output; backward a block's rows are the peer's, and any part of them costs the same."""
 
