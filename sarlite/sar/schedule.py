@@ -233,7 +233,7 @@ class _Fetch:
 
 
 class _Prefetch(_Fetch):
-    """Fetches up to `prefetch` steps ahead in a thread (SAR 3.4)."""
+    """Fetches up to `prefetch` steps ahead in a thread (SAR 3.4), whose own kernel, packing, runs on that thread alone."""
 
     def __enter__(self):
         self.ready = queue.SimpleQueue()
@@ -253,6 +253,7 @@ class _Prefetch(_Fetch):
 
     def work(self):
         try:
+            kernels.set_threads(1)  # OpenMP counts by calling thread: a new one would start as many as there are cores
             for step in self.schedule.plan.steps:
                 self.free.acquire()
                 if self.stopped:

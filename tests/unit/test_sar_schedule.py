@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from strategies import random_edges, values
 
-from sarlite import Graph, Tensor, fn
+from sarlite import Graph, Tensor, fn, kernels
 from sarlite.comm import threads
 from sarlite.sar import schedule as sched
 from sarlite.sar.aggregate import Operator, aggregate
@@ -124,6 +124,23 @@ def test_the_first_rows_travel_while_the_local_block_is_computed():
 
     threads.run(3, work)
     assert all(live >= 1 for live in found.values()), found
+
+
+def test_a_prefetch_thread_starts_no_others(monkeypatch):
+    """OpenMP's number of threads is the calling thread's: a new thread's is that of the cores, which compute."""
+    found, gather = {}, kernels.gather_rows
+
+    def counted(*arguments):
+        found[threading.current_thread().name] = kernels.threads()
+        gather(*arguments)
+
+    def work(comm):
+        graph = shard(comm, prefetch=1)
+        attend(graph, Tensor(X[graph.node_ids]))
+
+    monkeypatch.setattr(kernels, "gather_rows", counted)
+    threads.run(3, work)
+    assert found["sarlite-prefetch"] == 1
 
 
 def test_no_thread_is_left():
