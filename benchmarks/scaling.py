@@ -2,7 +2,7 @@
 
 An epoch is one training step of the training command under mpiexec: GraphSAGE (100 -> 256 -> 256 -> 47, mean, batch norm, ReLU, dropout
 0.5) and GAT (4 heads x 32, 4 x 32, 1 x 47, batch norm, ReLU, dropout 0.5 between layers), Adam, float32, on METIS parts; features and
-labels are random, and a tenth of the nodes trains. Mode sar prefetches one peer's rows. The configurations take turns, `--rounds` times;
+labels are random, and a tenth of the nodes trains. Mode sar prefetches one peer's rows, or none. The configurations take turns, `--rounds` times;
 the first epoch of each run, which also keeps A X, is left out.
 
 `ms` is over all epochs of all rounds; `peak_mib` the largest rank's resident memory above its state before it read data, the median of the
@@ -19,7 +19,7 @@ import harness
 import numpy as np
 
 N_FEATURES, N_CLASSES = 100, 47
-SHARED = dict(layers=3, batch_norm=True, dropout=0.5, activation="relu", partition="metis", prefetch=1, verify=False)
+SHARED = dict(layers=3, batch_norm=True, dropout=0.5, activation="relu", partition="metis", verify=False)
 CASES = {
     "sage": dict(model="sage", hidden=256),
     "gat": dict(model="gat", hidden=32, heads=4, out_heads=1, input_dropout=0.0, attention_dropout=0.0),
@@ -27,9 +27,9 @@ CASES = {
 
 
 def places(args):
-    """Return (ranks, threads, mode) of each configuration, one rank first; one rank has no peers, so mode does not matter there."""
-    pairs = sorted(zip(args.ranks, args.threads))
-    return [(n, threads, mode) for n, threads in pairs for mode in (args.modes if n > 1 else ["sar"])]
+    """Return (ranks, threads, mode, prefetch) of each configuration, one rank first; it has no peers, so mode does not matter there."""
+    ways = [(mode, prefetch) for mode in args.modes for prefetch in (args.prefetch if mode == "sar" else [0])]
+    return [(n, threads, *way) for n, threads in sorted(zip(args.ranks, args.threads)) for way in (ways if n > 1 else [("sar", 0)])]
 
 
 def write_data(scratch, args):
@@ -49,19 +49,19 @@ def measure(args, data):
     """Return {(case, place): [JSON line of the command, ...]}: each configuration once a round."""
     found = {(name, place): [] for name in args.cases for place in places(args)}
     for number in range(args.rounds):
-        for (name, (n_ranks, threads, mode)), lines in found.items():
-            harness.note(f"round {number + 1}: {name}, {n_ranks} ranks x {threads} threads, {mode}")
-            lines.append(harness.train(n_ranks, data=data, mode=mode, threads=threads, epochs=args.epochs + 1, eval_every=args.epochs + 1,
-                                       **SHARED, **CASES[name]))
+        for (name, (n_ranks, threads, mode, prefetch)), lines in found.items():
+            harness.note(f"round {number + 1}: {name}, {n_ranks} ranks x {threads} threads, {mode}, prefetch {prefetch}")
+            lines.append(harness.train(n_ranks, data=data, mode=mode, prefetch=prefetch, threads=threads, epochs=args.epochs + 1,
+                                       eval_every=args.epochs + 1, **SHARED, **CASES[name]))
     return found
 
 
 def row(args, name, place, lines):
     """Return the row of one configuration."""
-    n_ranks, threads, mode = place
+    n_ranks, threads, mode, prefetch = place
     sent = [sum(n for phase, n in line["sent_bytes"].items() if phase != "evaluation") for line in lines]
     return {"case": name, "graph": args.graph, "ranks": n_ranks, "threads": threads, "mode": mode,
-            **harness.summary([1e3 * seconds for line in lines for seconds in line["seconds"][1:]]),
+            "prefetch": prefetch, **harness.summary([1e3 * seconds for line in lines for seconds in line["seconds"][1:]]),
             "peak_mib": statistics.median(max(line["peak_bytes"]) for line in lines) / 2**20, "limit_fraction": None,
             "sent_mib": sent[0] / (args.epochs + 1) / 2**20, "sent_bytes": lines[0]["sent_bytes"]}
 
@@ -97,6 +97,7 @@ COLUMNS = {
     "ranks": lambda r: r["ranks"],
     "threads": lambda r: r["threads"],
     "mode": lambda r: r["mode"] if r["ranks"] > 1 else None,
+    "prefetch": lambda r: r["prefetch"] if r["ranks"] > 1 and r["mode"] == "sar" else None,
     "ms": lambda r: f"{r['ms']:,.0f} ({r['ms_min']:,.0f}..{r['ms_max']:,.0f})",
     "to one rank": _ratio("to_one"),
     "to oneshot": _ratio("to_oneshot"),
@@ -114,6 +115,7 @@ def arguments():
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4])
     parser.add_argument("--threads", type=harness.numbers, default=[2, 1, 1], help="of a rank, one number for each of --ranks")
     parser.add_argument("--modes", type=harness.words, default=["sar", "oneshot"])
+    parser.add_argument("--prefetch", type=harness.numbers, default=[1, 0], help="in mode sar")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     return parser

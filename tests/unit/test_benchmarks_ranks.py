@@ -37,6 +37,7 @@ def test_scaling(tmp_path):
     import scaling
 
     flags = ["--graph", "S/1000", "--graphs", str(tmp_path), "--cases", "gat", "--ranks", "1,2", "--threads", "1,1", "--epochs", "2"]
+    flags += ["--prefetch", "1"]
     one, sar, oneshot = rows_of(scaling, tmp_path, *flags, "--rounds", "1")
     assert [(r["case"], r["graph"], r["ranks"], r["threads"]) for r in (one, sar, oneshot)] == [("gat", "S/1000", n, 1) for n in (1, 2, 2)]
     assert [r["mode"] for r in (one, sar, oneshot)] == ["sar", "sar", "oneshot"]
@@ -56,7 +57,7 @@ def test_scaling_leaves_the_first_epoch_out():
 
     lines = [{"seconds": [9.0, 1.0, 2.0], "peak_bytes": [2**20, 3 * 2**20], "sent_bytes": {"forward_fetch": 3 * 2**20, "evaluation": 7}},
              {"seconds": [8.0, 3.0, 4.0], "peak_bytes": [2**20, 2**20], "sent_bytes": {}}]  # fmt: skip
-    row = scaling.row(SimpleNamespace(graph="S", epochs=2), "gat", (2, 1, "sar"), lines)
+    row = scaling.row(SimpleNamespace(graph="S", epochs=2), "gat", (2, 1, "sar", 1), lines)
     assert (row["ms"], row["ms_min"], row["ms_max"]) == (2500, 1000, 4000)
     assert row["peak_mib"] == 2 and row["sent_mib"] == 1
 
