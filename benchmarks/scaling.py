@@ -2,8 +2,8 @@
 
 An epoch is one training step of the training command under mpiexec: GraphSAGE (100 -> 256 -> 256 -> 47, mean, batch norm, ReLU, dropout
 0.5) and GAT (4 heads x 32, 4 x 32, 1 x 47, batch norm, ReLU, dropout 0.5 between layers), Adam, float32, on METIS parts; features and
-labels are random, and a tenth of the nodes trains. Mode sar prefetches one peer's rows, or none. The configurations take turns, `--rounds` times;
-the first epoch of each run, which also keeps A X, is left out.
+labels are random, and a tenth of the nodes trains. Mode sar prefetches one peer's rows, or none. The configurations take turns,
+`--rounds` times; the first epoch of each run, which also keeps A X, is left out.
 
 `ms` is over all epochs of all rounds; `peak_mib` the largest rank's resident memory above its state before it read data, the median of the
 rounds; `sent_mib` what all ranks send in an epoch; `to_one` the time as a multiple of one rank's; `to_oneshot` and `memory_to_oneshot`
