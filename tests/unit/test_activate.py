@@ -69,6 +69,9 @@ def run(kind, alpha, x, g, mean, inv_std, gamma, beta, mask, means):
         alone = np.full_like(one, np.nan)
         kernels.activate_backward(g, means=means, **{name: alone}, **back)
         np.testing.assert_array_equal(alone, one)
+    over = g.copy()
+    kernels.activate_backward(over, dx=over, means=means, **back)
+    np.testing.assert_array_equal(over, dx)
     return out, dx, sums
 
 
@@ -208,6 +211,37 @@ def test_what_is_kept(kind, shift):
     assert {id(r) for r in large} == {id({"x": x, "out": out}[name].data) for name in KEPT[kind, shift].split()}
     with no_grad():
         assert act(x, GRAPH).node is None
+
+
+@pytest.mark.parametrize("shift", ["plain", "norm"])
+def test_a_gradient_is_overwritten_where_nobody_else_has_it(shift, monkeypatch):
+    seen, backward = [], kernels.activate_backward
+
+    def noted(g, dx=None, **options):
+        if dx is not None:
+            seen.append(dx is g)
+        return backward(g, dx=dx, **options)
+
+    monkeypatch.setattr(kernels, "activate_backward", noted)
+    act, g, w = make("relu", shift, 0.4, np.float64), values(8, 40, 5), values(9, 5, 5)
+
+    def gradients(use):
+        x = Tensor(values(1, 40, 5), requires_grad=True)
+        out = use(act(x, GRAPH))
+        seed = g.copy()
+        out.backward(seed)
+        assert np.array_equal(seed, g)  # the caller's
+        return x.grad
+
+    own = gradients(lambda h: h @ w)
+    assert seen == [True]
+    other = Tensor(np.zeros((40, 5)), requires_grad=True)
+    shared = gradients(lambda h: (h + other) @ w)  # the sum's gradient is h's and other's
+    assert seen == [True, False]
+    np.testing.assert_array_equal(own, shared)
+    np.testing.assert_allclose(other.grad, g @ w.T, rtol=1e-12)
+    np.testing.assert_array_equal(gradients(lambda h: h * 1.0), gradients(lambda h: h))
+    assert seen[-1] is False
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])

@@ -184,6 +184,17 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+def test_transposes_stay_outside():
+    """They live as long as the graph; between the arrays of a step they would leave gaps."""
+    rng, buffers = np.random.default_rng(0), Buffers()
+    graph = Graph.from_edges(*rng.integers(0, 1000, (2, LARGE)), 1000)
+    with buffers:
+        graph.plan.local.transpose, graph.plan.local.transpose_position  # noqa: B018 (made at the first use)
+        assert buffers.n_bytes == 0
+        graph.plan.local.rows
+    assert buffers.n_bytes > 4 * LARGE
+
+
 def trained(comm, name, mode="sar", prefetch=1, steps=4):
     """Return how often each step took fresh memory."""
     n, n_edges = 4000, 40_000

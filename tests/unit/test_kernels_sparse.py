@@ -145,3 +145,6 @@ def test_transpose(dtype, itype):
         np.testing.assert_array_equal(perm, order)
         np.testing.assert_array_equal(t_indices, graph.dst[order])
         np.testing.assert_array_equal(t_indptr, np.searchsorted(graph.src[order], np.arange(graph.n_src + 1)))
+        *without, none = kernels.transpose(graph.indptr, graph.indices, graph.n_src, position=False)
+        assert none is None and [a.dtype for a in without] == [np.int64, itype]
+        assert all(np.array_equal(a, b) for a, b in zip(without, (t_indptr, t_indices)))
