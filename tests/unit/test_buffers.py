@@ -191,7 +191,7 @@ def test_transposes_stay_outside():
     with buffers:
         graph.plan.local.transpose, graph.plan.local.transpose_position  # noqa: B018 (made at the first use)
         assert buffers.n_bytes == 0
-        graph.plan.local.rows
+        graph.plan.local.rows  # noqa: B018
     assert buffers.n_bytes > 4 * LARGE
 
 
