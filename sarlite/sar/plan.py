@@ -50,11 +50,6 @@ class Plan(NamedTuple):
         return (self.local, *(step.block for step in self.steps))
 
     @property
-    def n_parts(self):
-        """How many of `backward_steps` there are for each of `steps`; the same on every rank."""
-        return len(self.backward_steps) // max(1, len(self.steps))
-
-    @property
     def n_halo(self):
         return sum(step.block.n_src for step in self.steps)
 

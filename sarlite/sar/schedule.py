@@ -98,6 +98,11 @@ def _each_block(schedule, steps, arrays, on_rows, phase, before, after=(), send=
             on_rows(None, block, arrays)
 
 
+def _n_parts(schedule, steps):
+    """In how many steps a peer's rows travel."""
+    return len(steps) // max(1, len(schedule.plan.steps))
+
+
 def _span(schedule, step, block, phase):
     """The span of one block's computation; in mode `oneshot` the one block has every rank's rows."""
     source = step.source if step else "all" if schedule.mode == "oneshot" else schedule.fetch_comm.rank
@@ -120,7 +125,8 @@ def run_backward(schedule, arrays, kept, on_block, d_arrays):
     -----
     Collective. The local block comes last, so that the last gradients travel meanwhile. In case 2 with prefetch its first half comes
     first, so that the first rows travel meanwhile too: `on_block` must heed a block's `place`. Where nothing was kept, blocks are ranges
-    of columns of those that `run` showed (`Plan.backward_steps`): at most prefetch + 1 / n_parts peers' rows are held.
+    of columns of those that `run` showed (`Plan.backward_steps`): at most prefetch peers' rows and a part of another's
+    are held.
     Source: SAR algorithm 2.
     """
     if schedule.mode == "oneshot":
@@ -128,7 +134,7 @@ def run_backward(schedule, arrays, kept, on_block, d_arrays):
         return
     plan = schedule.plan
     steps = plan.backward_steps if kept is None else plan.steps
-    with _Push(schedule, d_arrays, plan.n_parts if schedule.prefetch else 0) as push:
+    with _Push(schedule, d_arrays, _n_parts(schedule, steps) if schedule.prefetch else 0) as push:
 
         def on_rows(step, block, rows):
             message, d_rows = (None, d_arrays) if step is None else _allocate(block.n_src, push.templates, zero=True)
@@ -205,7 +211,7 @@ class _Fetch:
     def __init__(self, schedule, steps, arrays, phase):
         self.schedule, self.steps, self.arrays, self.phase = schedule, steps, arrays, phase
         self.templates = templates_of(arrays)
-        self.n_parts = len(steps) // max(1, len(schedule.plan.steps))  # that a peer's rows come in
+        self.n_parts = _n_parts(schedule, steps)
 
     def __enter__(self):
         return self

@@ -195,12 +195,14 @@ def _own_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("sarlite-")]
 
 
-def test_a_long_message_does_not_run_ahead_of_the_pushes():
-    """Gradients on their way are bounded too: those of the last step wait while the next is computed."""
+@pytest.mark.parametrize("mode, most", [("sar", 3), ("sa", 1)])
+def test_a_long_message_does_not_run_ahead_of_the_pushes(mode, most, monkeypatch):
+    """Gradients on their way are bounded too: those of one peer, in sar in 9 / 3 parts, wait while the next are computed."""
+    monkeypatch.setattr(plan, "STEP_ROWS", 1)
     pending = []
 
     def work(comm):
-        graph = shard(comm, prefetch=1)
+        graph = shard(comm, mode=mode, prefetch=1)
         out = attend(graph, Tensor(X[graph.node_ids], requires_grad=True))
         start = sched._Push.start
 
@@ -217,7 +219,7 @@ def test_a_long_message_does_not_run_ahead_of_the_pushes():
             comm.barrier()
 
     threads.run(4, work)
-    assert pending and max(pending) <= 1
+    assert pending and max(pending) <= most
 
 
 @pytest.mark.parametrize("prefetch, most", [(0, {"rows": 0, "in": 1, "out": 1}), (1, {"rows": 2, "in": 1, "out": 2})])
