@@ -1,4 +1,4 @@
-"""Blocks: the edges from one part's nodes to another's."""
+"""Blocks: the edges from one part's source rows to another's destination rows."""
 
 from functools import cached_property
 
@@ -9,71 +9,61 @@ from sarlite import kernels
 PIECE_EDGES = 1 << 16
 
 
-class Block:
-    """The edges from part q's nodes (columns) to part p's nodes (rows), as CSR.
+class Edges:
+    """Some edges of a part, as CSR over destination rows, and by column. The base of `Block` and of what is cut from one.
 
-    Parameters
+    Attributes
     ----------
-    indptr : (n_dst + 1,) int64
+    n_dst : int
+        Destination rows of the part.
+    rows : (n_rows,) same dtype as indices, or None
+        The destination row of each row of the CSR, ascending; None: CSR row i is destination row i.
+    indptr : (n_rows + 1,) int64
     indices : (n_edges,) int32 or int64
-        Column of each edge: an index into the rows that part q sends.
+        Column of each edge: an index into the rows that `source` sends.
+    positions : (n_edges,) same dtype as indices, or None
+        Place of each edge among the part's edges in source order; None where they are all of them.
+    numbers : (part's n_edges,) int, or None
+        Index into the part's edge values by that place; None where it is the place.
     src_ids : (n_src,) int64
         Global node id of each column.
-    eid : (n_edges,) same dtype as indices, or a function that returns it, optional
-        Index of each edge into part p's edge values; by default its position. A function is called when it is first needed, as
-        unweighted sums and attention never do.
     offset : int
-        Number of columns in part p's blocks before this one, so that offset + column is unique over them.
-    place : slice
-        The rows of part p that the block's rows are.
+        Number of columns in the part's blocks before this one, so that offset + column is unique over them.
+    source : int or "all"
+        The rank that owns the columns; "all" where the local rows are followed by every peer's.
+    n_src, n_edges : int
     """
 
-    def __init__(self, indptr, indices, src_ids, eid=None, offset=0, place=slice(None)):
-        self.indptr, self.indices, self.src_ids, self._eid, self.offset, self.place = indptr, indices, src_ids, eid, offset, place
-        self.n_dst, self.n_src, self.n_edges = len(indptr) - 1, len(src_ids), len(indices)
+    numbers = None
 
     @property
+    def n_src(self):
+        return len(self.src_ids)
+
+    @property
+    def n_edges(self):
+        return len(self.indices)
+
+    @cached_property
     def eid(self):
-        """(n_edges,) index of each edge into part p's edge values; None where it is its position."""
-        if callable(self._eid):  # no cached_property: one block's may ask for another's, and their lock is one
-            self._eid = self._eid()
-        return self._eid
-
-    @eid.setter
-    def eid(self, eid):
-        self._eid = eid
+        """(n_edges,) index of each edge into the part's edge values; None where it counts up from 0."""
+        if self.numbers is None or self.positions is None:
+            return self.positions if self.numbers is None else self.numbers
+        return self.numbers[self.positions]
 
     @cached_property
-    def pieces(self):
-        """Blocks of consecutive rows with at most about as many edges as this one has columns.
-
-        One value an edge of a piece then takes no more memory than one value a node.
-        """
-        step = max(PIECE_EDGES, self.n_src)
-        if self.n_edges <= step:
-            return [self]
-        cuts = np.unique(np.searchsorted(self.indptr, np.arange(step, self.n_edges, step)))
-        return [self._rows_between(a, b) for a, b in zip([0, *cuts], [*cuts, self.n_dst]) if b > a]
-
-    @cached_property
-    def halves(self):
-        """Two blocks of consecutive rows with about as many edges each."""
-        middle = int(np.searchsorted(self.indptr, self.n_edges // 2))
-        return self._rows_between(0, middle), self._rows_between(middle, self.n_dst)
-
-    def _rows_between(self, a, b):
-        edges, start = slice(self.indptr[a], self.indptr[b]), self.place.start or 0
-        return Block(self.indptr[a : b + 1] - edges.start, self.indices[edges], self.src_ids, lambda: self.labels[edges], self.offset,
-                     slice(start + a, start + b))
+    def labels(self):
+        """(n_edges,) `eid`, never None."""
+        return np.arange(self.n_edges, dtype=self.indices.dtype) if self.eid is None else self.eid
 
     @cached_property
     def transpose(self):
-        """(indptr, indices): the same edges by column; indices are rows."""
-        return kernels.unbuffered(kernels.transpose, self.indptr, self.indices, self.n_src, position=False)[:2]
+        """(indptr, indices): the same edges by column; indices are destination rows."""
+        return kernels.unbuffered(kernels.transpose, self.indptr, self.indices, self.n_src, rows=self.rows, position=False)[:2]
 
     @cached_property
     def transpose_position(self):
-        """(n_edges,) the position in this block of each edge of the transpose; only values of edges need it."""
+        """(n_edges,) the position in `indices` of each edge of the transpose; only values of edges need it."""
         return kernels.unbuffered(kernels.transpose, self.indptr, self.indices, self.n_src)[2]
 
     @cached_property
@@ -81,59 +71,192 @@ class Block:
         """(n_edges,) `eid` of each edge of the transpose."""
         return self.transpose_position if self.eid is None else self.eid[self.transpose_position]
 
-    @cached_property
-    def labels(self):
-        """(n_edges,) `eid`, never None."""
-        return np.arange(self.n_edges, dtype=self.indices.dtype) if self.eid is None else self.eid
-
     @property
-    def rows(self):
-        """(n_edges,) the row of each edge; made anew at each call."""
-        return np.repeat(np.arange(self.n_dst, dtype=self.indices.dtype), np.diff(self.indptr))
+    def dst(self):
+        """(n_edges,) the destination row of each edge; made anew at each call."""
+        rows = np.arange(len(self.indptr) - 1, dtype=self.indices.dtype) if self.rows is None else self.rows
+        return np.repeat(rows, np.diff(self.indptr))
+
+    def between(self, a, b):
+        """The edges of rows a .. b of the CSR."""
+        return RowRange(self, a, b)
+
+    def columns(self, a, b):
+        """The edges from columns a .. b."""
+        return ColumnRange(self, a, b)
+
+    @cached_property
+    def pieces(self):
+        """Edges of consecutive rows, with at most about as many edges as there are columns.
+
+        One value an edge of a piece then takes no more memory than one value a node.
+        """
+        step = max(PIECE_EDGES, self.n_src)
+        if self.n_edges <= step:
+            return [self]
+        cuts = np.unique(np.searchsorted(self.indptr, np.arange(step, self.n_edges, step)))
+        return [self.between(int(a), int(b)) for a, b in zip([0, *cuts], [*cuts, len(self.indptr) - 1]) if b > a]
+
+    @cached_property
+    def halves(self):
+        """The edges of the first rows and of the others, about as many each."""
+        middle = int(np.searchsorted(self.indptr, self.n_edges // 2))
+        return self.between(0, middle), self.between(middle, len(self.indptr) - 1)
 
     def at_src(self, values):
         """Return (n_edges, ...): of values of the columns, each edge's."""
         return _gather(values, self.indices)
 
     def at_dst(self, values):
-        """Return (n_edges, ...): of values of the rows, each edge's."""
-        return _gather(values, self.rows)
+        """Return (n_edges, ...): of values of the part's destination rows, each edge's."""
+        return _gather(values, self.dst)
 
     def at_edge(self, values):
-        """Return (n_edges, ...): of part p's edge values, each edge's; shared where they are in order."""
+        """Return (n_edges, ...): of the part's edge values, each edge's; shared where they are in order."""
         return values if self.eid is None else _gather(values, self.eid)
 
+    def sum_to_dst(self, values, out, **scale):
+        """Add (n_edges, ...) values to the destination rows of `out`; `dst_scale` as `kernels.spmm` takes it."""
+        kernels.spmm(self.indptr, None, np.ascontiguousarray(values), out, rows=self.rows, **scale)
 
-class Columns(Block):
-    """The edges of a block from some of its columns. Its transpose is a part of the block's; its rows are made where they are needed."""
 
-    def __init__(self, block, first, last):
-        self.whole, self.columns, self.offset, self.place = block, slice(first, last), block.offset + first, block.place
-        self.src_ids, self.n_src, self.n_dst = block.src_ids[first:last], last - first, block.n_dst
-        self._eid = lambda: block.labels[self._edges]
+class Block(Edges):
+    """The edges from part q's source rows (columns) to part p's destination rows: CSR over the rows that have edges.
+
+    Parameters
+    ----------
+    order : (EdgeOrder, int), optional
+        Of the part's blocks, and which of them this is; without it the block's edges are all of the part's.
+    numbers, src_ids, n_dst, rows, offset, source
+        See `Edges`.
+    """
+
+    def __init__(self, indptr, indices, src_ids, n_dst=None, rows=None, *, order=None, numbers=None, offset=0, source=0):
+        self.indptr, self.indices, self.src_ids, self.rows, self.numbers = indptr, indices, src_ids, rows, numbers
+        self.n_dst = len(indptr) - 1 if n_dst is None else n_dst
+        self.order, self.offset, self.source = order, offset, source
 
     @cached_property
-    def transpose(self):
-        t_indptr, t_indices = self.whole.transpose
-        ends = t_indptr[self.columns.start : self.columns.stop + 1]
-        return ends - ends[0], t_indices[ends[0] : ends[-1]]
+    def positions(self):
+        return None if self.order is None else self.order[0].positions(self.order[1], self.indices.dtype)
+
+
+class EdgeOrder:
+    """Where the edges of each of a part's blocks stand among all of the part's edges in source order.
+
+    A row's edges from one part follow each other there, after those from parts before it; so the blocks' own `indptr` tell
+    the places, and nothing is kept an edge.
+
+    Parameters
+    ----------
+    n_dst : int
+    blocks : list of (rows or None, indptr), in the order of their sources
+    """
+
+    def __init__(self, n_dst, blocks):
+        self.n_dst, self.blocks, self._starts = n_dst, blocks, None
+
+    def positions(self, k, dtype):
+        """Return (n_edges,) the place of each edge of block `k`."""
+        if self._starts is None:  # no cached_property: its lock would be held while thread ranks wait for each other
+            self._starts = list(self._each_start())
+        indptr = self.blocks[k][1]
+        shift = (self._starts[k] - indptr[:-1]).astype(dtype)
+        return np.repeat(shift, np.diff(indptr)) + np.arange(indptr[-1], dtype=dtype)
+
+    def _each_start(self):
+        """Yield for each block the place of the first edge of each of its rows."""
+        ends = np.zeros(self.n_dst + 1, np.int64)
+        for rows, indptr in self.blocks:
+            ends[1:][_all_or(rows)] += np.diff(indptr)
+        following = np.cumsum(ends, out=ends)[:-1]
+        for rows, indptr in self.blocks:
+            yield following[_all_or(rows)].copy()
+            following[_all_or(rows)] += np.diff(indptr)
+
+
+class RowRange(Edges):
+    """The edges of some rows of a block's CSR."""
+
+    def __init__(self, block, a, b):
+        self.block, self.edges = block, slice(int(block.indptr[a]), int(block.indptr[b]))
+        self.indptr, self.indices = block.indptr[a : b + 1] - self.edges.start, block.indices[self.edges]
+        self.rows = np.arange(a, b, dtype=block.indices.dtype) if block.rows is None else block.rows[a:b]
+        self.n_dst, self.src_ids, self.offset, self.source = block.n_dst, block.src_ids, block.offset, block.source
+
+    @cached_property
+    def eid(self):
+        return self.block.labels[self.edges]
+
+
+class ColumnRange(Edges):
+    """The edges from some columns of a block: its transpose is a part of the block's; the CSR is made where it is needed."""
+
+    def __init__(self, block, a, b):
+        self.block, self.range = block, slice(a, b)
+        self.n_dst, self.src_ids, self.offset, self.source = block.n_dst, block.src_ids[a:b], block.offset + a, block.source
 
     @property
     def n_edges(self):
         return len(self.transpose[1])
 
     @cached_property
+    def transpose(self):
+        t_indptr, t_indices = self.block.transpose
+        ends = t_indptr[self.range.start : self.range.stop + 1]
+        return ends - ends[0], t_indices[ends[0] : ends[-1]]
+
+    @cached_property
+    def rows(self):
+        return self.block.rows
+
+    @cached_property
+    def eid(self):
+        return self.block.labels[self._edges]
+
+    @cached_property
     def _edges(self):
-        """Their positions in the whole block."""
-        return np.flatnonzero((self.whole.indices >= self.columns.start) & (self.whole.indices < self.columns.stop))
+        """Their positions in the block."""
+        return np.flatnonzero((self.block.indices >= self.range.start) & (self.block.indices < self.range.stop))
 
     @cached_property
     def indices(self):
-        return self.whole.indices[self._edges] - self.whole.indices.dtype.type(self.columns.start)
+        return self.block.indices[self._edges] - self.block.indices.dtype.type(self.range.start)
 
     @cached_property
     def indptr(self):
-        return np.searchsorted(self._edges, self.whole.indptr).astype(np.int64)
+        return np.searchsorted(self._edges, self.block.indptr).astype(np.int64)
+
+
+class Bundle(tuple):
+    """Several sets of edges from the same source rows, which one fetch serves; of one operator a member each."""
+
+    @property
+    def n_src(self):
+        return self[0].n_src
+
+    @property
+    def n_edges(self):
+        return sum(edges.n_edges for edges in self)
+
+    @property
+    def source(self):
+        return self[0].source
+
+    @property
+    def src_ids(self):
+        return self[0].src_ids
+
+    def columns(self, a, b):
+        return Bundle(edges.columns(a, b) for edges in self)
+
+    @property
+    def halves(self):
+        return tuple(Bundle(halves) for halves in zip(*(edges.halves for edges in self)))
+
+
+def _all_or(rows):
+    return slice(None) if rows is None else rows
 
 
 def _gather(values, index):

@@ -6,7 +6,7 @@ An operator object (`operators`, `custom`) computes one block at a time; `schedu
 import numpy as np
 
 from sarlite import tape
-from sarlite.sar import schedule as sched
+from sarlite.sar.messages import templates_of
 
 
 class Operator:
@@ -27,7 +27,7 @@ class Operator:
         """Take the local arrays and prepare the output; `keep` says whether what `forward` returns is kept."""
 
     def forward(self, block, rows):
-        """Add one block's messages; return what `backward` wants in place of `rows` where it is kept."""
+        """Add one block's messages; return what `backward` wants as `kept`."""
 
     def end(self):
         """Return the output; drop what backward does not need."""
@@ -35,10 +35,17 @@ class Operator:
     def begin_backward(self, g):
         """Take the gradient of the output."""
 
-    def backward(self, block, rows, d_rows):
-        """Add one block's gradients. `rows` are fetched again, or what `forward` returned, or None in case 1.
+    def backward(self, block, rows, kept, d_rows):
+        """Add one block's gradients to `d_rows`, the gradients of the block's columns; an item is None where nobody needs it.
 
-        Where rows are fetched again the block may be some rows of a block that `forward` saw: `block.place` says which.
+        Parameters
+        ----------
+        block : Edges
+            Where rows are fetched again it may be some rows or columns of a block that `forward` saw.
+        rows : tuple of ndarray, or None
+            The columns' rows where they are fetched again; None in case 1, and where `kept` is there.
+        kept : object, or None
+            What `forward` returned for this block, where it was kept.
         """
 
     def end_backward(self):
@@ -53,20 +60,21 @@ def aggregate(schedule, operator, inputs, sinks=()):
 
 def _forward(needs, *arrays, operator, schedule):
     arrays = tuple(np.ascontiguousarray(a) for a in arrays)
-    keep = any(needs) and schedule.mode != "sar"
+    keep = any(needs) and schedule.mode.keeps
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]
-    kept = sched.run(schedule, rows, operator.forward, keep)
+    kept = schedule.run(rows, operator.forward, keep)
     local = rows if operator.needs_rows and not keep else None
-    return operator.end(), (operator, local, kept, sched.templates_of(rows))
+    return operator.end(), (operator, local, kept, templates_of(rows))
 
 
 def _vjp(g, needs, residuals, into, operator, schedule):
     operator, local, kept, templates = residuals
     operator.begin_backward(g)
-    d_rows = [(sched.zeros(schedule, t) if at is None or not at.flags.c_contiguous else at) if need else None
-              for need, t, at in zip(needs, templates, into)]
-    sched.run_backward(schedule, local, kept, operator.backward, d_rows)
+    n_src = schedule.plan.n_src
+    d_rows = [(np.zeros((n_src, *shape), dtype) if at is None or not at.flags.c_contiguous else at) if need else None
+              for need, (shape, dtype), at in zip(needs, templates, into)]
+    schedule.run_backward(local, kept, operator.backward, d_rows)
     return [*d_rows, *operator.end_backward()]
 
 

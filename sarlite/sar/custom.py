@@ -4,7 +4,8 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.sar.aggregate import Operator
+from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.sar.reducers import REDUCERS
 from sarlite.tape import Tensor, engine
 
 
@@ -112,9 +113,8 @@ class Custom(Operator):
                         for a, need in zip(self.arrays[self.n_fetched :], self.needs[self.n_fetched :])]
         self.d_sinks = [None] * len(self.sinks)
 
-    def backward(self, block, rows, d_rows):
-        kept = rows if isinstance(rows, list) else [None] * len(block.pieces)
-        for piece, recording in zip(block.pieces, kept):
+    def backward(self, block, rows, kept, d_rows):
+        for piece, recording in zip(block.pieces, kept or [None] * len(block.pieces)):
             self.backward_piece(piece, recording or self.replay(piece, rows, grad=True), d_rows)
 
     def backward_piece(self, block, recording, d_rows):
@@ -135,9 +135,9 @@ class Custom(Operator):
             arrays = [np.zeros((block.n_edges, *shape), dtype) for shape, dtype in self.src_templates]
         else:
             arrays = [block.at_src(r) for r in rows]
-        arrays += [block.at_dst(a[block.place]) for a in self.arrays[n_src : n_src + n_dst]]
+        arrays += [block.at_dst(a) for a in self.arrays[n_src : n_src + n_dst]]
         arrays += [block.at_edge(a) for a in self.arrays[n_src + n_dst :]]
-        src_ids, dst_ids = block.src_ids[block.indices], self.dst_ids[block.place][block.rows]
+        src_ids, dst_ids = block.src_ids[block.indices], self.dst_ids[block.dst]
         ids = (src_ids, dst_ids, src_ids * self.n_nodes + dst_ids)
         with engine.set_grad(grad):
             return Recording(self.message, self.names, arrays, self.needs, ids)
@@ -153,6 +153,26 @@ class Custom(Operator):
             if d is None or d_edge is None:
                 continue
             if k < n_dst:
-                kernels.spmm(block.indptr, None, np.ascontiguousarray(d_edge), d[block.place])
+                block.sum_to_dst(d_edge, d)
             else:
                 kernels.scatter_add_rows(np.ascontiguousarray(d_edge), block.labels, d)
+
+
+def aggregate_custom(graph, message, reducer, src, dst, edge):
+    """Aggregate a Python function's messages: see `Graph.aggregate`."""
+    operator = Custom(message, (tuple(src), tuple(dst), tuple(edge)), REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes)
+    inputs = graph.check(tuple(src.values()), tuple(dst.values()), tuple(edge.values()))
+    operator.probe(inputs)
+    return aggregate(graph.schedule, operator, inputs, operator.sinks if engine.grad_enabled() else ())
+
+
+def multiplied(graph, message, reducer):
+    """max or min of w_ij x_j, as a custom message."""
+    edge = {"weight": _per_row(message.weight, message.x)}
+    return aggregate_custom(graph, lambda s, d, e: s["x"] * e["weight"], reducer, {"x": message.x}, {}, edge)
+
+
+def _per_row(weight, x):
+    """Give weights one axis for each of x's that they lack."""
+    missing = engine.as_array(x).ndim - engine.as_array(weight).ndim
+    return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight

@@ -1,24 +1,24 @@
-"""Graph: what models aggregate over. A whole graph is a sharded graph of one part."""
+"""Graph: what models aggregate over, blocks from source rows to destination rows. A whole graph is a sharded graph of one part."""
 
 import weakref
 from functools import cached_property
 
 import numpy as np
 
-from sarlite.comm import Solo, wrap
-from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
-from sarlite.graph import edges as edge_lists
-from sarlite.graph import order as orders
-from sarlite.graph import partition
-from sarlite.profile import Counted, Profile
-from sarlite.sar import fn, operators, plan, reducers, schedule
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.graph.part import InEdges, owners
+from sarlite.profile import Counted
+from sarlite.sar import construct
 from sarlite.sar.aggregate import aggregate
-from sarlite.sar.custom import Custom
-from sarlite.tape import Tensor, ops
-from sarlite.tape.engine import as_array, grad_enabled
+from sarlite.sar.custom import aggregate_custom, multiplied
+from sarlite.sar.fn import MulEdge
+from sarlite.sar.operators import TABLE, Sum
+from sarlite.sar.reducers import REDUCERS
+from sarlite.tape import Tensor
+from sarlite.tape.engine import as_array
 
-SUMS = ("sum", "mean", "sym")
-REDUCERS = (*SUMS, "max", "min", "softmax")
+TABLE = {**TABLE, **{(MulEdge, reducer): multiplied for reducer in ("max", "min")}}
+KNOWN = tuple(dict.fromkeys(["sum", "mean", "sym", *REDUCERS]))
 
 
 class Graph:
@@ -29,159 +29,81 @@ class Graph:
     Attributes
     ----------
     n_nodes : int
-        Of the whole graph.
+        Destination nodes of the whole graph; all nodes, but on a bipartite graph.
     n_src, n_dst, n_edges : int
-        Local rows that models pass in and get back (equal here), and local in-edges.
+        Local source rows, which models pass in; destination rows, which they get back; and in-edges.
+    src_ids, dst_ids : (n_src,), (n_dst,) int64
+        Global ids of the local rows, in their order: `x[graph.src_ids]` are this rank's. The same array, but on a bipartite graph.
     node_ids : (n_dst,) int64
-        Global ids of the local nodes, in the order of their rows: `x[graph.node_ids]` are this rank's.
+        Another name for `dst_ids`.
     edge_ids : (n_edges,) int64
         Global ids of the local in-edges: a rank's edge values are `values[graph.edge_ids]`. Made at the first use where they count up.
     in_degrees : (n_dst,) int64
+    added_loops : (n_dst,) bool, or None
+        Whether a row's self loop was added to the data.
+    bipartite : bool
+        Whether sources and destinations are other nodes.
     comm : Communicator
     profile : Profile
         Counters of bytes and remote buffers.
+    schedule : Schedule
+        The plan, the transport and the mode.
     """
 
-    def __init__(self, comm, node_ids, edge_ids, n_nodes, the_plan, mode="sar", prefetch=1, in_degrees=None):
-        self.node_ids, self._edge_ids, self.n_nodes, self.plan = node_ids, edge_ids, n_nodes, the_plan
-        self.n_src = self.n_dst = len(node_ids)
-        self.n_edges = sum(block.n_edges for block in the_plan.blocks)
-        self.profile = Profile()
-        self.comm = Counted(comm, self.profile)
-        self.schedule = schedule.make(comm, the_plan, mode, prefetch, self.profile)
-        self.in_degrees = in_degrees
-        self._csr = self._sym = None
-        self._kept = weakref.WeakKeyDictionary()  # constant Tensor -> {reducer: its aggregation}
+    from_edges = classmethod(construct.from_edges)
+    from_csr = classmethod(construct.from_csr)
+    from_part = classmethod(construct.from_part)
+    shard = construct.shard
 
-    @classmethod
-    def from_edges(cls, src, dst, n_nodes=None, *, undirected=False, self_loops=False, deduplicate=False):
-        """Make a whole graph from an edge list.
+    def __init__(self, comm, schedule, profile, *, n_nodes, dst_ids, src_ids, edge_ids, in_degrees, added_loops=None, bipartite=False):
+        self.schedule, self.profile, self.comm = schedule, profile, Counted(comm, profile)
+        self.n_nodes, self.dst_ids, self.src_ids, self.bipartite = n_nodes, dst_ids, src_ids, bipartite
+        self.n_src, self.n_dst, self.n_edges = len(src_ids), len(dst_ids), int(in_degrees.sum())
+        self.in_degrees, self.added_loops, self._edge_ids = in_degrees, added_loops, edge_ids
+        self._sym, self._kept = None, {}  # id of a constant Tensor -> (weak reference, {reducer: its aggregation})
 
-        Parameters
-        ----------
-        src, dst : (n_edges,) int array, or anything with `__array__` or `__dlpack__`
-            Edge e goes from src[e] to dst[e]; edge values follow this order.
-        n_nodes : int, optional
-            By default one more than the largest index.
-        undirected, self_loops, deduplicate : bool
-            Add each edge's reverse, add the self loops that miss, keep one of equal edges.
-            Edges are then numbered anew, in order of (dst, src).
+    def __repr__(self):
+        size = self.comm.size
+        share = f", part {self.comm.rank} of {size}, mode {self.schedule.mode}" if size > 1 else ""
+        return f"Graph(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges}{share})"
 
-        Raises
-        ------
-        DataError
-            An index out of range, or src and dst of different lengths.
-        """
-        src, dst = as_array(src), as_array(dst)
-        if n_nodes is None:
-            n_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
-        indptr, indices, edge_index = edge_lists.csr_by_dst(
-            src, dst, n_nodes, undirected=undirected, self_loops=self_loops, deduplicate=deduplicate, edge_index=True)
-        renumbered = undirected or self_loops or deduplicate
-        return cls._whole(indptr, indices, None if renumbered else edge_index)
+    @property
+    def node_ids(self):
+        return self.dst_ids
 
-    @classmethod
-    def from_csr(cls, indptr, indices=None, *, edge_index=None):
-        """Make a whole graph from a CSR by destination: row i lists the sources of i's in-edges.
+    @property
+    def plan(self):
+        return self.schedule.plan
 
-        Parameters
-        ----------
-        indptr, indices : (n_nodes + 1,) and (n_edges,) int arrays, or one SciPy sparse array or matrix alone
-            Of a SciPy array a, a[i, j] is the edge from j to i. Borrowed.
-        edge_index : (n_edges,) int array, optional
-            Each entry's index into edge values; by default its position.
-        """
-        if indices is None:
-            matrix = indptr.tocsr()
-            if matrix.shape[0] != matrix.shape[1]:
-                raise ShapeError(f"an adjacency matrix must be square, not {matrix.shape}")
-            indptr, indices = matrix.indptr, matrix.indices
-        indptr, indices = as_array(indptr).astype(np.int64, copy=False), as_array(indices)
-        return cls._whole(indptr, indices, edge_index)
+    # ---- what models ask
 
-    @classmethod
-    def _whole(cls, indptr, indices, edge_index):
-        n = len(indptr) - 1
-        ids, parts = np.arange(n), np.zeros(n, np.int8)
-        comm = Solo()
-        the_plan = plan.build(comm, ids, indptr, indices, parts)
-        if edge_index is not None and not np.array_equal(edge_index, np.arange(len(edge_index))):
-            the_plan.local.eid = edge_index.astype(the_plan.local.indices.dtype)
-        graph = cls(comm, ids, None, n, the_plan, in_degrees=np.diff(indptr))
-        graph._csr = (indptr, indices, the_plan.local.eid)
-        return graph
-
-    @classmethod
-    def from_part(cls, comm, node_ids, indptr, indices, parts, *, edge_ids=None, mode="sar", prefetch=1):
-        """Make this rank's part of a graph from its own rows. Collective.
-
-        Parameters
-        ----------
-        comm : Communicator, or an mpi4py communicator
-        node_ids : (n_local,) int64
-            In any order, which is that of the local rows; it changes memory's locality, and results by rounding alone.
-        indptr, indices : (n_local + 1,) int64, (n_edges,) int
-            In-edges of the local nodes; indices are global source ids.
-        parts : (n_nodes,) int
-            The rank that owns each node.
-        edge_ids : (n_edges,) int64, optional
-            Global ids of the local in-edges, for edge values.
-        mode : {"sar", "sa", "oneshot"}
-        prefetch : int
-            Peers' rows to fetch ahead, by a thread; 0 fetches when the rows are used.
+    def layers(self, n):
+        """Return the graphs that `n` layers compute on: this one, n times.
 
         Raises
         ------
-        ConfigError, DataError
-            On every rank together.
+        ConfigError
+            Of a bipartite graph, for more than one layer.
         """
-        comm = wrap(comm)
-        _check_mode(comm, mode, prefetch)
-        the_plan = plan.build(comm, node_ids, indptr, indices, parts, merge=mode == "oneshot")
-        return cls(comm, np.asarray(node_ids, np.int64), edge_ids, len(parts), the_plan, mode, prefetch, np.diff(indptr))
+        if self.bipartite and n > 1:
+            raise ConfigError(f"{n} layers over a bipartite graph: what one layer makes are no sources of the next")
+        return [self] * n
 
-    def shard(self, comm, parts="metis", *, order=None, mode="sar", prefetch=1, seed=0):
-        """Return this rank's part of a whole graph that every rank holds. Collective.
+    def enter(self, h):
+        """Return (graph, h) for a layer, as they are: here a sampled batch's halo rows would join."""
+        return self, h
 
-        Parameters
-        ----------
-        comm : Communicator, or an mpi4py communicator
-        parts : {"metis", "random", "contiguous"} or (n_nodes,) int array
-            How to divide the nodes; computed on rank 0.
-        order : {"metis"} or (n_nodes,) int array, optional
-            A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend.
+    def src(self, h):
+        """Return the source rows of h: h itself, or the first of a bipartite graph's pair (h_src, h_dst)."""
+        return h[0] if isinstance(h, tuple) else h
 
-        Raises
-        ------
-        ConfigError, DataError
-            On every rank: an unknown method; parts or an order that do not fit the graph.
-        """
-        if self._csr is None:
-            raise ConfigError("only a whole graph can be sharded")
-        comm = wrap(comm)
-        indptr, indices, eid = self._csr
-        if isinstance(parts, str):
-            method = parts
-            parts = comm.bcast(partition.partition(indptr, indices, comm.size, method, seed=seed) if comm.rank == 0 else None)
-        parts = as_array(parts)
-        if parts.shape != (self.n_nodes,):
-            raise DataError(f"parts has shape {parts.shape}, not ({self.n_nodes},): one rank a node")
-        if order is None:
-            node_ids = np.flatnonzero(parts == comm.rank)
-        else:
-            order = self._order(comm, order, seed)
-            node_ids = order[parts[order] == comm.rank]
-        lengths = np.diff(indptr)[node_ids]
-        local_indptr = np.concatenate([[0], np.cumsum(lengths)])
-        where = np.repeat(indptr[node_ids] - local_indptr[:-1], lengths) + np.arange(local_indptr[-1])
-        return Graph.from_part(comm, node_ids, local_indptr, indices[where], parts,
-                               edge_ids=where if eid is None else eid[where].astype(np.int64), mode=mode, prefetch=prefetch)
-
-    def _order(self, comm, order, seed):
-        if isinstance(order, str):
-            orders.check_method(order)
-            order = comm.bcast(orders.order(*self._csr[:2], order, seed=seed) if comm.rank == 0 else None)
-        return orders.check_order(as_array(order), self.n_nodes, "shard")
+    def dst(self, h):
+        """Return the destinations' own rows of h: h itself, or the second of a bipartite graph's pair (h_src, h_dst)."""
+        if isinstance(h, tuple):
+            return h[1]
+        if self.bipartite:
+            raise ShapeError("a bipartite graph's layer takes a pair (h_src, h_dst)")
+        return h[: self.n_dst]
 
     def aggregate(self, message, reducer, src=None, dst=None, edge=None):
         """Return out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), 0 where i has no edges. Collective.
@@ -192,7 +114,8 @@ class Graph:
             A function gets dicts of tensors of one row an edge (with the rows' global ids as `.ids`), and may use any tape
             operation on rows and any learnable value. It must not branch on values, as it is replayed.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
-            "sym" is the sum over m_ij / sqrt(d_i d_j), d the in-degrees but at least 1, of `copy_src` and `linear`.
+            "sym" is the sum over m_ij / sqrt(d_i d_j), d the in-degrees but at least 1, of `copy_src` and `linear`; on a bipartite
+            graph d_j is the out-degree.
             Ties of max and min go to the lowest global source id. "softmax" takes a message that returns a pair, score
             (n_edges, ...heads) and value (n_edges, ...heads, ...), and weighs the values by the softmax of the scores over
             each node's in-edges.
@@ -209,6 +132,8 @@ class Graph:
             Unknown reducer, or one that the message does not go with.
         ShapeError
             An input without one row a node or edge.
+        PeerError
+            An aggregation over this graph failed before; see `recover`.
 
         Notes
         -----
@@ -218,115 +143,126 @@ class Graph:
         The first "sym" of a graph fetches a number a row more, counted under "setup".
         Source: SAR Eq. 1, algorithms 1 and 2.
         """
-        if reducer not in REDUCERS:
-            raise ConfigError(f"reducer {reducer!r} is not one of {', '.join(REDUCERS)}")
-        if isinstance(message, fn.CopySrc) and reducer in SUMS:
-            return self._sum(*self._check(src=(message.x,)), reducer)
-        if isinstance(message, fn.Linear) and reducer in SUMS:
-            return self._linear(*self._check(src=(message.x,)), message.weight, reducer)
-        if isinstance(message, fn.CopySrc) and reducer in ("max", "min"):
-            operator = operators.Extremum(self.n_dst, 1 if reducer == "max" else -1, self._column_ids, self._itype)
-            return aggregate(self.schedule, operator, self._check(src=(message.x,)))
-        if isinstance(message, fn.MulEdge) and reducer in ("sum", "mean"):
-            inputs = self._check(src=(message.x,), edge=(message.weight,))
-            return aggregate(self.schedule, operators.Sum(self.n_dst, True, *self._scales(reducer)), inputs)
-        if isinstance(message, fn.Attend) and reducer == "sum":
-            inputs = self._check(src=(message.z, message.src), dst=(message.dst,))
-            operator = operators.Attend(message.slope, message.dropout, message.key, self.node_ids, self.n_nodes)
-            return aggregate(self.schedule, operator, inputs)
-        if isinstance(message, fn.MulEdge) and reducer in ("max", "min"):
-            src, edge = {"x": message.x}, {"weight": _per_row(message.weight, message.x)}
-            return self._custom(lambda s, d, e: s["x"] * e["weight"], reducer, src, {}, edge)
-        if callable(message) and reducer != "sym":
-            return self._custom(message, reducer, src or {}, dst or {}, edge or {})
+        if reducer not in KNOWN:
+            raise ConfigError(f"reducer {reducer!r} is not one of {', '.join(KNOWN)}")
+        how = TABLE.get((type(message), reducer))
+        if how is not None:
+            return how(self, message, reducer)
+        if callable(message) and reducer in REDUCERS:
+            return aggregate_custom(self, message, reducer, src or {}, dst or {}, edge or {})
         raise ConfigError(f"message {type(message).__name__} does not go with reducer {reducer!r}")
 
-    def _sum(self, x, reducer):
-        """A X. Of a constant x it is kept as long as x and this graph are there, and is a constant itself."""
-        kept = self._kept.setdefault(x, {}) if x.constant else {}
-        if reducer not in kept:
-            out = aggregate(self.schedule, operators.Sum(self.n_dst, False, *self._scales(reducer)), [x])
-            kept[reducer] = Tensor(out.data, constant=True) if x.constant else out
-        return kept[reducer]
+    def recover(self):
+        """Make the graph usable again after an aggregation that failed. Collective."""
+        self.schedule.transport.recover()
 
-    def _linear(self, x, weight, reducer):
-        """A (X W) or (A X) W: what aggregates fewer values, forward and backward together (MG-GCN 4.4)."""
-        if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
-            raise ShapeError(f"linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
-        needs = [grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight)]
-        before, after = x.shape[1] * (1 + needs[0]), weight.shape[1] * (1 + any(needs))
-        if x.dtype.kind == "f" and (x.constant or before < after):
-            return ops.matmul(self._sum(x, reducer), weight)
-        return self._sum(ops.matmul(x, weight), reducer)
+    # ---- its edges
 
-    def _custom(self, message, reducer, src, dst, edge):
-        made = {
-            "sum": lambda: reducers.SumReducer(),
-            "mean": lambda: reducers.SumReducer(self._inverse_degree),
-            "max": lambda: reducers.ExtremumReducer(1, self._edge_src_ids),
-            "min": lambda: reducers.ExtremumReducer(-1, self._edge_src_ids),
-            "softmax": lambda: reducers.SoftmaxReducer(),
-        }[reducer]()
-        operator = Custom(message, (tuple(src), tuple(dst), tuple(edge)), made, self.node_ids, self.n_nodes)
-        inputs = self._check(tuple(src.values()), tuple(dst.values()), tuple(edge.values()))
-        operator.probe(inputs)
-        return aggregate(self.schedule, operator, inputs, operator.sinks if grad_enabled() else ())
+    @cached_property
+    def edge_ids(self):
+        return np.arange(self.n_edges) if self._edge_ids is None else self._edge_ids
 
-    def _check(self, src=(), dst=(), edge=()):
+    def in_edges(self):
+        """Return this part's edges in source order, as one CSR. Collective.
+
+        Returns
+        -------
+        InEdges
+            Its indices are row numbers of sources in the whole graph. Arrays are shared where there is but one rank; else made anew,
+            8 bytes an edge, and a number a halo row is fetched, counted under "setup".
+        """
+        local, indptr = self.plan.local, np.concatenate([[0], np.cumsum(self.in_degrees)])
+        if self.comm.size == 1:
+            return InEdges(indptr, local.indices, local.numbers, self.added_loops)
+        first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
+        with self.profile.phase("setup"):
+            row_numbers = self.schedule.run((np.arange(first, first + self.n_src),), lambda block, rows: rows[0].copy(), keep=True)
+        indices = np.empty(self.n_edges, np.int64)
+        for block, numbers in zip(self.plan.blocks, row_numbers):
+            indices[slice(None) if block.positions is None else block.positions] = numbers[block.indices]
+        return InEdges(indptr, indices, local.numbers, self.added_loops)
+
+    def out_edges(self):
+        """Return the edges from this rank's source rows, by source. Collective.
+
+        Returns
+        -------
+        indptr : (n_src + 1,) int64
+        indices : (edges,) int64
+            Row numbers of destinations in the whole graph, ascending in each row.
+
+        Notes
+        -----
+        Memory: 40 bytes an in-edge and an out-edge while it runs; nothing is kept.
+        """
+        comm = self.comm
+        first = np.concatenate([[0], np.cumsum(comm.allgather(self.n_src))])
+        before = sum(comm.allgather(self.n_dst)[: comm.rank])
+        sources = self.in_edges().indices.astype(np.int64)
+        pairs = np.stack([sources, before + np.repeat(np.arange(self.n_dst), self.in_degrees)], axis=1)
+        owner = owners(sources, first)
+        pairs = pairs[np.argsort(owner, kind="stable")]
+        ends = np.cumsum(np.bincount(owner, minlength=comm.size))[:-1]
+        pairs = np.concatenate(comm.alltoall(np.split(pairs, ends)))
+        pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+        rows = np.arange(first[comm.rank], first[comm.rank] + self.n_src + 1)
+        return np.searchsorted(pairs[:, 0], rows).astype(np.int64), pairs[:, 1].copy()
+
+    # ---- what operators ask
+
+    def check(self, src=(), dst=(), edge=()):
+        """Return the inputs of a message as tensors, once their numbers of rows are right."""
         for place, values, n in (("src", src, self.n_src), ("dst", dst, self.n_dst), ("edge", edge, self.n_edges)):
             for value in values:
                 if np.shape(as_array(value))[:1] != (n,):
                     raise ShapeError(f"{place} input of shape {np.shape(as_array(value))} needs {n} rows")
         return [x if isinstance(x, Tensor) else Tensor(np.ascontiguousarray(as_array(x))) for x in (*src, *dst, *edge)]
 
-    @cached_property
-    def edge_ids(self):
-        return np.arange(self.n_edges) if self._edge_ids is None else self._edge_ids
+    def kept_of(self, x):
+        """The aggregations of a constant tensor by reducer; they go when the tensor does."""
+        key = id(x)
+        if key not in self._kept:
+            kept = self._kept
+            self._kept[key] = weakref.ref(x, lambda _: kept.pop(key, None)), {}
+        return self._kept[key][1]
 
     @cached_property
-    def _inverse_degree(self):
+    def inverse_degrees(self):
+        """(n_dst,) float64: 1 / in-degree, of isolated rows 1."""
         return 1.0 / np.maximum(self.in_degrees, 1)
 
-    def _scales(self, reducer):
+    def scales(self, reducer):
         """What `Sum` multiplies destinations and sources by. Collective."""
         if reducer == "sym":
-            if self._sym is None:  # cached_property would hold a lock while threads as ranks wait for each other
-                own = np.sqrt(self._inverse_degree)
+            if self._sym is None:  # no cached_property: its lock would be held while thread ranks wait for each other
                 with self.profile.phase("setup"):
-                    columns = schedule.run(self.schedule, (own,), lambda block, rows: rows[0].copy(), keep=True)
-                self._sym = own, np.concatenate(columns)
+                    own = np.sqrt(1.0 / np.maximum(self._out_degrees(), 1)) if self.bipartite else np.sqrt(self.inverse_degrees)
+                    columns = self.schedule.run((own,), lambda block, rows: rows[0].copy(), keep=True)
+                self._sym = np.sqrt(self.inverse_degrees), np.concatenate(columns)
             return self._sym
-        return self._inverse_degree if reducer == "mean" else None, None
+        return self.inverse_degrees if reducer == "mean" else None, None
+
+    def _out_degrees(self):
+        """(n_src,) float64: how many edges leave each source row, A' 1. Collective."""
+        ones = Tensor(np.zeros(self.n_src), requires_grad=True)
+        aggregate(self.schedule, Sum(self.n_dst), [ones]).backward(np.ones(self.n_dst))
+        return ones.grad
 
     @property
-    def _itype(self):
+    def itype(self):
+        """dtype of the blocks' indices."""
         return self.plan.local.indices.dtype
 
     @cached_property
-    def _column_ids(self):
+    def column_ids(self):
         """Global id of each column of all blocks; None where they ascend."""
-        merged = self.schedule.mode == "oneshot"
-        ids = self.plan.local.src_ids if merged else np.concatenate([block.src_ids for block in self.plan.blocks])
+        ids = np.concatenate([block.src_ids for block in self.plan.blocks])
         return None if (np.diff(ids) > 0).all() else ids
 
     @cached_property
-    def _edge_src_ids(self):
+    def edge_src_ids(self):
+        """(n_edges,) global id of each edge's source, in the order of edge values."""
         ids = np.empty(self.n_edges, np.int64)
         for block in self.plan.blocks:
             ids[block.labels] = block.src_ids[block.indices]
         return ids
-
-
-def _per_row(weight, x):
-    """Give weights one axis for each of x's that they lack."""
-    missing = as_array(x).ndim - as_array(weight).ndim
-    return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight
-
-
-def _check_mode(comm, mode, prefetch):
-    error = None
-    if mode not in schedule.MODES:
-        error = ConfigError(f"mode {mode!r} is not one of {', '.join(schedule.MODES)}")
-    elif not isinstance(prefetch, (int, np.integer)) or prefetch < 0:
-        error = ConfigError(f"prefetch {prefetch!r} is not a number >= 0")
-    raise_together(comm, error)

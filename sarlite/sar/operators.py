@@ -1,9 +1,13 @@
-"""Operators with fused kernels: sum and mean, max and min, attention."""
+"""Operators with fused kernels: sum and mean, max and min, attention. And the table (message, reducer) -> how it is aggregated."""
 
 import numpy as np
 
 from sarlite import kernels
-from sarlite.sar.aggregate import Operator
+from sarlite.errors import ShapeError
+from sarlite.sar import fn
+from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.tape import Tensor, ops
+from sarlite.tape.engine import grad_enabled
 
 
 class Sum(Operator):
@@ -11,6 +15,9 @@ class Sum(Operator):
 
     Parameters
     ----------
+    n_dst : int
+    weighted : bool
+        Whether there is a w, the second input.
     dst_scale : (n_dst,) float64, optional
         s.
     src_scale : (n_columns,) float64, optional
@@ -27,8 +34,11 @@ class Sum(Operator):
         self.out, self.begun = np.empty((self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype), False
 
     def forward(self, block, rows):
-        kernels.spmm(block.indptr, block.indices, rows[0], self.out, src_scale=self.of_sources(block, rows[0].dtype), dst_scale=self.scale,
-                     accumulate=self.begun, **self.weights(block, "eid"))
+        if not self.begun and block.rows is not None:
+            self.out[...] = 0
+            self.begun = True
+        kernels.spmm(block.indptr, block.indices, rows[0], self.out, rows=block.rows, src_scale=self.of_sources(block, rows[0].dtype),
+                     dst_scale=self.scale, accumulate=self.begun, **self.weights(block, "eid"))
         self.begun = True
         return rows if self.needs_rows else None
 
@@ -40,13 +50,13 @@ class Sum(Operator):
         self.g = np.ascontiguousarray(g)
         self.d_weight = np.zeros_like(self.weight) if self.needs_rows else None
 
-    def backward(self, block, rows, d_rows):
-        g, scale = self.g[block.place], None if self.scale is None else self.scale[block.place]
+    def backward(self, block, rows, kept, d_rows):
         if d_rows[0] is not None:
-            kernels.spmm(*block.transpose, g, d_rows[0], src_scale=scale, dst_scale=self.of_sources(block, g.dtype),
+            kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.scale, dst_scale=self.of_sources(block, self.g.dtype),
                          **self.weights(block, "transpose_eid"))
         if self.needs_rows:
-            kernels.edge_dot(block.indptr, block.indices, g, rows[0], self.d_weight, eid=block.eid, dst_scale=scale)
+            (x,) = rows or kept
+            kernels.edge_dot(block.indptr, block.indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid, dst_scale=self.scale)
 
     def end_backward(self):
         return [self.d_weight] if self.weighted else []
@@ -76,7 +86,7 @@ class Extremum(Operator):
 
     def forward(self, block, rows):
         x = rows[0].reshape(len(rows[0]), self.out.shape[1])
-        kernels.extremum(block.indptr, block.indices, x, self.out, self.argument,
+        kernels.extremum(block.indptr, block.indices, x, self.out, self.argument, rows=block.rows,
                          sign=self.sign, offset=block.offset, order=self.column_ids)
 
     def end(self):
@@ -87,7 +97,7 @@ class Extremum(Operator):
     def begin_backward(self, g):
         self.g = np.ascontiguousarray(g).reshape(self.argument.shape)
 
-    def backward(self, block, rows, d_rows):
+    def backward(self, block, rows, kept, d_rows):
         if d_rows[0] is not None:
             d_x = d_rows[0].reshape(len(d_rows[0]), self.g.shape[1])
             kernels.extremum_backward(self.g, self.argument, d_x, block.offset)
@@ -109,7 +119,7 @@ class Attend(Operator):
         self.out = np.zeros((len(self.dst), *z.shape[1:]), z.dtype)
 
     def forward(self, block, rows):
-        kernels.attend(block.indptr, block.indices, *rows, self.dst, self.m, self.total, self.out,
+        kernels.attend(block.indptr, block.indices, *rows, self.dst, self.m, self.total, self.out, rows=block.rows,
                        slope=self.slope, dropout=self.coins(block))
         return rows
 
@@ -123,17 +133,73 @@ class Attend(Operator):
         self.delta = np.empty_like(self.m)
         kernels.row_dot(self.g, self.out, self.delta)
         self.out = None
-        self.d_dst = np.zeros_like(self.dst)
+        self.sums = np.zeros((kernels.threads(), *self.dst.shape))
 
-    def backward(self, block, rows, d_rows):
-        z, src = rows
-        dz, d_src = (np.zeros_like(x) if d is None else d for x, d in zip(rows, d_rows))
-        dst, lse, delta, g, d_dst = (a[block.place] for a in (self.dst, self.m, self.delta, self.g, self.d_dst))
-        kernels.attend_backward(*block.transpose, z, src, dst, lse, delta, g, dz, d_src, d_dst,
+    def backward(self, block, rows, kept, d_rows):
+        z, src = rows or kept
+        dz, d_src = (np.zeros_like(x) if d is None else d for x, d in zip((z, src), d_rows))
+        kernels.attend_backward(*block.transpose, z, src, self.dst, self.m, self.delta, self.g, dz, d_src, sums=self.sums,
                                 slope=self.slope, dropout=self.coins(block))
 
     def end_backward(self):
-        return [self.d_dst]
+        d_dst = np.zeros_like(self.dst)
+        kernels.attend_backward_finish(self.sums, d_dst)
+        return [d_dst]
 
     def coins(self, block):
-        return kernels.Dropout(self.key, self.p, block.src_ids, self.dst_ids[block.place], self.n_nodes) if self.p else None
+        return kernels.Dropout(self.key, self.p, block.src_ids, self.dst_ids, self.n_nodes) if self.p else None
+
+
+# ---- the table: (type of the message, reducer) -> function (graph, message, reducer) -> Tensor
+
+
+def _sum(graph, message, reducer):
+    (x,) = graph.check(src=(message.x,))
+    return _sum_of(graph, x, reducer)
+
+
+def _sum_of(graph, x, reducer):
+    """A X. Of a constant x it is kept as long as x and the graph are there, and is a constant itself."""
+    kept = graph.kept_of(x) if x.constant else {}
+    if reducer not in kept:
+        out = aggregate(graph.schedule, Sum(graph.n_dst, False, *graph.scales(reducer)), [x])
+        kept[reducer] = Tensor(out.data, constant=True) if x.constant else out
+    return kept[reducer]
+
+
+def _linear(graph, message, reducer):
+    """A (X W) or (A X) W: what aggregates fewer values, forward and backward together (MG-GCN 4.4)."""
+    (x,), weight = graph.check(src=(message.x,)), message.weight
+    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
+        raise ShapeError(f"linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
+    needs = [grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight)]
+    before, after = x.shape[1] * (1 + needs[0]), weight.shape[1] * (1 + any(needs))
+    if x.dtype.kind == "f" and (x.constant or before < after):
+        return ops.matmul(_sum_of(graph, x, reducer), weight)
+    return _sum_of(graph, ops.matmul(x, weight), reducer)
+
+
+def _extremum(graph, message, reducer):
+    operator = Extremum(graph.n_dst, 1 if reducer == "max" else -1, graph.column_ids, graph.itype)
+    return aggregate(graph.schedule, operator, graph.check(src=(message.x,)))
+
+
+def _weighted_sum(graph, message, reducer):
+    inputs = graph.check(src=(message.x,), edge=(message.weight,))
+    return aggregate(graph.schedule, Sum(graph.n_dst, True, *graph.scales(reducer)), inputs)
+
+
+def _attend(graph, message, reducer):
+    inputs = graph.check(src=(message.z, message.src), dst=(message.dst,))
+    operator = Attend(message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes)
+    return aggregate(graph.schedule, operator, inputs)
+
+
+SUMS = ("sum", "mean", "sym")
+TABLE = {
+    **{(fn.CopySrc, reducer): _sum for reducer in SUMS},
+    **{(fn.Linear, reducer): _linear for reducer in SUMS},
+    **{(fn.CopySrc, reducer): _extremum for reducer in ("max", "min")},
+    **{(fn.MulEdge, reducer): _weighted_sum for reducer in ("sum", "mean")},
+    (fn.Attend, "sum"): _attend,
+}

@@ -20,8 +20,7 @@ class SumReducer:
         self.out = np.zeros((n_dst, *shape), dtype)
 
     def forward(self, block, messages):
-        scale = None if self.scale is None else self.scale[block.place]
-        kernels.spmm(block.indptr, None, np.ascontiguousarray(messages[0]), self.out[block.place], dst_scale=scale)
+        block.sum_to_dst(messages[0], self.out, dst_scale=self.scale)
 
     def end(self):
         out, self.out = self.out, None
@@ -31,7 +30,7 @@ class SumReducer:
         self.g = g if self.scale is None else g * self.scale.reshape(-1, *[1] * (g.ndim - 1))
 
     def backward(self, block, messages):
-        return [block.at_dst(self.g[block.place])]
+        return [block.at_dst(self.g)]
 
 
 class ExtremumReducer:
@@ -51,7 +50,7 @@ class ExtremumReducer:
         if self.argument is None:
             self.argument = np.full(self.out.shape, -1, block.indices.dtype)
         m = np.ascontiguousarray(messages[0]).reshape(block.n_edges, self.out.shape[1])
-        kernels.extremum(block.indptr, None, m, self.out[block.place], self.argument[block.place],
+        kernels.extremum(block.indptr, None, m, self.out, self.argument, rows=block.rows,
                          sign=self.sign, label=block.labels, order=self.edge_src_ids)
 
     def end(self):
@@ -63,8 +62,8 @@ class ExtremumReducer:
         self.g = g.reshape(self.argument.shape)
 
     def backward(self, block, messages):
-        won = block.at_dst(self.argument[block.place]) == block.labels[:, None]
-        return [(block.at_dst(self.g[block.place]) * won).reshape(block.n_edges, *self.shape)]
+        won = block.at_dst(self.argument) == block.labels[:, None]
+        return [(block.at_dst(self.g) * won).reshape(block.n_edges, *self.shape)]
 
 
 class SoftmaxReducer:
@@ -91,16 +90,18 @@ class SoftmaxReducer:
 
     def forward(self, block, messages):
         score, value = self.by_head(block, messages)
-        m, total, out = (state[block.place] for state in (self.m, self.total, self.out))
-        top = m.copy()
-        kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), sign=1, label=block.labels)
-        shrink = np.exp(m - np.where(np.isneginf(top), 0, top))
-        total *= shrink
-        out *= shrink[:, :, None]
+        rows = slice(None) if block.rows is None else block.rows
+        m = self.m[rows]
+        top = self.m.copy()
+        kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), rows=block.rows, sign=1,
+                         label=block.labels)
+        shrink = np.exp(m - np.where(np.isneginf(top[rows]), 0, top[rows]))
+        self.total[rows] *= shrink
+        self.out[rows] *= shrink[:, :, None]
         p = np.exp(score - block.at_dst(top))
-        kernels.spmm(block.indptr, None, p, total)
-        kernels.spmm(block.indptr, None, value, out, weight=p)
-        m[...] = top
+        block.sum_to_dst(p, self.total)
+        block.sum_to_dst(value, self.out, weight=p)
+        self.m = top
 
     def end(self):
         kernels.attend_finish(self.m, self.total, self.out)  # m is the log-sum-exp from here on
@@ -113,7 +114,16 @@ class SoftmaxReducer:
 
     def backward(self, block, messages):
         score, value = self.by_head(block, messages)
-        a = np.exp(score - block.at_dst(self.m[block.place]))
-        g = block.at_dst(self.g[block.place])
-        d_score = a * ((g * value).sum(axis=2) - block.at_dst(self.delta[block.place]))
+        a = np.exp(score - block.at_dst(self.m))
+        g = block.at_dst(self.g)
+        d_score = a * ((g * value).sum(axis=2) - block.at_dst(self.delta))
         return [d_score.reshape(messages[0].shape), (g * a[:, :, None]).reshape(messages[1].shape)]
+
+
+REDUCERS = {
+    "sum": lambda graph: SumReducer(),
+    "mean": lambda graph: SumReducer(graph.inverse_degrees),
+    "max": lambda graph: ExtremumReducer(1, graph.edge_src_ids),
+    "min": lambda graph: ExtremumReducer(-1, graph.edge_src_ids),
+    "softmax": lambda graph: SoftmaxReducer(),
+}

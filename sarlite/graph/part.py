@@ -1,0 +1,177 @@
+"""A part's in-edges as one CSR in source order, and the blocks that are cut from it."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite.errors import DataError
+from sarlite.graph.block import Block, EdgeOrder
+
+
+class InEdges(NamedTuple):
+    """The in-edges of one rank's destination rows, each row's in ascending order of their sources.
+
+    Attributes
+    ----------
+    indptr : (n_dst + 1,) int64
+    indices : (n_edges,) int
+        Source row numbers of the whole graph: a rank's rows follow those of the ranks before it.
+    numbers : (n_edges,) int, or None
+        Index into edge values of each edge; None where it is its place.
+    added_loops : (n_dst,) bool, or None
+        Whether a row's self loop was added to the data.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    numbers: np.ndarray | None = None
+    added_loops: np.ndarray | None = None
+
+    @property
+    def n_dst(self):
+        return len(self.indptr) - 1
+
+    def sorted(self):
+        """Return the same edges with each row's in order of their sources; equal edges keep theirs."""
+        if is_sorted(self.indptr, self.indices):
+            return self
+        order = np.lexsort((self.indices, np.repeat(np.arange(self.n_dst), np.diff(self.indptr))))
+        return self._replace(indices=self.indices[order], numbers=order if self.numbers is None else self.numbers[order])
+
+
+def is_sorted(indptr, indices):
+    """Whether each row's sources ascend. Memory: a byte an edge."""
+    falls = indices[1:] < indices[:-1]
+    starts = indptr[1:-1]
+    falls[starts[(starts > 0) & (starts < len(indices))] - 1] = False
+    return not falls.any()
+
+
+def find_error(edges, n_rows):
+    """Return a DataError that names the first thing wrong with a CSR of sources in 0 .. n_rows, or None."""
+    indptr, indices = edges.indptr, edges.indices
+    for name, array in (("indptr", indptr), ("indices", indices)):
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            return DataError(f"{name}: expected one dimension of integers, found shape {array.shape}, dtype {array.dtype}")
+    if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        return DataError(f"indptr does not ascend from 0 to {len(indices)} in {len(indptr)} entries")
+    if len(indices) and not (0 <= indices.min() and indices.max() < n_rows):
+        where = int(np.flatnonzero((indices < 0) | (indices >= n_rows))[0])
+        return DataError(f"edge {where}: source {indices[where]} is not in 0..{n_rows - 1}")
+    for name, array, n in (("edge_ids", edges.numbers, len(indices)), ("added_loops", edges.added_loops, len(indptr) - 1)):
+        if array is not None and array.shape != (n,):
+            return DataError(f"{name}: expected shape ({n},), found {array.shape}")
+    return None
+
+
+class Cut(NamedTuple):
+    """One part's edges divided by the part of their sources, with the columns that they use.
+
+    Attributes
+    ----------
+    edges : InEdges
+    where : list
+        For each part the places of its edges, ascending; a slice where there is but one part.
+    columns : list of (n_edges of it,) int
+        For each of these edges the column: the place of its source among the rows that its part sends.
+    """
+
+    edges: InEdges
+    where: list
+    columns: list
+
+    def blocks(self, rank, src_ids, offsets, dtype):
+        """Return a Block for each part: that of `rank` with all rows, the others with those that have edges.
+
+        Parameters
+        ----------
+        rank : int
+        src_ids : list of (n_src,) int64, one a part
+        offsets : list of int
+            Columns before each part's.
+        dtype : dtype of the indices
+        """
+        whole = self.edges
+        csrs = [_rows_with_edges(whole.indptr, where, keep_all=q == rank) for q, where in enumerate(self.where)]
+        order = EdgeOrder(whole.n_dst, csrs) if len(csrs) > 1 else None
+        return [Block(indptr, columns.astype(dtype, copy=False), ids, whole.n_dst, rows if rows is None else rows.astype(dtype),
+                      order=order and (order, q), numbers=whole.numbers, offset=offset, source=q)
+                for q, ((rows, indptr), columns, ids, offset) in enumerate(zip(csrs, self.columns, src_ids, offsets))]
+
+    def merged(self, src_ids, offsets, dtype):
+        """Return one Block of all edges, whose columns are those of all parts, part q's from offsets[q] on."""
+        if len(self.where) == 1:
+            return self.blocks(0, [src_ids], offsets, dtype)[0]
+        indices = np.empty(len(self.edges.indices), dtype)
+        for where, columns, offset in zip(self.where, self.columns, offsets):
+            indices[where] = columns + dtype.type(offset)
+        return Block(self.edges.indptr, indices, src_ids, numbers=self.edges.numbers, source="all")
+
+
+def _rows_with_edges(indptr, where, keep_all):
+    """Return (rows, indptr) of the edges at the places `where`; rows None keeps all, where that is smaller too."""
+    if isinstance(where, slice):
+        return None, indptr
+    ends = np.searchsorted(where, indptr).astype(np.int64)
+    rows = None if keep_all else np.flatnonzero(np.diff(ends))
+    if keep_all or 3 * len(rows) > 2 * len(ends):
+        return None, ends
+    return rows, np.append(ends[rows], ends[-1])
+
+
+def owners(rows, offsets):
+    """Return the rank that owns each row number: (n,) of the smallest unsigned dtype."""
+    return (np.searchsorted(offsets, rows, side="right") - 1).astype(np.min_scalar_type(max(len(offsets) - 2, 0)))
+
+
+def needed_rows(sets, offsets, rank):
+    """Return by part the places of each set's edges, and the distinct source rows that all sets need, counted from the part's first.
+
+    Parameters
+    ----------
+    sets : list of InEdges
+    offsets : (n_parts + 1,) int64
+        The first source row of each part.
+    rank : int
+        This part, all of whose rows are at hand.
+
+    Returns
+    -------
+    where : list, a set, of lists, a part, of (n,) places of edges
+    needs : list, a part, of (n,) int64, ascending; empty for `rank`
+
+    Notes
+    -----
+    Memory: 9 bytes an edge, and 1 byte for each row of one part at a time.
+    """
+    n_parts = len(offsets) - 1
+    if n_parts == 1:
+        return [[slice(None)] for _ in sets], [np.empty(0, np.int64)]
+    where = []
+    for edges in sets:
+        owner = owners(edges.indices, offsets)
+        order = np.argsort(owner, kind="stable")  # a radix sort of such small integers
+        where.append(np.split(order, np.searchsorted(owner[order], np.arange(1, n_parts))))
+    needs = []
+    for q in range(n_parts):
+        mask = np.zeros(0 if q == rank else int(offsets[q + 1] - offsets[q]), bool)
+        for edges, places in zip(sets, where):
+            mask[edges.indices[places[q]] - offsets[q] if q != rank else slice(0)] = True
+        needs.append(np.flatnonzero(mask))
+    return where, needs
+
+
+def cut(sets, where, needs, offsets, rank):
+    """Return a Cut of each set of edges. Memory: 4 or 8 bytes for each row of one part at a time."""
+    columns = [[] for _ in sets]
+    for q, need in enumerate(needs):
+        place = None
+        if q != rank:
+            place = np.empty(int(offsets[q + 1] - offsets[q]), np.int32 if len(need) < 2**31 else np.int64)
+            place[need] = np.arange(len(need))
+        for k, (edges, places) in enumerate(zip(sets, where)):
+            local = edges.indices[places[q]]
+            if offsets[q]:
+                local = local - local.dtype.type(offsets[q])
+            columns[k].append(local if place is None else place[local])
+    return [Cut(edges, places, cols) for edges, places, cols in zip(sets, where, columns)]

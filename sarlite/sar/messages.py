@@ -1,0 +1,41 @@
+"""Messages: the rows of several arrays in one buffer, one section an array."""
+
+import numpy as np
+
+from sarlite import kernels
+
+ALIGNMENT = 16
+
+
+def templates_of(arrays):
+    """Return the (row shape, dtype) of each array; None stays None."""
+    return tuple(None if a is None else (a.shape[1:], a.dtype) for a in arrays)
+
+
+def allocate(n_rows, templates, zero=False):
+    """Return (buffer, tuple of views): a section of `n_rows` rows for each (row shape, dtype); None stays None."""
+    starts, end = [], 0
+    for template in templates:
+        starts.append(-(-end // ALIGNMENT) * ALIGNMENT)
+        end = starts[-1] + (0 if template is None else n_rows * _row_bytes(template))
+    buffer = (np.zeros if zero else np.empty)(end, np.uint8)
+    return buffer, tuple(None if template is None else _section(buffer, start, n_rows, template)
+                         for template, start in zip(templates, starts))
+
+
+def pack(arrays, rows):
+    """Return a message of some rows of each array."""
+    buffer, views = allocate(len(rows), templates_of(arrays))
+    for array, view in zip(arrays, views):
+        kernels.gather_rows(array, rows, view) if array.dtype.kind == "f" else np.take(array, rows, 0, view)
+    return buffer
+
+
+def _row_bytes(template):
+    shape, dtype = template
+    return int(np.prod(shape)) * np.dtype(dtype).itemsize
+
+
+def _section(buffer, start, n_rows, template):
+    shape, dtype = template
+    return buffer[start : start + n_rows * _row_bytes(template)].view(dtype).reshape(n_rows, *shape)

@@ -1,0 +1,357 @@
+"""Transport: rows fetched from peers, gradients pushed to their owners. The only place that talks to peers; it knows no operator.
+
+Values and gradients travel on channels of their own, since different threads send them. Every aggregation, each direction of it, takes
+a tag of its own: what an aggregation that failed has left under way meets no later one. After a failure whatever was started is cancelled,
+and the transport refuses until `recover`.
+"""
+
+import contextvars
+import queue
+import threading
+import warnings
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.errors import PeerError
+from sarlite.sar.messages import allocate, pack, templates_of
+
+
+class Transport:
+    """How the rows of one graph travel. Making one is collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    prefetch : int
+        Peers' rows fetched ahead of the rows in use; 0 starts no thread.
+    profile : Profile
+
+    Attributes
+    ----------
+    fetch_comm, push_comm : Communicator
+    """
+
+    def __init__(self, comm, prefetch, profile):
+        if prefetch and comm.size > 1 and not comm.threaded:
+            if comm.rank == 0:
+                warnings.warn("MPI without MPI_THREAD_MULTIPLE: prefetch falls back to 0", RuntimeWarning, stacklevel=2)
+            prefetch = 0
+        self.comm, self.fetch_comm, self.push_comm = comm, comm.channel("fetch"), comm.channel("push")
+        self.prefetch, self.profile, self.failure, self._n_tags = prefetch, profile, None, 0
+
+    def fetch(self, steps, arrays, phase):
+        """Return a context that brings each step's rows of `arrays`, one after the other; without arrays it brings None."""
+        if arrays is None:
+            return NoFetch()
+        return (Prefetch if self.prefetch and steps else Fetch)(self, steps, arrays, phase)
+
+    def push(self, d_arrays, depth):
+        """Return a context that sends gradients to their owners and adds what peers send to `d_arrays`."""
+        return Push(self, d_arrays, depth)
+
+    def new_tag(self):
+        """The tag of one aggregation's messages, on all ranks alike."""
+        if self.failure is not None:
+            raise PeerError(f"an aggregation over this graph failed ({self.failure}); Graph.recover() on every rank makes it usable again")
+        self._n_tags += 1
+        return self._n_tags % self.fetch_comm.max_tag
+
+    def fail(self, error):
+        """Note that messages may be missing from here on."""
+        if self.comm.size > 1:
+            self.failure = f"{type(error).__name__}: {error}"
+
+    def recover(self):
+        """Agree on tags that nothing under way has. Collective."""
+        self._n_tags = int(self.comm.allreduce(np.array([self._n_tags], np.int64), "max")[0])
+        self.failure = None
+
+
+class _Exchange:
+    """A context whose messages are under way: on an error they are cancelled, and the transport is told."""
+
+    def __init__(self, transport, comm):
+        self.transport, self.comm, self.profile, self.tag = transport, comm, transport.profile, transport.new_tag()
+        self.started = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is not None:
+            self.transport.fail(error)
+            self.cancel()
+
+    def receive(self, array, source):
+        return self._started(self.comm.start_recv(array, source, self.tag)) if array.nbytes else None
+
+    def send(self, array, target):
+        return self._started(self.comm.start_send(array, target, self.tag)) if array.nbytes else None
+
+    def _started(self, request):
+        self.started.append(request)
+        return request
+
+    def wait(self, requests):
+        """Wait for requests of this context; None among them are nothing."""
+        for request in requests:
+            if request is not None:
+                request.wait()
+                self.disown([request])
+
+    def disown(self, requests):
+        """Leave it to another thread to wait for these; nobody else may touch them then."""
+        self.started[:] = [request for request in self.started if not any(request is other for other in requests)]
+
+    def cancel(self):
+        for request in self.started:
+            request.cancel()
+        self.started.clear()
+
+
+class NoFetch:
+    """Where nothing is fetched."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def take(self, step):
+        return None
+
+    def release(self):
+        pass
+
+
+class Fetch(_Exchange):
+    """Fetches each step's rows when they are asked for."""
+
+    def __init__(self, transport, steps, arrays, phase):
+        super().__init__(transport, transport.fetch_comm)
+        self.steps, self.arrays, self.phase, self.templates = steps, arrays, phase, templates_of(arrays)
+
+    def take(self, step):
+        """Return `step`'s rows once they are here."""
+        with self.profile.span("wait", peer=step.source, phase=self.phase):
+            return self.arrived(step)
+
+    def arrived(self, step):
+        rows, sends = self.exchange(step)
+        self.wait(sends)
+        return rows
+
+    def release(self):
+        """Say that the rows taken last are freed."""
+
+    def exchange(self, step):
+        """Receive `step`'s rows; return them and the requests of what was sent."""
+        buffer, rows = allocate(step.n_rows, self.templates)
+        self.profile.hold(buffer, step.share)
+        with self.profile.span("fetch", "fetch", peer=step.source, bytes=buffer.nbytes, phase=self.phase):
+            receives = self.receive_rows(step, buffer, rows)
+            sends, n_bytes = self.send_rows(step)
+            self.wait(receives)
+        self.profile.count(f"{self.phase}_fetch", n_bytes, sum(part.nbytes for part in _parts(step, buffer, rows)))
+        return rows, sends
+
+    def receive_rows(self, step, buffer, rows):
+        return [self.receive(part, step.source) for part in _parts(step, buffer, rows)]
+
+    def send_rows(self, step):
+        """Start to send `send_rows` of each array: rows that follow each other as they stand, others as one packed message."""
+        rows = step.send_rows
+        parts = [a[rows] for a in self.arrays] if isinstance(rows, slice) else [pack(self.arrays, rows)]
+        return [self.send(part, step.target) for part in parts], sum(part.nbytes for part in parts)
+
+
+def _parts(step, buffer, rows):
+    """What a step's rows arrive in: rows that follow each other at their owner array by array, others as one message."""
+    return rows if step.contiguous else (buffer,)
+
+
+class Prefetch(Fetch):
+    """Fetches up to `prefetch` peers' rows ahead in a thread (SAR 3.4)."""
+
+    def __enter__(self):
+        self.ready = queue.SimpleQueue()
+        self.free = threading.Semaphore(1 + self.transport.prefetch * self.steps[0].share.denominator)
+        self.stopped = False
+        context = contextvars.copy_context()  # its buffers are this thread's
+        self.thread = threading.Thread(target=context.run, args=(self.work,), name="sarlite-prefetch", daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.stopped = True
+        self.free.release()
+        if kind is not None:
+            self.transport.fail(error)
+            return  # the thread cancels what it has started, once it wakes
+        with self.profile.span("wait", phase=self.phase):  # for the last rows sent to leave
+            self.thread.join()
+        self.raise_failure()
+
+    def work(self):
+        try:
+            kernels.set_threads(1)  # this thread's own; a second team would fight for the cores with the computing one
+            for step in self.steps:
+                self.free.acquire()
+                if self.stopped:
+                    return
+                rows, sends = self.exchange(step)
+                self.ready.put(rows)
+                del rows
+                self.wait(sends)
+        except BaseException as error:  # handed to the computing thread, which raises it
+            self.ready.put(error)
+        finally:
+            self.cancel()
+
+    def arrived(self, step):
+        rows = self.ready.get()
+        if isinstance(rows, BaseException):
+            raise rows
+        return rows
+
+    def raise_failure(self):
+        """Raise the error of the last send, which came after all rows were there."""
+        while not self.ready.empty():
+            self.arrived(None)
+
+    def release(self):
+        self.free.release()
+
+
+class FetchAll(Fetch):
+    """Fetches all peers' rows at once, into arrays behind the local rows."""
+
+    def __init__(self, transport, plan, arrays):
+        super().__init__(transport, plan.steps, arrays, "forward")
+        self.n_local = plan.n_src
+
+    def take_all(self):
+        """Return arrays of the local rows followed by each step's."""
+        with self.profile.span("wait", phase=self.phase):
+            n_rows = self.n_local + sum(step.n_rows for step in self.steps)
+            buffer, rows = allocate(n_rows, self.templates)
+            self.profile.hold(buffer, len(self.steps))
+            pending = [self.start(step, rows, place) for step, place in zip(self.steps, halo_slices(self.n_local, self.steps))]
+            sends = [self.send_rows(step) for step in self.steps]
+            for whole, array in zip(rows, self.arrays):
+                whole[: self.n_local] = array
+            for finish in pending:
+                finish()
+            for requests, n_bytes in sends:
+                self.wait(requests)
+                self.profile.count("forward_fetch", n_bytes)
+            return rows
+
+    def start(self, step, rows, place):
+        """Start to receive one step's rows into their places; return what finishes it."""
+        views = tuple(array[place] for array in rows)
+        straight = step.contiguous or len(rows) == 1
+        message, sections = (views[0].reshape(-1).view(np.uint8), views) if straight else allocate(step.n_rows, self.templates)
+        parts = views if straight else (message,)
+        n_bytes = sum(part.nbytes for part in parts)
+        span = self.profile.span("fetch", "fetch", peer=step.source, bytes=n_bytes, phase="forward")
+        requests = [self.receive(part, step.source) for part in parts]
+
+        def finish():
+            self.wait(requests)
+            span.end()
+            if not straight:
+                for view, section in zip(views, sections):
+                    view[...] = section
+            self.profile.count("forward_fetch", 0, n_bytes)
+
+        return finish
+
+
+def halo_slices(n_local, steps):
+    """Where each step's rows stand behind the local ones."""
+    ends = n_local + np.cumsum([step.n_rows for step in steps], dtype=np.int64)
+    return [slice(int(end) - step.n_rows, int(end)) for step, end in zip(steps, ends)]
+
+
+class Push(_Exchange):
+    """Sends gradients of remote rows to their owners, and adds what peers send to `d_arrays`.
+
+    Up to `depth` messages each way travel while something is computed.
+    """
+
+    def __init__(self, transport, d_arrays, depth):
+        super().__init__(transport, transport.push_comm)
+        self.d_arrays, self.depth, self.templates, self.pending = d_arrays, depth, templates_of(d_arrays), []
+
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            try:
+                self._finish_all_but(0)
+                return
+            except BaseException as found:
+                super().__exit__(type(found), found, None)
+                raise
+        super().__exit__(kind, error, trace)
+
+    def message(self, n_rows, zero=True):
+        """Return (buffer, views) for the gradients of `n_rows` remote rows."""
+        return allocate(n_rows, self.templates, zero)
+
+    def start(self, step, message):
+        """Start the exchange of one step's gradients, once at most `depth` - 1 others travel; with a depth of 0 finish it too."""
+        self._finish_all_but(max(0, self.depth - 1))
+        buffer, rows = self.message(step.n_send, zero=False)
+        span = self.profile.span("push", "push", peer=step.source, bytes=message.nbytes)
+        requests = [self.receive(buffer, step.target), self.send(message, step.source)]
+        self.profile.count("backward_push", message.nbytes, buffer.nbytes)
+
+        def finish():
+            self.wait(requests)
+            span.end()
+
+        if self.transport.prefetch:
+            self.disown(requests)
+            finish = _in_thread(finish)
+        self.pending.append((step, rows, finish))
+        self._finish_all_but(self.depth)
+
+    def _finish_all_but(self, n):
+        while len(self.pending) > n:
+            self._finish(*self.pending.pop(0))
+
+    def _finish(self, step, rows, finish):
+        with self.profile.span("wait", peer=step.target, phase="push"):
+            finish()
+        for d, received in zip(self.d_arrays, rows):
+            if d is not None:
+                _add_rows(received, step.send_rows, d)
+
+
+def _add_rows(received, rows, d):
+    if isinstance(rows, slice):
+        kernels.add(d[rows], received, d[rows])
+    else:
+        kernels.scatter_add_rows(received, rows, d)
+
+
+def _in_thread(finish):
+    """A thread that waits in MPI makes the transfer progress while kernels compute; return what joins it."""
+    failed = []
+
+    def wait():
+        try:
+            finish()
+        except BaseException as error:
+            failed.append(error)
+
+    def join():
+        thread.join()
+        if failed:
+            raise failed[0]
+
+    thread = threading.Thread(target=wait, name="sarlite-push", daemon=True)
+    thread.start()
+    return join
