@@ -57,8 +57,8 @@ SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restri
 
 /* The rows begin .. end and the heads first .. last of sar_attend_forward. */
 static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, const int64_t *restrict indptr,
-                              const I *restrict indices, const T *restrict z, const T *restrict src, const T *restrict dst,
-                              const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key,
+                              const I *restrict indices, const I *restrict rows, const T *restrict z, const T *restrict src,
+                              const T *restrict dst, const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key,
                               double p, T slope, int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end,
                               int64_t first, int64_t last)
 {
@@ -73,10 +73,11 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
     for (int64_t e = indptr[i]; e < indptr[i + 1]; e += step) {
         int n = indptr[i + 1] - e < step ? (int)(indptr[i + 1] - e) : step;
         const I *restrict col = indices + e;
-        if (src_ids) for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[col[k]] * n_nodes + (uint64_t)dst_ids[i];
+        int64_t to = rows ? (int64_t)rows[i] : i;
+        if (src_ids) for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[col[k]] * n_nodes + (uint64_t)dst_ids[to];
 
         for (int64_t h = first; h < last; h++) {
-            int64_t ih = i * n_heads + h;
+            int64_t ih = to * n_heads + h;
             T *restrict acc_ih = acc + ih * n_feat;
             T top = m[ih], dst_ih = dst[ih];
             for (int k = 0; k < n; k++) s[k] = src[(int64_t)col[k] * n_heads + h];      /* apart: with a branch it would not */
@@ -109,16 +110,18 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
 }
 
 /* One block of edges of the online softmax:
- *   s_e = leaky_relu(src[j,h] + dst[i,h]);  m' = max(m, max_e s_e)
+ *   i = rows[row], or the row;  s_e = leaky_relu(src[j,h] + dst[i,h]);  m' = max(m, max_e s_e)
  *   l = l * exp(m - m') + sum_e exp(s_e - m');  acc = acc * exp(m - m') + sum_e mask_e/(1-p) * exp(s_e - m') * z[j,h,:]
  *
- * inputs   indptr (n_dst + 1), indices (n_edges): the source j; z (n_src, n_heads, n_feat), src (n_src, n_heads), dst (n_dst, n_heads)
- *          src_ids (n_src), dst_ids (n_dst): global node ids for the dropout of coefficients, NULL for none
- * output   m, l (n_dst, n_heads), acc (n_dst, n_heads, n_feat): updated; they start at -inf, 0, 0. Dropout leaves m and l alone.
+ * inputs   indptr (n_dst + 1), indices (n_edges): the source j; rows (n_dst), unique, or NULL
+ *          z (n_src, n_heads, n_feat), src (n_src, n_heads), dst (n_out, n_heads)
+ *          src_ids (n_src), dst_ids (n_out): global node ids for the dropout of coefficients, NULL for none
+ * output   m, l (n_out, n_heads), acc (n_out, n_heads, n_feat): updated; they start at -inf, 0, 0. Dropout leaves m and l alone.
  * cost     O(n_edges * n_heads * n_feat); the stack holds CHUNK edges, nothing is kept per edge. acc is corrected once a step.
  */
 int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, const int64_t *restrict indptr,
-                             const I *restrict indices, const T *restrict z, const T *restrict src, const T *restrict dst,
+                             const I *restrict indices, const I *restrict rows, const T *restrict z,
+                             const T *restrict src, const T *restrict dst,
                              const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes,
                              uint64_t key, double p, double slope, int64_t n_dst, int64_t n_heads, int64_t n_feat)
 {
@@ -129,7 +132,7 @@ int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, cons
     for (int64_t first = 0; first < n_heads; first += together)
 #pragma omp for schedule(dynamic, 1) nowait
         for (int64_t part = 0; part < n_parts; part++)
-            NAME(attend_rows)(m, l, acc, indptr, indices, z, src, dst, src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges,
+            NAME(attend_rows)(m, l, acc, indptr, indices, rows, z, src, dst, src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges,
                               n_heads, n_feat, sar_split_rows(indptr, n_dst, part, n_parts),
                               sar_split_rows(indptr, n_dst, part + 1, n_parts), first,
                               n_heads - first < together ? n_heads : first + together);
@@ -189,14 +192,14 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
 
 /* Gradients of the finished attention, walking the transpose (row j is a source, t_indices its destinations i):
  *   alpha = exp(s - lse[i,h]);  t = g[i,h,:] . z[j,h,:];  k = mask/(1-p)
- *   dz[j,h,:] += alpha k g[i,h,:];  de = alpha (k t - delta[i,h]) leaky_relu'(s_pre);  dsrc[j,h] += de;  ddst[i,h] += de
+ *   dz[j,h,:] += alpha k g[i,h,:];  de = alpha (k t - delta[i,h]) leaky_relu'(s_pre);  dsrc[j,h] += de;  sums[thread,i,h] += de
  *
  * inputs   lse, delta (n_dst, n_heads): log-sum-exp of the finished softmax, sum_d g * out; g (n_dst, n_heads, n_feat)
- * output   dz (n_src, n_heads, n_feat), dsrc (n_src, n_heads), ddst (n_dst, n_heads): accumulated
- *          workspace (n_threads, n_dst, n_heads): zeros; each thread's ddst, added in thread order. float64, as these sums cancel.
- * cost     O(n_edges * n_heads * n_feat + n_threads * n_dst * n_heads)
+ * output   dz (n_src, n_heads, n_feat), dsrc (n_src, n_heads), sums (n_threads, n_dst, n_heads): accumulated
+ *          sums: each thread's part of ddst, which sar_attend_backward_finish adds. float64, as these sums cancel.
+ * cost     O(n_edges * n_heads * n_feat)
  */
-int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, T *restrict ddst, double *restrict workspace,
+int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict sums,
                               const int64_t *restrict t_indptr, const I *restrict t_indices, const T *restrict z,
                               const T *restrict src, const T *restrict dst, const T *restrict lse,
                               const T *restrict delta, const T *restrict g, const int64_t *restrict src_ids,
@@ -204,21 +207,12 @@ int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, T *restrict ddst
                               int64_t n_threads, int64_t n_src, int64_t n_dst, int64_t n_heads, int64_t n_feat)
 {
     int64_t n_edges = t_indptr[n_src], n_scores = n_dst * n_heads, n_parts = n_threads == 1 ? 1 : n_threads * SAR_PARTS;
-#pragma omp parallel num_threads((int)n_threads)
-    {
-#pragma omp for schedule(static, 1)      /* not dynamic: a thread's sums of ddst must not depend on the clock */
-        for (int64_t part = 0; part < n_parts; part++)
-            NAME(attend_backward_rows)(dz, dsrc, workspace + sar_team_rank() * n_scores, t_indptr, t_indices, z, src, dst, lse,
-                                       delta, g, src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges, n_heads, n_feat,
-                                       sar_split_rows(t_indptr, n_src, part, n_parts),
-                                       sar_split_rows(t_indptr, n_src, part + 1, n_parts));
-#pragma omp for schedule(static)
-        for (int64_t ih = 0; ih < n_scores; ih++) {
-            double sum = workspace[ih];
-            for (int64_t t = 1; t < n_threads; t++) sum += workspace[t * n_scores + ih];
-            ddst[ih] += (T)sum;
-        }
-    }
+#pragma omp parallel for num_threads((int)n_threads) schedule(static, 1)   /* not dynamic: sums must not depend on the clock */
+    for (int64_t part = 0; part < n_parts; part++)
+        NAME(attend_backward_rows)(dz, dsrc, sums + sar_team_rank() * n_scores, t_indptr, t_indices, z, src, dst, lse, delta, g,
+                                   src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges, n_heads, n_feat,
+                                   sar_split_rows(t_indptr, n_src, part, n_parts),
+                                   sar_split_rows(t_indptr, n_src, part + 1, n_parts));
     return SAR_OK;
 }
 #endif

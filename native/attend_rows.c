@@ -1,4 +1,4 @@
-/* The parts of attention that work on a node's own row: the end of the online softmax, and delta = sum_d g * out. */
+/* The parts of attention that work on a node's own row: the end of the online softmax, delta = sum_d g * out, and the end of ddst. */
 #ifndef T
 #include "sarlite.h"
 #define KERNEL "attend_rows.c"
@@ -19,6 +19,24 @@ int NAME(sar_attend_finish_forward)(T *restrict m, T *restrict l, T *restrict ac
         T scale = l[r] == 0 ? 0 : 1 / l[r];
         for (int64_t f = 0; f < n_feat; f++) row[f] *= scale;
         m[r] = l[r] == 0 ? 0 : m[r] + (T)log((double)l[r]);
+    }
+    return SAR_OK;
+}
+
+/* ddst[s] += sum_t sums[t,s], in the order of t: the end of sar_attend_backward, after all blocks of edges.
+ *
+ * inputs   sums (n_threads, n_scores), n_scores = nodes * heads
+ * output   ddst (n_scores), accumulated
+ * cost     O(n_threads * n_scores)
+ */
+int NAME(sar_attend_backward_finish)(T *restrict ddst, const double *restrict sums, int64_t n_threads, int64_t n_scores)
+{
+    int team = sar_team(n_threads * n_scores);
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int64_t s = 0; s < n_scores; s++) {
+        double sum = sums[s];
+        for (int64_t t = 1; t < n_threads; t++) sum += sums[t * n_scores + s];
+        ddst[s] += (T)sum;
     }
     return SAR_OK;
 }

@@ -12,7 +12,7 @@ from cffi import FFI
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm"]  # for every set
-PLAIN_SOURCES = ["machine", "philox", "buffers"]
+PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose"]
 TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 # `make sanitize` sets the variable. Checks are calls: inlined ones take minutes to compile.
 SANITIZE = ["-O1", "-g1", "-fsanitize=address,signed-integer-overflow,shift,bounds,float-cast-overflow,integer-divide-by-zero",
@@ -32,6 +32,10 @@ void sar_buffers_close(struct sar_buffers *b);
 int64_t sar_buffers_fresh(const struct sar_buffers *b);
 int64_t sar_buffers_bytes(const struct sar_buffers *b);
 int sar_philox4x32(uint32_t *out, const uint32_t *counter, const uint32_t *key);
+int sar_transpose_i32(int64_t *t_indptr, int32_t *t_indices, int32_t *position, const int64_t *indptr, const int32_t *indices,
+                      const int32_t *rows, int64_t n_dst, int64_t n_src);
+int sar_transpose_i64(int64_t *t_indptr, int64_t *t_indices, int64_t *position, const int64_t *indptr, const int64_t *indices,
+                      const int64_t *rows, int64_t n_dst, int64_t n_src);
 """
 
 

@@ -26,19 +26,19 @@ SAR_INLINE void NAME(take_better)(T *restrict best, I *restrict arg, int64_t *re
 }
 
 /* The rows begin .. end of sar_extremum_forward, in blocks of COLUMNS columns whose ranks lie on the stack. */
-static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const int64_t *restrict indptr,
-                                          const I *restrict indices, const I *restrict label, const int64_t *restrict order,
-                                          const T *restrict x, int sign, int64_t offset, int64_t n_order, int64_t n_feat,
-                                          int64_t n_edges,
-                                          int64_t begin, int64_t end)
+static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const int64_t *restrict indptr, const I *restrict indices,
+                               const I *restrict rows, const I *restrict label, const int64_t *restrict order,
+                               const T *restrict x, int sign, int64_t offset, int64_t n_order, int64_t n_feat,
+                               int64_t n_edges, int64_t begin, int64_t end)
 {
     int64_t rank[COLUMNS];
     int status = SAR_OK;
     for (int64_t i = begin; i < end; i++)
     for (int64_t first = 0; first < n_feat; first += COLUMNS) {
         int n = n_feat - first < COLUMNS ? (int)(n_feat - first) : COLUMNS;
-        T *restrict best = out + i * n_feat + first;
-        I *restrict arg_i = arg + i * n_feat + first;
+        int64_t to = rows ? (int64_t)rows[i] : i;
+        T *restrict best = out + to * n_feat + first;
+        I *restrict arg_i = arg + to * n_feat + first;
         for (int f = 0; f < n; f++) {
             if (order && arg_i[f] >= n_order) return SAR_LABEL_OUT_OF_BOUNDS;
             rank[f] = order && arg_i[f] >= 0 ? order[arg_i[f]] : (int64_t)arg_i[f];
@@ -59,18 +59,18 @@ static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const int64_t *
     return status;
 }
 
-/* (out, arg)[i,f] = better of (out, arg)[i,f] and (x[r,f], label) over the edges e of row i; r = indices[e], or e if indices is NULL;
- * label = label[e], or offset + r if label is NULL. Ties go to the lower order[label] (order NULL: the lower label), so the result
+/* (out, arg)[rows[i],f] = better of (out, arg)[rows[i],f] and (x[r,f], label) over the edges e of row i; rows NULL: rows[i] = i;
+ * r = indices[e], or e if indices is NULL; label = label[e], or offset + r if label is NULL. Ties go to the lower order[label] (order NULL: the lower label), so the result
  * does not depend on how the edges are split into blocks or ordered.
  *
- * inputs   indptr (n_dst + 1), indices (n_edges), label (n_edges), order (n_order), x (n_src, n_feat); sign +1 maximum, -1 minimum
- * output   out, arg (n_dst, n_feat): updated; arg = -1 means none yet
+ * inputs   indptr (n_dst + 1), indices (n_edges), rows (n_dst), unique, label (n_edges), order (n_order), x (n_src, n_feat); sign +1 maximum, -1 minimum
+ * output   out, arg (n_out, n_feat): updated; arg = -1 means none yet
  * status   SAR_LABEL_OUT_OF_BOUNDS: a label is negative or, where order is given, not below n_order
  * cost     O(n_edges * n_feat)
  */
 int NAME(sar_extremum_forward)(T *restrict out, I *restrict arg, const int64_t *restrict indptr, const I *restrict indices,
-                               const I *restrict label, const int64_t *restrict order, const T *restrict x, int sign,
-                               int64_t offset, int64_t n_order, int64_t n_dst, int64_t n_feat)
+                               const I *restrict rows, const I *restrict label, const int64_t *restrict order,
+                               const T *restrict x, int sign, int64_t offset, int64_t n_order, int64_t n_dst, int64_t n_feat)
 {
     int team = sar_team((indptr[n_dst] - indptr[0]) * n_feat);
     int status = SAR_OK;
@@ -78,7 +78,7 @@ int NAME(sar_extremum_forward)(T *restrict out, I *restrict arg, const int64_t *
     {
         int64_t begin = sar_split_rows(indptr, n_dst, sar_team_rank(), sar_team_size());
         int64_t end = sar_split_rows(indptr, n_dst, sar_team_rank() + 1, sar_team_size());
-        status |= NAME(extremum_rows)(out, arg, indptr, indices, label, order, x, sign, offset, n_order, n_feat,
+        status |= NAME(extremum_rows)(out, arg, indptr, indices, rows, label, order, x, sign, offset, n_order, n_feat,
                                       indptr[n_dst], begin, end);
     }
     return status;

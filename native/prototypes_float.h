@@ -1,5 +1,6 @@
 /* Kernels for each T; outputs, inputs, sizes. build.py reads this file for cffi. */
 int NAME(sar_attend_finish_forward)(T *restrict m, T *restrict l, T *restrict acc, int64_t n_rows, int64_t n_feat);
+int NAME(sar_attend_backward_finish)(T *restrict ddst, const double *restrict sums, int64_t n_threads, int64_t n_scores);
 int NAME(sar_row_dot_forward)(T *restrict out, const T *restrict a, const T *restrict b, int64_t n_rows, int64_t n_feat);
 int NAME(sar_dropout_forward)(T *restrict out, const T *restrict x, const int64_t *restrict ids, uint64_t key, double p,
                               int64_t n_rows, int64_t n_feat);

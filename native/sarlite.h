@@ -92,6 +92,12 @@ static inline int64_t sar_split_rows(const int64_t *indptr, int64_t n_rows, int6
 int sar_threads(void);
 int sar_set_threads(int n_threads);
 int sar_can_run(int isa);
+int sar_transpose_i32(int64_t *restrict t_indptr, int32_t *restrict t_indices, int32_t *restrict position,
+                      const int64_t *restrict indptr, const int32_t *restrict indices, const int32_t *restrict rows,
+                      int64_t n_dst, int64_t n_src);
+int sar_transpose_i64(int64_t *restrict t_indptr, int64_t *restrict t_indices, int64_t *restrict position,
+                      const int64_t *restrict indptr, const int64_t *restrict indices, const int64_t *restrict rows,
+                      int64_t n_dst, int64_t n_src);
 int sar_philox4x32(uint32_t *restrict out, const uint32_t *restrict counter, const uint32_t *restrict key);
 
 #endif

@@ -16,9 +16,9 @@ SAR_INLINE const I *NAME(columns)(I *restrict own, const I *restrict indices, in
 }
 
 /* The rows begin .. end of sar_spmm_forward. */
-static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict eid,
-                            const T *restrict x, const T *restrict weight, const T *restrict src_scale,
-                            const T *restrict dst_scale, int accumulate, int64_t n_edges, int64_t n_heads, int64_t n_feat,
+static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict rows,
+                            const I *restrict eid, const T *restrict x, const T *restrict weight,
+                            const T *restrict src_scale, const T *restrict dst_scale, int accumulate, int64_t n_edges, int64_t n_heads, int64_t n_feat,
                             int64_t begin, int64_t end)
 {
     int64_t stride = n_heads * n_feat;
@@ -27,7 +27,8 @@ static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, con
     int weighted = weight || src_scale;
 
     for (int64_t i = begin; i < end; i++) {
-        T scale = dst_scale ? dst_scale[i] : 1;
+        int64_t to = rows ? (int64_t)rows[i] : i;
+        T scale = dst_scale ? dst_scale[to] : 1;
         int begins = !accumulate;
         for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK, begins = 0) {
             int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
@@ -38,52 +39,54 @@ static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, con
                 else if (weight) for (int k = 0; k < n; k++) coef[k] = weight[(e + k) * n_heads + h];
                 if (src_scale && weight) for (int k = 0; k < n; k++) coef[k] *= src_scale[col[k]];
                 else if (src_scale) for (int k = 0; k < n; k++) coef[k] = src_scale[col[k]];
-                T *restrict out_ih = out + i * stride + h * n_feat;
+                T *restrict out_ih = out + to * stride + h * n_feat;
                 if (weighted) NAME(gather_sum)(1, out_ih, x + h * n_feat, stride, n_feat, col, coef, n, n_ahead, -1, scale, begins);
                 else NAME(gather_sum)(0, out_ih, x + h * n_feat, stride, n_feat, col, NULL, n, n_ahead, -1, scale, begins);
             }
         }
-        if (begins) for (int64_t f = 0; f < stride; f++) out[i * stride + f] = 0;      /* overwritten, and no edges */
+        if (begins) for (int64_t f = 0; f < stride; f++) out[to * stride + f] = 0;      /* overwritten, and no edges */
     }
 }
 
-/* out[i,h,:] += dst_scale[i] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:],   c = indices[e]   (SAR Eq. 1, 2)
+/* out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:],   c = indices[e], r = rows[i]
+ * (SAR Eq. 1, 2)
  *
- * inputs   indptr (n_dst + 1), indices (n_edges) or NULL: c = e; x (n_src, n_heads, n_feat)
- *          weight (., n_heads), src_scale (n_src), dst_scale (n_dst): NULL means 1; eid (n_edges) or NULL: eid[e] = e
- * output   out (n_dst, n_heads, n_feat), accumulated; accumulate = 0: overwritten
+ * inputs   indptr (n_dst + 1), indices (n_edges) or NULL: c = e; rows (n_dst), unique, or NULL: r = i; x (n_src, n_heads, n_feat)
+ *          weight (., n_heads), src_scale (n_src), dst_scale (n_out): NULL means 1; eid (n_edges) or NULL: eid[e] = e
+ * output   out (n_out, n_heads, n_feat), accumulated; accumulate = 0: the rows r are overwritten
  * cost     O(n_edges * n_heads * n_feat); a row is summed by one thread, in chunks of CHUNK edges
  */
-int NAME(sar_spmm_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict eid,
-                           const T *restrict x, const T *restrict weight, const T *restrict src_scale,
-                           const T *restrict dst_scale, int accumulate, int64_t n_dst, int64_t n_heads, int64_t n_feat)
+int NAME(sar_spmm_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict rows,
+                           const I *restrict eid, const T *restrict x, const T *restrict weight,
+                           const T *restrict src_scale, const T *restrict dst_scale, int accumulate, int64_t n_dst, int64_t n_heads, int64_t n_feat)
 {
     int64_t n_edges = indptr[n_dst];
     int team = sar_team((n_edges - indptr[0]) * n_heads * n_feat);
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
     for (int64_t part = 0; part < n_parts; part++)
-        NAME(spmm_rows)(out, indptr, indices, eid, x, weight, src_scale, dst_scale, accumulate, n_edges, n_heads, n_feat,
+        NAME(spmm_rows)(out, indptr, indices, rows, eid, x, weight, src_scale, dst_scale, accumulate, n_edges, n_heads, n_feat,
                         sar_split_rows(indptr, n_dst, part, n_parts), sar_split_rows(indptr, n_dst, part + 1, n_parts));
     return SAR_OK;
 }
 
 /* The rows begin .. end of sar_edge_dot_forward. */
 static void NAME(edge_dot_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
-                                const I *restrict eid, const T *restrict g, const T *restrict x, const T *restrict dst_scale,
-                                int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
+                                const I *restrict rows, const I *restrict eid, const T *restrict g, const T *restrict x,
+                                const T *restrict dst_scale, int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
 {
     int64_t stride = n_heads * n_feat;
     I own[CHUNK];
     T dot[CHUNK];
 
     for (int64_t i = begin; i < end; i++) {
-        T scale = dst_scale ? dst_scale[i] : 1;
+        int64_t from = rows ? (int64_t)rows[i] : i;
+        T scale = dst_scale ? dst_scale[from] : 1;
         for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK) {
             int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
             const I *col = NAME(columns)(own, indices, e, n);
             for (int64_t h = 0; h < n_heads; h++) {
-                NAME(gather_dot)(0, dot, NULL, g + i * stride + h * n_feat, x + h * n_feat, stride, n_feat, col, NULL, n,
+                NAME(gather_dot)(0, dot, NULL, g + from * stride + h * n_feat, x + h * n_feat, stride, n_feat, col, NULL, n,
                                  indices ? n_edges - e : n, -1);
                 for (int k = 0; k < n; k++) {
                     int64_t to = eid ? (int64_t)eid[e + k] : e + k;
@@ -94,14 +97,14 @@ static void NAME(edge_dot_rows)(T *restrict out, const int64_t *restrict indptr,
     }
 }
 
-/* out[eid[e],h] += dst_scale[i] * sum_d g[i,h,d] * x[c,h,d],   c = indices[e]   (SDDMM; gradient of spmm's weight)
+/* out[eid[e],h] += dst_scale[r] * sum_d g[r,h,d] * x[c,h,d],   c = indices[e], r = rows[i]   (SDDMM; gradient of spmm's weight)
  *
- * inputs   as sar_spmm_forward; g (n_dst, n_heads, n_feat); eid's values are unique
+ * inputs   as sar_spmm_forward; g (n_out, n_heads, n_feat); eid's values are unique
  * output   out (., n_heads), accumulated
  * cost     O(n_edges * n_heads * n_feat)
  */
 int NAME(sar_edge_dot_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
-                               const I *restrict eid, const T *restrict g, const T *restrict x,
+                               const I *restrict rows, const I *restrict eid, const T *restrict g, const T *restrict x,
                                const T *restrict dst_scale, int64_t n_dst, int64_t n_heads, int64_t n_feat)
 {
     int64_t n_edges = indptr[n_dst];
@@ -109,7 +112,7 @@ int NAME(sar_edge_dot_forward)(T *restrict out, const int64_t *restrict indptr, 
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
     for (int64_t part = 0; part < n_parts; part++)
-        NAME(edge_dot_rows)(out, indptr, indices, eid, g, x, dst_scale, n_edges, n_heads, n_feat,
+        NAME(edge_dot_rows)(out, indptr, indices, rows, eid, g, x, dst_scale, n_edges, n_heads, n_feat,
                             sar_split_rows(indptr, n_dst, part, n_parts), sar_split_rows(indptr, n_dst, part + 1, n_parts));
     return SAR_OK;
 }

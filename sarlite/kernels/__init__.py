@@ -3,14 +3,14 @@
 Arrays are C-contiguous NumPy arrays. Values are float32 or float64, the same for all value arrays of a call; `indptr` is int64;
 `indices`, `eid`, `label`, `arg`, `index` are int32 or int64, the same for all index arrays of a call. "Accumulates" means
 `out +=`, "overwrites" means `out =`. Outputs must not overlap inputs. A row slice of a CSR is `indptr[a : b + 1]` with the
-whole `indices`. The entries of `indices` and `eid` are trusted: checking them would cost a pass over the edges (graphs check
+whole `indices`. The entries of `indices`, `rows` and `eid` are trusted: checking them would cost a pass over the edges (graphs check
 them once, when they are built). Every call releases the GIL.
 
 Every function raises ShapeError naming the argument when shape, dtype or memory layout is wrong.
 """
 
 from sarlite.kernels.activation import ACTIVATIONS, Mask, Normal, activate, activate_backward
-from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_finish, row_dot
+from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_backward_finish, attend_finish, row_dot
 from sarlite.kernels.buffers import Buffers, unbuffered
 from sarlite.kernels.gemm import gemm, gemm_backward
 from sarlite.kernels.native import instruction_set, instruction_sets, set_instruction_set, set_threads, threads
@@ -29,6 +29,7 @@ __all__ = [
     "activate_backward",
     "attend",
     "attend_backward",
+    "attend_backward_finish",
     "attend_finish",
     "column_moments",
     "dropout",

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sarlite.errors import ShapeError
 from sarlite.kernels.native import (
     FLOATS,
     INDEXES,
@@ -11,6 +12,7 @@ from sarlite.kernels.native import (
     check,
     check_apart,
     check_csr,
+    check_csr_rows,
     check_rows,
     key64,
     probability,
@@ -40,24 +42,24 @@ class Dropout(NamedTuple):
     n_nodes: int
 
 
-def _attend_operands(z, src, dst, n_src, n_dst, dropout):
+def _attend_operands(z, src, dst, n_src, dropout):
     """Check what both directions of attention share; return the kernel's dropout arguments and (n_heads, n_feat)."""
     check("z", z, dtype=FLOATS, shape=(n_src, None, None))
     n_heads, n_feat = z.shape[1:]
     check("src", src, dtype=z.dtype, shape=(len(z), n_heads))
-    check("dst", dst, dtype=z.dtype, shape=(n_dst, n_heads))
+    check("dst", dst, dtype=z.dtype, shape=(None, n_heads))
     if dropout is None:
         return (None, None, 0, 0, 0.0), (n_heads, n_feat)
     src_ids = check("dropout.src_ids", dropout.src_ids, dtype=np.int64, shape=(len(z),))
-    dst_ids = check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(n_dst,))
+    dst_ids = check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(len(dst),))
     return (src_ids, dst_ids, int(dropout.n_nodes), key64(dropout.key), probability(dropout.p)), (n_heads, n_feat)
 
 
-def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, dropout=None):  # noqa: E741
+def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout=None):  # noqa: E741
     """Add one block of edges to the online softmax of graph attention.
 
-    ``s = leaky_relu(src[j] + dst[i], slope)``; the running maximum `m` moves and `acc`, `l` are corrected by ``exp(old - new)``;
-    ``l += sum exp(s - m)``; ``acc += sum mask / (1-p) * exp(s - m) * z[j]``.
+    ``s = leaky_relu(src[j] + dst[i], slope)``, ``i = rows[row]`` (the row itself when `rows` is None); the running maximum `m` moves
+    and `acc`, `l` are corrected by ``exp(old - new)``; ``l += sum exp(s - m)``; ``acc += sum mask / (1-p) * exp(s - m) * z[j]``.
 
     Parameters
     ----------
@@ -65,14 +67,16 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, dropout=None):  # 
     indices : (n_edges,) int32 or int64
         The source j of each edge.
     z : (n_src, H, D) float32 or float64
-    src, dst : (n_src, H), (n_dst, H), z's dtype
+    src, dst : (n_src, H), (n_out, H), z's dtype
         Scores of the two ends.
-    m, l, acc : (n_dst, H), (n_dst, H), (n_dst, H, D), z's dtype
+    m, l, acc : (n_out, H), (n_out, H), (n_out, H, D), z's dtype
         Updated; they start at -inf, 0, 0.
     slope : float
         Negative slope of the leaky ReLU.
+    rows : (n_dst,), indices' dtype, optional
+        Row of the outputs of each row of the CSR, each at most once; default: the same row, and n_out is n_dst.
     dropout : Dropout, optional
-        Drops coefficients after the softmax: it acts on acc, not on l.
+        Drops coefficients after the softmax: it acts on acc, not on l. Its dst_ids are (n_out,).
 
     Raises
     ------
@@ -84,13 +88,14 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, dropout=None):  # 
     O(n_edges * H * D) time; nothing per edge is stored. SAR Eq. 3, sec. 3.3 (fused kernel) and 3.4 (stable softmax).
     """
     n_dst, _ = check_csr(indptr, check("indices", indices))
-    drop, (n_heads, n_feat) = _attend_operands(z, src, dst, None, n_dst, dropout)
-    check("m", m, dtype=z.dtype, shape=(n_dst, n_heads), out=True)
-    check("l", l, dtype=z.dtype, shape=(n_dst, n_heads), out=True)
-    check("acc", acc, dtype=z.dtype, shape=(n_dst, n_heads, n_feat), out=True)
+    drop, (n_heads, n_feat) = _attend_operands(z, src, dst, None, dropout)
+    check_csr_rows(rows, n_dst, len(dst), indices.dtype, "dst")
+    check("m", m, dtype=z.dtype, shape=dst.shape, out=True)
+    check("l", l, dtype=z.dtype, shape=dst.shape, out=True)
+    check("acc", acc, dtype=z.dtype, shape=(*dst.shape, n_feat), out=True)
     check_apart(acc, z=z, src=src, dst=dst)
-    call(f"sar_attend_forward_{FLOATS[z.dtype]}_{INDEXES[indices.dtype]}", m, l, acc, indptr, indices, z, src, dst, *drop,
-          float(slope), n_dst, n_heads, n_feat)
+    call(f"sar_attend_forward_{FLOATS[z.dtype]}_{INDEXES[indices.dtype]}", m, l, acc, indptr, indices, rows, z, src, dst,
+         *drop, float(slope), n_dst, n_heads, n_feat)
 
 
 def attend_finish(m, l, acc):  # noqa: E741
@@ -118,7 +123,7 @@ def attend_finish(m, l, acc):  # noqa: E741
     call(f"sar_attend_finish_forward_{FLOATS[m.dtype]}", m, l, acc, m.size, acc.shape[2])
 
 
-def attend_backward(t_indptr, t_indices, z, src, dst, lse, delta, g, dz, dsrc, ddst, *, slope, dropout=None):
+def attend_backward(t_indptr, t_indices, z, src, dst, lse, delta, g, dz, dsrc, ddst, *, slope, dropout=None, sums=None):
     """Add the gradients of finished attention over one block of edges, walking the transpose.
 
     ``alpha = exp(s - lse[i])``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
@@ -128,7 +133,7 @@ def attend_backward(t_indptr, t_indices, z, src, dst, lse, delta, g, dz, dsrc, d
     ----------
     t_indptr : (n_src + 1,) int64
     t_indices : (n_edges,) int32 or int64
-        The destination i of each edge.
+        The destination i of each edge: a row of dst.
     z, src, dst, slope, dropout
         As given to `attend`.
     lse, delta : (n_dst, H), z's dtype
@@ -136,7 +141,10 @@ def attend_backward(t_indptr, t_indices, z, src, dst, lse, delta, g, dz, dsrc, d
     g : (n_dst, H, D), z's dtype
         Gradient of the finished output.
     dz, dsrc, ddst : as z, src, dst
-        Accumulate.
+        Accumulate. ddst is None where `sums` are given.
+    sums : (threads, n_dst, H) float64, optional
+        Accumulates each thread's part of ddst. The caller zeroes it once for all blocks of a backward pass, and ends with
+        `attend_backward_finish`. Default: this call does both.
 
     Raises
     ------
@@ -145,23 +153,52 @@ def attend_backward(t_indptr, t_indices, z, src, dst, lse, delta, g, dz, dsrc, d
 
     Notes
     -----
-    O(n_edges * H * D) time; 8 * threads * n_dst * H bytes for private sums of ddst, added in thread order, so results are
-    the same for the same number of threads. SAR alg. 2 and sec. 3.3.
+    O(n_edges * H * D) time; without `sums` 8 * threads * n_dst * H bytes for them. Threads' parts are added in thread order, so
+    ddst is the same for the same number of threads. No more threads run than `sums` has parts. SAR alg. 2 and sec. 3.3.
     """
     n_src, end = check_csr(t_indptr, check("t_indices", t_indices), ("t_indptr", "t_indices"))
     n_dst = len(check_rows("dst", dst))
-    drop, (n_heads, n_feat) = _attend_operands(z, src, dst, n_src, n_dst, dropout)
+    drop, (n_heads, n_feat) = _attend_operands(z, src, dst, n_src, dropout)
     check("lse", lse, dtype=z.dtype, shape=dst.shape)
     check("delta", delta, dtype=z.dtype, shape=dst.shape)
     check("g", g, dtype=z.dtype, shape=(n_dst, n_heads, n_feat))
     check("dz", dz, dtype=z.dtype, shape=z.shape, out=True)
     check("dsrc", dsrc, dtype=z.dtype, shape=src.shape, out=True)
-    check("ddst", ddst, dtype=z.dtype, shape=dst.shape, out=True)
     check_apart(dz, z=z, g=g)
     n_threads = threads() if (end - int(t_indptr[0])) * n_heads * (n_feat + 16) > 32768 else 1
-    workspace = np.zeros((n_threads, n_dst, n_heads))
-    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, ddst, workspace, t_indptr, t_indices,
-          z, src, dst, lse, delta, g, *drop, float(slope), n_threads, n_src, n_dst, n_heads, n_feat)
+    parts = np.zeros((n_threads, *dst.shape)) if sums is None else sums
+    check("sums", parts, dtype=np.float64, shape=(None, *dst.shape), out=True)
+    if sums is None:
+        check("ddst", ddst, dtype=z.dtype, shape=dst.shape, out=True)
+    elif ddst is not None or len(sums) == 0:
+        raise ShapeError(f"sums must have a part for each thread and take the place of ddst; got shape {sums.shape}")
+    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, parts, t_indptr, t_indices, z, src, dst, lse,
+         delta, g, *drop, float(slope), min(n_threads, len(parts)), n_src, n_dst, n_heads, n_feat)
+    if sums is None:
+        attend_backward_finish(parts, ddst)
+
+
+def attend_backward_finish(sums, ddst):
+    """Add ``ddst += sum_t sums[t]`` in the order of t: the end of `attend_backward` over all blocks.
+
+    Parameters
+    ----------
+    sums : (threads, n_dst, H) float64
+    ddst : (n_dst, H) float32 or float64
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+
+    Notes
+    -----
+    O(threads * n_dst * H) time.
+    """
+    check("sums", sums, dtype=np.float64, shape=(None, None, None))
+    check("ddst", ddst, dtype=FLOATS, shape=sums.shape[1:], out=True)
+    if len(sums):
+        call(f"sar_attend_backward_finish_{FLOATS[ddst.dtype]}", ddst, sums, len(sums), ddst.size)
 
 
 def row_dot(a, b, out):

@@ -126,6 +126,14 @@ def check_csr(indptr, indices, names=("indptr", "indices")):
     return len(indptr) - 1, end
 
 
+def check_csr_rows(rows, n_rows, n_out, index, out_name="out"):
+    """Check the output row of each CSR row; without them the CSR has a row for each of the `n_out` of the output."""
+    if rows is not None:
+        check("rows", rows, dtype=index, shape=(n_rows,))
+    elif n_out != n_rows:
+        raise ShapeError(f"{out_name} must have {n_rows} rows, or rows be given; got {n_out} rows")
+
+
 def check_apart(out, /, **inputs):
     for name, a in inputs.items():
         if a is not None and np.may_share_memory(out, a):

@@ -10,19 +10,24 @@ from sarlite.kernels.native import (
     check,
     check_apart,
     check_csr,
+    check_csr_rows,
     check_rows,
     index_dtype,
     row_width,
 )
 
 
-def _spmm_operands(indptr, indices, x, eid, edge_rows, edge_name):
-    """Check what spmm and edge_dot share; return (n_dst, n_heads, n_feat, suffix)."""
+def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
+    """Check what spmm and edge_dot share; return (n_dst, n_heads, n_feat, suffix). `names`: of `dst_rows` and of `edge_rows`."""
     n_dst, end = check_csr(indptr, indices)
     check_rows("x", x)
     if indices is None and len(x) < end:
         raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}, dtype {x.dtype}")
-    index = index_dtype(indices, eid)
+    index = index_dtype(indices, eid, rows)
+    dst_name, edge_name = names
+    check_rows(dst_name, dst_rows, dtype=x.dtype, out=dst_name == "out")
+    check(dst_name, dst_rows, shape=(None, *x.shape[1:]))
+    check_csr_rows(rows, n_dst, len(dst_rows), index, dst_name)
     if eid is not None:
         check("eid", eid, dtype=index, shape=(None,))
         if len(eid) < end:
@@ -39,11 +44,11 @@ def _spmm_operands(indptr, indices, x, eid, edge_rows, edge_name):
     return n_dst, n_heads, n_feat, f"{FLOATS[x.dtype]}_{INDEXES[index]}"
 
 
-def spmm(indptr, indices, x, out, *, eid=None, weight=None, src_scale=None, dst_scale=None, accumulate=True):
+def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale=None, dst_scale=None, accumulate=True):
     """Add the weighted sum of each row's neighbours.
 
-    ``out[i,h,:] += dst_scale[i] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:]`` with ``c = indices[e]``, or
-    ``c = e`` when `indices` is None (a segment sum over edges).
+    ``out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:]`` with ``r = rows[i]``, or i when
+    `rows` is None, and ``c = indices[e]``, or e when `indices` is None (a segment sum over edges).
 
     Parameters
     ----------
@@ -51,13 +56,15 @@ def spmm(indptr, indices, x, out, *, eid=None, weight=None, src_scale=None, dst_
     indices : (n_edges,) int32 or int64, or None
     x : (n_src, ...) float32 or float64
         Any trailing shape; (n_src, H, ...) with a weight per head.
-    out : (n_dst, ...), x's dtype and trailing shape
-        Accumulates, or is overwritten without `accumulate`.
+    out : (n_out, ...), x's dtype and trailing shape
+        Accumulates; without `accumulate` the rows that the CSR has are overwritten.
+    rows : (n_dst,), indices' dtype, optional
+        Row of `out` of each row of the CSR, each at most once; default: the same row, and n_out is n_dst.
     eid : (n_edges,), indices' dtype, optional
         Row of `weight` of each edge; default: the edge's position.
     weight : (n,) or (n, H), x's dtype, optional
         One per edge, or one per edge and head. Default 1, as for the scales.
-    src_scale, dst_scale : (n_src,), (n_dst,), x's dtype, optional
+    src_scale, dst_scale : (n_src,), (n_out,), x's dtype, optional
 
     Raises
     ------
@@ -69,26 +76,27 @@ def spmm(indptr, indices, x, out, *, eid=None, weight=None, src_scale=None, dst_
     O(n_edges * F) time, no memory. A row is summed by one thread, so the result does not depend on the number of threads.
     The gradient of x is the same call on the transpose with the scales exchanged. SAR Eq. 1 and 2.
     """
-    n_dst, n_heads, n_feat, suffix = _spmm_operands(indptr, indices, x, eid, weight, "weight")
-    check("out", out, dtype=x.dtype, shape=(n_dst, *x.shape[1:]), out=True)
+    n_dst, n_heads, n_feat, suffix = _spmm_operands(indptr, indices, rows, out, x, eid, weight, ("out", "weight"))
     if src_scale is not None:
         check("src_scale", src_scale, dtype=x.dtype, shape=(len(x),))
     if dst_scale is not None:
-        check("dst_scale", dst_scale, dtype=x.dtype, shape=(n_dst,))
+        check("dst_scale", dst_scale, dtype=x.dtype, shape=(len(out),))
     check_apart(out, x=x, weight=weight, src_scale=src_scale, dst_scale=dst_scale)
-    call(f"sar_spmm_forward_{suffix}", out, indptr, indices, eid, x, weight, src_scale, dst_scale, accumulate, n_dst, n_heads, n_feat)
+    call(f"sar_spmm_forward_{suffix}", out, indptr, indices, rows, eid, x, weight, src_scale, dst_scale, accumulate, n_dst, n_heads,
+         n_feat)
 
 
-def edge_dot(indptr, indices, g, x, out, *, eid=None, dst_scale=None):
+def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None):
     """Add, for each edge, the dot product of its two rows: the gradient of spmm's weights (SDDMM).
 
-    ``out[eid[e],h] += dst_scale[i] * sum_d g[i,h,d] * x[c,h,d]`` with ``c = indices[e]``, or ``c = e`` when `indices` is None.
+    ``out[eid[e],h] += dst_scale[r] * sum_d g[r,h,d] * x[c,h,d]`` with ``r = rows[i]``, or i when `rows` is None, and
+    ``c = indices[e]``, or e when `indices` is None.
 
     Parameters
     ----------
-    indptr, indices, eid, dst_scale
-        As for spmm; the values of `eid` are unique.
-    g : (n_dst, ...), x's dtype and trailing shape
+    indptr, indices, rows, eid, dst_scale
+        As for spmm, with g in the place of its out; the values of `eid` are unique.
+    g : (n_out, ...), x's dtype and trailing shape
     x : (n_src, ...) float32 or float64
     out : (n,) or (n, H), x's dtype
         Accumulates.
@@ -104,32 +112,33 @@ def edge_dot(indptr, indices, g, x, out, *, eid=None, dst_scale=None):
     """
     if out is None:
         raise ShapeError("out must be a NumPy array, got NoneType")
-    n_dst, n_heads, n_feat, suffix = _spmm_operands(indptr, indices, x, eid, out, "out")
-    check("g", g, dtype=x.dtype, shape=(n_dst, *x.shape[1:]))
+    n_dst, n_heads, n_feat, suffix = _spmm_operands(indptr, indices, rows, g, x, eid, out, ("g", "out"))
     if dst_scale is not None:
-        check("dst_scale", dst_scale, dtype=x.dtype, shape=(n_dst,))
+        check("dst_scale", dst_scale, dtype=x.dtype, shape=(len(g),))
     check_apart(out, g=g, x=x, dst_scale=dst_scale)
-    call(f"sar_edge_dot_forward_{suffix}", out, indptr, indices, eid, g, x, dst_scale, n_dst, n_heads, n_feat)
+    call(f"sar_edge_dot_forward_{suffix}", out, indptr, indices, rows, eid, g, x, dst_scale, n_dst, n_heads, n_feat)
 
 
-def extremum(indptr, indices, x, out, arg, *, sign, offset=0, label=None, order=None):
+def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=None, order=None):
     """Update a running maximum or minimum of each row's neighbours, with its argument.
 
     For edge e of row i with ``r = indices[e]`` (or e when `indices` is None) the candidate is ``(x[r,f], label)``, where label is
-    ``label[e]`` if given, else ``offset + r``. It replaces ``(out[i,f], arg[i,f])`` when ``arg[i,f] < 0``, when it is better, or
-    when it is equal and ``order[candidate] < order[arg]``. A NaN wins over any number and stays.
+    ``label[e]`` if given, else ``offset + r``. It replaces ``(out[t,f], arg[t,f])``, ``t = rows[i]`` (or i when `rows` is None), when
+    ``arg[t,f] < 0``, when it is better, or when it is equal and ``order[candidate] < order[arg]``. A NaN wins over any number and stays.
 
     Parameters
     ----------
     indptr : (n_dst + 1,) int64
     indices : (n_edges,) int32 or int64, or None
     x : (n_src, ...) float32 or float64
-    out : (n_dst, ...), x's dtype and trailing shape
+    out : (n_out, ...), x's dtype and trailing shape
         Updated. The caller prepares it; where arg is -1 the value does not matter.
-    arg : (n_dst, ...), indices' dtype, out's shape
+    arg : indices' dtype, out's shape
         Updated. -1: no candidate yet.
     sign : {1, -1}
         1 for the maximum, -1 for the minimum.
+    rows : (n_dst,), indices' dtype, optional
+        As for spmm.
     offset : int
         Label of x's first row.
     label : (n_edges,), indices' dtype, optional
@@ -149,10 +158,11 @@ def extremum(indptr, indices, x, out, arg, *, sign, offset=0, label=None, order=
     check_rows("x", x)
     if indices is None and len(x) < end:
         raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}, dtype {x.dtype}")
-    check("out", out, dtype=x.dtype, shape=(n_dst, *x.shape[1:]), out=True)
+    check("out", out, dtype=x.dtype, shape=(None, *x.shape[1:]), out=True)
     check("arg", arg, dtype=INDEXES, shape=out.shape, out=True)
     index = index_dtype(indices, arg)
     check("arg", arg, dtype=index)
+    check_csr_rows(rows, n_dst, len(out), index)
     if label is not None:
         check("label", label, dtype=index, shape=(None,))
         if len(label) < end:
@@ -164,8 +174,8 @@ def extremum(indptr, indices, x, out, arg, *, sign, offset=0, label=None, order=
     if sign not in (1, -1):
         raise ShapeError(f"sign must be 1 or -1, got {sign}")
     check_apart(out, x=x)
-    call(f"sar_extremum_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, arg, indptr, indices, label, order, x, int(sign),
-          int(offset), 0 if order is None else len(order), n_dst, row_width(x))
+    call(f"sar_extremum_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, arg, indptr, indices, rows, label, order, x,
+         int(sign), int(offset), 0 if order is None else len(order), n_dst, row_width(x))
 
 
 def extremum_backward(g, arg, dx, offset=0):
@@ -197,15 +207,18 @@ def extremum_backward(g, arg, dx, offset=0):
     call(f"sar_extremum_backward_{FLOATS[g.dtype]}_{INDEXES[arg.dtype]}", dx, g, arg, int(offset), len(g), len(dx), row_width(g))
 
 
-def transpose(indptr, indices, n_src, *, position=True):
+def transpose(indptr, indices, n_src, *, rows=None, position=True):
     """Transpose a CSR.
 
     Parameters
     ----------
     indptr : (n_dst + 1,) int64
+        From 0 on.
     indices : (n_edges,) int32 or int64
     n_src : int
         Number of columns.
+    rows : (n_dst,), indices' dtype, optional
+        What to call each row of the CSR in `t_indices`; default: its position.
     position : bool
         Whether to return `perm`.
 
@@ -213,9 +226,9 @@ def transpose(indptr, indices, n_src, *, position=True):
     -------
     t_indptr : (n_src + 1,) int64
     t_indices : (n_edges,), indices' dtype
-        Destinations; ascending in each row.
+        Destinations, in the order of the CSR's rows: ascending in each row where `rows` ascend.
     perm : (n_edges,), indices' dtype, or None
-        Position in `indices` of each edge of the transpose; ascending among duplicate edges.
+        Position in `indices` of each edge of the transpose; ascending in each row.
 
     Raises
     ------
@@ -224,16 +237,17 @@ def transpose(indptr, indices, n_src, *, position=True):
 
     Notes
     -----
-    O(n_edges + n_src + n_dst) time; a stable counting sort (scipy.sparse).
+    O(n_edges + n_src + n_dst) time and no memory beside the results; a stable counting sort, the same for any number of threads.
     """
-    n_dst, n_edges = check_csr(indptr, indices)
+    n_dst, n_edges = check_csr(indptr, check("indices", indices, dtype=INDEXES))
     if indptr[0] != 0 or n_edges != len(indices):
         raise ShapeError(f"indices must hold just the edges of indptr, {n_edges}; got shape {indices.shape}, dtype {indices.dtype}")
     if n_edges and (indices.min() < 0 or indices.max() >= n_src):
         raise ShapeError(f"indices must lie in 0 .. {n_src}; got {indices.min()} .. {indices.max()}, shape {indices.shape}")
-    from scipy.sparse import csr_array
-
-    value = np.arange(n_edges, dtype=indices.dtype) if position else np.empty(n_edges, np.int8)
-    ends = indptr.astype(indices.dtype) if n_edges <= np.iinfo(indices.dtype).max else indptr  # SciPy wants one dtype for both
-    t = csr_array((value, indices, ends), shape=(n_dst, n_src)).tocsc()
-    return t.indptr.astype(np.int64, copy=False), t.indices.astype(indices.dtype, copy=False), t.data if position else None
+    check_csr_rows(rows, n_dst, n_dst, indices.dtype)
+    if max(n_dst if rows is None else 0, n_edges if position else 0) > np.iinfo(indices.dtype).max:
+        raise ShapeError(f"indices must have dtype int64 for {n_dst} rows and {n_edges} edges; got dtype {indices.dtype}")
+    t_indptr, t_indices = np.empty(n_src + 1, np.int64), np.empty(n_edges, indices.dtype)
+    perm = np.empty(n_edges, indices.dtype) if position else None
+    call(f"sar_transpose_{INDEXES[indices.dtype]}", t_indptr, t_indices, perm, indptr, indices, rows, n_dst, n_src)
+    return t_indptr, t_indices, perm

@@ -87,9 +87,7 @@ def graph(kind):
     rows = {"hard": [0, 1, 17, 33, 0, 257, 0], "long": [3, 0, 100_000, 40], "one node": [1], "no edges": [0, 0, 0]}[kind]
     n_src = {"hard": 70, "long": 50, "one node": 1, "no edges": 4}[kind]
     src = np.random.default_rng(len(rows)).integers(0, n_src, sum(rows))
-    csr = Csr(np.repeat(np.arange(len(rows)), rows), src, len(rows), n_src)
-    csr.transposed = kernels.transpose(csr.indptr, csr.indices, n_src)
-    return csr
+    return Csr(np.repeat(np.arange(len(rows)), rows), src, len(rows), n_src)
 
 
 def same_bits(found, expected, note):
@@ -121,20 +119,28 @@ SIZES += [(kind, shape) for kind in ("one node", "no edges") for shape in (*NARR
 # ---- spmm, edge_dot
 
 SPMM = ["", "weight", "weight eid", "heads", "heads eid", "src_scale", "dst_scale", "weight src_scale", "heads eid src_scale dst_scale",
-        "overwrite", "overwrite heads dst_scale", "segment", "segment heads eid", "segment overwrite weight dst_scale"]  # fmt: skip
+        "overwrite", "overwrite heads dst_scale", "rows", "rows overwrite heads dst_scale", "segment", "segment heads eid",
+        "segment overwrite weight dst_scale"]  # fmt: skip
+
+
+def out_rows(arrays, csr, given):
+    """(number of output rows, keyword arguments): without `given` those of the CSR, else more, in another order."""
+    n = csr.n_dst + 3 * bool(given)
+    return n, {"rows": arrays.index(np.random.default_rng(12).permutation(n)[: csr.n_dst])} if given else {}
 
 
 def spmm(arrays, kind, shape, words):
     csr, words = graph(kind), words.split()
-    n, more = csr.n_edges, {}
+    n_out, more = out_rows(arrays, csr, "rows" in words)
+    n = csr.n_edges
     if "weight" in words or "heads" in words:
         more["weight"] = arrays.values(1, n + 3, *shape[:1] if "heads" in words else ())
     if "eid" in words:
         more["eid"] = arrays.index(np.random.default_rng(2).permutation(n + 3)[:n])
-    for name, rows in (("src_scale", csr.n_src), ("dst_scale", csr.n_dst)):
+    for name, n_scales in (("src_scale", csr.n_src), ("dst_scale", n_out)):
         if name in words:
-            more[name] = arrays.values(3, rows)
-    x, out = arrays.values(4, n if "segment" in words else csr.n_src, *shape), arrays.values(5, csr.n_dst, *shape)
+            more[name] = arrays.values(3, n_scales)
+    x, out = arrays.values(4, n if "segment" in words else csr.n_src, *shape), arrays.values(5, n_out, *shape)
     indices = None if "segment" in words else arrays.index(csr.indices)
     kernels.spmm(arrays.place(csr.indptr), indices, x, out, accumulate="overwrite" not in words, **more)
     return {"out": out}
@@ -148,18 +154,19 @@ def test_spmm(dtype, words):
 
 
 def edge_dot(arrays, kind, shape, words):
-    csr, more = graph(kind), {}
+    csr = graph(kind)
+    n_out, more = out_rows(arrays, csr, "rows" in words)
     if "eid" in words:
-        more = {"eid": arrays.index(np.random.default_rng(2).permutation(csr.n_edges)), "dst_scale": arrays.values(3, csr.n_dst)}
+        more |= {"eid": arrays.index(np.random.default_rng(2).permutation(csr.n_edges)), "dst_scale": arrays.values(3, n_out)}
     shape = shape if "heads" in words else shape[1:]
-    x, g = arrays.values(4, csr.n_edges if "segment" in words else csr.n_src, *shape), arrays.values(5, csr.n_dst, *shape)
+    x, g = arrays.values(4, csr.n_edges if "segment" in words else csr.n_src, *shape), arrays.values(5, n_out, *shape)
     out = arrays.values(6, csr.n_edges, *shape[:-1])
     kernels.edge_dot(arrays.place(csr.indptr), None if "segment" in words else arrays.index(csr.indices), g, x, out, **more)
     return {"out": out}
 
 
 @every_float
-@pytest.mark.parametrize("words", ["", "heads eid", "segment heads"])
+@pytest.mark.parametrize("words", ["", "heads eid", "rows heads eid", "segment heads"])
 def test_edge_dot(dtype, words):
     for kind, shape in SIZES if "eid" in words else SIZES[::4]:
         check(edge_dot, dtype, kind, shape, words)
@@ -168,7 +175,9 @@ def test_edge_dot(dtype, words):
 # ---- extremum
 
 def extremum(arrays, kind, width, sign, words):
-    csr, more = graph(kind), {"offset": 5}
+    csr = graph(kind)
+    n_out, more = out_rows(arrays, csr, "rows" in words)
+    more["offset"] = 5
     x = arrays.place(np.round(random(7, (csr.n_edges if "segment" in words else csr.n_src, width)), 1), arrays.dtype)     # many ties
     x[len(x) // 2 :: 9, ::5] = np.nan
     labels = max(csr.n_src, csr.n_edges) + 5
@@ -176,7 +185,7 @@ def extremum(arrays, kind, width, sign, words):
         more["label"] = arrays.index(np.random.default_rng(8).integers(0, labels, csr.n_edges))
     if "order" in words:
         more["order"] = arrays.place(np.random.default_rng(9).permutation(labels))
-    out, arg = arrays.values(10, csr.n_dst, width), arrays.index(np.full((csr.n_dst, width), -1))
+    out, arg = arrays.values(10, n_out, width), arrays.index(np.full((n_out, width), -1))
     indices = None if "segment" in words else arrays.index(csr.indices)
     for _ in range(2):
         kernels.extremum(arrays.place(csr.indptr), indices, x, out, arg, sign=sign, **more)
@@ -187,7 +196,7 @@ def extremum(arrays, kind, width, sign, words):
 
 @every_float
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("words", ["", "order", "label order", "segment"])
+@pytest.mark.parametrize("words", ["", "order", "rows label order", "segment"])
 def test_extremum(dtype, sign, words):
     for kind, width in [("hard", width) for width in WIDTHS] + [("long", 1), ("long", 3), ("one node", 5), ("no edges", 5)]:
         check(extremum, dtype, kind, width, sign, words)
@@ -195,26 +204,30 @@ def test_extremum(dtype, sign, words):
 
 # ---- attention
 
-def attend(arrays, kind, shape, slope, dropped):
+def attend(arrays, kind, shape, slope, dropped, given=False):
     """Two blocks of edges, the end of the softmax, and the gradients."""
     csr, heads = graph(kind), shape[0]
-    z, g = arrays.values(1, csr.n_src, *shape), arrays.values(2, csr.n_dst, *shape)
-    src, dst = (arrays.place(3 * random(3, (n, heads)), arrays.dtype) for n in (csr.n_src, csr.n_dst))
+    n_out, more = out_rows(arrays, csr, given)
+    z, g = arrays.values(1, csr.n_src, *shape), arrays.values(2, n_out, *shape)
+    src, dst = (arrays.place(3 * random(3, (n, heads)), arrays.dtype) for n in (csr.n_src, n_out))
     dropout = None
     if dropped:
-        ids = (arrays.place(np.random.default_rng(4).integers(0, 10**6, n)) for n in (csr.n_src, csr.n_dst))
+        ids = (arrays.place(np.random.default_rng(4).integers(0, 10**6, n)) for n in (csr.n_src, n_out))
         dropout = kernels.Dropout(KEY, P, *ids, 10**6)
     m, total, acc = (arrays.place(np.full(s, v), arrays.dtype) for s, v in ((dst.shape, -np.inf), (dst.shape, 0), (g.shape, 0)))
     indptr, indices = arrays.place(csr.indptr), arrays.index(csr.indices)
     for _ in range(2):
-        kernels.attend(indptr, indices, z, src, dst, m, total, acc, slope=slope, dropout=dropout)
+        kernels.attend(indptr, indices, z, src, dst, m, total, acc, slope=slope, dropout=dropout, **more)
     found = {"m": m.copy(), "l": total, "acc": acc.copy()}
     kernels.attend_finish(m, total, acc)
     delta, dz, dsrc, ddst = (arrays.values(5, *a.shape) for a in (m, z, src, dst))
     kernels.row_dot(g, acc, delta)
-    t_indptr, t_indices, _ = csr.transposed
-    kernels.attend_backward(arrays.place(t_indptr), arrays.index(t_indices), z, src, dst, m, delta, g, dz, dsrc, ddst, slope=slope,
-                            dropout=dropout)
+    t_indptr, t_indices, _ = kernels.transpose(csr.indptr, arrays.index(csr.indices), csr.n_src, **more)
+    sums = np.zeros((kernels.threads(), *dst.shape))
+    for _ in range(2):
+        kernels.attend_backward(arrays.place(t_indptr), t_indices, z, src, dst, m, delta, g, dz, dsrc, None, slope=slope,
+                                dropout=dropout, sums=sums)
+    kernels.attend_backward_finish(sums, ddst)
     return {**found, "lse": m, "out": acc, "delta": delta, "dz": dz, "dsrc": dsrc, "ddst": ddst}
 
 
@@ -225,6 +238,13 @@ def test_attend(dtype, heads, dropped):
     for kind, shape in SIZES:
         if (kind == "hard" and shape[0] == heads) or (kind != "hard" and heads == "other graphs"):
             check(attend, dtype, kind, shape, 0.2, dropped)
+
+
+@every_float
+def test_attend_with_rows(dtype):
+    for shape in [(1, 5), (2, 100), (5, 33)]:
+        for dropped in (False, True):
+            check(attend, dtype, "hard", shape, 0.2, dropped, True)
 
 
 @every_float
@@ -315,7 +335,7 @@ def test_every_compiled_kernel_has_a_case():
                 assert all(function is getattr(native.lib, f"{name}_{isa}") for name, function in used.items())
                 called |= {f"{name}_{isa}" for name in used}
     runs = {name for name in compiled if name.rsplit("_", 1)[1] in kernels.instruction_sets()}
-    assert called == runs and len(runs) == len(kernels.instruction_sets()) * (4 * 8 + 2 * 9)
+    assert called == runs and len(runs) == len(kernels.instruction_sets()) * (4 * 8 + 2 * 10)
 
 
 def test_an_instruction_set_that_is_missing_is_refused():

@@ -20,13 +20,15 @@ def wrong_arguments():
     k = kernels
 
     def attend_with(slope=0.2, **new):
-        a = {"indices": indices, "z": z, "src": s, "dst": d, "m": d.copy(), "l": d.copy(), "acc": acc, "dropout": None, **new}
-        return lambda: k.attend(indptr, *list(a.values())[:-1], slope=slope, dropout=a["dropout"])
+        a = {"indices": indices, "z": z, "src": s, "dst": d, "m": d.copy(), "l": d.copy(), "acc": acc, **new}
+        more = {name: a.pop(name) for name in ("dropout", "rows") if name in a}
+        return lambda: k.attend(indptr, *a.values(), slope=slope, **more)
 
     def backward_with(**new):
         a = {"t_indices": np.array([0, 1, 1], i32), "z": z, "src": s, "dst": d, "lse": d, "delta": d, "g": acc, "dz": z.copy(),
              "dsrc": s.copy(), "ddst": d.copy(), **new}
-        return lambda: k.attend_backward(np.array([0, 1, 2, 3]), *a.values(), slope=0.2)
+        more = {"sums": a.pop("sums")} if "sums" in a else {}
+        return lambda: k.attend_backward(np.array([0, 1, 2, 3]), *a.values(), slope=0.2, **more)
 
     yield "indptr", lambda: k.spmm(indptr.astype(i32), indices, x, out)
     yield "indptr", lambda: k.spmm(indptr[:0], indices, x, out)
@@ -49,6 +51,13 @@ def wrong_arguments():
     yield "weight", lambda: k.spmm(indptr, indices, z, acc, weight=np.ones((3, 3), f32))
     yield "src_scale", lambda: k.spmm(indptr, indices, x, out, src_scale=np.ones(2, f32))
     yield "dst_scale", lambda: k.spmm(indptr, indices, x, out, dst_scale=np.ones(2))
+    yield "rows", lambda: k.spmm(indptr, indices, x, out, rows=np.arange(2))
+    yield "rows", lambda: k.spmm(indptr, indices, x, out, rows=np.zeros(3, i32))
+    yield "dst_scale", lambda: k.spmm(indptr, indices, x, np.zeros((5, 4), f32), rows=indices[:2], dst_scale=np.ones(2, f32))
+    yield "rows", lambda: k.edge_dot(indptr, indices, x, x, np.zeros(3, f32), rows=indices)
+    yield "rows", lambda: k.extremum(indptr, indices, x, out, arg, sign=1, rows=indices)
+    yield "rows", lambda: k.transpose(indptr, indices, 3, rows=indices)
+    yield "rows", lambda: k.transpose(indptr, indices, 3, rows=np.arange(2))
     yield "g", lambda: k.edge_dot(indptr, indices, x, x, np.zeros(3, f32))
     yield "out", lambda: k.edge_dot(indptr, indices, out, x, np.zeros(3))
     yield "out", lambda: k.edge_dot(indptr, indices, out, x, None)
@@ -70,6 +79,13 @@ def wrong_arguments():
     yield "dropout.src_ids", attend_with(dropout=Dropout(1, 0.5, ids[:2], ids[:2], 3))
     yield "dropout.dst_ids", attend_with(dropout=Dropout(1, 0.5, ids, ids[:2].astype(i32), 3))
     yield "p", attend_with(dropout=Dropout(1, 1.0, ids, ids[:2], 3))
+    yield "dst", attend_with(dst=s, m=s.copy(), l=s.copy(), acc=z.copy())
+    yield "rows", attend_with(rows=indices)
+    yield "sums", backward_with(sums=np.zeros((2, 2, 2)))
+    yield "sums", backward_with(sums=np.zeros((0, 2, 2)), ddst=None)
+    yield "sums", backward_with(sums=np.zeros((2, 3, 2)), ddst=None)
+    yield "sums", backward_with(sums=np.zeros((2, 2, 2), f32), ddst=None)
+    yield "ddst", lambda: k.attend_backward_finish(np.zeros((2, 2, 2)), s.copy())
     yield "l", lambda: k.attend_finish(d.copy(), s, acc)
     for name in ("t_indices", "z", "src", "lse", "delta", "g", "dz", "dsrc", "ddst"):
         yield name, backward_with(**{name: np.ones((1, 1), np.float16)})
