@@ -34,13 +34,14 @@ class GATConv(nn.Module):
         self.coefficients = Dropout(attention_dropout, rng)
 
     def __call__(self, graph, h):
-        z = self.linear(h).reshape(-1, self.n_heads, self.n_feat)
+        x, own = graph.src(h), graph.dst(h)
+        z = self.linear(x).reshape(-1, self.n_heads, self.n_feat)
         w = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)
-        src, dst = h @ (w * self.attn_src).sum(-1), h[: graph.n_dst] @ (w * self.attn_dst).sum(-1)  # a . W h = (W a) . h
+        src, dst = x @ (w * self.attn_src).sum(-1), own @ (w * self.attn_dst).sum(-1)  # a . W h = (W a) . h
         out = graph.aggregate(fn.attend(z, src, dst, self.slope, *self.coefficients.coin()), "sum")
         out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
         if self.residual:
-            out = out + (h if self.root is None else self.root(h))[: graph.n_dst]
+            out = out + (own if self.root is None else self.root(own))
         return out if self.bias is None else out + self.bias
 
 
@@ -84,7 +85,8 @@ class GAT(nn.Module):
                             for _ in range(last)]
 
     def __call__(self, graph, h):
-        h = self.input_dropout(h, graph.node_ids)
-        for conv, activate in zip(self.convs, self.activations):
-            h = activate(conv(graph, h), graph)
-        return self.convs[-1](graph, h)
+        for k, g in enumerate(graph.layers(len(self.convs))):
+            g, h = g.enter(h)
+            h = self.convs[k](g, h if k else self.input_dropout(h, g.src_ids))
+            h = self.activations[k](h, g) if k < len(self.activations) else h
+        return h

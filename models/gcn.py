@@ -20,7 +20,7 @@ class GCNConv(nn.Module):
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
     def __call__(self, graph, h):
-        h = graph.aggregate(fn.linear(h, self.linear.weight), "sym")
+        h = graph.aggregate(fn.linear(graph.src(h), self.linear.weight), "sym")
         return h if self.bias is None else h + self.bias
 
 
@@ -53,7 +53,8 @@ class GCN(nn.Module):
                             for _ in range(last)]
 
     def __call__(self, graph, h):
-        h = self.input_dropout(h, graph.node_ids)
-        for conv, activate in zip(self.convs, self.activations):
-            h = activate(conv(graph, h), graph)
-        return self.convs[-1](graph, h)
+        for k, g in enumerate(graph.layers(len(self.convs))):
+            g, h = g.enter(h)
+            h = self.convs[k](g, h if k else self.input_dropout(h, g.src_ids))
+            h = self.activations[k](h, g) if k < len(self.activations) else h
+        return h

@@ -25,10 +25,10 @@ class SAGEConv(nn.Module):
         self.pool = Linear(n_in, n_in, rng=rng, dtype=dtype) if aggregator == "max-pool" else None
 
     def __call__(self, graph, h):
-        root = self.root(h[: graph.n_dst])
+        root, x = self.root(graph.dst(h)), graph.src(h)
         if self.pool is None:
-            return root + graph.aggregate(fn.linear(h, self.neighbour.weight), "mean")
-        return root + self.neighbour(graph.aggregate(fn.copy_src(self.pool(h).relu()), "max"))
+            return root + graph.aggregate(fn.linear(x, self.neighbour.weight), "mean")
+        return root + self.neighbour(graph.aggregate(fn.copy_src(self.pool(x).relu()), "max"))
 
 
 class SAGE(nn.Module):
@@ -59,6 +59,8 @@ class SAGE(nn.Module):
                             for _ in range(last)]
 
     def __call__(self, graph, h):
-        for conv, activate in zip(self.convs, self.activations):
-            h = activate(conv(graph, h), graph)
-        return self.convs[-1](graph, h)
+        for k, g in enumerate(graph.layers(len(self.convs))):
+            g, h = g.enter(h)
+            h = self.convs[k](g, h)
+            h = self.activations[k](h, g) if k < len(self.activations) else h
+        return h

@@ -138,7 +138,7 @@ class Attend(Operator):
     def backward(self, block, rows, kept, d_rows):
         z, src = rows or kept
         dz, d_src = (np.zeros_like(x) if d is None else d for x, d in zip((z, src), d_rows))
-        kernels.attend_backward(*block.transpose, z, src, self.dst, self.m, self.delta, self.g, dz, d_src, sums=self.sums,
+        kernels.attend_backward(*block.transpose, z, src, self.dst, self.m, self.delta, self.g, dz, d_src, None, sums=self.sums,
                                 slope=self.slope, dropout=self.coins(block))
 
     def end_backward(self):

@@ -28,7 +28,7 @@ def comm():
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
 @pytest.mark.parametrize("case", CASES)
 def test_equality(comm, case, mode):
-    parts = partition(*Graph.from_edges(*EDGES)._csr[:2], comm.size, "random")
+    parts = partition(*Graph.from_edges(*EDGES).in_edges()[:2], comm.size, "random")
     for dtype, prefetch in itertools.product((np.float64, np.float32), (0, 2)):
         check_equality(comm, case, dtype, parts, mode=mode, prefetch=prefetch)
 

@@ -333,7 +333,7 @@ def test_edge_values_follow_edge_ids(options):
     whole = Graph.from_edges(*edges, **options)
     # with src + 100 dst as the edge's value, every message tells whether it met its own edge
     if options:
-        src, dst = Graph.from_edges(*edges, **options)._csr[1], np.repeat(np.arange(9), whole.in_degrees)
+        src, dst = Graph.from_edges(*edges, **options).in_edges()[1], np.repeat(np.arange(9), whole.in_degrees)
     else:
         src, dst = edges.src, edges.dst
     label = (src + 100 * dst).astype(np.float64)

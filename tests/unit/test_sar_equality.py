@@ -25,7 +25,7 @@ from sarlite.tape import Tensor, ops
 pytestmark = pytest.mark.timeout(120)
 
 MODES = ("sar", "sa", "oneshot")
-CSR = Graph.from_edges(*EDGES)._csr[:2]
+CSR = Graph.from_edges(*EDGES).in_edges()[:2]
 
 
 def owners(method, n_ranks):

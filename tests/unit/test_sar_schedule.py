@@ -434,7 +434,7 @@ def test_attend_keeps_nothing_per_edge(n_ranks):
 
 def test_without_values_of_edges_a_graph_holds_two_integers_an_edge():
     """Its columns and their transpose; which edge is which only where it is asked for."""
-    indptr, indices, _ = Graph.from_edges(*EDGES)._csr
+    indptr, indices = Graph.from_edges(*EDGES).in_edges()[:2]
 
     def work(comm):
         ids = np.arange(25) + 25 * comm.rank
