@@ -515,9 +515,9 @@ class _Own(DataError):
 
 def check_agree(comm):
     def values(rank):
-        array = np.arange(100).reshape(10, 10)
-        return [array + (rank == 1), array if rank != 1 else array.reshape(5, 20), array if rank != 1 else array.astype("i4"),
-                b"ab" if rank != 1 else b"ac", ("sar", [1, rank == 1]), {"mode": "sar" if rank != 1 else "sa"}, 1 + (rank == 1)]  # fmt: skip
+        other, array = rank == 1, np.arange(100).reshape(10, 10)
+        arrays = [array + other, array.reshape(5, 20) if other else array, array.astype("i4") if other else array]
+        return [*arrays, b"ac" if other else b"ab", ("sar", [1, other]), {"mode": "sa" if other else "sar"}, 1 + other]
 
     for same, mine in zip(values(0), values(comm.rank)):
         assert agree(comm, same, "thing") == agree(comm, same, "thing")

@@ -113,12 +113,12 @@ def test_a_wrapper_is_kept_with_its_communicator(comm):
         kept.barrier()
 
 
-def test_a_wrapper_is_freed_with_its_communicator():
+def test_a_wrapper_is_freed_with_its_communicator(comm):
     from mpi4py import MPI
 
     from sarlite.comm import wrap
 
-    for _ in range(700):
+    for _ in range(700 if comm.size < 3 else 50):  # making communicators takes long where ranks share cores
         raw = MPI.COMM_WORLD.Dup()
         wrap(raw).channel("fetch").barrier()
         wrap(raw).channel("push")
