@@ -31,17 +31,26 @@ def raise_together(comm, error):
     Parameters
     ----------
     comm : Communicator
-    error : SarliteError or None
+    error : Exception or None
         This rank's finding.
 
     Raises
     ------
+    Exception
+        This rank's own `error`.
     SarliteError
-        This rank's own `error`; elsewhere one of the lowest failing rank's class and text.
+        Elsewhere, one of the lowest failing rank's class and text; PeerError when that rank's is no SarliteError.
     """
-    found = comm.allgather(None if error is None else (type(error), str(error)))
+    found = comm.allgather(None if error is None else _told(error))
     if error is not None:
         raise error
     for rank, item in enumerate(found):
         if item is not None:
             raise item[0](f"rank {rank}: {item[1]}")
+
+
+def _told(error):
+    """The class and the text that tell other ranks of an error: a class of this module, which every rank can unpickle."""
+    if not isinstance(error, SarliteError):
+        return PeerError, f"{type(error).__name__}: {error}"
+    return next(kind for kind in type(error).__mro__ if kind.__module__ == __name__), str(error)

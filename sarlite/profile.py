@@ -14,7 +14,8 @@ class Profile:
     Attributes
     ----------
     sent_bytes, received_bytes : Counter
-        Bytes by phase: "forward_fetch", "backward_fetch", "backward_push", "allreduce", "evaluation", "setup".
+        Bytes by phase: "forward_fetch", "backward_fetch", "backward_push", "allreduce", "alltoall", "broadcast", "allgather",
+        "evaluation", "setup".
     live_remote_buffers, peak_remote_buffers : int or Fraction
         Peers whose rows are held now, and at most at once; a part of a peer's rows counts as a part.
     on_progress : callable or None
@@ -103,7 +104,10 @@ _NO_SPAN = Span(None)
 
 
 class Counted:
-    """A communicator whose reductions and gathered arrays are counted in a Profile; a rank counts what it contributes."""
+    """A communicator whose collectives of arrays, its channels' too, are counted in a Profile.
+
+    A rank counts what it contributes: to an alltoall what it sends to others, to a broadcast the root's array once.
+    """
 
     def __init__(self, comm, profile):
         self._comm, self._profile = comm, profile
@@ -111,6 +115,26 @@ class Counted:
 
     def __getattr__(self, name):
         return getattr(self._comm, name)
+
+    def channel(self, name):
+        return Counted(self._comm.channel(name), self._profile)
+
+    def alltoall(self, arrays):
+        sent = sum(array.nbytes for rank, array in enumerate(arrays) if rank != self.rank)
+        with self._profile.span("alltoall", bytes=sent):
+            found = self._comm.alltoall(arrays)
+        self._profile.count("alltoall", sent, sum(array.nbytes for rank, array in enumerate(found) if rank != self.rank))
+        return found
+
+    def broadcast(self, array, root):
+        sent, received = (array.nbytes, 0) if self.rank == root else (0, array.nbytes)
+        self._profile.count("broadcast", *((sent, received) if self.size > 1 else ()))
+        with self._profile.span("broadcast", bytes=array.nbytes):
+            return self._comm.broadcast(array, root)
+
+    def start_allreduce(self, array, op="sum"):
+        self._profile.count("allreduce", array.nbytes if self.size > 1 else 0)
+        return self._comm.start_allreduce(array, op)
 
     def allreduce(self, array, op="sum"):
         self._profile.count("allreduce", array.nbytes if self.size > 1 else 0)

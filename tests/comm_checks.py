@@ -2,11 +2,14 @@
 
 import gc
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
+from sarlite.comm import agree, together
+from sarlite.errors import ConfigError, DataError, PeerError, SarliteError, ShapeError, raise_together
 
 DTYPES = ["?", "i1", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", "c16", "M8[s]", [("node", "i8"), ("weight", "f4")]]
 SHAPES = [(), (1,), (5,), (3, 4), (0,), (0, 3), (3, 0)]
@@ -219,6 +222,313 @@ def check_errors_are_raised_together(comm):
         raise_together(comm, ConfigError("a") if comm.rank == 0 else DataError("b") if comm.rank == last else DataError("c"))
 
 
+def _rows(dtype, rest, sender, receiver):
+    """What one rank sends another: 0 to 6 rows."""
+    return _filled(dtype, ((3 * sender + 2 * receiver) % 7, *rest), 100 * sender + receiver)
+
+
+def check_alltoall(comm):
+    for dtype in DTYPES:
+        for rest in [(), (3,), (2, 2), (0,)]:
+            outgoing = [_rows(dtype, rest, comm.rank, peer) for peer in range(comm.size)]
+            incoming = comm.alltoall(outgoing)
+            for array in outgoing:
+                array.reshape(-1).view(np.uint8)[...] = 9  # what came is no view of it
+            comm.barrier()
+            assert len(incoming) == comm.size
+            for peer, array in enumerate(incoming):
+                expected = _rows(dtype, rest, peer, comm.rank)
+                assert (array.dtype, array.shape, array.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
+
+
+def check_alltoall_of_much_and_nothing(comm):
+    incoming = comm.alltoall([np.full(5000 * (peer == 0), 7.0 + comm.rank) for peer in range(comm.size)])
+    for peer, array in enumerate(incoming):
+        assert array.size == 5000 * (comm.rank == 0) and (array == 7 + peer).all()
+
+
+def _refuses_together(comm, call, good, bad):
+    """Every rank gets ShapeError when the last one calls with `bad`, and the next call is right."""
+    with pytest.raises(ShapeError):
+        call(bad if comm.rank == comm.size - 1 else good)
+    call(good)
+    assert comm.allgather(comm.rank) == list(range(comm.size))
+
+
+def check_alltoall_is_refused_together(comm):
+    n, good = comm.size, [np.zeros((2, 4))] * comm.size
+    bads = [good * 2, [np.zeros(())] * n, [np.zeros((4, 4)).T[:, :2]] * n, [[1.0]] * n, [np.array([None])] * n]
+    if n > 1:
+        bads += [[np.zeros((2, 4), "f4")] * n, [np.zeros((2, 5))] * n, [np.zeros(8)] * n, [*good[1:], np.zeros((2, 3))]]
+    for bad in bads:
+        _refuses_together(comm, comm.alltoall, good, bad)
+
+
+def check_broadcast(comm):
+    for root in range(comm.size):
+        for dtype in DTYPES:
+            for shape in SHAPES:
+                sent = _filled(dtype, shape, root)
+                array = sent.copy() if comm.rank == root else np.zeros_like(sent)
+                array.flags.writeable = comm.rank != root  # a mapped file may be sent
+                assert comm.broadcast(array, root) is array and array.tobytes() == sent.tobytes()
+
+
+def check_broadcast_is_refused_together(comm):
+    good = np.zeros((2, 4))
+    bads = [np.zeros((4, 4)).T[:, :2], [1.0], np.array([None])]
+    if comm.size > 1:
+        frozen = good.copy()
+        frozen.flags.writeable = False
+        bads += [frozen, np.zeros((2, 4), "f4"), np.zeros((4, 2)), np.zeros((2, 5))]
+    for bad in bads:
+        _refuses_together(comm, lambda array: comm.broadcast(array, 0), good, bad)
+    _refuses_together(comm, lambda root: comm.broadcast(good, root), 0, comm.size)
+
+
+def check_started_reduction(comm):
+    for dtype in ("f4", "f8", "i8"):
+        for shape in [(), (1,), (40, 5), (0,), (0, 2)]:
+            every = [_numbers(shape, rank).astype(dtype) for rank in range(comm.size)]
+            for op, expected in [("sum", sum(every)), ("max", np.maximum.reduce(every)), ("min", np.minimum.reduce(every))]:
+                request = comm.start_allreduce(array := every[comm.rank].copy(), op)
+                while op == "max" and not request.test():
+                    time.sleep(0)
+                request.wait()
+                request.wait()
+                assert request.test() and array.dtype == dtype and np.array_equal(array, expected), (dtype, shape, op)
+
+
+def check_started_reduction_is_the_same_everywhere(comm):
+    for dtype in ("f4", "f8"):
+        array = np.random.default_rng(comm.rank).standard_normal(1001).astype(dtype)
+        comm.start_allreduce(array).wait()
+        assert len(set(comm.allgather(array.tobytes()))) == 1
+
+
+def check_started_reduction_is_refused_together(comm):
+    good = np.zeros((2, 4))
+    if comm.size > 1:
+        for bad in [np.zeros((4, 4)).T[:, :2], np.array([None]), np.zeros((2, 4), "f4"), np.zeros((2, 5)), np.zeros(8)]:
+            _refuses_together(comm, lambda array: comm.start_allreduce(array).wait(), good, bad)
+    for op in ("mean", "max")[: comm.size]:
+        _refuses_together(comm, lambda op: comm.start_allreduce(good, op).wait(), "sum", op)
+
+
+def _in_thread(work):
+    """Start `work` in a thread; what is returned waits for it, raises what it raised and returns what it returned."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(work)
+    pool.shutdown(wait=False)
+    return lambda: future.result(20)
+
+
+def check_thread_waits_for_a_reduction(comm):
+    if not comm.threaded:
+        pytest.skip("no MPI_THREAD_MULTIPLE")
+    channel = comm.channel("reductions")
+    for i in range(10):
+        request = channel.start_allreduce(total := np.full(5000, i + channel.rank))
+        done = _in_thread(request.wait)
+        for tag in range(3):
+            for peer, array in enumerate(_exchange(comm, [np.full(500, comm.rank)] * comm.size, tag)):
+                assert (array == peer).all()
+        done()
+        assert (total == i * comm.size + sum(range(comm.size))).all()
+
+
+def check_thread_inside_broadcast(comm):
+    if not comm.threaded:
+        pytest.skip("no MPI_THREAD_MULTIPLE")
+    channel, array = comm.channel("broadcast"), np.full(100, comm.rank)
+    done = _in_thread(lambda: channel.broadcast(array, 0)) if comm.rank else None
+    comm.barrier()
+    if comm.rank == 0:
+        time.sleep(0.05)  # the threads of the others are in the broadcast, which waits for this rank
+        channel.broadcast(array, 0)
+    else:
+        done()
+    assert (array == 0).all()
+
+
+def _ring(comm):
+    return comm.channel("ring"), (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+
+def _pass_on(channel, here, there, tag, n=300):
+    """Send an array to the next rank; what came from the one before must be its own."""
+    receive = channel.start_recv(array := np.zeros(n), here, tag)
+    send = channel.start_send(np.full(n, 1.0 + channel.rank), there, tag)
+    receive.wait()
+    send.wait()
+    assert (array == 1 + here).all()
+
+
+def check_cancelled_receive_is_left_alone(comm):
+    channel, here, there = _ring(comm)
+    for n in (300, 30_000):  # an eager message and one by rendezvous
+        request = channel.start_recv(array := np.full(n, 7.0), here, 1)
+        request.cancel()
+        request.cancel()
+        assert request.test()
+        with pytest.raises(PeerError, match="cancelled"):
+            request.wait()
+        channel.barrier()
+        late = channel.start_send(np.zeros(n), there, 1)
+        _pass_on(channel, here, there, 2, n)
+        late.cancel()
+        channel.drain()
+        _pass_on(channel, here, there, 1, n)  # the late message with this tag has been dropped
+        assert (array == 7).all()
+
+
+def check_cancelled_sends_are_dropped(comm):
+    channel, here, there = _ring(comm)
+    sent = [np.full(n, -1.0) for n in (3, 300, 30_000) * 5]
+    requests = [channel.start_send(array, there, 1) for array in sent]
+    for request in requests:
+        request.cancel()
+    del sent, requests
+    gc.collect()
+    _pass_on(channel, here, there, 2)
+    channel.drain()
+    _pass_on(channel, here, there, 1)
+
+
+def check_cancel_wakes_a_thread(comm):
+    if not comm.threaded:
+        pytest.skip("no MPI_THREAD_MULTIPLE")
+    channel, here, there = _ring(comm)
+    for _ in range(3):
+        request = channel.start_recv(array := np.full(300, 7.0), here, 1)
+        done = _in_thread(request.wait)
+        time.sleep(0.01)
+        assert not request.test()
+        request.cancel()
+        with pytest.raises(PeerError, match="cancelled"):
+            done()
+        channel.barrier()
+        _pass_on(channel, here, there, 1)
+        assert (array == 7).all()
+
+
+def check_cancel_while_it_arrives(comm):
+    """Whatever of the two comes first, nothing is written afterwards and the next tag is right."""
+    if not comm.threaded:
+        pytest.skip("no MPI_THREAD_MULTIPLE")
+    channel, here, there = _ring(comm)
+    for tag in range(1, 60):
+        receive = channel.start_recv(array := np.full(300, 7.0), here, tag)
+        done = _in_thread(receive.wait)
+        send = channel.start_send(np.full(300, 1.0 + channel.rank), there, tag)
+        receive.cancel()
+        found = array.copy()
+        assert ((found == 7) | (found == 1 + here)).all()
+        try:
+            done()
+            assert (found == 1 + here).all()
+        except PeerError:
+            pass
+        send.cancel()
+        _pass_on(channel, here, there, 0)
+        assert (array == found).all()
+    channel.drain()
+
+
+def check_cancel_of_what_is_done(comm):
+    channel, here, there = _ring(comm)
+    receive = channel.start_recv(array := np.zeros(4), here)
+    send = channel.start_send(np.full(4, 1.0 + comm.rank), there)
+    receive.wait()
+    send.wait()
+    for request in (receive, send):
+        request.cancel()
+        request.wait()
+        assert request.test()
+    assert (array == 1 + here).all()
+
+
+def check_test_says_when(comm):
+    channel, here, there = _ring(comm)
+    for n in (4, 3):  # as many as are sent, and too few
+        receive = channel.start_recv(array := np.zeros(n), here)
+        assert not receive.test()
+        channel.barrier()
+        send = channel.start_send(np.full(4, 1.0 + comm.rank), there)
+        while not receive.test():
+            time.sleep(0)
+        if n == 4:
+            receive.wait()
+            send.wait()
+            assert (array == 1 + here).all()
+        else:
+            with pytest.raises(ShapeError):
+                receive.wait()
+    channel.drain()
+
+
+def check_a_reduction_is_not_cancelled(comm):
+    request = comm.start_allreduce(array := np.ones(3))
+    with pytest.raises(SarliteError, match="cannot be cancelled"):
+        request.cancel()
+    request.wait()
+    assert (array == comm.size).all()
+
+
+def check_largest_tag(comm):
+    channel, here, there = _ring(comm)
+    assert channel.max_tag >= 32766
+    _pass_on(channel, here, there, channel.max_tag)
+
+
+def check_freed_duplicates(comm):
+    for _ in range(3):
+        other = comm.dup()
+        other.channel("a").barrier()
+        other.free()
+    comm.barrier()
+
+
+def check_together(comm):
+    assert together(comm, lambda: comm.rank) == comm.rank
+    last = comm.size - 1
+    for error in (DataError("edges"), ZeroDivisionError("edges"), _Own("edges", 3)):
+
+        def fail(error=error):
+            if comm.rank == last:
+                raise error
+            return comm.rank
+
+        mine, kind = comm.rank == last, type(error) if isinstance(error, SarliteError) else PeerError
+        with pytest.raises(type(error) if mine else DataError if kind is _Own else kind, match="edges") as caught:
+            together(comm, fail)
+        assert (caught.value is error) == mine and (mine or f"rank {last}" in str(caught.value))
+    comm.barrier()
+
+
+class _Own(DataError):
+    """An error that cannot be made from its text alone."""
+
+    def __init__(self, text, number):
+        super().__init__(text + str(number))
+
+
+def check_agree(comm):
+    def values(rank):
+        other, array = rank == 1, np.arange(100).reshape(10, 10)
+        arrays = [array + other, array.reshape(5, 20) if other else array, array.astype("i4") if other else array]
+        return [*arrays, b"ac" if other else b"ab", ("sar", [1, other]), {"mode": "sa" if other else "sar"}, 1 + other]
+
+    for same, mine in zip(values(0), values(comm.rank)):
+        assert agree(comm, same, "thing") == agree(comm, same, "thing")
+        if comm.size > 1:
+            with pytest.raises(DataError, match="thing is not the same on every rank: rank 1 and rank 0 differ"):
+                agree(comm, mine, "thing")
+    assert agree(comm, np.array([None]), "objects") != agree(comm, np.array([1], object), "objects")
+    assert agree(comm, {"a": 1, "b": 2}, "dict") == agree(comm, {"b": 2, "a": 1}, "dict")
+    assert agree(comm, (b"a", b"b"), "sequence") != agree(comm, (b"ab",), "sequence")
+
+
 CHECKS = {name: value for name, value in globals().items() if name.startswith("check_")}
 NEED_A_PEER = {  # they send to the next rank, which `Solo` has not
     name
@@ -231,5 +541,18 @@ NEED_A_PEER = {  # they send to the next rank, which `Solo` has not
         "check_values_are_copies",
         "check_errors_are_raised_together",
         "check_thread_beside_collectives",
+        "check_alltoall",
+        "check_alltoall_of_much_and_nothing",
+        "check_alltoall_is_refused_together",
+        "check_broadcast",
+        "check_broadcast_is_refused_together",
+        "check_started_reduction",
+        "check_started_reduction_is_the_same_everywhere",
+        "check_started_reduction_is_refused_together",
+        "check_thread_inside_broadcast",
+        "check_a_reduction_is_not_cancelled",
+        "check_freed_duplicates",
+        "check_together",
+        "check_agree",
     }
 }

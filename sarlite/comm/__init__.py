@@ -5,19 +5,43 @@
 
 from typing import Protocol
 
+from sarlite.comm.buffers import alltoall_call, broadcast_call, check_reduction, digest
+from sarlite.comm.requests import Staged
+from sarlite.errors import DataError, raise_together
+
+MAX_TAG = 2**31 - 1
+"""Where tags are Python's numbers."""
+
 
 class Request(Protocol):
-    """A started transfer. It keeps its buffer alive until it is done."""
+    """A started transfer or reduction. It keeps its buffer alive until it is done. Any thread may call its methods."""
 
     def wait(self):
-        """Return once the buffer may be read (receive) or changed (send).
+        """Return once the buffer may be read (receive, reduction) or changed (send).
 
         Raises
         ------
         ShapeError
-            The message has not the size of the receive's buffer.
+            The message has not the size of the receive's buffer; the ranks' arrays of a reduction differ.
         PeerError
-            The peer failed.
+            The peer failed, or the request was cancelled.
+        """
+
+    def test(self):
+        """Return whether `wait` would return, or raise, without waiting for another rank."""
+
+    def cancel(self):
+        """Give up a send or a receive. Not for reductions.
+
+        Returns once nothing will be written into the buffer any more, and it may be dropped. A thread that
+        waits for the request gets PeerError. A request that is done stays done; what was already matched may still be
+        delivered before this returns.
+
+        Notes
+        -----
+        A cancelled receive leaves its message to the next receive with the same source and tag, and under MPI a
+        cancelled send may still be received: go on with another tag, or `drain`. MPI cannot take back a send: until it
+        is received or drained, its array is kept by a reference, and if it is changed, that is what arrives.
         """
 
 
@@ -29,16 +53,21 @@ class Communicator(Protocol):
     rank, size : int
     threaded : bool
         Whether several threads may communicate at once (MPI_THREAD_MULTIPLE).
+    max_tag : int
+        The largest tag of a message; the smallest is 0. MPI promises 32766, MPICH has 2^29 - 2.
 
     Notes
     -----
     Messages with the same source, destination and tag arrive in the order they were started. Threads of one rank that
-    communicate at once need different tags, and for collectives communicators of their own (`dup`).
+    communicate at once need different tags, and for collectives communicators of their own (`dup`, `channel`).
+
+    `alltoall`, `broadcast` and `start_allreduce` raise ShapeError on every rank when the ranks' calls do not fit together.
     """
 
     rank: int
     size: int
     threaded: bool
+    max_tag: int
 
     def start_send(self, array, peer, tag=0) -> Request:
         """Start to send a C-contiguous array (any dtype, any size, 2 GiB and more too) to `peer`.
@@ -49,6 +78,40 @@ class Communicator(Protocol):
 
     def start_recv(self, array, peer, tag=0) -> Request:
         """Start to receive into a C-contiguous array of just the size that `peer` sends."""
+
+    def drain(self):
+        """Cancel the requests of sends and receives that are not done, and drop the messages that no receive has met.
+
+        Afterwards the communicator is as new: no message from before is received by anyone, whatever its tag. For
+        channels, whose requests may outlive what a program gave up.
+        """
+
+    def alltoall(self, arrays):
+        """Give every rank its own rows.
+
+        Parameters
+        ----------
+        arrays : list of (n, ...) arrays
+            One for each rank, C-contiguous, of one dtype and row shape on every rank, of any number of rows, 0 too.
+
+        Returns
+        -------
+        list of (m, ...) arrays
+            What each rank sent here, in rank order, as new arrays.
+        """
+
+    def broadcast(self, array, root):
+        """Fill the C-contiguous `array` with the root's, of the same shape and dtype, and return it.
+
+        Waits without the GIL: a thread may be in here on one communicator while others use other ones.
+        """
+
+    def start_allreduce(self, array, op="sum") -> Request:
+        """Start an `allreduce`; `array` holds the result once the request is done.
+
+        It goes on while some thread waits for it or tests it. Until it is done, nothing else collective may be called on
+        this communicator: give it a channel.
+        """
 
     def allreduce(self, array, op="sum"):
         """Reduce elementwise over ranks, in place, and return `array`; op is "sum", "max" or "min".
@@ -71,8 +134,62 @@ class Communicator(Protocol):
     def channel(self, name) -> "Communicator":
         """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are made often."""
 
+    def free(self):
+        """Drain a duplicate that was made by `dup`, and its channels, and give them back."""
+
     def abort(self, reason):
         """Print `reason` and end every rank at once; threads as ranks get PeerError instead."""
+
+
+def together(comm, action):
+    """Run `action` on every rank; raise on every rank when it fails on one. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    action : callable
+        Takes nothing. It may call collectives only where these fail on every rank or on none.
+
+    Returns
+    -------
+    object
+        This rank's result of `action`.
+
+    Raises
+    ------
+    Exception
+        This rank's own; elsewhere what `raise_together` makes of the lowest failing rank's.
+    """
+    result = error = None
+    try:
+        result = action()
+    except Exception as found:  # noqa: BLE001, because it is raised below
+        error = found
+    raise_together(comm, error)
+    return result
+
+
+def agree(comm, value, what):
+    """Raise DataError on every rank unless all ranks hold the same. Collective; 16 bytes a rank travel.
+
+    Parameters
+    ----------
+    comm : Communicator
+    value : array, bytes, or a tuple, list or dict of such, or anything that `repr` tells
+    what : str
+        Names it in the message.
+
+    Returns
+    -------
+    bytes
+        The digest that all ranks have.
+    """
+    digests = comm.allgather(digest(value))
+    others = [rank for rank, found in enumerate(digests) if found != digests[0]]
+    if others:
+        plural = "ranks" if len(others) > 1 else "rank"
+        raise DataError(f"{what} is not the same on every rank: {plural} {', '.join(map(str, others))} and rank 0 differ")
+    return digests[0]
 
 
 class Channels:
@@ -86,28 +203,44 @@ class Channels:
 
 
 def wrap(comm):
-    """Return `comm` as a Communicator: itself, or an mpi4py communicator wrapped. Collective for the latter.
+    """Return `comm` as a Communicator: itself, or the one that belongs to an mpi4py communicator.
 
     Notes
     -----
-    Wrapping duplicates the MPI communicator, of which MPI has few: wrap once and use the result for many graphs.
+    Collective for an mpi4py communicator when it is wrapped for the first time: its duplicate is made. It is kept with
+    the communicator, whatever is wrapped again later, and freed with it.
     """
     if hasattr(comm, "Get_rank"):
-        from sarlite.comm.mpi import MpiCommunicator
+        from sarlite.comm.mpi import wrapped
 
-        return MpiCommunicator(comm)
+        return wrapped(comm)
     return comm
 
 
 class Solo(Channels):
     """The communicator of one rank alone."""
 
-    rank, size, threaded = 0, 1, True
+    rank, size, threaded, max_tag = 0, 1, True, MAX_TAG
 
     def start_send(self, array, peer, tag=0):
         raise ValueError("one rank has no peer")
 
     start_recv = start_send
+
+    def drain(self):
+        pass
+
+    def alltoall(self, arrays):
+        alltoall_call(arrays, 1)
+        return [arrays[0].copy()]
+
+    def broadcast(self, array, root):
+        broadcast_call(array, root, 0, 1)
+        return array
+
+    def start_allreduce(self, array, op="sum"):
+        check_reduction(array, op)
+        return Staged(iter(()))
 
     def allreduce(self, array, op="sum"):
         return array
@@ -123,6 +256,9 @@ class Solo(Channels):
 
     def dup(self):
         return self
+
+    def free(self):
+        pass
 
     def abort(self, reason):
         raise SystemExit(reason)

@@ -112,7 +112,7 @@ def guard(comm, stall_seconds=600.0, n_threads=1):
 
     Notes
     -----
-    Entering duplicates `comm`; leaving waits for every rank, so code after the body runs only when all ranks succeed.
+    Entering makes a channel of `comm`; leaving waits for every rank, so code after the body runs only when all ranks succeed.
 
     The stall is looked for by a thread that exchanges 32 bytes per rank about once a second. It needs
     MPI_THREAD_MULTIPLE. Without, each rank watches only its own counter, and so may take a long wait for a slow rank for

@@ -9,11 +9,22 @@ import contextvars
 import pickle
 import threading
 from collections import deque
+from contextlib import suppress
 
 import numpy as np
 
-from sarlite.comm import Channels
-from sarlite.comm.buffers import REDUCTIONS, as_bytes, check_received, check_reduction
+from sarlite.comm import MAX_TAG, Channels
+from sarlite.comm.buffers import (
+    REDUCTIONS,
+    alltoall_call,
+    as_bytes,
+    broadcast_call,
+    check_calls,
+    check_received,
+    described,
+    reduction_call,
+)
+from sarlite.comm.requests import Staged
 from sarlite.errors import PeerError, SarliteError, ShapeError
 
 INTERRUPTED_SECONDS = 5.0
@@ -62,19 +73,27 @@ class _World:
         with self.lock:
             self.ended.wait_for(lambda: self.n_ended == self.size, seconds)
 
-    def check(self):
-        """Raise, with the lock held, once a rank has failed."""
+    def check(self, rank=None, peers=()):
+        """Raise, with the lock held, once a rank has failed, or one of the peers that `rank` waits for has returned."""
         if self.failure is not None:
             raise _Woken(self.failure)
+        gone = self.left.intersection(peers)
+        if gone:
+            raise PeerError(f"rank {rank} waits for rank {min(gone)}, which has returned")
 
     def wait_until(self, done, rank, peers):
         """Wait, with the lock held, until `done()`, or raise when it cannot come true any more."""
         while not done():
-            self.check()
-            gone = self.left.intersection(peers())
-            if gone:
-                raise PeerError(f"rank {rank} waits for rank {min(gone)}, which has returned")
+            self.check(rank, peers())
             self.conditions[rank].wait()
+
+    def take_back(self, end):
+        """Forget, with the lock held, an end that has no partner."""
+        box = self.mailboxes.get(end.key, ())
+        if end in box:
+            box.remove(end)
+        if not box:
+            self.mailboxes.pop(end.key, None)
 
 
 class _Copy:
@@ -94,27 +113,90 @@ class _Copy:
 class _End:
     """The request of one side of a message."""
 
-    def __init__(self, world, data, rank, peer, tag, sends):
-        self.world, self.data, self.rank, self.peer, self.tag, self.sends = world, data, rank, peer, tag, sends
-        self.copy, self.finished = None, False
+    def __init__(self, comm, data, peer, tag, sends):
+        self.world, self.open, self.rank = comm._world, comm._open, comm.rank
+        self.data, self.peer, self.tag, self.sends = data, peer, tag, sends
+        self.key = (comm._context, *((self.rank, peer) if sends else (peer, self.rank)), tag)
+        self.copy, self.sizes, self.cancelled = None, None, False
+        self.open.add(self)
 
     def wait(self):
-        if self.finished:
-            return
         world = self.world
         with world.lock:
-            world.wait_until(lambda: self.copy, self.rank, lambda: (self.peer,))
+            world.wait_until(lambda: self.copy or self.sizes or self.cancelled, self.rank, lambda: (self.peer,))
+            if self.cancelled:
+                raise PeerError(f"the transfer with rank {self.peer}, tag {self.tag}, was cancelled")
             copy = self.copy
-            mine, copy.started = not copy.started, True
-            if not mine:
+            mine = copy is not None and not copy.started
+            if mine:
+                copy.started = True
+            elif copy is not None:
                 world.wait_until(lambda: copy.done, self.rank, tuple)
         if mine:
             copy.run()  # not under the lock, so that other messages go on
-            with world.lock:
+        with world.lock:
+            if mine:
                 copy.done = True
                 world.wake(self.rank, self.peer)
-        self.copy, self.finished = None, True  # no cycle keeps the arrays alive
-        check_received(*copy.sizes, copy.send.rank, self.tag)
+            self.sizes = self.sizes or copy.sizes
+            self.copy = None  # no cycle keeps the arrays alive
+            self.open.discard(self)
+        check_received(*self.sizes, self.rank if self.sends else self.peer, self.tag)
+
+    def test(self):
+        with self.world.lock:
+            if self.sizes or self.cancelled:
+                return True
+            if self.copy is None:
+                self.world.check(self.rank, (self.peer,))
+            return self.copy is not None and self.copy.started == self.copy.done
+
+    def cancel(self):
+        with self.world.lock:
+            if self.copy is None and self.sizes is None:
+                self.cancelled, self.data = True, None
+                self.open.discard(self)
+                self.world.take_back(self)
+                self.world.wake(self.rank)
+                return
+        with suppress(ShapeError):
+            self.wait()  # not for the other side: both arrays are here
+
+
+class _Meeting:
+    """The request of a collective call, at which every rank leaves a value for all."""
+
+    def __init__(self, world, rank, key, call, value):
+        self._world, self._rank = world, rank
+        with world.lock:
+            world.check()
+            self._here = world.meetings.setdefault(key, {})
+            self._here[rank] = (call, value)
+            if len(self._here) == world.size:
+                del world.meetings[key]
+                world.wake()
+
+    def wait(self):
+        with self._world.lock:
+            self._world.wait_until(self._all_here, self._rank, self._missing)
+
+    def test(self):
+        with self._world.lock:
+            if not self._all_here():
+                self._world.check(self._rank, self._missing())
+            return self._all_here()
+
+    def result(self, error=None):
+        """Every rank's value, when all are here and made the same call; `error`, or ShapeError, when they did not."""
+        calls, values = zip(*(self._here[rank] for rank in range(self._world.size)))
+        check_calls(calls, error)
+        return list(values)
+
+    def _all_here(self):
+        return len(self._here) == self._world.size
+
+    def _missing(self):
+        return set(range(self._world.size)) - self._here.keys()
 
 
 class ThreadCommunicator(Channels):
@@ -123,28 +205,56 @@ class ThreadCommunicator(Channels):
     A reduction adds in rank order, so its result is the same in every run and on every rank.
     """
 
-    threaded = True
+    threaded, max_tag = True, MAX_TAG
 
     def __init__(self, world, rank, context=()):
         self.rank, self.size = rank, world.size
-        self._world, self._context = world, context
+        self._world, self._context, self._open = world, context, set()
         self._n_meetings = self._n_dups = 0
 
     def start_send(self, array, peer, tag=0):
-        return self._post(as_bytes(array), peer, tag, (self._context, self.rank, peer, tag), sends=True)
+        return self._post(as_bytes(array), peer, tag, sends=True)
 
     def start_recv(self, array, peer, tag=0):
-        return self._post(as_bytes(array, writable=True), peer, tag, (self._context, peer, self.rank, tag), sends=False)
+        return self._post(as_bytes(array, writable=True), peer, tag, sends=False)
 
-    def allreduce(self, array, op="sum"):
-        check_reduction(array, op)
-        arrays = self._meet(f"allreduce of {op} over {array.dtype} {array.shape}", array)
+    def drain(self):
+        with self._world.lock:
+            ends = list(self._open)
+        for end in ends:
+            end.cancel()
+        self._meet("drain", None)
+
+    def alltoall(self, arrays):
+        call, error = described(alltoall_call, arrays, self.size)
+        found = [theirs[self.rank].copy() for theirs in self._meet(call, arrays, error)]
+        self._meet("alltoall's second half", None)
+        return found
+
+    def broadcast(self, array, root):
+        call, error = described(broadcast_call, array, root, self.rank, self.size)
+        arrays = self._meet(call, array, error)
+        if self.rank != root:
+            np.copyto(as_bytes(array), as_bytes(arrays[root]))
+        self._meet("broadcast's second half", None)
+        return array
+
+    def start_allreduce(self, array, op="sum"):
+        return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
+
+    def _reduction(self, array, op, call, error):
+        keys = self._next_key(), self._next_key()  # here, since others may meet before this goes on
+        yield (first := self._arrive(keys[0], call, array))
+        arrays = first.result(error)
         start, stop = (array.size * r // self.size for r in (self.rank, self.rank + 1))
         total = arrays[0].reshape(-1)[start:stop].copy()  # each rank reduces one slice for all
         for other in arrays[1:]:
             REDUCTIONS[op](total, other.reshape(-1)[start:stop], out=total)
-        slices = self._meet("allreduce's second half", total)
-        np.concatenate(slices, out=array.reshape(-1))
+        yield (second := self._arrive(keys[1], "allreduce's second half", total))
+        np.concatenate(second.result(), out=array.reshape(-1))
+
+    def allreduce(self, array, op="sum"):
+        self.start_allreduce(array, op).wait()
         return array
 
     def allgather(self, value):
@@ -162,18 +272,24 @@ class ThreadCommunicator(Channels):
         self._n_dups += 1
         return ThreadCommunicator(self._world, self.rank, (*self._context, self._n_dups))
 
+    def free(self):
+        for channel in self.__dict__.pop("_channels", {}).values():
+            channel.free()
+        self.drain()
+
     def abort(self, reason):
         self._world.fail(f"rank {self.rank} aborted: {reason}")
         raise PeerError(str(reason))
 
-    def _post(self, data, peer, tag, key, sends):
+    def _post(self, data, peer, tag, sends):
         """Match a new end with the longest waiting one of the other side, or leave it in the mailbox."""
         if not 0 <= peer < self.size:
             raise ValueError(f"rank {peer} is not one of {self.size}")
-        world, end = self._world, _End(self._world, data, self.rank, peer, tag, sends)
+        world = self._world
         with world.lock:
             world.check()
-            box = world.mailboxes.setdefault(key, deque())
+            end = _End(self, data, peer, tag, sends)
+            box = world.mailboxes.setdefault(end.key, deque())
             if not box or box[0].sends == sends:
                 box.append(end)
             else:
@@ -181,28 +297,21 @@ class ThreadCommunicator(Channels):
                 end.copy = twin.copy = _Copy(end, twin) if sends else _Copy(twin, end)
                 world.wake(peer)
             if not box:
-                del world.mailboxes[key]
+                del world.mailboxes[end.key]
         return end
 
-    def _meet(self, call, value):
-        """Return every rank's value once all have come to the same call."""
-        world, key = self._world, (self._context, self._n_meetings)
+    def _next_key(self):
         self._n_meetings += 1
-        with world.lock:
-            world.check()
-            here = world.meetings.setdefault(key, {})
-            here[self.rank] = (call, value)
-            if len(here) == self.size:
-                del world.meetings[key]
-                world.wake()
-            world.wait_until(lambda: len(here) == self.size, self.rank, lambda: set(range(self.size)) - here.keys())
-        self._check_calls([here[rank][0] for rank in range(self.size)])
-        return [here[rank][1] for rank in range(self.size)]
+        return self._context, self._n_meetings
 
-    def _check_calls(self, calls):
-        for rank, call in enumerate(calls):
-            if call != calls[0]:
-                raise ShapeError(f"ranks call different collectives: rank 0 {calls[0]}, rank {rank} {call}")
+    def _arrive(self, key, call, value):
+        return _Meeting(self._world, self.rank, key, call, value)
+
+    def _meet(self, call, value, error=None):
+        """Return every rank's value once all have come to the same call."""
+        meeting = self._arrive(self._next_key(), call, value)
+        meeting.wait()
+        return meeting.result(error)
 
 
 def _is_consequence(error):

@@ -68,7 +68,7 @@ class Watchdog:
         self._ticks = self._seen = self._seen_own = 0
         self._moved = time.monotonic()
         self._state, self._final, self._settled = (WORKING, 0), None, threading.Event()
-        self._channel = comm.dup() if comm.size > 1 and hasattr(comm, "_start_allgather") else None  # collective
+        self._channel = comm.channel("watchdog") if comm.size > 1 and hasattr(comm, "_start_allgather") else None  # collective
         self._together = self._channel is not None and comm.threaded
         watch = self._watch_together if self._together else self._watch_alone
         self._thread = threading.Thread(target=watch, name="watchdog", daemon=True)

@@ -295,6 +295,24 @@ def test_success_and_refusal_without_thread_support(job):
     assert done.status == 2 and done.err == "error: rank 1: file x\n"
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+def test_python_ends_while_a_thread_waits_in_mpi(job, guarded):
+    ended = job(3, f"""
+        def wait():
+            try:
+                receive()
+            except errors.PeerError:
+                pass
+
+        threading.Thread(target=wait, daemon=True).start()
+        time.sleep(0.2)
+        if {guarded}:
+            with guard(comm):
+                raise errors.DataError("file x")
+    """)
+    assert (ended.status, ended.err) == ((2, "error: file x\n") if guarded else (0, ""))
+
+
 def test_a_stall_alone_is_printed_and_goes_on(job):
     done = job(0, """
         with guard(comm, stall_seconds=0.3):

@@ -12,9 +12,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from comm_checks import CHECKS
 
 from sarlite.comm import launch
-from sarlite.errors import ShapeError
+from sarlite.errors import PeerError, ShapeError
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
+
+
+LONG = {
+    "check_large_message",
+    "check_buffer_is_kept_alive",
+    "check_order_within_a_tag",
+    "check_two_threads_at_once",
+    "check_alltoall_of_much_and_nothing",
+    "check_thread_waits_for_a_reduction",
+    "check_cancelled_receive_is_left_alone",
+    "check_cancelled_sends_are_dropped",
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +45,7 @@ def test_mpi(name, comm):
 def test_mpi_in_pieces(name, comm, monkeypatch):
     from sarlite.comm import mpi
 
-    long = name in ("check_large_message", "check_buffer_is_kept_alive", "check_order_within_a_tag", "check_two_threads_at_once")
-    monkeypatch.setattr(mpi, "PIECE_BYTES", 8000 if long else 24)
+    monkeypatch.setattr(mpi, "PIECE_BYTES", 8000 if name in LONG else 24)
     CHECKS[name](comm)
 
 
@@ -73,6 +84,45 @@ def test_more_than_two_gib(comm):
         (comm.start_recv(array, 0) if comm.rank else comm.start_send(array, 1)).wait()
         assert array[0] == array[-1] == 7 and (array[::1000] == 7).all()
     comm.barrier()
+
+
+@pytest.mark.skipif("SARLITE_TEST_BIG" not in os.environ, reason="takes 4.3 GB a rank: set SARLITE_TEST_BIG")
+def test_collectives_of_more_than_two_gib(comm):
+    n = (1 << 31) + 100
+    array = np.full(n, 7 if comm.rank == 0 else 0, np.uint8)
+    comm.broadcast(array, 0)
+    assert array[0] == array[-1] == 7 and (array[::1000] == 7).all()
+    incoming = comm.alltoall([array if comm.rank == 0 and peer == comm.size - 1 else array[:peer] for peer in range(comm.size)])
+    assert [len(rows) for rows in incoming] == [n if comm.rank == comm.size - 1 else comm.rank] + [comm.rank] * (comm.size - 1)
+    assert all((rows[-1000:] == 7).all() for rows in incoming)
+
+
+def test_a_wrapper_is_kept_with_its_communicator(comm):
+    from mpi4py import MPI
+
+    from sarlite.comm import wrap
+
+    assert wrap(MPI.COMM_WORLD) is comm and wrap(comm) is comm
+    raw = MPI.COMM_WORLD.Dup()
+    kept = wrap(raw)
+    for _ in range(700):  # MPICH has 2048 communicators
+        assert wrap(raw) is kept is not comm
+        assert kept.channel("fetch") is not kept.channel("push")
+    raw.Free()
+    with pytest.raises(PeerError):
+        kept.barrier()
+
+
+def test_a_wrapper_is_freed_with_its_communicator(comm):
+    from mpi4py import MPI
+
+    from sarlite.comm import wrap
+
+    for _ in range(700 if comm.size < 3 else 50):  # making communicators takes long where ranks share cores
+        raw = MPI.COMM_WORLD.Dup()
+        wrap(raw).channel("fetch").barrier()
+        wrap(raw).channel("push")
+        raw.Free()
 
 
 def test_connect_gives_every_rank(comm):

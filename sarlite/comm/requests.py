@@ -1,0 +1,46 @@
+"""Requests that are the same for every communicator."""
+
+import threading
+
+from sarlite.errors import SarliteError
+
+
+class Staged:
+    """The request of something that takes several steps, each started when the one before is done.
+
+    Parameters
+    ----------
+    steps : generator of requests
+        The first is started here, the others by whoever waits or tests. What it raises, `wait` raises.
+    """
+
+    def __init__(self, steps):
+        self._steps, self._turn, self._error = steps, threading.Lock(), None
+        self._advance()
+
+    def wait(self):
+        with self._turn:
+            while self._request is not None:
+                self._request.wait()
+                self._advance()
+        if self._error is not None:
+            raise self._error
+
+    def test(self):
+        if not self._turn.acquire(blocking=False):
+            return False  # another thread is at it
+        try:
+            while self._request is not None and self._request.test():
+                self._advance()
+            return self._request is None
+        finally:
+            self._turn.release()
+
+    def cancel(self):
+        raise SarliteError("a reduction cannot be cancelled: the other ranks count on this one's part")
+
+    def _advance(self):
+        try:
+            self._request = next(self._steps, None)
+        except Exception as error:  # noqa: BLE001, because `wait` raises it
+            self._request, self._error = None, error
