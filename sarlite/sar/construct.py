@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sarlite.comm import Solo, wrap
+from sarlite.comm import Solo, agree, together, wrap
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.graph import edges as edge_lists
 from sarlite.graph import order as orders
@@ -230,13 +230,8 @@ def _parts(comm, parts, n, name, divide):
     if isinstance(parts, str):
         method = parts
         parts = _on_root(comm, lambda: divide(method))
-    error = None
-    try:
-        parts = partition.check_parts(as_array(parts), n, comm.size, "shard")
-    except DataError as found:
-        error = DataError(str(found).replace("parts:", f"{name}:", 1))
-    raise_together(comm, error)
-    _agree(comm, parts, name)
+    parts = together(comm, lambda: partition.check_parts(as_array(parts), n, comm.size, "shard"))
+    agree(comm, parts, name)
     return parts
 
 
@@ -265,8 +260,8 @@ def _order(comm, edges, order, seed):
         orders.check_method(order)
         method = order
         order = _on_root(comm, lambda: orders.order(*edges[:2], method, seed=seed))
-    order = orders.check_order(as_array(order), edges.n_dst, "shard")
-    _agree(comm, order, "order")
+    order = together(comm, lambda: orders.check_order(as_array(order), edges.n_dst, "shard"))
+    agree(comm, order, "order")
     return order
 
 
@@ -280,20 +275,4 @@ def _row_numbers(comm, parts, order):
 
 def _on_root(comm, action):
     """Run `action` on rank 0 and return its result on every rank; whatever it raises is raised on every rank. Collective."""
-    result = error = None
-    if comm.rank == 0:
-        try:
-            result = action()
-        except Exception as found:
-            error = found
-    raise_together(comm, error)
-    return comm.bcast(result)
-
-
-def _agree(comm, array, name):
-    """Raise unless every rank has the same array. Collective."""
-    import hashlib
-
-    digests = comm.allgather(hashlib.blake2b(np.ascontiguousarray(array, np.int64)).hexdigest())
-    if len(set(digests)) > 1:
-        raise DataError(f"{name}: rank {next(r for r, d in enumerate(digests) if d != digests[0])} has other values than rank 0")
+    return comm.bcast(together(comm, lambda: action() if comm.rank == 0 else None))

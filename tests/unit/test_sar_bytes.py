@@ -115,7 +115,7 @@ def test_messages_fetch_again_only_in_case_2(name, mode, reducer):
     for ids, edge_ids, plan, profile, arrays in ranks:
         for array, whole, rows in zip(arrays, expected, (ids, ids, ids, edge_ids)):
             np.testing.assert_allclose(array, whole[rows], rtol=1e-10, atol=1e-10)
-        rows, back = profile.received_bytes, sum(len(step.send_rows) for step in plan.steps)
+        rows, back = profile.received_bytes, sum(step.n_send for step in plan.steps)
         assert rows["forward_fetch"] == 4 * 8 * plan.n_halo > 0
         assert rows["backward_fetch"] == (4 * 8 * plan.n_halo if name in CASE_2 and mode == "sar" else 0)
         assert profile.sent_bytes["forward_fetch"] == 4 * 8 * back
@@ -156,7 +156,7 @@ def test_built_in_messages_fetch_what_the_plan_predicts(name, mode, n_ranks):
 
     ranks = threads.run(n_ranks, work)
     for plan, forward, received, _ in ranks:
-        predicted, returned = row_bytes * plan.n_halo, row_bytes * sum(len(step.send_rows) for step in plan.steps)
+        predicted, returned = row_bytes * plan.n_halo, row_bytes * sum(step.n_send for step in plan.steps)
         # sections of one message start at multiples of 16 bytes
         assert predicted <= forward["forward_fetch"] <= predicted + 16 * len(plan.steps) and predicted > 0
         assert sum(forward.values()) == forward["forward_fetch"]
