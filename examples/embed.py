@@ -16,7 +16,7 @@ class SAGEConv(nn.Module):
         self.neighbour = nn.Linear(n_in, n_out, bias=False, rng=rng)
 
     def __call__(self, graph, h):
-        return self.root(h[: graph.n_dst]) + graph.aggregate(fn.linear(h, self.neighbour.weight), "mean")
+        return self.root(graph.dst(h)) + graph.aggregate(fn.linear(h, self.neighbour.weight), "mean")
 
 
 class Model(nn.Module):
