@@ -1,6 +1,5 @@
 """Graph: what models aggregate over. A whole graph is a sharded graph of one part."""
 
-import weakref
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +15,7 @@ from sarlite.sar.aggregate import aggregate
 from sarlite.sar.custom import Custom
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import as_array, grad_enabled
+from sarlite.tape.tensor_map import TensorMap
 
 SUMS = ("sum", "mean", "sym")
 REDUCERS = (*SUMS, "max", "min", "softmax")
@@ -51,7 +51,7 @@ class Graph:
         self.schedule = schedule.make(comm, the_plan, mode, prefetch, self.profile)
         self.in_degrees = in_degrees
         self._csr = self._sym = None
-        self._kept = weakref.WeakKeyDictionary()  # constant Tensor -> {reducer: its aggregation}
+        self._kept = TensorMap()  # constant Tensor -> {reducer: its aggregation}
 
     @classmethod
     def from_edges(cls, src, dst, n_nodes=None, *, undirected=False, self_loops=False, deduplicate=False):
