@@ -180,12 +180,13 @@ def _logsumexp(needs, x, axis, keepdims):
     largest = top(x, axis)
     with np.errstate(divide="ignore"):  # log 0, of -inf alone
         out = np.log(reduce.total(np.exp(x - largest), axis, keepdims=True)) + largest
-    return out if keepdims else np.squeeze(out, axis), (x, out) if needs[0] else ()
+    return out if keepdims else np.squeeze(out, axis), (x if needs[0] else None,)
 
 
 def _logsumexp_vjp(g, needs, residuals, axis, keepdims):
-    x, out = residuals
-    return (np.exp(x - np.where(np.isneginf(out), 0, out)) * _restore(g, axis, keepdims),)
+    e = np.exp(residuals[0] - top(residuals[0], axis))
+    sums = reduce.total(e, axis, keepdims=True)
+    return (e * (_restore(g, axis, keepdims) / np.where(sums == 0, 1, sums)),)
 
 
 primitive("logsumexp", _logsumexp, _logsumexp_vjp, owned=Owned.YES)

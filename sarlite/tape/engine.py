@@ -19,7 +19,7 @@ only where it is owned.* Thus
 
 import enum
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -112,12 +112,17 @@ class Node:
         self.leaves = ()
 
 
+_UNSEEN = nullcontext()
+
+
 def _watched(way, name, params):
     """The contexts of all observers."""
-    stack = ExitStack()
-    for observer in observers():
-        stack.enter_context(getattr(observer, way)(name, params))
-    return stack
+    if not observers():
+        return _UNSEEN
+    with ExitStack() as stack:
+        for observer in observers():
+            stack.enter_context(getattr(observer, way)(name, params))
+        return stack.pop_all()
 
 
 class Tensor(ArrayLike):

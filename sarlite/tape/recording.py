@@ -64,7 +64,7 @@ class Application(NamedTuple):
     """One run of a primitive, as an observer gets it. `inputs` are tensors and arrays as given, `result` is the tensor."""
 
     name: str
-    inputs: list
+    inputs: tuple
     params: dict
     needs: tuple
     result: object
