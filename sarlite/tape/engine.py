@@ -17,16 +17,12 @@ only where it is owned.* Thus
 - a leaf's `grad` becomes an owned sum itself, and a copy of another.
 """
 
-import enum
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
-from typing import NamedTuple
-
 import numpy as np
 
-from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.tape.arraylike import ArrayLike
+from sarlite.tape.backward import accumulate, carry, pull, reachable, same_layout
+from sarlite.tape.primitives import PRIMITIVES, Node, Owned, Primitive, primitive, watched
 from sarlite.tape.recording import (
     Application,
     Observer,
@@ -46,83 +42,6 @@ __all__ = [
     "PRIMITIVES", "Application", "Node", "Observer", "Owned", "Primitive", "Tensor", "apply", "as_array", "grad_enabled", "no_grad", "now",
     "observed", "primitive", "pull", "reachable", "retained", "same_layout", "set_grad", "watch_reads",
 ]  # fmt: skip
-
-
-class Owned(enum.Enum):
-    """Whose the arrays are that a vjp returns."""
-
-    NO = "they may be g, or share memory with each other or with what others hold"
-    YES = "each is new, and no two share memory"
-    AS_G = "one array, g itself or a view of it: as new as g is"
-
-
-class Primitive(NamedTuple):
-    """A row of the table. `adds` tells that vjp takes `into`: for each sink None or an array, to which it adds and which it returns."""
-
-    forward: Callable
-    vjp: Callable
-    owned: Owned = Owned.NO
-    adds: bool = False
-
-
-PRIMITIVES: dict[str, Primitive] = {}
-
-
-def primitive(name, forward, vjp, *, owned=Owned.NO, adds=False):
-    """Enter a primitive into the table."""
-    if name in PRIMITIVES:
-        raise ValueError(f"primitive {name!r} is defined twice")
-    PRIMITIVES[name] = Primitive(forward, vjp, owned, adds)
-
-
-class Node:
-    """One recorded application: what its vjp needs, and where its gradients go.
-
-    Attributes
-    ----------
-    sinks : list of Node, Tensor (a leaf) or None
-    volatile : bool
-        A residual may depend on remote rows.
-    leaves : tuple of (Tensor, int)
-        Leaves whose values the vjp will read, with their versions.
-    """
-
-    __slots__ = ("name", "sinks", "needs", "residuals", "params", "time", "volatile", "leaves", "__weakref__")
-
-    def __init__(self, name, sinks, needs, residuals, params, volatile, leaves):
-        self.name, self.sinks, self.needs, self.leaves = name, sinks, needs, leaves
-        self.residuals, self.params, self.volatile = residuals, params, volatile
-        self.time = now()
-
-    def pull(self, g, into):
-        """Return a gradient for each sink; `into(sink)` is an array that may be added to, or None."""
-        if self.residuals is None:
-            raise RuntimeError(f"the tape of {self.name!r} was already used by backward(); its first call takes retain_graph=True")
-        for leaf, version in self.leaves:
-            if leaf.version != version:
-                raise RuntimeError(f"{self.name!r} needs values that have changed since: a leaf of shape {leaf.shape} was at version "
-                                   f"{version}, and is at {leaf.version}. Call backward() before a step, a load or a new `data`")  # fmt: skip
-        entry = PRIMITIVES[self.name]
-        options = {"into": [into(sink) for sink in self.sinks]} if entry.adds else {}
-        with _watched("backward", self.name, self.params):
-            return entry.vjp(g, self.needs, self.residuals, **options, **self.params)
-
-    def release(self):
-        self.residuals = self.params = None  # parameters may hold arrays too
-        self.leaves = ()
-
-
-_UNSEEN = nullcontext()
-
-
-def _watched(way, name, params):
-    """The contexts of all observers."""
-    if not observers():
-        return _UNSEEN
-    with ExitStack() as stack:
-        for observer in observers():
-            stack.enter_context(getattr(observer, way)(name, params))
-        return stack.pop_all()
 
 
 class Tensor(ArrayLike):
@@ -221,9 +140,9 @@ class Tensor(ArrayLike):
         g = self._seed(g)
         if self.requires_grad:
             with retaining(retain_graph):
-                arrivals = _carry([(self, g)], release=not retain_graph)
+                arrivals = carry([(self, g)], release=not retain_graph)
             for key, leaf in arrivals.ends.items():
-                _accumulate(leaf, *arrivals.sums[key])
+                accumulate(leaf, *arrivals.sums[key])
 
     def _seed(self, g):
         if g is None:
@@ -272,7 +191,7 @@ def apply(name, *inputs, sinks=(), **params):
     if not grad_enabled():
         places = [None] * len(places)
     needs = tuple(place is not None for place in places)
-    with _watched("forward", name, params):
+    with watched("forward", name, params):
         out, residuals = PRIMITIVES[name].forward(needs, *arrays, **params)
     result = Tensor(out)
     result.volatile = any(t is not None and t.volatile for t in tensors)
@@ -319,107 +238,3 @@ def _arrays(residuals):
         elif not isinstance(value, _PLAIN):
             known = False
     return found, known
-
-
-# ---- backward
-
-
-def reachable(sinks, since=-1):
-    """Return the nodes behind `sinks` that were recorded after time `since`, newest first."""
-    found, todo = {}, [s for s in sinks if isinstance(s, Node)]
-    while todo:
-        node = todo.pop()
-        if node.time > since and id(node) not in found:
-            found[id(node)] = node
-            todo.extend(s for s in node.sinks if isinstance(s, Node))
-    return sorted(found.values(), key=lambda node: -node.time)
-
-
-def pull(seeds, since=-1):
-    """Carry gradients back from `seeds` and return what arrives at the ends. The tape stays as it is.
-
-    Parameters
-    ----------
-    seeds : list of (Tensor, ndarray)
-    since : int
-        Nodes recorded at or before this time are ends too.
-
-    Returns
-    -------
-    dict
-        Gradient by `id` of the sink, for every end reached.
-    """
-    arrivals = _carry(seeds, since)
-    return {key: arrivals.sums[key][0] for key in arrivals.ends}
-
-
-class _Arrivals:
-    """The sums of gradients on their way, by `id` of the sink: (array, whether it is owned)."""
-
-    def __init__(self, since):
-        self.since, self.sums, self.ends = since, {}, {}
-
-    def add(self, sink, g, owned):
-        key, g = id(sink), np.asarray(g)  # NumPy gives scalars for 0-d arrays, which cannot be added to
-        before, in_place = self.sums.get(key, (None, False))
-        if before is None:
-            self.sums[key] = g, owned
-        elif not (in_place and g is before):  # else the vjp has added to it
-            self.sums[key] = _sum(before, g, in_place), True
-        if not isinstance(sink, Node) or sink.time <= self.since:
-            self.ends[key] = sink
-
-    def into(self, sink):
-        """What a vjp may add to."""
-        g, owned = self.sums.get(id(sink), (None, False))
-        return g if owned else None
-
-
-def _carry(seeds, since=-1, release=False):
-    """Carry gradients back; return `_Arrivals` with the ends. `release` frees each node's residuals once used."""
-    arrivals = _Arrivals(since)
-    for tensor, g in seeds:
-        if tensor.sink is not None:
-            arrivals.add(tensor.sink, g, False)
-    for node in reachable([t.sink for t, _ in seeds], since):
-        if id(node) not in arrivals.sums:
-            continue
-        g, owned = arrivals.sums.pop(id(node))
-        results = node.pull(g if owned else _read_only(g), arrivals.into)
-        if release:
-            node.release()
-        rule = PRIMITIVES[node.name].owned
-        new = owned if rule is Owned.AS_G else rule is Owned.YES
-        for sink, g in zip(node.sinks, results):
-            if sink is not None and g is not None:
-                arrivals.add(sink, g, new)
-        del results, g
-    return arrivals
-
-
-def _read_only(g):
-    g = g.view()
-    g.flags.writeable = False
-    return g
-
-
-def same_layout(a, b):
-    """Whether two arrays are sums for `kernels.add`: of one float dtype and shape, contiguous."""
-    return (a.shape == getattr(b, "shape", None) and a.dtype == b.dtype and a.dtype in (np.float32, np.float64)
-            and a.flags.c_contiguous and b.flags.c_contiguous)  # fmt: skip
-
-
-def _sum(a, b, in_place):
-    """a + b, written over a if `in_place`."""
-    if not same_layout(a, b):
-        return np.add(a, b, out=a) if in_place else np.asarray(a + b)
-    out = a if in_place else np.empty(a.shape, a.dtype)
-    kernels.add(a, b, out)
-    return out
-
-
-def _accumulate(leaf, g, owned):
-    if leaf.grad is None:
-        leaf.grad = g if owned else np.array(g)
-    else:
-        leaf.grad += g

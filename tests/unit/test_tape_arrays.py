@@ -18,8 +18,9 @@ def leaf(*values, dtype=np.float64):
 def test_equality_is_elementwise():
     x = leaf(1, 0, 3)
     for found, expected in (
-        (x == 0, [False, True, False]), (x != 0, [True, False, True]), (0 == x, [False, True, False]), (x == [1, 0, 0], [True, True, False]),
-        (np.ones(3) == x, [True, False, False]), (np.ones(3) != x, [False, True, True]), (x == x, [True] * 3), (x == np.nan, [False] * 3),
+        (x == 0, [False, True, False]), (x != 0, [True, False, True]), (0 == x, [False, True, False]),
+        (x == [1, 0, 0], [True, True, False]), (np.ones(3) == x, [True, False, False]), (np.ones(3) != x, [False, True, True]),
+        (x == x, [True] * 3), (x == np.nan, [False] * 3),
     ):  # fmt: skip
         assert isinstance(found, Tensor) and found.dtype == bool and not found.requires_grad and found.tolist() == expected
     assert (x == Tensor(np.array(1.0))).tolist() == [True, False, False]

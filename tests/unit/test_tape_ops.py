@@ -14,6 +14,7 @@ from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.tape import PRIMITIVES, Tensor, engine, gradcheck, ops
 
+
 @pytest.mark.parametrize("name", CASES)
 def test_value(name):
     f, reference, inputs = CASES[name]
@@ -128,6 +129,7 @@ def test_float32_sums_of_rows_are_accurate():
     x = Tensor(np.full((2**20, 2), 0.1, np.float32))  # two columns: one alone NumPy would sum in pairs
     exact = float(np.float32(0.1)) * 2**20
     assert abs(x.sum(0).data - exact).max() <= 2e-7 * exact
+    assert abs(x.cumsum(0).data[-1] - exact).max() <= 2e-7 * exact and x.cumsum(0).dtype == np.float32
     weight = Tensor(np.zeros(2, np.float32), requires_grad=True)
     (weight + np.zeros((2**20, 2), np.float32)).backward(x.data)
     assert abs(weight.grad - exact).max() <= 2e-7 * exact

@@ -17,7 +17,9 @@ def leaf(*shape, dtype=np.float64):
 # ---- seeds, and tapes used twice
 
 
-@pytest.mark.parametrize("g", [np.ones(2), np.ones((3, 1)), np.ones(3, np.float32), np.ones(3, int), 1.0, np.float64(1), [1.0], Tensor(np.ones(1))])
+@pytest.mark.parametrize("g", [
+    np.ones(2), np.ones((3, 1)), np.ones(3, np.float32), np.ones(3, int), 1.0, np.float64(1), [1.0], Tensor(np.ones(1)),
+])  # fmt: skip
 def test_a_seed_must_fit(g):
     out = leaf(3) * 2
     with pytest.raises(ShapeError, match=r"g is .*, but the tensor is float64 \(3,\)"):
@@ -84,9 +86,9 @@ CHANGES = pytest.mark.parametrize("change", [assign, assign_in_place, tell])
 
 @CHANGES
 @pytest.mark.parametrize("f", [
-    lambda x, w: x @ w, lambda x, w: x * w, lambda x, w: (x * 2).sum() / w, lambda x, w: ops.where(w > 1, w, w * w), lambda x, w: w.exp() * w,
-    lambda x, w: ops.einsum("ij,jk->ik", x, w), lambda x, w: ops.cross_entropy(w, [0, 1, 1]), lambda x, w: ops.mse(w, x),
-    lambda x, w: ops.layer_norm(x, w[0], w[1]) * w,
+    lambda x, w: x @ w, lambda x, w: x * w, lambda x, w: (x * 2).sum() / w, lambda x, w: ops.where(w > 1, w, w * w),
+    lambda x, w: w.exp() * w, lambda x, w: ops.einsum("ij,jk->ik", x, w), lambda x, w: ops.cross_entropy(w, [0, 1, 1]),
+    lambda x, w: ops.mse(w, x), lambda x, w: ops.layer_norm(x, w[0], w[1]) * w,
 ])  # fmt: skip
 def test_a_leaf_that_is_needed_must_not_change(f, change):
     x, w = leaf(3, 3), leaf(3, 3)
