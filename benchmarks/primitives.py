@@ -6,39 +6,28 @@ from contextlib import contextmanager
 
 import harness
 
-from sarlite import tape
+from sarlite.tape import engine
 
 
-class Clock:
+class Clock(engine.Observer):
     """Milliseconds in each primitive of the tape, forward and backward. Primitives do not call each other but in aggregations."""
 
     def __init__(self):
         self.ms, self.calls, self.depth = defaultdict(float), defaultdict(int), 0
 
+    def forward(self, name, params):
+        return self.timed((_label(name, params), "forward"))
+
+    def backward(self, name, params):
+        return self.timed((_label(name, params), "backward"))
+
     @contextmanager
-    def installed(self):
-        """Have a timer around every entry of the table of primitives."""
-        table = dict(tape.PRIMITIVES)
-        for name, entry in table.items():
-            forward, vjp = self.timed(name, "forward", entry.forward), self.timed(name, "backward", entry.vjp)
-            tape.PRIMITIVES[name] = entry._replace(forward=forward, vjp=vjp)
-        try:
-            yield
-        finally:
-            tape.PRIMITIVES.update(table)
-
-    def timed(self, name, way, function):
-        def run(*args, **params):
-            label = f"{name} ({type(params['operator']).__name__})" if "operator" in params else name
-            return self.time((label, way), function, *args, **params)
-        return run
-
-    def time(self, place, function, /, *args, **params):
-        """Call `function` and add its time to `place`, unless a timed one called it."""
+    def timed(self, place):
+        """Add the time inside to `place`, unless something timed is around it."""
         self.depth += 1
         begin = time.perf_counter()
         try:
-            return function(*args, **params)
+            yield
         finally:
             self.depth -= 1
             if not self.depth:
@@ -46,11 +35,21 @@ class Clock:
                 self.calls[place] += 1
 
 
+def _label(name, params):
+    return f"{name} ({type(params['operator']).__name__})" if "operator" in params else name
+
+
 def breakdown(trainer, epochs):
     """Return rows of milliseconds an epoch by primitive, and what is outside of them; the trainer has taken step 0 before."""
     clock = Clock()
-    step, trainer.optimizer.step = trainer.optimizer.step, lambda *args: clock.time(("optimizer", "step"), step, *args)
-    with clock.installed():
+    step = trainer.optimizer.step
+
+    def timed_step(*args):
+        with clock.timed(("optimizer", "step")):
+            return step(*args)
+
+    trainer.optimizer.step = timed_step
+    with engine.observed(clock):
         begin = time.perf_counter()
         for epoch in range(1, epochs + 1):
             trainer.step(epoch)

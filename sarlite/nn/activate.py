@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite import kernels
-from sarlite.tape.engine import apply, primitive
+from sarlite.tape.engine import Owned, apply, primitive
 
 
 class Statistics(NamedTuple):
@@ -82,4 +82,4 @@ def _mask(ids, key, p):
     return None if ids is None else kernels.Mask(ids, key, p)
 
 
-primitive("activate", _forward, _vjp, fresh=True)
+primitive("activate", _forward, _vjp, owned=Owned.YES)

@@ -78,4 +78,4 @@ def _vjp(g, needs, residuals, into, operator, schedule):
     return [*d_rows, *operator.end_backward()]
 
 
-tape.primitive("aggregate", _forward, _vjp, fresh=True, adds=True)
+tape.primitive("aggregate", _forward, _vjp, owned=tape.Owned.YES, adds=True)

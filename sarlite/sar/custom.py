@@ -36,7 +36,9 @@ class Recording:
         for place, place_ids in zip(names, ids):
             views.append(Rows(place_ids, zip(place, self.leaves[start : start + len(place)])))
             start += len(place)
-        result = message(*views)
+        with engine.watch_reads() as reads:
+            result = message(*views)
+        self.reads_src = reads.seen
         self.outputs = result if isinstance(result, tuple) else (result,)
         for out in self.outputs:
             if not isinstance(out, Tensor) or out.shape[:1] != (len(place_ids),):
@@ -53,8 +55,8 @@ class Recording:
         return sorted((sink for key, sink in ends.items() if key not in inner), key=lambda sink: sink.time)
 
     def depends_on_src(self):
-        """Case 2: a residual holds a value made from source rows (SAR 3.2)."""
-        return any(node.volatile for node in self.nodes())
+        """Case 2: a residual holds a value made from source rows (SAR 3.2), or the message read one outside of the tape."""
+        return self.reads_src or any(node.volatile for node in self.nodes())
 
     def pull(self, gradients):
         """Return gradients by id of leaf or captured sink."""
@@ -83,7 +85,8 @@ class Custom(Operator):
         """Record the message on one row of zeros: find the shape of its outputs, `sinks` and the case."""
         zeros = [np.zeros((1, *t.shape[1:]), t.dtype) for t in tensors]
         needs = [t.requires_grad for t in tensors]
-        recording = Recording(self.message, self.names, zeros, needs, [np.zeros(1, np.int64)] * 3)
+        with np.errstate(all="ignore"):  # a row of zeros is no input of the user's
+            recording = Recording(self.message, self.names, zeros, needs, [np.zeros(1, np.int64)] * 3)
         self.templates = [(out.shape[1:], out.dtype) for out in recording.outputs]
         self.src_templates = [(z.shape[1:], z.dtype) for z in zeros[: self.n_fetched]]
         self.case2 = self.reducer.needs_messages or recording.depends_on_src()
@@ -98,7 +101,7 @@ class Custom(Operator):
         recordings = []
         for piece in block.pieces:
             recording = self.replay(piece, rows, grad=self.keep)
-            self.reducer.forward(piece, [out.data for out in recording.outputs])
+            self.reducer.forward(piece, [out._data for out in recording.outputs])
             if self.keep:
                 recordings.append(recording)
         return recordings
@@ -118,7 +121,7 @@ class Custom(Operator):
             self.backward_piece(piece, recording or self.replay(piece, rows, grad=True), d_rows)
 
     def backward_piece(self, block, recording, d_rows):
-        found = recording.pull(self.reducer.backward(block, [out.data for out in recording.outputs]))
+        found = recording.pull(self.reducer.backward(block, [out._data for out in recording.outputs]))
         self.scatter(block, [found.get(id(leaf)) for leaf in recording.leaves], d_rows)
         for k, sink in enumerate(self.sinks):
             g = found.get(id(sink))

@@ -1,6 +1,5 @@
 """Graph: what models aggregate over, blocks from source rows to destination rows. A whole graph is a sharded graph of one part."""
 
-import weakref
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +15,7 @@ from sarlite.sar.operators import TABLE, Sum
 from sarlite.sar.reducers import REDUCERS
 from sarlite.tape import Tensor
 from sarlite.tape.engine import as_array
+from sarlite.tape.tensor_map import TensorMap
 
 TABLE = {**TABLE, **{(MulEdge, reducer): multiplied for reducer in ("max", "min")}}
 KNOWN = tuple(dict.fromkeys(["sum", "mean", "sym", *REDUCERS]))
@@ -60,7 +60,7 @@ class Graph:
         self.n_nodes, self.dst_ids, self.src_ids, self.bipartite = n_nodes, dst_ids, src_ids, bipartite
         self.n_src, self.n_dst, self.n_edges = len(src_ids), len(dst_ids), int(in_degrees.sum())
         self.in_degrees, self.added_loops, self._edge_ids = in_degrees, added_loops, edge_ids
-        self._sym, self._kept = None, {}  # id of a constant Tensor -> (weak reference, {reducer: its aggregation})
+        self._sym, self._kept = None, TensorMap()  # constant Tensor -> {reducer: its aggregation}
 
     def __repr__(self):
         size = self.comm.size
@@ -220,11 +220,7 @@ class Graph:
 
     def kept_of(self, x):
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
-        key = id(x)
-        if key not in self._kept:
-            kept = self._kept
-            self._kept[key] = weakref.ref(x, lambda _: kept.pop(key, None)), {}
-        return self._kept[key][1]
+        return self._kept.setdefault(x, {})
 
     @cached_property
     def inverse_degrees(self):

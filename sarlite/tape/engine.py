@@ -5,65 +5,46 @@ A primitive is a pair of functions over ndarrays:
     forward(needs, *arrays, **params) -> (out, residuals)
     vjp(g, needs, residuals, **params) -> one gradient (or None) an input
 
-`needs[i]` says whether input i wants a gradient, so that a primitive keeps only the residuals it will use. vjp may overwrite g where
-it is writable: then it is nobody else's.
-"""
+`needs[i]` says whether input i wants a gradient, so that a primitive keeps only the residuals it will use.
 
-import itertools
-import threading
-from collections.abc import Callable
-from contextlib import contextmanager
-from typing import NamedTuple
+Ownership. In the backward pass one sum of gradients stands at each sink. It is *owned* where the engine holds the only reference to
+its memory; that is so for a sum that the engine made, and for what a vjp says is new (`Owned`). The invariant: *an array is written to
+only where it is owned.* Thus
+- a vjp gets g writable where it is owned, and may overwrite it (nobody reads it again), else as a read-only view;
+- a further gradient is added to an owned sum in place, to another by a new array, which is owned;
+- a primitive that `adds` gets the owned sums of its sinks in `into` (None where there is none), adds to those it can, and returns the
+  same arrays: the identity tells the engine that they hold the gradient already;
+- a leaf's `grad` becomes an owned sum itself, and a copy of another.
+"""
 
 import numpy as np
 
-from sarlite import kernels
+from sarlite.errors import ShapeError
+from sarlite.tape.arraylike import ArrayLike
+from sarlite.tape.backward import accumulate, carry, pull, reachable, same_layout
+from sarlite.tape.primitives import PRIMITIVES, Node, Owned, Primitive, primitive, watched
+from sarlite.tape.recording import (
+    Application,
+    Observer,
+    grad_enabled,
+    no_grad,
+    note_read,
+    now,
+    observed,
+    observers,
+    retained,
+    retaining,
+    set_grad,
+    watch_reads,
+)
+
+__all__ = [
+    "PRIMITIVES", "Application", "Node", "Observer", "Owned", "Primitive", "Tensor", "apply", "as_array", "grad_enabled", "no_grad", "now",
+    "observed", "primitive", "pull", "reachable", "retained", "same_layout", "set_grad", "watch_reads",
+]  # fmt: skip
 
 
-class Primitive(NamedTuple):
-    """A row of the table. `fresh` tells that the arrays which vjp returns are new and all different, so that the engine may add to
-    them in place; None, that they are views of g, as new as g is. `adds` tells that vjp takes `into`: for each sink None or an array,
-    to which it adds and which it returns."""
-
-    forward: Callable
-    vjp: Callable
-    fresh: bool | None = False
-    adds: bool = False
-
-
-PRIMITIVES: dict[str, Primitive] = {}
-
-_clock = itertools.count()  # creation order is a topological order of the tape
-_mode = threading.local()
-
-
-def primitive(name, forward, vjp, fresh=False, adds=False):
-    """Enter a primitive into the table."""
-    if name in PRIMITIVES:
-        raise ValueError(f"primitive {name!r} is defined twice")
-    PRIMITIVES[name] = Primitive(forward, vjp, fresh, adds)
-
-
-class Node:
-    """One recorded application: what its vjp needs, and where its gradients go."""
-
-    __slots__ = ("name", "sinks", "needs", "residuals", "params", "time", "volatile")
-
-    def __init__(self, name, sinks, needs, residuals, params, volatile):
-        self.name, self.sinks, self.needs = name, sinks, needs
-        self.residuals, self.params, self.volatile = residuals, params, volatile
-        self.time = next(_clock)
-
-    def pull(self, g, into):
-        """Return a gradient for each sink; `into(sink)` is an array that may be added to, or None."""
-        if self.residuals is None:
-            raise RuntimeError(f"the tape of {self.name!r} was already used by backward()")
-        entry = PRIMITIVES[self.name]
-        options = {"into": [into(sink) for sink in self.sinks]} if entry.adds else {}
-        return entry.vjp(g, self.needs, self.residuals, **options, **self.params)
-
-
-class Tensor:
+class Tensor(ArrayLike):
     """An ndarray whose history the tape keeps.
 
     Parameters
@@ -78,112 +59,121 @@ class Tensor:
 
     Attributes
     ----------
+    data : ndarray
+        Assigning another one is a change (`changed`).
     grad : ndarray or None
         Accumulated; where it is already an array, it is added to in place.
+    version : int
+        How often the values were changed; see `changed`.
+
+    Notes
+    -----
+    `==` and the other comparisons are elementwise, as an ndarray's, and give bool tensors without gradient; `bool`, `float` and `int`
+    take a tensor of one value. As a key, or in a set, a tensor is compared by identity.
     """
 
-    __slots__ = ("data", "requires_grad", "grad", "node", "time", "volatile", "constant", "__weakref__")
-    __array_priority__ = 1000
-    __array_ufunc__ = None  # ndarray <op> Tensor goes to Tensor's reflected operator
+    __slots__ = ("_data", "requires_grad", "grad", "node", "time", "volatile", "constant", "version", "__weakref__")
 
     def __init__(self, data, requires_grad=False, *, constant=False):
-        self.data = as_array(data)
+        data = as_array(data)
         if constant:
             if requires_grad:
                 raise ValueError("a constant tensor cannot require a gradient: its values never change")
-            self.data = self.data.view()
-            self.data.flags.writeable = False
-        self.constant = bool(constant)
-        if requires_grad and self.data.dtype.kind != "f":
-            raise TypeError(f"only float tensors have gradients, not {self.data.dtype}")
+            data = data.view()
+            data.flags.writeable = False
+        if requires_grad and data.dtype.kind != "f":
+            raise TypeError(f"only float tensors have gradients, not {data.dtype}")
+        self._data, self.constant, self.version, self.volatile = data, bool(constant), 0, False
         self.requires_grad, self.grad, self.node = requires_grad, None, None
-        self.volatile = False
-        self.time = next(_clock)
+        self.time = now()
 
     @property
-    def shape(self):
-        return self.data.shape
+    def data(self):
+        if self.volatile:
+            note_read()
+        return self._data
 
-    @property
-    def dtype(self):
-        return self.data.dtype
+    @data.setter
+    def data(self, value):
+        value = as_array(value)
+        if self.constant:
+            raise ValueError("a constant tensor's values never change")
+        if self.requires_grad and (value.shape != self.shape or value.dtype != self.dtype):
+            raise ShapeError(f"the new data {value.dtype} {value.shape} do not fit the tensor's {self.dtype} {self.shape}")
+        self._data = value
+        self.changed()
 
-    @property
-    def ndim(self):
-        return self.data.ndim
-
-    def __len__(self):
-        return len(self.data)
+    def changed(self):
+        """Tell that the values were changed in place: a backward pass that needs the old ones will raise."""
+        self.version += 1
 
     def __repr__(self):
-        return f"Tensor({self.data!r}, requires_grad={self.requires_grad})"
-
-    def numpy(self):
-        """Return the ndarray, shared."""
-        return self.data
-
-    def item(self):
-        return self.data.item()
+        return f"Tensor({self._data!r}, requires_grad={self.requires_grad})"
 
     def detach(self):
         """Return a tensor of the same data without history."""
-        result = Tensor(self.data)
+        result = Tensor(self._data)
         result.volatile = self.volatile  # the values still come from remote rows
         return result
 
-    def backward(self, g=None):
-        """Accumulate d self / d leaf into every leaf's `grad`, and release the tape.
+    def backward(self, g=None, *, retain_graph=False):
+        """Accumulate d self / d leaf into every leaf's `grad`.
 
         Parameters
         ----------
-        g : ndarray, optional
+        g : ndarray or Tensor of this tensor's shape and dtype, or a number, optional
             Gradient of the loss with respect to this tensor; 1 for a scalar.
+        retain_graph : bool
+            Keep the tape for another call; else its residuals are freed on the way.
+
+        Raises
+        ------
+        ShapeError
+            If g has another shape or dtype.
+        RuntimeError
+            If the tape was used before; if a leaf was changed whose values it needs. No `grad` is touched then.
 
         Notes
         -----
         Collective where the tape holds distributed aggregations or norms.
         """
-        if g is None:
-            if self.data.size != 1:
-                raise ValueError(f"backward() of a tensor of shape {self.shape} needs its gradient g")
-            g = np.ones_like(self.data)
+        g = self._seed(g)
         if self.requires_grad:
-            pull([(self, g)], release=True)
+            with retaining(retain_graph):
+                arrivals = carry([(self, g)], release=not retain_graph)
+            for key, leaf in arrivals.ends.items():
+                accumulate(leaf, *arrivals.sums[key])
+
+    def _seed(self, g):
+        if g is None:
+            if self.size != 1:
+                raise ValueError(f"backward() of a tensor of shape {self.shape} needs its gradient g")
+            return np.ones_like(self._data)
+        g = np.asarray(g, self.dtype) if isinstance(g, (int, float)) and not isinstance(g, np.generic) else as_array(g)
+        if g.shape != self.shape or g.dtype != self.dtype:
+            raise ShapeError(f"g is {g.dtype} {g.shape}, but the tensor is {self.dtype} {self.shape}")
+        return g
 
     @property
     def sink(self):
         """Where this tensor's gradient goes: its node, or itself for a leaf; None for a constant."""
-        return (self.node or self) if self.requires_grad else None
+        if not self.requires_grad:
+            return None
+        return self if self.node is None else self.node
 
 
 def as_array(data):
     """Return `data` as an ndarray, without a copy where NumPy or DLPack can share it."""
-    if isinstance(data, Tensor):
-        return data.data
     if isinstance(data, np.ndarray):
         return data
+    if isinstance(data, Tensor):
+        return data.data
     if hasattr(data, "__dlpack__") and not hasattr(data, "__array__"):
         return np.from_dlpack(data)
     return np.asarray(data)
 
 
-def grad_enabled():
-    return getattr(_mode, "grad", True)
-
-
-@contextmanager
-def set_grad(enabled):
-    before = grad_enabled()
-    _mode.grad = enabled
-    try:
-        yield
-    finally:
-        _mode.grad = before
-
-
-def no_grad():
-    """Return a context in which nothing is recorded."""
-    return set_grad(False)
+# ---- forward
 
 
 def apply(name, *inputs, sinks=(), **params):
@@ -196,121 +186,55 @@ def apply(name, *inputs, sinks=(), **params):
         Further places that the vjp returns gradients for, after those of `inputs`; their values are not passed.
     """
     tensors = [x if isinstance(x, Tensor) else None for x in inputs]
-    arrays = [x if t is None else t.data for x, t in zip(inputs, tensors)]
+    arrays = [x if t is None else t._data for x, t in zip(inputs, tensors)]
     places = [t.sink if t is not None else None for t in tensors] + list(sinks)
     if not grad_enabled():
         places = [None] * len(places)
     needs = tuple(place is not None for place in places)
-    out, residuals = PRIMITIVES[name].forward(needs, *arrays, **params)
+    with watched("forward", name, params):
+        out, residuals = PRIMITIVES[name].forward(needs, *arrays, **params)
     result = Tensor(out)
     result.volatile = any(t is not None and t.volatile for t in tensors)
     if any(needs):
         result.requires_grad = True
-        result.node = Node(name, places, needs, residuals, params, result.volatile and _keeps_volatile(tensors, arrays, residuals))
+        volatile = result.volatile and _keeps_volatile(tensors, arrays, residuals)
+        result.node = Node(name, places, needs, residuals, params, volatile, _leaves(tensors, sinks, residuals))
+    for observer in observers():
+        observer.applied(Application(name, inputs, params, needs, result))
     return result
 
 
 def _keeps_volatile(tensors, arrays, residuals):
     """Whether a residual may depend on a volatile input: every array but the steady inputs themselves."""
     steady = {id(a) for t, a in zip(tensors, arrays) if t is None or not t.volatile}
-    return any(isinstance(r, np.ndarray) and id(r) not in steady for r in residuals)
+    found, known = _arrays(residuals)
+    return not known or any(id(a) not in steady for a in found)
 
 
-def reachable(sinks, since=-1):
-    """Return the nodes behind `sinks` that were recorded after time `since`, newest first."""
-    found, todo = {}, [s for s in sinks if isinstance(s, Node)]
-    while todo:
-        node = todo.pop()
-        if node.time > since and id(node) not in found:
-            found[id(node)] = node
-            todo.extend(s for s in node.sinks if isinstance(s, Node))
-    return sorted(found.values(), key=lambda node: -node.time)
+def _leaves(tensors, sinks, residuals):
+    """(leaf, version) of each leaf whose values residuals hold: as an array, or in an object that only its primitive can read.
 
-
-def pull(seeds, since=-1, release=False):
-    """Carry gradients back from `seeds` and return what arrives at the ends.
-
-    Parameters
-    ----------
-    seeds : list of (Tensor, ndarray)
-    since : int
-        Nodes recorded at or before this time are ends too.
-    release : bool
-        Free each node's residuals once used, and add what arrives at leaves to their `grad`.
-
-    Returns
-    -------
-    dict
-        Gradient by `id` of the sink, for every end reached.
+    Leaves among `sinks`, whose values were not passed, are read in ways of the primitive's own.
     """
-    grads, owned, ends = {}, set(), {}
-
-    def arrive(sink, g, fresh=False):
-        key = id(sink)
-        if key in owned and g is grads.get(key):
-            return  # vjp has added to it
-        if key in grads:
-            grads[key] = _sum(grads[key], g, key in owned)
-            owned.add(key)
-        else:
-            grads[key] = g
-            owned.discard(key)  # another sink's, which had this address
-            if fresh:
-                owned.add(key)
-        if not isinstance(sink, Node) or sink.time <= since:
-            ends[key] = sink
-
-    for tensor, g in seeds:
-        if tensor.sink is not None:
-            arrive(tensor.sink, g)
-    for node in reachable([t.sink for t, _ in seeds], since):
-        if id(node) not in grads:
-            continue
-        fresh = PRIMITIVES[node.name].fresh
-        if fresh is None:
-            fresh = id(node) in owned
-        g = grads.pop(id(node))
-        results = node.pull(g if id(node) in owned else _read_only(g), lambda sink: grads.get(id(sink)) if id(sink) in owned else None)
-        if release:
-            node.residuals = node.params = None  # parameters may hold arrays too
-        for sink, g in zip(node.sinks, results):
-            if sink is not None and g is not None:
-                arrive(sink, g, fresh)
-        del results, g
-    if release:
-        for key, leaf in ends.items():
-            _accumulate(leaf, grads[key], key in owned)
-    return {key: grads[key] for key in ends}
+    leaves = [t for t in tensors if t is not None and t.node is None and not t.constant]
+    if leaves:
+        arrays, known = _arrays(residuals)
+        leaves = [t for t in leaves if not known or any(np.may_share_memory(t._data, a) for a in arrays if isinstance(a, np.ndarray))]
+    return tuple((t, t.version) for t in (*leaves, *sinks) if isinstance(t, Tensor))
 
 
-def _read_only(g):
-    g = np.asarray(g).view()
-    g.flags.writeable = False
-    return g
+_PLAIN = (type(None), bool, int, float, str, type, np.dtype)
 
 
-def same_layout(a, b):
-    """Whether two arrays are sums for `kernels.add`: of one float dtype and shape, contiguous."""
-    return (a.shape == getattr(b, "shape", None) and a.dtype == b.dtype and a.dtype in (np.float32, np.float64)
-            and a.flags.c_contiguous and b.flags.c_contiguous)
-
-
-def _sum(a, b, in_place):
-    """a + b, written over a if `in_place`."""
-    if not same_layout(a, b):
-        return np.add(a, b, out=a) if in_place else a + b
-    out = a if in_place else np.empty(a.shape, a.dtype)
-    kernels.add(a, b, out)
-    return out
-
-
-def _accumulate(leaf, g, owned):
-    if leaf.grad is None:
-        leaf.grad = g if owned else np.array(g)
-    else:
-        leaf.grad += g
-
-
-def now():
-    """Return a time after everything recorded so far and before everything recorded later."""
-    return next(_clock)
+def _arrays(residuals):
+    """Return (the arrays in nested tuples and lists, whether there was nothing else that could hold one)."""
+    found, known, todo = [], True, [residuals]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, (np.ndarray, np.generic)):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            todo.extend(value)
+        elif not isinstance(value, _PLAIN):
+            known = False
+    return found, known

@@ -69,13 +69,13 @@ def _gradients(out, weights, tensors):
 
 
 def _loss_at(f, tensors, t, step, weights):
-    before = t.data.copy()
+    before = t._data.copy()
     try:
-        t.data[...] = before + step
+        t._data[...] = before + step
         with no_grad():
-            return float(np.sum(weights * f(*tensors).data))
+            return float(np.sum(weights * f(*tensors)._data))
     finally:
-        t.data[...] = before
+        t._data[...] = before
 
 
 def _probes(rng, shape, directions, entries):

@@ -3,47 +3,64 @@
     from sarlite.tape import ops
     ops.concat([ops.relu(h), h @ w])
 
-The primitives are entered in `arithmetic`, `shaping` and `neural`; a distributed aggregation is one more, in `sarlite.sar`.
+The primitives are entered in the modules imported here; a distributed aggregation is one more, in `sarlite.sar`.
 """
 
 import math
 
 from sarlite.tape.arithmetic import (
-    abs,
     add,
     astype,
+    bitwise_and,
+    bitwise_or,
     div,
-    elu,
-    exp,
+    equal,
     greater,
     greater_equal,
-    leaky_relu,
+    invert,
     less,
     less_equal,
-    log,
-    matmul,
     maximum,
     minimum,
     mul,
+    not_equal,
+    sub,
+    where,
+)
+from sarlite.tape.axes import cumsum, log_softmax, logsumexp, max, mean, min, softmax, std, sum, var
+from sarlite.tape.elementwise import (
+    abs,
+    clip,
+    elu,
+    exp,
+    expm1,
+    gelu,
+    leaky_relu,
+    log,
+    log1p,
     neg,
     power,
     relu,
+    rpow,
     sigmoid,
+    silu,
+    softplus,
     sqrt,
-    sub,
     tanh,
-    where,
 )
-from sarlite.tape.engine import Tensor
-from sarlite.tape.neural import cross_entropy, dropout, layer_norm, log_softmax, softmax
-from sarlite.tape.shaping import concat, getitem, max, mean, min, reshape, stack, sum, take, transpose
+from sarlite.tape.engine import Tensor, as_array
+from sarlite.tape.losses import bce_with_logits, cross_entropy, mse, nll
+from sarlite.tape.neural import dropout, layer_norm
+from sarlite.tape.product import einsum, matmul
+from sarlite.tape.shaping import concat, expand_dims, getitem, reshape, scatter_add, squeeze, stack, take, transpose
 
 # fmt: off
 __all__ = [
-    "abs", "add", "astype", "concat", "cross_entropy", "div", "dropout", "elu", "exp", "flatten", "getitem",
-    "greater", "greater_equal", "layer_norm", "leaky_relu", "less", "less_equal", "log", "log_softmax", "matmul",
-    "max", "maximum", "mean", "min", "minimum", "mul", "neg", "power", "relu", "reshape", "sigmoid", "softmax",
-    "sqrt", "stack", "sub", "sum", "take", "tanh", "transpose", "where",
+    "abs", "add", "astype", "bce_with_logits", "bitwise_and", "bitwise_or", "clip", "concat", "cross_entropy", "cumsum", "div", "dropout",
+    "einsum", "elu", "equal", "exp", "expand_dims", "expm1", "flatten", "gelu", "getitem", "greater", "greater_equal", "invert",
+    "layer_norm", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "min",
+    "minimum", "mse", "mul", "neg", "nll", "not_equal", "power", "relu", "reshape", "rpow", "scatter_add", "sigmoid", "silu", "softmax",
+    "softplus", "sqrt", "squeeze", "stack", "std", "sub", "sum", "take", "tanh", "transpose", "var", "where",
 ]
 # fmt: on
 
@@ -55,6 +72,17 @@ def flatten(x):
 
 def _swap(operation):
     return lambda a, b: operation(b, a)
+
+
+def _with_numbers(comparison):
+    """`==` or `!=`; what is no number or array of numbers is unequal as Python finds it, by identity."""
+
+    def compare(a, b):
+        if not isinstance(b, (Tensor, bool, int, float)) and as_array(b).dtype.kind not in "biuf":
+            return NotImplemented
+        return comparison(a, b)
+
+    return compare
 
 
 _METHODS = {
@@ -69,9 +97,17 @@ _METHODS = {
     "__matmul__": matmul,
     "__rmatmul__": _swap(matmul),
     "__pow__": power,
+    "__rpow__": rpow,
     "__neg__": neg,
     "__abs__": abs,
     "__getitem__": getitem,
+    "__and__": bitwise_and,
+    "__rand__": bitwise_and,
+    "__or__": bitwise_or,
+    "__ror__": bitwise_or,
+    "__invert__": invert,
+    "__eq__": _with_numbers(equal),
+    "__ne__": _with_numbers(not_equal),
     "__gt__": greater,
     "__ge__": greater_equal,
     "__lt__": less,
@@ -79,8 +115,8 @@ _METHODS = {
     "T": property(transpose),
 }
 _NAMED = (
-    astype, elu, exp, flatten, leaky_relu, log, log_softmax, max, mean, min, relu, reshape, sigmoid, softmax, sqrt, sum, take,
-    tanh, transpose,
+    abs, astype, clip, cumsum, elu, exp, flatten, leaky_relu, log, log_softmax, logsumexp, max, mean, min, relu, reshape, sigmoid, softmax,
+    sqrt, squeeze, std, sum, take, tanh, transpose, var,
 )  # fmt: skip
 
 for _name, _method in _METHODS.items():

@@ -1,71 +1,12 @@
-"""Reductions, shapes, and rows picked by number."""
+"""Operations that move values: shapes, slices, joins, and rows picked by number."""
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.tape.arithmetic import astype, div, is_float, total
-from sarlite.tape.engine import Tensor, apply, as_array, primitive
-
-# ---- reductions
-
-
-def _restore(g, axis, keepdims):
-    """Put the reduced axes back as axes of length one."""
-    return g if keepdims or axis is None else np.expand_dims(g, axis)
-
-
-def _sum(needs, x, axis, keepdims):
-    return total(x, axis, keepdims), (x.shape,)
-
-
-def _sum_vjp(g, needs, residuals, axis, keepdims):
-    return (np.broadcast_to(_restore(g, axis, keepdims), residuals[0]),)
-
-
-primitive("sum", _sum, _sum_vjp)
-
-
-def sum(x, axis=None, keepdims=False):
-    """Sum over an axis, a tuple of axes, or all. Nothing is kept for the backward pass."""
-    return apply("sum", x, axis=axis, keepdims=keepdims)
-
-
-def mean(x, axis=None, keepdims=False):
-    """Average over an axis, a tuple of axes, or all."""
-    out = sum(x, axis, keepdims)
-    return div(out, as_array(x).size // (out.data.size or 1))
-
-
-def _extremum(name, arg):
-    """Enter max or min over one axis; `arg` is NumPy's argmax or argmin, which finds the first."""
-
-    def forward(needs, x, axis, keepdims):
-        at = arg(x, axis=axis, keepdims=True)
-        out = np.take_along_axis(x, at, axis)
-        return out if keepdims else out.squeeze(axis), (at if needs[0] else None, x.shape)
-
-    def vjp(g, needs, residuals, axis, keepdims):
-        at, shape = residuals
-        dx = np.zeros(shape, g.dtype)
-        np.put_along_axis(dx, at, _restore(g, axis, keepdims), axis)
-        return (dx,)
-
-    primitive(name, forward, vjp)
-
-    def reduce(x, axis=None, keepdims=False):
-        if axis is None:
-            out = apply(name, reshape(x, -1), axis=0, keepdims=False)
-            return reshape(out, (1,) * x.ndim) if keepdims else out
-        return apply(name, x, axis=axis, keepdims=keepdims)
-
-    reduce.__name__ = name
-    reduce.__doc__ = f"Return the {name} over one axis or all; of equal entries the first gets the whole gradient."
-    return reduce
-
-
-max = _extremum("max", np.argmax)
-min = _extremum("min", np.argmin)
+from sarlite.tape.arithmetic import astype
+from sarlite.tape.engine import Owned, Tensor, apply, as_array, primitive
+from sarlite.tape.reduce import is_float, scatter_rows
 
 # ---- shapes: nothing but shapes is kept
 
@@ -74,12 +15,13 @@ primitive(
     "reshape",
     lambda needs, x, shape: (x.reshape(shape), (x.shape,)),
     lambda g, needs, residuals, shape: (g.reshape(residuals[0]),),
-    fresh=None,
+    owned=Owned.AS_G,
 )
 primitive(
     "transpose",
     lambda needs, x, axes: (x.transpose(axes), ()),
     lambda g, needs, residuals, axes: (g.transpose(np.argsort(axes)),),
+    owned=Owned.AS_G,
 )
 
 
@@ -95,6 +37,42 @@ def transpose(x, *axes):
     return apply("transpose", x, axes=tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))[::-1])
 
 
+def squeeze(x, axis=None):
+    """Remove axes of length 1: those named, or all of them.
+
+    Raises
+    ------
+    ShapeError
+        If a named axis is longer.
+    """
+    axes = [a for a, n in enumerate(x.shape) if n == 1] if axis is None else of_axes(axis, x.ndim)
+    if any(x.shape[a] != 1 for a in axes):
+        raise ShapeError(f"cannot squeeze axis {axis} of shape {x.shape}: its length is not 1")
+    return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in axes))
+
+
+def expand_dims(x, axis):
+    """Insert axes of length 1, which get the positions `axis` in the result."""
+    axes = of_axes(axis, x.ndim + np.size(axis))
+    rest = iter(x.shape)
+    return reshape(x, tuple(1 if a in axes else next(rest) for a in range(x.ndim + len(axes))))
+
+
+def of_axes(axis, ndim):
+    """Return an axis or several as a tuple of numbers from 0; None names all."""
+    axes = range(ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    for a in axes:
+        if not -ndim <= a < ndim:
+            raise ShapeError(f"axis {a} is not one of {ndim} axes")
+    axes = tuple(int(a) % ndim for a in axes)
+    if len(set(axes)) < len(axes):
+        raise ShapeError(f"axis {axis} names an axis twice")
+    return axes
+
+
+# ---- slices and joins
+
+
 def _getitem(needs, x, index):
     return x[index], (x.shape,)
 
@@ -105,7 +83,7 @@ def _getitem_vjp(g, needs, residuals, index):
     return (dx,)
 
 
-primitive("getitem", _getitem, _getitem_vjp)
+primitive("getitem", _getitem, _getitem_vjp, owned=Owned.YES)
 
 
 def getitem(x, index):
@@ -129,18 +107,6 @@ def _is_all(part, n):
     return isinstance(part, slice) and part.indices(n) == (0, n, 1)
 
 
-def _row_numbers(x, index):
-    """Turn NumPy's ways to pick rows into numbers from 0."""
-    array = as_array(index)
-    if array.dtype == bool:
-        if array.shape != x.shape[:1]:
-            raise ShapeError(f"a bool index of shape {array.shape} does not fit the {len(x)} rows")
-        return np.flatnonzero(array)
-    if array.size and array.min() < 0:
-        return np.where(array < 0, array + len(x), array)
-    return index if array.size else array.astype(np.int64)
-
-
 def _concat(needs, *arrays, axis):
     return np.concatenate(arrays, axis), (tuple(a.shape[axis] for a in arrays),)
 
@@ -149,7 +115,7 @@ def _concat_vjp(g, needs, residuals, axis):
     return np.split(g, np.cumsum(residuals[0])[:-1], axis)
 
 
-primitive("concat", _concat, _concat_vjp)
+primitive("concat", _concat, _concat_vjp, owned=Owned.AS_G)
 
 
 def concat(tensors, axis=0):
@@ -164,10 +130,28 @@ def stack(tensors, axis=0):
     """Join tensors of one shape along a new axis."""
     tensors = [t if isinstance(t, Tensor) else Tensor(t) for t in tensors]
     axis %= tensors[0].ndim + 1
-    return concat([reshape(t, (*t.shape[:axis], 1, *t.shape[axis:])) for t in tensors], axis)
+    return concat([expand_dims(t, axis) for t in tensors], axis)
 
 
 # ---- rows
+
+
+def _peek(index):
+    """An index's values, to check them: nothing that is returned depends on them."""
+    return index._data if isinstance(index, Tensor) else as_array(index)
+
+
+def _row_numbers(x, index):
+    """Turn NumPy's ways to pick rows into numbers from 0."""
+    array = _peek(index)
+    if array.dtype == bool:
+        if array.shape != x.shape[:1]:
+            raise ShapeError(f"a bool index of shape {array.shape} does not fit the {len(x)} rows")
+        return np.flatnonzero(as_array(index))
+    if array.size and array.min() < 0:
+        array = as_array(index)
+        return np.where(array < 0, array + len(x), array)
+    return index if array.size else array.astype(np.int64)
 
 
 def gather_rows(x, index):
@@ -175,17 +159,6 @@ def gather_rows(x, index):
     out = np.empty((index.size, *x.shape[1:]), x.dtype)
     kernels.gather_rows(np.ascontiguousarray(x), np.ascontiguousarray(index).reshape(-1), out)
     return out.reshape(*index.shape, *x.shape[1:])
-
-
-def scatter_rows(g, index, n_rows):
-    """Return out with out[index[i]] += g[i], the adjoint of a gather: a product with the sparse matrix of picks.
-
-    Each row is summed in the order of `g`, so the result does not depend on threads.
-    """
-    indptr, order, _ = kernels.transpose(np.arange(index.size + 1), np.ascontiguousarray(index), n_rows)
-    out = np.zeros((n_rows, *g.shape[1:]), g.dtype)
-    kernels.spmm(indptr, order, np.ascontiguousarray(g), out)
-    return out
 
 
 def _take(needs, x, index):
@@ -197,7 +170,7 @@ def _take_vjp(g, needs, residuals):
     return scatter_rows(g.reshape(index.size, *shape[1:]), index.reshape(-1), shape[0]), None
 
 
-primitive("take", _take, _take_vjp)
+primitive("take", _take, _take_vjp, owned=Owned.YES)
 
 
 def take(x, index):
@@ -220,12 +193,54 @@ def take(x, index):
     IndexError
         If a row number is out of range.
     """
-    index = index if isinstance(index, Tensor) else as_array(index)
-    array = as_array(index)
+    return apply("take", x, _checked(index, len(x)))
+
+
+def _checked(index, n):
+    """Check row numbers in [0, n); return them as int32 or int64, on the tape if they were there."""
+    array = _peek(index)
     if array.dtype.kind not in "iu":
         raise ShapeError(f"row numbers must be integers, not {array.dtype}")
-    if array.dtype not in (np.int32, np.int64):
-        index = astype(index, np.int64)
-    if array.size and not (0 <= array.min() and array.max() < len(x)):
-        raise IndexError(f"row numbers {array.min()}..{array.max()} are out of range for {len(x)} rows")
-    return apply("take", x, index)
+    if array.size and not (0 <= array.min() and array.max() < n):
+        raise IndexError(f"row numbers {array.min()}..{array.max()} are out of range for {n} rows")
+    index = index if isinstance(index, Tensor) else array
+    return index if array.dtype in (np.int32, np.int64) else astype(index, np.int64)
+
+
+def _scatter_add(needs, x, index, n_rows):
+    rows = x.reshape(index.size, *x.shape[index.ndim :])
+    return scatter_rows(rows, index.reshape(-1), n_rows), (index if needs[0] else None,)
+
+
+def _scatter_add_vjp(g, needs, residuals, n_rows):
+    return gather_rows(g, residuals[0]), None
+
+
+primitive("scatter_add", _scatter_add, _scatter_add_vjp, owned=Owned.YES)
+
+
+def scatter_add(x, index, n_rows):
+    """Add rows up: out[index[i]] += x[i] from zeros; the adjoint of `take`.
+
+    Parameters
+    ----------
+    x : float Tensor, index.shape + (...)
+    index : array or Tensor of integers
+        Row numbers in [0, n_rows).
+    n_rows : int
+
+    Returns
+    -------
+    Tensor (n_rows, ...)
+        Each row is summed in the order of x, whatever the number of threads.
+
+    Raises
+    ------
+    ShapeError, IndexError
+        If `index` is not of integers or does not fit x; if a row number is out of range.
+    """
+    x = x if isinstance(x, Tensor) else Tensor(x)
+    index = _checked(index, n_rows)
+    if x.shape[: index.ndim] != index.shape or not is_float(x):
+        raise ShapeError(f"x of {x.dtype} {x.shape} are not float rows for an index of shape {index.shape}")
+    return apply("scatter_add", x, index, n_rows=int(n_rows))

@@ -6,20 +6,16 @@ and `push`; spans of these that overlap lie on tracks of their own ("push 2").
 
 import json
 import os
-import threading
 from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 
 from sarlite.errors import ConfigError, SarliteError, raise_together
 from sarlite.profile import Trace
-from sarlite.tape.engine import PRIMITIVES
+from sarlite.tape.engine import Observer, observed
 from sarlite.train.checkpoint import write_whole
 
 TRACKS = ("compute", "fetch", "push")
-
-_lock, _plain, _rank = threading.Lock(), {}, threading.local()
-_n_recording = 0  # ranks; they may be threads of one process, and the table of primitives is the process's
 
 
 def check_path(comm, path):
@@ -61,38 +57,28 @@ def recording(comm, profile):
     """
     comm.barrier()
     profile.trace = trace = Trace()
-    _rank.profile = profile
-    _record_primitives(1)
     try:
-        yield trace
+        with observed(Spans(profile)):
+            yield trace
     finally:
-        _record_primitives(-1)
-        profile.trace = _rank.profile = None
+        profile.trace = None
 
 
-def _record_primitives(change):
-    """Have the table's functions recorded while any rank of this process records."""
-    global _n_recording
-    with _lock:
-        before, _n_recording = _n_recording, _n_recording + change
-        if not before:
-            _plain.update(PRIMITIVES)
-            for name, entry in _plain.items():
-                PRIMITIVES[name] = entry._replace(forward=_recorded(entry.forward, name, ""), vjp=_recorded(entry.vjp, name, " backward"))
-        elif not _n_recording:
-            PRIMITIVES.update(_plain)
+class Spans(Observer):
+    """A span for each primitive of the tape, forward and backward."""
+
+    def __init__(self, profile):
+        self.profile = profile
+
+    def forward(self, name, params):
+        return self.profile.span(_label(name, params))
+
+    def backward(self, name, params):
+        return self.profile.span(f"{_label(name, params)} backward")
 
 
-def _recorded(function, name, way):
-    def run(*args, **params):
-        profile = getattr(_rank, "profile", None)  # of the thread's rank
-        if profile is None:
-            return function(*args, **params)
-        operator = f" ({type(params['operator']).__name__})" if "operator" in params else ""
-        with profile.span(name + operator + way):
-            return function(*args, **params)
-
-    return run
+def _label(name, params):
+    return f"{name} ({type(params['operator']).__name__})" if "operator" in params else name
 
 
 def write(comm, path, trace):

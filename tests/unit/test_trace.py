@@ -129,7 +129,7 @@ def test_nothing_is_recorded_by_default():
 
 
 def test_a_rank_records_what_its_own_thread_does():
-    """The table of primitives is the process's: a rank that does not record must not be seen in another's timeline."""
+    """Observers are of one thread: a rank that does not record is not seen in another's timeline."""
 
     def work(comm):
         profile = Profile()

@@ -1,0 +1,79 @@
+"""What a tensor has in common with an ndarray besides operations: its shape, and ways to its values."""
+
+import operator
+
+import numpy as np
+
+
+class ArrayLike:
+    """Shape, conversions and iteration over `_data`. Each way to values goes through `data`, which may be watched."""
+
+    __slots__ = ()
+    __array_priority__ = 1000
+    __array_ufunc__ = None  # ndarray <op> Tensor goes to Tensor's reflected operator; np.exp(tensor), which would lose the gradient, raises
+    __hash__ = object.__hash__  # `==` is elementwise: in dicts and sets a tensor is itself and nothing else
+
+    @property
+    def shape(self):
+        return self._data.shape
+
+    @property
+    def dtype(self):
+        return self._data.dtype
+
+    @property
+    def ndim(self):
+        return self._data.ndim
+
+    @property
+    def size(self):
+        return self._data.size
+
+    def __len__(self):
+        return len(self._data)
+
+    def __iter__(self):
+        """Iterate over the first axis, as an ndarray does."""
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[i] for i in range(len(self)))
+
+    def numpy(self):
+        """Return the ndarray, shared. Writing to it is not seen by the tape: call `changed` after it."""
+        return self.data
+
+    def item(self):
+        """Return the only value as a Python number."""
+        return self.data.item()
+
+    def tolist(self):
+        """Return the values as nested lists, or a number if 0-d."""
+        return self.data.tolist()
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.data, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options):
+        return self.data.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._data.__dlpack_device__()
+
+    def __bool__(self):
+        return bool(self._only("bool"))
+
+    def __float__(self):
+        return float(self._only("float"))
+
+    def __int__(self):
+        return int(self._only("int"))
+
+    def __index__(self):
+        if self.ndim:
+            raise TypeError(f"a tensor of shape {self.shape} is not an index; only a 0-d tensor of integers is")
+        return operator.index(self.data[()])
+
+    def _only(self, kind):
+        if self.size != 1:
+            raise ValueError(f"{kind}() of a tensor of shape {self.shape}, which has not one value but {self.size}")
+        return self.data.reshape(-1)[0]

@@ -1,0 +1,197 @@
+"""Operations over axes: sums and moments, extrema, softmax."""
+
+import math
+
+import numpy as np
+
+from sarlite.tape import reduce
+from sarlite.tape.arithmetic import div
+from sarlite.tape.elementwise import unary
+from sarlite.tape.engine import Owned, apply, primitive
+from sarlite.tape.shaping import of_axes, reshape, transpose
+
+# ---- sums
+
+
+def _restore(g, axis, keepdims):
+    """Put the reduced axes back as axes of length one."""
+    return g if keepdims or axis is None else np.expand_dims(g, axis)
+
+
+def _sum(needs, x, axis, keepdims):
+    return reduce.total(x, axis, keepdims), (x.shape,)
+
+
+def _sum_vjp(g, needs, residuals, axis, keepdims):
+    return (np.broadcast_to(_restore(g, axis, keepdims), residuals[0]),)
+
+
+primitive("sum", _sum, _sum_vjp)
+
+
+def sum(x, axis=None, keepdims=False):
+    """Sum over an axis, a tuple of axes, or all. Nothing is kept for the backward pass."""
+    return apply("sum", x, axis=axis, keepdims=keepdims)
+
+
+def mean(x, axis=None, keepdims=False):
+    """Average over an axis, a tuple of axes, or all."""
+    return div(sum(x, axis, keepdims), reduce.count(x, axis))
+
+
+primitive(
+    "cumsum",
+    lambda needs, x, axis: (reduce.running(x, axis), ()),
+    lambda g, needs, residuals, axis: (np.flip(reduce.running(np.flip(g, axis), axis), axis),),
+    owned=Owned.YES,
+)
+
+
+def cumsum(x, axis=None):
+    """Sum the values up to each one, along an axis, or in the order of the flattened x."""
+    return apply("cumsum", reshape(x, -1) if axis is None else x, axis=0 if axis is None else axis)
+
+
+# ---- moments
+
+
+def _var(x, axis, keepdims, ddof):
+    """Return (variance, mean with its axes kept, divisor)."""
+    mean = reduce.mean(x, axis, keepdims=True)
+    n, centred = reduce.count(x, axis), x - mean
+    divisor = np.float64(n - ddof if n > ddof else 0)  # NumPy's 0, by which one may divide
+    return (reduce.total(centred * centred, axis, keepdims) / divisor).astype(centred.dtype), mean, divisor
+
+
+def _var_forward(needs, x, axis, keepdims, ddof):
+    out, mean, divisor = _var(x, axis, keepdims, ddof)
+    return out, (x, mean, divisor) if needs[0] else ()
+
+
+def _var_vjp(g, needs, residuals, axis, keepdims, ddof):
+    x, mean, divisor = residuals
+    return ((x - mean) * (_restore(g, axis, keepdims) * float(2 / divisor)),)
+
+
+def _std_forward(needs, x, axis, keepdims, ddof):
+    out, mean, divisor = _var(x, axis, keepdims, ddof)
+    out = np.sqrt(out)
+    return out, (x, mean, divisor, out) if needs[0] else ()
+
+
+def _std_vjp(g, needs, residuals, axis, keepdims, ddof):
+    x, mean, divisor, out = residuals
+    slope = np.divide(g, out * float(divisor), out=np.zeros_like(g), where=out != 0)
+    return ((x - mean) * _restore(slope, axis, keepdims),)
+
+
+primitive("var", _var_forward, _var_vjp, owned=Owned.YES)
+primitive("std", _std_forward, _std_vjp, owned=Owned.YES)
+
+
+def var(x, axis=None, ddof=0, keepdims=False):
+    """Return the variance over an axis, a tuple of axes, or all: sum((x - mean)^2) / (n - ddof)."""
+    return apply("var", x, axis=axis, keepdims=keepdims, ddof=ddof)
+
+
+def std(x, axis=None, ddof=0, keepdims=False):
+    """Return the square root of `var`; where it is 0, so is the gradient."""
+    return apply("std", x, axis=axis, keepdims=keepdims, ddof=ddof)
+
+
+# ---- extrema
+
+
+def _extremum(name, arg):
+    """Enter max or min over one axis; `arg` is NumPy's argmax or argmin, which finds the first."""
+
+    def forward(needs, x, axis, keepdims):
+        at = arg(x, axis=axis, keepdims=True)
+        out = np.take_along_axis(x, at, axis)
+        return out if keepdims else out.squeeze(axis), (at if needs[0] else None, x.shape)
+
+    def vjp(g, needs, residuals, axis, keepdims):
+        at, shape = residuals
+        dx = np.zeros(shape, g.dtype)
+        np.put_along_axis(dx, at, _restore(g, axis, keepdims), axis)
+        return (dx,)
+
+    primitive(name, forward, vjp, owned=Owned.YES)
+
+    def operation(x, axis=None, keepdims=False):
+        axes = of_axes(axis, x.ndim)
+        if len(axes) == 1:
+            return apply(name, x, axis=axes[0], keepdims=keepdims)
+        out = apply(name, _joined(x, axes), axis=-1, keepdims=False)
+        return reshape(out, tuple(1 if a in axes else n for a, n in enumerate(x.shape))) if keepdims else out
+
+    operation.__name__ = name
+    operation.__doc__ = f"Return the {name} over an axis, a tuple of axes, or all; of equal entries the first gets the whole gradient."
+    return operation
+
+
+def _joined(x, axes):
+    """Move several axes to the end, as one."""
+    axes = sorted(axes)
+    rest = [a for a in range(x.ndim) if a not in axes]
+    moved = x if [*rest, *axes] == list(range(x.ndim)) else transpose(x, *rest, *axes)
+    return reshape(moved, (*(x.shape[a] for a in rest), math.prod(x.shape[a] for a in axes)))
+
+
+max = _extremum("max", np.argmax)
+min = _extremum("min", np.argmin)
+
+# ---- softmax and its kin
+
+
+def top(x, axis):
+    """The largest value over `axis`, kept; from it down nothing overflows. 0 where all are -inf."""
+    largest = x.max(axis, keepdims=True, initial=-np.inf)
+    return np.where(np.isneginf(largest), 0, largest)
+
+
+def log_softmax_of(x, axis):
+    """x - log sum exp x, of an ndarray."""
+    z = x - top(x, axis)
+    return z - np.log(reduce.total(np.exp(z), axis, keepdims=True))
+
+
+def softmax_of(x, axis):
+    """exp x / sum exp x, of an ndarray."""
+    e = np.exp(x - top(x, axis))
+    return e / reduce.total(e, axis, keepdims=True)
+
+
+unary("log_softmax", log_softmax_of, lambda g, out, axis: g - np.exp(out) * reduce.total(g, axis, keepdims=True), keep="out")
+unary("softmax", softmax_of, lambda g, out, axis: out * (g - reduce.total(g * out, axis, keepdims=True)), keep="out")
+
+
+def log_softmax(x, axis=-1):
+    """Return log(softmax(x)) over an axis."""
+    return apply("log_softmax", x, axis=axis)
+
+
+def softmax(x, axis=-1):
+    """Return exp(x) / sum(exp(x)) over an axis."""
+    return apply("softmax", x, axis=axis)
+
+
+def _logsumexp(needs, x, axis, keepdims):
+    largest = top(x, axis)
+    with np.errstate(divide="ignore"):  # log 0, of -inf alone
+        out = np.log(reduce.total(np.exp(x - largest), axis, keepdims=True)) + largest
+    return out if keepdims else np.squeeze(out, axis), (x if needs[0] else None,)
+
+
+def _logsumexp_vjp(g, needs, residuals, axis, keepdims):
+    e = np.exp(residuals[0] - top(residuals[0], axis))
+    sums = reduce.total(e, axis, keepdims=True)
+    return (e * (_restore(g, axis, keepdims) / np.where(sums == 0, 1, sums)),)
+
+
+primitive("logsumexp", _logsumexp, _logsumexp_vjp, owned=Owned.YES)
+
+
+def logsumexp(x, axis=None, keepdims=False):
+    """Return log(sum(exp(x))) over an axis, a tuple of axes, or all; large values do not overflow, and -inf are terms of 0."""
+    return apply("logsumexp", x, axis=of_axes(axis, x.ndim), keepdims=keepdims)

@@ -1,0 +1,242 @@
+"""Losses: cross entropy, negative log-likelihood, binary cross entropy, squared error.
+
+Each takes the rows that count, weights, and how the rows' losses are reduced; `count` makes a rank's loss its share of the mean over
+all ranks.
+"""
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.tape import reduce
+from sarlite.tape.arithmetic import div, mul, operands, pair
+from sarlite.tape.axes import log_softmax_of, softmax_of, sum
+from sarlite.tape.elementwise import sigmoid_of
+from sarlite.tape.engine import Owned, Tensor, apply, as_array, primitive
+from sarlite.tape.shaping import gather_rows, take
+
+# ---- of rows and classes
+
+
+def _at(labels, rows):
+    """Index of the labels' columns on the selected rows."""
+    return np.arange(len(labels)) if rows is None else rows, labels if rows is None else labels[rows]
+
+
+def _reduced(losses, weight, divisor):
+    """Weigh the rows' losses, and sum and divide them unless `divisor` is None."""
+    losses = losses if weight is None else losses * weight
+    return losses if divisor is None else np.asarray(reduce.total(losses.astype(np.float64)) / divisor, losses.dtype)
+
+
+def _factor(g, weight, divisor):
+    """The gradient of each selected row's loss, as a number or a column."""
+    g = float(g) / divisor if divisor is not None else g[:, None]
+    return g if weight is None else (g * weight[:, None]).astype(weight.dtype, copy=False)
+
+
+def _cross_entropy(needs, logits, labels, rows, weight, divisor):
+    log_p = log_softmax_of(logits if rows is None else gather_rows(logits, rows), -1)
+    chosen = labels if rows is None else labels[rows]
+    losses = -log_p[np.arange(len(chosen)), chosen]
+    return _reduced(losses, weight, divisor), (logits, labels, rows, weight) if needs[0] else ()
+
+
+def _cross_entropy_vjp(g, needs, residuals, divisor):
+    logits, labels, rows, weight = residuals
+    d_rows = softmax_of(logits if rows is None else gather_rows(logits, rows), -1)
+    d_rows[np.arange(len(d_rows)), labels if rows is None else labels[rows]] -= 1
+    d_rows *= _factor(g, weight, divisor)
+    return (d_rows if rows is None else _spread(d_rows, rows, logits.shape)), None, None, None
+
+
+def _spread(d_rows, rows, shape):
+    """Add gradients of picked rows up in an array of all rows."""
+    if (np.diff(rows) <= 0).any():
+        return reduce.scatter_rows(d_rows, rows, shape[0])
+    out = np.zeros(shape, d_rows.dtype)
+    kernels.scatter_add_rows(d_rows, rows, out)  # no row twice
+    return out
+
+
+def _nll(needs, log_p, labels, rows, weight, divisor):
+    return _reduced(-log_p[_at(labels, rows)], weight, divisor), (labels, rows, weight, log_p.shape, log_p.dtype) if needs[0] else ()
+
+
+def _nll_vjp(g, needs, residuals, divisor):
+    labels, rows, weight, shape, dtype = residuals
+    where = _at(labels, rows)
+    d = np.zeros(shape, dtype)
+    np.subtract.at(d, where, np.broadcast_to(np.reshape(_factor(g, weight, divisor), -1), where[0].shape))
+    return d, None, None, None
+
+
+primitive("cross_entropy", _cross_entropy, _cross_entropy_vjp, owned=Owned.YES)
+primitive("nll", _nll, _nll_vjp, owned=Owned.YES)
+
+
+def cross_entropy(logits, labels, rows=None, count=None, *, weight=None, row_weight=None, reduction="mean"):
+    """Return 1/count * the sum over the selected rows of - w_row log softmax(logits)[row, labels[row]].
+
+    Parameters
+    ----------
+    logits : Tensor, (n, n_classes)
+    labels : (n,) array of integers
+        In [0, n_classes) on the selected rows; not read elsewhere.
+    rows : (k,) array of row numbers or (n,) of bools, optional
+        The rows that count; all of them without it.
+    count : float, optional
+        The divisor of "mean": the number of selected rows over all ranks, or with weights the sum of theirs. This rank's own without it.
+    weight : (n_classes,) array, optional
+        By class.
+    row_weight : (n,) array, optional
+        By row. w_row is the product of both.
+    reduction : {"mean", "sum", "none"}
+        "none" returns the selected rows' losses, (k,).
+
+    Returns
+    -------
+    Tensor, scalar unless "none"
+        This rank's share of the loss; no rows give 0, with gradient 0. The sum over ranks is the mean.
+
+    Raises
+    ------
+    ConfigError, ShapeError, DataError
+        For another reduction, or a `count` without "mean"; if the shapes disagree; if a selected label is not a class.
+
+    Notes
+    -----
+    Local, not collective. Softmax is computed again in the backward pass, so only `logits` is kept.
+    """
+    return _of_classes("cross_entropy", logits, labels, rows, count, weight, row_weight, reduction)
+
+
+def nll(log_p, labels, rows=None, count=None, *, weight=None, row_weight=None, reduction="mean"):
+    """Return 1/count * the sum over the selected rows of - w_row log_p[row, labels[row]].
+
+    `cross_entropy` of what `log_softmax` returned. All else is as there; nothing of log_p's size is kept.
+    """
+    return _of_classes("nll", log_p, labels, rows, count, weight, row_weight, reduction)
+
+
+def _of_classes(name, x, labels, rows, count, weight, row_weight, reduction):
+    _check_reduction(reduction, count)
+    labels, n = as_array(labels), len(x)
+    if x.ndim != 2 or labels.shape != (n,):
+        raise ShapeError(f"logits {x.shape} and labels {labels.shape} are not (n, n_classes) and (n,)")
+    rows = None if rows is None else _row_numbers(as_array(rows), n)
+    chosen = labels if rows is None else labels[rows]
+    _check_labels(labels, chosen, rows, x.shape[1])
+    weights = _weights(x, chosen, rows, weight, row_weight)
+    divisor = None if reduction == "none" else 1
+    if reduction == "mean":
+        own = len(chosen) if weights is None else float(reduce.total(weights.astype(np.float64)))
+        divisor = (own if count is None else float(count)) or 1
+    return apply(name, x, labels, rows, weights, divisor=divisor)
+
+
+def _weights(x, chosen, rows, weight, row_weight):
+    """The selected rows' weights in x's dtype; None for ones."""
+    found = None
+    for name, given, n, index in (("weight", weight, x.shape[1], chosen), ("row_weight", row_weight, len(x), rows)):
+        if given is not None:
+            given = as_array(given)
+            if given.shape != (n,):
+                raise ShapeError(f"{name} has shape {given.shape}, not ({n},)")
+            given = (given if index is None else given[index]).astype(x.dtype)
+            found = given if found is None else found * given
+    return found
+
+
+def _check_reduction(reduction, count):
+    if reduction not in ("mean", "sum", "none"):
+        raise ConfigError(f"reduction {reduction!r} is not one of mean, sum, none")
+    if count is not None and reduction != "mean":
+        raise ConfigError(f"count divides a mean; reduction {reduction!r} has none")
+
+
+def _row_numbers(rows, n):
+    rows = np.flatnonzero(rows) if rows.dtype == bool and rows.shape == (n,) else rows
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise ShapeError(f"rows of shape {rows.shape} and {rows.dtype} are neither row numbers nor {n} bools")
+    if rows.size and not (0 <= rows.min() and rows.max() < n):
+        raise IndexError(f"row numbers {rows.min()}..{rows.max()} are out of range for {n} rows")
+    return rows.astype(np.int64, copy=False)
+
+
+def _check_labels(labels, chosen, rows, n_classes):
+    wrong = np.flatnonzero((chosen < 0) | (chosen >= n_classes))
+    if labels.dtype.kind not in "iu" or len(wrong):
+        first = wrong[:1] if rows is None else rows[wrong[:1]]
+        found = f"labels[{first[0]}] = {labels[first[0]]}" if len(wrong) else f"labels of {labels.dtype}"
+        raise DataError(f"{found}: not an integer in [0, {n_classes})")
+
+
+# ---- of values and targets
+
+
+def _bce(x, t):
+    return np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x)))
+
+
+pair("bce_with_logits", _bce, lambda g, x, t: g * (sigmoid_of(x) - t), lambda g, x, t: -g * x, any, lambda needs: needs[0])
+pair("squared_error", lambda x, t: np.square(np.subtract(x, t)), lambda g, x, t: 2 * g * (x - t), lambda g, x, t: 2 * g * (t - x), any, any)
+
+
+def bce_with_logits(logits, targets, rows=None, count=None, *, weight=None, reduction="mean"):
+    """Return 1/count * sum of -w (t log p + (1 - t) log(1 - p)), p = sigmoid(logits), over the values of the selected rows.
+
+    Parameters
+    ----------
+    logits : Tensor, (n,) or (n, n_classes)
+    targets : array or Tensor, of logits' shape
+        In [0, 1]; bools and integers too.
+    rows : (k,) array of row numbers or (n,) of bools, optional
+        The rows that count; all of them without it.
+    count : float, optional
+        The divisor of "mean": the number of selected values over all ranks. This rank's own without it; weights do not change it.
+    weight : array, optional
+        w, broadcast to logits' shape: (n_classes,) by class, (n, 1), or (n,) for 1-D logits, by row.
+    reduction : {"mean", "sum", "none"}
+        "none" returns the selected rows' losses.
+
+    Raises
+    ------
+    ConfigError, ShapeError, DataError
+        For another reduction, or a `count` without "mean"; if the shapes disagree; if a target is not in [0, 1].
+
+    Notes
+    -----
+    Local, not collective. No rows give 0, with gradient 0. Large logits do not overflow.
+    """
+    values = as_array(targets) if not isinstance(targets, Tensor) else targets._data
+    outside = values[~((values >= 0) & (values <= 1))]
+    if outside.size:
+        raise DataError(f"a target is {outside.flat[0]}, not in [0, 1]")
+    return _of_values("bce_with_logits", logits, targets, rows, count, weight, reduction)
+
+
+def mse(x, targets, rows=None, count=None, *, weight=None, reduction="mean"):
+    """Return 1/count * sum of w (x - targets)^2 over the values of the selected rows.
+
+    `targets` is any array or Tensor of x's shape, which may want a gradient too; all else is as in `bce_with_logits`.
+    """
+    return _of_values("squared_error", x, targets, rows, count, weight, reduction)
+
+
+def _of_values(name, x, targets, rows, count, weight, reduction):
+    _check_reduction(reduction, count)
+    targets = targets if isinstance(targets, Tensor) else as_array(targets).astype(x.dtype, copy=False)
+    if targets.shape != x.shape:
+        raise ShapeError(f"targets {targets.shape} do not have the shape {x.shape}")
+    if weight is not None:
+        weight = np.broadcast_to(as_array(weight).astype(x.dtype, copy=False), x.shape)
+    if rows is not None:
+        rows = _row_numbers(as_array(rows), len(x))
+        x, targets, weight = take(x, rows), take(targets, rows), None if weight is None else weight[rows]
+    losses = apply(name, *operands(x, targets))
+    losses = losses if weight is None else mul(losses, weight)
+    if reduction == "none":
+        return losses
+    out = sum(losses)
+    return div(out, (losses.size if count is None else float(count)) or 1) if reduction == "mean" else out

@@ -1,0 +1,92 @@
+"""The table of primitives, and the node that one application of a primitive leaves on the tape."""
+
+import enum
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from typing import NamedTuple
+
+from sarlite.tape.recording import now, observers
+
+
+class Owned(enum.Enum):
+    """Whose the arrays are that a vjp returns; see `engine`."""
+
+    NO = "they may be g, or share memory with each other or with what others hold"
+    YES = "each is new, and no two share memory"
+    AS_G = "they are g itself, or views of it that do not overlap: as new as g is"
+
+
+class Primitive(NamedTuple):
+    """A row of the table. `adds` tells that vjp takes `into`: for each sink None or an array, to which it adds and which it returns."""
+
+    forward: Callable
+    vjp: Callable
+    owned: Owned = Owned.NO
+    adds: bool = False
+
+
+PRIMITIVES: dict[str, Primitive] = {}
+
+
+def primitive(name, forward, vjp, *, owned=Owned.NO, adds=False):
+    """Enter a primitive into the table."""
+    if name in PRIMITIVES:
+        raise ValueError(f"primitive {name!r} is defined twice")
+    PRIMITIVES[name] = Primitive(forward, vjp, owned, adds)
+
+
+class Node:
+    """One recorded application: what its vjp needs, and where its gradients go.
+
+    Attributes
+    ----------
+    sinks : list of Node, Tensor (a leaf) or None
+    volatile : bool
+        A residual may depend on remote rows.
+    leaves : tuple of (Tensor, int)
+        Leaves whose values the vjp will read, with their versions.
+    """
+
+    __slots__ = ("name", "sinks", "needs", "residuals", "params", "time", "volatile", "leaves", "__weakref__")
+
+    def __init__(self, name, sinks, needs, residuals, params, volatile, leaves):
+        self.name, self.sinks, self.needs, self.leaves = name, sinks, needs, leaves
+        self.residuals, self.params, self.volatile = residuals, params, volatile
+        self.time = now()
+
+    def pull(self, g, into):
+        """Return a gradient for each sink; `into(sink)` is an array that may be added to, or None."""
+        self.check()
+        entry = PRIMITIVES[self.name]
+        options = {"into": [into(sink) for sink in self.sinks]} if entry.adds else {}
+        with watched("backward", self.name, self.params):
+            return entry.vjp(g, self.needs, self.residuals, **options, **self.params)
+
+    def check(self):
+        """Raise RuntimeError where the vjp would not find what forward left."""
+        if self.residuals is None:
+            raise RuntimeError(f"the tape of {self.name!r} was already used by backward(); its first call takes retain_graph=True")
+        for leaf, version in self.leaves:
+            if leaf.version != version:
+                raise RuntimeError(
+                    f"{self.name!r} needs values that have changed since: a leaf of shape {leaf.shape} was at version {version}, "
+                    f"and is at {leaf.version}. Call backward() before a step, a load or a new `data`"
+                )
+
+    def release(self):
+        """Let go of all that may hold arrays; the node cannot be used again."""
+        self.residuals = self.params = None
+        self.leaves = ()
+
+
+_UNSEEN = nullcontext()
+
+
+def watched(way, name, params):
+    """Return the contexts of all observers around one call; `way` is "forward" or "backward"."""
+    if not observers():
+        return _UNSEEN
+    with ExitStack() as stack:
+        for observer in observers():
+            stack.enter_context(getattr(observer, way)(name, params))
+        return stack.pop_all()

@@ -1,0 +1,118 @@
+"""The matrix product and Einstein's notation."""
+
+import numpy as np
+
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.tape import reduce
+from sarlite.tape.arithmetic import operands
+from sarlite.tape.engine import Owned, apply, primitive
+from sarlite.tape.shaping import reshape
+
+# ---- a @ b
+
+
+def _matmul(needs, a, b):
+    return reduce.product(a, b), (a if needs[1] else None, b if needs[0] else None, a.shape, b.shape)
+
+
+def _matmul_vjp(g, needs, residuals, into):
+    a, b, shape_a, shape_b = residuals
+    g = np.ascontiguousarray(g)
+    adds = len(shape_b) == 2 and into[0] is not None and into[0].flags.c_contiguous
+    da = reduce.unbroadcast(reduce.product(g, b, trans_b=True, into=into[0] if adds else None), shape_a) if needs[0] else None
+    if not needs[1]:
+        return da, None
+    if len(shape_b) == 2:
+        return da, reduce.product_over_rows(a, g)
+    return da, reduce.unbroadcast(reduce.product(a.swapaxes(-1, -2), g), shape_b)
+
+
+primitive("matmul", _matmul, _matmul_vjp, owned=Owned.YES, adds=True)
+
+
+def matmul(a, b):
+    """Return a @ b over the last two axes; leading axes broadcast, 1-D operands are a row (left) or a column (right)."""
+    a, b = operands(a, b)
+    if not np.ndim(a) or not np.ndim(b):
+        raise ShapeError(f"cannot multiply shapes {np.shape(a)} and {np.shape(b)} as matrices; use *")
+    if a.ndim == 1:
+        row = matmul(reshape(a, 1, len(a)), b)
+        return reshape(row, (*row.shape[:-2], row.shape[-1]) if b.ndim > 1 else ())
+    if b.ndim == 1:
+        column = matmul(a, reshape(b, len(b), 1))
+        return reshape(column, column.shape[:-1])
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(f"cannot multiply shapes {a.shape} and {b.shape}")
+    return apply("matmul", a, b)
+
+
+# ---- Einstein's notation
+
+
+def _einsum(needs, *arrays, terms, out):
+    kept = [a if any(needs[:i] + needs[i + 1 :]) else None for i, a in enumerate(arrays)]
+    return reduce.contract(f"{','.join(terms)}->{out}", *arrays), (kept, [np.shape(a) for a in arrays])
+
+
+def _einsum_vjp(g, needs, residuals, terms, out):
+    arrays, shapes = residuals
+    return [_einsum_gradient(g, i, arrays, shapes[i], terms, out) if need else None for i, need in enumerate(needs)]
+
+
+def _einsum_gradient(g, i, arrays, shape, terms, out):
+    """The contraction with term i and the output exchanged; axes of term i alone, which were summed, are spread again."""
+    others = [k for k in range(len(terms)) if k != i]
+    known = set(out).union(*(terms[k] for k in others))
+    found = "".join(letter for letter in terms[i] if letter in known)
+    subscripts = ",".join([out, *(terms[k] for k in others)])
+    d = reduce.contract(f"{subscripts}->{found}", g, *(arrays[k] for k in others))
+    return np.broadcast_to(np.expand_dims(d, tuple(k for k, letter in enumerate(terms[i]) if letter not in known)), shape)
+
+
+primitive("einsum", _einsum, _einsum_vjp)
+
+
+def einsum(subscripts, *tensors):
+    """Return the sum of products that `subscripts` names, as `numpy.einsum`: "ij,jk->ik".
+
+    Parameters
+    ----------
+    subscripts : str
+        Without "->" the output has the letters that occur once, in alphabetical order.
+    tensors : Tensor or array, of one float dtype
+
+    Raises
+    ------
+    ConfigError
+        For "...", for a letter twice in one term (a diagonal), or in the output twice or alone.
+    ShapeError
+        If the terms do not fit the shapes; a letter has one size, which is not stretched from 1.
+    """
+    tensors = operands(*tensors)
+    terms, out = _terms(subscripts)
+    shapes = [np.shape(t) for t in tensors]
+    if [len(term) for term in terms] != [len(shape) for shape in shapes]:
+        raise ShapeError(f"einsum {subscripts!r} does not fit the shapes {shapes}")
+    sizes = {}
+    for term, shape in zip(terms, shapes):
+        for letter, n in zip(term, shape):
+            if sizes.setdefault(letter, n) != n:
+                raise ShapeError(f"einsum {subscripts!r}: {letter!r} is {sizes[letter]} and {n} in the shapes {shapes}")
+    return apply("einsum", *tensors, terms=terms, out=out)
+
+
+def _terms(subscripts):
+    left, arrow, out = subscripts.replace(" ", "").partition("->")
+    terms = tuple(left.split(","))
+    if not arrow:
+        out = "".join(sorted(letter for letter in set(left) - {","} if left.count(letter) == 1))
+    for term in (*terms, out):
+        if not (term.isalpha() or not term):
+            raise ConfigError(f"einsum {subscripts!r}: {term!r} is not of letters alone; '...' is not supported")
+        for letter in term:
+            if term.count(letter) > 1:
+                raise ConfigError(f"einsum {subscripts!r}: {letter!r} stands twice in {term!r}; diagonals are not supported")
+    for letter in out:
+        if letter not in left:
+            raise ConfigError(f"einsum {subscripts!r}: {letter!r} of the output is in no term")
+    return terms, out

@@ -1,0 +1,123 @@
+"""What is recorded and who watches: contexts, each of one thread."""
+
+import itertools
+import threading
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
+
+_clock = itertools.count()  # creation order is a topological order of the tape
+
+
+class _State(threading.local):
+    grad = True
+    retained = False
+    observers = ()
+    readers = ()
+
+
+_state = _State()
+
+
+@contextmanager
+def _set(name, value):
+    before = getattr(_state, name)
+    setattr(_state, name, value)
+    try:
+        yield
+    finally:
+        setattr(_state, name, before)
+
+
+def now():
+    """Return a time after everything recorded so far and before everything recorded later."""
+    return next(_clock)
+
+
+def grad_enabled():
+    return _state.grad
+
+
+def set_grad(enabled):
+    """Return a context in which operations are recorded, or are not."""
+    return _set("grad", enabled)
+
+
+def no_grad():
+    """Return a context in which nothing is recorded."""
+    return set_grad(False)
+
+
+def retained():
+    """Whether the backward pass that runs now may run again: what a vjp reads must stay as it is."""
+    return _state.retained
+
+
+def retaining(again):
+    """Return a context for a backward pass that may, or may not, run again."""
+    return _set("retained", again)
+
+
+# ---- observers
+
+
+class Application(NamedTuple):
+    """One run of a primitive, as an observer gets it. `inputs` are tensors and arrays as given, `result` is the tensor."""
+
+    name: str
+    inputs: tuple
+    params: dict
+    needs: tuple
+    result: object
+
+
+class Observer:
+    """What sees each primitive that this thread runs; a subclass overrides what it wants to see.
+
+    A primitive may run others inside, as an aggregation with a Python message does: calls nest.
+    """
+
+    def forward(self, name, params):
+        """Return a context to enter while the primitive computes."""
+        return nullcontext()
+
+    def backward(self, name, params):
+        """Return a context to enter while its vjp computes."""
+        return nullcontext()
+
+    def applied(self, application):
+        """Take what was just recorded (or, under `no_grad`, only computed)."""
+
+
+def observed(observer):
+    """Return a context in which `observer` sees what this thread computes, inside of the observers that are there."""
+    return _set("observers", (*_state.observers, observer))
+
+
+def observers():
+    return _state.observers
+
+
+# ---- reading values that come from remote rows
+
+
+class Reads:
+    """Whether the values of a volatile tensor were read outside of the tape."""
+
+    def __init__(self):
+        self.seen = False
+
+
+@contextmanager
+def watch_reads():
+    """Yield a `Reads`, whose `seen` becomes True where this thread reads a volatile tensor's values: `.data`, `numpy()`, `item()`,
+    `bool`, `float`, `np.asarray`, DLPack. The tape cannot follow such values, so what is computed with them counts as dependent on
+    remote rows (case 2)."""
+    reads = Reads()
+    with _set("readers", (*_state.readers, reads)):
+        yield reads
+
+
+def note_read():
+    """Tell all that watch that a volatile tensor was read."""
+    for reads in _state.readers:
+        reads.seen = True

@@ -1,0 +1,97 @@
+"""The places where the tape adds up: every sum over an axis of a dense array is made by a function of this module.
+
+Another way of summing is put in here, at one place each. None of them knows the tape.
+"""
+
+import math
+
+import numpy as np
+
+from sarlite import kernels
+
+
+def is_float(x):
+    return getattr(x, "dtype", np.dtype(object)).kind == "f"
+
+
+def wide(x, axis):
+    """The dtype that a sum of x over `axis` adds up in: float64 for float32 over axis 0, these being the long sums, and the ones that
+    partitioning reorders; else x's own (None)."""
+    axes = range(x.ndim) if axis is None else np.atleast_1d(axis) % max(x.ndim, 1)
+    return np.float64 if x.dtype == np.float32 and 0 in axes else None
+
+
+def total(x, axis=None, keepdims=False):
+    """Sum over an axis, several, or all."""
+    dtype = wide(x, axis)
+    out = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
+    return out if dtype is None else out.astype(x.dtype)
+
+
+def count(x, axis=None):
+    """How many values each entry of `total` adds."""
+    return x.size if axis is None else math.prod(x.shape[a] for a in np.atleast_1d(axis))
+
+
+def mean(x, axis=None, keepdims=False):
+    """Average over an axis, several, or all."""
+    return total(x, axis, keepdims) / count(x, axis)
+
+
+def running(x, axis):
+    """Sums of the first 1, 2, ... values along one axis."""
+    dtype = wide(x, axis)
+    out = np.add.accumulate(x, axis=axis, dtype=dtype)
+    return out if dtype is None else out.astype(x.dtype)
+
+
+def unbroadcast(g, shape):
+    """Sum `g` down to `shape`: the adjoint of broadcasting from `shape`."""
+    if g.shape == shape:
+        return g
+    extra = g.ndim - len(shape)
+    stretched = (i + extra for i, n in enumerate(shape) if n == 1 and g.shape[i + extra] != 1)
+    return total(g, (*range(extra), *stretched)).reshape(shape)
+
+
+# ---- sums of products
+
+
+def flat(x):
+    """View all but the last axis as one."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def product(a, b, trans_b=False, into=None):
+    """a @ b or a @ b.T, or add it to `into`; a matrix on the right takes one product, not one for each leading index."""
+    if b.ndim != 2 or a.dtype != b.dtype or not is_float(a):
+        return a @ (b.swapaxes(-1, -2) if trans_b else b)
+    out = np.empty((*a.shape[:-1], b.shape[0 if trans_b else 1]), a.dtype) if into is None else into
+    kernels.gemm(np.ascontiguousarray(flat(a)), np.ascontiguousarray(b), flat(out), trans_b=trans_b, accumulate=into is not None)
+    return out
+
+
+def product_over_rows(a, g):
+    """a.T @ g, summed over all axes but the last: the gradient of the matrix b in a @ b."""
+    out = np.empty((a.shape[-1], g.shape[-1]), g.dtype)
+    kernels.gemm_backward(np.ascontiguousarray(flat(a)), flat(g), out)
+    return out
+
+
+def contract(subscripts, *arrays):
+    """Sum of products in Einstein's notation."""
+    return np.einsum(subscripts, *arrays, optimize=len(arrays) > 2)
+
+
+# ---- sums over rows picked by number
+
+
+def scatter_rows(g, index, n_rows):
+    """Return out with out[index[i]] += g[i], the adjoint of a gather: a product with the sparse matrix of picks.
+
+    Each row is summed in the order of `g`, so the result does not depend on threads.
+    """
+    indptr, order, _ = kernels.transpose(np.arange(index.size + 1), np.ascontiguousarray(index), n_rows)
+    out = np.zeros((n_rows, *g.shape[1:]), g.dtype)
+    kernels.spmm(indptr, order, np.ascontiguousarray(g), out)
+    return out

@@ -1,0 +1,29 @@
+"""A dict from tensors that keeps none of them alive."""
+
+import weakref
+
+
+class TensorMap:
+    """Values by tensor, by identity; an entry lives as long as its tensor. (`WeakKeyDictionary` compares by `==`, which is elementwise.)"""
+
+    def __init__(self):
+        self._entries = {}  # id -> (reference, value); the reference's end removes the entry before the id is used again
+
+    def __len__(self):
+        return len(self._entries)
+
+    def __contains__(self, tensor):
+        return id(tensor) in self._entries
+
+    def __getitem__(self, tensor):
+        return self._entries[id(tensor)][1]
+
+    def __setitem__(self, tensor, value):
+        key, entries = id(tensor), self._entries
+        self._entries[key] = weakref.ref(tensor, lambda _: entries.pop(key, None)), value
+
+    def setdefault(self, tensor, value):
+        """Return the tensor's value, which is `value` if it had none."""
+        if tensor not in self:
+            self[tensor] = value
+        return self[tensor]
