@@ -235,7 +235,7 @@ def test_a_checkpoint_on_the_way_is_enough(six, tmp_path):
     model.write_text(
         "import os, signal\nfrom sarlite.models import SAGE\nclass Dies(SAGE):\n"
         "    def __call__(self, graph, h):\n        out = super().__call__(graph, h)\n"
-        "        if self.activations[0].dropout.rng.epoch == 3 and os.environ.get('DIE'):\n"
+        "        if self.activations[0].dropout.rng.step == 3 and os.environ.get('DIE'):\n"
         "            os.kill(os.getpid(), signal.SIGKILL)\n        return out\n")
     flags = [*SMALL, "--run-dir", tmp_path / "run", "--epochs", 6, "--model", f"{model}:Dies"]
     assert command(*flags, "--checkpoint-every", 2, environ={"DIE": "1"}).returncode == -9
