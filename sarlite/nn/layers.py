@@ -1,4 +1,4 @@
-"""Linear, Embedding, Dropout, and Activation: what stands between two layers. Activations alone are functions of Tensor: `sarlite.tape.ops`."""
+"""Linear, Embedding, Dropout, and Activation: what stands between two layers. Activations alone are in `sarlite.tape.ops`."""
 
 import math
 

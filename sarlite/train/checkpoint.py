@@ -170,7 +170,7 @@ def restore_state(trainer, tensors, metadata):
     for parameter, p in trainer.model.named_parameters():
         if p.ids is not None:
             owners = Owners(trainer.comm, p.ids, parameter)
-            owners.check(tensors.get("ids." + parameter))
+            owners.check(tensors.get("ids." + parameter, np.empty(0, np.int64)))
             state |= {name: _scatter(owners, name, tensors.get(name), p) for name, of in rows.items() if of == parameter}
     below = lambda prefix: {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}  # noqa: E731
     trainer.model.load_state_dict(below("model."))
@@ -181,7 +181,9 @@ def restore_state(trainer, tensors, metadata):
 
 def _scatter(owners, name, whole, parameter):
     error = None
-    if owners.comm.rank == 0 and (whole.dtype, whole.shape) != (parameter.dtype, (len(owners.ids), *parameter.shape[1:])):
+    if owners.comm.rank == 0 and whole is None:
+        error = CheckpointError(f"{name!r} is missing from the checkpoint")
+    elif owners.comm.rank == 0 and (whole.dtype, whole.shape) != (parameter.dtype, (len(owners.ids), *parameter.shape[1:])):
         error = CheckpointError(f"{name!r} is {whole.dtype} {whole.shape}, but {parameter.dtype} with rows of {parameter.shape[1:]} here")
     raise_together(owners.comm, error)
     return owners.scatter(whole, parameter.data)

@@ -87,7 +87,11 @@ class Owners:
         """Raise on every rank where rank 0's `ids`, of a whole array that is to be scattered, are not these."""
         error = None
         if self.comm.rank == 0 and not np.array_equal(ids, self.ids):
-            odd = np.setxor1d(ids, self.ids)
-            found = f"id {odd[0]} is " + ("missing from the checkpoint" if odd[0] in self.ids else "nobody's here") if len(odd) else "not in order"
-            error = CheckpointError(f"{self.name!r}: {found}")
+            error = CheckpointError(f"{self.name!r}: {self._difference(ids)}")
         raise_together(self.comm, error)
+
+    def _difference(self, ids):
+        odd = np.setxor1d(ids, self.ids).tolist()
+        if not odd:
+            return "the checkpoint's ids do not ascend"
+        return f"id {odd[0]} is " + ("missing from the checkpoint" if odd[0] in self.ids else "nobody's here")
