@@ -152,7 +152,7 @@ def flatten(module):
         if other is not None:
             if [(n, id(q)) for n, q in other.named] == [(n, id(q)) for n, q in named]:
                 return other
-            raise ConfigError(f"parameter {name!r} lies in the flat arrays of another module: flatten the whole model, or let go of the other")
+            raise ConfigError(f"parameter {name!r} lies in the flat arrays of another module: flatten the whole, or let go of the other")
     dtypes = {p.dtype for _, p in named if p.ids is None}
     if len(dtypes) > 1:
         raise ConfigError(f"replicated parameters of one dtype are needed, but the module has {sorted(map(str, dtypes))}")

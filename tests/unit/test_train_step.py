@@ -326,6 +326,19 @@ def test_predictions_are_those_of_the_evaluation():
     assert all(threads.run(2, work)) and work(Solo())
 
 
+def test_predictions_are_not_the_parameters_themselves():
+    class Bare(OneTable):
+        def __call__(self, graph, x):
+            return self.table()
+
+    trainer = make(Solo(), make_model=lambda ids, rng: Bare(ids, rng, width=3))
+    logits = trainer.predict()
+    kept = logits.copy()
+    trainer.step()
+    np.testing.assert_array_equal(logits, kept)
+    assert (trainer.predict() != kept).any()
+
+
 def test_a_second_trainer_of_a_model_goes_on_with_it():
     first = make(Solo())
     first.step()
