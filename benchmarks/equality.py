@@ -104,7 +104,7 @@ def step(comm, case):
         graph = graph.shard(comm, case.partition, mode=case.mode, prefetch=case.prefetch)
     rng, ids = nn.Random(3), graph.node_ids
     model = MODELS[case.model](N_FEATURES, N_CLASSES, rng=rng, dtype=dtype)
-    flat, rng.epoch = nn.flatten(model), 2
+    flat, rng.step = nn.flatten(model), 2
     logits = model(graph, Tensor(p.x[ids].astype(dtype)))
     ops.cross_entropy(logits, p.labels[ids], np.flatnonzero(np.isin(ids, p.train)), len(p.train)).backward()
     graph.comm.allreduce(flat.grad)

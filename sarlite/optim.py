@@ -1,4 +1,4 @@
-"""SGD and Adam on the flat arrays of a module, and learning-rate schedules."""
+"""SGD and Adam on the groups of a module's parameters, and learning-rate schedules."""
 
 import math
 
@@ -9,31 +9,51 @@ from sarlite.nn.module import load_arrays
 
 
 class Optimizer:
-    """What SGD and Adam share.
+    """What SGD and Adam share: a step of each group of parameters, given its data and gradient.
 
     Parameters
     ----------
     flat : Flat
-        From `sarlite.nn.flatten`; its `grad` holds the gradient summed over ranks when `step` is called.
+        From `sarlite.nn.flatten`. When `step` is called, its gradients are those of the loss over all ranks.
     lr : float
     weight_decay : float or callable
         The decay of all parameters, or a function name -> float, such as
         `lambda name: 5e-4 if name.startswith("layers.0.") else 0.0`.
+
+    Attributes
+    ----------
+    kept : list of dict
+        For each of `flat.groups` the arrays of its `data`'s shape that later steps depend on, by name.
     """
+
+    keeps = ()
 
     def __init__(self, flat, lr, weight_decay=0.0):
         self.flat, self.lr = flat, _checked("lr", lr)
-        self.weight_decay = _decays(flat, weight_decay)
+        self.decays = [_decay(group, weight_decay) for group in flat.groups]
+        self.kept = [{name: np.zeros_like(group.data) for name in self.keeps} for group in flat.groups]
 
-    def _gradient(self):
-        """The gradient of loss + decay / 2 * |w|^2."""
-        return self.flat.grad if self.weight_decay is None else self.flat.grad + self.weight_decay * self.flat.data
+    def step(self, factor=1.0):
+        """Change the parameters in place, with the learning rate lr * factor. Local."""
+        for group, decay, kept in zip(self.flat.groups, self.decays, self.kept):
+            self.update(group.data, group.grad, decay, self.lr * factor, **kept)
+        self.flat.changed()
 
-    def _state(self):
+    def update(self, data, grad, decay, lr, **kept):
+        """Step one group in place; `grad` stays. `decay` is None, a number, or one for each entry of `data`."""
         raise NotImplementedError
 
+    def _state(self):
+        """The arrays of a replicated group by name; those of a group owned by rows by name and parameter, as "m.embedding.weight"."""
+        return {f"{name}.{group.names[0]}" if group.ids is not None else name: array
+                for group, kept in zip(self.flat.groups, self.kept) for name, array in kept.items()}
+
+    def rows_of(self):
+        """Return, for each array of the state that is owned by rows, by its name, the name of the parameter."""
+        return {f"{name}.{group.names[0]}": group.names[0] for group in self.flat.owned for name in self.keeps}
+
     def state_dict(self):
-        """Return copies of the arrays that later steps depend on, by name."""
+        """Return copies of the arrays that later steps depend on, by name; of what is owned by rows, this rank's."""
         return {name: array.copy() for name, array in self._state().items()}
 
     def load_state_dict(self, state):
@@ -47,13 +67,21 @@ def _checked(name, value, below=math.inf):
     return float(value)
 
 
-def _decays(flat, weight_decay):
-    """One decay for each value of the flat array; None where all are 0."""
+def _decay(group, weight_decay):
+    """The decay of a group: None where it is 0 everywhere, a number where it is the same, else one for each value."""
     of = weight_decay if callable(weight_decay) else lambda name: weight_decay
-    decays = np.zeros_like(flat.data)
-    for name, where in zip(flat.names, flat.slices):
-        decays[where] = _checked("weight_decay", of(name))
-    return decays if decays.any() else None
+    values = [_checked("weight_decay", of(name)) for name in group.names]
+    if len(set(values)) <= 1:
+        return values[0] if values and values[0] else None
+    decays = np.zeros_like(group.data)
+    for value, where in zip(values, group.slices):
+        decays[where] = value
+    return decays
+
+
+def _decayed(grad, decay, data):
+    """The gradient of loss + decay / 2 * |w|^2."""
+    return grad if decay is None else grad + decay * data
 
 
 class SGD(Optimizer):
@@ -67,21 +95,18 @@ class SGD(Optimizer):
     """
 
     def __init__(self, flat, lr, momentum=0.0, weight_decay=0.0):
-        super().__init__(flat, lr, weight_decay)
         self.momentum = _checked("momentum", momentum, below=1)
-        self.velocity = np.zeros_like(flat.data) if self.momentum else None
+        self.keeps = ("velocity",) if self.momentum else ()
+        super().__init__(flat, lr, weight_decay)
 
-    def step(self, factor=1.0):
-        """Change the parameters in place, with the learning rate lr * factor."""
-        g = self._gradient()
-        if self.velocity is not None:
-            self.velocity *= self.momentum
-            self.velocity += g
-            g = self.velocity
-        self.flat.data -= self.lr * factor * g
-
-    def _state(self):
-        return {} if self.velocity is None else {"velocity": self.velocity}
+    def update(self, data, grad, decay, lr, velocity=None):
+        """Step one group in place."""
+        g = _decayed(grad, decay, data)
+        if velocity is not None:
+            velocity *= self.momentum
+            velocity += g
+            g = velocity
+        data -= lr * g
 
 
 class Adam(Optimizer):
@@ -101,30 +126,34 @@ class Adam(Optimizer):
     Memory: two values a parameter. Sources: Kingma and Ba 2015, alg. 1; Loshchilov and Hutter 2019, alg. 2.
     """
 
+    keeps = ("m", "v")
+
     def __init__(self, flat, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, decoupled=False):
-        super().__init__(flat, lr, weight_decay)
         self.betas = tuple(_checked("beta", b, below=1) for b in betas)
         self.eps, self.decoupled = _checked("eps", eps), decoupled
-        self.m, self.v = np.zeros_like(flat.data), np.zeros_like(flat.data)
         self.n_steps = np.zeros((), np.int64)
+        super().__init__(flat, lr, weight_decay)
 
     def step(self, factor=1.0):
-        """Change the parameters in place, with the learning rate lr * factor."""
-        lr, (beta1, beta2), w = self.lr * factor, self.betas, self.flat.data
-        g = self.flat.grad if self.decoupled else self._gradient()
-        if self.decoupled and self.weight_decay is not None:
-            w -= lr * self.weight_decay * w
+        """Change the parameters in place, with the learning rate lr * factor. Local."""
         self.n_steps += 1
-        self.m += (1 - beta1) * (g - self.m)
-        self.v += (1 - beta2) * (g * g - self.v)
+        super().step(factor)
+
+    def update(self, data, grad, decay, lr, m, v):
+        """Step one group in place."""
+        (beta1, beta2), g = self.betas, grad if self.decoupled else _decayed(grad, decay, data)
+        if self.decoupled and decay is not None:
+            data -= lr * decay * data
+        m += (1 - beta1) * (g - m)
+        v += (1 - beta2) * (g * g - v)
         correction1, correction2 = (1 - beta ** int(self.n_steps) for beta in self.betas)
-        w -= lr / correction1 * self.m / (np.sqrt(self.v) / math.sqrt(correction2) + self.eps)
+        data -= lr / correction1 * m / (np.sqrt(v) / math.sqrt(correction2) + self.eps)
 
     def _state(self):
-        return {"m": self.m, "v": self.v, "n_steps": self.n_steps}
+        return {**super()._state(), "n_steps": self.n_steps}
 
 
-# ---- schedules: functions epoch -> factor of the learning rate
+# ---- schedules: functions epoch -> factor of the learning rate; full-batch, an epoch is a step
 
 
 def constant():

@@ -165,7 +165,7 @@ class Step:
         rng = nn.Random(3)
         model = CASES[case](rng, dtype)
         flat = nn.flatten(model)
-        rng.epoch, ids = 2, graph.node_ids
+        rng.step, ids = 2, graph.node_ids
         x = Tensor(FEATURES[ids].astype(dtype), requires_grad=True)
         logits = model(graph, x)
         ops.cross_entropy(logits, LABELS[ids], np.flatnonzero(TRAIN[ids]), TRAIN.sum()).backward()

@@ -1,8 +1,10 @@
 """Parameters, modules, layers and norms."""
 
-from sarlite.nn.layers import Activation, Dropout, Linear, glorot
-from sarlite.nn.module import Flat, Module, Parameter, flatten
+from sarlite.nn.flat import Flat, Group, flatten
+from sarlite.nn.layers import Activation, Dropout, Embedding, Linear, glorot
+from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm, LayerNorm
 from sarlite.nn.random import Random
 
-__all__ = ["Activation", "BatchNorm", "Dropout", "Flat", "LayerNorm", "Linear", "Module", "Parameter", "Random", "flatten", "glorot"]
+__all__ = ["Activation", "BatchNorm", "Dropout", "Embedding", "Flat", "Group", "LayerNorm", "Linear", "Module", "Parameter", "Random",
+           "flatten", "glorot"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Linear, Dropout, and Activation: what stands between two layers. Activations alone are functions of Tensor: see `sarlite.tape.ops`."""
+"""Linear, Embedding, Dropout, and Activation: what stands between two layers. Activations alone are in `sarlite.tape.ops`."""
 
 import math
 
@@ -49,6 +49,34 @@ class Linear(Module):
         return out if self.bias is None else out + self.bias
 
 
+class Embedding(Module):
+    """One learned row for each id, owned by the rank that has the id: the input of nodes without features.
+
+    Parameters
+    ----------
+    ids : (n,) array of integers
+        Global ids of this rank's rows, as `graph.src_ids`. On all ranks together each id is there once.
+    n_feat : int
+        `weight` is (n, n_feat), a Parameter owned by rows. Entries are drawn uniformly from [-a, a), a = sqrt(3 / n_feat), so that rows
+        have length 1 in the mean square; they depend on the seed, the id, the layer and `node_type` alone, not on the number of ranks.
+    rng : Random
+    node_type : str
+    dtype : float32 or float64
+
+    Notes
+    -----
+    Memory: with Adam four values an entry, of this rank's rows alone. Nothing is communicated in training.
+    """
+
+    def __init__(self, ids, n_feat, *, rng, node_type="", dtype=np.float32):
+        bound = math.sqrt(3 / max(n_feat, 1))
+        self.weight = Parameter(rng.uniform(ids, n_feat, rng.layer(), node_type, "embedding", bound=bound, dtype=dtype), ids=ids)
+
+    def __call__(self, rows=None):
+        """Return the rows of these local numbers, (k, n_feat); all of them, in the order of `ids`, without."""
+        return self.weight if rows is None else ops.take(self.weight, rows)
+
+
 class Dropout(Module):
     """In training, return x * mask / (1 - p), where each entry of mask is 0 with probability p; else x.
 
@@ -56,7 +84,7 @@ class Dropout(Module):
     ----------
     p : float in [0, 1)
     rng : Random
-        Gives this layer its number when built, and its key in each epoch.
+        Gives this layer its number when built, and its key in each step.
     """
 
     def __init__(self, p, rng):
@@ -64,22 +92,24 @@ class Dropout(Module):
             raise ConfigError(f"dropout's p is {p}, but must be in [0, 1)")
         self.p, self.rng, self.layer = p, rng, rng.layer()
 
-    def __call__(self, x, ids):
+    def __call__(self, x, ids, node_type=""):
         """Apply dropout.
 
         Parameters
         ----------
         x : Tensor, (n, ...)
         ids : (n,) int64
-            Global numbers of the rows, as `graph.node_ids`: the mask of a row follows its number to any rank.
+            Global numbers of the rows, `graph.src_ids` before a layer and `graph.dst_ids` after it: the mask of a row follows its number
+            to any rank.
+        node_type : str
+            Of the rows, where several types count from 0.
         """
-        if not self.training or self.p == 0:
-            return x
-        return ops.dropout(x, ids, self.rng.key(self.layer), self.p)
+        p, key = self.coin(node_type)
+        return ops.dropout(x, ids, key, p) if p else x
 
-    def coin(self):
+    def coin(self, node_type=""):
         """Return (p, key) for a kernel that drops by itself, such as `fn.attend`'s; (0.0, 0) out of training."""
-        return (self.p, self.rng.key(self.layer)) if self.training and self.p else (0.0, 0)
+        return (self.p, self.rng.key(self.layer, node_type)) if self.training and self.p else (0.0, 0)
 
 
 class Activation(Module):
@@ -125,12 +155,12 @@ class Activation(Module):
         ----------
         x : Tensor, (n_dst, n_feat)
         graph : Graph
-            Its `node_ids` number the rows for dropout, and batch norm's moments are those of all its ranks.
+            Its `dst_ids` number the rows for dropout, of its `node_type` where it has one; batch norm's moments are those of all its ranks.
         """
         if x.ndim != 2 or x.shape[1] != self.n_feat:
             raise ShapeError(f"x has shape {x.shape}, but (n, {self.n_feat}) is activated")
-        p, key = self.dropout.coin()
-        mask = kernels.Mask(graph.node_ids, key, p) if p else None
+        p, key = self.dropout.coin(getattr(graph, "node_type", ""))
+        mask = kernels.Mask(graph.dst_ids, key, p) if p else None
         if self.norm is not None:
             return self.norm.then(x, graph.comm, kind=self.kind, mask=mask)
         x, bias = (x, None) if self.bias is None else operands(x, self.bias)

@@ -1,20 +1,48 @@
-"""Parameters, modules that hold them, and the two flat arrays behind them."""
-
-import itertools
+"""Parameters, and modules that hold them."""
 
 import numpy as np
 
-from sarlite.errors import CheckpointError, ConfigError
+from sarlite.errors import CheckpointError, ShapeError
 from sarlite.tape.engine import Tensor
 
 
 class Parameter(Tensor):
-    """A tensor that is learned."""
+    """A tensor that is learned: replicated, the same on every rank, or owned by rows, each rank having rows of its own.
 
-    __slots__ = ()
+    Parameters
+    ----------
+    data : ndarray
+    ids : (n_rows,) array of integers, optional
+        Makes it owned by rows: `ids[r]` is the global id of row r, and no id is twice on any rank or on two. Its gradient is this
+        rank's own, in no allreduce; a checkpoint holds the rows of all ranks, by id. A rank may have none.
 
-    def __init__(self, data):
+    Raises
+    ------
+    ShapeError
+        Where `ids` are not one integer for each row.
+    """
+
+    __slots__ = ("ids", "flat")
+
+    def __init__(self, data, ids=None):
         super().__init__(data, requires_grad=True)
+        self.ids = None if ids is None else _checked_ids(np.asarray(ids), self.shape)
+        self.flat = None  # a weak reference to the `Flat` that it lies in
+
+    def __reduce__(self):
+        return _parameter, (self.data, self.ids, self.requires_grad)  # a copy lies in nobody's arrays
+
+
+def _parameter(data, ids, requires_grad):
+    parameter = Parameter(data, ids)
+    parameter.requires_grad = requires_grad
+    return parameter
+
+
+def _checked_ids(ids, shape):
+    if ids.dtype.kind not in "iu" or ids.shape != shape[:1] or not shape:
+        raise ShapeError(f"ids of {ids.dtype} {ids.shape} are not one integer for each row of {shape}")
+    return ids.astype(np.int64, copy=False)
 
 
 class Module:
@@ -57,9 +85,13 @@ class Module:
         """Return the list of parameters."""
         return [parameter for _, parameter in self.named_parameters()]
 
+    def row_ids(self):
+        """Return the ids of each parameter that is owned by rows, by dotted name."""
+        return {name: p.ids for name, p in self.named_parameters() if p.ids is not None}
+
     @property
     def n_parameters(self):
-        """The number of learned values."""
+        """The number of learned values on this rank."""
         return sum(p.data.size for p in self.parameters())
 
     def train(self, training=True):
@@ -79,7 +111,7 @@ class Module:
         return state
 
     def state_dict(self):
-        """Return copies of all parameters and buffers, by dotted name."""
+        """Return copies of all parameters and buffers, by dotted name; of a parameter owned by rows, this rank's."""
         return {name: array.copy() for name, array in self._state().items()}
 
     def load_state_dict(self, state):
@@ -96,6 +128,8 @@ class Module:
             Naming the field; nothing is changed then.
         """
         load_arrays(self._state(), state, "the model")
+        for parameter in self.parameters():
+            parameter.changed()
 
 
 def load_arrays(own, state, owner):
@@ -124,54 +158,3 @@ def _find(name, value, kind):
     elif isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
             yield from _find(f"{name}.{i}", item, kind)
-
-
-class Flat:
-    """All parameters of a module as views of one array, their gradients of another. See `flatten`.
-
-    Attributes
-    ----------
-    data, grad : ndarray, (n_parameters,)
-        A step changes `data` in place; one allreduce of `grad` sums the ranks' gradients.
-    names : list of str
-    slices : list of slice
-        Where each parameter lies.
-    """
-
-    def __init__(self, module):
-        self.names = [name for name, _ in module.named_parameters()]
-        self._parameters = module.parameters()
-        dtypes = {p.dtype for p in self._parameters}
-        if len(dtypes) != 1:
-            raise ConfigError(f"parameters of one dtype are needed, but the module has {sorted(map(str, dtypes))}")
-        ends = np.cumsum([0] + [p.data.size for p in self._parameters]).tolist()
-        self.slices = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
-        self.data = np.concatenate([p.data.reshape(-1) for p in self._parameters])
-        self.grad = np.zeros_like(self.data)
-        for p, where in zip(self._parameters, self.slices):
-            p.data = self.data[where].reshape(p.shape)
-        self.zero_grad()
-
-    def zero_grad(self):
-        """Set the gradient to 0, also of a parameter whose `grad` was replaced meanwhile."""
-        self.grad[...] = 0
-        for p, where in zip(self._parameters, self.slices):
-            p.grad = self.grad[where].reshape(p.shape)
-
-
-def flatten(module):
-    """Move a module's parameters into one array and return the `Flat` that holds it.
-
-    Call it once, before an optimizer is built. Every parameter then always has a gradient, so ranks without
-    training nodes take part in the same allreduce as the others.
-
-    Raises
-    ------
-    ConfigError
-        If the parameters differ in dtype, or there are none.
-
-    Notes
-    -----
-    Memory: 2 * n_parameters values.
-    """
-    return Flat(module)

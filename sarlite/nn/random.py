@@ -1,18 +1,26 @@
 """The one explicit source of randomness, independent of the number of ranks."""
 
+import hashlib
 import operator
 
 import numpy as np
 
 _MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_CHUNK = 1 << 18
 
 
 def splitmix64(x):
-    """Scramble a 64-bit integer (Steele, Lea and Flood 2014: "Fast splittable pseudorandom number generators")."""
-    x = (x + 0x9E3779B97F4A7C15) & _MASK
+    """Scramble a 64-bit integer, or an array of uint64 (Steele, Lea and Flood 2014: "Fast splittable pseudorandom number generators")."""
+    x = (x + _GAMMA) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
     return x ^ (x >> 31)
+
+
+def word(text):
+    """Return a name as 64 bits that are the same everywhere: the first 8 bytes of its BLAKE2b, little-endian."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 class Random:
@@ -24,13 +32,14 @@ class Random:
 
     Attributes
     ----------
-    epoch : int
-        Set by the trainer before each pass; part of every key, so that masks change with it.
+    step : int
+        The global step: how many optimizer steps came before. The training step sets it before each pass; it is part of every key,
+        so that masks change with it.
     """
 
     def __init__(self, seed):
         self.seed = operator.index(seed)
-        self.epoch = 0
+        self.step = 0
         self._n_draws = 0
         self._n_layers = 0
 
@@ -49,9 +58,50 @@ class Random:
         self._n_layers += 1
         return self._n_layers - 1
 
-    def key(self, layer):
-        """Return the 64-bit key h(h(h(seed) ^ epoch) ^ layer) of a layer's masks in this epoch, with h = splitmix64."""
+    def key(self, layer, node_type="", purpose="dropout"):
+        """Return a layer's 64-bit key in this step.
+
+        Parameters
+        ----------
+        layer : int
+            From `layer`.
+        node_type : str
+            Of the rows whose ids go with the key: ids of two types are two things.
+        purpose : str
+            What is drawn. Another purpose gives other numbers.
+
+        Notes
+        -----
+        h(h(h(h(h(seed) ^ purpose) ^ node type) ^ step) ^ layer), with h = splitmix64 and names as `word`.
+        """
+        return self._chain(purpose, node_type, self.step, layer)
+
+    def uniform(self, ids, n_feat, layer, node_type="", purpose="rows", *, bound=1.0, dtype=np.float64):
+        """Return (n, n_feat) values in [-bound, bound): row r depends on the seed, `ids[r]`, the layer, node type and purpose alone.
+
+        Parameters
+        ----------
+        ids : (n,) array of integers
+        n_feat, layer : int
+        dtype : float32 or float64
+            Values are drawn in float64 and rounded.
+
+        Notes
+        -----
+        Entry (r, c) is output c of the generator splitmix64 from state h(key ^ ids[r]), its upper 53 bits. The key is that of step 0.
+        """
+        key, columns = self._chain(purpose, node_type, 0, layer), np.arange(n_feat, dtype=np.uint64) * np.uint64(_GAMMA)
+        ids = np.asarray(ids).astype(np.int64).view(np.uint64)
+        out = np.empty((len(ids), n_feat), dtype)
+        some = max(_CHUNK // max(n_feat, 1), 1)
+        for start in range(0, len(ids), some):
+            states = splitmix64(ids[start:start + some] ^ np.uint64(key))
+            bits = splitmix64(states[:, None] + columns) >> np.uint64(11)
+            out[start:start + some] = (bits * 2.0**-52 - 1) * bound
+        return out
+
+    def _chain(self, purpose, node_type, step, layer):
         key = splitmix64(self.seed & _MASK)
-        for part in (self.epoch, layer):
+        for part in (word(purpose), word(node_type), step, layer):
             key = splitmix64(key ^ (operator.index(part) & _MASK))
         return key

@@ -1,13 +1,15 @@
-"""One training step and one evaluation over all ranks."""
+"""Full-batch training: epochs of one step each, and evaluation over all ranks."""
 
 import time
 
 import numpy as np
 
 from sarlite import kernels, nn
-from sarlite.errors import DataError, raise_together
+from sarlite.errors import DataError, SarliteError, ShapeError, raise_together
+from sarlite.graph.rows import row_numbers
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array
+from sarlite.train.step import TrainingStep, mean_over_rows
 
 
 class Trainer:
@@ -16,70 +18,90 @@ class Trainer:
     Parameters
     ----------
     graph : Graph
-    model : callable Module, model(graph, x) -> logits (n_local, n_classes)
-        The same parameters on every rank: make it from the same `nn.Random` seed.
-    x : (n_local, n_features) array
-        This rank's rows, in the order of `graph.node_ids`. Borrowed, and must not change: it is a constant tensor, so a first layer
-        without dropout before it keeps the aggregated x, another (n_local, n_features), and aggregates and fetches only once.
-    labels : (n_local,) int array
+    model : callable Module, model(graph, x) -> output, such as logits (n_dst, n_classes)
+        The same replicated parameters on every rank: make it from the same `nn.Random` seed.
+    x : (n_src, n_features) array
+        This rank's rows, in the order of `graph.src_ids`. Borrowed, and must not change: it is a constant tensor, so a first layer
+        without dropout before it keeps the aggregated x, another (n_src, n_features), and aggregates and fetches only once.
+    labels : (n_dst,) int array, or what else `loss` compares the output's rows with
         Values outside the splits are not looked at.
-    train, val, test : (k,) int array
-        Local rows of each split; a rank may have none.
+    train, val, test : (n_dst,) array of bools, slice, or (k,) array of row numbers
+        This rank's rows of each split; a rank may have none.
     optimizer : callable
         Makes an optimizer from the model's `nn.flatten` result, such as `lambda flat: optim.Adam(flat, 0.01)`.
     rng : nn.Random
-        The one that the model was made with; its `epoch` follows the steps.
+        The one that the model was made with; its `step` follows the steps.
     schedule : callable
         Factor of the learning rate by epoch.
+    loss : callable, optional
+        (output, labels) -> scalar Tensor, a mean over the rows that it is given; cross entropy without it.
 
     Raises
     ------
-    DataError
-        On every rank together, where no rank has a training row.
+    SarliteError
+        On every rank together: x or labels have not the graph's rows, a split is none of the above, or no rank has a training row.
     """
 
-    def __init__(self, graph, model, x, labels, train, val=(), test=(), *, optimizer, rng, schedule=lambda epoch: 1.0):
-        self.graph, self.comm, self.model, self.rng, self.schedule = graph, graph.comm, model, rng, schedule
+    def __init__(self, graph, model, x, labels, train, val=(), test=(), *, optimizer, rng, schedule=lambda epoch: 1.0, loss=None):
+        self.graph, self.comm, self.model = graph, graph.comm, model
         self.x, self.labels = Tensor(as_array(x), constant=True), as_array(labels)
-        self.rows = {"train": np.asarray(train, np.int64), "val": np.asarray(val, np.int64), "test": np.asarray(test, np.int64)}
-        self.counts = dict(zip(self.rows, self.comm.allreduce(np.array([float(len(r)) for r in self.rows.values()]))))
+        self.rows = self._rows({"train": train, "val": val, "test": test})
+        self.counts = dict(zip(self.rows, map(int, self.comm.allreduce(np.array([len(r) for r in self.rows.values()])))))
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
+        self.loss, self.scored = mean_over_rows(loss) if loss else ops.cross_entropy, loss is None
         self.flat = nn.flatten(model)
         self.optimizer = optimizer(self.flat)
-        self.buffers = kernels.Buffers()
+        self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, schedule=schedule, profile=graph.profile)
+        self.buffers = self.training_step.buffers
 
-    def step(self, epoch):
-        """Take one optimizer step and return the loss over all ranks' training rows. Collective.
+    def _rows(self, splits):
+        rows = error = None
+        try:
+            for name, array, n in (("x", self.x, self.graph.n_src), ("labels", self.labels, self.graph.n_dst)):
+                if array.shape[:1] != (n,):
+                    raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
+            rows = {name: row_numbers(name, split, self.graph.n_dst) for name, split in splits.items()}
+        except SarliteError as found:
+            error = found
+        raise_together(self.comm, error)
+        return rows
+
+    def step(self, epoch=None):
+        """Take one optimizer step, that of `epoch` or the next one, and return the loss over all ranks' training rows. Collective.
 
         Notes
         -----
         Sends what the model's aggregations send, and one allreduce of all gradients. After the first step no large array takes
         fresh memory.
         """
-        self.rng.epoch = epoch
-        self.model.train()
-        self.flat.zero_grad()
-        with self.buffers:
-            logits = self.model(self.graph, self.x)
-            loss = ops.cross_entropy(logits, self.labels, self.rows["train"], self.counts["train"])
-            loss.backward()
-            self.comm.allreduce(self.flat.grad)
-            with self.graph.profile.span("optimizer"):
-                self.optimizer.step(self.schedule(epoch))
-        return float(self.comm.allreduce(np.array([loss.item()], np.float64))[0])
+        if epoch is not None:
+            self.training_step.n_steps = epoch
+        return self.training_step(self.graph, self.x, self.labels, self.rows["train"], self.counts["train"], self.loss)
 
     def evaluate(self):
-        """Return over all ranks "train_accuracy", "val_accuracy", "test_accuracy" (None without rows) and "val_loss". Collective."""
+        """Return over all ranks "train_accuracy", "val_accuracy", "test_accuracy" and "val_loss". Collective.
+
+        Accuracies are None without rows and with a `loss` of your own; "val_loss" is None without rows.
+        """
         self.model.eval()
         with self.buffers, no_grad():
-            logits = self.model(self.graph, self.x)
-            val = self.rows["val"]
-            loss = ops.cross_entropy(logits, self.labels, val, max(self.counts["val"], 1)).item() if len(val) else 0.0
-        right = [float((logits.data[r].argmax(1) == self.labels[r]).sum()) if len(r) else 0.0 for r in self.rows.values()]
+            output, rows = self.model(self.graph, self.x), self.rows["val"]
+            loss = self.loss(output, self.labels, rows, max(self.counts["val"], 1)).item() if len(rows) else 0.0
+            right = [self._hits(output.data, rows) for rows in self.rows.values()]
         sums = self.comm.allreduce(np.array([*right, loss], np.float64))
-        scores = {f"{name}_accuracy": hits / n if n else None for (name, n), hits in zip(self.counts.items(), sums)}
-        return {**scores, "val_loss": float(sums[-1])}
+        scores = {f"{name}_accuracy": hits / n if n and self.scored else None for (name, n), hits in zip(self.counts.items(), sums)}
+        return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
+
+    def _hits(self, output, rows):
+        return int(np.count_nonzero(output[rows].argmax(1) == self.labels[rows])) if len(rows) and self.scored else 0
+
+    def predict(self):
+        """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
+        self.model.eval()
+        with self.buffers, no_grad():
+            output = self.model(self.graph, self.x)
+        return output.data.copy()
 
 
 class Best:
@@ -90,14 +112,13 @@ class Best:
         self.scores = {"train_accuracy": None, "val_accuracy": -1.0, "test_accuracy": None, "val_loss": np.inf}
 
     def update(self, epoch, scores, model):
-        """Without a validation split, the last epoch is the best."""
-        if scores["val_accuracy"] is None or self._key(scores) > self._key(self.scores):
-            self.epoch, self.scores = epoch, dict(scores)
-            self.state = {name: value.copy() for name, value in model.state_dict().items()}
+        """Without a validation split, the last epoch is the best; without accuracies, that of the lowest validation loss."""
+        if scores["val_loss"] is None or self._key(scores) > self._key(self.scores):
+            self.epoch, self.scores, self.state = epoch, dict(scores), model.state_dict()
 
     @staticmethod
     def _key(scores):
-        return scores["val_accuracy"], -scores["val_loss"]
+        return -1.0 if scores["val_accuracy"] is None else scores["val_accuracy"], -scores["val_loss"]
 
 
 def fit(trainer, epochs, *, start=0, eval_every=1, best=None, on_epoch=lambda record: None):
@@ -121,8 +142,6 @@ def _epoch(trainer, epoch, evaluates, best):
     loss = trainer.step(epoch)
     record = {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
               "train_accuracy": None, "val_accuracy": None, "test_accuracy": None, "val_loss": None}
-    if not np.isfinite(loss):  # the same on every rank
-        raise DataError(f"the loss is {loss} at epoch {epoch + 1}: try a lower learning rate")
     if evaluates:
         with profile.span("evaluation"), profile.phase("evaluation"):
             scores = trainer.evaluate()

@@ -22,7 +22,8 @@ class Metrics:
         self.file = open(path, "a")  # noqa: SIM115, closed by `close`
 
     def write(self, record):
-        self.file.write(json.dumps(record) + "\n")
+        record = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()}
+        self.file.write(json.dumps(record, allow_nan=False) + "\n")
         self.file.flush()
 
     def close(self):

@@ -5,8 +5,6 @@ import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-import numpy as np
-
 from sarlite import nn, optim
 from sarlite.comm.launch import default_threads
 from sarlite.errors import CheckpointError, ConfigError, raise_together
@@ -40,7 +38,7 @@ def train(comm, config, tick=lambda: None):
     except ConfigError as found:
         error = found
     raise_together(comm, error)
-    resumed = checkpoint.on_root(comm, lambda: checkpoint.load(config.resume)) if config.resume else None
+    resumed = checkpoint.read(comm, config.resume) if config.resume else None
     run_dir = _make_run_dir(comm, config)
     if config.trace:
         trace.check_path(comm, config.trace)
@@ -110,26 +108,25 @@ def _make_trainer(comm, config, cls, schedule, part):
             return optim.SGD(flat, config.lr, momentum=0.9, weight_decay=decay)
         return optim.Adam(flat, config.lr, weight_decay=decay, decoupled=config.optimizer == "adamw")
 
-    rows = {name: np.flatnonzero(getattr(part.rows, name)) for name in ("train", "val", "test")}
-    return Trainer(part.graph, model, part.rows.features, part.rows.labels, **rows, optimizer=optimizer, rng=rng, schedule=schedule)
+    rows = part.rows
+    return Trainer(part.graph, model, rows.features, rows.labels, rows.train, rows.val, rows.test,
+                   optimizer=optimizer, rng=rng, schedule=schedule)
 
 
 def _resume(comm, config, trainer, resumed):
     """Put a checkpoint's state into the trainer; return the epoch to go on from and the best so far."""
     tensors, meta = resumed
-    error = None
+    error, best = None, Best()
     try:
         if meta["seed"] != config.seed:
             raise CheckpointError(f"checkpoint {config.resume}: seed is {meta['seed']}, but --seed is {config.seed}")
         if meta["epoch"] > config.epochs:
             raise CheckpointError(f"checkpoint {config.resume}: epoch {meta['epoch']} is past --epochs {config.epochs}")
-        checkpoint.restore_state(trainer, tensors)
+        best.state = checkpoint.restore_state(trainer, tensors, meta)
     except CheckpointError as found:
         error = found if str(config.resume) in str(found) else CheckpointError(f"checkpoint {config.resume}: {found}")
     raise_together(comm, error)
-    best = Best()
     best.epoch, best.scores = meta["best"]["epoch"], meta["best"]["scores"]
-    best.state = {name[len("best."):]: value for name, value in tensors.items() if name.startswith("best.")}
     return meta["epoch"], best
 
 
@@ -140,8 +137,7 @@ def _run(comm, config, trainer, part, start, best, run_dir, tick):
 
     def save(epoch):
         meta = {"epoch": epoch, "seed": config.seed, "model": config.model, "best": {"epoch": best.epoch, "scores": best.scores}}
-        tensors = {**checkpoint.gather_state(trainer), **{"best." + name: value for name, value in (best.state or {}).items()}}
-        checkpoint.on_root(comm, lambda: checkpoint.save(run_dir / "checkpoint.safetensors", tensors, meta))
+        checkpoint.write(run_dir / "checkpoint.safetensors", trainer, meta, best.state)
 
     def on_epoch(record):
         tick()

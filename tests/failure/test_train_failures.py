@@ -45,7 +45,7 @@ MODEL = """
             self.linear, self.rng = nn.Linear(n_in, n_out, rng=rng, dtype=dtype), rng
 
         def __call__(self, graph, h):
-            training, epoch, calls = self.training, self.rng.epoch, []
+            training, epoch, calls = self.training, self.rng.step, []
 
             def message(src, dst, edge):
                 calls.append(0)

@@ -134,7 +134,7 @@ def test_what_is_not_a_number_stays_so(kind):
 
 # ---- the module
 
-GRAPH = SimpleNamespace(node_ids=np.arange(40) * 7, comm=Solo())
+GRAPH = SimpleNamespace(dst_ids=np.arange(40) * 7, comm=Solo())
 
 
 def make(kind, shift, p, dtype, width=5):
@@ -151,7 +151,7 @@ def unfused(act, h, graph):
     elif act.bias is not None:
         h = h + act.bias
     h = {"identity": lambda x: x, "relu": ops.relu, "elu": ops.elu}[act.kind](h)
-    return act.dropout(h, graph.node_ids)
+    return act.dropout(h, graph.dst_ids)
 
 
 @every_way
@@ -251,7 +251,7 @@ def test_ranks_agree_with_one(n_ranks):
     def work(comm):
         own = np.arange(40) % comm.size == comm.rank
         act, h = make("relu", "norm", 0.4, np.float64), Tensor(x[own], requires_grad=True)
-        out = act(h, SimpleNamespace(node_ids=np.flatnonzero(own), comm=comm))
+        out = act(h, SimpleNamespace(dst_ids=np.flatnonzero(own), comm=comm))
         out.backward(g[own])
         whole = np.zeros((2, 40, 5))
         whole[:, own] = out.data, h.grad
@@ -271,6 +271,14 @@ def test_its_parts_are_modules():
     act = nn.Activation(5, dropout=0.5, rng=nn.Random(0))
     assert 0.3 < (act(Tensor(x), GRAPH).data == 0).mean() < 0.7
     np.testing.assert_array_equal(act.eval()(Tensor(x), GRAPH).data, x)
+
+
+def test_nodes_of_another_type_drop_otherwise():
+    act = nn.Activation(5, dropout=0.5, rng=nn.Random(0))
+    x = Tensor(np.ones((40, 5), np.float32))
+    paper = SimpleNamespace(**vars(GRAPH), node_type="paper")
+    assert (act(x, paper).data != act(x, GRAPH).data).any()
+    np.testing.assert_array_equal(act(x, paper).data, act.dropout(x, GRAPH.dst_ids, "paper").data)
 
 
 def test_bad_use_is_refused():

@@ -111,18 +111,18 @@ def test_gradcheck_of_models(name):
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_dropout_is_for_training_and_changes_with_the_epoch(name):
+def test_dropout_is_for_training_and_changes_with_the_step(name):
     rng = nn.Random(0)
     model = MAKE[name](rng=rng, **F64)
-    rng.epoch = 1
+    rng.step = 1
     one, again = model(GRAPH, Tensor(X)).data, model(GRAPH, Tensor(X)).data
-    rng.epoch = 2
+    rng.step = 2
     other = model(GRAPH, Tensor(X)).data
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
     model.eval()
     still = model(GRAPH, Tensor(X)).data
-    rng.epoch = 3
+    rng.step = 3
     np.testing.assert_array_equal(model(GRAPH, Tensor(X)).data, still)
 
 

@@ -1,11 +1,15 @@
 """Modules, flat parameters, randomness and the layers."""
 
+import copy
+import gc
+import pickle
+
 import numpy as np
 import pytest
 
-from sarlite.errors import CheckpointError, ConfigError
-from sarlite.nn import BatchNorm, Dropout, LayerNorm, Linear, Module, Parameter, Random, flatten
-from sarlite.nn.random import splitmix64
+from sarlite.errors import CheckpointError, ConfigError, ShapeError
+from sarlite.nn import BatchNorm, Dropout, Embedding, LayerNorm, Linear, Module, Parameter, Random, flatten
+from sarlite.nn.random import splitmix64, word
 from sarlite.tape import Tensor, gradcheck
 
 
@@ -96,14 +100,14 @@ def test_flat_holds_data_and_gradients():
     before = model.state_dict()
     flat = flatten(model)
     assert flat.data.shape == flat.grad.shape == (model.n_parameters,) and flat.data.dtype == np.float32
-    for (name, p), flat_name, where in zip(model.named_parameters(), flat.names, flat.slices):
+    for (name, p), flat_name, where in zip(model.named_parameters(), flat.replicated.names, flat.replicated.slices):
         assert name == flat_name
         np.testing.assert_array_equal(p.data, before[name])
         flat.data[where] = 5
         assert (p.data == 5).all() and p.grad.shape == p.shape
     (model.scale * 2).sum().backward()
     (model.scale * 2).sum().backward()
-    where = flat.slices[flat.names.index("scale")]
+    where = flat.replicated.slices[flat.replicated.names.index("scale")]
     assert (flat.grad[where] == 4).all() and flat.grad.sum() == 16
     model.scale.grad = None
     flat.zero_grad()
@@ -117,8 +121,135 @@ def test_flat_refuses_mixed_dtypes():
     model.other = Parameter(np.zeros(2))
     with pytest.raises(ConfigError, match="float32.*float64"):
         flatten(model)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="no parameters"):
         flatten(Module())
+
+
+def test_a_gradient_taken_away_leaves_nothing_behind():
+    model = Model()
+    flat = flatten(model)
+    (model.scale * 3).sum().backward()
+    model.scale.grad = None
+    assert not flat.grad.any() and model.scale.grad is not None
+    model.scale.grad = None
+    (model.scale * 2).sum().backward()  # into an array of its own
+    assert flat.grad.sum() == 8
+    model.scale.sum().backward()
+    assert flat.grad.sum() == 12
+    flat.grad += 1
+    flat.grad = flat.grad * 2
+    assert (model.scale.grad == 8).all() and np.shares_memory(model.scale.grad, flat.grad)
+
+
+def test_values_put_in_place_are_kept():
+    model = Model()
+    flat = flatten(model)
+    model.scale.data = np.full((2, 2), 7, np.float32)
+    where = flat.replicated.slices[flat.replicated.names.index("scale")]
+    assert (flat.data[where] == 7).all() and np.shares_memory(model.scale.data, flat.data)
+    flat.data = np.arange(flat.data.size)
+    assert model.scale.data.ravel().tolist() == list(range(where.start, where.stop))
+    model.scale.data = np.zeros(2, np.float32)
+    with pytest.raises(ConfigError, match=r"'scale' became float32 \(2,\).*\(2, 2\)"):
+        flat.data  # noqa: B018
+
+
+def test_flat_again_is_the_same_flat():
+    model = Model()
+    flat = flatten(model)
+    assert flatten(model) is flat
+    for other in (model.layers[0], type("Sharing", (Module,), {"__init__": lambda self: setattr(self, "first", model.layers[0])})()):
+        with pytest.raises(ConfigError, match="'(first.)?weight' lies in the flat arrays of another module"):
+            flatten(other)
+    del flat
+    gc.collect()
+    assert flatten(model.layers[0]).data.size == 16
+    gc.collect()
+    assert flatten(model).data.size == model.n_parameters  # nobody has the part any more
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_a_flat_model_is_a_model_of_its_own(duplicate):
+    model = Model()
+    model.table = Embedding(np.arange(3), 2, rng=Random(0))
+    model.layers[1].weight.requires_grad = False
+    flat = flatten(model)
+    other = duplicate(model)
+    assert [n for n, _ in other.named_parameters()] == [n for n, _ in model.named_parameters()] and other.again is other.layers[0]
+    assert not other.layers[1].weight.requires_grad and other.row_ids()["table.weight"].tolist() == [0, 1, 2]
+    assert flatten(other) is not flat
+    before = other.state_dict()
+    flat.data += 1
+    assert all((before[name] == value).all() for name, value in other.state_dict().items())
+
+
+# ---- owned by rows
+
+
+def test_groups():
+    """Replicated parameters lie in one array, each parameter owned by rows in one of its own, of any dtype and number of rows."""
+    model = Model()
+    model.tables = [Embedding(np.array([4, 2, 9]), 2, rng=Random(0), dtype=np.float64), Embedding(np.zeros(0, int), 3, rng=Random(0))]
+    flat, replicated = flatten(model), Model().n_parameters
+    assert flat.data.shape == flat.grad.shape == (replicated,) and flat.data.dtype == np.float32
+    assert [group.names for group in flat.groups[1:]] == [["tables.0.weight"], ["tables.1.weight"]]
+    assert [(g.data.shape, g.data.dtype, g.ids.tolist()) for g in flat.owned] == [((3, 2), np.float64, [4, 2, 9]), ((0, 3), np.float32, [])]
+    assert list(model.row_ids()) == ["tables.0.weight", "tables.1.weight"]
+    (model.tables[0](np.array([2, 2])) * 2.0).sum().backward()
+    model.tables[1]().sum().backward()
+    assert flat.owned[0].grad.tolist() == [[0, 0], [0, 0], [4, 4]] and not flat.grad.any()
+    flat.owned[0].data[...] = 5
+    assert (model.tables[0]().data == 5).all()
+    flat.zero_grad()
+    assert not flat.owned[0].grad.any() and model.tables[0].weight.grad is not None
+
+
+def test_only_replicated_gradients_are_summed_over_ranks():
+    class Summed:
+        arrays = []
+
+        def allreduce(self, array):
+            self.arrays.append(array.shape)
+
+    model = Model()
+    model.table = Embedding(np.arange(3), 2, rng=Random(0))
+    flatten(model).allreduce(Summed())
+    alone = flatten(Embedding(np.arange(3), 2, rng=Random(0)))
+    alone.allreduce(Summed())
+    assert Summed.arrays == [(Model().n_parameters,)] and alone.data.size == 0 and len(alone.owned) == 1
+
+
+def test_rows_of_an_embedding_follow_their_ids():
+    ids = np.random.default_rng(0).permutation(100_000)[:5000]
+    make = lambda ids, seed=3, **options: Embedding(ids, 6, rng=Random(seed), dtype=np.float64, **options)().data  # noqa: E731
+    whole = make(ids)
+    np.testing.assert_array_equal(make(ids[4000:]), whole[4000:])
+    np.testing.assert_array_equal(make(ids[::-1].astype(np.int32)), whole[::-1])
+    assert (make(ids, seed=4) != whole).any() and (make(ids, node_type="paper") != whole).any()
+    assert abs((whole**2).sum(1).mean() - 1) < 0.02 and abs(whole.mean()) < 0.01 and abs(whole).max() <= np.sqrt(0.5)
+    assert np.unique(whole).size == whole.size
+    assert abs(np.corrcoef(make(np.arange(5000)).T) - np.eye(6)).max() < 0.06
+    rng = Random(3)
+    one, two = (Embedding(ids, 6, rng=rng)().data for _ in range(2))
+    assert (one != two).any() and one.dtype == np.float32
+    rng.step = 9
+    np.testing.assert_array_equal(Random(3).uniform([1], 2, 0), rng.uniform([1], 2, 0))
+    np.testing.assert_array_equal(rng.uniform([5, 6], 200_000, 0)[1:], rng.uniform([6], 200_000, 0))  # in pieces
+
+
+def test_entries_of_a_row_are_the_reference_generator():
+    key, gamma, mask = splitmix64(7), 0x9E3779B97F4A7C15, 2**64 - 1
+    for part in (word("rows"), word("paper"), 0, 2):
+        key = splitmix64(key ^ part)
+    state = splitmix64(key ^ 11)
+    expected = [(splitmix64(state + c * gamma & mask) >> 11) * 2.0**-52 - 1 for c in range(4)]
+    assert Random(7).uniform(np.array([11]), 4, 2, "paper")[0].tolist() == expected
+
+
+@pytest.mark.parametrize("ids", [np.zeros(2, int), np.zeros((3, 1), int), np.zeros(3)])
+def test_ids_that_do_not_fit_are_refused(ids):
+    with pytest.raises(ShapeError, match=r"ids of .*not one integer for each row of \(3, 2\)"):
+        Parameter(np.zeros((3, 2)), ids=ids)
 
 
 # ---- randomness
@@ -131,18 +262,27 @@ def test_splitmix64_known_answers():
     assert [splitmix64(1234567 + k * gamma & mask) for k in range(2)] == [6457827717110365317, 3203168211198807973]
 
 
-def test_keys_depend_on_seed_epoch_and_layer():
+def test_words_are_the_same_everywhere():
+    """BLAKE2b-64 of nothing is e4a6a0577479b2b4."""
+    assert word("") == 0xB4B2797457A0A6E4 and word("dropout") != word("Dropout")
+
+
+def test_keys_depend_on_seed_purpose_node_type_step_and_layer():
     keys = set()
-    for seed in range(-3, 8):
+    for seed in range(-3, 4):
         rng = Random(seed)
-        for rng.epoch in range(10):
-            keys |= {rng.key(layer) for layer in range(10)}
-    assert len(keys) == 1100
+        for rng.step in range(6):
+            keys |= {rng.key(layer, node_type, purpose)
+                     for layer in range(6) for node_type in ("", "paper", "author") for purpose in ("dropout", "labels")}
+    assert len(keys) == 7 * 6 * 6 * 3 * 2
     assert all(0 <= key < 2**64 for key in keys)
-    assert Random(3).key(2) == Random(3).key(2) != Random(3).key(1)
+    assert Random(3).key(2) == Random(3).key(2, "") == Random(3).key(2, purpose="dropout") != Random(3).key(1)
     rng = Random(7)
-    rng.epoch = 5
-    assert rng.key(3) == splitmix64(splitmix64(splitmix64(7) ^ 5) ^ 3)
+    rng.step = 5
+    expected = splitmix64(7)
+    for part in (word("labels"), word("paper"), 5, 3):
+        expected = splitmix64(expected ^ part)
+    assert rng.key(3, "paper", "labels") == expected
 
 
 def test_generators_follow_the_number_of_draws():
@@ -186,11 +326,12 @@ def test_dropout_layers():
     np.testing.assert_array_equal(first(x, ids).data, a)
     np.testing.assert_array_equal(first(Tensor(x.data[10:]), ids[10:]).data, a[10:])
     assert (second(x, ids).data != a).any()
-    rng.epoch = 1
+    assert (first(x, ids, "paper").data != a).any()
+    rng.step = 1
     assert (first(x, ids).data != a).any()
-    rng.epoch = 0
+    rng.step = 0
     np.testing.assert_array_equal(first(x, ids).data, a)
-    assert first.coin() == (0.5, rng.key(0)) and second.coin() == (0.5, rng.key(1))
+    assert first.coin() == (0.5, rng.key(0)) and second.coin("paper") == (0.5, rng.key(1, "paper"))
     assert first.eval()(x, ids) is x
     assert first.coin()[0] == 0
     assert Dropout(0.0, rng)(x, ids) is x

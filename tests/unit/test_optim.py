@@ -63,6 +63,52 @@ def test_adam(decoupled, decay):
         np.testing.assert_allclose(step, w, rtol=1e-12, atol=1e-14)
 
 
+MAKE = {
+    "plain": lambda flat: SGD(flat, 0.1, weight_decay=0.05),
+    "momentum": lambda flat: SGD(flat, 0.1, 0.9, first_only),
+    "adam": lambda flat: Adam(flat, 0.1, weight_decay=first_only),
+    "adamw": lambda flat: Adam(flat, 0.1, weight_decay=lambda name: 0.1 if name == "second" else 0.02, decoupled=True),
+}
+
+
+class Mixed(Module):
+    """The values of `Two`, the second parameter owned by rows."""
+
+    def __init__(self):
+        two = Two()
+        self.first, self.second = two.first, Parameter(two.second.data, ids=np.array([8, 3, 5]))
+
+
+@pytest.mark.parametrize("make", MAKE)
+def test_every_group_takes_the_same_step(make):
+    expected, mixed = train(MAKE[make](flatten(Two()))), Mixed()
+    optimizer = MAKE[make](flatten(mixed))
+    for g, want in zip(GRADIENTS, expected):
+        optimizer.flat.zero_grad()
+        mixed.first.grad += g[:2]
+        mixed.second.grad += g[2:, None]
+        optimizer.step()
+        np.testing.assert_allclose(np.concatenate([mixed.first.data, mixed.second.data[:, 0]]), want, rtol=1e-14, atol=1e-15)
+    state = optimizer.state_dict()
+    names = {"plain": (), "momentum": ("velocity",)}.get(make, ("m", "v"))
+    assert set(state) == {*names, *(name + ".second" for name in names), *(["n_steps"] if "adam" in make else [])}
+    assert optimizer.rows_of() == {name + ".second": "second" for name in names}
+    assert all(state[name].shape == (2,) and state[name + ".second"].shape == (3, 1) for name in names)
+    again = MAKE[make](flatten(mixed))
+    again.load_state_dict(state)
+    assert all((value == state[name]).all() for name, value in again.state_dict().items())
+
+
+def test_a_step_tells_the_tape(monkeypatch):
+    seen, model = [], Mixed()
+    monkeypatch.setattr(Parameter, "changed", lambda self: seen.append(self))
+    optimizer = SGD(flatten(model), 0.1)
+    optimizer.step()
+    assert [id(p) for p in seen] == [id(p) for p in model.parameters()]
+    model.load_state_dict(model.state_dict())
+    assert len(seen) == 4
+
+
 def test_adams_first_step_by_hand():
     """Bias correction makes the first step lr * sign(g), whatever the size of g."""
     found = train(Adam(flatten(Two()), lr=0.01, eps=0.0), [np.array([1e-3, -1e3, 1.0, -1.0, 5.0])])

@@ -19,7 +19,7 @@ from sarlite import optim
 from sarlite.comm import threads
 from sarlite.data import format
 from sarlite.data.__main__ import main as data_command
-from sarlite.errors import CheckpointError, ConfigError, SarliteError
+from sarlite.errors import CheckpointError, ConfigError, DataError, SarliteError
 from sarlite.graph import order as orders
 from sarlite.train import checkpoint, config, load, report, run
 
@@ -235,7 +235,7 @@ def test_a_checkpoint_on_the_way_is_enough(six, tmp_path):
     model.write_text(
         "import os, signal\nfrom sarlite.models import SAGE\nclass Dies(SAGE):\n"
         "    def __call__(self, graph, h):\n        out = super().__call__(graph, h)\n"
-        "        if self.activations[0].dropout.rng.epoch == 3 and os.environ.get('DIE'):\n"
+        "        if self.activations[0].dropout.rng.step == 3 and os.environ.get('DIE'):\n"
         "            os.kill(os.getpid(), signal.SIGKILL)\n        return out\n")
     flags = [*SMALL, "--run-dir", tmp_path / "run", "--epochs", 6, "--model", f"{model}:Dies"]
     assert command(*flags, "--checkpoint-every", 2, environ={"DIE": "1"}).returncode == -9
@@ -265,6 +265,23 @@ def test_a_checkpoint_of_another_model_through_the_command(three, tmp_path):
     done = command(*SMALL, "--run-dir", tmp_path / "run", "--epochs", 6, "--resume", path, "--hidden", 9)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: checkpoint {path}: 'convs.0.") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_that_blew_up_keeps_the_good_checkpoint(here, three, ranks, tmp_path):
+    """The step's loss was finite, the parameters after it are not; the line of metrics is JSON all the same."""
+    old = tmp_path / "run" / "checkpoint.safetensors"
+    old.parent.mkdir()
+    old.write_bytes((three / "checkpoint.safetensors").read_bytes())
+    flags = ["--resume", old, "--lr", "1e39", "--ranks", ranks]
+    with pytest.raises(CheckpointError, match="is not finite, so nothing was written: try a lower learning rate"), np.errstate(all="ignore"):
+        here(tmp_path / "run", *flags, "--epochs", 4)
+    assert old.read_bytes() == (three / "checkpoint.safetensors").read_bytes()
+    refuse = lambda word: pytest.fail(f"{word} is no JSON")  # noqa: E731
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text(), parse_constant=refuse)
+    assert line["epoch"] == 4 and line["val_loss"] is None and line["loss"] > 0
+    with pytest.raises(DataError, match="the loss is nan at step 5"), np.errstate(all="ignore"):
+        here(tmp_path / "run", *flags, "--epochs", 6)
 
 
 def _cut(data):

@@ -1,0 +1,41 @@
+"""Rows named by number, by mask or by slice."""
+
+import numpy as np
+
+from sarlite.errors import DataError, ShapeError
+
+
+def row_numbers(name, rows, n_rows):
+    """Return rows as numbers.
+
+    Parameters
+    ----------
+    name : str
+        What an error calls them.
+    rows : (n_rows,) array of bools, slice, range, or (k,) array of integers in [0, n_rows)
+        Where true, where it goes, or themselves, in this order. An empty sequence names no rows.
+    n_rows : int
+
+    Returns
+    -------
+    (k,) int64
+
+    Raises
+    ------
+    ShapeError, DataError
+        Another kind or shape; a number out of range.
+    """
+    if isinstance(rows, slice):
+        return np.arange(n_rows)[rows]
+    array = np.asarray(rows)
+    if array.dtype == bool and array.shape == (n_rows,):
+        return np.flatnonzero(array)
+    if array.shape == (0,) and array.dtype != bool:
+        return np.empty(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ShapeError(f"{name}: {array.dtype} {array.shape} is neither {n_rows} bools, nor a slice, nor row numbers")
+    wrong = np.flatnonzero((array < 0) | (array >= n_rows))
+    if len(wrong):
+        raise DataError(f"{name}[{wrong[0]}] is {array[wrong[0]]}, but rows are 0 .. {n_rows - 1}" if n_rows else
+                        f"{name}[{wrong[0]}] is {array[wrong[0]]}, but there are no rows")
+    return array.astype(np.int64, copy=False)

@@ -1,0 +1,159 @@
+"""The arrays behind a module's parameters, in groups: replicated, or owned by rows."""
+
+import itertools
+import weakref
+
+import numpy as np
+
+from sarlite.errors import ConfigError
+
+
+class Group:
+    """Parameters that are stepped together: views of one array, their gradients of another.
+
+    Attributes
+    ----------
+    names : list of str
+    data, grad : ndarray
+        Replicated: (n,), one parameter after the other. Owned by rows: one parameter, in its shape.
+        An array put in the place of a parameter's `data` or `grad` (None: zeros) is copied in, and the view restored, as these are
+        read. Assigned to, they are copied into.
+    slices : list of slice
+        Where each parameter lies in the raveled array.
+    ids : (n_rows,) int64, or None where replicated
+    """
+
+    def __init__(self, named):
+        self.names, self._parameters = [name for name, _ in named], [p for _, p in named]
+        self.ids = named[0][1].ids if named else None
+        ends = np.cumsum([0] + [p.data.size for p in self._parameters]).tolist()
+        self.slices = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
+        data = np.concatenate([p.data.reshape(-1) for p in self._parameters]) if named else np.empty(0, np.float32)
+        self._data = data if self.ids is None else data.reshape(named[0][1].shape)
+        self._grad = np.zeros_like(self._data)
+        self._views = [tuple(a.reshape(-1)[where].reshape(p.shape) for a in (self._data, self._grad))
+                       for p, where in zip(self._parameters, self.slices)]
+        for p, (view, grad) in zip(self._parameters, self._views):
+            p.data, p.grad = view, grad
+
+    @property
+    def data(self):
+        for name, p, (view, _) in zip(self.names, self._parameters, self._views):
+            if p.data is not view:
+                _copy(name, p.data, view)
+                p.data = view
+        return self._data
+
+    @data.setter
+    def data(self, values):
+        self.data[...] = values
+
+    @property
+    def grad(self):
+        for name, p, (_, view) in zip(self.names, self._parameters, self._views):
+            if p.grad is not view:
+                _copy(name, np.zeros_like(view) if p.grad is None else p.grad, view)
+                p.grad = view
+        return self._grad
+
+    @grad.setter
+    def grad(self, values):
+        self.grad[...] = values
+
+    def zero_grad(self):
+        """Set the gradient to 0."""
+        for p, (_, view) in zip(self._parameters, self._views):
+            p.grad = view
+        self._grad[...] = 0
+
+
+def _copy(name, array, view):
+    if array.shape != view.shape or array.dtype != view.dtype:
+        raise ConfigError(f"parameter {name!r} became {array.dtype} {array.shape}, but is {view.dtype} {view.shape} in the flat array")
+    view[...] = array
+
+
+class Flat:
+    """All parameters of a module, in groups. See `flatten`.
+
+    Attributes
+    ----------
+    replicated : Group
+        May be empty.
+    owned : list of Group
+        One for each parameter that is owned by rows.
+    groups : list of Group
+        The replicated one, then those owned by rows.
+    data, grad : (n,) ndarray
+        The replicated group's.
+    """
+
+    def __init__(self, named):
+        self.replicated = Group([(name, p) for name, p in named if p.ids is None])
+        self.owned = [Group([(name, p)]) for name, p in named if p.ids is not None]
+        self.groups = [self.replicated, *self.owned]
+        self.named = named
+        for _, p in named:
+            p.flat = weakref.ref(self)
+
+    @property
+    def data(self):
+        return self.replicated.data
+
+    @data.setter
+    def data(self, values):
+        self.replicated.data = values
+
+    @property
+    def grad(self):
+        return self.replicated.grad
+
+    @grad.setter
+    def grad(self, values):
+        self.replicated.grad = values
+
+    def zero_grad(self):
+        """Set all gradients to 0."""
+        for group in self.groups:
+            group.zero_grad()
+
+    def allreduce(self, comm):
+        """Sum the gradients of replicated parameters over ranks: the one place where that is done. Collective."""
+        if self.replicated.names:
+            comm.allreduce(self.grad)
+
+    def changed(self):
+        """Tell the tape that the parameters have other values."""
+        for _, p in self.named:
+            p.changed()
+
+
+def flatten(module):
+    """Move a module's parameters into few arrays and return the `Flat` that holds them.
+
+    Every parameter then always has a gradient, so ranks without training nodes take part in the same allreduce as the others. A module
+    that is flat already gives the same `Flat` again: two optimizers of it step the same values.
+
+    Raises
+    ------
+    ConfigError
+        If the replicated parameters differ in dtype, or there are no parameters; or if some of them lie in the arrays of another
+        module that are still in use, such as a part of it or a model that shares a layer.
+
+    Notes
+    -----
+    Memory: 2 values a parameter.
+    """
+    named = list(module.named_parameters())
+    if not named:
+        raise ConfigError("the module has no parameters")
+    for name, p in named:
+        other = p.flat and p.flat()
+        if other is not None:
+            if [(n, id(q)) for n, q in other.named] == [(n, id(q)) for n, q in named]:
+                return other
+            raise ConfigError(f"parameter {name!r} lies in the flat arrays of another module: flatten the whole, or let go of the other")
+    dtypes = {p.dtype for _, p in named if p.ids is None}
+    if len(dtypes) > 1:
+        raise ConfigError(f"replicated parameters of one dtype are needed, but the module has {sorted(map(str, dtypes))}")
+    return Flat(named)

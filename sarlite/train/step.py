@@ -1,0 +1,111 @@
+"""One training step: the loss of some rows of a graph, its gradients over all ranks, and a step of the optimizer."""
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.errors import DataError
+from sarlite.profile import Profile
+from sarlite.tape import ops
+
+
+def mean_over_rows(loss):
+    """Return loss(output, targets), a mean over the rows that it is given, as a rank's share of the mean over all ranks' rows.
+
+    Parameters
+    ----------
+    loss : callable
+        (output, targets) -> scalar Tensor. It sees the chosen rows alone, and is not called where there are none.
+
+    Returns
+    -------
+    callable
+        (output, targets, rows, count) -> scalar Tensor, as `TrainingStep` takes: loss(output[rows], targets[rows]) * len(rows) / count.
+    """
+
+    def share(output, targets, rows, count):
+        chosen = ops.take(output, rows)
+        if not len(rows):
+            return chosen.sum()  # 0, but the backward pass goes all the way: other ranks wait for it
+        return loss(chosen, targets[rows]) * (len(rows) / count)
+
+    return share
+
+
+class TrainingStep:
+    """Steps of a model's parameters down the gradient of a loss over all ranks. A call is one step, and collective.
+
+    Parameters
+    ----------
+    model : callable Module, model(graph, x) -> output
+    optimizer : Optimizer
+        On the `Flat` of the model.
+    rng : nn.Random
+        The one that the model was made with; its `step` follows `n_steps`.
+    comm : Communicator
+        Its ranks all take every step, with or without rows.
+    schedule : callable
+        Factor of the learning rate by global step.
+    profile : Profile, optional
+        Where the span "optimizer" goes.
+
+    Attributes
+    ----------
+    n_steps : int
+        The global step: how many steps were taken. Set it to go on from there.
+    buffers : kernels.Buffers
+        What arrays of a step take their memory from; after the first steps no large array takes fresh memory.
+    """
+
+    def __init__(self, model, optimizer, rng, comm, *, schedule=lambda step: 1.0, profile=None):
+        self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
+        self.profile = profile or Profile()
+        self.buffers, self.n_steps = kernels.Buffers(), 0
+
+    def __call__(self, graph, x, targets, rows, count, loss=ops.cross_entropy):
+        """Take one step and return the loss over all ranks. Collective.
+
+        Parameters
+        ----------
+        graph : Graph
+            Whole, a part, or a batch.
+        x : Tensor
+            What the model takes beside the graph.
+        targets : (n_dst, ...) array
+        rows : (k,) int64
+            This rank's rows of the model's output that count; it may have none.
+        count : int
+            Of those rows over all ranks.
+        loss : callable
+            (output, targets, rows, count) -> this rank's share, a scalar Tensor that hangs on `output` also where there are no rows. The
+            sum over ranks is the loss.
+
+        Raises
+        ------
+        DataError
+            On every rank together: the loss is not finite. No parameter has changed then.
+
+        Notes
+        -----
+        Sends what the model sends, one allreduce of the replicated parameters' gradients and one of the loss. Gradients of parameters
+        owned by rows stay where they are.
+        """
+        flat = self.optimizer.flat
+        self.rng.step = self.n_steps
+        self.model.train()
+        flat.zero_grad()
+        with self.buffers:
+            total = self._backward(graph, x, targets, rows, count, loss)
+            flat.allreduce(self.comm)
+            total = float(self.comm.allreduce(np.array([total]))[0])
+            if not np.isfinite(total):  # the same on every rank
+                raise DataError(f"the loss is {total} at step {self.n_steps + 1}: try a lower learning rate")
+            with self.profile.span("optimizer"):
+                self.optimizer.step(self.schedule(self.n_steps))
+        self.n_steps += 1
+        return total
+
+    def _backward(self, graph, x, targets, rows, count, loss):
+        """Fill the gradients; return this rank's share of the loss. The tape alone holds the output, so that it goes as soon as it can."""
+        share = loss(self.model(graph, x), targets, rows, count)
+        share.backward()
+        return share.item()

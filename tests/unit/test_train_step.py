@@ -1,0 +1,438 @@
+"""The training step, the trainer on it, and parameters owned by rows: the same for any number of ranks, through a checkpoint too."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from owned_rows import FEATURES, LABELS, OPTIMIZERS, PARTS, TRAIN, VAL, Learned, assert_same_state, check_checkpoint, make, whole
+
+from sarlite import Graph, Trainer, nn, optim
+from sarlite.comm import Solo, threads
+from sarlite.errors import CheckpointError, ConfigError, DataError, SarliteError, ShapeError
+from sarlite.graph.rows import row_numbers
+from sarlite.models import GCN, SAGE
+from sarlite.tape import Tensor, ops
+from sarlite.train import checkpoint
+from sarlite.train.owners import Owners
+from sarlite.train.step import TrainingStep, mean_over_rows
+
+
+def gathered(trainer):
+    """Every array of the state, whole, on rank 0; and the logits' squared length over all ranks."""
+    tensors, _ = checkpoint.gather_state(trainer)
+    return tensors if trainer.comm.rank == 0 else None
+
+
+def train(comm, optimizer, epochs=4):
+    trainer = make(comm, optimizer)
+    losses = [trainer.step() for _ in range(epochs)]
+    return losses, trainer.evaluate(), gathered(trainer)
+
+
+# ---- owned by rows
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("n_ranks", [2, 3, 4])
+def test_learned_rows_are_the_same_on_any_number_of_ranks(n_ranks, optimizer):
+    losses, scores, state = train(Solo(), optimizer)
+    assert {"model.table.weight", "ids.table.weight", "model.low.weight", "model.sage.convs.0.root.weight"} <= state.keys()
+    assert state["model.table.weight"].shape == (200, 4) and state["ids.low.weight"].tolist() == list(range(200))
+    assert losses[-1] < losses[0]
+    found = threads.run(n_ranks, train, optimizer)
+    for other_losses, other_scores, _ in found:
+        np.testing.assert_allclose(other_losses, losses, rtol=1e-7)
+        assert {k: v for k, v in other_scores.items() if k != "val_loss"} == {k: v for k, v in scores.items() if k != "val_loss"}
+        np.testing.assert_allclose(other_scores["val_loss"], scores["val_loss"], rtol=1e-7)
+    assert_same_state(found[0][2], state)
+
+
+def test_learned_rows_send_nothing():
+    def sent(comm):
+        trainer = make(comm)
+        trainer.step()
+        return trainer.graph.profile.sent_bytes["allreduce"] - trainer.flat.grad.nbytes - 8
+
+    others = 3 * 8 + 2 * 8 * 8  # counts of the splits; batch norm's backward
+    assert threads.run(2, sent) == [others] * 2
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
+def test_a_checkpoint_holds_all(n_ranks, tmp_path):
+    threads.run(n_ranks, check_checkpoint, tmp_path / "c")
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("before, after", [(3, 2), (3, 1), (1, 3), (2, 4)])
+def test_a_checkpoint_continues_on_another_number_of_ranks(before, after, optimizer, tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+
+    def first(comm):
+        trainer = make(comm, optimizer)
+        losses = [trainer.step() for _ in range(3)]
+        best = trainer.model.state_dict()
+        losses.append(trainer.step())
+        checkpoint.write(path, trainer, {"note": 1}, best)
+        return losses
+
+    def second(comm):
+        trainer = make(comm, optimizer)
+        tensors, metadata = checkpoint.read(comm, path)
+        assert metadata["note"] == 1 and metadata["step"] == 4
+        assert comm.rank == 0 or not any(name.startswith("ids.") or ".table." in name for name in tensors)
+        best = checkpoint.restore_state(trainer, tensors, metadata)
+        losses = [trainer.step() for _ in range(3)]
+        checkpoint.write(tmp_path / "last.safetensors", trainer, {}, best)
+        return losses
+
+    def never_stopped(comm):
+        trainer = make(comm, optimizer)
+        losses, best = [], None
+        for k in range(7):
+            best = trainer.model.state_dict() if k == 3 else best
+            losses.append(trainer.step())
+        checkpoint.write(tmp_path / "expected.safetensors", trainer, {}, best)
+        return losses
+
+    expected = never_stopped(Solo())
+    for found in threads.run(before, first):
+        np.testing.assert_allclose(found, expected[:4], rtol=1e-6)
+    for found in threads.run(after, second):
+        np.testing.assert_allclose(found, expected[4:], rtol=1e-6)
+    (found, meta), (state, expected_meta) = (checkpoint.load(tmp_path / f"{name}.safetensors") for name in ("last", "expected"))
+    assert meta == expected_meta and meta["step"] == 7
+    assert meta["rows"]["best.low.weight"] == "low.weight"
+    slot = {"adam": "m", "sgd": "velocity"}[optimizer]
+    assert meta["rows"][f"optimizer.{slot}.table.weight"] == "table.weight" and meta["rows"].keys() < state.keys()
+    assert_same_state(found, state)
+
+
+def test_names_without_owned_rows_are_the_models_own(tmp_path):
+    trainer = make(Solo(), make_model=lambda ids, rng: GCN(6, 3, rng=rng, dtype=np.float64))
+    trainer.step()
+    checkpoint.write(tmp_path / "c", trainer, {}, None)
+    tensors, meta = checkpoint.load(tmp_path / "c")
+    assert set(tensors) == {*("model." + name for name in trainer.model.state_dict()), "optimizer.m", "optimizer.v", "optimizer.n_steps"}
+    assert meta["rows"] == {} and tensors["optimizer.m"].shape == (trainer.model.n_parameters,)
+
+
+class OneTable(nn.Module):
+    def __init__(self, ids, rng, dtype=np.float64, width=4):
+        self.table = nn.Embedding(ids, width, rng=rng, dtype=dtype)
+        self.last = nn.Linear(width, 3, rng=rng, dtype=np.float64)
+
+    def __call__(self, graph, x):
+        return self.last(self.table().astype(np.float64))
+
+
+OTHERS = {
+    "'table.weight': id 1007 is nobody's here": lambda ids, rng: OneTable(np.where(ids == 1007, 7000, ids), rng),
+    "'table.weight': id 10 is missing from the checkpoint": lambda ids, rng: OneTable(np.where(ids == 1011, 10, ids), rng),
+    "'model.table.weight' is float64 (200, 4), but float32": lambda ids, rng: OneTable(ids, rng, np.float32),
+    "'model.table.weight' is float64 (200, 4), but float64 with rows of (5,)": lambda ids, rng: OneTable(ids, rng, width=5),
+    "'best.table.weight', owned by rows, is missing from the trainer": lambda ids, rng: GCN(6, 3, rng=rng, dtype=np.float64),
+    "'best.low.weight', owned by rows, is missing from the checkpoint": lambda ids, rng: Learned(ids, rng),
+}
+
+
+@pytest.mark.parametrize("message", OTHERS)
+def test_rows_of_another_set_are_refused_on_every_rank(message, tmp_path):
+    shifted = lambda other: lambda ids, rng: other(ids + 1000, rng)  # noqa: E731
+
+    def write(comm):
+        trainer = make(comm, make_model=shifted(OneTable))
+        trainer.step()
+        checkpoint.write(tmp_path / "c", trainer, {}, trainer.model.state_dict())
+
+    def restore(comm):
+        trainer = make(comm, make_model=shifted(OTHERS[message]))
+        before = trainer.model.state_dict()
+        with pytest.raises(CheckpointError) as found:
+            checkpoint.restore_state(trainer, *checkpoint.read(comm, tmp_path / "c"))
+        for name, array in trainer.model.state_dict().items():
+            np.testing.assert_array_equal(array, before[name])
+        return str(found.value)
+
+    threads.run(3, write)
+    for text in threads.run(2, restore):
+        assert message in text, text
+
+
+@pytest.mark.parametrize("damage, message", [
+    (lambda tensors: tensors.pop("ids.table.weight"), "'table.weight': id 0 is missing"),
+    (lambda tensors: tensors.update({"ids.table.weight": np.arange(200)[::-1]}), "'table.weight': the checkpoint's ids do not ascend"),
+    (lambda tensors: tensors.pop("optimizer.m.table.weight"), "'optimizer.m.table.weight' is missing"),
+    (lambda tensors: tensors.pop("model.last.weight"), "'last.weight' is missing"),
+])
+def test_a_checkpoint_without_some_rows_is_refused_on_every_rank(damage, message, tmp_path):
+    trainer = make(Solo(), make_model=OneTable)
+    tensors, rows = checkpoint.gather_state(trainer)
+    damage(tensors)
+    checkpoint.save(tmp_path / "c", tensors, {"rows": rows})
+
+    def restore(comm):
+        with pytest.raises(CheckpointError, match=message):
+            checkpoint.restore_state(make(comm, make_model=OneTable), *checkpoint.read(comm, tmp_path / "c"))
+        return True
+
+    assert threads.run(2, restore) == [True, True]
+
+
+def test_owners():
+    ids = [np.array([7, 1]), np.array([], int), np.array([3, 9, 2])]
+
+    def work(comm):
+        owners = Owners(comm, ids[comm.rank], "table")
+        rows = np.stack([ids[comm.rank], ids[comm.rank] * 10], 1).astype(np.float32)
+        whole = owners.gather(rows)
+        assert (whole is None) == (comm.rank > 0)
+        back = owners.scatter(None if whole is None else whole + 1, rows)
+        np.testing.assert_array_equal(back, rows + 1)
+        assert back.dtype == np.float32 and back.shape == (len(ids[comm.rank]), 2)
+        return owners.ids, whole
+
+    found = threads.run(3, work)
+    assert found[0][0].tolist() == [1, 2, 3, 7, 9] and found[0][1][:, 1].tolist() == [10, 20, 30, 70, 90] and found[1] == (None, None)
+
+    def twice(comm):
+        with pytest.raises(CheckpointError, match="'table': id 5 has two owners"):
+            Owners(comm, np.array([5, comm.rank + 7]), "table")
+        return True
+
+    assert threads.run(3, twice) == [True] * 3
+
+
+# ---- the step
+
+
+def test_steps_over_graphs_of_their_own():
+    """What a loader of batches does: another graph, rows and count each step; the model's and the optimizer's state go on."""
+    rng = np.random.default_rng(0)
+    batches = [(Graph.from_edges(*rng.integers(0, n, (2, 4 * n)), n), rng.standard_normal((n, 6)), rng.integers(0, 3, n))
+               for n in (9, 30, 1)]  # fmt: skip
+
+    def run(as_ranks):
+        random = nn.Random(5)
+        model = GCN(6, 3, rng=random, dtype=np.float64)
+        factors, keys = [], []
+        step = TrainingStep(model, optim.Adam(nn.flatten(model), 0.1), random, Solo(), schedule=lambda k: factors.append(k) or 1.0)
+        for graph, x, labels in batches:
+            rows = np.arange(0, len(x), 2)
+            loss = mean_over_rows(ops.cross_entropy) if as_ranks else ops.cross_entropy
+            keys.append((random.step, step(graph, Tensor(x), labels, rows, len(rows), loss)))
+        assert factors == [0, 1, 2] and step.n_steps == 3 and random.step == 2
+        return [loss for _, loss in keys], nn.flatten(model).data
+
+    (losses, values), (other_losses, other_values) = run(False), run(True)
+    np.testing.assert_allclose(other_losses, losses, rtol=1e-12)
+    np.testing.assert_allclose(other_values, values, rtol=1e-9)
+
+
+def test_masks_follow_the_global_step():
+    class Keys(nn.Module):
+        def __init__(self, ids, rng):
+            self.linear, self.rng, self.seen = nn.Linear(6, 3, rng=rng, dtype=np.float64), rng, []
+
+        def __call__(self, graph, x):
+            self.seen.append((self.training, self.rng.step))
+            return self.linear(x)
+
+    trainer = make(Solo(), make_model=Keys)
+    trainer.step()
+    trainer.step()
+    trainer.evaluate()
+    trainer.step(7)
+    trainer.step()
+    assert trainer.model.seen == [(True, 0), (True, 1), (False, 1), (True, 7), (True, 8)] and trainer.training_step.n_steps == 9
+
+
+def test_a_loss_that_is_not_finite_changes_nothing():
+    def work(comm):
+        trainer = make(comm)
+        trainer.step()
+        if comm.rank == 0:
+            trainer.flat.data[:3] = np.inf
+        before = trainer.model.state_dict()
+        with pytest.raises(DataError, match="the loss is nan at step 2: try a lower learning rate"), np.errstate(all="ignore"):
+            trainer.step()
+        names = dict(trainer.model.named_parameters())
+        for name, array in trainer.model.state_dict().items():
+            if name in names:
+                np.testing.assert_array_equal(array, before[name])
+        return True
+
+    assert threads.run(2, work) == [True, True]
+
+
+def test_parameters_that_are_not_finite_are_not_written(tmp_path):
+    def work(comm):
+        trainer = make(comm)
+        if comm.rank == 1:
+            trainer.model.table.weight.data[3, 1] = np.nan
+        with pytest.raises(CheckpointError, match="parameter 'table.weight' is not finite, so nothing was written"):
+            checkpoint.write(tmp_path / "c", trainer, {})
+        return True
+
+    assert threads.run(2, work) == [True, True] and not list(tmp_path.iterdir())
+
+
+# ---- the trainer
+
+
+def squares(output, targets):
+    return ((output[:, 0] - Tensor(targets)) ** 2.0).mean()
+
+
+@pytest.mark.parametrize("rows", ["some", "of one rank alone"])
+def test_a_loss_of_ones_own(rows):
+    """The mean over the rows of all ranks, also where a rank has none."""
+    targets, train_rows = FEATURES[:, 0] * 2, TRAIN if rows == "some" else (PARTS[3] == 1) & TRAIN
+
+    def work(comm):
+        graph = whole() if comm.size == 1 else whole().shard(comm, PARTS[comm.size])
+        rng, ids = nn.Random(2), graph.node_ids
+        model = SAGE(6, 1, layers=2, hidden=8, rng=rng, dtype=np.float64)
+        trainer = Trainer(graph, model, FEATURES[ids], targets[ids], train_rows[ids], VAL[ids], optimizer=OPTIMIZERS["plain"], rng=rng,
+                          loss=squares)  # fmt: skip
+        losses = [trainer.step() for _ in range(4)]
+        return ids, losses, trainer.evaluate(), trainer.predict()
+
+    _, losses, scores, output = work(Solo())
+    assert losses[-1] < losses[0] and scores["val_accuracy"] is scores["train_accuracy"] is None
+    np.testing.assert_allclose(scores["val_loss"], ((output[VAL, 0] - targets[VAL]) ** 2).mean(), rtol=1e-12)
+    for ids, other_losses, other_scores, rows_out in threads.run(3, work):
+        np.testing.assert_allclose(other_losses, losses, rtol=1e-9)
+        np.testing.assert_allclose(other_scores["val_loss"], scores["val_loss"], rtol=1e-9)
+        np.testing.assert_allclose(rows_out, output[ids], rtol=1e-8, atol=1e-10)
+
+
+def test_predictions_are_those_of_the_evaluation():
+    def work(comm):
+        trainer = make(comm)
+        trainer.step()
+        scores, logits = trainer.evaluate(), trainer.predict()
+        own = TRAIN[trainer.graph.node_ids]
+        hits = comm.allreduce(np.array([(logits.argmax(1) == LABELS[trainer.graph.node_ids])[own].sum()]))[0]
+        assert logits.shape == (trainer.graph.n_dst, 3) and scores["train_accuracy"] == hits / TRAIN.sum()
+        kept = logits.copy()
+        trainer.step()
+        np.testing.assert_array_equal(logits, kept)
+        return True
+
+    assert all(threads.run(2, work)) and work(Solo())
+
+
+def test_predictions_are_not_the_parameters_themselves():
+    class Bare(OneTable):
+        def __call__(self, graph, x):
+            return self.table()
+
+    trainer = make(Solo(), make_model=lambda ids, rng: Bare(ids, rng, width=3))
+    logits = trainer.predict()
+    kept = logits.copy()
+    trainer.step()
+    np.testing.assert_array_equal(logits, kept)
+    assert (trainer.predict() != kept).any()
+
+
+def test_a_second_trainer_of_a_model_goes_on_with_it():
+    first = make(Solo())
+    first.step()
+    loss = first.evaluate()["val_loss"]
+    second = Trainer(first.graph, first.model, FEATURES, LABELS, TRAIN, VAL, optimizer=OPTIMIZERS["plain"], rng=first.training_step.rng)
+    assert second.evaluate()["val_loss"] == loss and second.flat is first.flat
+    second.step()
+    assert first.evaluate()["val_loss"] == second.evaluate()["val_loss"] != loss
+
+
+ROWS = {
+    "mask": TRAIN, "list of bools": TRAIN.tolist(), "numbers": np.flatnonzero(TRAIN), "int32": np.flatnonzero(TRAIN).astype(np.int32),
+    "uint8": np.flatnonzero(TRAIN).astype(np.uint8), "list": np.flatnonzero(TRAIN).tolist(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_rows_are_masks_or_numbers(kind):
+    def trainer(rows):
+        rng = nn.Random(2)
+        return Trainer(whole(), GCN(6, 3, rng=rng, dtype=np.float64), FEATURES, LABELS, rows, ROWS[kind],
+                       optimizer=OPTIMIZERS["plain"], rng=rng)
+
+    found, expected = trainer(ROWS[kind]), trainer(np.flatnonzero(TRAIN))
+    assert found.counts == {"train": TRAIN.sum(), "val": TRAIN.sum(), "test": 0}
+    assert found.step() == expected.step()
+    scores = found.evaluate()
+    assert scores["train_accuracy"] == scores["val_accuracy"] and scores["test_accuracy"] is None
+
+
+def test_row_numbers():
+    assert row_numbers("r", slice(1, None, 3), 8).tolist() == row_numbers("r", range(1, 8, 3), 8).tolist() == [1, 4, 7]
+    assert row_numbers("r", slice(-2, None), 8).tolist() == [6, 7] and row_numbers("r", slice(None), 0).tolist() == []
+    assert row_numbers("r", [5, 2, 5], 8).tolist() == [5, 2, 5]
+    for nothing in ((), [], np.zeros(0), np.zeros(0, int), np.zeros(8, bool)):
+        found = row_numbers("r", nothing, 8)
+        assert found.dtype == np.int64 and found.shape == (0,)
+    assert row_numbers("r", np.zeros(0, bool), 0).tolist() == []
+
+
+@pytest.mark.parametrize("rows, error, message", [
+    (np.zeros(7, bool), ShapeError, r"r: bool \(7,\) is neither 8 bools, nor a slice, nor row numbers"),
+    (np.zeros((8, 1), bool), ShapeError, r"bool \(8, 1\)"),
+    (np.zeros(0, bool), ShapeError, r"bool \(0,\)"),
+    (np.ones(8), ShapeError, "float64"),
+    (3, ShapeError, r"\(\)"),
+    (None, ShapeError, "object"),
+    (["a"], ShapeError, "<U1"),
+    (np.array([[1]]), ShapeError, r"\(1, 1\)"),
+    ([0, 8], DataError, r"r\[1\] is 8, but rows are 0 .. 7"),
+    ([-1], DataError, r"r\[0\] is -1"),
+])  # fmt: skip
+def test_what_is_neither_is_refused(rows, error, message):
+    with pytest.raises(error, match=message):
+        row_numbers("r", rows, 8)
+
+
+def test_no_rows_to_name():
+    with pytest.raises(DataError, match="there are no rows"):
+        row_numbers("r", [0], 0)
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"train": np.zeros(3, bool)}, "train: bool"),
+    ({"val": np.ones(5)}, "val: float64"),
+    ({"test": [200]}, r"test\[0\] is 200"),
+    ({"x": FEATURES[:7]}, r"x of shape \(7, 6\) has not the graph's 10 rows"),
+    ({"labels": LABELS[:7]}, r"labels of shape \(7,\) has not the graph's 10 rows"),
+])  # fmt: skip
+def test_bad_arguments_are_refused_on_every_rank(change, message):
+    """Only rank 1 has the mistake."""
+    def work(comm):
+        graph, rng = Graph.from_edges([0, 1], [1, 2], 20).shard(comm, np.arange(20) % 2), nn.Random(0)
+        arguments = {"x": FEATURES[graph.node_ids], "labels": LABELS[graph.node_ids], "train": [0], "val": [1], "test": []}
+        with pytest.raises(SarliteError, match=message):
+            Trainer(graph, GCN(6, 3, rng=rng, dtype=np.float64), **(arguments | (change if comm.rank else {})),
+                    optimizer=OPTIMIZERS["plain"], rng=rng)
+        return True
+
+    assert threads.run(2, work) == [True, True]
+
+
+def test_nobody_has_training_rows():
+    def work(comm):
+        with pytest.raises(DataError, match="empty on every rank"):
+            graph, rng = Graph.from_edges([0, 1], [1, 2], 20).shard(comm, np.arange(20) % 2), nn.Random(0)
+            Trainer(graph, GCN(6, 3, rng=rng), FEATURES[graph.node_ids], LABELS[graph.node_ids], np.zeros(10, bool),
+                    optimizer=OPTIMIZERS["plain"], rng=rng)
+        return True
+
+    assert threads.run(2, work) == [True, True]
+
+
+def test_part_of_a_model_in_training_is_refused():
+    trainer = make(Solo())
+    with pytest.raises(ConfigError, match="'convs.0.root.weight' lies in the flat arrays of another module"):
+        nn.flatten(trainer.model.sage)
