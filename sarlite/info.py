@@ -62,7 +62,7 @@ def _mpi():
     try:
         from sarlite.comm import mpi
     except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
-        return {"library": None, "thread_level": None, "error": str(error)}
+        return {"library": None, "thread_level": None, "error": str(error).partition("\n")[0]}  # then it lists what it tried
     return dict(zip(("library", "thread_level"), mpi.library()))
 
 
@@ -101,7 +101,7 @@ def text(found: dict[str, Any]) -> str:
     mpi, native, cpu, memory = (found[name] for name in ("mpi", "kernels", "cpu", "memory"))
     rows = [(name, version or "not installed") for name, version in found["versions"].items()]
     rows += [
-        ("extras", ", ".join(extra if not missing else f"{extra} lacks {' '.join(missing)}" for extra, missing in found["extras"].items())),
+        ("extras", "; ".join(extra if not missing else f"{extra} lacks {' '.join(missing)}" for extra, missing in found["extras"].items())),
         ("MPI", "none: mpi4py is not installed" if mpi is None else mpi.get("error") or f"{mpi['library']}, {mpi['thread_level']}"),
         ("kernels", f"{native['instruction_set']} of {', '.join(native['instruction_sets'])}; {native['threads']} threads"),
         ("compiler", known(native["compiler"])),

@@ -1,6 +1,6 @@
 """Try a wheel where there is no compiler: `check_wheel.py FILE.whl [--python PYTHON ...]`, a new environment for each Python.
 
-Looks at what the wheel holds, installs it without extras and trains by the library, installs [train] and trains by the commands. PATH is an empty folder.
+Looks at what the wheel holds; installs it without extras and aggregates; installs [train] and runs the commands. PATH is an empty folder.
 """
 
 import argparse

@@ -67,7 +67,8 @@ def _world():
     try:
         from sarlite.comm import mpi
     except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
-        raise ConfigError(f"mpi4py cannot load MPI ({error}): {install('mpich')} brings one") from error
+        reason = str(error).partition("\n")[0]  # then it lists what it tried
+        raise ConfigError(f"mpi4py cannot load MPI ({reason}): {install('mpich')} brings one") from error
     return mpi.world()
 
 

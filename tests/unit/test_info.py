@@ -115,5 +115,5 @@ def test_packages_that_are_missing(monkeypatch):
     monkeypatch.setattr(info, "_mpi", lambda: None)
     found = info.collect()
     assert found["extras"] == {"some": ["no-such-package"], "every": []}
-    assert "\nextras           some lacks no-such-package, every\n" in info.text(found)
+    assert "\nextras           some lacks no-such-package; every\n" in info.text(found)
     assert found["versions"]["no-such-package"] is None and "no-such-package  not installed" in info.text(found)
