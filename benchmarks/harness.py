@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data import Dataset, format
+from sarlite.errors import install
 
 GRAPHS = Path(__file__).parents[1] / "build" / "graphs"
 
@@ -132,7 +133,7 @@ def find_mpiexec():
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        raise SystemExit("no mpiexec: pip install sarlite[mpi] brings one")
+        raise SystemExit(f"no mpiexec: {install('mpich')} brings one")
     return found
 
 

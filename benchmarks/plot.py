@@ -1,4 +1,4 @@
-"""Draw what the benchmarks found, or the timeline of a run, as a picture. Needs `pip install .[plot]`.
+"""Draw what the benchmarks found, or the timeline of a run, as a picture. Needs `pip install '.[plot]'`.
 
     plot.py spmm.json                                    bars of ms, sarlite beside peers; min and max as whiskers
     plot.py scaling.json --x ranks                       lines; --x takes any key of the rows (width, heads, row_bytes, ...)
@@ -14,6 +14,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
+
+from sarlite.errors import ConfigError, needs
 
 LABELS = ("case", "model", "graph", "way", "mode", "prefetch", "width", "heads", "ranks", "threads")  # what names a row
 LOG_FROM = 20  # ratio of the largest to the smallest value from which an axis is logarithmic
@@ -122,9 +124,7 @@ def _lane_labels(events, lanes):
 
 def draw(file, content, picture, args):
     """Draw one file; its content says whether it is rows or a trace."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 5), layout="constrained")
+    figure = needs("matplotlib.figure", "a picture").Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots()
     if isinstance(content, dict):
         n_lanes = draw_trace(axes, content, args.start, args.end)
@@ -146,7 +146,10 @@ def main(argv=None):
         if isinstance(content, list) and any("skipped" in row for row in content):
             print(f"{file}: skipped, nothing to draw")
             continue
-        draw(file, content, picture, args)
+        try:
+            draw(file, content, picture, args)
+        except ConfigError as error:
+            raise SystemExit(f"error: {error}") from None
         print(picture)
 
 

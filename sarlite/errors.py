@@ -1,4 +1,17 @@
-"""Exceptions. Every error that sarlite raises on purpose is a SarliteError."""
+"""Exceptions. Every error that sarlite raises on purpose is a SarliteError. And the packages that not every use needs."""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any, Protocol
+
+# Extra to its packages, as in setup.cfg; `test` is for development alone.
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "train": ("pymetis", "safetensors", "tqdm", *(("tomli",) if sys.version_info < (3, 11) else ())),
+    "mpi": ("mpi4py",),
+    "mpich": ("mpi4py", "mpich"),
+    "plot": ("matplotlib",),
+}
 
 
 class SarliteError(Exception):
@@ -25,7 +38,43 @@ class PeerError(SarliteError):
     """Another rank failed, so this one cannot go on."""
 
 
-def raise_together(comm, error):
+def install(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install 'sarlite[{extra}]'"
+
+
+def needs(module: str, what: str) -> ModuleType:
+    """Import a module of an optional package.
+
+    Parameters
+    ----------
+    module : str
+        Dotted name; its first word is a package of EXTRAS, of which the first extra that has it is named.
+    what : str
+        What needs it: the message's subject.
+
+    Returns
+    -------
+    module
+
+    Raises
+    ------
+    ConfigError
+        It is not installed or cannot be loaded; the message has the command that installs it.
+    """
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        extra = next(name for name, packages in EXTRAS.items() if package in packages)
+        raise ConfigError(f"{what} needs the package {package} ({error}): {install(extra)}") from error
+
+
+class _Gathers(Protocol):
+    def allgather(self, value: Any) -> list[Any]: ...
+
+
+def raise_together(comm: _Gathers, error: SarliteError | None) -> None:
     """Raise on every rank when any rank has an error. Collective.
 
     Parameters

@@ -9,18 +9,22 @@ import platform
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from sarlite import kernels
 from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads
+from sarlite.errors import EXTRAS
 
-PACKAGES = ("numpy", "scipy", "cffi", "pymetis", "mpi4py")
+PACKAGES = ("numpy", "scipy", "cffi", "threadpoolctl", *dict.fromkeys(package for packages in EXTRAS.values() for package in packages))
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl")
 _COMPILERS = (rb"GNU C\d+ [^\0]+", rb"clang version [^\0]+", rb"GCC: \([^\0]+")
 
 
-def collect():
+def collect() -> dict[str, Any]:
     """Return what there is to know, JSON-able by `text`'s names; None for what this machine does not tell.
+
+    "extras" has for each extra the packages that are missing, none where it is installed.
 
     Notes
     -----
@@ -33,6 +37,7 @@ def collect():
     return {
         "versions": {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
                      **{name: _version(name) for name in PACKAGES}},
+        "extras": {extra: [name for name in packages if _version(name) is None] for extra, packages in EXTRAS.items()},
         "mpi": _mpi(),
         "kernels": {"instruction_set": kernels.instruction_set(), "instruction_sets": list(kernels.instruction_sets()),
                     "threads": kernels.threads(), "compiler": _compiler()},
@@ -57,7 +62,7 @@ def _mpi():
     try:
         from sarlite.comm import mpi
     except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
-        return {"library": None, "thread_level": None, "error": str(error)}
+        return {"library": None, "thread_level": None, "error": str(error).partition("\n")[0]}  # then it lists what it tried
     return dict(zip(("library", "thread_level"), mpi.library()))
 
 
@@ -90,12 +95,13 @@ def _huge_pages():
     return match and match[1]
 
 
-def text(found):
+def text(found: dict[str, Any]) -> str:
     """Return `collect`'s result as lines for people."""
     known = lambda value: "unknown" if value is None else value  # noqa: E731
     mpi, native, cpu, memory = (found[name] for name in ("mpi", "kernels", "cpu", "memory"))
     rows = [(name, version or "not installed") for name, version in found["versions"].items()]
     rows += [
+        ("extras", "; ".join(extra if not missing else f"{extra} lacks {' '.join(missing)}" for extra, missing in found["extras"].items())),
         ("MPI", "none: mpi4py is not installed" if mpi is None else mpi.get("error") or f"{mpi['library']}, {mpi['thread_level']}"),
         ("kernels", f"{native['instruction_set']} of {', '.join(native['instruction_sets'])}; {native['threads']} threads"),
         ("compiler", known(native["compiler"])),
@@ -109,7 +115,7 @@ def text(found):
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-def main(argv=None):
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m sarlite.info", description="Show what sarlite runs on here.", allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv)

@@ -5,7 +5,12 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
+
+import numpy.typing as npt
 
 
 class Profile:
@@ -24,18 +29,22 @@ class Profile:
         Where spans go; without one they are not recorded.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lock = threading.RLock()  # a finalizer may run while the lock is held
-        self.on_progress = self.trace = self._phase = None
-        self.live_remote_buffers = 0
+        self.on_progress: Callable[[], None] | None = None
+        self.trace: Trace | None = None
+        self._phase: str | None = None
+        self.live_remote_buffers: int | Fraction = 0
         self.reset()
 
-    def reset(self):
+    def reset(self) -> None:
         """Forget the bytes, and let the peak be what is live now."""
-        self.sent_bytes, self.received_bytes = Counter(), Counter()
+        self.sent_bytes: Counter[str] = Counter()
+        self.received_bytes: Counter[str] = Counter()
         self.peak_remote_buffers = self.live_remote_buffers
 
-    def count(self, phase, sent=0, received=0):
+    def count(self, phase: str, sent: int = 0, received: int = 0) -> None:
+        """Count bytes under a phase."""
         if self.on_progress is not None:
             self.on_progress()
         with self._lock:
@@ -43,7 +52,7 @@ class Profile:
             self.received_bytes[self._phase or phase] += received
 
     @contextmanager
-    def phase(self, name):
+    def phase(self, name: str) -> Iterator[None]:
         """Count everything inside under `name`."""
         self._phase, before = name, self._phase
         try:
@@ -51,11 +60,11 @@ class Profile:
         finally:
             self._phase = before
 
-    def span(self, name, track="compute", **args):
+    def span(self, name: str, track: str = "compute", **args: Any) -> "Span":
         """Start a span of the timeline and return it: a context, with `args` for the reader."""
         return _NO_SPAN if self.trace is None else Span(self.trace, name, track, args)
 
-    def hold(self, buffer, n=1):
+    def hold(self, buffer: Any, n: int | Fraction = 1) -> None:
         """Count `buffer` as the rows of `n` peers until it is really freed, views and all."""
         self._change(n)
         weakref.finalize(buffer, self._change, -n).atexit = False
@@ -75,26 +84,28 @@ class Trace:
         In the order in which they ended; times in nanoseconds since the trace was made. Any thread may add to it.
     """
 
-    def __init__(self):
-        self.spans, self._origin = [], time.perf_counter_ns()
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, str, int, int, dict[str, Any] | None]] = []
+        self._origin = time.perf_counter_ns()
 
-    def now(self):
+    def now(self) -> int:
+        """Nanoseconds since the trace was made."""
         return time.perf_counter_ns() - self._origin
 
 
 class Span:
     """What a thread does from here to the end of the context, or to `end`, which another thread may call."""
 
-    def __init__(self, trace, name="", track="", args=None):
-        self._trace, self._words, self._begin = trace, (name, track, args), trace and trace.now()
+    def __init__(self, trace: Trace | None, name: str = "", track: str = "", args: dict[str, Any] | None = None) -> None:
+        self._trace, self._words, self._begin = trace, (name, track, args), trace.now() if trace else 0
 
-    def __enter__(self):
+    def __enter__(self) -> "Span":
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self.end()
 
-    def end(self):
+    def end(self) -> None:
         if self._trace is not None:
             name, track, args = self._words
             self._trace.spans.append((name, track, self._begin, self._trace.now(), args))
@@ -109,39 +120,41 @@ class Counted:
     A rank counts what it contributes: to an alltoall what it sends to others, to a broadcast the root's array once.
     """
 
-    def __init__(self, comm, profile):
+    def __init__(self, comm: Any, profile: Profile) -> None:
         self._comm, self._profile = comm, profile
         self.rank, self.size, self.threaded = comm.rank, comm.size, comm.threaded
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)
 
-    def channel(self, name):
+    def channel(self, name: str) -> "Counted":
         return Counted(self._comm.channel(name), self._profile)
 
-    def alltoall(self, arrays):
+    def alltoall(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         sent = sum(array.nbytes for rank, array in enumerate(arrays) if rank != self.rank)
         with self._profile.span("alltoall", bytes=sent):
             found = self._comm.alltoall(arrays)
         self._profile.count("alltoall", sent, sum(array.nbytes for rank, array in enumerate(found) if rank != self.rank))
         return found
 
-    def broadcast(self, array, root):
+    def broadcast(self, array: npt.NDArray[Any], root: int) -> None:
         sent, received = (array.nbytes, 0) if self.rank == root else (0, array.nbytes)
         self._profile.count("broadcast", *((sent, received) if self.size > 1 else ()))
         with self._profile.span("broadcast", bytes=array.nbytes):
             return self._comm.broadcast(array, root)
 
-    def start_allreduce(self, array, op="sum"):
+    def start_allreduce(self, array: npt.NDArray[Any], op: str = "sum") -> Any:
         self._profile.count("allreduce", array.nbytes if self.size > 1 else 0)
         return self._comm.start_allreduce(array, op)
 
-    def allreduce(self, array, op="sum"):
+    def allreduce(self, array: npt.NDArray[Any], op: str = "sum") -> npt.NDArray[Any]:
+        """Reduce as the communicator does, and count."""
         self._profile.count("allreduce", array.nbytes if self.size > 1 else 0)
         with self._profile.span("allreduce", bytes=array.nbytes):
             return self._comm.allreduce(array, op)
 
-    def allgather(self, value):
+    def allgather(self, value: Any) -> list[Any]:
+        """Gather as the communicator does, and count."""
         items = value if isinstance(value, tuple) else (value,)
         n_bytes = sum(getattr(item, "nbytes", 0) for item in items)
         self._profile.count("allgather", n_bytes if self.size > 1 else 0)
@@ -149,7 +162,7 @@ class Counted:
             return self._comm.allgather(value)
 
 
-def trim():
+def trim() -> None:
     """Give freed memory back, so that what is used again counts again (glibc only)."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
@@ -157,7 +170,7 @@ def trim():
         pass
 
 
-def _status(field):
+def _status(field: str) -> int:
     try:
         with open("/proc/self/status") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
@@ -172,7 +185,7 @@ def _status(field):
 class Memory:
     """Peak resident memory of this process above the moment of construction, in bytes."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         trim()
         try:
             with open("/proc/self/clear_refs", "w") as file:
@@ -181,5 +194,6 @@ class Memory:
             pass
         self.base = _status("VmRSS")
 
-    def peak(self):
+    def peak(self) -> int:
+        """Return the highest so far."""
         return max(0, _status("VmHWM") - self.base)

@@ -1,12 +1,11 @@
 """Which communicator a program runs on, and how many threads a rank may use."""
 
-import importlib.util
 import os
 import socket
 from fractions import Fraction
 
 from sarlite.comm import Solo
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, install, needs
 
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  # Open MPI, MVAPICH, MPICH and Intel MPI
 
@@ -57,8 +56,7 @@ def connect(environ=os.environ):
     name, n_ranks, everywhere = _launch(environ)
     if n_ranks is None or (n_ranks == 1 and everywhere):
         return Solo()
-    if importlib.util.find_spec("mpi4py") is None:
-        raise ConfigError(f"started as one of {n_ranks} ranks ({name}={n_ranks}), but mpi4py is not installed: pip install sarlite[mpi]")
+    needs("mpi4py", f"a run of {n_ranks} ranks ({name}={n_ranks})")
     comm = _world()
     if comm.size < n_ranks or (everywhere and comm.size != n_ranks):
         raise ConfigError(_mismatch(name, n_ranks, comm.size))
@@ -69,7 +67,8 @@ def _world():
     try:
         from sarlite.comm import mpi
     except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
-        raise ConfigError(f"mpi4py cannot load MPI ({error}): pip install sarlite[mpi] brings one") from error
+        reason = str(error).partition("\n")[0]  # then it lists what it tried
+        raise ConfigError(f"mpi4py cannot load MPI ({reason}): {install('mpich')} brings one") from error
     return mpi.world()
 
 
@@ -77,7 +76,7 @@ def _mismatch(name, n_ranks, size):
     return (
         f"the launcher started {n_ranks} ranks ({name}={n_ranks}), but MPI sees {size}: every process would train alone. "
         "Start with the mpiexec of the MPI that mpi4py uses (`python -c 'from mpi4py import MPI; "
-        "print(MPI.Get_library_version())'`; after pip install sarlite[mpi] it is the mpiexec beside python), "
+        f"print(MPI.Get_library_version())'`; after {install('mpich')} it is the mpiexec beside python), "
         f"or unset {name} to run one rank alone."
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError, DataError, needs
 from sarlite.graph.edges import csr_by_dst, destinations
 
 _TRAIN_SLACK = 1.1
@@ -143,10 +143,7 @@ def _imbalance(count):
 
 
 def _metis(indptr, indices, n_parts, seed):
-    try:
-        import pymetis
-    except ImportError as error:
-        raise ConfigError(f"method: 'metis' needs the package pymetis: {error}") from error
+    pymetis = needs("pymetis", "method 'metis'")
     index = np.dtype(pymetis.zero_copy_dtype() if hasattr(pymetis, "zero_copy_dtype") else np.int32)
     if indices.size > np.iinfo(index).max:
         raise ConfigError(f"method: this pymetis has {index} indices, too small for {indices.size} edges; bring parts in a file")

@@ -2,7 +2,7 @@
 
 import sys
 
-from sarlite.errors import SarliteError
+from sarlite.errors import SarliteError, needs
 from sarlite.train import config as options
 
 
@@ -10,6 +10,9 @@ def main(argv=None):
     """Train as the command line says; return the exit status."""
     try:
         config = options.parse(argv)
+        needs("safetensors", "a checkpoint")
+        if config.progress == "bar":
+            needs("tqdm", "--progress bar")
     except SarliteError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

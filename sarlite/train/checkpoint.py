@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.errors import CheckpointError, raise_together
+from sarlite.errors import CheckpointError, needs, raise_together
 from sarlite.train.owners import Owners
 
 FORMAT = "sarlite-checkpoint-1"
@@ -24,8 +24,7 @@ def save(path, tensors, metadata):
     CheckpointError
         Naming the file and the cause (a full disk, say); what stood there before is intact.
     """
-    from safetensors.numpy import save as to_bytes
-
+    to_bytes = needs("safetensors.numpy", "a checkpoint").save
     data = to_bytes({name: np.asarray(a, order="C") for name, a in tensors.items()},
                     {"format": FORMAT, "sarlite": json.dumps(metadata)})
     try:
@@ -56,15 +55,14 @@ def load(path):
     CheckpointError
         Missing, cut off, corrupt, or not a checkpoint.
     """
-    from safetensors import SafetensorError, safe_open
-
+    safetensors = needs("safetensors", "a checkpoint")
     try:
-        with safe_open(str(path), "numpy") as file:
+        with safetensors.safe_open(str(path), "numpy") as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
                 raise CheckpointError(f"checkpoint {path}: format is {header.get('format')!r}, not {FORMAT!r}")
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(header["sarlite"])
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except (OSError, safetensors.SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
 
 

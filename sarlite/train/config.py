@@ -2,9 +2,10 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, needs
 
 AUTO = "the model's own"
 
@@ -133,10 +134,7 @@ def _typed(name, value):
 
 
 def read_toml(path):
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib
+    tomllib = needs("tomllib" if sys.version_info >= (3, 11) else "tomli", "--config")
     try:
         return tomllib.loads(Path(path).read_text())
     except OSError as error:

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from sarlite.errors import needs
+
 LINE_SECONDS = 5.0
 
 
@@ -52,9 +54,7 @@ class Progress:
     def __init__(self, kind, start, epochs):
         self.bar, self.shown, self.epochs = None, 0.0 if kind != "none" else float("inf"), epochs
         if kind == "bar" or (kind == "auto" and sys.stderr.isatty()):
-            from tqdm import tqdm
-
-            self.bar = tqdm(total=epochs, initial=start, unit="epoch", dynamic_ncols=True)
+            self.bar = needs("tqdm", "--progress bar").tqdm(total=epochs, initial=start, unit="epoch", dynamic_ncols=True)
 
     def update(self, record):
         scores = [(name, record[f"{name}_accuracy"]) for name in ("train", "val")]

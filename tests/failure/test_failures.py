@@ -379,4 +379,4 @@ def test_singletons_whose_launcher_is_not_understood(job):
 def test_no_mpi4py(job, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['mpi4py'] = None")
     failed = job(2, "", environ={"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"})
-    assert failed.status != 0 and "pip install sarlite[mpi]" in failed.err
+    assert failed.status != 0 and "pip install 'sarlite[mpi]'" in failed.err

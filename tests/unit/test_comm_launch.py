@@ -41,7 +41,7 @@ def test_one_rank_needs_no_mpi(environ):
 
 def test_mpi4py_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(ConfigError, match=r"PMI_SIZE=2.*pip install sarlite\[mpi\]"):
+    with pytest.raises(ConfigError, match=r"PMI_SIZE=2.*pip install 'sarlite\[mpi\]'"):
         launch.connect({"PMI_SIZE": "2"})
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from sarlite import __version__, info, kernels
+from sarlite.errors import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,10 +33,11 @@ def found():
 
 
 def test_the_object(found):
-    assert list(found) == ["versions", "mpi", "kernels", "blas", "cpu", "memory"]
+    assert list(found) == ["versions", "extras", "mpi", "kernels", "blas", "cpu", "memory"]
     versions = {"sarlite": __version__, "python": platform.python_version(), "numpy": np.__version__,
                 "pymetis": importlib.metadata.version("pymetis")}
     assert versions.items() <= found["versions"].items() and {"scipy", "cffi", "mpi4py"} < found["versions"].keys()
+    assert list(found["extras"]) == list(EXTRAS) and found["extras"]["train"] == []
     assert found["kernels"]["threads"] == 1 and found["kernels"]["instruction_set"] in found["kernels"]["instruction_sets"]
     assert found["cpu"]["cores"] == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else True
 
@@ -62,7 +64,7 @@ def test_the_machine(found):
 def test_the_text(found):
     rows = dict(line.split("  ", 1) for line in command(OMP_NUM_THREADS="1").splitlines())
     rows = {name: value.strip() for name, value in rows.items()}
-    facts = ["MPI", "kernels", "compiler", "BLAS", "CPU", "CPU features", "memory", "pages"]
+    facts = ["extras", "MPI", "kernels", "compiler", "BLAS", "CPU", "CPU features", "memory", "pages"]
     assert list(rows) == ["sarlite", "python", *info.PACKAGES, *facts]
     assert {name: rows[name] for name in found["versions"]} == {k: v or "not installed" for k, v in found["versions"].items()}
     assert rows["kernels"].startswith(f"{found['kernels']['instruction_set']} of ") and rows["kernels"].endswith("1 threads")
@@ -73,14 +75,14 @@ def test_the_text(found):
 def test_the_forced_instruction_set_is_shown(name):
     found = json.loads(command("--json", SARLITE_ISA=name))["kernels"]
     assert found["instruction_set"] == name and tuple(found["instruction_sets"]) == kernels.instruction_sets()
-    assert f"\nkernels       {name} of {', '.join(kernels.instruction_sets())}; " in command(SARLITE_ISA=name)
+    assert f"\nkernels        {name} of {', '.join(kernels.instruction_sets())}; " in command(SARLITE_ISA=name)
 
 
 def test_mpi(found):
     pytest.importorskip("mpi4py")
     assert found["mpi"]["library"].split()[0] in ("MPICH", "Open", "Intel(R)", "MVAPICH", "MVAPICH2")
     assert found["mpi"]["thread_level"].startswith("THREAD_") and "\n" not in found["mpi"]["library"]
-    assert f"\nMPI           {found['mpi']['library']}, {found['mpi']['thread_level']}\n" in command()
+    assert f"\nMPI            {found['mpi']['library']}, {found['mpi']['thread_level']}\n" in command()
 
 
 @pytest.mark.parametrize("block, shown", [
@@ -109,6 +111,9 @@ def test_a_machine_that_tells_nothing(monkeypatch):
 
 def test_packages_that_are_missing(monkeypatch):
     monkeypatch.setattr(info, "PACKAGES", ("numpy", "no-such-package"))
+    monkeypatch.setattr(info, "EXTRAS", {"some": ("numpy", "no-such-package"), "every": ("numpy",)})
     monkeypatch.setattr(info, "_mpi", lambda: None)
     found = info.collect()
+    assert found["extras"] == {"some": ["no-such-package"], "every": []}
+    assert "\nextras           some lacks no-such-package; every\n" in info.text(found)
     assert found["versions"]["no-such-package"] is None and "no-such-package  not installed" in info.text(found)

@@ -1,0 +1,70 @@
+"""Public names say which types they take and return; mypy (`make lint`) checks that what they say is so."""
+
+import importlib
+import inspect
+import typing
+
+import pytest
+
+# Module to its names that must be annotated: functions, and classes with all their public methods and properties.
+ANNOTATED = {
+    "sarlite.errors": ("SarliteError", "ConfigError", "DataError", "ShapeError", "CheckpointError", "PeerError", "install", "needs",
+                       "raise_together"),
+    "sarlite.info": ("collect", "text", "main"),
+    "sarlite.profile": ("Profile", "Trace", "Span", "Counted", "Memory", "trim"),
+}
+
+
+def functions(thing, name):
+    """Yield (name, function) of a function, or of a class's own public methods, operators and properties."""
+    if not inspect.isclass(thing):
+        yield name, inspect.unwrap(thing)
+        return
+    for key, value in vars(thing).items():
+        value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        dunder = key.startswith("__") and key.endswith("__")
+        if inspect.isfunction(value) and (dunder or not key.startswith("_")):
+            yield f"{name}.{key}", inspect.unwrap(value)
+
+
+def unannotated(function):
+    """Return the parameters without annotation, `self` and `cls` aside, and "return"."""
+    signature = inspect.signature(function)
+    missing = [name for k, (name, parameter) in enumerate(signature.parameters.items())
+               if parameter.annotation is parameter.empty and not (k == 0 and name in ("self", "cls"))]
+    return missing + (["return"] if signature.return_annotation is signature.empty else [])
+
+
+@pytest.mark.parametrize("module, name", [(module, name) for module, names in ANNOTATED.items() for name in names])
+def test_public_names_are_annotated(module, name):
+    found = dict(functions(getattr(importlib.import_module(module), name), name))
+    assert {key: missing for key, function in found.items() if (missing := unannotated(function))} == {}
+    for function in found.values():
+        typing.get_type_hints(function)  # every name in them is defined
+
+
+def test_the_check_itself():
+    class Some:
+        def bare(self, x, y: int = 0):
+            return x
+
+        def whole(self, x: int) -> int:
+            return x
+
+        @property
+        def size(self):
+            return 0
+
+        @classmethod
+        def made(cls, *args: int, **kwargs) -> "Some":
+            return cls()
+
+        def _hidden(self, x):
+            return x
+
+        def __len__(self):
+            return 0
+
+    found = {name: unannotated(function) for name, function in functions(Some, "Some")}
+    assert found == {"Some.bare": ["x", "return"], "Some.whole": [], "Some.size": ["return"], "Some.made": ["kwargs"],
+                     "Some.__len__": ["return"]}
