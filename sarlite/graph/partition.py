@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError
-from sarlite.graph.edges import chunk_edges, destinations, id_bits, row_chunks
+from sarlite.graph.edges import chunk_edges, id_bits, row_chunks
 from sarlite.graph.renumber import edges_in_order, sequence
 
 _TRAIN_SLACK = 1.1
