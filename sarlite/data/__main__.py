@@ -112,13 +112,18 @@ def _partition(options):
     parts = make_parts(dataset, options.parts, options.method, seed=options.seed)
     order = make_order(dataset, options.order, seed=options.seed)
     division = record(options.parts, options.method, options.order, options.seed)
+    near = None if order is None else _near_shares(dataset, order)  # before the files that it is read from are replaced
     with format.GraphWriter(options.output or options.directory, overwrite=options.overwrite or not options.output) as out:
         found = divide(dataset, parts, options.parts, out, order=order, division=division)
     print("\n".join(report_lines(found, *part_bytes(dataset, found))))
-    if order is not None:
-        graph = structure(dataset)
-        near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
-        print(f"edges between nodes less than {orders.CLUSTER_NODES:,} places apart: {near:.1f} %, by node id {by_id:.1f} %")
+    if near is not None:
+        print(near)
+
+
+def _near_shares(dataset, order):
+    graph = structure(dataset)
+    near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
+    return f"edges between nodes less than {orders.CLUSTER_NODES:,} places apart: {near:.1f} %, by node id {by_id:.1f} %"
 
 
 def _check_method(options):

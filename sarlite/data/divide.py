@@ -57,8 +57,8 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
         _write_rows(getattr(dataset, field), rows, sink, field)
     tally = Tally(offsets)
     _write_edges(dataset, rows, offsets, sink, tally.add, origin=dataset.edge_ids is not None or not _counts_up(rows))
-    sink.finish(Facts(dataset.name, dataset.n_classes, dataset.provenance, offsets, division))
     train = np.concatenate(([0], np.cumsum(take(dataset.train, rows))))
+    sink.finish(Facts(dataset.name, dataset.n_classes, dataset.provenance, offsets, division))  # which may replace what was read
     return tally.measures(np.diff(train[offsets]))
 
 
