@@ -6,14 +6,13 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from sarlite.data import format
+from sarlite.data.divide import divide, make_order, make_parts, record, structure
 from sarlite.data.spec import FORMS, load
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.graph import order as orders
-from sarlite.graph.partition import METHODS, partition, read_parts, report
+from sarlite.graph.partition import METHODS, report
 
 
 def main(arguments=None):
@@ -59,12 +58,15 @@ def _parser():
     info.add_argument("--verify", action="store_true", help="compare the hashes of a native data set's files")
     _add_allow_empty(info)
 
-    divide = commands.add_parser("partition", help="write DIR/parts-N.npy")
-    divide.set_defaults(run=_partition)
-    divide.add_argument("directory", metavar="DIR")
-    divide.add_argument("--parts", type=int, metavar="N", required=True)
-    _add_method(divide)
-    divide.add_argument("--order", choices=orders.METHODS, help="write DIR/order.npy too: nodes that share neighbours together")
+    divided = commands.add_parser("partition", help="write the rows and edges of DIR by part, in place or into DIR2")
+    divided.set_defaults(run=_partition)
+    divided.add_argument("directory", metavar="DIR")
+    divided.add_argument("--parts", type=int, metavar="N", required=True)
+    _add_method(divided)
+    divided.add_argument("--order", choices=("none", *orders.METHODS), default="none",
+                         help="of the rows of a part: ids ascend [none], or nodes that share neighbours together")  # fmt: skip
+    divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
+    divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
     return top
 
 
@@ -93,7 +95,9 @@ def _info(options):
     dataset = load(options.spec, verify=options.verify, allow_empty=options.allow_empty)
     facts, found = summary(dataset), None
     if options.parts is not None:
-        _, found = _divide(dataset, options)
+        _check_method(options)
+        parts, graph = make_parts(dataset, options.parts, options.method, seed=options.seed), structure(dataset)
+        found = report(graph.indptr, graph.indices, parts, options.parts, graph.train)
     if options.json:
         print(json.dumps({**facts, **({"partition": found} if found else {})}))
         return
@@ -103,34 +107,30 @@ def _info(options):
 
 
 def _partition(options):
+    _check_method(options)
     dataset = format.open(options.directory, verify=True).check(allow_empty=("train", "val", "test"))
-    parts, found = _divide(dataset, options)
-    format.write_parts(options.directory, parts, options.parts, method=options.method, seed=options.seed)
+    parts = make_parts(dataset, options.parts, options.method, seed=options.seed)
+    order = make_order(dataset, options.order, seed=options.seed)
+    division = record(options.parts, options.method, options.order, options.seed)
+    near = None if order is None else _near_shares(dataset, order)  # before the files that it is read from are replaced
+    with format.GraphWriter(options.output or options.directory, overwrite=options.overwrite or not options.output) as out:
+        found = divide(dataset, parts, options.parts, out, order=order, division=division)
     print("\n".join(report_lines(found, *part_bytes(dataset, found))))
-    if options.order:
-        _order(dataset, options)
+    if near is not None:
+        print(near)
 
 
-def _order(dataset, options):
-    graph = np.asarray(dataset.indptr), np.asarray(dataset.indices)
-    order = orders.order(*graph, options.order, seed=options.seed)
-    format.write_order(options.directory, order, method=options.order, seed=options.seed)
-    before, after = orders.near_share(*graph), orders.near_share(*graph, order)
-    print(f"edges between nodes less than {orders.CLUSTER_NODES:,} places apart: {100 * after:.1f} %, by node id {100 * before:.1f} %")
+def _near_shares(dataset, order):
+    graph = structure(dataset)
+    near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
+    return f"edges between nodes less than {orders.CLUSTER_NODES:,} places apart: {near:.1f} %, by node id {by_id:.1f} %"
 
 
-def _divide(dataset, options):
-    """Return the parts and their report."""
+def _check_method(options):
     if options.parts < 1:
         raise ConfigError(f"--parts: {options.parts} is below 1")
-    indptr, indices, train = np.asarray(dataset.indptr), np.asarray(dataset.indices), np.asarray(dataset.train)
-    if options.method in METHODS:
-        parts = partition(indptr, indices, options.parts, options.method, train_mask=train, seed=options.seed)
-    elif Path(options.method).exists():
-        parts = read_parts(options.method, dataset.n_nodes, options.parts)
-    else:
+    if options.method not in METHODS and not Path(options.method).exists():
         raise ConfigError(f"--method: {options.method!r} is none of {', '.join(METHODS)}, and no such file exists")
-    return parts, report(indptr, indices, parts, options.parts, train)
 
 
 if __name__ == "__main__":

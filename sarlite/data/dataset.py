@@ -6,6 +6,7 @@ import numpy as np
 
 from sarlite.data.mapped import pieces
 from sarlite.errors import DataError
+from sarlite.graph.edges import rows_ascend
 
 SPLITS = ("train", "val", "test")
 
@@ -32,6 +33,14 @@ class Dataset:
         What JSON can hold: where the data came from, and with which options.
     edge_weight : (n_edges,) float32 or float64, optional
     edge_features : (n_edges, any) float32 or float64, optional
+    ids : (n_nodes,) int32 or int64, optional
+        The original id of each row; without it, the row's number. `indices` are row numbers.
+    edge_ids : (n_edges,) int32 or int64, optional
+        The original position of each edge; without it, its place.
+    offsets : (n_parts + 1,) int64
+        Part p holds the rows offsets[p] .. offsets[p + 1]; by default all rows are one part.
+    division : dict or None
+        {"parts", "partition", "order", "seed"}: how the rows were divided and put in order, if they were.
     """
 
     indptr: np.ndarray
@@ -48,6 +57,14 @@ class Dataset:
     edge_weight: np.ndarray | None = None
     edge_features: np.ndarray | None = None
     directory: str | None = None
+    ids: np.ndarray | None = None
+    edge_ids: np.ndarray | None = None
+    offsets: np.ndarray | None = None
+    division: dict | None = None
+
+    def __post_init__(self):
+        if self.offsets is None:
+            self.offsets = np.array([0, max(self.indptr.shape[0] - 1, 0)])
 
     @property
     def n_nodes(self):
@@ -61,14 +78,22 @@ class Dataset:
     def n_features(self):
         return self.features.shape[1]
 
+    @property
+    def n_parts(self):
+        return len(self.offsets) - 1
+
+    @property
+    def node_ids(self):
+        """The original id of every row, (n_nodes,) int."""
+        return np.arange(self.n_nodes) if self.ids is None else np.asarray(self.ids)
+
     def where(self, name):
         """Say where an array comes from, for messages: its file in the native format, else source and field."""
-        return f"{self.source}: {name}" if self.directory is None else f"{self.directory}/{name}.npy: {name}"
+        return f"{self.source}: {name}" if self.directory is None else f"{self.directory}/{FILES[name]}.npy: {name}"
 
     def arrays(self):
         """Return the arrays that are there, by field name."""
-        names = ("indptr", "indices", "features", "labels", *SPLITS, "edge_weight", "edge_features")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return {name: getattr(self, name) for name in EXPECTED if getattr(self, name) is not None}
 
     def equals(self, other):
         """Tell whether another data set has the same classes and arrays, in values and dtypes."""
@@ -96,16 +121,18 @@ class Dataset:
         ------
         DataError
             Dimensions, dtypes or lengths disagree; `indptr` does not rise from 0 to the number of edges; a source is not a
-            node; a feature, an edge weight or an edge feature is NaN or infinite; a label in a split is not a class; splits
-            overlap or are empty. The message names the file or source, the field and the value.
+            node; ids are no permutation; a feature, an edge weight or an edge feature is NaN or infinite; a label in a split is
+            not a class; splits overlap or are empty. The message names the file or source, the field and the value.
 
         Notes
         -----
         Reads everything once, a chunk at a time; memory: 3 bytes a node and a few chunks of 32 MiB.
         """
         self.check_shapes()
-        self._check_indptr()
-        self._check_indices()
+        self.check_edges()
+        if self.directory is not None and not rows_ascend(self.indptr, self.indices):
+            raise DataError(f"{self.where('indices')}: the sources of a row do not ascend")
+        self._check_ids()
         for name in ("features", "edge_weight", "edge_features"):
             if getattr(self, name) is not None:
                 self._check_finite(name)
@@ -124,9 +151,14 @@ class Dataset:
         if self.indptr.size == 0:
             raise DataError(f"{self.where('indptr')}: expected at least one entry, found 0")
         for name, array in self.arrays().items():
-            n_rows = self.n_edges if name in ("indices", "edge_weight", "edge_features") else self.n_nodes + (name == "indptr")
+            n_rows = self.n_nodes + 1 if name == "indptr" else self.n_edges if name in EDGE_ARRAYS else self.n_nodes
             if array.shape[0] != n_rows:
                 raise DataError(f"{self.where(name)}: expected {n_rows} rows, found {array.shape[0]}")
+
+    def check_edges(self):
+        """Raise a DataError unless `indptr` rises from 0 to the number of edges and every source is a node."""
+        self._check_indptr()
+        self._check_indices()
 
     def _check_indptr(self):
         first, last = int(self.indptr[0]), int(self.indptr[-1])
@@ -148,6 +180,24 @@ class Dataset:
             if bad.any():
                 at = int(np.argmax(bad))
                 raise DataError(f"{self.where('indices')}: edge {start + at} comes from node {piece[at]}, outside 0 <= id < {self.n_nodes}")
+
+
+    def _check_ids(self):
+        if self.edge_ids is not None and self.n_edges:
+            low, high = (int(reduce(self.edge_ids)) for reduce in (np.min, np.max))
+            if low < 0 or high >= self.n_edges:
+                raise DataError(f"{self.where('edge_ids')}: {low if low < 0 else high} is outside 0 <= id < {self.n_edges}")
+        if self.ids is None:
+            return
+        here = np.zeros(self.n_nodes, bool)
+        for start, piece in pieces(self.ids):
+            bad = (piece < 0) | (piece >= self.n_nodes)
+            if bad.any():
+                at = int(np.argmax(bad))
+                raise DataError(f"{self.where('ids')}: row {start + at} has id {piece[at]}, outside 0 <= id < {self.n_nodes}")
+            here[piece] = True
+        if not here.all():
+            raise DataError(f"{self.where('ids')}: no row has id {int(np.argmin(here))}")
 
     def _check_finite(self, name):
         for start, piece in pieces(getattr(self, name)):
@@ -179,15 +229,25 @@ class Dataset:
             raise DataError(f"{self.where('labels')}: node {at} has label {labels[at]}, outside 0 <= label < {self.n_classes}")
 
 
-_FLOAT = ("float32", "float64")
+_FLOAT, _INT = ("float32", "float64"), ("int32", "int64")
 EXPECTED = {  # field: dimensions, dtypes
     "indptr": (1, ("int64",)),
-    "indices": (1, ("int32", "int64")),
+    "indices": (1, _INT),
     "features": (2, _FLOAT),
     "labels": (1, ("int64",)),
     "train": (1, ("bool",)),
     "val": (1, ("bool",)),
     "test": (1, ("bool",)),
+    "ids": (1, _INT),
+    "edge_ids": (1, _INT),
     "edge_weight": (1, _FLOAT),
     "edge_features": (2, _FLOAT),
+}
+OPTIONAL = ("ids", "edge_ids", "edge_weight", "edge_features")
+NODE_ARRAYS = {"ids": "ids", **{name: name for name in ("features", "labels", *SPLITS)}}  # field: name in the native format
+EDGE_ARRAYS = {"indptr": "indptr", "indices": "indices", "edge_ids": "ids", "edge_weight": "weight", "edge_features": "features"}
+NODE, RELATION = "node", "node.edge.node"
+FILES = {
+    **{field: f"nodes/{NODE}/{name}" for field, name in NODE_ARRAYS.items()},
+    **{field: f"edges/{RELATION}/{name}" for field, name in EDGE_ARRAYS.items()},
 }

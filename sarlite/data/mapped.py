@@ -40,6 +40,25 @@ def take(array, ids, dtype=None, chunk_bytes=CHUNK_BYTES):
     return out
 
 
+def gather(array, positions):
+    """Return `array[positions]`; of a whole memory-mapped array no pages stay."""
+    if positions.size and positions[-1] - positions[0] == positions.size - 1 and (np.diff(positions) == 1).all():
+        return part(array, int(positions[0]), int(positions[-1]) + 1)
+    return np.asarray(_fresh(array))[positions]
+
+
+def copied(array, start, stop, dtype=None):
+    """Return `array[start:stop]` as a C-contiguous array of `dtype`: read in pieces from a memory map, a view where one will do."""
+    dtype = np.dtype(dtype or array.dtype)
+    if not isinstance(array, np.memmap):
+        return np.ascontiguousarray(array[start:stop], dtype)
+    out = np.empty((stop - start, *array.shape[1:]), dtype)
+    step = max(1, CHUNK_BYTES // max(1, array.nbytes // max(1, array.shape[0])))
+    for at in range(start, stop, step):
+        out[at - start : at - start + step] = part(array, at, min(at + step, stop))
+    return out
+
+
 def _fresh(array):
     """Map a whole memory-mapped file again; any other array (slices included) is returned as it is."""
     if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None and array.mode == "r":

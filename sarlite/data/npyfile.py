@@ -1,6 +1,7 @@
 """One .npy file: written with its hash, and mapped only after its header and size agree with what is expected."""
 
 import builtins
+import contextlib
 import hashlib
 import os
 
@@ -10,33 +11,69 @@ from sarlite.data.mapped import CHUNK_BYTES, pieces
 from sarlite.errors import DataError
 
 
-class _Hashing:
-    """A file that hashes what is written to it."""
+class Stream:
+    """A .npy file of known shape, written piece by piece along its first axis and hashed on the way.
 
-    def __init__(self, file):
-        self.file, self.digest = file, hashlib.sha256()
+    Parameters
+    ----------
+    path : path
+    shape : tuple of int
+    dtype : dtype
+        Stored little-endian.
 
-    def write(self, data):
-        self.digest.update(data)
-        self.file.write(data)
+    Attributes
+    ----------
+    record : dict or None
+        {"dtype", "shape", "sha256"}, once the file is whole and closed.
 
-
-def write(path, array):
-    """Write an array in C order, fsync it and return its record {"dtype", "shape", "sha256"}.
-
-    Memory-mapped arrays are streamed. Raises OSError where the disk refuses.
+    Raises
+    ------
+    OSError
+        From every call, where the disk refuses.
     """
-    dtype = array.dtype.newbyteorder("<")
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": array.shape}
-    with builtins.open(path, "wb") as file:
-        out = _Hashing(file)
-        np.lib.format.write_array_header_1_0(out, header)
-        for _, piece in pieces(array):
+
+    def __init__(self, path, shape, dtype):
+        self.shape, self.dtype, self.record = tuple(int(n) for n in shape), np.dtype(dtype).newbyteorder("<"), None
+        self._missing, self._digest = self.shape[0], hashlib.sha256()
+        self._file = builtins.open(path, "wb")  # noqa: SIM115, closed by `close`
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": self.shape}
+        np.lib.format.write_array_header_1_0(_Writes(self._put), header)
+
+    def write(self, rows):
+        """Append rows; memory-mapped ones are streamed."""
+        if rows.shape[1:] != self.shape[1:] or rows.shape[0] > self._missing:
+            raise ValueError(f"rows of shape {rows.shape} for an array of shape {self.shape} that misses {self._missing}")
+        for _, piece in pieces(rows):
             if piece.size:
-                out.write(memoryview(np.ascontiguousarray(piece, dtype)).cast("B"))
-        file.flush()
-        os.fsync(file.fileno())
-    return {"dtype": dtype.str, "shape": list(array.shape), "sha256": out.digest.hexdigest()}
+                self._put(memoryview(np.ascontiguousarray(piece, self.dtype)).cast("B"))
+        self._missing -= rows.shape[0]
+
+    def close(self):
+        """Fsync and close; the file must be whole."""
+        if self._missing:
+            raise ValueError(f"{self._missing} rows of {self.shape} were not written")
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+        self.record = {"dtype": self.dtype.str, "shape": list(self.shape), "sha256": self._digest.hexdigest()}
+
+    def abandon(self):
+        """Close the file as it is."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def _put(self, data):
+        self._digest.update(data)
+        self._file.write(data)
+
+
+class _Writes:
+    """What NumPy writes a header to."""
+
+    def __init__(self, write):
+        self.write = write
 
 
 def open_map(path, record, field):

@@ -35,7 +35,7 @@ class RawGraph:
         """Take a data set apart again, to change its edges."""
         for name in ("edge_weight", "edge_features"):
             if getattr(dataset, name) is not None:
-                raise ConfigError(f"{dataset.where(name)}: edges that carry values cannot be added or merged")
+                raise ConfigError(f"{dataset.where(name)}: edges that carry values cannot be added or merged; drop_edge_values drops them")
         nodes = {name: getattr(dataset, name) for name in ("features", "labels", "train", "val", "test", "n_classes", "name")}
         return cls(np.asarray(dataset.indices), destinations(np.asarray(dataset.indptr)), **nodes)
 

@@ -1,10 +1,12 @@
 """Data sets by name: one string says which reader or generator, where, and with which options."""
 
 import importlib.metadata
+from dataclasses import replace
 from pathlib import Path
 
 from sarlite.data import edge_list, format, npz, ogb, planetoid
 from sarlite.data.dataset import Dataset
+from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import generate
@@ -25,7 +27,7 @@ def _amount(text):
         return float(text)
 
 
-_CHANGES = {"undirected": _flag, "self_loops": _flag, "deduplicate": _flag, "normalize": _flag}
+_CHANGES = {"drop_edge_values": _flag, "undirected": _flag, "self_loops": _flag, "deduplicate": _flag, "normalize": _flag}
 _DRAWN = {"train": _amount, "val": _amount, "seed": int}
 _TASK = {"features": int, "classes": int, **_DRAWN}
 _READERS = {  # form: reader, its options
@@ -46,7 +48,7 @@ FORMS = """\
   edges:FILE              text or .npy; options nodes, features, labels, split, train, val, seed
   sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
-with, after a comma each: undirected, self_loops, deduplicate, normalize"""
+with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_edge_values"""
 
 
 def load(spec, *, verify=False, check=True, allow_empty=(), **changes):
@@ -63,12 +65,13 @@ def load(spec, *, verify=False, check=True, allow_empty=(), **changes):
     allow_empty : collection of {"train", "val", "test"}
         Splits that may be empty.
     **changes : bool
-        undirected, self_loops, deduplicate, normalize: as in the spec, which they override.
+        undirected, self_loops, deduplicate, normalize, drop_edge_values: as in the spec, which they override.
 
     Returns
     -------
     Dataset
-        Memory-mapped for a native directory without changes, else in memory.
+        Memory-mapped for a native directory without changes, else in memory. The rows of a native directory that is divided stand
+        by part: its `ids` say which they are.
 
     Raises
     ------
@@ -83,6 +86,7 @@ def load(spec, *, verify=False, check=True, allow_empty=(), **changes):
     wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
     provenance = {"spec": str(spec), "options": {**options, **wanted}, "sarlite": _version()}
     if form in _READERS:
+        wanted.pop("drop_edge_values", None)
         dataset = _READERS[form][0](path, **options).assemble(str(spec), provenance=provenance, **wanted)
     elif form in _GENERATORS:
         made = _GENERATORS[form][0](**options)
@@ -90,6 +94,12 @@ def load(spec, *, verify=False, check=True, allow_empty=(), **changes):
     else:
         dataset = _changed(format.open(path, verify=verify), wanted)
     return dataset.check(allow_empty) if check else dataset
+
+
+def native_directory(spec):
+    """Return the directory in the native format that a spec names without changing it; None for every other spec."""
+    form, path, options = _parse(str(spec))
+    return path if form is None and not any(options.values()) else None
 
 
 def _parse(spec):
@@ -144,13 +154,16 @@ def _options(form, words, known):
 
 def _changed(dataset, wanted):
     """Apply changes to a data set that is CSR already; without any it is returned as it is."""
+    if not any(wanted.values()):
+        return dataset
+    provenance = {**dataset.provenance, "changes": wanted}
+    if wanted.pop("drop_edge_values", False):
+        dataset = replace(dataset, edge_weight=None, edge_features=None, provenance=provenance)
     edges = {name: value for name, value in wanted.items() if name != "normalize" and value}
     if edges:
-        provenance = {**dataset.provenance, "changes": wanted}
-        return RawGraph.of(dataset).assemble(dataset.source, provenance=provenance, **wanted)
+        return RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=provenance, **wanted)
     if wanted.get("normalize"):
-        dataset.features = row_normalized(dataset.features)
-        dataset.provenance = {**dataset.provenance, "changes": wanted}
+        return replace(dataset, features=row_normalized(dataset.features), provenance=provenance)
     return dataset
 
 

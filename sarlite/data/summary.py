@@ -10,7 +10,7 @@ def summary(dataset):
 
     Notes
     -----
-    Memory: 32 bytes an edge, for the symmetry check.
+    Memory: 24 bytes an edge, for the symmetry check.
     """
     indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
     degrees = np.diff(indptr)
@@ -37,6 +37,7 @@ def summary(dataset):
         "unlabelled": int(np.count_nonzero(labels < 0)),
         "class_nodes": np.bincount(labels[labels >= 0], minlength=dataset.n_classes).tolist(),
         "bytes": {name: int(array.nbytes) for name, array in dataset.arrays().items()},
+        "division": dataset.division and {**dataset.division, "nodes": np.diff(dataset.offsets).tolist()},
         "total_bytes": sum(int(array.nbytes) for array in dataset.arrays().values()),
     }
 
@@ -44,7 +45,7 @@ def summary(dataset):
 def part_bytes(dataset, found):
     """Return the bytes of the input that each part holds: (local rows and edges, halo rows of features)."""
     row = dataset.features.dtype.itemsize * dataset.n_features
-    local = [nodes * (row + 19) + edges * dataset.indices.dtype.itemsize for nodes, edges in zip(found["nodes"], found["edges"])]
+    local = [nodes * (row + 27) + edges * dataset.indices.dtype.itemsize for nodes, edges in zip(found["nodes"], found["edges"])]
     return local, [rows * row for rows in found["halo_rows"]]
 
 
@@ -61,9 +62,17 @@ def summary_lines(facts):
         "classes": f"{facts['classes']:,} (largest {max(classes, default=0):,} nodes, smallest {min(classes, default=0):,})",
         "unlabelled": f"{facts['unlabelled']:,}",
         **{name: f"{count:,} nodes" for name, count in facts["split"].items()},
+        "parts": _division(facts["division"]),
         "memory": readable(facts["total_bytes"]) + " for all arrays",
     }
     yield from (f"{name:<15} {value}" for name, value in rows.items())
+
+
+def _division(division):
+    if division is None:
+        return "1 (not divided)"
+    largest = max(division["nodes"])
+    return f"{len(division['nodes']):,} by {division['partition']}, order {division['order']} (largest {largest:,} nodes)"
 
 
 def report_lines(found, local_bytes=None, halo_bytes=None):

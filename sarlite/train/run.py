@@ -11,8 +11,9 @@ from sarlite.errors import CheckpointError, ConfigError, raise_together
 from sarlite.profile import trim
 from sarlite.train import checkpoint, report, trace
 from sarlite.train.config import to_toml
-from sarlite.train.load import load_part, make_model, model_class
+from sarlite.train.load import load_part
 from sarlite.train.loop import Best, Trainer, fit, set_threads
+from sarlite.train.model import make_model, model_class
 
 
 def train(comm, config, tick=lambda: None):

@@ -174,37 +174,37 @@ def test_a_stall_of_threads_as_ranks(fail):
 
 def _nan(d):
     d.features[17, 3] = np.nan
-    return "features.npy: features: row 17, column 3 is nan"
+    return "nodes/node/features.npy: features: row 17, column 3 is nan"
 
 
 def _label(d):
     d.labels[np.flatnonzero(d.train)[0]] = 3
-    return f"labels.npy: labels: node {np.flatnonzero(d.train)[0]} has label 3"
+    return f"nodes/node/labels.npy: labels: node {np.flatnonzero(d.train)[0]} has label 3"
 
 
 def _index(d):
     d.indices[5] = 120
-    return "indices.npy: indices: edge 5 comes from node 120"
+    return "edges/node.edge.node/indices.npy: indices: edge 5 comes from node 120"
 
 
 def _indptr(d):
     d.indptr[40] = d.indptr[39] - 1
-    return "indptr.npy: indptr: entry 40"
+    return "edges/node.edge.node/indptr.npy: indptr: entry 40"
 
 
 def _overlap(d):
     d.val[np.flatnonzero(d.train)[0]] = True
-    return f"train.npy: train: node {np.flatnonzero(d.train)[0]} is in train and in val"
+    return f"nodes/node/train.npy: train: node {np.flatnonzero(d.train)[0]} is in train and in val"
 
 
 def _empty(d):
     d.train[:] = False
-    return "train.npy: train: the train split is empty"
+    return "nodes/node/train.npy: train: the train split is empty"
 
 
 def _empty_val(d):
     d.val[:] = False
-    return "val.npy: val: the val split is empty"
+    return "nodes/node/val.npy: val: the val split is empty"
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_bad_data(refuse, damage, tmp_path):
 
 def test_a_file_that_was_changed(refuse, tmp_path):
     format.write(tmp_path / "data", load(DATA))
-    path = tmp_path / "data" / "features.npy"
+    path = tmp_path / "data" / "nodes" / "node" / "features.npy"
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
@@ -241,8 +241,8 @@ def test_a_file_that_was_changed(refuse, tmp_path):
 
 def test_a_file_that_is_missing(refuse, tmp_path):
     format.write(tmp_path / "data", load(DATA))
-    (tmp_path / "data" / "labels.npy").unlink()
-    refuse(f"{tmp_path / 'data'}/labels.npy", "--data", tmp_path / "data")
+    (tmp_path / "data" / "nodes" / "node" / "labels.npy").unlink()
+    refuse(f"{tmp_path / 'data'}/nodes/node/labels.npy", "--data", tmp_path / "data")
 
 
 @pytest.mark.parametrize("flags, word", [

@@ -57,7 +57,7 @@ def test_bad_values_are_named(dataset, field, make, message):
 def test_messages_name_the_file_of_a_native_data_set(dataset, tmp_path):
     dataset.features = change(dataset.features, (3, 2), np.nan)
     format.write(tmp_path / "d", dataset)
-    with pytest.raises(DataError, match=f"^{tmp_path}/d/features.npy: features: row 3, column 2 is nan"):
+    with pytest.raises(DataError, match=f"^{tmp_path}/d/nodes/node/features.npy: features: row 3, column 2 is nan"):
         load(str(tmp_path / "d"))
 
 

@@ -9,10 +9,13 @@ import textwrap
 import numpy as np
 import pytest
 
-from sarlite.data import Dataset, format, load
+from sarlite.data import Dataset, format, load, npyfile
+from sarlite.data.writer import meta_hash
 from sarlite.errors import ConfigError, DataError
 
-FILES = ("indptr.npy", "indices.npy", "features.npy", "labels.npy", "train.npy", "val.npy", "test.npy", "meta.json")
+NODES, EDGES = "nodes/node", "edges/node.edge.node"
+FILES = (*(f"{NODES}/{name}.npy" for name in ("features", "labels", "train", "val", "test")),
+         *(f"{EDGES}/{name}.npy" for name in ("indptr", "indices", "weight", "features")), "meta.json")  # fmt: skip
 
 
 @pytest.fixture
@@ -27,6 +30,10 @@ def dataset():
 def stored(dataset, tmp_path):
     format.write(tmp_path / "d", dataset)
     return tmp_path / "d"
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_round_trip(dataset, stored):
@@ -53,7 +60,7 @@ def test_arrays_in_other_orders_are_written_in_c_order(dataset, tmp_path):
     assert opened.features.flags.c_contiguous and np.array_equal(opened.features, dataset.features)
 
 
-@pytest.mark.parametrize("file", [*FILES, "edge_weight.npy", "edge_features.npy"])
+@pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", ["first", "last", "cut", "grow", "delete", "empty"])
 def test_damage_is_found_and_the_file_named(stored, file, damage):
     path = stored / file
@@ -71,7 +78,7 @@ def test_damage_is_found_and_the_file_named(stored, file, damage):
 
 @pytest.mark.parametrize("damage", ["cut", "grow", "delete"])
 def test_sizes_are_checked_without_hashing(stored, damage):
-    path = stored / "features.npy"
+    path = stored / NODES / "features.npy"
     content = path.read_bytes()
     path.write_bytes({"cut": content[:-1], "grow": content + b"x", "delete": content}[damage])
     if damage == "delete":
@@ -96,33 +103,42 @@ def test_every_byte_of_meta_counts(stored):
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    "change, message",
     [
-        ({"schema": 2}, "meta.json: schema: 2, expected 1"),
-        ({"n_nodes": 61}, "meta.json: n_nodes: 61, but the arrays have 60"),
-        ({"n_classes": "3"}, "meta.json: n_classes: expected int, found '3'"),
-        ({"arrays": {}}, "meta.json: arrays: no record of indptr"),
-        ({"provenance": None}, "meta.json: provenance: expected dict, found None"),
+        (lambda m: m.update(schema=3), "meta.json: schema: 3, expected 2$"),
+        (lambda m: m.update(schema=1), "schema: 1, expected 2; .*python -m sarlite.data convert sbm:nodes=60.* /.*/d --overwrite$"),
+        (lambda m: m["nodes"]["node"].update(count=61, offsets=[0, 61]), "meta.json: nodes: 61, but the arrays have 60"),
+        (lambda m: m["edges"]["node.edge.node"].update(count=9), "meta.json: edges: 9, but the arrays have 240"),
+        (lambda m: m["nodes"]["node"].update(classes="3"), "meta.json: classes: expected int, found '3'"),
+        (lambda m: m["edges"]["node.edge.node"].update(arrays={}), "edges: node.edge.node: no record of indptr"),
+        (lambda m: m["nodes"]["node"]["arrays"]["labels"].pop("sha256"), "node: labels: expected a record"),
+        (lambda m: m.update(provenance=None), "meta.json: provenance: expected dict, found None"),
+        (lambda m: m["nodes"].update(paper={}), "meta.json: nodes: node, paper; this sarlite reads node alone"),
+        (lambda m: m.update(edges={}), "meta.json: edges: nothing; this sarlite reads node.edge.node alone"),
+        (lambda m: m.update(division=["metis"]), "meta.json: division: expected null, or partition and order"),
+        (lambda m: m["nodes"]["node"].update(offsets=[0, 40, 30, 60]), r"meta.json: offsets: \[0, 40, 30, 60\]: expected whole"),
+        (lambda m: m["nodes"]["node"].update(offsets=[0, 59]), "meta.json: offsets"),
+        (lambda m: m["nodes"]["node"].update(offsets=[0, 1.5, 60]), "meta.json: offsets"),
     ],
 )
-def test_meta_that_does_not_fit_is_refused(stored, changes, message):
+def test_meta_that_does_not_fit_is_refused(stored, change, message):
     path = stored / "meta.json"
     meta = json.loads(path.read_text())
     del meta["sha256"]
-    meta.update(changes)
-    path.write_text(json.dumps({**meta, "sha256": format._meta_hash(meta)}))
+    change(meta)
+    path.write_text(json.dumps({**meta, "sha256": meta_hash(meta)}))
     with pytest.raises(DataError, match=message):
         format.open(stored)
 
 
 def test_objects_are_never_read(stored):
-    np.save(stored / "labels.npy", np.array([{}] * 60), allow_pickle=True)
+    np.save(stored / NODES / "labels.npy", np.array([{}] * 60), allow_pickle=True)
     with pytest.raises(DataError, match="labels.npy: labels: not a .npy file that can be read: it holds Python objects"):
         format.open(stored)
 
 
 def test_a_header_that_lies_takes_no_memory(stored):
-    with (stored / "features.npy").open("wb") as file:
+    with (stored / NODES / "features.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**12, 5)})
     with pytest.raises(DataError, match="features.npy: features: shape"):
         format.open(stored)
@@ -145,10 +161,10 @@ def test_existing_paths_are_not_replaced_unless_told(dataset, stored, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["d", "empty", "precious"]
 
 
-@pytest.mark.parametrize("step", range(13))
+@pytest.mark.parametrize("step", range(17))
 def test_a_write_that_fails_leaves_the_old_or_nothing(dataset, stored, tmp_path, monkeypatch, step):
     """Every fsync and rename fails in turn; the last step is the rename to the final name."""
-    before = {name: (stored / name).read_bytes() for name in os.listdir(stored)}
+    before = contents(stored)
     calls = []
 
     def failing(function):
@@ -166,8 +182,8 @@ def test_a_write_that_fails_leaves_the_old_or_nothing(dataset, stored, tmp_path,
             patch.setattr(os, name, failing(getattr(os, name)))
         with pytest.raises(DataError, match="cannot be written: No space left on device"):
             format.write(stored, dataset, overwrite=True)
-    assert (step == 12) == (calls[-2:] == ["rename", "rename"])
-    assert {name: (stored / name).read_bytes() for name in os.listdir(stored)} == before
+    assert (step == 16) == (calls[-2:] == ["rename", "rename"])
+    assert contents(stored) == before
     assert os.listdir(tmp_path) == ["d"]
 
 
@@ -179,7 +195,7 @@ def run_limited(code, *arguments, blocks):
 
 
 def test_a_full_disk_leaves_the_old_directory(stored, tmp_path):
-    before = {name: (stored / name).read_bytes() for name in os.listdir(stored)}
+    before = contents(stored)
     code = """
         import sys
         from sarlite.data.__main__ import main
@@ -187,7 +203,7 @@ def test_a_full_disk_leaves_the_old_directory(stored, tmp_path):
     """
     done = run_limited(code, stored, blocks=300)
     assert done.returncode == 2 and "features.npy: cannot be written: File too large" in done.stderr, done.stderr
-    assert {name: (stored / name).read_bytes() for name in os.listdir(stored)} == before
+    assert contents(stored) == before
     assert os.listdir(tmp_path) == ["d"]
 
 
@@ -196,12 +212,12 @@ def test_a_killed_write_leaves_nothing_that_opens(tmp_path):
         import os, sys
         from sarlite.data import format, load
         from sarlite.data import npyfile
-        real = npyfile.write
-        def write(path, array):
-            if path.name == "labels.npy":
+        real = npyfile.Stream.write
+        def write(self, rows):
+            if rows.dtype == "int64":
                 os.kill(os.getpid(), 9)
-            return real(path, array)
-        npyfile.write = write
+            return real(self, rows)
+        npyfile.Stream.write = write
         format.write(sys.argv[1], load("sbm:nodes=50,degree=3"))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "d")], capture_output=True, timeout=60, check=False)
@@ -213,98 +229,46 @@ def test_a_killed_write_leaves_nothing_that_opens(tmp_path):
             format.open(path)
 
 
-def test_parts(stored):
-    parts = np.arange(60) % 3
-    format.write_parts(stored, parts, 3, method="mine")
-    opened = format.open_parts(stored, 3)
-    assert opened.dtype == np.int32 and np.array_equal(opened, parts)
-    format.write_parts(stored, parts[::-1], 3, method="mine")
-    assert np.array_equal(format.open_parts(stored, 3), parts[::-1])
-    assert format.open(stored, verify=True).n_nodes == 60
-    with pytest.raises(DataError, match=r"no partition into 4 \(stored: 3\)"):
-        format.open_parts(stored, 4)
-    with pytest.raises(DataError, match="parts-2.npy: parts: node 2 has part 2"):
-        format.write_parts(stored, parts, 2, method="mine")
-    with pytest.raises(DataError, match=r"parts-3.npy: parts: expected shape \(60,\)"):
-        format.write_parts(stored, parts[:5], 3, method="mine")
+def test_sources_that_do_not_ascend_are_sorted_and_remembered(dataset, tmp_path):
+    """Equal edges keep their order; edge values go with their edges."""
+    shuffle = np.concatenate([np.random.default_rng(row).permutation(np.arange(*ends)) for row, ends in enumerate(
+        zip(dataset.indptr, dataset.indptr[1:]))])
+    plain = np.array(dataset.indices)
+    for field in ("indices", "edge_weight", "edge_features"):
+        setattr(dataset, field, getattr(dataset, field)[shuffle])
+    format.write(tmp_path / "d", dataset)
+    opened = format.open(tmp_path / "d", verify=True).check()
+    assert np.array_equal(opened.indices, plain) and np.array_equal(opened.edge_weight, np.arange(240))
+    assert np.array_equal(opened.edge_ids, np.argsort(shuffle)) and np.array_equal(opened.edge_features[:, 0], 2 * np.arange(240))
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
-def test_damaged_parts_are_named(stored, damage):
-    format.write_parts(stored, np.arange(60) % 3, 3, method="mine")
-    path = stored / "parts-3.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content if damage == "flip" else content[:-1])
-    if damage == "delete":
-        path.unlink()
-    with pytest.raises(DataError, match="parts-3.npy: parts: "):
-        format.open_parts(stored, 3)
+def test_sources_that_do_not_ascend_on_disk_are_refused(stored, dataset, monkeypatch):
+    monkeypatch.setattr("sarlite.data.divide.rows_ascend", lambda *_: True)
+    dataset.indices = dataset.indices.copy()
+    low, high = next((low, high) for low, high in zip(dataset.indptr, dataset.indptr[1:]) if high > low + 1)
+    dataset.indices[low:high] = dataset.indices[low:high][::-1]
+    format.write(stored, dataset, overwrite=True)
+    with pytest.raises(DataError, match="indices.npy: indices: the sources of a row do not ascend"):
+        format.open(stored).check()
 
 
-def test_interrupted_write_of_parts_never_lies(stored, monkeypatch):
-    """Whichever rename fails, what is stored opens, or is said not to be there."""
-    old, new = np.arange(60) % 3, np.arange(60)[::-1] % 3
-    for step in range(3):
-        format.write_parts(stored, old, 3, method="mine")
-        calls, replace = [], os.replace
-
-        def failing(*arguments, step=step, calls=calls, replace=replace):
-            calls.append(arguments)
-            if len(calls) - 1 == step:
-                raise OSError(28, "No space left on device")
-            replace(*arguments)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", failing)
-            with pytest.raises(DataError, match="parts-3.npy: cannot be written"):
-                format.write_parts(stored, new, 3, method="mine")
-        assert format.open(stored, verify=True).n_nodes == 60
-        assert not [name for name in os.listdir(stored) if ".tmp-" in name]
-        if step == 0:
-            assert np.array_equal(format.open_parts(stored, 3), old)
-        else:
-            with pytest.raises(DataError, match="no partition into 3"):
-                format.open_parts(stored, 3)
+def test_a_link_is_followed(dataset, stored, tmp_path):
+    (tmp_path / "link").symlink_to(stored)
+    dataset.labels = dataset.labels[::-1].copy()
+    format.write(tmp_path / "link", dataset, overwrite=True)
+    assert (tmp_path / "link").is_symlink() and dataset.equals(format.open(stored, verify=True))
+    assert sorted(os.listdir(tmp_path)) == ["d", "link"]
 
 
-def test_order(stored):
-    assert format.open_order(stored) is None
-    order = np.random.default_rng(0).permutation(60)
-    format.write_order(stored, order, method="mine", seed=3)
-    assert np.array_equal(format.open_order(stored), order)
-    format.write_order(stored, order[::-1], method="mine")
-    assert np.array_equal(format.open_order(stored), order[::-1])
-    assert format.read_meta(stored)["order"]["method"] == "mine" and format.open(stored, verify=True).n_nodes == 60
-    with pytest.raises(DataError, match="order.npy: order: node 59 has no place"):
-        format.write_order(stored, np.arange(60) % 59, method="mine")
-    assert np.array_equal(format.open_order(stored), order[::-1])
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
-def test_a_damaged_order_is_named(stored, damage):
-    format.write_order(stored, np.arange(60), method="mine")
-    path = stored / "order.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content if damage == "flip" else content[:-1])
-    if damage == "delete":
-        path.unlink()
-    with pytest.raises(DataError, match="order.npy: order: "):
-        format.open_order(stored)
-
-
-def test_an_order_that_is_no_permutation_is_named_though_its_hash_is_right(stored, monkeypatch):
-    monkeypatch.setattr(format, "check_order", lambda order, *_: order)
-    format.write_order(stored, np.arange(60) // 2, method="mine")
-    monkeypatch.undo()
-    with pytest.raises(DataError, match="order.npy: order: node 30 has no place"):
-        format.open_order(stored)
-    assert len(format.open_order(stored, verify=False)) == 60
-
-
-def test_a_record_of_an_order_that_says_nothing_is_refused(stored):
-    meta = format.read_meta(stored)
-    format._write_meta(stored, {**meta, "order": {"dtype": "<i4"}})
-    with pytest.raises(DataError, match="meta.json: order: expected a record"):
-        format.open(stored)
+def test_pieces_of_a_file_must_fit(tmp_path):
+    stream = npyfile.Stream(tmp_path / "x.npy", (3, 2), np.float32)
+    stream.write(np.ones((1, 2)))
+    for rows in (np.ones((3, 2)), np.ones((1, 3)), np.ones(2)):
+        with pytest.raises(ValueError, match="rows of shape"):
+            stream.write(rows)
+    with pytest.raises(ValueError, match="2 rows of"):
+        stream.close()
+    stream.write(np.zeros((2, 2)))
+    stream.close()
+    assert np.load(tmp_path / "x.npy").tolist() == [[1, 1], [0, 0], [0, 0]]
+    assert stream.record["sha256"] == npyfile.sha256(tmp_path / "x.npy")

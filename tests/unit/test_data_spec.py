@@ -9,8 +9,11 @@ import pytest
 
 from sarlite.data import format, load
 from sarlite.data.__main__ import main
+from sarlite.data.divide import make_parts
+from sarlite.data.summary import part_bytes, report_lines
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import order as orders
+from sarlite.graph.partition import report
 
 SBM = "sbm:nodes=60,degree=4,features=5,classes=3"
 
@@ -79,7 +82,7 @@ def test_edges_with_values_are_not_changed(tmp_path):
     made = load(SBM)
     made.edge_weight = np.ones(made.n_edges, np.float32)
     format.write(tmp_path / "d", made)
-    with pytest.raises(ConfigError, match="edge_weight.npy: edge_weight: edges that carry values"):
+    with pytest.raises(ConfigError, match="node.edge.node/weight.npy: edge_weight: edges that carry values"):
         load(f"{tmp_path}/d,self_loops")
 
 
@@ -129,29 +132,33 @@ def test_partition(stored, tmp_path, capsys, method):
     if method == "FILE":
         method = str(tmp_path / "mine.txt")
         np.savetxt(method, np.arange(60) % 4, fmt="%d")
-    assert main(["partition", stored, "--parts", "4", "--method", method]) == 0
-    assert "cut edges" in capsys.readouterr().out
-    parts = format.open_parts(stored, 4)
-    assert np.bincount(parts, minlength=4).sum() == 60 and len(set(parts.tolist())) == 4
+    whole = load(SBM)
+    assert main(["partition", stored, "--parts", "4", "--method", method, "--seed", "3"]) == 0
+    told = capsys.readouterr().out
+    opened = format.open(stored, verify=True)
+    parts = make_parts(whole, 4, method, seed=3)
+    assert opened.offsets.tolist() == [0, *np.cumsum(np.bincount(parts, minlength=4)).tolist()]
+    assert opened.ids is None if method == "contiguous" else opened.ids.tolist() == np.argsort(parts, kind="stable").tolist()
     if method.endswith("txt"):
         assert np.array_equal(parts, np.arange(60) % 4)
-    meta = format.read_meta(stored)
-    assert meta["parts"]["4"]["method"] == method
-    assert "order" not in meta and format.open_order(stored) is None
+    assert opened.division == {"parts": 4, "partition": method, "order": "none", "seed": 3}
+    found = report(whole.indptr, whole.indices, parts, 4, whole.train)
+    assert told == "\n".join(report_lines(found, *part_bytes(whole, found))) + "\n"
+    assert main(["info", stored]) == 0
+    assert f"4 by {method}, order none (largest" in capsys.readouterr().out
 
 
 def test_partition_with_an_order(stored, capsys, monkeypatch):
     monkeypatch.setattr(orders, "CLUSTER_NODES", 6)
+    dataset = load(SBM)
     for n_parts, seed in ((3, 7), (1, 8)):
         assert main(["partition", stored, "--parts", str(n_parts), "--order", "metis", "--seed", str(seed)]) == 0
-        dataset = load(SBM)
-        order = format.open_order(stored)
-        assert np.array_equal(order, orders.order(dataset.indptr, dataset.indices, "metis", seed=seed))
-        record = format.read_meta(stored)["order"]
-        assert (record["method"], record["seed"]) == ("metis", seed)
+        opened = format.open(stored, verify=True)
+        order, parts = orders.order(dataset.indptr, dataset.indices, "metis", seed=seed), make_parts(dataset, n_parts, "metis", seed=seed)
+        assert opened.ids.tolist() == [node for part in range(n_parts) for node in order if parts[node] == part]
+        assert opened.division == {"parts": n_parts, "partition": "metis", "order": "metis", "seed": seed}
         share = 100 * orders.near_share(dataset.indptr, dataset.indices, order)
         assert f"less than 6 places apart: {share:.1f} %, by node id" in capsys.readouterr().out
-    assert set(format.read_meta(stored)["parts"]) == {"1", "3"}
 
 
 @pytest.mark.parametrize(

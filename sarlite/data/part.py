@@ -1,0 +1,84 @@
+"""The rows and edges that one rank owns, read from a data set without touching the rest of it."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite.data.mapped import copied
+from sarlite.errors import ConfigError
+
+
+class Rows(NamedTuple):
+    """The node data of one rank, row i for its i-th node."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
+
+
+class Part:
+    """One of the parts of a data set: a slice of each of its arrays, read when asked for and not kept.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    rank, size : int
+        The part and the number of parts: that of the data set, or a divisor of it; neighbouring parts are then one.
+
+    Attributes
+    ----------
+    offsets : (size + 1,) int64
+        Part p has the rows offsets[p] .. offsets[p + 1].
+    first_row, n_rows : int
+        This part's rows: `first_row` .. `first_row` + `n_rows`.
+
+    Raises
+    ------
+    ConfigError
+        The data set's parts cannot be put together to `size`.
+
+    Notes
+    -----
+    Memory: what is returned, and one piece of 32 MiB; nothing is O(n_nodes). Of a data set in memory views are returned where
+    they will do.
+    """
+
+    def __init__(self, dataset, rank, size):
+        if dataset.n_parts % size and size > 1:
+            raise ConfigError(f"{dataset.source}: {dataset.n_parts} parts cannot be put together to {size}")
+        self.dataset, self.offsets = dataset, np.asarray(dataset.offsets)[:: dataset.n_parts // size]
+        self.first_row, self._last_row = int(self.offsets[rank]), int(self.offsets[rank + 1])
+        self.n_rows = self._last_row - self.first_row
+        self._edges = slice(*(int(dataset.indptr[row]) for row in (self.first_row, self._last_row)))
+
+    def rows(self, dtype=None):
+        """Return the `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own."""
+        names = ("labels", "train", "val", "test")
+        return Rows(self._of_nodes("features", dtype), *(self._of_nodes(name) for name in names))
+
+    def edges(self):
+        """Return the incoming edges as CSR: indptr (n_rows + 1,) int64, and the row numbers of their sources, ascending in a row."""
+        indptr = copied(self.dataset.indptr, self.first_row, self._last_row + 1)
+        return indptr - indptr[0], self.edge_values("indices")
+
+    def node_ids(self):
+        """Return the original ids of the rows, (n_rows,) int64."""
+        if self.dataset.ids is None:
+            return np.arange(self.first_row, self._last_row)
+        return self._of_nodes("ids", np.int64)
+
+    def edge_ids(self):
+        """Return the original positions of the edges, (n_edges,) int64."""
+        if self.dataset.edge_ids is None:
+            return np.arange(self._edges.start, self._edges.stop)
+        return self.edge_values("edge_ids", np.int64)
+
+    def edge_values(self, name, dtype=None):
+        """Return "edge_weight" or "edge_features" of the edges, as they stand in `edges()`; None where the data set has none."""
+        array = getattr(self.dataset, name)
+        return None if array is None else copied(array, self._edges.start, self._edges.stop, dtype)
+
+    def _of_nodes(self, name, dtype=None):
+        return copied(getattr(self.dataset, name), self.first_row, self._last_row, dtype)

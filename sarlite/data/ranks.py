@@ -1,0 +1,133 @@
+"""A data set made ready for the ranks of a run: as it is stored, or divided anew into private scratch."""
+
+import contextlib
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from sarlite.data import format
+from sarlite.data.divide import InMemory, divide, make_order, make_parts, record, stored_order
+from sarlite.data.spec import load, native_directory
+from sarlite.errors import PeerError, SarliteError, raise_together
+from sarlite.graph.partition import METHODS
+
+
+@contextlib.contextmanager
+def divided(comm, spec, *, partition="stored", order="stored", seed=0, verify=False, scratch=None, **changes):
+    """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    spec : str
+        As `load` takes it. A native directory of a multiple of as many parts as there are ranks is used as it is.
+    partition : str
+        "stored": as it is divided, else by METIS; a method of `graph.partition`, or a file of one part a node: divided anew by rank 0
+        where it is not stored so. On one rank nothing is divided.
+    order : {"stored", "none", "metis"}
+        The order of a part's rows: as stored, ascending ids, or by METIS.
+    seed : int
+    verify : bool
+        Compare the files' sha256, on rank 0.
+    scratch : path, optional
+        Folder in which a private temporary folder is made for what is divided anew, removed as the context ends; every rank must
+        see it. By default, and where it lies in the data set itself, the system's.
+    **changes
+        As for `load`.
+
+    Yields
+    ------
+    Dataset
+        Whose parts are the ranks', or several neighbours one rank's; take a `Part` of it.
+
+    Raises
+    ------
+    SarliteError
+        On every rank together. Any other exception of rank 0 is a PeerError on the others.
+
+    Notes
+    -----
+    Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes) integers, while it
+    divides; on one rank that is done in memory.
+    """
+    folder = None
+    try:
+        dataset, where, folder = together(comm, lambda: _prepare(comm, spec, partition, order, seed, verify, scratch, changes))
+        where = comm.bcast(where)
+        yield together(comm, lambda: format.open(where) if dataset is None else dataset)
+        comm.barrier()
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def together(comm, action):
+    """Run `action` on every rank; raise on every rank where it failed on one. Collective."""
+    result = error = None
+    try:
+        result = action()
+    except BaseException as found:  # whatever it is: the others wait for this rank's word
+        error = found
+    told = error if error is None or isinstance(error, SarliteError) else PeerError(f"{type(error).__name__}: {error}")
+    try:
+        raise_together(comm, told)
+    except PeerError:
+        if error is not None:
+            raise error from None
+        raise
+    return result
+
+
+def suits(dataset, n_parts, partition, order):
+    """Tell whether a data set as it stands is divided as asked for."""
+    stored = dataset.division or {"partition": None}
+    same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
+    return (n_parts == 1 or (same and dataset.n_parts % n_parts == 0)) and order in ("stored", stored_order(dataset))
+
+
+def _prepare(comm, spec, partition, order, seed, verify, scratch, changes):
+    """On rank 0: the data set, or the directory where all find it, and the folder to remove. Nothing on the others."""
+    if comm.rank:
+        return None, None, None
+    dataset = load(spec, verify=verify, **changes)
+    good = suits(dataset, comm.size, partition, order)
+    if comm.size == 1:
+        return dataset if good else _reordered(dataset, order, seed), None, None
+    stored = None if any(changes.values()) else native_directory(spec)
+    if good and stored:
+        return None, stored, None
+    folder = Path(tempfile.mkdtemp(prefix=".sarlite-data-", dir=_outside(scratch, dataset)))
+    try:
+        _divide(dataset, comm.size, folder / "data", partition, order, seed)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if stored:
+        print(f"{spec}: {dataset.n_parts} stored parts do not serve {comm.size} ranks as asked: divided anew in {folder}, for this run; "
+              f"`python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)  # fmt: skip
+    return None, str(folder / "data"), folder
+
+
+def _divide(dataset, n_parts, directory, partition, order, seed):
+    stored = (dataset.division or {"partition": "metis"})["partition"]
+    method = partition if partition != "stored" else stored if stored in METHODS else "metis"
+    parts = make_parts(dataset, n_parts, method, seed=seed)
+    kept = stored_order(dataset)
+    nodes = make_order(dataset, "stored" if order == kept else order, seed=seed)
+    with format.GraphWriter(directory) as out:
+        divide(dataset, parts, n_parts, out, order=nodes, division=record(n_parts, method, kept if order == "stored" else order, seed))
+
+
+def _reordered(dataset, order, seed):
+    nodes = make_order(dataset, order, seed=seed)
+    sink = InMemory(dataset.source)
+    divide(dataset, make_parts(dataset, 1, "contiguous"), 1, sink, order=nodes, division=record(1, "contiguous", order, seed))
+    return sink.dataset
+
+
+def _outside(scratch, dataset):
+    """The folder to make scratch in: never one of the data set's own."""
+    if scratch is None or (dataset.directory and Path(scratch).resolve().is_relative_to(Path(dataset.directory).resolve())):
+        return None
+    return scratch

@@ -1,0 +1,161 @@
+"""A directory written as a whole or not at all: .npy files in pieces, meta.json last, then one rename."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from sarlite.data import npyfile
+from sarlite.errors import ConfigError, DataError
+
+META = "meta.json"
+
+
+class Writer:
+    """A data set directory in the making. Use it as a context; without `finish` nothing is left of it.
+
+    Everything goes to a temporary directory beside `directory`, is fsynced, and takes the final name by a rename; so
+    whatever fails, `directory` is either absent, the old data set or the new one. (With `overwrite` the old one is first
+    renamed to `.NAME.old-*`; a machine that dies between the two renames leaves it there.)
+
+    Parameters
+    ----------
+    directory : path
+        A symbolic link is followed: what it points to is replaced.
+    overwrite : bool
+        Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
+
+    Attributes
+    ----------
+    records : dict
+        By file: what `npyfile.Stream` recorded, once `finish` has closed them.
+
+    Raises
+    ------
+    ConfigError
+        `directory` exists and may not be replaced.
+    DataError
+        From every method: a file cannot be written; the message names it.
+    """
+
+    def __init__(self, directory, *, overwrite=False):
+        self.directory, self.records, self._files = Path(os.path.realpath(directory)), {}, {}
+        _check_replaceable(self.directory, overwrite)
+        self._temporary = self.directory.with_name(f".{self.directory.name}.tmp-{uuid.uuid4().hex[:8]}")
+
+    def __enter__(self):
+        with _writing(self.directory):
+            self._temporary.mkdir(parents=True)
+        return self
+
+    def __exit__(self, *error):
+        for file in self._files.values():
+            file.stream.abandon()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def array(self, name, shape, dtype):
+        """Start the file `name`.npy, a path below the directory; returns a `File`, to write rows to. Several may be open at once."""
+        with _writing(self.directory / f"{name}.npy"):
+            path = self._temporary / f"{name}.npy"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._files[name] = File(self.directory / f"{name}.npy", npyfile.Stream(path, shape, dtype))
+        return self._files[name]
+
+    def finish(self, meta):
+        """Close all files, write meta.json and give the directory its name.
+
+        Parameters
+        ----------
+        meta : callable
+            meta(records) returns what meta.json holds; records are those of the files, by name.
+        """
+        for name, file in self._files.items():
+            with _writing(file.path):
+                file.stream.close()
+            self.records[name] = file.stream.record
+        with _writing(self.directory / META):
+            write_meta(self._temporary, meta(self.records))
+            for folder in {(self._temporary / name).parent for name in self._files}:
+                while folder != self._temporary:
+                    _sync_directory(folder)
+                    folder = folder.parent
+            _sync_directory(self._temporary)
+        with _writing(self.directory):
+            _replace(self._temporary, self.directory)
+
+
+class File:
+    """One array of a `Writer`."""
+
+    def __init__(self, path, stream):
+        self.path, self.stream = path, stream
+
+    def write(self, rows):
+        """Append rows; raises a DataError that names the file."""
+        with _writing(self.path):
+            self.stream.write(rows)
+
+
+def write_meta(directory, meta):
+    """Write meta.json with its own hash to a temporary name, fsync, rename."""
+    meta = json.loads(json.dumps(meta))
+    text = json.dumps({**meta, "sha256": meta_hash(meta)}, indent=1) + "\n"
+    temporary = Path(directory) / f".{META}.tmp-{uuid.uuid4().hex[:8]}"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, Path(directory) / META)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def meta_hash(meta):
+    """Return the sha256 of the content of a meta.json without its own."""
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+
+
+def _check_replaceable(directory, overwrite):
+    if not os.path.lexists(directory) or (directory.is_dir() and not any(directory.iterdir())):
+        return
+    if not (directory / META).is_file():
+        raise ConfigError(f"{directory}: exists and is not a data set in the native format; it is not replaced")
+    if not overwrite:
+        raise ConfigError(f"{directory}: exists already; --overwrite (overwrite=True) replaces it")
+
+
+def _replace(temporary, directory):
+    """Give `temporary` the name `directory`; put the old directory back if that fails."""
+    old = directory.with_name(f".{directory.name}.old-{uuid.uuid4().hex[:8]}")
+    replaces = directory.exists()
+    if replaces:
+        os.rename(directory, old)
+    try:
+        os.rename(temporary, directory)
+    except OSError:
+        if replaces:
+            os.rename(old, directory)
+        raise
+    if replaces:
+        shutil.rmtree(old, ignore_errors=True)
+    _sync_directory(directory.parent)
+
+
+def _sync_directory(directory):
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _writing(path):
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
