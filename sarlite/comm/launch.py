@@ -106,3 +106,22 @@ def default_threads(comm):
     found = comm.allgather((_host(), _cores()))
     neighbours = [cores for host, cores in found if host == _host()]
     return max(1, int(sum(Fraction(1, sum(core in cores for cores in neighbours)) for core in _cores())))
+
+
+def default_prefetch(comm, n_threads):
+    """Return how many peers' rows to fetch ahead: 1 where that can hide something, else 0. Collective.
+
+    A transfer hides behind computing on a network, and on one host where each rank has a core to spare; where all cores compute, the
+    thread that fetches takes their time.
+
+    Parameters
+    ----------
+    comm : Communicator
+    n_threads : int
+        Threads of this rank's kernels.
+    """
+    found = comm.allgather((_host(), _cores(), n_threads))
+    if len({host for host, _, _ in found}) > 1:
+        return 1
+    free = len(set().union(*(cores for _, cores, _ in found))) - sum(threads for _, _, threads in found)
+    return int(free >= comm.size > 1)

@@ -8,10 +8,9 @@ from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges, owners
 from sarlite.profile import Counted
 from sarlite.sar import construct
-from sarlite.sar.aggregate import aggregate
 from sarlite.sar.custom import aggregate_custom, multiplied
 from sarlite.sar.fn import MulEdge
-from sarlite.sar.operators import TABLE, Sum
+from sarlite.sar.operators import TABLE
 from sarlite.sar.reducers import REDUCERS
 from sarlite.tape import Tensor
 from sarlite.tape.engine import as_array
@@ -232,17 +231,12 @@ class Graph:
         if reducer == "sym":
             if self._sym is None:  # no cached_property: its lock would be held while thread ranks wait for each other
                 with self.profile.phase("setup"):
-                    own = np.sqrt(1.0 / np.maximum(self._out_degrees(), 1)) if self.bipartite else np.sqrt(self.inverse_degrees)
+                    degrees = np.diff(self.out_edges()[0]) if self.bipartite else self.in_degrees
+                    own = np.sqrt(1.0 / np.maximum(degrees, 1))
                     columns = self.schedule.run((own,), lambda block, rows: rows[0].copy(), keep=True)
                 self._sym = np.sqrt(self.inverse_degrees), np.concatenate(columns)
             return self._sym
         return self.inverse_degrees if reducer == "mean" else None, None
-
-    def _out_degrees(self):
-        """(n_src,) float64: how many edges leave each source row, A' 1. Collective."""
-        ones = Tensor(np.zeros(self.n_src), requires_grad=True)
-        aggregate(self.schedule, Sum(self.n_dst), [ones]).backward(np.ones(self.n_dst))
-        return ones.grad
 
     @property
     def itype(self):

@@ -61,7 +61,7 @@ GROUPS = {
     },
     "ranks": {
         "mode": ("sar", ("sar", "sa", "oneshot"), "how remote rows arrive"),
-        "prefetch": (1, int, "peers' rows fetched ahead, by a thread"),
+        "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a core to spare, else 0]"),
         "partition": ("metis", str, "metis, random, contiguous, or a file of one part a node"),
         "order": ("stored", ("stored", "none", "metis"), "order of a part's nodes in memory: as stored with the data if it is, by id, or "
                   "by METIS, nodes that share neighbours together"),

@@ -1,12 +1,13 @@
 """One whole run of the training command on one rank."""
 
+import argparse
 import threading
 import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from sarlite import nn, optim
-from sarlite.comm.launch import default_threads
+from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.errors import CheckpointError, ConfigError, raise_together
 from sarlite.profile import trim
 from sarlite.train import checkpoint, report, trace
@@ -31,7 +32,8 @@ def train(comm, config, tick=lambda: None):
     dict
         What `--json` prints.
     """
-    set_threads(config.threads or default_threads(comm))
+    threads = config.threads or default_threads(comm)
+    set_threads(threads)
     error = None
     try:
         cls = model_class(config.model)
@@ -41,6 +43,8 @@ def train(comm, config, tick=lambda: None):
     raise_together(comm, error)
     resumed = checkpoint.read(comm, config.resume) if config.resume else None
     run_dir = _make_run_dir(comm, config)
+    if config.prefetch is None:
+        config = argparse.Namespace(**{**vars(config), "prefetch": default_prefetch(comm, threads)})
     if config.trace:
         trace.check_path(comm, config.trace)
     tick()

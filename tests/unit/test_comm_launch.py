@@ -115,3 +115,18 @@ def test_importing_loads_no_mpi():
         "assert threading.active_count() == 1 and threading.excepthook is threading.__excepthook__"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("hosts, cores, n_threads, expected", [
+    (["a", "a"], {0, 1}, 1, 0), (["a", "a"], {0, 1, 2, 3}, 1, 1), (["a", "a"], {0, 1, 2}, 1, 0), (["a", "b"], {0}, 1, 1),
+    (["a"], {0, 1, 2}, 1, 0), (["a", "a"], set(range(8)), 4, 0),
+])  # fmt: skip
+def test_prefetch_where_it_can_hide_something(hosts, cores, n_threads, expected, monkeypatch):
+    class Ranks:
+        size = len(hosts)
+
+        def allgather(self, value):
+            return [((host, ""), *value[1:]) for host in hosts]
+
+    monkeypatch.setattr(launch, "_cores", lambda: cores)
+    assert launch.default_prefetch(Ranks(), n_threads) == expected
