@@ -18,10 +18,14 @@ class Operator:
         How many of the inputs are rows of source nodes, which peers fetch; they come first.
     needs_rows : bool
         Case 2: backward needs the source rows (valid after `begin`).
+    flops_per_value : int
+        What `tape.shapes` counts for each value of a message.
     """
 
     n_fetched = 1
     needs_rows = False
+
+    flops_per_value = 1
 
     def begin(self, needs, arrays, keep):
         """Take the local arrays and prepare the output; `keep` says whether what `forward` returns is kept."""
@@ -51,6 +55,10 @@ class Operator:
     def end_backward(self):
         """Return the gradients of the inputs that are not fetched, then of the sinks; None where not needed."""
         return []
+
+    def flops(self, inputs, out, schedule, **_):
+        """Count one forward pass: `flops_per_value` for each value of each edge's message."""
+        return sum(block.n_edges for block in schedule.plan.blocks) * int(np.prod(out[1:])) * self.flops_per_value
 
 
 def aggregate(schedule, operator, inputs, sinks=()):

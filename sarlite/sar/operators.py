@@ -26,6 +26,7 @@ class Sum(Operator):
 
     def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None):
         self.n_dst, self.weighted, self.dst_scale, self.src_scale = n_dst, weighted, dst_scale, src_scale
+        self.flops_per_value = 2 if weighted else 1
 
     def begin(self, needs, arrays, keep):
         self.needs_rows = self.weighted and needs[1]
@@ -108,6 +109,7 @@ class Attend(Operator):
 
     n_fetched = 2
     needs_rows = True
+    flops_per_value = 2  # the exponential and the maximum, one a head, are not counted
 
     def __init__(self, slope, dropout=0.0, key=0, dst_ids=None, n_nodes=0):
         self.slope, self.p, self.key, self.dst_ids, self.n_nodes = slope, dropout, key, dst_ids, n_nodes
