@@ -26,6 +26,7 @@ LONG = {
     "check_thread_waits_for_a_reduction",
     "check_cancelled_receive_is_left_alone",
     "check_cancelled_sends_are_dropped",
+    "check_drain_cancels_what_is_open",
 }
 
 
