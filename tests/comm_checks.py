@@ -395,6 +395,18 @@ def check_cancelled_sends_are_dropped(comm):
     _pass_on(channel, here, there, 1)
 
 
+def check_drain_cancels_what_is_open(comm):
+    channel, here, there = _ring(comm)
+    receive = channel.start_recv(array := np.full(300, 7.0), here, 1)
+    sends = [channel.start_send(np.zeros(n), there, 2) for n in (300, 30_000)]
+    channel.drain()
+    with pytest.raises(PeerError, match="cancelled"):
+        receive.wait()
+    for tag in (2, 1):
+        _pass_on(channel, here, there, tag)
+    assert (array == 7).all() and len(sends) == 2
+
+
 def check_cancel_wakes_a_thread(comm):
     if not comm.threaded:
         pytest.skip("no MPI_THREAD_MULTIPLE")

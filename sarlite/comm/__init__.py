@@ -33,9 +33,9 @@ class Request(Protocol):
     def cancel(self):
         """Give up a send or a receive. Not for reductions.
 
-        Returns once nothing will be written into the buffer any more, and it may be dropped. A thread that
-        waits for the request gets PeerError. A request that is done stays done; what was already matched may still be
-        delivered before this returns.
+        Returns once nothing will be written into the buffer any more, and it may be dropped. A thread that waits for a
+        receive gets PeerError; under MPI one that waits for a send waits on until the message is received or drained.
+        A request that is done stays done; what was already matched may still be delivered before this returns.
 
         Notes
         -----

@@ -26,6 +26,7 @@ LONG = {
     "check_thread_waits_for_a_reduction",
     "check_cancelled_receive_is_left_alone",
     "check_cancelled_sends_are_dropped",
+    "check_drain_cancels_what_is_open",
 }
 
 
@@ -43,27 +44,27 @@ def test_mpi(name, comm):
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_mpi_in_pieces(name, comm, monkeypatch):
-    from sarlite.comm import mpi
+    from sarlite.comm import mpi_transfers
 
-    monkeypatch.setattr(mpi, "PIECE_BYTES", 8000 if name in LONG else 24)
+    monkeypatch.setattr(mpi_transfers, "PIECE_BYTES", 8000 if name in LONG else 24)
     CHECKS[name](comm)
 
 
-def test_pieces_are_cut_at_the_constant():
-    from sarlite.comm import mpi
+def test_pieces_are_cut_at_the_constant(monkeypatch):
+    from sarlite.comm import mpi_transfers
 
-    assert [piece.size for piece in mpi._pieces(np.zeros(10, np.uint8), 4)] == [4, 4, 2]
-    assert [piece.size for piece in mpi._pieces(np.zeros(8, np.uint8), 4)] == [4, 4, 0]
-    assert [piece.size for piece in mpi._pieces(np.zeros(0, np.uint8), 4)] == [0]
-    assert mpi.PIECE_BYTES < 2**31
+    assert mpi_transfers.PIECE_BYTES < 2**31
+    monkeypatch.setattr(mpi_transfers, "PIECE_BYTES", 16)
+    for n, sizes in [(10, [4, 4, 2]), (8, [4, 4, 0]), (0, [0])]:
+        assert [piece.size for piece in mpi_transfers.pieces(np.zeros(n, np.float32))] == sizes
 
 
 @pytest.mark.parametrize("n_sent", [0, 1, 2, 3, 4, 5, 6, 7])
 @pytest.mark.parametrize("n_expected", [0, 2, 3, 4, 6, 7])
 def test_wrong_sizes_in_pieces(comm, monkeypatch, n_sent, n_expected):
-    from sarlite.comm import mpi
+    from sarlite.comm import mpi_transfers
 
-    monkeypatch.setattr(mpi, "PIECE_BYTES", 24)
+    monkeypatch.setattr(mpi_transfers, "PIECE_BYTES", 24)
     alone = comm.dup()
     receive = alone.start_recv(np.empty(n_expected), (comm.rank - 1) % comm.size)
     send = alone.start_send(np.zeros(n_sent), (comm.rank + 1) % comm.size)

@@ -16,6 +16,7 @@ from comm_checks import CHECKS, NEED_A_PEER
 
 from sarlite.comm import Solo, threads
 from sarlite.errors import DataError, PeerError, SarliteError, ShapeError
+from sarlite.profile import Counted, Profile
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -174,6 +175,19 @@ def test_keyboard_interrupt_ends_the_ranks():
     with pytest.raises(KeyboardInterrupt):
         threads.run(3, work)
     assert woken == ["interrupted: KeyboardInterrupt"] * 3
+
+
+def test_collectives_of_arrays_are_counted():
+    def work(comm):
+        counted = Counted(comm, profile := Profile())
+        counted.alltoall([np.zeros(peer + 1) for peer in range(comm.size)])
+        counted.broadcast(np.zeros(5), 1)
+        counted.channel("reductions").start_allreduce(np.zeros(2)).wait()
+        return profile.sent_bytes, profile.received_bytes
+
+    for rank, (sent, received) in enumerate(threads.run(3, work)):
+        assert sent == {"alltoall": 8 * (6 - (rank + 1)), "broadcast": 40 * (rank == 1), "allreduce": 16}
+        assert received == {"alltoall": 16 * (rank + 1), "broadcast": 40 * (rank != 1), "allreduce": 0}
 
 
 def test_errstate_holds_in_the_ranks():

@@ -111,8 +111,8 @@ def _importers(prefix):
     return {str(path.relative_to(ROOT)) for path, _, target in everything if f"{target}.".startswith(f"{prefix}.")}
 
 
-def test_only_one_module_imports_mpi4py():
-    assert _importers("mpi4py") == {"sarlite/comm/mpi.py"}
+def test_only_the_mpi_communicator_imports_mpi4py():
+    assert _importers("mpi4py") == {"sarlite/comm/mpi.py", "sarlite/comm/mpi_transfers.py"}
 
 
 def test_only_one_module_imports_the_compiled_module():

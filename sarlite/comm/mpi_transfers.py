@@ -1,0 +1,258 @@
+"""Sends and receives over MPI that can be cancelled. Only this module and `mpi` import mpi4py.
+
+A thread that waits is inside MPI_Wait, which yields its core (MPICH's MPI_Waitany does not: on full cores a message took
+3 to 5 times as long) and leaves Python to other threads. Another thread wakes it by MPI_Cancel. Receives are persistent
+requests for that: what a wait completes stays a valid handle until it is freed here. MPI cannot cancel a send.
+"""
+
+import atexit
+import threading
+from collections import deque
+from contextlib import contextmanager, suppress
+
+import numpy as np
+from mpi4py import MPI
+
+from sarlite.comm.buffers import check_received
+from sarlite.errors import PeerError, ShapeError
+
+PIECE_BYTES = 1 << 30
+"""A longer array travels in pieces of this size, since MPI before version 4 counts in 32 bits. The same on every rank."""
+
+
+@contextmanager
+def errors_named():
+    """Turn MPI's exceptions into sarlite's."""
+    try:
+        yield
+    except MPI.Exception as error:
+        kind = ShapeError if error.Get_error_class() == MPI.ERR_TRUNCATE else PeerError
+        raise kind(f"MPI: {error.Get_error_string()}") from error
+
+
+def pieces(array):
+    """The parts of a flat array that travel one by one. One shorter than `PIECE_BYTES`, maybe empty, is always the last."""
+    length = max(1, PIECE_BYTES // max(1, array.itemsize))
+    return [array[start : start + length] for start in range(0, array.size + 1, length)]
+
+
+class Traffic:
+    """What one communicator has sent and received: messages by peer, and the transfers that are not done.
+
+    Messages that were sent and never received are thereby known, also those still on their way.
+    """
+
+    def __init__(self, size):
+        self._lock, self._open, self._given_up = threading.Lock(), set(), []
+        self._sent, self._received = np.zeros((2, size), np.int64)
+        _TRAFFIC.add(self)
+
+    def start(self, transfer, peer, n_sent):
+        with self._lock:
+            self._open.add(transfer)
+            self._sent[peer] += n_sent
+
+    def receive(self, peer):
+        with self._lock:
+            self._received[peer] += 1
+
+    def end(self, transfer):
+        with self._lock:
+            self._open.discard(transfer)
+
+    def give_up(self, requests, buffer):
+        """Keep the buffer of a cancelled send, which MPI may still read, until it is done or drained."""
+        with self._lock:
+            self._given_up.append((requests, buffer))
+            self._given_up = [send for send in self._given_up if not MPI.Request.Testall(send[0])]
+
+    def cancel(self, waited_for=False):
+        """Cancel the transfers that are not done, or those alone that a thread waits for."""
+        with self._lock:
+            found = [transfer for transfer in self._open if not waited_for or transfer.is_waited_for()]
+        for transfer in found:
+            transfer.cancel()
+
+    def close(self):
+        """Nothing will be sent or received any more."""
+        _TRAFFIC.discard(self)
+
+    def drain(self, comm):
+        """Receive, and drop, all that has been sent and not received. Every rank has cancelled."""
+        sent = np.empty_like(self._sent)
+        comm.Alltoall(self._sent, sent)
+        for peer, n in enumerate(sent - self._received):
+            for _ in range(n):  # what comes later from this peer was sent after it began to drain
+                message = comm.Mprobe(peer, MPI.ANY_TAG, status := MPI.Status())
+                message.Recv([np.empty(status.Get_count(MPI.BYTE), np.uint8), MPI.BYTE])
+        self._received[:] = sent
+        for requests, _ in self._given_up:
+            MPI.Request.Waitall(requests)
+        self._given_up.clear()
+
+
+_TRAFFIC = set()
+"""Of every communicator, since MPI uses the buffers of transfers whatever Python forgets."""
+
+
+class Transfer:
+    """The started pieces of one array, of which one thread at a time completes the first."""
+
+    leaving = False
+    """Whether Python ends: who waits then would be inside MPI while it is finalized."""
+
+    def __init__(self, requests, buffer, peer, tag, traffic):
+        self._requests, self._buffer = deque(requests), buffer
+        self._peer, self._tag, self._error, self._traffic = peer, tag, None, traffic
+        self._turn = threading.Lock()  # held while one thread completes pieces
+        self._mark = threading.Lock()  # held while the next two change
+        self._waiting = self._cancelled = False
+
+    def is_waited_for(self):
+        return self._waiting
+
+    def wait(self):
+        with self._turn:
+            while self._requests:
+                self._step(self._wait_first)
+            self._end()
+
+    def test(self):
+        if not self._turn.acquire(blocking=False):
+            return False  # another thread waits
+        try:
+            while self._requests and self._step(lambda status: self._requests[0].Test(status)):
+                pass
+            return not self._requests
+        finally:
+            self._turn.release()
+
+    def cancel(self):
+        with self._mark:
+            self._cancelled = True
+            if self._waiting and not self._wake():
+                return
+        with self._turn:
+            if self._requests:
+                self._fail_cancelled()
+
+    def _step(self, complete):
+        """Go on to the second piece if `complete(status)` says that the first is done, and return whether it is."""
+        try:
+            with errors_named():
+                done = complete(status := MPI.Status())
+        except (PeerError, ShapeError) as error:
+            self._error = error
+            self._pop()
+            self._give_up()
+            return True
+        if done:
+            self._pop(status)
+        return done
+
+    def _wait_first(self, status):
+        """Wait for the first piece; return False when the transfer is cancelled before."""
+        with self._mark:
+            if self._cancelled or self.leaving:
+                self._fail_cancelled()
+                return False
+            self._waiting = True
+        try:
+            self._requests[0].Wait(status)
+        finally:
+            with self._mark:
+                self._waiting = False
+        return True
+
+    def _end(self):
+        """Raise what went wrong."""
+        if self._error is not None:
+            raise self._error
+
+    def _fail_cancelled(self):
+        self._error = PeerError(f"the transfer with rank {self._peer}, tag {self._tag}, was cancelled")
+        self._give_up()
+
+    def _pop(self, status=None):
+        """The first piece is done, or has failed where there is no status."""
+        self._requests.popleft()
+        if not self._requests:
+            self._free()
+
+    def _give_up(self):
+        """Cancel the pieces that are left."""
+        self._requests.clear()
+        self._free()
+
+    def _free(self):
+        """No piece is left."""
+        self._buffer = None
+        self._traffic.end(self)
+
+
+class Outgoing(Transfer):
+    """A send."""
+
+    def __init__(self, requests, buffer, peer, tag, traffic):
+        super().__init__(requests, buffer, peer, tag, traffic)
+        traffic.start(self, peer, len(requests))
+
+    def _wake(self):
+        return False  # who waits for it goes on once the message is received or drained
+
+    def _give_up(self):
+        self._traffic.give_up(list(self._requests), self._buffer)
+        super()._give_up()
+
+
+class Incoming(Transfer):
+    """A receive, which also checks how much arrived."""
+
+    def __init__(self, requests, buffer, peer, tag, traffic):
+        super().__init__(requests, buffer, peer, tag, traffic)
+        self._n_bytes, self._left = 0, buffer.size
+        traffic.start(self, peer, 0)
+
+    def _wake(self):
+        for request in self._requests:
+            with suppress(MPI.Exception):  # it is done already
+                request.Cancel()
+        return True
+
+    def _pop(self, status=None):
+        with self._mark:
+            self._requests[0].Free()
+            super()._pop()
+        if status is not None and status.Is_cancelled():
+            self._fail_cancelled()
+            return
+        self._traffic.receive(self._peer)
+        if status is not None:
+            n_bytes = status.Get_count(MPI.BYTE)
+            self._n_bytes, self._left = self._n_bytes + n_bytes, self._left - n_bytes
+            if n_bytes < min(self._left + n_bytes, PIECE_BYTES):
+                self._give_up()  # a short piece is the last
+
+    def _end(self):
+        super()._end()
+        check_received(self._n_bytes, self._n_bytes + self._left, self._peer, self._tag)
+
+    def _give_up(self):
+        for request in self._requests:
+            status = MPI.Status()
+            with suppress(MPI.Exception):  # a message that matched and is too long, or a piece that is done
+                request.Cancel()
+            with suppress(MPI.Exception):
+                request.Wait(status)
+            request.Free()
+            if not status.Is_cancelled():
+                self._traffic.receive(self._peer)
+        super()._give_up()
+
+
+@atexit.register
+def _leave():
+    """Bring the threads that wait in MPI out of it before it is finalized."""
+    Transfer.leaving = True
+    for traffic in list(_TRAFFIC):
+        traffic.cancel(waited_for=True)
