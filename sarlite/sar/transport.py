@@ -63,7 +63,9 @@ class Transport:
             self.failure = f"{type(error).__name__}: {error}"
 
     def recover(self):
-        """Agree on tags that nothing under way has. Collective."""
+        """Drop what is under way, and agree on tags that nothing had. Collective."""
+        self.fetch_comm.drain()
+        self.push_comm.drain()
         self._n_tags = int(self.comm.allreduce(np.array([self._n_tags], np.int64), "max")[0])
         self.failure = None
 
