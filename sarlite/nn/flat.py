@@ -47,6 +47,7 @@ class Group:
     @data.setter
     def data(self, values):
         self.data[...] = values
+        self.changed()
 
     @property
     def grad(self):
@@ -65,6 +66,11 @@ class Group:
         for p, (_, view) in zip(self._parameters, self._views):
             p.grad = view
         self._grad[...] = 0
+
+    def changed(self):
+        """Tell the tape that the parameters have other values."""
+        for p in self._parameters:
+            p.changed()
 
 
 def _copy(name, array, view):
@@ -124,8 +130,8 @@ class Flat:
 
     def changed(self):
         """Tell the tape that the parameters have other values."""
-        for _, p in self.named:
-            p.changed()
+        for group in self.groups:
+            group.changed()
 
 
 def flatten(module):

@@ -103,6 +103,7 @@ def test_a_step_tells_the_tape(monkeypatch):
     seen, model = [], Mixed()
     monkeypatch.setattr(Parameter, "changed", lambda self: seen.append(self))
     optimizer = SGD(flatten(model), 0.1)
+    seen.clear()
     optimizer.step()
     assert [id(p) for p in seen] == [id(p) for p in model.parameters()]
     model.load_state_dict(model.state_dict())

@@ -274,7 +274,7 @@ def test_a_run_that_blew_up_keeps_the_good_checkpoint(here, three, ranks, tmp_pa
     old.parent.mkdir()
     old.write_bytes((three / "checkpoint.safetensors").read_bytes())
     flags = ["--resume", old, "--lr", "1e39", "--ranks", ranks]
-    with pytest.raises(CheckpointError, match="is not finite, so nothing was written: try a lower learning rate"), np.errstate(all="ignore"):
+    with pytest.raises(CheckpointError, match="is not finite, so nothing was written"), np.errstate(all="ignore"):
         here(tmp_path / "run", *flags, "--epochs", 4)
     assert old.read_bytes() == (three / "checkpoint.safetensors").read_bytes()
     refuse = lambda word: pytest.fail(f"{word} is no JSON")  # noqa: E731
