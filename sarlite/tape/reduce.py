@@ -80,7 +80,7 @@ def product_over_rows(a, g):
 
 def contract(subscripts, *arrays):
     """Sum of products in Einstein's notation."""
-    return np.einsum(subscripts, *arrays, optimize=len(arrays) > 2)
+    return np.einsum(subscripts, *arrays, optimize=len(arrays) > 1)
 
 
 # ---- sums over rows picked by number
