@@ -45,6 +45,11 @@ def running(x, axis):
     return out if dtype is None else out.astype(x.dtype)
 
 
+def surely_finite(x):
+    """Whether the sum of all values is finite, and so each of them; False may be an overflow."""
+    return bool(np.isfinite(np.add.reduce(x, axis=None)))
+
+
 def unbroadcast(g, shape):
     """Sum `g` down to `shape`: the adjoint of broadcasting from `shape`."""
     if g.shape == shape:
