@@ -100,3 +100,8 @@ def scatter_rows(g, index, n_rows):
     out = np.zeros((n_rows, *g.shape[1:]), g.dtype)
     kernels.spmm(indptr, order, np.ascontiguousarray(g), out)
     return out
+
+
+def add_at(out, index, values):
+    """Add values[i] to the entry of `out` that index names i-th, in this order."""
+    np.add.at(out, index, values)

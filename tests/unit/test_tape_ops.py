@@ -109,7 +109,7 @@ def _checking(entry):
     return vjp
 
 
-SUMS = ("sum", "mean", "var", "std", "dot", "matmul", "einsum", "tensordot", "reduce", "accumulate", "average", "inner", "vdot")
+SUMS = ("sum", "mean", "var", "std", "dot", "matmul", "einsum", "tensordot", "reduce", "accumulate", "average", "inner", "vdot", "at")
 
 
 def test_only_one_module_adds_up():
