@@ -6,9 +6,9 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError
+from sarlite.tape import reduce
 from sarlite.tape.arithmetic import plain
 from sarlite.tape.engine import Owned, apply, primitive
-from sarlite.tape.reduce import is_float
 
 
 def unary(name, f, dx, keep, owned=Owned.YES):
@@ -117,7 +117,7 @@ def clip(x, low=None, high=None):
 
 def _relu(x):
     """x, but 0 where x < 0, so that NaN stays."""
-    if not is_float(x) or not x.ndim:
+    if not reduce.is_float(x) or not x.ndim:
         return np.where(x < 0, x.dtype.type(0), x)
     rows = np.ascontiguousarray(x).reshape(len(x), math.prod(x.shape[1:]))
     out = np.empty(rows.shape, x.dtype)
@@ -130,7 +130,7 @@ def _relu_vjp(g, out):
     mask = out > 0
     with np.errstate(invalid="ignore", over="ignore"):
         dx = g * mask
-        return dx if np.isfinite(np.add.reduce(dx, axis=None)) else np.where(mask, g, 0)
+        return dx if reduce.surely_finite(dx) else np.where(mask, g, 0)
 
 
 def _elu(x, alpha):

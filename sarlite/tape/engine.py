@@ -31,10 +31,10 @@ from sarlite.tape.recording import (
     note_read,
     now,
     observed,
-    observers,
     retained,
     retaining,
     set_grad,
+    state,
     watch_reads,
 )
 
@@ -64,7 +64,7 @@ class Tensor(ArrayLike):
     grad : ndarray or None
         Accumulated; where it is already an array, it is added to in place.
     version : int
-        How often the values were changed; see `changed`.
+        How often the values were changed; see `changed`. One count with what `detach` returns.
 
     Notes
     -----
@@ -72,7 +72,7 @@ class Tensor(ArrayLike):
     take a tensor of one value. As a key, or in a set, a tensor is compared by identity.
     """
 
-    __slots__ = ("_data", "requires_grad", "grad", "node", "time", "volatile", "constant", "version", "__weakref__")
+    __slots__ = ("_data", "requires_grad", "grad", "node", "time", "volatile", "constant", "_changes", "__weakref__")
 
     def __init__(self, data, requires_grad=False, *, constant=False):
         data = as_array(data)
@@ -83,7 +83,8 @@ class Tensor(ArrayLike):
             data.flags.writeable = False
         if requires_grad and data.dtype.kind != "f":
             raise TypeError(f"only float tensors have gradients, not {data.dtype}")
-        self._data, self.constant, self.version, self.volatile = data, bool(constant), 0, False
+        self._data, self.constant, self.volatile = data, bool(constant), False
+        self._changes = [0]
         self.requires_grad, self.grad, self.node = requires_grad, None, None
         self.time = now()
 
@@ -105,7 +106,11 @@ class Tensor(ArrayLike):
 
     def changed(self):
         """Tell that the values were changed in place: a backward pass that needs the old ones will raise."""
-        self.version += 1
+        self._changes[0] += 1
+
+    @property
+    def version(self):
+        return self._changes[0]
 
     def __repr__(self):
         return f"Tensor({self._data!r}, requires_grad={self.requires_grad})"
@@ -114,6 +119,7 @@ class Tensor(ArrayLike):
         """Return a tensor of the same data without history."""
         result = Tensor(self._data)
         result.volatile = self.volatile  # the values still come from remote rows
+        result._changes = self._changes  # and change with this tensor's
         return result
 
     def backward(self, g=None, *, retain_graph=False):
@@ -188,10 +194,13 @@ def apply(name, *inputs, sinks=(), **params):
     tensors = [x if isinstance(x, Tensor) else None for x in inputs]
     arrays = [x if t is None else t._data for x, t in zip(inputs, tensors)]
     places = [t.sink if t is not None else None for t in tensors] + list(sinks)
-    if not grad_enabled():
+    if not state.grad:
         places = [None] * len(places)
     needs = tuple(place is not None for place in places)
-    with watched("forward", name, params):
+    if state.observers:
+        with watched("forward", name, params):
+            out, residuals = PRIMITIVES[name].forward(needs, *arrays, **params)
+    else:
         out, residuals = PRIMITIVES[name].forward(needs, *arrays, **params)
     result = Tensor(out)
     result.volatile = any(t is not None and t.volatile for t in tensors)
@@ -199,7 +208,7 @@ def apply(name, *inputs, sinks=(), **params):
         result.requires_grad = True
         volatile = result.volatile and _keeps_volatile(tensors, arrays, residuals)
         result.node = Node(name, places, needs, residuals, params, volatile, _leaves(tensors, sinks, residuals))
-    for observer in observers():
+    for observer in state.observers:
         observer.applied(Application(name, inputs, params, needs, result))
     return result
 
@@ -219,22 +228,28 @@ def _leaves(tensors, sinks, residuals):
     leaves = [t for t in tensors if t is not None and t.node is None and not t.constant]
     if leaves:
         arrays, known = _arrays(residuals)
-        leaves = [t for t in leaves if not known or any(np.may_share_memory(t._data, a) for a in arrays if isinstance(a, np.ndarray))]
+        leaves = [t for t in leaves if not known or _holds(arrays, t._data)]
     return tuple((t, t.version) for t in (*leaves, *sinks) if isinstance(t, Tensor))
 
 
-_PLAIN = (type(None), bool, int, float, str, type, np.dtype)
+def _holds(arrays, data):
+    """Whether `data` or a view of it is among arrays."""
+    return any(a is data or (a.base is not None and np.may_share_memory(a, data)) for a in arrays)
+
+
+_ARRAYS = (np.ndarray, np.generic)
+_PLAIN = (type(None), int, float, str, type, np.dtype)
 
 
 def _arrays(residuals):
     """Return (the arrays in nested tuples and lists, whether there was nothing else that could hold one)."""
-    found, known, todo = [], True, [residuals]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, (np.ndarray, np.generic)):
+    found, known = [], True
+    for value in residuals:
+        if isinstance(value, _ARRAYS):
             found.append(value)
         elif isinstance(value, (tuple, list)):
-            todo.extend(value)
+            inner, inner_known = _arrays(value)
+            found, known = found + inner, known and inner_known
         elif not isinstance(value, _PLAIN):
             known = False
     return found, known

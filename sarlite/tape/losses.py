@@ -67,7 +67,7 @@ def _nll_vjp(g, needs, residuals, divisor):
     labels, rows, weight, shape, dtype = residuals
     where = _at(labels, rows)
     d = np.zeros(shape, dtype)
-    np.subtract.at(d, where, np.broadcast_to(np.reshape(_factor(g, weight, divisor), -1), where[0].shape))
+    reduce.add_at(d, where, -np.reshape(_factor(g, weight, divisor), -1))  # a row may be picked twice
     return d, None, None, None
 
 

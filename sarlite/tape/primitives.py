@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import NamedTuple
 
-from sarlite.tape.recording import now, observers
+from sarlite.tape.recording import now, state
 
 
 class Owned(enum.Enum):
@@ -84,9 +84,9 @@ _UNSEEN = nullcontext()
 
 def watched(way, name, params):
     """Return the contexts of all observers around one call; `way` is "forward" or "backward"."""
-    if not observers():
+    if not state.observers:
         return _UNSEEN
     with ExitStack() as stack:
-        for observer in observers():
+        for observer in state.observers:
             stack.enter_context(getattr(observer, way)(name, params))
         return stack.pop_all()

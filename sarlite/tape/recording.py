@@ -9,23 +9,25 @@ _clock = itertools.count()  # creation order is a topological order of the tape
 
 
 class _State(threading.local):
+    """What holds in this thread; changed by the contexts below alone."""
+
     grad = True
     retained = False
     observers = ()
     readers = ()
 
 
-_state = _State()
+state = _State()
 
 
 @contextmanager
 def _set(name, value):
-    before = getattr(_state, name)
-    setattr(_state, name, value)
+    before = getattr(state, name)
+    setattr(state, name, value)
     try:
         yield
     finally:
-        setattr(_state, name, before)
+        setattr(state, name, before)
 
 
 def now():
@@ -34,7 +36,7 @@ def now():
 
 
 def grad_enabled():
-    return _state.grad
+    return state.grad
 
 
 def set_grad(enabled):
@@ -49,7 +51,7 @@ def no_grad():
 
 def retained():
     """Whether the backward pass that runs now may run again: what a vjp reads must stay as it is."""
-    return _state.retained
+    return state.retained
 
 
 def retaining(again):
@@ -90,11 +92,7 @@ class Observer:
 
 def observed(observer):
     """Return a context in which `observer` sees what this thread computes, inside of the observers that are there."""
-    return _set("observers", (*_state.observers, observer))
-
-
-def observers():
-    return _state.observers
+    return _set("observers", (*state.observers, observer))
 
 
 # ---- reading values that come from remote rows
@@ -113,11 +111,11 @@ def watch_reads():
     `bool`, `float`, `np.asarray`, DLPack. The tape cannot follow such values, so what is computed with them counts as dependent on
     remote rows (case 2)."""
     reads = Reads()
-    with _set("readers", (*_state.readers, reads)):
+    with _set("readers", (*state.readers, reads)):
         yield reads
 
 
 def note_read():
     """Tell all that watch that a volatile tensor was read."""
-    for reads in _state.readers:
+    for reads in state.readers:
         reads.seen = True

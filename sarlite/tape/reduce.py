@@ -45,6 +45,11 @@ def running(x, axis):
     return out if dtype is None else out.astype(x.dtype)
 
 
+def surely_finite(x):
+    """Whether the sum of all values is finite, and so each of them; False may be an overflow."""
+    return bool(np.isfinite(np.add.reduce(x, axis=None)))
+
+
 def unbroadcast(g, shape):
     """Sum `g` down to `shape`: the adjoint of broadcasting from `shape`."""
     if g.shape == shape:
@@ -80,7 +85,7 @@ def product_over_rows(a, g):
 
 def contract(subscripts, *arrays):
     """Sum of products in Einstein's notation."""
-    return np.einsum(subscripts, *arrays, optimize=len(arrays) > 2)
+    return np.einsum(subscripts, *arrays, optimize=len(arrays) > 1)
 
 
 # ---- sums over rows picked by number
@@ -95,3 +100,8 @@ def scatter_rows(g, index, n_rows):
     out = np.zeros((n_rows, *g.shape[1:]), g.dtype)
     kernels.spmm(indptr, order, np.ascontiguousarray(g), out)
     return out
+
+
+def add_at(out, index, values):
+    """Add values[i] to the entry of `out` that index names i-th, in this order."""
+    np.add.at(out, index, values)

@@ -1,5 +1,6 @@
 """Each dense operation: values against NumPy, gradients against finite differences, float32 against float64."""
 
+import ast
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tape_cases import CASES, RNG, draw
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.tape import PRIMITIVES, Tensor, engine, gradcheck, ops
+from sarlite.tape import PRIMITIVES, Tensor, engine, gradcheck, ops, reduce
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -106,6 +107,23 @@ def _checking(entry):
         return results
 
     return vjp
+
+
+SUMS = ("sum", "mean", "var", "std", "dot", "matmul", "einsum", "tensordot", "reduce", "accumulate", "average", "inner", "vdot", "at")
+
+
+def test_only_one_module_adds_up():
+    """Sums are made by `tape.reduce` alone, so that another way of summing has one place each."""
+    found = []
+    for path in sorted(Path(reduce.__file__).parent.glob("*.py")):
+        if path.name in ("reduce.py", "gradcheck.py"):  # the second compares, and is no part of a model
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+            adds_up = name in SUMS and ast.unparse(node.func.value) != "reduce"
+            if adds_up or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)):
+                found.append(f"{path.name}:{node.lineno} {ast.unparse(node)}")
+    assert not found
 
 
 def test_operands_never_widen():

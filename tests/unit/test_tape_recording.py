@@ -114,6 +114,14 @@ def test_a_leaf_that_is_not_needed_may_change(change):
     change(w)  # after it
 
 
+def test_what_was_detached_changes_too():
+    w, x = leaf(3), leaf(3)
+    out = (x * w.detach()).sum()
+    w.changed()
+    with pytest.raises(RuntimeError, match="'mul' needs values"):
+        out.backward()
+
+
 def test_the_primitive_is_named():
     w = leaf(2, 2)
     out = (leaf(3, 2) @ w).sum()
