@@ -241,7 +241,7 @@ def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
     if not isinstance(both, str):
         if src_parts is None:
             raise ConfigError("src_parts: a bipartite graph's sources need a division too")
-    if parts == both == "metis":
+    if all(isinstance(side, str) and side == "metis" for side in (parts, both)):
         whole = np.concatenate([edges.indptr, np.full(n_src, edges.indptr[-1])]), edges.indices + n_dst
         found = _on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", seed=seed))
         parts, both = found[:n_dst], found[n_dst:]
