@@ -93,7 +93,7 @@ def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pu
         if event["name"].startswith("aggregate ("):
             ways["backward" if event["name"].endswith(") backward") else "forward"].append(event)
     assert len(ways["forward"]) > len(ways["backward"]) >= epochs  # those of the evaluations
-    again = schedule.mode == "sar" and case not in CASE1
+    again = schedule.mode.name == "sar" and case not in CASE1
     ring = [(rank + s) % size for s in range(1, size)]  # the peers in the order of the plan's steps
     for phase, n in (("forward", len(ways["forward"])), ("backward", again * len(ways["backward"]))):
         assert [event["args"]["peer"] for event in fetches if event["args"]["phase"] == phase] == n * ring
@@ -102,8 +102,8 @@ def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pu
     assert everything == sum(received.get(name, 0) for name in ("forward_fetch", "backward_fetch", "evaluation"))
     assert sum(e["args"]["bytes"] for e in fetches if e["args"]["phase"] == "backward") == received.get("backward_fetch", 0)
     assert sum(event["args"]["bytes"] for event in pushes) == pushed
-    sources = ["all"] if schedule.mode == "oneshot" else list(range(size))
-    halved = again and schedule.prefetch and size > 1
+    sources = ["all"] if schedule.mode.name == "oneshot" else list(range(size))
+    halved = again and schedule.transport.prefetch and size > 1
     check_blocks(compute, ways, {"forward": sources, "backward": sorted([*sources, rank]) if halved else sources}, n_edges)
 
 

@@ -7,7 +7,7 @@ from sarlite.errors import ShapeError
 from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator, aggregate
 from sarlite.tape import Tensor, ops
-from sarlite.tape.engine import grad_enabled
+from sarlite.tape.engine import grad_enabled, retained
 
 
 class Sum(Operator):
@@ -134,7 +134,8 @@ class Attend(Operator):
         self.g = np.ascontiguousarray(g)
         self.delta = np.empty_like(self.m)
         kernels.row_dot(self.g, self.out, self.delta)
-        self.out = None
+        if not retained():
+            self.out = None
         self.sums = np.zeros((kernels.threads(), *self.dst.shape))
 
     def backward(self, block, rows, kept, d_rows):

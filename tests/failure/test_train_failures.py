@@ -133,7 +133,7 @@ def test_a_stall(fail):
     assert_ended(job, "[rank 0] no progress for 2 s", "[rank 1] no progress for 2 s")
     assert job.after > 2
     assert any(line.startswith("[rank 1]") and "model.py" in line for line in job.err.splitlines()), "no stack of the rank that sleeps"
-    assert any(line.startswith("[rank 0]") and "schedule.py" in line for line in job.err.splitlines()), "no stack of the rank that waits"
+    assert any(line.startswith("[rank 0]") and "transport.py" in line for line in job.err.splitlines()), "no stack of the rank that waits"
 
 
 def test_a_stall_inside_a_message(fail):
@@ -153,8 +153,8 @@ def test_a_thread_that_dies(fail):
 
 def test_a_prefetch_thread_that_dies(fail):
     """The network breaks under the prefetch thread of one rank."""
-    breaks = "setattr(type(graph.schedule.fetch_comm), 'start_recv', lambda *a, **k: raises(KeyError('the cause')))"
-    assert_ended(fail(in_epoch_2(breaks), flags=["--prefetch", 1]), "[rank 1] KeyError: 'the cause'", "sarlite/sar/schedule.py")
+    breaks = "setattr(type(graph.schedule.transport.fetch_comm), 'start_recv', lambda *a, **k: raises(KeyError('the cause')))"
+    assert_ended(fail(in_epoch_2(breaks), flags=["--prefetch", 1]), "[rank 1] KeyError: 'the cause'", "sarlite/sar/transport.py")
 
 
 @pytest.mark.parametrize("when", ["raises(KeyError('the cause'))", "sys.exit(3)", "sys.exit(0)"])

@@ -13,7 +13,7 @@ import pytest
 from sarlite import Graph, Trainer, models, nn, optim
 from sarlite.comm import threads
 from sarlite.kernels import Buffers
-from sarlite.sar import schedule
+from sarlite.sar import messages, transport
 
 LARGE = 1 << 18
 
@@ -191,8 +191,8 @@ def test_transposes_stay_outside():
     with buffers:
         graph.plan.local.transpose, graph.plan.local.transpose_position  # noqa: B018 (made at the first use)
         assert buffers.n_bytes == 0
-        graph.plan.local.rows  # noqa: B018
-    assert buffers.n_bytes > 4 * LARGE
+        dst = graph.plan.local.dst
+    assert buffers.n_bytes > dst.nbytes == 4 * LARGE
 
 
 def trained(comm, name, mode="sar", prefetch=1, steps=4):
@@ -222,7 +222,7 @@ def test_after_the_first_step_no_large_array_takes_fresh_memory(name):
 
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_nor_do_buffers_of_peers_rows(prefetch, monkeypatch):
-    allocate, places = schedule._allocate, []
+    allocate, places = messages.allocate, []
 
     def noted(*args, **options):
         buffer, views = allocate(*args, **options)
@@ -230,7 +230,8 @@ def test_nor_do_buffers_of_peers_rows(prefetch, monkeypatch):
             places.append(buffer.ctypes.data % 64)
         return buffer, views
 
-    monkeypatch.setattr(schedule, "_allocate", noted)
+    for module in (messages, transport):
+        monkeypatch.setattr(module, "allocate", noted)
     for fresh in threads.run(2, lambda comm: trained(comm, "gat", prefetch=prefetch, steps=6)):
         assert fresh[0] > 3 and fresh[-1] == 0
     assert len(places) > 10 and set(places) == {0}  # those of the prefetch thread too

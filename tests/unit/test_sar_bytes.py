@@ -8,7 +8,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from strategies import random_edges, values
+from exchanges import EDGES, MODES, X, attend, shard
+from strategies import values
 
 from sarlite import Graph, Tensor, fn, no_grad
 from sarlite.comm import threads
@@ -16,18 +17,7 @@ from sarlite.tape import ops
 
 pytestmark = pytest.mark.timeout(60)
 
-EDGES = random_edges(50, 700, seed=7)  # dense: every part needs rows of every other
-X, Q, WEIGHTS = values(1, 50, 4), values(2, 50, 4), values(3, 700, 4)
-MODES = ("sar", "sa", "oneshot")
-
-
-def shard(comm, **options):
-    return Graph.from_edges(*EDGES).shard(comm, "random", **options)
-
-
-def attend(graph, x):
-    z = x.reshape(-1, 2, 2)
-    return graph.aggregate(fn.attend(z, z.sum(-1), z[: graph.n_dst].sum(-1)), "sum")
+Q, WEIGHTS = values(2, 50, 4), values(3, 700, 4)
 
 
 # ---- messages written in Python

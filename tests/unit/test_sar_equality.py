@@ -267,7 +267,7 @@ def test_a_bad_part_on_one_rank_is_refused_on_all():
     def work(comm):
         indices = np.array([0, 7 if comm.rank == 1 else 1])
         with pytest.raises(DataError, match="source 7"):
-            Graph.from_part(comm, np.array([comm.rank]), np.array([0, 2]), indices, np.array([0, 1]))
+            Graph.from_part(comm, np.array([0, 2]), indices)
         refused.append(comm.rank)
 
     threads.run(2, work)

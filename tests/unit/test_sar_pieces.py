@@ -62,8 +62,8 @@ def test_halves_are_rows_of_the_block_with_pieces_of_their_own(monkeypatch):
         assert len(parts) == 2 or len(parts) > 6
         assert np.array_equal(np.concatenate([part.labels for part in parts]), whole.labels)
         assert np.array_equal(np.concatenate([part.indices for part in parts]), whole.indices)
-        assert np.array_equal(np.concatenate([np.arange(N_NODES)[part.place] for part in parts]), np.arange(N_NODES))
-        assert np.array_equal(np.concatenate([part.rows + part.place.start for part in parts]), whole.rows)
+        assert np.array_equal(np.concatenate([part.rows for part in parts]), np.arange(N_NODES))
+        assert np.array_equal(np.concatenate([part.dst for part in parts]), whole.dst)
 
 
 def test_pieces_cover_every_edge_once(monkeypatch):
@@ -73,9 +73,8 @@ def test_pieces_cover_every_edge_once(monkeypatch):
     assert max(piece.n_edges for piece in pieces) <= N_NODES + np.diff(whole.indptr).max()
     assert np.array_equal(np.concatenate([piece.labels for piece in pieces]), whole.labels)
     assert np.array_equal(np.concatenate([piece.indices for piece in pieces]), whole.indices)
-    places = [np.arange(N_NODES)[piece.place] for piece in pieces]
-    assert np.array_equal(np.concatenate(places), np.arange(N_NODES))
-    assert np.array_equal(np.concatenate([piece.rows + place[0] for piece, place in zip(pieces, places)]), whole.rows)
+    assert np.array_equal(np.concatenate([piece.rows for piece in pieces]), np.arange(N_NODES))
+    assert np.array_equal(np.concatenate([piece.dst for piece in pieces]), whole.dst)
 
 
 # ---- backward steps for parts of a peer's columns
@@ -126,10 +125,10 @@ def test_backward_steps_change_nothing(name, mode, monkeypatch):
 def test_columns_of_a_block_are_a_block():
     whole = problem()[0].plan.local
     for first, last in ((0, 7), (7, 7), (7, N_NODES)):
-        part = block.Columns(whole, first, last)
+        part = whole.columns(first, last)
         edges = np.flatnonzero((first <= whole.indices) & (whole.indices < last))
         assert part.n_edges == len(edges) == len(part.indices) and np.array_equal(part.src_ids, whole.src_ids[first:last])
-        assert np.array_equal(part.rows, whole.rows[edges]) and np.array_equal(part.indices + first, whole.indices[edges])
+        assert np.array_equal(part.dst, whole.dst[edges]) and np.array_equal(part.indices + first, whole.indices[edges])
         assert np.array_equal(part.labels, whole.labels[edges])
         own = block.Block(part.indptr, part.indices, part.src_ids)
         assert all(np.array_equal(a, b) for a, b in zip(part.transpose, own.transpose))

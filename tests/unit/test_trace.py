@@ -71,7 +71,8 @@ def test_rows_travel_while_a_block_is_computed(prefetch, tmp_path):
 
     def work(comm):
         graph, begun, calls = Graph.from_edges(*EDGES).shard(comm, "random", prefetch=prefetch), threading.Event(), []
-        graph.schedule = graph.schedule._replace(fetch_comm=Late(graph.schedule.fetch_comm, begun))
+        transport = graph.schedule.transport
+        transport.fetch_comm = Late(transport.fetch_comm, begun)
 
         def message(src, dst, edge):
             calls.append(len(edge.ids))

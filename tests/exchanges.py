@@ -1,0 +1,91 @@
+"""What tests of the exchange share: a small dense graph in parts, ways to aggregate over it, communicators that note what travels."""
+
+import numpy as np
+from strategies import Edges, random_edges, values
+
+from sarlite import Graph, fn
+from sarlite.sar.aggregate import Operator
+
+EDGES = random_edges(50, 700, seed=7)  # dense: every part needs rows of every other
+COMPLETE = Edges(*np.divmod(np.arange(2500), 50), 50)
+X = values(1, 50, 4)
+MODES = ("sar", "sa", "oneshot")
+
+
+def shard(comm, edges=EDGES, method="random", **options):
+    return Graph.from_edges(*edges).shard(comm, method, **options)
+
+
+def attend(graph, x):
+    z = x.reshape(-1, 2, 2)
+    return graph.aggregate(fn.attend(z, z.sum(-1), z[: graph.n_dst].sum(-1)), "sum")
+
+
+HOLDERS = {
+    "copy_src": lambda g, x, wait: g.aggregate(fn.copy_src(x), "sum"),
+    "max": lambda g, x, wait: g.aggregate(fn.copy_src(x), "max"),
+    "attend": lambda g, x, wait: attend(g, x),
+    "case 1": lambda g, x, wait: g.aggregate(lambda s, d, e: wait(g, s["x"] * 2.0), "sum", src={"x": x}),
+    "case 2": lambda g, x, wait: g.aggregate(lambda s, d, e: wait(g, s["x"].tanh()), "max", src={"x": x}),
+    "softmax": lambda g, x, wait: g.aggregate(lambda s, d, e: (wait(g, s["x"].tanh()), s["x"]), "softmax", src={"x": x}),
+}
+
+
+class Noting(Operator):
+    """Computes nothing; notes the source of each block and its edges, forward and backward."""
+
+    def __init__(self, n_dst, case2, log):
+        self.n_dst, self.needs_rows, self.log = n_dst, case2, log
+
+    def end(self):
+        return np.zeros((self.n_dst, 1))
+
+    def forward(self, block, rows):
+        self.log.append(("forward", block.n_edges))
+
+    def backward(self, block, rows, kept, d_rows):
+        self.log.append(("backward", block.n_edges))
+
+
+class Waiting:
+    """A communicator that counts the requests not yet waited for, and notes pushes."""
+
+    def __init__(self, comm, log, started):
+        self._comm, self._log, self._started = comm, log, started
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def start_send(self, array, peer, tag=0):
+        self._log.append(("push", peer))
+        return self._count(self._comm.start_send(array, peer, tag))
+
+    def start_recv(self, array, peer, tag=0):
+        return self._count(self._comm.start_recv(array, peer, tag))
+
+    def _count(self, request):
+        wait = request.wait
+        self._started.append(request)
+
+        def counted(*args):
+            wait(*args)
+            self._started.remove(request)
+
+        request.wait = counted
+        return request
+
+
+class Recorder:
+    """A communicator that notes the messages that leave, and may break."""
+
+    def __init__(self, comm, log, fail_at=None):
+        self._comm, self._log, self._fail_at = comm, log, fail_at
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def start_send(self, array, peer, tag=0):
+        self._log.append((peer, array.nbytes))
+        if len(self._log) == self._fail_at:
+            raise KeyError("the network is gone")
+        return self._comm.start_send(array, peer, tag)
