@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sarlite.data.mapped import pieces
+from sarlite.data.mapped import part, pieces
 from sarlite.errors import DataError
-from sarlite.graph.edges import rows_ascend
+from sarlite.graph.edges import ascends, row_chunks
 
 SPLITS = ("train", "val", "test")
 
@@ -126,11 +126,11 @@ class Dataset:
 
         Notes
         -----
-        Reads everything once, a chunk at a time; memory: 3 bytes a node and a few chunks of 32 MiB.
+        Reads everything once, a chunk at a time (the ids once for each 16 million); memory: a few chunks of 32 MiB.
         """
         self.check_shapes()
         self.check_edges()
-        if self.directory is not None and not rows_ascend(self.indptr, self.indices):
+        if self.directory is not None and not self.sources_ascend():
             raise DataError(f"{self.where('indices')}: the sources of a row do not ascend")
         self._check_ids()
         for name in ("features", "edge_weight", "edge_features"):
@@ -182,22 +182,29 @@ class Dataset:
                 raise DataError(f"{self.where('indices')}: edge {start + at} comes from node {piece[at]}, outside 0 <= id < {self.n_nodes}")
 
 
+    def sources_ascend(self):
+        """Tell whether the sources of each row ascend, as they must on disk; `check_edges` has passed."""
+        for row in range(0, self.n_nodes, _STEP):
+            indptr = part(self.indptr, row, min(row + _STEP, self.n_nodes) + 1)
+            for first, last in row_chunks(indptr, _STEP):
+                ends = indptr[first : last + 1]
+                if not ascends(ends - ends[0], part(self.indices, int(ends[0]), int(ends[-1]))):
+                    return False
+        return True
+
     def _check_ids(self):
-        if self.edge_ids is not None and self.n_edges:
-            low, high = (int(reduce(self.edge_ids)) for reduce in (np.min, np.max))
-            if low < 0 or high >= self.n_edges:
-                raise DataError(f"{self.where('edge_ids')}: {low if low < 0 else high} is outside 0 <= id < {self.n_edges}")
-        if self.ids is None:
-            return
-        here = np.zeros(self.n_nodes, bool)
-        for start, piece in pieces(self.ids):
-            bad = (piece < 0) | (piece >= self.n_nodes)
-            if bad.any():
-                at = int(np.argmax(bad))
-                raise DataError(f"{self.where('ids')}: row {start + at} has id {piece[at]}, outside 0 <= id < {self.n_nodes}")
-            here[piece] = True
-        if not here.all():
-            raise DataError(f"{self.where('ids')}: no row has id {int(np.argmin(here))}")
+        for name, n in (("ids", self.n_nodes), ("edge_ids", self.n_edges)):
+            for start, piece in pieces(getattr(self, name)) if getattr(self, name) is not None else ():
+                bad = (piece < 0) | (piece >= n)
+                if bad.any():
+                    at = int(np.argmax(bad))
+                    raise DataError(f"{self.where(name)}: entry {start + at} is {piece[at]}, outside 0 <= id < {n}")
+        for low in range(0, self.n_nodes if self.ids is not None else 0, _IDS):
+            here = np.zeros(min(_IDS, self.n_nodes - low), bool)
+            for _, piece in pieces(self.ids):
+                here[piece[(piece >= low) & (piece < low + _IDS)] - low] = True
+            if not here.all():
+                raise DataError(f"{self.where('ids')}: no row has id {low + int(np.argmin(here))}")
 
     def _check_finite(self, name):
         for start, piece in pieces(getattr(self, name)):
@@ -212,23 +219,29 @@ class Dataset:
             if name not in allow_empty and not any(piece.any() for _, piece in pieces(getattr(self, name))):
                 raise DataError(f"{self.where(name)}: the {name} split is empty, 0 of {self.n_nodes} nodes")
         for one, two in (("train", "val"), ("train", "test"), ("val", "test")):
-            both = np.flatnonzero(np.asarray(getattr(self, one)) & np.asarray(getattr(self, two)))
-            if both.size:
-                raise DataError(f"{self.where(one)}: node {both[0]} is in {one} and in {two} ({both.size} nodes are in both)")
+            first, n_both = None, 0
+            for (start, piece), (_, other) in zip(pieces(getattr(self, one)), pieces(getattr(self, two))):
+                both = np.flatnonzero(piece & other)
+                first = start + int(both[0]) if first is None and both.size else first
+                n_both += both.size
+            if n_both:
+                raise DataError(f"{self.where(one)}: node {first} is in {one} and in {two} ({n_both} nodes are in both)")
 
     def _check_labels(self):
-        labels = np.asarray(self.labels)
         if self.n_classes < 0:
             raise DataError(f"{self.source}: n_classes: {self.n_classes} is negative")
-        split = np.asarray(self.train) | np.asarray(self.val) | np.asarray(self.test)
-        bad = (labels < np.where(split, 0, -1)) | (labels >= self.n_classes)
-        if bad.any():
-            at = int(np.argmax(bad))
-            if labels[at] == -1:
-                raise DataError(f"{self.where('labels')}: node {at} is in a split but has no label (-1)")
-            raise DataError(f"{self.where('labels')}: node {at} has label {labels[at]}, outside 0 <= label < {self.n_classes}")
+        for start, labels in pieces(self.labels):
+            splits = [part(getattr(self, name), start, start + labels.size) for name in SPLITS]
+            bad = (labels < np.where(splits[0] | splits[1] | splits[2], 0, -1)) | (labels >= self.n_classes)
+            if bad.any():
+                at, label = start + int(np.argmax(bad)), labels[np.argmax(bad)]
+                if label == -1:
+                    raise DataError(f"{self.where('labels')}: node {at} is in a split but has no label (-1)")
+                raise DataError(f"{self.where('labels')}: node {at} has label {label}, outside 0 <= label < {self.n_classes}")
 
 
+_STEP = 1 << 20  # rows, and edges, at a time
+_IDS = 1 << 24  # ids whose presence is looked at at a time
 _FLOAT, _INT = ("float32", "float64"), ("int32", "int64")
 EXPECTED = {  # field: dimensions, dtypes
     "indptr": (1, ("int64",)),

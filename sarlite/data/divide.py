@@ -8,7 +8,7 @@ from sarlite.data.dataset import SPLITS, Dataset
 from sarlite.data.mapped import CHUNK_BYTES, gather, take
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import order as orders
-from sarlite.graph.edges import index_dtype, rows_ascend
+from sarlite.graph.edges import index_dtype
 from sarlite.graph.partition import METHODS, Tally, partition, read_parts
 from sarlite.graph.renumber import edges_in_order, inverse, sequence
 
@@ -204,7 +204,7 @@ def _unsorted(dataset):
         dataset.check_edges()
     except DataError:
         return False
-    return not rows_ascend(dataset.indptr, dataset.indices)
+    return not dataset.sources_ascend()
 
 
 def _counts_up(ids):

@@ -149,17 +149,12 @@ def index_dtype(n):
     return np.dtype(np.int32 if n <= 2**31 else np.int64)
 
 
-def rows_ascend(indptr, indices):
-    """Tell whether the sources of every row ascend."""
-    falls = 0
-    for low, high in row_chunks(indptr, _CHUNK):
-        piece = np.asarray(indices[indptr[low] : indptr[high]])
-        starts = indptr[low:high] - indptr[low]
-        down = np.zeros(piece.size + 1, bool)
-        np.less(piece[1:], piece[:-1], out=down[1 : max(piece.size, 1)])
-        down[starts] = False
-        falls += np.count_nonzero(down[:-1])
-    return falls == 0
+def ascends(indptr, indices):
+    """Tell whether the sources of each row ascend."""
+    down = np.zeros(indices.size + 1, bool)
+    np.less(indices[1:], indices[:-1], out=down[1 : max(indices.size, 1)])
+    down[indptr[:-1]] = False
+    return not down[:-1].any()
 
 
 def destinations(indptr, dtype=np.int64):

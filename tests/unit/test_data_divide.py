@@ -277,18 +277,20 @@ def test_corrupt_files_are_named_on_every_rank(stored, dataset):
     assert_same(gathered(2, str(stored), verify=True), dataset)
 
 
-def test_ids_that_are_no_permutation_are_named(stored, dataset):
+def test_ids_that_are_no_permutation_are_named(stored, dataset, monkeypatch):
     dataset.ids = np.arange(60) // 2
     format.write(stored, dataset, overwrite=True)
-    with pytest.raises(DataError, match="nodes/node/ids.npy: ids: no row has id 30"):
-        format.open(stored, verify=True).check()
+    for at_once in (1 << 24, 7):
+        monkeypatch.setattr("sarlite.data.dataset._IDS", at_once)
+        with pytest.raises(DataError, match="nodes/node/ids.npy: ids: no row has id 30"):
+            format.open(stored, verify=True).check()
     dataset.ids = np.arange(60) + 1
     format.write(stored, dataset, overwrite=True)
-    with pytest.raises(DataError, match="ids.npy: ids: row 59 has id 60, outside 0 <= id < 60"):
+    with pytest.raises(DataError, match="ids.npy: ids: entry 59 is 60, outside 0 <= id < 60"):
         format.open(stored, verify=True).check()
     dataset.ids, dataset.edge_ids = None, np.full(240, 240)
     format.write(stored, dataset, overwrite=True)
-    with pytest.raises(DataError, match="node.edge.node/ids.npy: edge_ids: 240 is outside"):
+    with pytest.raises(DataError, match="node.edge.node/ids.npy: edge_ids: entry 0 is 240, outside"):
         format.open(stored, verify=True).check()
 
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sarlite.errors import DataError
-from sarlite.graph.edges import csr_by_dst, destinations, is_symmetric
+from sarlite.graph import edges as module
+from sarlite.graph.edges import ascending, ascends, csr_by_dst, destinations, is_symmetric, row_chunks
 
 
 @st.composite
@@ -91,3 +92,44 @@ def test_no_edges_and_no_nodes():
     assert csr_by_dst(none, none, 0)[0].tolist() == [0]
     indptr, indices = csr_by_dst(none, none, 3, self_loops=True)
     assert indptr.tolist() == [0, 1, 2, 3] and indices.tolist() == [0, 1, 2]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 12), st.lists(st.integers(0, 20), max_size=3))
+def test_pieces_of_rows(lengths, most, cuts):
+    indptr = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    cuts = sorted(cut for cut in cuts if cut <= len(lengths))
+    found = list(row_chunks(indptr, most, cuts))
+    assert [row for first, last in found for row in range(first, last)] == list(range(len(lengths)))
+    for first, last in found:
+        assert first < last <= first + most and (indptr[last] - indptr[first] <= most or last == first + 1)
+        assert not any(first < cut < last for cut in cuts)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 6), max_size=6), max_size=8), st.sampled_from([7, 3_000_000_000]))
+def test_the_order_in_which_rows_ascend_is_stable(rows, n_nodes):
+    """Also where row, column and place do not fit 64 bits together."""
+    columns, lengths = np.array([u for row in rows for u in row], np.int32), np.array([len(row) for row in rows], np.int64)
+    expected = np.lexsort((columns, np.repeat(np.arange(len(rows)), lengths)))
+    assert ascending(lengths, columns, n_nodes).tolist() == expected.tolist()
+    assert ascending(lengths, columns, 2**60).tolist() == expected.tolist()
+    indptr = np.concatenate(([0], np.cumsum(lengths)))
+    assert ascends(indptr, columns[expected]) and ascends(indptr, columns) == all(row == sorted(row) for row in rows)
+
+
+@settings(max_examples=50, deadline=None)
+@given(edge_lists(), st.booleans())
+def test_numbers_too_large_to_be_packed_are_sorted_too(edges, undirected):
+    expected = csr_by_dst(*edges, undirected=undirected, edge_index=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "id_bits", lambda n_nodes: 64)
+        indptr, origin = module._grouped(edges[1].astype(np.uint32), edges[2])
+    assert np.array_equal(indptr, np.concatenate(([0], np.cumsum(np.bincount(edges[1].astype(np.uint32), minlength=edges[2])))))
+    assert origin.tolist() == np.argsort(edges[1], kind="stable").tolist() == module._grouped(edges[1].astype(np.uint32), edges[2])[1].tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_CHUNK", 3)
+        patch.setattr(module, "chunk_edges", lambda n_nodes: 2)
+        for one, other in zip(csr_by_dst(*edges, undirected=undirected, edge_index=True), expected):
+            assert np.array_equal(one, other)
+        assert np.array_equal(csr_by_dst(*edges, undirected=undirected)[1], expected[1])

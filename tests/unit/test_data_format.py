@@ -243,7 +243,7 @@ def test_sources_that_do_not_ascend_are_sorted_and_remembered(dataset, tmp_path)
 
 
 def test_sources_that_do_not_ascend_on_disk_are_refused(stored, dataset, monkeypatch):
-    monkeypatch.setattr("sarlite.data.divide.rows_ascend", lambda *_: True)
+    monkeypatch.setattr("sarlite.data.divide._unsorted", lambda *_: False)
     dataset.indices = dataset.indices.copy()
     low, high = next((low, high) for low, high in zip(dataset.indptr, dataset.indptr[1:]) if high > low + 1)
     dataset.indices[low:high] = dataset.indices[low:high][::-1]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.graph.generate import sbm
-from sarlite.graph.partition import METHODS, _balance, _metis, partition, read_parts, report
+from sarlite.graph import partition as partitions
+from sarlite.graph.partition import METHODS, _balance, _metis, _symmetric, partition, read_parts, report
 
 
 @st.composite
@@ -71,6 +72,26 @@ def test_metis_balances_and_cuts_less(graph, n_parts, train):
     assert metis["imbalance"]["nodes"] < 1.06
     assert max(metis["train_nodes"]) <= np.ceil(1.1 * mask.sum() / n_parts)
     assert metis["cut_share"] < 0.85 * rand["cut_share"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(graphs(), st.sampled_from([2, 1 << 20]), st.booleans())
+def test_metis_gets_a_symmetric_graph(graph, chunk, both_ways):
+    """Between two nodes with an edge one each way, no self loops, ascending; rows of the input may stand in any order."""
+    indptr, indices, _ = graph
+    if both_ways:
+        indptr, indices = csr_by_dst(indices, destinations(indptr), indptr.size - 1, undirected=True)
+    shuffled = np.concatenate([np.empty(0, np.int32), *(indices[low:high][::-1] for low, high in zip(indptr, indptr[1:]))])
+    expected = [set() for _ in range(indptr.size - 1)]
+    for u, v in zip(indices.tolist(), destinations(indptr).tolist()):
+        if u != v:
+            expected[u].add(v)
+            expected[v].add(u)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitions, "chunk_edges", lambda n_nodes: chunk)
+        for sources in (indices, shuffled.astype(np.int64)):
+            xadj, adjncy = _symmetric(indptr, sources)
+            assert [adjncy[low:high].tolist() for low, high in zip(xadj, xadj[1:])] == [sorted(near) for near in expected]
 
 
 def test_metis_leaves_no_part_empty():

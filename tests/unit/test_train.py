@@ -18,10 +18,11 @@ from training_runs import DATA, ROOT, SMALL, assert_same_curve, command, train
 from sarlite import optim
 from sarlite.comm import threads
 from sarlite.data import format
+from sarlite.data import load as data_load
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, DataError, SarliteError
 from sarlite.graph import order as orders
-from sarlite.train import checkpoint, config, load, report, run
+from sarlite.train import checkpoint, config, report, run
 
 KEYS = {"ranks": int, "mode": str, "seed": int, "test_accuracy": float, "best_val_accuracy": float, "epoch_seconds": float,
         "peak_bytes": list, "live_remote_buffers": int, "sent_bytes": dict}  # fmt: skip
@@ -167,44 +168,31 @@ def test_an_order_by_metis_gives_the_same_run(here, clustered, tmp_path, capsys)
         assert "nodes reordered" in capsys.readouterr().out
 
 
-def test_the_stored_order_is_used_unless_told(here, clustered, tmp_path, capsys, monkeypatch):
+def test_the_stored_division_is_used_unless_told(here, clustered, tmp_path, capsys, monkeypatch):
     folder = tmp_path / "data"
     for words in (["convert", DATA, folder], ["partition", folder, "--parts", 2, "--order", "metis"]):
         assert data_command([str(word) for word in words]) == 0
-    seen, real = [], load.local_rows
-    monkeypatch.setattr(load, "local_rows", lambda data, ids, dtype: (seen.append(ids.tolist()), real(data, ids, dtype))[1])
-    monkeypatch.setattr(orders, "order", None)  # not to be asked
     flags = ["--data", folder, "--dtype", "float64", "--epochs", 2, "--ranks", 2]
+    capsys.readouterr()
     none = here(tmp_path / "none", *flags, "--order", "none")
-    assert all(ids == sorted(ids) for ids in seen)
-    order, parts = format.open_order(folder), format.open_parts(folder, 2)
-    expected = sorted(order[parts[order] == rank].tolist() for rank in range(2))
+    told = capsys.readouterr()
+    assert "divided anew" in told.err and "reordered" not in told.out
+    monkeypatch.setattr(orders, "order", None)  # not to be asked
     for name in ("stored", "metis"):
-        seen.clear()
         assert_same_curve(here(tmp_path / name, *flags, "--order", name), none, rtol=1e-9)
-        assert sorted(seen) == expected
-    seen.clear()
-    here(tmp_path / "default", *flags)
-    assert sorted(seen) == expected
+        told = capsys.readouterr()
+        assert "divided anew" not in told.err and "nodes reordered" in told.out
 
 
-def test_a_damaged_order_is_refused_on_every_rank(here, tmp_path):
-    folder = tmp_path / "data"
-    assert data_command(["convert", DATA, str(folder)]) == 0
-    format.write_order(folder, np.arange(300)[::-1], method="mine")
-    path = folder / "order.npy"
-    path.write_bytes(path.read_bytes()[:-1] + b"\1")
-    refused = []
-
-    def work(comm, options):
-        with pytest.raises(SarliteError, match=f"{path}: order: sha256") as found:
-            run.train(comm, options)
-        refused.append(str(found.value))
-
-    options = config.parse([*SMALL, "--run-dir", str(tmp_path / "run"), "--data", str(folder), "--epochs", "1", "--ranks", "2"])
-    threads.run(2, work, options)
-    assert len(refused) == 2
-    here(tmp_path / "none", "--data", folder, "--epochs", 1, "--order", "none")  # which does not read it
+def test_edge_values_are_never_dropped_in_silence(here, tmp_path):
+    dataset = data_load(DATA)
+    dataset.edge_weight = np.ones(dataset.n_edges, np.float32)
+    format.write(tmp_path / "data", dataset)
+    for ranks in (1, 2):
+        options = config.parse([*SMALL, "--run-dir", str(tmp_path / f"run{ranks}"), "--data", str(tmp_path / "data"), "--epochs", "1"])
+        with pytest.raises(SarliteError, match="node.edge.node/weight.npy: edge_weight: training does not use edge values"):
+            threads.run(ranks, run.train, options)
+    here(tmp_path / "without", "--data", f"{tmp_path / 'data'},drop_edge_values", "--epochs", 1)
 
 
 # ---- resuming
