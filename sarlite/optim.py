@@ -26,7 +26,7 @@ class Optimizer:
         For each of `flat.groups` the arrays of its `data`'s shape that later steps depend on, by name.
     """
 
-    keeps = ()
+    keeps: tuple = ()
 
     def __init__(self, flat, lr, weight_decay=0.0):
         self.flat, self.lr = flat, _checked("lr", lr)

@@ -91,7 +91,7 @@ class Traffic:
         self._given_up.clear()
 
 
-_TRAFFIC = set()
+_TRAFFIC: set = set()
 """Of every communicator, since MPI uses the buffers of transfers whatever Python forgets."""
 
 

@@ -92,7 +92,7 @@ class Cut(NamedTuple):
         dtype : dtype of the indices
         """
         whole = self.edges
-        numbers = None if whole.numbers is None else whole.numbers.astype(dtype, copy=False)
+        numbers = _as(whole.numbers, dtype)
         csrs = [_rows_with_edges(whole.indptr, where, keep_all=q == rank) for q, where in enumerate(self.where)]
         order = EdgeOrder(whole.n_dst, csrs) if len(csrs) > 1 else None
         return [Block(indptr, columns.astype(dtype, copy=False), ids, whole.n_dst, rows if rows is None else rows.astype(dtype),
@@ -106,7 +106,11 @@ class Cut(NamedTuple):
         indices = np.empty(len(self.edges.indices), dtype)
         for where, columns, offset in zip(self.where, self.columns, offsets):
             indices[where] = columns + dtype.type(offset)
-        return Block(self.edges.indptr, indices, src_ids, numbers=None if self.edges.numbers is None else self.edges.numbers.astype(dtype), source="all")
+        return Block(self.edges.indptr, indices, src_ids, numbers=_as(self.edges.numbers, dtype), source="all")
+
+
+def _as(array, dtype):
+    return None if array is None else array.astype(dtype, copy=False)
 
 
 def _rows_with_edges(indptr, where, keep_all):

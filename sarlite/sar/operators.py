@@ -1,5 +1,7 @@
 """Operators with fused kernels: sum and mean, max and min, attention. And the table (message, reducer) -> how it is aggregated."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sarlite import kernels
@@ -199,7 +201,7 @@ def _attend(graph, message, reducer):
 
 
 SUMS = ("sum", "mean", "sym")
-TABLE = {
+TABLE: dict[tuple[type, str], Callable] = {
     **{(fn.CopySrc, reducer): _sum for reducer in SUMS},
     **{(fn.Linear, reducer): _linear for reducer in SUMS},
     **{(fn.CopySrc, reducer): _extremum for reducer in ("max", "min")},

@@ -1,6 +1,7 @@
 """The house rule (DESIGN, section 3): a module imports from floors below its own or from its own package, never up or across."""
 
 import ast
+import configparser
 import os
 import subprocess
 import sys
@@ -64,6 +65,13 @@ def _breaks(part, target):
 def test_every_part_has_a_floor():
     parts = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert parts - {"__init__"} <= set(FLOOR_OF), "give the new part a floor in FLOORS"
+
+
+def test_every_package_is_installed():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rglob("__init__.py") if "models" not in path.parts}
+    assert set(config["options"]["packages"].split()) == {*folders, "sarlite.models"}
 
 
 def test_imports_go_down():

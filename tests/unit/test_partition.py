@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sarlite.errors import ConfigError, DataError
+from sarlite.graph import partition as partitions
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.graph.generate import sbm
-from sarlite.graph import partition as partitions
 from sarlite.graph.partition import METHODS, _balance, _metis, _symmetric, partition, read_parts, report
 
 
