@@ -36,14 +36,15 @@ SAR_INLINE int NAME(step_edges)(int64_t heads, int64_t n_feat)
     return heads == 1 || edges > CHUNK ? CHUNK : edges < 32 ? 32 : (int)edges;
 }
 
-/* Forward a row of more than SAR_ROW_BYTES is taken as that many heads at a time: with dropout a multiple of 4, as one random block
- * serves 4 heads. */
-SAR_INLINE int NAME(forward_step)(int64_t n_heads, int64_t n_feat, int dropout)
+/* Forward the heads of a row of more than SAR_ROW_BYTES take their steps by so many: with dropout a multiple of 4, as one random block
+ * serves 4 heads. What is left over takes steps of its own. */
+SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t n_feat, int dropout)
 {
     int64_t head_bytes = n_feat * (int64_t)sizeof(T);
     int64_t heads = head_bytes * n_heads <= SAR_ROW_BYTES || head_bytes == 0 ? n_heads : SAR_ROW_BYTES / head_bytes;
     if (heads < 1) heads = 1;
-    return NAME(step_edges)(dropout ? (heads + 3) / 4 * 4 : heads, n_feat);
+    if (dropout) heads = (heads + 3) / 4 * 4;
+    return heads < n_heads ? heads : n_heads;
 }
 
 /* A block of edges and what both directions read of its ends. The CSR's rows are destinations forward, sources backward. */
@@ -70,12 +71,13 @@ SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restri
     }
 }
 
-/* Part `part` of n_parts of the rows of sar_attend_forward. */
+/* Part `part` of n_parts of the rows and the heads first .. last of sar_attend_forward. */
 static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, const NAME(attention) *a, const I *restrict rows,
-                              int64_t part, int64_t n_parts)
+                              int64_t part, int64_t n_parts, int64_t first, int64_t last)
 {
     const int64_t *restrict indptr = a->indptr, n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
     const int64_t begin = sar_split_rows(indptr, a->n_rows, part, n_parts), end = sar_split_rows(indptr, a->n_rows, part + 1, n_parts);
+    const int64_t prefetch = (last - first) * n_feat * (int64_t)sizeof(T);      /* the first head's pass brings in all */
     const T *restrict src = a->src, slope = a->slope;
     T s[CHUNK];
     uint64_t edge_id[CHUNK];
@@ -89,7 +91,7 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
         if (a->src_ids)
             for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)a->src_ids[col[k]] * a->n_nodes + (uint64_t)a->dst_ids[to];
 
-        for (int64_t h = 0; h < n_heads; h++) {
+        for (int64_t h = first; h < last; h++) {
             int64_t ih = to * n_heads + h;
             T *restrict acc_ih = acc + ih * n_feat;
             T top = m[ih], dst_ih = a->dst[ih];
@@ -116,9 +118,8 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
                 if (h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->key);
                 for (int k = 0; k < n; k++) s[k] = word[h % 4][k] < a->threshold ? 0 : s[k] * a->keep;
             }
-            /* The first head brings in whole rows. */
             const NAME(gather) edges = {.x = a->z + h * n_feat, .index = col, .coef = s, .stride = stride, .n = n,
-                                        .n_ahead = indptr[a->n_rows] - e, .prefetch = h == 0 ? stride * (int64_t)sizeof(T) : 0};
+                                        .n_ahead = indptr[a->n_rows] - e, .prefetch = h == first ? prefetch : 0};
             NAME(gather_sum)(acc_ih, &edges, n_feat, 1, 0);
         }
     }
@@ -140,13 +141,18 @@ int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, cons
                              const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes,
                              uint64_t key, double p, double slope, int64_t n_dst, int64_t n_heads, int64_t n_feat)
 {
-    const NAME(attention) a = {indptr, indices, z, src, dst, n_dst, n_heads, n_feat, (T)slope,
-                               NAME(forward_step)(n_heads, n_feat, src_ids != NULL), src_ids, dst_ids, n_nodes, key,
-                               philox_threshold(p), (T)(1 / (1 - p))};
+    int64_t together = NAME(heads_together)(n_heads, n_feat, src_ids != NULL), rest = n_heads ? n_heads % together : 0;
+    const NAME(attention) a = {indptr, indices, z, src, dst, n_dst, n_heads, n_feat, (T)slope, NAME(step_edges)(together, n_feat),
+                               src_ids, dst_ids, n_nodes, key, philox_threshold(p), (T)(1 / (1 - p))};
+    NAME(attention) b = a;
+    b.step = NAME(step_edges)(rest, n_feat);
     int team = sar_team((indptr[n_dst] - indptr[0]) * n_heads * (n_feat + 16));
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
-    for (int64_t part = 0; part < n_parts; part++) NAME(attend_rows)(m, l, acc, &a, rows, part, n_parts);
+    for (int64_t part = 0; part < n_parts; part++) {
+        NAME(attend_rows)(m, l, acc, &a, rows, part, n_parts, 0, n_heads - rest);
+        if (rest) NAME(attend_rows)(m, l, acc, &b, rows, part, n_parts, n_heads - rest, n_heads);
+    }
     return SAR_OK;
 }
 
