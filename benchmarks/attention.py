@@ -7,10 +7,12 @@ GATConv with its linear part replaced by the identity. `ms` is forward and backw
 `peak_mib` counts from the moment when graph and inputs exist. `net_peak_mib` is that without the three arrays of z's size which
 everybody has: the output, its gradient (ones, made before the backward pass) and z's gradient.
 
-    limit_fraction = 2 * n_edges * row_bytes / (gather bandwidth of that row_bytes) / time
+    limit_fraction = (bytes of z, out, both gradients, and indices twice / stream bandwidth  +  flops / sgemm flops a second) / time
 
-with row_bytes those of z: forward reads a row of z for each edge, backward a row of the output's gradient. As for spmm, a graph with
-locality may exceed what random rows allow; what keeps attention below 1 is its arithmetic.
+with 6 flops for each edge and column: a product and a sum forward, two of each backward. As for spmm, this is a bound, and the
+estimate for random rows is none: forward reads a row of z for each edge, backward a row of the output's gradient.
+
+    gather_fraction = 2 * n_edges * row_bytes / (gather bandwidth of that row_bytes) / time
 """
 
 import sys
@@ -69,7 +71,8 @@ def measure(args, name, heads, limit, others):
     own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--heads", heads, "--dim", args.dim]
     peer = ["attention", file, "--heads", heads, "--dim", args.dim]
     row, row_bytes = {"case": "attention", "graph": name, "heads": heads, "dim": args.dim}, 4 * heads * args.dim
-    rows = peers.compare(args, row, own, peer, others, limit.gather_ms(2 * n_edges, row_bytes))
+    least = limit.least_ms(4 * n_nodes * row_bytes + 8 * n_edges, 6 * n_edges * heads * args.dim)
+    rows = peers.compare(args, row, own, peer, others, limits.Allowed(least, limit.gather_ms(2 * n_edges, row_bytes)))
     everybodys = 3 * n_nodes * row_bytes / 2**20
     return [{**row, "net_peak_mib": row["peak_mib"] - everybodys,
              "peer_net_peak_mib": row["peer_peak_mib"] - everybodys if row["peer_peak_mib"] else None} for row in rows]

@@ -111,6 +111,7 @@ def suite_columns(*names):
         "ms": lambda r: _ms(r, ""),
         "peak MiB": lambda r: mib(2**20 * r["peak_mib"]),
         "of the limit": lambda r: f"{r['limit_fraction']:.2f}",
+        "of random rows": lambda r: f"{r['gather_fraction']:.2f}",
         "peer": lambda r: r["peer"],
         "its ms": lambda r: _ms(r, "peer_") if r["peer_ms"] else "failed" if r["peer"] else None,
         "its MiB": lambda r: mib(2**20 * r["peer_peak_mib"]) if r["peer_ms"] else None,

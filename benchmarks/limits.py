@@ -6,10 +6,10 @@
 | copy | one half to the other | read and written |
 | triad | a = b + 3 c, thirds, in pieces that stay in cache between the two operations NumPy makes of it | two read, one written |
 | gather | sums of 64 rows each drawn at random (`sarlite.kernels.spmm`), so that hardly anything is written | the rows read |
-| sgemm | (100,000, 256) x (256, 256), NumPy's BLAS | flops: two a multiplication and addition |
+| sgemm | (100,000, 256) x (256, 256), NumPy's BLAS on its own threads | flops: two a multiplication and addition |
 | message | there and back between two ranks of mpiexec, halved | one way |
 
-All threads but for sgemm, which is done with one thread too. read, copy, triad and gather work on one array of `--gib` GiB: take
+All threads; sgemm with one thread too. read, copy, triad and gather work on one array of `--gib` GiB: take
 several times the cache. The rate is that of the fastest pass, since what other programs take away is not the machine's limit.
 """
 
@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import harness
 import numpy as np
+import threadpoolctl
 
 from sarlite import kernels
 from sarlite.train.loop import set_threads
@@ -42,34 +43,61 @@ class Probe(NamedTuple):
     run: object
 
 
+class Allowed(NamedTuple):
+    """What the machine's rates say of an amount of work, in milliseconds.
+
+    Attributes
+    ----------
+    least : float
+        A limit: bytes that must move at least once, each array read and written once, at the rate of streams, and flops at sgemm's.
+    gather : float
+        An estimate, no limit: a row read at random for each edge, at the rate of such rows. Who finds rows in the cache is faster.
+    """
+
+    least: float
+    gather: float
+
+    def shares(self, ms):
+        """Return the row's entries for work that took `ms`."""
+        return {"limit_fraction": self.least / ms, "gather_fraction": self.gather / ms}
+
+
 class Limits(NamedTuple):
     """Rates of this machine with a number of threads.
 
     Attributes
     ----------
+    stream : float
+        Bytes a second of arrays read or written from end to end: the fastest way found.
     gather : dict of int to float
         Bytes a second by bytes of a row.
     sgemm : float
         Flops a second.
     """
 
+    stream: float
     gather: dict
     sgemm: float
+
+    def least_ms(self, n_bytes, flops):
+        """Return the milliseconds of moving `n_bytes` as a stream and, apart from that, of `flops`."""
+        return 1e3 * (n_bytes / self.stream + flops / self.sgemm)
 
     def gather_ms(self, n_rows, row_bytes):
         """Return the milliseconds of reading `n_rows` rows at random; widths between the measured ones are interpolated."""
         widths = sorted(self.gather)
         return 1e3 * n_rows * row_bytes / float(np.interp(row_bytes, widths, [self.gather[width] for width in widths]))
 
-    def gemm_ms(self, flops):
-        return 1e3 * flops / self.sgemm
-
 
 def measure(threads, gib=1.0, repeats=3):
     """Return the Limits that other benchmarks compare with. A few seconds, and `gib` GiB of memory while it runs."""
+    data = array_of(gib)
+    set_threads(1)  # read is a BLAS call in each of the threads
+    streams = [timed_row(probe, threads, repeats) for probe in stream_probes(data, threads)]
     set_threads(threads)
-    rows = [timed_row(probe, threads, repeats) for probe in [*gather_probes(array_of(gib)), gemm_probe()]]
-    return Limits({row["row_bytes"]: 1e9 * row["gb_per_s"] for row in rows[:-1]}, 1e9 * rows[-1]["gflop_per_s"])
+    gathers = [timed_row(probe, threads, repeats) for probe in gather_probes(data)]
+    return Limits(1e9 * max(row["gb_per_s"] for row in streams), {row["row_bytes"]: 1e9 * row["gb_per_s"] for row in gathers},
+                  1e9 * gemm_row(threads, repeats)["gflop_per_s"])
 
 
 def array_of(gib):
@@ -86,7 +114,7 @@ def timed_row(probe, threads, repeats):
 
 def row_of(case, times, ranks, threads, **more):
     return {"case": case, "graph": None, "ranks": ranks, "threads": threads, **harness.summary(times), "peak_mib": None,
-            "limit_fraction": None, **more}
+            "limit_fraction": None, "gather_fraction": None, **more}
 
 
 def stream_probes(data, threads):
@@ -122,6 +150,12 @@ def gather_probes(data):
         indices = draw.integers(0, len(rows), n_sums * ROWS_A_SUM, dtype=np.int32)
         out = np.zeros((n_sums, rows.shape[1]), np.float32)
         yield Probe("gather", {"row_bytes": row_bytes}, indices.size * row_bytes, partial(kernels.spmm, indptr, indices, rows, out))
+
+
+def gemm_row(threads, repeats):
+    """Time the product on `threads` threads of the BLAS, of which `set_threads` leaves it one."""
+    with threadpoolctl.threadpool_limits(threads, user_api="blas"):
+        return timed_row(gemm_probe(), threads, repeats)
 
 
 def gemm_probe():
@@ -171,9 +205,9 @@ def main(argv=None):
     set_threads(1)  # read is a BLAS call in each of the threads
     data = array_of(args.gib)
     rows = [timed_row(probe, args.threads, args.repeats) for probe in stream_probes(data, args.threads)]
-    rows.append(timed_row(gemm_probe(), 1, args.repeats))
+    rows += [gemm_row(threads, args.repeats) for threads in (1, args.threads)]
     set_threads(args.threads)
-    rows += [timed_row(probe, args.threads, args.repeats) for probe in [gemm_probe(), *gather_probes(data)]]
+    rows += [timed_row(probe, args.threads, args.repeats) for probe in gather_probes(data)]
     rows += message_rows(args.repeats)
     columns = {
         **{key: (lambda r, key=key: r[key]) for key in ("case", "ranks", "threads")},

@@ -89,7 +89,7 @@ def pool(results):
     return {**medians, "ms_min": min(values["ms_min"]), "ms_max": max(values["ms_max"]), "peak_mib": max(values["peak_mib"])}
 
 
-def compare(args, row, own, peer, others, limit_ms):
+def compare(args, row, own, peer, others, allowed):
     """Measure sarlite and the others in turn, `args.rounds` times, and return a row for each of the others, or one alone.
 
     Parameters
@@ -102,8 +102,7 @@ def compare(args, row, own, peer, others, limit_ms):
         Arguments of this Python, and of peer.py behind the library's name; `--threads` and `--repeats` are added to both.
     others : dict
         From `find`.
-    limit_ms : float
-        Milliseconds that the machine's limits allow.
+    allowed : limits.Allowed
     """
     counts = ["--threads", args.threads, "--repeats", args.repeats]
     mine, theirs = [], {name: [] for name in others}
@@ -112,15 +111,15 @@ def compare(args, row, own, peer, others, limit_ms):
         for name, results in theirs.items():
             if not (results and "error" in results[-1]):
                 results.append(run(others[name], [*peer, *counts]))
-    rows = beside(row, args.threads, pool(mine), {name: pool(results) for name, results in theirs.items()}, limit_ms)
+    rows = beside(row, args.threads, pool(mine), {name: pool(results) for name, results in theirs.items()}, allowed)
     others_ms = "".join(f", {r['peer']} {r['peer_ms'] or 'failed'}" for r in rows if r["peer"])
     harness.note(f"{' '.join(map(str, row.values()))}: {rows[0]['ms']:.1f} ms{others_ms}")
     return rows
 
 
-def beside(row, threads, mine, theirs, limit_ms):
+def beside(row, threads, mine, theirs, allowed):
     """Return the rows of `compare` from pooled measurements."""
-    base = {**row, "ranks": 1, "threads": threads, **mine, "limit_fraction": limit_ms / mine["ms"]}
+    base = {**row, "ranks": 1, "threads": threads, **mine, **allowed.shares(mine["ms"])}
     rows = [{**base, "peer": name, **{f"peer_{key}": value for key, value in found.items()},
              "ratio": found["ms"] / mine["ms"] if found["ms"] else None} for name, found in theirs.items()]
     return rows or [{**base, "peer": None, "peer_ms": None, "peer_peak_mib": None, "ratio": None}]

@@ -82,7 +82,7 @@ def measure(args, rows, folder):
             flags += ["--graphs", args.graphs, "--graph", row["graph"], "--threads", args.threads, "--repeats", args.repeats]
             results.append(harness.last_json(harness.python(__file__, "--worker", *flags)))
             harness.note(f"{row['graph']}, order {row['order']}: {results[-1]['ms']:.1f} ms")
-    allowed = epoch.limit_ms(CASE, *graphs.size(args.graphs, args.graph), limits.measure(args.threads, args.gib))
+    allowed = epoch.allowed(CASE, *graphs.size(args.graphs, args.graph), limits.measure(args.threads, args.gib))
     full = [r for row, results in zip(rows, found) for r in peers.beside(row, args.threads, peers.pool(results), {}, allowed)]
     return [{**row, "times_community": row["ms"] / full[0]["ms"], "times_community_min": row["ms_min"] / full[0]["ms_min"]} for row in full]
 

@@ -1,11 +1,14 @@
 """How fast is a sum over neighbours, beside other libraries and beside what the memory allows?
 
 `graph.aggregate(fn.copy_src(x), "sum")` without gradients, float32; peers do the same sum with their fastest public call (scipy has
-one thread). `of the limit` is the time in which the machine reads one row of x at random for each edge, over the measured time:
+one thread). `of the limit` is a bound that nothing passes, each array moved once and an addition for each edge and column:
 
-    limit_fraction = n_edges * row_bytes / (gather bandwidth of that row_bytes) / time
+    limit_fraction = (bytes of x, out, indptr and indices / stream bandwidth  +  n_edges * width / sgemm flops a second) / time
 
-A graph with locality finds rows in the cache, which the probe's random rows are too many for: then it may exceed 1.
+`of random rows` is an estimate and no limit, one row of x read at random for each edge. A graph with locality finds rows in the
+cache, which the probe's random rows are too many for: then it exceeds 1.
+
+    gather_fraction = n_edges * row_bytes / (gather bandwidth of that row_bytes) / time
 """
 
 import sys
@@ -37,10 +40,12 @@ def worker(args):
 
 def measure(args, name, width, limit, others):
     """Return the rows of one graph and width."""
-    file, (_, n_edges) = graphs.path(args.graphs, name), graphs.size(args.graphs, name)
+    file, (n_nodes, n_edges) = graphs.path(args.graphs, name), graphs.size(args.graphs, name)
     own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--widths", width]
     row = {"case": "spmm", "graph": name, "width": width}
-    return peers.compare(args, row, own, ["spmm", file, "--width", width], others, limit.gather_ms(n_edges, 4 * width))
+    least = limit.least_ms(8 * n_nodes * width + 8 * n_nodes + 4 * n_edges, n_edges * width)
+    allowed = limits.Allowed(least, limit.gather_ms(n_edges, 4 * width))
+    return peers.compare(args, row, own, ["spmm", file, "--width", width], others, allowed)
 
 
 def main(argv=None):

@@ -28,22 +28,38 @@ SAR_INLINE T NAME(sum_all)(const T *restrict s, int n)
     return t[0];
 }
 
-/* Heads whose edges are walked together forward: all where a row is short, else few, so that their columns of more rows stay in the
- * caches. Backward it is all: more is read for each edge beside the row, and it pays to read it once. With dropout a multiple of 4: one random block serves 4 heads. */
+/* Edges of one step, after which acc is corrected. Where a head's part of a row is short it is as many rows as the first-level cache
+ * holds. */
+SAR_INLINE int NAME(step_edges)(int64_t heads, int64_t n_feat)
+{
+    int64_t edges = heads * n_feat > 0 ? 32768 / (heads * n_feat * (int64_t)sizeof(T)) : CHUNK;
+    return heads == 1 || edges > CHUNK ? CHUNK : edges < 32 ? 32 : (int)edges;
+}
+
+/* Forward the heads of a row of more than SAR_ROW_BYTES take their steps by so many: with dropout a multiple of 4, as one random block
+ * serves 4 heads. What is left over takes steps of its own. */
 SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t n_feat, int dropout)
 {
     int64_t head_bytes = n_feat * (int64_t)sizeof(T);
-    int64_t together = head_bytes * n_heads <= SAR_ROW_BYTES || head_bytes == 0 ? n_heads : SAR_ROW_BYTES / head_bytes;
-    if (together < 1) together = 1;
-    return dropout ? (together + 3) / 4 * 4 : together;
+    int64_t heads = head_bytes * n_heads <= SAR_ROW_BYTES || head_bytes == 0 ? n_heads : SAR_ROW_BYTES / head_bytes;
+    if (heads < 1) heads = 1;
+    if (dropout) heads = (heads + 3) / 4 * 4;
+    return heads < n_heads ? heads : n_heads;
 }
 
-/* Edges of one step: the rows of a step stay in the first-level cache for all heads. */
-SAR_INLINE int NAME(step_edges)(int64_t together, int64_t n_feat)
-{
-    int64_t edges = together * n_feat > 0 ? 32768 / (together * n_feat * (int64_t)sizeof(T)) : CHUNK;
-    return together == 1 || edges > CHUNK ? CHUNK : edges < 32 ? 32 : (int)edges;
-}
+/* A block of edges and what both directions read of its ends. The CSR's rows are destinations forward, sources backward. */
+typedef struct {
+    const int64_t *restrict indptr;
+    const I *restrict indices;
+    const T *restrict z, *restrict src, *restrict dst;
+    int64_t n_rows, n_heads, n_feat;
+    T slope;
+    int step;                                       /* edges of a row at a time */
+    const int64_t *restrict src_ids, *restrict dst_ids;     /* dropout's; NULL: none */
+    uint64_t n_nodes, key;
+    uint32_t threshold;
+    T keep;
+} NAME(attention);
 
 /* word[h % 4][k]: the random word of edge k for heads h = 4*group .. 4*group + 3. The edge's id is src_id * n_nodes + dst_id. */
 SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restrict edge_id, int n, uint32_t group, uint64_t key)
@@ -55,31 +71,30 @@ SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restri
     }
 }
 
-/* The rows begin .. end and the heads first .. last of sar_attend_forward. */
-static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, const int64_t *restrict indptr,
-                              const I *restrict indices, const I *restrict rows, const T *restrict z, const T *restrict src,
-                              const T *restrict dst, const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key,
-                              double p, T slope, int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end,
-                              int64_t first, int64_t last)
+/* Part `part` of n_parts of the rows and the heads first .. last of sar_attend_forward. */
+static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, const NAME(attention) *a, const I *restrict rows,
+                              int64_t part, int64_t n_parts, int64_t first, int64_t last)
 {
-    int64_t stride = n_heads * n_feat, prefetch = (last - first) * n_feat * (int64_t)sizeof(T);
-    int step = NAME(step_edges)(last - first, n_feat);
+    const int64_t *restrict indptr = a->indptr, n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
+    const int64_t begin = sar_split_rows(indptr, a->n_rows, part, n_parts), end = sar_split_rows(indptr, a->n_rows, part + 1, n_parts);
+    const int64_t prefetch = (last - first) * n_feat * (int64_t)sizeof(T);      /* the first head's pass brings in all */
+    const T *restrict src = a->src, slope = a->slope;
     T s[CHUNK];
     uint64_t edge_id[CHUNK];
-    uint32_t word[4][CHUNK], threshold = philox_threshold(p);
-    T keep = (T)(1 / (1 - p));
+    uint32_t word[4][CHUNK];
 
     for (int64_t i = begin; i < end; i++)
-    for (int64_t e = indptr[i]; e < indptr[i + 1]; e += step) {
-        int n = indptr[i + 1] - e < step ? (int)(indptr[i + 1] - e) : step;
-        const I *restrict col = indices + e;
+    for (int64_t e = indptr[i]; e < indptr[i + 1]; e += a->step) {
+        int n = indptr[i + 1] - e < a->step ? (int)(indptr[i + 1] - e) : a->step;
+        const I *restrict col = a->indices + e;
         int64_t to = rows ? (int64_t)rows[i] : i;
-        if (src_ids) for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[col[k]] * n_nodes + (uint64_t)dst_ids[to];
+        if (a->src_ids)
+            for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)a->src_ids[col[k]] * a->n_nodes + (uint64_t)a->dst_ids[to];
 
         for (int64_t h = first; h < last; h++) {
             int64_t ih = to * n_heads + h;
             T *restrict acc_ih = acc + ih * n_feat;
-            T top = m[ih], dst_ih = dst[ih];
+            T top = m[ih], dst_ih = a->dst[ih];
             for (int k = 0; k < n; k++) s[k] = src[(int64_t)col[k] * n_heads + h];      /* apart: with a branch it would not */
             for (int k = 0; k < n; k++) {                                                /* be vectors */
                 T pre = s[k] + dst_ih;
@@ -99,12 +114,13 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
             l[ih] = l[ih] * correction + NAME(sum_all)(s, n);
             m[ih] = top;
 
-            if (src_ids) {
-                if (h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), key);
-                for (int k = 0; k < n; k++) s[k] = word[h % 4][k] < threshold ? 0 : s[k] * keep;
+            if (a->src_ids) {
+                if (h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->key);
+                for (int k = 0; k < n; k++) s[k] = word[h % 4][k] < a->threshold ? 0 : s[k] * a->keep;
             }
-            NAME(gather_sum)(1, acc_ih, z + h * n_feat, stride, n_feat, col, s, n, n_edges - e,
-                             h == first ? prefetch : 0, 1, 0);
+            const NAME(gather) edges = {.x = a->z + h * n_feat, .index = col, .coef = s, .stride = stride, .n = n,
+                                        .n_ahead = indptr[a->n_rows] - e, .prefetch = h == first ? prefetch : 0};
+            NAME(gather_sum)(acc_ih, &edges, n_feat, 1, 0);
         }
     }
 }
@@ -125,44 +141,47 @@ int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, cons
                              const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes,
                              uint64_t key, double p, double slope, int64_t n_dst, int64_t n_heads, int64_t n_feat)
 {
-    int64_t n_edges = indptr[n_dst], together = NAME(heads_together)(n_heads, n_feat, src_ids != NULL);
-    int team = sar_team((n_edges - indptr[0]) * n_heads * (n_feat + 16));
+    int64_t together = NAME(heads_together)(n_heads, n_feat, src_ids != NULL), rest = n_heads ? n_heads % together : 0;
+    const NAME(attention) a = {indptr, indices, z, src, dst, n_dst, n_heads, n_feat, (T)slope, NAME(step_edges)(together, n_feat),
+                               src_ids, dst_ids, n_nodes, key, philox_threshold(p), (T)(1 / (1 - p))};
+    NAME(attention) b = a;
+    b.step = NAME(step_edges)(rest, n_feat);
+    int team = sar_team((indptr[n_dst] - indptr[0]) * n_heads * (n_feat + 16));
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
-#pragma omp parallel num_threads(team)
-    for (int64_t first = 0; first < n_heads; first += together)
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t part = 0; part < n_parts; part++)
-            NAME(attend_rows)(m, l, acc, indptr, indices, rows, z, src, dst, src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges,
-                              n_heads, n_feat, sar_split_rows(indptr, n_dst, part, n_parts),
-                              sar_split_rows(indptr, n_dst, part + 1, n_parts), first,
-                              n_heads - first < together ? n_heads : first + together);
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
+    for (int64_t part = 0; part < n_parts; part++) {
+        NAME(attend_rows)(m, l, acc, &a, rows, part, n_parts, 0, n_heads - rest);
+        if (rest) NAME(attend_rows)(m, l, acc, &b, rows, part, n_parts, n_heads - rest, n_heads);
+    }
     return SAR_OK;
 }
 
-/* The source rows begin .. end of sar_attend_backward; ddst is this thread's own. */
-static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict ddst,
-                                       const int64_t *restrict t_indptr, const I *restrict t_indices, const T *restrict z,
-                                       const T *restrict src, const T *restrict dst, const T *restrict lse,
-                                       const T *restrict delta, const T *restrict g, const int64_t *restrict src_ids,
-                                       const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key, double p, T slope,
-                                       int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
+/* The gradients that come in: log-sum-exp of the finished softmax, sum_d g * out, and g itself. */
+typedef struct {
+    const T *restrict lse, *restrict delta, *restrict g;
+} NAME(finished);
+
+/* Part `part` of n_parts of the source rows of sar_attend_backward; sums is this thread's own. */
+static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict sums, const NAME(attention) *a,
+                                       const NAME(finished) *b, int64_t part, int64_t n_parts)
 {
-    int64_t stride = n_heads * n_feat, prefetch = stride * (int64_t)sizeof(T);
-    int step = NAME(step_edges)(n_heads, n_feat);
+    const int64_t *restrict indptr = a->indptr, n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
+    const int64_t begin = sar_split_rows(indptr, a->n_rows, part, n_parts), end = sar_split_rows(indptr, a->n_rows, part + 1, n_parts);
+    const T *restrict dst = a->dst, *restrict lse = b->lse, *restrict delta = b->delta, slope = a->slope;
     T alpha[CHUNK], coef[CHUNK], dot[CHUNK], slope_at[CHUNK], lse_at[CHUNK], delta_at[CHUNK];
     uint64_t edge_id[CHUNK];
-    uint32_t word[4][CHUNK], threshold = philox_threshold(p);
-    T keep = (T)(1 / (1 - p));
+    uint32_t word[4][CHUNK];
 
     for (int64_t j = begin; j < end; j++)
-    for (int64_t e = t_indptr[j]; e < t_indptr[j + 1]; e += step) {
-        int n = t_indptr[j + 1] - e < step ? (int)(t_indptr[j + 1] - e) : step;
-        const I *restrict col = t_indices + e;
-        if (src_ids) for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[j] * n_nodes + (uint64_t)dst_ids[col[k]];
+    for (int64_t e = indptr[j]; e < indptr[j + 1]; e += a->step) {
+        int n = indptr[j + 1] - e < a->step ? (int)(indptr[j + 1] - e) : a->step;
+        const I *restrict col = a->indices + e;
+        if (a->src_ids)
+            for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)a->src_ids[j] * a->n_nodes + (uint64_t)a->dst_ids[col[k]];
 
         for (int64_t h = 0; h < n_heads; h++) {
             int64_t jh = j * n_heads + h;
-            T src_jh = src[jh];
+            T src_jh = a->src[jh];
             for (int k = 0; k < n; k++) {
                 int64_t ih = (int64_t)col[k] * n_heads + h;
                 alpha[k] = dst[ih], lse_at[k] = lse[ih], delta_at[k] = delta[ih];
@@ -175,14 +194,15 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
             NAME(exp_all)(alpha, n);
 
             /* coef = alpha k for dz; de = alpha (k t - delta) slope = (coef t - alpha delta) slope. */
-            if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), key);
-            for (int k = 0; k < n; k++) coef[k] = !src_ids ? alpha[k] : word[h % 4][k] < threshold ? 0 : alpha[k] * keep;
-            NAME(gather_dot)(1, dot, dz + jh * n_feat, z + jh * n_feat, g + h * n_feat, stride, n_feat, col, coef, n, n_edges - e,
-                             h == 0 ? prefetch : 0);
+            if (a->src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->key);
+            for (int k = 0; k < n; k++) coef[k] = !a->src_ids ? alpha[k] : word[h % 4][k] < a->threshold ? 0 : alpha[k] * a->keep;
+            const NAME(gather) edges = {.x = b->g + h * n_feat, .index = col, .coef = coef, .stride = stride, .n = n,
+                                        .n_ahead = indptr[a->n_rows] - e, .prefetch = h == 0 ? stride * (int64_t)sizeof(T) : 0};
+            NAME(gather_dot)(1, dot, dz + jh * n_feat, a->z + jh * n_feat, &edges, n_feat);
             double sum = 0;
             for (int k = 0; k < n; k++) dot[k] = (coef[k] * dot[k] - alpha[k] * delta_at[k]) * slope_at[k];
             for (int k = 0; k < n; k++) {
-                ddst[(int64_t)col[k] * n_heads + h] += (double)dot[k];
+                sums[(int64_t)col[k] * n_heads + h] += (double)dot[k];
                 sum += (double)dot[k];
             }
             dsrc[jh] += (T)sum;
@@ -206,13 +226,13 @@ int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict
                               const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key, double p, double slope,
                               int64_t n_threads, int64_t n_src, int64_t n_dst, int64_t n_heads, int64_t n_feat)
 {
-    int64_t n_edges = t_indptr[n_src], n_scores = n_dst * n_heads, n_parts = n_threads == 1 ? 1 : n_threads * SAR_PARTS;
+    const NAME(attention) a = {t_indptr, t_indices, z, src, dst, n_src, n_heads, n_feat, (T)slope, NAME(step_edges)(n_heads, n_feat),
+                               src_ids, dst_ids, n_nodes, key, philox_threshold(p), (T)(1 / (1 - p))};
+    const NAME(finished) b = {lse, delta, g};
+    int64_t n_parts = n_threads == 1 ? 1 : n_threads * SAR_PARTS;
 #pragma omp parallel for num_threads((int)n_threads) schedule(static, 1)   /* not dynamic: sums must not depend on the clock */
     for (int64_t part = 0; part < n_parts; part++)
-        NAME(attend_backward_rows)(dz, dsrc, sums + sar_team_rank() * n_scores, t_indptr, t_indices, z, src, dst, lse, delta, g,
-                                   src_ids, dst_ids, n_nodes, key, p, (T)slope, n_edges, n_heads, n_feat,
-                                   sar_split_rows(t_indptr, n_src, part, n_parts),
-                                   sar_split_rows(t_indptr, n_src, part + 1, n_parts));
+        NAME(attend_backward_rows)(dz, dsrc, sums + sar_team_rank() * n_dst * n_heads, &a, &b, part, n_parts);
     return SAR_OK;
 }
 #endif

@@ -14,6 +14,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm"]  # for every set
 PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose"]
 TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
+REGISTERS = {"portable": 16, "avx2": 32, "avx512": 64}     # bytes
 # `make sanitize` sets the variable. Checks are calls: inlined ones take minutes to compile.
 SANITIZE = ["-O1", "-g1", "-fsanitize=address,signed-integer-overflow,shift,bounds,float-cast-overflow,integer-divide-by-zero",
             "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "--param", "asan-instrumentation-with-call-threshold=0"]
@@ -63,7 +64,7 @@ def write_sources(names):
             include = f'#include "{kernel}.c"\n'
             body = _targeted(TARGETS[name], include) if TARGETS[name] else include
             paths.append(os.path.join(folder, f"{kernel}_{name}.c"))
-            _write(os.path.join(ROOT, paths[-1]), f'#define ISA _{name}\n#include "philox.h"\n#include "prototypes.h"\n{body}')
+            _write(os.path.join(ROOT, paths[-1]), f'#define ISA _{name}\n#define SAR_REGISTER {REGISTERS[name]}\n#include "philox.h"\n#include "prototypes.h"\n{body}')
     return paths
 
 

@@ -59,11 +59,12 @@ static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const int64_t *
     return status;
 }
 
-/* (out, arg)[rows[i],f] = better of (out, arg)[rows[i],f] and (x[r,f], label) over the edges e of row i; rows NULL: rows[i] = i;
- * r = indices[e], or e if indices is NULL; label = label[e], or offset + r if label is NULL. Ties go to the lower order[label] (order NULL: the lower label), so the result
- * does not depend on how the edges are split into blocks or ordered.
+/* (out, arg)[t,f] = better of (out, arg)[t,f] and (x[r,f], label) over the edges e of row i; t = rows[i], or i if rows is NULL;
+ * r = indices[e], or e if indices is NULL; label = label[e], or offset + r if label is NULL. Ties go to the lower order[label] (order
+ * NULL: the lower label), so the result does not depend on how the edges are split into blocks or ordered.
  *
- * inputs   indptr (n_dst + 1), indices (n_edges), rows (n_dst), unique, label (n_edges), order (n_order), x (n_src, n_feat); sign +1 maximum, -1 minimum
+ * inputs   indptr (n_dst + 1), indices (n_edges), rows (n_dst), unique, label (n_edges), order (n_order), x (n_src, n_feat)
+ *          sign +1 maximum, -1 minimum
  * output   out, arg (n_out, n_feat): updated; arg = -1 means none yet
  * status   SAR_LABEL_OUT_OF_BOUNDS: a label is negative or, where order is given, not below n_order
  * cost     O(n_edges * n_feat)

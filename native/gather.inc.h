@@ -1,206 +1,311 @@
 /* Sums and dot products over gathered rows: the inner loops of spmm.c and attend.c. A template: T, I, LANES and NAME are set.
  *
- * `index` points at the columns of n <= CHUNK edges of one row and goes on to n_ahead >= n, so that the x rows of later edges can be
- * prefetched. Sums run over at most CHUNK edges before they are added to memory: rounding grows with CHUNK + n / CHUNK, not with n.
+ * Sums run over at most CHUNK edges before they are added to memory: rounding grows with CHUNK + n / CHUNK, not with n. A sum of one
+ * column is the same whatever the vectors are. A dot product's order is fixed by vectors of 64 bytes, LANES values, which narrower
+ * registers hold in several: so every instruction set adds in the same order, and all give the same bits.
  *
- * The `end` columns of a row are covered by vectors, of which the last ends there and may overlap the one before. So every
- * width runs whole vectors only, and every instruction set adds in the same order: all give the same bits. */
+ * The columns of a row are covered by vectors, of which the last ends there and may overlap the one before. So every width runs whole
+ * vectors only. Vectors are said, not left to the compiler to find, and are no wider than a register: what is wider stands in memory. */
 #ifndef CHUNK
 #define CHUNK 256
-/* How many edges on a row is prefetched: of short rows more, so that as many bytes are under way; measured from 128 bytes to 3 KiB. */
-#define AHEAD(row_bytes) ((row_bytes) <= 340 ? 48 : (row_bytes) <= 512 ? 32 : 16)
-#define VECTORS 8       /* of one pass over the edges: their sums stay in registers */
+#define VECTORS 8           /* of 64 bytes, of one pass of dot products over the edges */
+#ifndef SAR_REGISTER
+#define SAR_REGISTER 16     /* bytes of a register; build.py says it for each instruction set */
 #endif
+/* Registers for the sums of one pass over the edges. There are 16, or 32 of 64 bytes; the coefficient and the product need some, and
+ * where dot products are made beside them, those and the row do. */
+#define SUMS (SAR_REGISTER == 64 ? 8 : 13)
+#define SUMS_BESIDE_DOTS 8
+/* How many edges on a row is prefetched: of short rows more, so that as many bytes are under way. Measured from 128 bytes to 3 KiB. */
+#define AHEAD(row_bytes, n_pass) ((row_bytes) <= 340 ? 48 : (row_bytes) <= 512 && (n_pass) == 1 ? 32 : 16)
+#endif
+#define WIDE ((int)(SAR_REGISTER / sizeof(T)))      /* values of a register */
+#define PIECES (64 / SAR_REGISTER)                  /* registers of LANES values */
 
-/* `bytes` of a row: mostly `n_vec` cache lines, a constant, so that there is no loop. */
-SAR_INLINE void NAME(prefetch_row)(const int n_vec, const T *row, int64_t bytes)
+/* Values anywhere in an array. */
+typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T)), may_alias));
+#define REG(address) (*(const NAME(reg) *)(address))
+
+/* What is summed: for each of n <= CHUNK edges of one row, `coef` (NULL: 1) times the row index[k] of x, which has `stride` values.
+ * `index` goes on to n_ahead >= n, so that rows of later edges can be prefetched: `prefetch` bytes of each, 0: they are in the
+ * cache already, -1: the columns that are read. `near`: x fits the last-level cache, from where the second-level one is no gain. */
+typedef struct {
+    const T *restrict x;
+    const I *restrict index;
+    const T *restrict coef;
+    int64_t stride, n_ahead, prefetch;
+    int n, near;
+} NAME(gather);
+
+/* Prefetching in one pass: of the row `ahead` edges on, for the first n edges, so many bytes from x on. */
+typedef struct {
+    int ahead, n, near;
+    int64_t bytes;
+} NAME(ahead);
+
+/* For one of n_pass passes, of the `width` columns from column f on. Rows that do not start at a cache line reach into one more. */
+SAR_INLINE NAME(ahead) NAME(plan_ahead)(const NAME(gather) *g, int64_t f, int64_t width, int n_pass)
 {
-    if (bytes == n_vec * 64) {
-#pragma GCC unroll 8
-        for (int v = 0; v < n_vec; v++) SAR_PREFETCH((const char *)row + v * 64);
+    const int64_t bytes = g->prefetch < 0 ? width * (int64_t)sizeof(T) : f == 0 ? g->prefetch : 0;
+    NAME(ahead) plan = {AHEAD(g->stride * (int64_t)sizeof(T), n_pass), 0, g->near, bytes};
+    int aligned = (((uintptr_t)(g->x + f) | (uintptr_t)g->stride * sizeof(T)) & 63) == 0;
+    if (plan.bytes == 0 || g->n_ahead <= plan.ahead) return plan;
+    plan.n = g->n_ahead - plan.ahead < g->n ? (int)(g->n_ahead - plan.ahead) : g->n;
+    if (!aligned) plan.bytes += 63;
+    return plan;
+}
+
+/* What is planned of a row: mostly `lines` cache lines, a constant, so that there is no loop. */
+SAR_INLINE void NAME(prefetch_row)(const int lines, const T *row, NAME(ahead) plan)
+{
+    if (plan.near) {
+        for (int64_t b = 0; b < plan.bytes; b += 64) SAR_PREFETCH_NEAR((const char *)row + b);
+    } else if (plan.bytes == lines * 64) {
+#pragma GCC unroll 16
+        for (int v = 0; v < lines; v++) SAR_PREFETCH((const char *)row + v * 64);
     } else
-        for (int64_t b = 0; b < bytes; b += 64) SAR_PREFETCH((const char *)row + b);
+        for (int64_t b = 0; b < plan.bytes; b += 64) SAR_PREFETCH((const char *)row + b);
 }
 
-/* LANES values anywhere in an array; the compiler splits them for narrower registers. Vectors are said, not left to the compiler to
- * find: it would make the overlapping one of many small pieces. */
-typedef T NAME(vector) __attribute__((vector_size(64), aligned(sizeof(T)), may_alias));
-#define VECTOR(address) (*(const NAME(vector) *)(address))
-
-typedef T NAME(half_vector) __attribute__((vector_size(32)));
-typedef T NAME(quarter_vector) __attribute__((vector_size(16)));
-
-/* Sum of a vector's values, halves first. */
-SAR_INLINE T NAME(sum_of)(NAME(vector) v)
+/* The end of a pass: the values of the columns first .. last + WIDE from the register that starts at column `last` <= first. */
+SAR_INLINE void NAME(add_end)(T *restrict out, NAME(reg) sum, int64_t first, int64_t last, T scale, int begins)
 {
-    NAME(half_vector) half[2];
-    NAME(quarter_vector) quarter[2];
-    memcpy(half, &v, sizeof half);
-    half[0] += half[1];
-    memcpy(quarter, &half[0], sizeof quarter);
-    quarter[0] += quarter[1];
-#if LANES == 16
-    return (quarter[0][0] + quarter[0][2]) + (quarter[0][1] + quarter[0][3]);
-#else
-    return quarter[0][0] + quarter[0][1];
-#endif
+    T value[WIDE];
+    if (first == last) {
+        NAME(reg) *to = (NAME(reg) *)(out + last);
+        *to = begins ? scale * sum : *to + scale * sum;
+        return;
+    }
+    memcpy(value, &sum, sizeof value);
+    for (int64_t f = first; f < last + WIDE; f++)
+        out[f] = begins ? scale * value[f - last] : out[f] + scale * value[f - last];
 }
 
-/* Over n_vec vectors, of which the last starts at column `last` of x (all others one after another):
- *   summing: out[f] += scale * sum_k coef[k] * row_k[f], begins: =;   dotting: dot[k] += sum_f a[f] * row_k[f]
- * a is 0 where the last vector overlaps; coef is read if `weighted`; `prefetch` bytes of the row AHEAD edges on are brought in.
- * Arguments up to `dotting` are constants where this is inlined. */
-SAR_INLINE void NAME(pass)(const int n_vec, const int weighted, const int summing, const int dotting, T *restrict out,
-                           T *restrict dot, const T *restrict x, int64_t stride, int64_t last, const I *restrict index,
-                           const T *restrict coef, const T *restrict a, int n, int64_t n_ahead, int64_t prefetch, T scale,
-                           int begins)
+/* Over n_reg registers, of which the last starts at column `last` (all others one after another) of the columns from f on:
+ *   out[f] += scale * sum_k coef[k] * row_k[f], begins: =
+ * n_reg and weighted are constants where this is inlined. */
+SAR_INLINE void NAME(sum_pass)(const int n_reg, const int weighted, T *restrict out, const NAME(gather) *g, int64_t f, int64_t width,
+                               int n_pass, T scale, int begins)
 {
-    NAME(vector) sum[VECTORS];
-    const int whole = n_vec - 1, ahead = AHEAD(stride * (int64_t)sizeof(T));
-#pragma GCC unroll 8
-    for (int v = 0; v < n_vec; v++) sum[v] = (NAME(vector)){0};
+    const T *restrict x = g->x + f, *restrict coef = g->coef;
+    const I *restrict index = g->index;
+    const int64_t stride = g->stride, last = width - WIDE;
+    const int whole = n_reg - 1, n = g->n;
+    const NAME(ahead) next = NAME(plan_ahead)(g, f, width, n_pass);
+    NAME(reg) sum[SUMS];
+#pragma GCC unroll 16
+    for (int v = 0; v < n_reg; v++) sum[v] = (NAME(reg)){0};
     for (int k = 0; k < n; k++) {
         const T *row = x + (int64_t)index[k] * stride;
-        if (prefetch && k + ahead < n_ahead) NAME(prefetch_row)(n_vec, x + (int64_t)index[k + ahead] * stride, prefetch);
-        if (summing && weighted) {
-#pragma GCC unroll 8
-            for (int v = 0; v < whole; v++) sum[v] += coef[k] * VECTOR(row + v * LANES);
-            sum[whole] += coef[k] * VECTOR(row + last);
-        } else if (summing) {
-#pragma GCC unroll 8
-            for (int v = 0; v < whole; v++) sum[v] += VECTOR(row + v * LANES);
-            sum[whole] += VECTOR(row + last);
-        }
-        if (dotting) {
-            NAME(vector) t = VECTOR(a + whole * LANES) * VECTOR(row + last);
-#pragma GCC unroll 8
-            for (int v = 0; v < whole; v++) t += VECTOR(a + v * LANES) * VECTOR(row + v * LANES);
-            dot[k] += NAME(sum_of)(t);
+        if (k < next.n) NAME(prefetch_row)((n_reg * SAR_REGISTER + 63) / 64, x + (int64_t)index[k + next.ahead] * stride, next);
+        if (weighted) {
+#pragma GCC unroll 16
+            for (int v = 0; v < whole; v++) sum[v] += coef[k] * REG(row + v * WIDE);
+            sum[whole] += coef[k] * REG(row + last);
+        } else {
+#pragma GCC unroll 16
+            for (int v = 0; v < whole; v++) sum[v] += REG(row + v * WIDE);
+            sum[whole] += REG(row + last);
         }
     }
-    if (!summing) return;
-    T tail[LANES];
-    memcpy(tail, &sum[whole], sizeof tail);
-#pragma GCC unroll 8
+    out += f;
+#pragma GCC unroll 16
     for (int v = 0; v < whole; v++) {
-        NAME(vector) *to = (NAME(vector) *)(out + v * LANES);
+        NAME(reg) *to = (NAME(reg) *)(out + v * WIDE);
         *to = begins ? scale * sum[v] : *to + scale * sum[v];
     }
-    for (int f = whole * LANES; f < (int)last + LANES; f++) {
-        T value = tail[f - (int)last];
-        out[f] = begins ? scale * value : out[f] + scale * value;
-    }
+    NAME(add_end)(out, sum[whole], whole * WIDE, last, scale, begins);
 }
 
-/* The same for a row of fewer columns than LANES: two pieces of `lanes` values, a power of two; the second starts at `last`. */
-SAR_INLINE void NAME(narrow_pass)(const int lanes, const int weighted, const int summing, const int dotting, T *restrict out,
-                                  T *restrict dot, const T *restrict x, int64_t stride, int64_t last, const I *restrict index,
-                                  const T *restrict coef, const T *restrict a, int n, int64_t n_ahead, int64_t prefetch,
-                                  T scale, int begins)
+/* The same for a row that a register is too wide for: two pieces of `lanes` values, a power of two; the second ends the row. */
+SAR_INLINE void NAME(narrow_sum)(const int lanes, T *restrict out, const NAME(gather) *g, int64_t width, T scale, int begins)
 {
-    const int ahead = AHEAD(stride * (int64_t)sizeof(T));
-    T sum[LANES] = {0};
-    for (int k = 0; k < n; k++) {
-        const T *row = x + (int64_t)index[k] * stride;
-        if (prefetch && k + ahead < n_ahead) NAME(prefetch_row)(0, x + (int64_t)index[k + ahead] * stride, prefetch);
-        if (summing) {
-            T c = weighted ? coef[k] : 1;
-            for (int u = 0; u < lanes; u++) sum[u] += weighted ? c * row[u] : row[u];
-            for (int u = 0; u < lanes; u++) sum[lanes + u] += weighted ? c * row[last + u] : row[last + u];
-        }
-        if (dotting) {
-            T t[LANES / 2];
-            for (int u = 0; u < lanes; u++) t[u] = a[u] * row[u] + a[lanes + u] * row[last + u];
-            for (int half = lanes / 2; half; half /= 2) for (int u = 0; u < half; u++) t[u] += t[u + half];
-            dot[k] += t[0];
+    const int64_t last = width - lanes;
+    const NAME(ahead) next = NAME(plan_ahead)(g, 0, width, 1);
+    T sum[2 * WIDE] = {0};
+    for (int k = 0; k < g->n; k++) {
+        const T *row = g->x + (int64_t)g->index[k] * g->stride;
+        if (k < next.n) NAME(prefetch_row)(1, g->x + (int64_t)g->index[k + next.ahead] * g->stride, next);
+        if (g->coef) {
+            for (int u = 0; u < lanes; u++) sum[u] += g->coef[k] * row[u];
+            for (int u = 0; u < lanes; u++) sum[lanes + u] += g->coef[k] * row[last + u];
+        } else {
+            for (int u = 0; u < lanes; u++) sum[u] += row[u];
+            for (int u = 0; u < lanes; u++) sum[lanes + u] += row[last + u];
         }
     }
-    if (!summing) return;
-    for (int f = 0; f < (int)last + lanes; f++) {
+    for (int f = 0; f < (int)width; f++) {
         T value = f < lanes ? sum[f] : sum[lanes + f - (int)last];
         out[f] = begins ? scale * value : out[f] + scale * value;
     }
 }
 
-/* The pass for `width` <= VECTORS * LANES columns of a row. `end` columns of it lie before the last of them, so that a vector of no
- * more than that may reach back. */
-SAR_INLINE void NAME(any_pass)(const int weighted, const int summing, const int dotting, T *restrict out, T *restrict dot,
-                               const T *restrict x, int64_t stride, int64_t end, int64_t width, const I *restrict index,
-                               const T *restrict coef, const T *restrict a, int n, int64_t n_ahead, int64_t prefetch,
-                               T scale, int begins)
+/* out[f] += scale * sum_k coef[k] * x[index[k]*stride + f],   f < end; begins: = */
+SAR_INLINE void NAME(gather_sum)(T *restrict out, const NAME(gather) *g, int64_t end, T scale, int begins)
 {
-#define PASS(n_vec) \
-    NAME(pass)(n_vec, weighted, summing, dotting, out, dot, x, stride, width - LANES, index, coef, a, n, n_ahead, prefetch, scale, begins)
-#define NARROW(lanes) \
-    NAME(narrow_pass)(lanes, weighted, summing, dotting, out, dot, x, stride, width - lanes, index, coef, a, n, n_ahead, prefetch, \
-                      scale, begins)
-    if (end >= LANES)
-        switch ((width + LANES - 1) / LANES) {
-        case 1: PASS(1); return;
-        case 2: PASS(2); return;
-        case 3: PASS(3); return;
-        case 4: PASS(4); return;
-        case 5: PASS(5); return;
-        case 6: PASS(6); return;
-        case 7: PASS(7); return;
-        default: PASS(8); return;
+#define PASS(n_reg) case n_reg: PASS_(n_reg) break;
+#define PASS_(n_reg) \
+    if (g->coef) NAME(sum_pass)(n_reg, 1, out, g, f, width, n_pass, scale, begins); \
+    else NAME(sum_pass)(n_reg, 0, out, g, f, width, n_pass, scale, begins);
+    if (end < WIDE) {
+        if (WIDE > 8 && end > 8) NAME(narrow_sum)(8, out, g, end, scale, begins);
+        else if (WIDE > 4 && end > 4) NAME(narrow_sum)(4, out, g, end, scale, begins);
+        else if (end > 2) NAME(narrow_sum)(2, out, g, end, scale, begins);
+        else if (end > 0) NAME(narrow_sum)(1, out, g, end, scale, begins);
+        return;
+    }
+    int64_t n_reg = (end + WIDE - 1) / WIDE, most = SUMS / PIECES * PIECES;
+    int n_pass = n_reg <= SUMS ? 1 : (int)((n_reg + most - 1) / most);
+    int64_t each = n_pass == 1 ? end : (n_reg + n_pass * PIECES - 1) / (n_pass * PIECES) * LANES;
+    for (int64_t f = 0; f < end; f += each) {
+        int64_t width = end - f < each ? end - f : each;
+        switch ((width + WIDE - 1) / WIDE) {
+        PASS(1) PASS(2) PASS(3) PASS(4) PASS(5) PASS(6) PASS(7)
+#if SUMS > 8
+        PASS(8) PASS(9) PASS(10) PASS(11) PASS(12)
+#endif
+        default: PASS_(SUMS)
         }
-    if (LANES > 8 && width > 8) NARROW(8);
-    else if (width > 4) NARROW(4);
-    else if (width > 2) NARROW(2);
-    else NARROW(1);
-#undef NARROW
+    }
 #undef PASS
+#undef PASS_
 }
 
-/* Bytes to prefetch in the pass from column `f` on, x being there: of its own columns, where the caller gives -1. Rows that do not
- * start at a cache line reach into one more. */
-SAR_INLINE int64_t NAME(prefetch_bytes)(int64_t given, const T *x, int64_t stride, int64_t f, int64_t width)
+typedef T NAME(quarter) __attribute__((vector_size(16)));
+
+/* Sum of LANES values, halves first. */
+SAR_INLINE T NAME(sum_of)(const NAME(reg) t[PIECES])
 {
-    int64_t bytes = given < 0 ? width * (int64_t)sizeof(T) : f == 0 ? given : 0;
-    int aligned = (((uintptr_t)x | (uintptr_t)stride * sizeof(T)) & 63) == 0;
-    return bytes && !aligned ? bytes + 63 : bytes;
+#if SAR_REGISTER == 16
+    const NAME(quarter) quarter = (t[0] + t[2]) + (t[1] + t[3]);
+#else
+    NAME(quarter) q[2];
+#if SAR_REGISTER == 32
+    const NAME(reg) half = t[0] + t[1];
+#else
+    typedef T half_register __attribute__((vector_size(32)));
+    half_register halves[2], half;
+    memcpy(halves, t, sizeof halves);
+    half = halves[0] + halves[1];
+#endif
+    memcpy(q, &half, sizeof q);
+    const NAME(quarter) quarter = q[0] + q[1];
+#endif
+#if LANES == 16
+    return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
+#else
+    return quarter[0] + quarter[1];
+#endif
 }
 
-/* out[f] += scale * sum_k coef[k] * x[index[k]*stride + f],   f < end; begins: =; not weighted: coef is 1.
- * prefetch: bytes of each row, 0 where they are in the cache already, -1: the columns that are summed */
-SAR_INLINE void NAME(gather_sum)(const int weighted, T *restrict out, const T *restrict x, int64_t stride, int64_t end,
-                                 const I *restrict index, const T *restrict coef, int n, int64_t n_ahead, int64_t prefetch,
-                                 T scale, int begins)
+/* Over n_vec vectors of LANES values, of which the last ends the `width` columns from f on:
+ *   dot[k] += sum_f a[f] * row_k[f];   if `summing`, out[f] += sum_k coef[k] * row_k[f] too, each row being read once for both
+ * a is 0 where the last vector overlaps. n_vec and summing are constants where this is inlined. */
+SAR_INLINE void NAME(dot_pass)(const int n_vec, const int summing, T *restrict dot, T *restrict out, const T *restrict a,
+                               const NAME(gather) *g, int64_t f, int64_t width)
 {
-    for (int64_t f = 0; f < end; f += VECTORS * LANES) {
-        int64_t width = end - f < VECTORS * LANES ? end - f : VECTORS * LANES;
-        int64_t bytes = NAME(prefetch_bytes)(prefetch, x + f, stride, f, width);
-        NAME(any_pass)(weighted, 1, 0, out + f, NULL, x + f, stride, end, width, index, coef, NULL, n, n_ahead, bytes, scale,
-                       begins);
+    const T *restrict x = g->x + f, *restrict coef = g->coef;
+    const I *restrict index = g->index;
+    const int64_t stride = g->stride, last = width - LANES;
+    const int whole = n_vec - 1, n = g->n;
+    const NAME(ahead) next = NAME(plan_ahead)(g, f, width, 1);
+    NAME(reg) sum[VECTORS * PIECES];
+#pragma GCC unroll 32
+    for (int v = 0; v < n_vec * PIECES; v++) sum[v] = (NAME(reg)){0};
+    for (int k = 0; k < n; k++) {
+        const T *row = x + (int64_t)index[k] * stride;
+        if (k < next.n) NAME(prefetch_row)(n_vec, x + (int64_t)index[k + next.ahead] * stride, next);
+        NAME(reg) t[PIECES];
+#pragma GCC unroll 4
+        for (int p = 0; p < PIECES; p++) {
+            const NAME(reg) r = REG(row + last + p * WIDE);
+            t[p] = REG(a + whole * LANES + p * WIDE) * r;
+            if (summing) sum[whole * PIECES + p] += coef[k] * r;
+        }
+#pragma GCC unroll 32
+        for (int v = 0; v < whole * PIECES; v++) {
+            const NAME(reg) r = REG(row + v * WIDE);
+            t[v % PIECES] += REG(a + v * WIDE) * r;
+            if (summing) sum[v] += coef[k] * r;
+        }
+        dot[k] += NAME(sum_of)(t);
+    }
+    if (!summing) return;
+    out += f;
+#pragma GCC unroll 32
+    for (int v = 0; v < whole * PIECES; v++) *(NAME(reg) *)(out + v * WIDE) += sum[v];
+#pragma GCC unroll 4
+    for (int p = 0; p < PIECES; p++) {
+        int64_t from = last + p * WIDE, first = from < whole * LANES ? whole * LANES : from;
+        if (first < from + WIDE) NAME(add_end)(out, sum[whole * PIECES + p], first, from, 1, 0);
     }
 }
 
-/* Copy `width` values of a to `padded` as `pass` reads them: zeros where the last vector overlaps the one before. */
-SAR_INLINE void NAME(pad_row)(T *restrict padded, const T *restrict a, int64_t end, int64_t width)
+/* The same for a row of fewer than LANES values: two pieces of `lanes` values, a power of two; the second ends the row. */
+SAR_INLINE void NAME(narrow_dot)(const int lanes, const int summing, T *restrict dot, T *restrict out, const T *restrict a,
+                                 const NAME(gather) *g, int64_t width)
 {
-    int64_t lanes = LANES;
-    while (end < LANES && lanes > 1 && lanes >= width) lanes /= 2;      /* as any_pass chooses */
+    const int64_t last = width - lanes;
+    const NAME(ahead) next = NAME(plan_ahead)(g, 0, width, 1);
+    T sum[LANES] = {0};
+    for (int k = 0; k < g->n; k++) {
+        const T *row = g->x + (int64_t)g->index[k] * g->stride;
+        if (k < next.n) NAME(prefetch_row)(1, g->x + (int64_t)g->index[k + next.ahead] * g->stride, next);
+        T t[LANES / 2];
+        if (summing) {
+            for (int u = 0; u < lanes; u++) sum[u] += g->coef[k] * row[u];
+            for (int u = 0; u < lanes; u++) sum[lanes + u] += g->coef[k] * row[last + u];
+        }
+        for (int u = 0; u < lanes; u++) t[u] = a[u] * row[u] + a[lanes + u] * row[last + u];
+        for (int half = lanes / 2; half; half /= 2) for (int u = 0; u < half; u++) t[u] += t[u + half];
+        dot[k] += t[0];
+    }
+    if (summing) for (int f = 0; f < (int)width; f++) out[f] += f < lanes ? sum[f] : sum[lanes + f - (int)last];
+}
+
+/* Copy `width` values of a to `padded` as the pass reads them: zeros where the last of its pieces overlaps the one before. */
+SAR_INLINE void NAME(pad_row)(T *restrict padded, const T *restrict a, int64_t lanes, int64_t width)
+{
     int64_t whole = (width - 1) / lanes * lanes;
     for (int64_t f = 0; f < whole; f++) padded[f] = a[f];
     for (int64_t u = 0; u < lanes; u++) padded[whole + u] = width - lanes + u < whole ? 0 : a[width - lanes + u];
 }
 
-/* dot[k] = sum_f a[f] * x[index[k]*stride + f],   f < end; if `summing`, out[f] += sum_k coef[k] * x[index[k]*stride + f] too:
- * each row is read once for both. prefetch as for gather_sum. */
-SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict out, const T *restrict a, const T *restrict x,
-                                 int64_t stride, int64_t end, const I *restrict index, const T *restrict coef, int n,
-                                 int64_t n_ahead, int64_t prefetch)
+/* dot[k] = sum_f a[f] * x[index[k]*stride + f],   f < end; if `summing`, out[f] += sum_k coef[k] * x[index[k]*stride + f] too. */
+SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict out, const T *restrict a, const NAME(gather) *g,
+                                 int64_t end)
 {
+#define PASS(n_vec) case n_vec: \
+    if (beside && n_vec * PIECES <= SUMS_BESIDE_DOTS) NAME(dot_pass)(n_vec, 1, dot, out, padded, g, f, width); \
+    else NAME(dot_pass)(n_vec, 0, dot, NULL, padded, g, f, width); \
+    break;
+#define NARROW(lanes) do { \
+        NAME(pad_row)(padded, a, lanes, end); \
+        NAME(narrow_dot)(lanes, summing, dot, out, padded, g, end); \
+    } while (0)
     T padded[VECTORS * LANES];
     padded[1] = 0;      /* the second piece of a row of one column */
-    for (int k = 0; k < n; k++) dot[k] = 0;
+    for (int k = 0; k < g->n; k++) dot[k] = 0;
+    if (end < LANES) {
+        if (LANES > 8 && end > 8) NARROW(8);
+        else if (end > 4) NARROW(4);
+        else if (end > 2) NARROW(2);
+        else if (end > 0) NARROW(1);
+        return;
+    }
+    const int beside = summing && (end <= SUMS_BESIDE_DOTS * WIDE || SUMS_BESIDE_DOTS >= VECTORS * PIECES);
     for (int64_t f = 0; f < end; f += VECTORS * LANES) {
         int64_t width = end - f < VECTORS * LANES ? end - f : VECTORS * LANES;
-        int64_t bytes = NAME(prefetch_bytes)(prefetch, x + f, stride, f, width);
-        NAME(pad_row)(padded, a + f, end, width);
-        NAME(any_pass)(summing, summing, 1, out + f, dot, x + f, stride, end, width, index, coef, padded, n, n_ahead, bytes, 1, 0);
+        NAME(pad_row)(padded, a + f, LANES, width);
+        switch ((width + LANES - 1) / LANES) { PASS(1) PASS(2) PASS(3) PASS(4) PASS(5) PASS(6) PASS(7) PASS(8) }
     }
+    if (summing && !beside) {
+        NAME(gather) near = *g;
+        near.prefetch = 0;
+        NAME(gather_sum)(out, &near, end, 1, 0);
+    }
+#undef PASS
+#undef NARROW
 }
 
-#undef VECTOR
+#undef REG

@@ -1,5 +1,7 @@
-/* The number of OpenMP threads that the calling thread's kernels use (1 where OpenMP is missing), and what the processor can run. */
+/* The number of OpenMP threads that the calling thread's kernels use (1 where OpenMP is missing), the last-level cache, and what the
+ * processor can run. */
 #include "sarlite.h"
+#include <unistd.h>
 
 int sar_threads(void)
 {
@@ -18,6 +20,19 @@ int sar_set_threads(int n_threads)
     (void)n_threads;
 #endif
     return SAR_OK;
+}
+
+/* Bytes of the last-level cache; 32 MiB where the system does not say. Asked once: in a virtual machine the question is slow. */
+int64_t sar_last_cache(void)
+{
+    static _Atomic int64_t known;
+    int64_t bytes = known;
+    if (bytes) return bytes;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    if (bytes <= 0) bytes = 32 << 20;
+    return known = bytes;
 }
 
 /* Whether the processor and the operating system can run the kernels of an instruction set. */

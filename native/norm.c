@@ -10,8 +10,20 @@
 #define MOMENT_COLUMNS 128      /* a block of both stays in the first cache */
 #endif
 
+/* Merge the moments (new_mean, new_m2) of n_new > 0 rows into those of n rows (Chan, Golub, LeVeque 1979). The one place in C. */
+SAR_INLINE void NAME(merge_moments)(double *restrict mean, double *restrict m2, int64_t n, const double *restrict new_mean,
+                                    const double *restrict new_m2, int64_t n_new, int64_t n_feat)
+{
+    double share = (double)n_new / (double)(n + n_new);
+    for (int64_t f = 0; f < n_feat; f++) {
+        double d = new_mean[f] - mean[f];
+        mean[f] += d * share;
+        m2[f] += new_m2[f] + d * d * (double)n * share;
+    }
+}
+
 /* Mean and sum of squared deviations of each column over the rows begin .. end: of MOMENT_ROWS rows at a time in two passes, then
- * merged into those before (Chan, Golub, LeVeque 1979). */
+ * merged into those before. */
 static void NAME(moments_rows)(double *restrict mean, double *restrict m2, const T *restrict x, int64_t n_feat, int64_t begin,
                                int64_t end)
 {
@@ -30,17 +42,12 @@ static void NAME(moments_rows)(double *restrict mean, double *restrict m2, const
                     double d = (double)from[k * n_feat + f] - block_mean[f];
                     block_m2[f] += d * d;
                 }
-            double share = (double)rows / (double)(r - begin + rows), before = (double)(r - begin);
-            for (int f = 0; f < n; f++) {
-                double d = block_mean[f] - mean[first + f];
-                mean[first + f] += d * share;
-                m2[first + f] += block_m2[f] + d * d * before * share;
-            }
+            NAME(merge_moments)(mean + first, m2 + first, r - begin, block_mean, block_m2, rows, n);
         }
 }
 
 /* mean[f] = sum_r x[r,f] / n_rows;  m2[f] = sum_r (x[r,f] - mean[f])^2. Each thread takes a range of rows; the ranges are
- * merged in thread order (Chan, Golub, LeVeque 1979). No rows: zeros.
+ * merged in thread order. No rows: zeros.
  *
  * inputs   x (n_rows, n_feat)
  * output   mean, m2 (n_feat), overwritten; workspace (n_threads, 2, n_feat)
@@ -63,12 +70,7 @@ int NAME(sar_column_moments_forward)(double *restrict mean, double *restrict m2,
         int64_t n_new = sar_split(n_rows, t + 1, n_parts) - sar_split(n_rows, t, n_parts);
         const double *part = workspace + t * 2 * n_feat;
         if (n_new == 0) continue;
-        double share = (double)n_new / (double)(n + n_new);
-        for (int64_t f = 0; f < n_feat; f++) {
-            double d = part[f] - mean[f];
-            mean[f] += d * share;
-            m2[f] += part[n_feat + f] + d * d * (double)n * share;
-        }
+        NAME(merge_moments)(mean, m2, n, part, part + n_feat, n_new, n_feat);
         n += n_new;
     }
     return SAR_OK;

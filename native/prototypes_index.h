@@ -1,7 +1,8 @@
 /* Kernels for each T and I; outputs, inputs, sizes. build.py reads this file for cffi. */
 int NAME(sar_spmm_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict rows,
                            const I *restrict eid, const T *restrict x, const T *restrict weight,
-                           const T *restrict src_scale, const T *restrict dst_scale, int accumulate, int64_t n_dst, int64_t n_heads, int64_t n_feat);
+                           const T *restrict src_scale, const T *restrict dst_scale, int accumulate, int64_t n_dst, int64_t n_src,
+                           int64_t n_heads, int64_t n_feat);
 int NAME(sar_edge_dot_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
                                const I *restrict rows, const I *restrict eid, const T *restrict g, const T *restrict x,
                                const T *restrict dst_scale, int64_t n_dst, int64_t n_heads, int64_t n_feat);

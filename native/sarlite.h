@@ -24,10 +24,12 @@ enum sar_status { SAR_OK = 0, SAR_INDEX_OUT_OF_BOUNDS = 1, SAR_LABEL_OUT_OF_BOUN
 /* SAR_INLINE: a helper that must be compiled for the instruction set of its caller. */
 #if defined(__GNUC__)
 #define SAR_INLINE static inline __attribute__((always_inline))
-#define SAR_PREFETCH(address) __builtin_prefetch(address)
+#define SAR_PREFETCH(address) __builtin_prefetch(address, 0, 2)         /* into the second-level cache */
+#define SAR_PREFETCH_NEAR(address) __builtin_prefetch(address, 0, 3)    /* into the first */
 #else
 #define SAR_INLINE static inline
 #define SAR_PREFETCH(address) ((void)(address))
+#define SAR_PREFETCH_NEAR(address) ((void)(address))
 #endif
 
 #define SAR_PASTE_(a, b, c) a##b##c
@@ -92,6 +94,7 @@ static inline int64_t sar_split_rows(const int64_t *indptr, int64_t n_rows, int6
 int sar_threads(void);
 int sar_set_threads(int n_threads);
 int sar_can_run(int isa);
+int64_t sar_last_cache(void);
 int sar_transpose_i32(int64_t *restrict t_indptr, int32_t *restrict t_indices, int32_t *restrict position,
                       const int64_t *restrict indptr, const int32_t *restrict indices, const int32_t *restrict rows,
                       int64_t n_dst, int64_t n_src);

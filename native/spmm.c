@@ -15,33 +15,46 @@ SAR_INLINE const I *NAME(columns)(I *restrict own, const I *restrict indices, in
     return own;
 }
 
-/* The rows begin .. end of sar_spmm_forward. */
-static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict rows,
-                            const I *restrict eid, const T *restrict x, const T *restrict weight,
-                            const T *restrict src_scale, const T *restrict dst_scale, int accumulate, int64_t n_edges, int64_t n_heads, int64_t n_feat,
-                            int64_t begin, int64_t end)
+/* What a sum over edges reads, as sar_spmm_forward has it; near as in gather.inc.h. */
+typedef struct {
+    const int64_t *restrict indptr;
+    const I *restrict indices, *restrict rows, *restrict eid;
+    const T *restrict x, *restrict weight, *restrict src_scale, *restrict dst_scale;
+    int64_t n_dst, n_heads, n_feat;
+    int near;
+} NAME(sum);
+
+/* coef[k] of head h of the edges e .. e + n, whose columns are col: weight times src_scale, of which there is one at least. */
+SAR_INLINE void NAME(coefficients)(T *restrict coef, const NAME(sum) *a, const I *restrict col, int64_t e, int n, int64_t h)
 {
-    int64_t stride = n_heads * n_feat;
+    const T *restrict weight = a->weight, *restrict src_scale = a->src_scale;
+    if (weight && a->eid) for (int k = 0; k < n; k++) coef[k] = weight[(int64_t)a->eid[e + k] * a->n_heads + h];
+    else if (weight) for (int k = 0; k < n; k++) coef[k] = weight[(e + k) * a->n_heads + h];
+    if (src_scale && weight) for (int k = 0; k < n; k++) coef[k] *= src_scale[col[k]];
+    else if (src_scale) for (int k = 0; k < n; k++) coef[k] = src_scale[col[k]];
+}
+
+/* Part `part` of n_parts of the rows of sar_spmm_forward. */
+static void NAME(spmm_rows)(T *restrict out, const NAME(sum) *a, int accumulate, int64_t part, int64_t n_parts)
+{
+    const int64_t *restrict indptr = a->indptr, n_feat = a->n_feat, stride = a->n_heads * n_feat, n_edges = indptr[a->n_dst];
+    const int64_t begin = sar_split_rows(indptr, a->n_dst, part, n_parts), end = sar_split_rows(indptr, a->n_dst, part + 1, n_parts);
     I own[CHUNK];
     T coef[CHUNK];
-    int weighted = weight || src_scale;
+    int weighted = a->weight || a->src_scale;
 
     for (int64_t i = begin; i < end; i++) {
-        int64_t to = rows ? (int64_t)rows[i] : i;
-        T scale = dst_scale ? dst_scale[to] : 1;
+        int64_t to = a->rows ? (int64_t)a->rows[i] : i;
+        T scale = a->dst_scale ? a->dst_scale[to] : 1;
         int begins = !accumulate;
         for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK, begins = 0) {
             int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
-            const I *col = NAME(columns)(own, indices, e, n);
-            int64_t n_ahead = indices ? n_edges - e : n;
-            for (int64_t h = 0; h < n_heads; h++) {
-                if (weight && eid) for (int k = 0; k < n; k++) coef[k] = weight[(int64_t)eid[e + k] * n_heads + h];
-                else if (weight) for (int k = 0; k < n; k++) coef[k] = weight[(e + k) * n_heads + h];
-                if (src_scale && weight) for (int k = 0; k < n; k++) coef[k] *= src_scale[col[k]];
-                else if (src_scale) for (int k = 0; k < n; k++) coef[k] = src_scale[col[k]];
-                T *restrict out_ih = out + to * stride + h * n_feat;
-                if (weighted) NAME(gather_sum)(1, out_ih, x + h * n_feat, stride, n_feat, col, coef, n, n_ahead, -1, scale, begins);
-                else NAME(gather_sum)(0, out_ih, x + h * n_feat, stride, n_feat, col, NULL, n, n_ahead, -1, scale, begins);
+            const I *col = NAME(columns)(own, a->indices, e, n);
+            for (int64_t h = 0; h < a->n_heads; h++) {
+                if (weighted) NAME(coefficients)(coef, a, col, e, n, h);
+                const NAME(gather) edges = {.x = a->x + h * n_feat, .index = col, .coef = weighted ? coef : NULL, .stride = stride,
+                                            .n = n, .n_ahead = a->indices ? n_edges - e : n, .prefetch = -1, .near = a->near};
+                NAME(gather_sum)(out + to * stride + h * n_feat, &edges, n_feat, scale, begins);
             }
         }
         if (begins) for (int64_t f = 0; f < stride; f++) out[to * stride + f] = 0;      /* overwritten, and no edges */
@@ -58,15 +71,15 @@ static void NAME(spmm_rows)(T *restrict out, const int64_t *restrict indptr, con
  */
 int NAME(sar_spmm_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict rows,
                            const I *restrict eid, const T *restrict x, const T *restrict weight,
-                           const T *restrict src_scale, const T *restrict dst_scale, int accumulate, int64_t n_dst, int64_t n_heads, int64_t n_feat)
+                           const T *restrict src_scale, const T *restrict dst_scale, int accumulate, int64_t n_dst, int64_t n_src,
+                           int64_t n_heads, int64_t n_feat)
 {
-    int64_t n_edges = indptr[n_dst];
-    int team = sar_team((n_edges - indptr[0]) * n_heads * n_feat);
+    int near = n_src * n_heads * n_feat * (int64_t)sizeof(T) <= sar_last_cache() / 4 * 3;
+    const NAME(sum) a = {indptr, indices, rows, eid, x, weight, src_scale, dst_scale, n_dst, n_heads, n_feat, near};
+    int team = sar_team((indptr[n_dst] - indptr[0]) * n_heads * n_feat);
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
-    for (int64_t part = 0; part < n_parts; part++)
-        NAME(spmm_rows)(out, indptr, indices, rows, eid, x, weight, src_scale, dst_scale, accumulate, n_edges, n_heads, n_feat,
-                        sar_split_rows(indptr, n_dst, part, n_parts), sar_split_rows(indptr, n_dst, part + 1, n_parts));
+    for (int64_t part = 0; part < n_parts; part++) NAME(spmm_rows)(out, &a, accumulate, part, n_parts);
     return SAR_OK;
 }
 
@@ -86,8 +99,9 @@ static void NAME(edge_dot_rows)(T *restrict out, const int64_t *restrict indptr,
             int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
             const I *col = NAME(columns)(own, indices, e, n);
             for (int64_t h = 0; h < n_heads; h++) {
-                NAME(gather_dot)(0, dot, NULL, g + from * stride + h * n_feat, x + h * n_feat, stride, n_feat, col, NULL, n,
-                                 indices ? n_edges - e : n, -1);
+                const NAME(gather) edges = {.x = x + h * n_feat, .index = col, .stride = stride, .n = n,
+                                            .n_ahead = indices ? n_edges - e : n, .prefetch = -1};
+                NAME(gather_dot)(0, dot, NULL, g + from * stride + h * n_feat, &edges, n_feat);
                 for (int k = 0; k < n; k++) {
                     int64_t to = eid ? (int64_t)eid[e + k] : e + k;
                     out[to * n_heads + h] += scale * dot[k];

@@ -82,8 +82,8 @@ def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale
     if dst_scale is not None:
         check("dst_scale", dst_scale, dtype=x.dtype, shape=(len(out),))
     check_apart(out, x=x, weight=weight, src_scale=src_scale, dst_scale=dst_scale)
-    call(f"sar_spmm_forward_{suffix}", out, indptr, indices, rows, eid, x, weight, src_scale, dst_scale, accumulate, n_dst, n_heads,
-         n_feat)
+    call(f"sar_spmm_forward_{suffix}", out, indptr, indices, rows, eid, x, weight, src_scale, dst_scale, accumulate, n_dst, len(x),
+         n_heads, n_feat)
 
 
 def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None):

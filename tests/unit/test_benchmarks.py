@@ -54,7 +54,7 @@ def rows_of(module, folder, tmp_path, *flags):
         assert KEYS <= row.keys()
         assert row["ranks"] == row["threads"] == 1
         assert 0 < row["ms_min"] <= row["ms"] <= row["ms_max"] and math.isfinite(row["ms"])
-        assert row["limit_fraction"] > 0 and 0 <= row["peak_mib"] < 1000
+        assert 0 < row["limit_fraction"] <= 1 and row["gather_fraction"] > 0 and 0 <= row["peak_mib"] < 1000
     return rows
 
 
@@ -127,11 +127,33 @@ def test_triad_adds_and_multiplies():
 def test_allowed_times():
     import limits
 
-    limit = limits.Limits({100: 1e9, 200: 2e9}, 1e12)
+    limit = limits.Limits(4e9, {100: 1e9, 200: 2e9}, 1e12)
     assert limit.gather_ms(1000, 100) == pytest.approx(0.1)
     assert limit.gather_ms(1000, 150) == pytest.approx(0.1)
     assert limit.gather_ms(1000, 400) == pytest.approx(0.2)
-    assert limit.gemm_ms(1e12) == pytest.approx(1000)
+    assert limit.least_ms(4e9, 0) == limit.least_ms(0, 1e12) == pytest.approx(1000)
+    assert limit.least_ms(2e9, 3e12) == pytest.approx(3500)
+    assert limits.Allowed(1.0, 6.0).shares(2.0) == {"limit_fraction": 0.5, "gather_fraction": 3.0}
+
+
+def test_products_are_timed_on_the_threads_they_say(monkeypatch):
+    import limits
+    import threadpoolctl
+
+    def blas_threads(probe, threads, repeats):
+        return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+    monkeypatch.setattr(limits, "timed_row", blas_threads)
+    limits.set_threads(1)
+    assert limits.gemm_row(2, 1) == {2} and limits.gemm_row(1, 1) == {1}
+
+
+def test_least_bytes_of_an_epoch():
+    import epoch
+
+    case = epoch.Case(None, (10, 6, 3), 0.1, 1, True)
+    assert epoch.least_bytes(case, 100, 1000) == 4 * (100 * (10 + 6 + 6 + (6 + 3) * 2) + 2 * 1000)  # no gradient of the features
+    assert epoch.least_bytes(case._replace(keeps_first=False), 0, 1000) == 4 * 4 * 1000
 
 
 def test_spmm(folder, tmp_path):
