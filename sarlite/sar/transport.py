@@ -190,9 +190,13 @@ class Prefetch(Fetch):
         if kind is not None:
             self.transport.fail(error)
             return  # the thread cancels what it has started, once it wakes
-        with self.profile.span("wait", phase=self.phase):  # for the last rows sent to leave
-            self.thread.join()
-        self.raise_failure()
+        try:
+            with self.profile.span("wait", phase=self.phase):  # for the last rows sent to leave
+                self.thread.join()
+            self.raise_failure()
+        except BaseException as found:
+            self.transport.fail(found)
+            raise
 
     def work(self):
         try:
