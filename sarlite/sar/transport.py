@@ -39,6 +39,7 @@ class Transport:
             prefetch = 0
         self.comm, self.fetch_comm, self.push_comm = comm, comm.channel("fetch"), comm.channel("push")
         self.prefetch, self.profile, self.failure, self._n_tags = prefetch, profile, None, 0
+        self.abandoned = []  # exchanges that failed while a thread of theirs was under way
 
     def fetch(self, steps, arrays, phase):
         """Return a context that brings each step's rows of `arrays`, one after the other; without arrays it brings None."""
@@ -63,8 +64,14 @@ class Transport:
             self.failure = f"{type(error).__name__}: {error}"
 
     def recover(self):
-        """Agree on tags that nothing under way has. Collective."""
+        """Agree on tags that nothing under way has; what threads still wait for is cancelled. Collective.
+
+        Not before, since a peer may need what they send in order to come to its own failure.
+        """
         self._n_tags = int(self.comm.allreduce(np.array([self._n_tags], np.int64), "max")[0])
+        for exchange in self.abandoned:
+            exchange.cancel()
+        self.abandoned.clear()
         self.failure = None
 
 
@@ -105,7 +112,7 @@ class _Exchange:
         self.started[:] = [request for request in self.started if not any(request is other for other in requests)]
 
     def cancel(self):
-        for request in self.started:
+        for request in list(self.started):  # a thread may add to it
             request.cancel()
         self.started.clear()
 
@@ -178,7 +185,7 @@ class Prefetch(Fetch):
     def __enter__(self):
         self.ready = queue.SimpleQueue()
         self.free = threading.Semaphore(1 + self.transport.prefetch * self.steps[0].share.denominator)
-        self.stopped = False
+        self.stopped = self.cancelled = False
         context = contextvars.copy_context()  # its buffers are this thread's
         self.thread = threading.Thread(target=context.run, args=(self.work,), name="sarlite-prefetch", daemon=True)
         self.thread.start()
@@ -189,7 +196,8 @@ class Prefetch(Fetch):
         self.free.release()
         if kind is not None:
             self.transport.fail(error)
-            return  # the thread cancels what it has started, once it wakes
+            self.transport.abandoned.append(self)
+            return
         try:
             with self.profile.span("wait", phase=self.phase):  # for the last rows sent to leave
                 self.thread.join()
@@ -197,6 +205,16 @@ class Prefetch(Fetch):
         except BaseException as found:
             self.transport.fail(found)
             raise
+
+    def cancel(self):
+        self.cancelled = True
+        super().cancel()
+
+    def _started(self, request):
+        super()._started(request)
+        if self.cancelled:  # `cancel` has not seen it
+            request.cancel()
+        return request
 
     def work(self):
         try:
@@ -296,9 +314,15 @@ class Push(_Exchange):
                 self._finish_all_but(0)
                 return
             except BaseException as found:
-                super().__exit__(type(found), found, None)
+                self._fail(found)
                 raise
-        super().__exit__(kind, error, trace)
+        self._fail(error)
+
+    def _fail(self, error):
+        super().__exit__(type(error), error, None)
+        if self.pending:
+            self.started += [request for *_, requests in self.pending for request in requests if request is not None]
+            self.transport.abandoned.append(self)
 
     def message(self, n_rows, zero=True):
         """Return (buffer, views) for the gradients of `n_rows` remote rows."""
@@ -319,14 +343,14 @@ class Push(_Exchange):
         if self.transport.prefetch:
             self.disown(requests)
             finish = _in_thread(finish)
-        self.pending.append((step, rows, finish))
+        self.pending.append((step, rows, finish, requests))
         self._finish_all_but(self.depth)
 
     def _finish_all_but(self, n):
         while len(self.pending) > n:
             self._finish(*self.pending.pop(0))
 
-    def _finish(self, step, rows, finish):
+    def _finish(self, step, rows, finish, requests):
         with self.profile.span("wait", peer=step.target, phase="push"):
             finish()
         for d, received in zip(self.d_arrays, rows):
