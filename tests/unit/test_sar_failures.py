@@ -1,6 +1,9 @@
 """Failures inside an aggregation: every rank raises, nobody hangs, and afterwards the graph refuses until it recovers."""
 
+import gc
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from exchanges import COMPLETE, EDGES, MODES, Recorder, X, attend, shard
+from exchanges import COMPLETE, EDGES, MODES, Recorder, X, attend, fail, results, shard
 
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
@@ -79,39 +82,28 @@ def test_an_exception_in_a_transfer(which, prefetch, fail_at):
 # ---- afterwards
 
 
-class Breaks:
-    """A message that raises in its n-th call on every rank once it is armed; the first call of an aggregation is the probe."""
-
-    def __init__(self):
-        self.left = None
-
-    def __call__(self, src, dst, edge):
-        if self.left is not None:
-            self.left -= 1
-            if self.left == 0:
-                self.left = None
-                raise KeyError("the cause")
-        return src["x"].tanh()
+def own_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("sarlite-")]
 
 
-def results(graph):
-    """The output and the gradient of two aggregations that fetch in both directions."""
-    x = Tensor(X[graph.node_ids], requires_grad=True)
-    out = attend(graph, x).reshape(-1, 4) + graph.aggregate(Breaks(), "mean", src={"x": x})
-    (out * out).sum().backward()
-    return out.data, x.grad
+@pytest.mark.timeout(30)
+def test_a_failure_leaves_no_thread_and_no_rows():
+    """A prefetch thread may wait for rows of a peer that has given up before it would have sent them."""
 
+    def work(comm):
+        graph = shard(comm, prefetch=1)
+        for when, call in [("forward", 2), ("forward", 3), ("backward", 1), ("backward", 3)] * 3:
+            fail(graph, when, call)
+            graph.recover()
+        comm.barrier()
+        end = time.monotonic() + 5
+        while (own_threads() or graph.profile.live_remote_buffers) and time.monotonic() < end:
+            gc.collect()
+            time.sleep(0.01)
+        comm.barrier()
+        return len(own_threads()), graph.profile.live_remote_buffers
 
-def fail(graph, when, call):
-    """Fail in one block of an aggregation's forward or backward pass, on this rank."""
-    message, x = Breaks(), Tensor(X[graph.node_ids], requires_grad=True)
-    if when == "forward":
-        message.left = call + 1
-    with pytest.raises(KeyError, match="the cause"):
-        out = graph.aggregate(message, "sum", src={"x": x})
-        message.left = call
-        out.backward(np.ones_like(out.data))
-    assert message.left is None
+    assert threads.run(4, work) == [(0, 0)] * 4
 
 
 WHENS = [("forward", "sar"), ("forward", "sa"), ("forward", "oneshot"), ("backward", "sar")]
