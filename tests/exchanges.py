@@ -1,9 +1,10 @@
 """What tests of the exchange share: a small dense graph in parts, ways to aggregate over it, communicators that note what travels."""
 
 import numpy as np
+import pytest
 from strategies import Edges, random_edges, values
 
-from sarlite import Graph, fn
+from sarlite import Graph, Tensor, fn
 from sarlite.sar.aggregate import Operator
 
 EDGES = random_edges(50, 700, seed=7)  # dense: every part needs rows of every other
@@ -89,3 +90,38 @@ class Recorder:
         if len(self._log) == self._fail_at:
             raise KeyError("the network is gone")
         return self._comm.start_send(array, peer, tag)
+
+
+class Breaks:
+    """A message that raises in its n-th call on every rank once it is armed; the first call of an aggregation is the probe."""
+
+    def __init__(self):
+        self.left = None
+
+    def __call__(self, src, dst, edge):
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                self.left = None
+                raise KeyError("the cause")
+        return src["x"].tanh()
+
+
+def results(graph):
+    """The output and the gradient of two aggregations that fetch in both directions."""
+    x = Tensor(X[graph.node_ids], requires_grad=True)
+    out = attend(graph, x).reshape(-1, 4) + graph.aggregate(Breaks(), "mean", src={"x": x})
+    (out * out).sum().backward()
+    return out.data, x.grad
+
+
+def fail(graph, when, call):
+    """Fail in one block of an aggregation's forward or backward pass, on this rank."""
+    message, x = Breaks(), Tensor(X[graph.node_ids], requires_grad=True)
+    if when == "forward":
+        message.left = call + 1
+    with pytest.raises(KeyError, match="the cause"):
+        out = graph.aggregate(message, "sum", src={"x": x})
+        message.left = call
+        out.backward(np.ones_like(out.data))
+    assert message.left is None

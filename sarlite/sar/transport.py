@@ -1,8 +1,8 @@
 """Transport: rows fetched from peers, gradients pushed to their owners. The only place that talks to peers; it knows no operator.
 
 Values and gradients travel on channels of their own, since different threads send them. Every aggregation, each direction of it, takes
-a tag of its own: what an aggregation that failed has left under way meets no later one. After a failure whatever was started is cancelled,
-and the transport refuses until `recover`.
+a tag of its own, so that what an aggregation that failed has left under way meets no later one. After a failure on several ranks the
+communicator's graphs refuse until `recover`: nobody can know how far the other ranks came, and a peer may still need what was sent.
 """
 
 import contextvars
@@ -15,6 +15,17 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import PeerError
 from sarlite.sar.messages import allocate, pack, templates_of
+
+
+class Line:
+    """What the graphs of one communicator share: the number of the last tag, and the failure after which none is usable."""
+
+    def __init__(self):
+        self.n_tags, self.failure = 0, None
+
+    @classmethod
+    def of(cls, channel):
+        return channel.__dict__.setdefault("_line", cls())
 
 
 class Transport:
@@ -38,7 +49,7 @@ class Transport:
                 warnings.warn("MPI without MPI_THREAD_MULTIPLE: prefetch falls back to 0", RuntimeWarning, stacklevel=2)
             prefetch = 0
         self.comm, self.fetch_comm, self.push_comm = comm, comm.channel("fetch"), comm.channel("push")
-        self.prefetch, self.profile, self.failure, self._n_tags = prefetch, profile, None, 0
+        self.prefetch, self.profile, self.line = prefetch, profile, Line.of(self.fetch_comm)
 
     def fetch(self, steps, arrays, phase):
         """Return a context that brings each step's rows of `arrays`, one after the other; without arrays it brings None."""
@@ -52,64 +63,60 @@ class Transport:
 
     def new_tag(self):
         """The tag of one aggregation's messages, on all ranks alike."""
-        if self.failure is not None:
-            raise PeerError(f"an aggregation over this graph failed ({self.failure}); Graph.recover() on every rank makes it usable again")
-        self._n_tags += 1
-        return self._n_tags % self.fetch_comm.max_tag
+        if self.line.failure is not None:
+            raise PeerError(f"an aggregation failed ({self.line.failure}); Graph.recover() on every rank makes its communicator's graphs usable "
+                            "again")
+        self.line.n_tags += 1
+        return self.line.n_tags % self.fetch_comm.max_tag
 
     def fail(self, error):
         """Note that messages may be missing from here on."""
         if self.comm.size > 1:
-            self.failure = f"{type(error).__name__}: {error}"
+            self.line.failure = f"{type(error).__name__}: {error}"
 
     def recover(self):
-        """Drop what is under way, and agree on tags that nothing had. Collective."""
+        """Drop what is under way, waking threads that wait for it, and agree on the next tag. Collective."""
         self.fetch_comm.drain()
         self.push_comm.drain()
-        self._n_tags = int(self.comm.allreduce(np.array([self._n_tags], np.int64), "max")[0])
-        self.failure = None
+        self.line.n_tags = int(self.comm.allreduce(np.array([self.line.n_tags], np.int64), "max")[0])
+        self.line.failure = None
 
 
 class _Exchange:
-    """A context whose messages are under way: on an error they are cancelled, and the transport is told."""
+    """A context whose messages are under way; on an error the transport is told."""
 
     def __init__(self, transport, comm):
         self.transport, self.comm, self.profile, self.tag = transport, comm, transport.profile, transport.new_tag()
-        self.started = []
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, error, trace):
-        if kind is not None:
-            self.transport.fail(error)
-            self.cancel()
+        try:
+            if error is None:
+                self.finish()
+        except BaseException as found:
+            error = found
+            raise
+        finally:
+            if error is not None:
+                self.transport.fail(error)
+
+    def finish(self):
+        """Wait for what is under way still."""
 
     def receive(self, array, source):
-        return self._started(self.comm.start_recv(array, source, self.tag)) if array.nbytes else None
+        return self.comm.start_recv(array, source, self.tag) if array.nbytes else None
 
     def send(self, array, target):
-        return self._started(self.comm.start_send(array, target, self.tag)) if array.nbytes else None
+        return self.comm.start_send(array, target, self.tag) if array.nbytes else None
 
-    def _started(self, request):
-        self.started.append(request)
-        return request
 
-    def wait(self, requests):
-        """Wait for requests of this context; None among them are nothing."""
-        for request in requests:
-            if request is not None:
-                request.wait()
-                self.disown([request])
-
-    def disown(self, requests):
-        """Leave it to another thread to wait for these; nobody else may touch them then."""
-        self.started[:] = [request for request in self.started if not any(request is other for other in requests)]
-
-    def cancel(self):
-        for request in self.started:
-            request.cancel()
-        self.started.clear()
+def _wait(requests):
+    """Wait for requests; None among them are nothing."""
+    for request in requests:
+        if request is not None:
+            request.wait()
 
 
 class NoFetch:
@@ -142,7 +149,7 @@ class Fetch(_Exchange):
 
     def arrived(self, step):
         rows, sends = self.exchange(step)
-        self.wait(sends)
+        _wait(sends)
         return rows
 
     def release(self):
@@ -155,7 +162,7 @@ class Fetch(_Exchange):
         with self.profile.span("fetch", "fetch", peer=step.source, bytes=buffer.nbytes, phase=self.phase):
             receives = self.receive_rows(step, buffer, rows)
             sends, n_bytes = self.send_rows(step)
-            self.wait(receives)
+            _wait(receives)
         self.profile.count(f"{self.phase}_fetch", n_bytes, sum(part.nbytes for part in _parts(step, buffer, rows)))
         return rows, sends
 
@@ -189,12 +196,13 @@ class Prefetch(Fetch):
     def __exit__(self, kind, error, trace):
         self.stopped = True
         self.free.release()
-        if kind is not None:
-            self.transport.fail(error)
-            return  # the thread cancels what it has started, once it wakes
+        super().__exit__(kind, error, trace)
+
+    def finish(self):
         with self.profile.span("wait", phase=self.phase):  # for the last rows sent to leave
             self.thread.join()
-        self.raise_failure()
+        while not self.ready.empty():  # the error of the last send, which came after all rows were there
+            self.arrived(None)
 
     def work(self):
         try:
@@ -206,22 +214,15 @@ class Prefetch(Fetch):
                 rows, sends = self.exchange(step)
                 self.ready.put(rows)
                 del rows
-                self.wait(sends)
+                _wait(sends)
         except BaseException as error:  # handed to the computing thread, which raises it
             self.ready.put(error)
-        finally:
-            self.cancel()
 
     def arrived(self, step):
         rows = self.ready.get()
         if isinstance(rows, BaseException):
             raise rows
         return rows
-
-    def raise_failure(self):
-        """Raise the error of the last send, which came after all rows were there."""
-        while not self.ready.empty():
-            self.arrived(None)
 
     def release(self):
         self.free.release()
@@ -247,7 +248,7 @@ class FetchAll(Fetch):
             for finish in pending:
                 finish()
             for requests, n_bytes in sends:
-                self.wait(requests)
+                _wait(requests)
                 self.profile.count("forward_fetch", n_bytes)
             return rows
 
@@ -262,7 +263,7 @@ class FetchAll(Fetch):
         requests = [self.receive(part, step.source) for part in parts]
 
         def finish():
-            self.wait(requests)
+            _wait(requests)
             span.end()
             if not straight:
                 for view, section in zip(views, sections):
@@ -288,15 +289,8 @@ class Push(_Exchange):
         super().__init__(transport, transport.push_comm)
         self.d_arrays, self.depth, self.templates, self.pending = d_arrays, depth, templates_of(d_arrays), []
 
-    def __exit__(self, kind, error, trace):
-        if kind is None:
-            try:
-                self._finish_all_but(0)
-                return
-            except BaseException as found:
-                super().__exit__(type(found), found, None)
-                raise
-        super().__exit__(kind, error, trace)
+    def finish(self):
+        self._finish_all_but(0)
 
     def message(self, n_rows, zero=True):
         """Return (buffer, views) for the gradients of `n_rows` remote rows."""
@@ -311,13 +305,10 @@ class Push(_Exchange):
         self.profile.count("backward_push", message.nbytes, buffer.nbytes)
 
         def finish():
-            self.wait(requests)
+            _wait(requests)
             span.end()
 
-        if self.transport.prefetch:
-            self.disown(requests)
-            finish = _in_thread(finish)
-        self.pending.append((step, rows, finish))
+        self.pending.append((step, rows, _in_thread(finish) if self.transport.prefetch else finish))
         self._finish_all_but(self.depth)
 
     def _finish_all_but(self, n):

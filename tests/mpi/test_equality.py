@@ -9,10 +9,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import exchanges
+from exchanges import fail, results, shard
 from references import CASES, EDGES, FEATURES, N_IN, check_equality
 from strategies import values
 
 from sarlite import Graph, Tensor, fn
+from sarlite.errors import PeerError
 from sarlite.graph.partition import partition
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
@@ -89,3 +92,17 @@ def test_a_communicator_of_mpi4py(comm):
     whole = Graph.from_edges(*EDGES).aggregate(fn.copy_src(FEATURES), "sum").data
     out = graph.aggregate(fn.copy_src(FEATURES[graph.node_ids]), "sum").data
     np.testing.assert_allclose(out, whole[graph.node_ids], rtol=1e-12)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("when, mode", [("forward", "sar"), ("forward", "oneshot"), ("backward", "sar")])
+def test_after_a_failure_on_every_rank_the_graph_recovers(comm, when, mode, prefetch):
+    graph, whole = shard(comm, mode=mode, prefetch=prefetch), Graph.from_edges(*exchanges.EDGES)
+    for call in range(1, 2 if mode == "oneshot" else comm.size + 1):
+        fail(graph, when, call)
+        if comm.size > 1:
+            with pytest.raises(PeerError, match="KeyError: 'the cause'.*recover"):
+                results(graph)
+        graph.recover()
+        for found, expected in zip(results(graph), results(whole)):
+            np.testing.assert_allclose(found, expected[graph.node_ids], rtol=1e-12, atol=1e-12)

@@ -170,3 +170,52 @@ def test_the_pieces_of_a_block_are_its_edges(graph):
 def test_a_wrong_part_is_refused(indptr, indices, given, word):
     with pytest.raises(DataError, match=word):
         Graph.from_part(Solo(), np.array(indptr, np.int64), np.array(indices, np.int64), **given)
+
+
+# ---- ranks that disagree
+
+
+def _parts(p):
+    return np.arange(9) % 2 if p else np.arange(9) // 5
+
+
+DISAGREEING = {
+    "mode": lambda g, comm: g.shard(comm, "random", mode="sa" if comm.rank else "sar"),
+    "oneshot on one": lambda g, comm: g.shard(comm, "random", mode="oneshot" if comm.rank == 1 else "sar"),
+    "a mode that is none": lambda g, comm: g.shard(comm, "random", mode="none" if comm.rank == 1 else "sar"),
+    "prefetch": lambda g, comm: g.shard(comm, "random", prefetch=comm.rank),
+    "parts": lambda g, comm: g.shard(comm, _parts(comm.rank == 2)),
+    "order": lambda g, comm: g.shard(comm, "random", order=np.roll(np.arange(9), comm.rank)),
+    "parts of the wrong length": lambda g, comm: g.shard(comm, np.zeros(9 + comm.rank, int)),
+    "node_ids on some": lambda g, comm: _a_part(comm, node_ids=np.arange(2) if comm.rank else None),
+    "edge_ids on some": lambda g, comm: _a_part(comm, edge_ids=np.arange(2) if comm.rank == 1 else None),
+    "n_src on some": lambda g, comm: _a_part(comm, n_src=2 if comm.rank == 1 else None),
+    "src_ids on some": lambda g, comm: _a_part(comm, n_src=2, src_ids=np.arange(2) if comm.rank == 2 else None),
+    "node_ids too short on one": lambda g, comm: _a_part(comm, node_ids=np.arange(1 if comm.rank == 2 else 2)),
+}
+
+
+def _a_part(comm, **given):
+    return Graph.from_part(comm, np.array([0, 1, 2]), np.array([0, 1]), **given)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", DISAGREEING)
+def test_ranks_that_disagree_are_refused_on_every_rank(name):
+    refused = []
+
+    def work(comm):
+        with pytest.raises((ConfigError, DataError)):
+            DISAGREEING[name](Graph.from_edges(*EDGES), comm)
+        refused.append(comm.rank)
+
+    threads.run(3, work)
+    assert sorted(refused) == [0, 1, 2]
+
+
+def test_what_makes_a_part_need_not_agree():
+    def work(comm):
+        part = _a_part(comm, node_ids=10 * comm.rank + np.arange(2), edge_ids=np.arange(2))
+        return part.node_ids.tolist(), part.n_nodes, part.aggregate(fn.copy_src(part.node_ids[:, None] * 1.0), "sum").data[:, 0].tolist()
+
+    assert threads.run(3, work) == [([0, 1], 6, [0.0, 1.0]), ([10, 11], 6, [0.0, 1.0]), ([20, 21], 6, [0.0, 1.0])]

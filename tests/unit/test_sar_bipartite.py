@@ -1,6 +1,7 @@
 """Bipartite graphs: sources and destinations are other nodes. Against plain NumPy on one rank, and N ranks against one."""
 
 import sys
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -245,9 +246,8 @@ def outputs(graph, x, q, w):
     z = x[:, :4].reshape(-1, 2, 2)
     yield graph.aggregate(fn.attend(z, z.sum(-1), q[:, :2], 0.2, 0.4, 11), "sum").reshape(-1, 4)
     inputs = dict(src={"x": x}, dst={"q": q}, edge={"w": w.reshape(-1, 1)})
-    for message in (lambda s, d, e: (s["x"] + d["q"]).tanh() * e["w"], lambda s, d, e: s["x"] * 2.0 + d["q"],
-                    lambda s, d, e: ops.dropout(s["x"], e.ids, 3, 0.5)):
-        yield from (graph.aggregate(message, reducer, **inputs) for reducer in REDUCERS)
+    for message in (lambda s, d, e: (s["x"] + d["q"]).tanh() * e["w"], lambda s, d, e: ops.dropout(s["x"], e.ids, 3, 0.5) + d["q"]):
+        yield from (graph.aggregate(message, reducer, **inputs) for reducer in ("mean", "max"))
     yield graph.aggregate(lambda s, d, e: ((s["x"] * d["q"]).sum(-1), s["x"]), "softmax", **inputs)
     yield from (conv(graph, (x, q)) for conv in convs().values())
 
@@ -260,8 +260,13 @@ def everything(graph, make=values):
     return graph, [out.data for out in found], [leaf.grad for leaf in leaves]
 
 
+@cache
+def one_rank(make):
+    return everything(EDGES.graph(), make)
+
+
 def check_sharded(n_ranks, make, **options):
-    _, expected, grads = everything(EDGES.graph(), make)
+    _, expected, grads = one_rank(make)
     ranks = threads.run(n_ranks, lambda comm: everything(EDGES.graph().shard(comm, **options), make))
     for graph, found, local in ranks:
         for k, (out, whole) in enumerate(zip(found, expected)):

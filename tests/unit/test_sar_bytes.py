@@ -8,11 +8,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from exchanges import EDGES, MODES, X, attend, shard
-from strategies import values
+from exchanges import COMPLETE, EDGES, MODES, X, attend, shard
+from strategies import Edges, random_edges, values
 
 from sarlite import Graph, Tensor, fn, no_grad
 from sarlite.comm import threads
+from sarlite.sar import messages, transport
 from sarlite.tape import ops
 
 pytestmark = pytest.mark.timeout(60)
@@ -184,3 +185,49 @@ def test_without_gradients_nothing_flows_back():
 
     expected = X[EDGES.src].sum(0)[:, None] * np.ones(4)
     np.testing.assert_allclose(threads.run(3, work)[0], expected, rtol=1e-12)
+
+
+# ---- rows that follow each other are sent as they stand
+
+RING = Edges(np.arange(50), np.roll(np.arange(50), 1), 50)
+SOME = random_edges(50, 70, seed=8)
+TWO_ARRAYS = {
+    "copy_src": (lambda g, x: g.aggregate(fn.copy_src(x), "sum"), 32),
+    "attend": (attend, 32 + 16),
+    "three arrays": (lambda g, x: g.aggregate(lambda s, d, e: s["x"] * s["b"] + s["a"], "max",
+                                              src={"a": x[:, :3].sum(1).reshape(-1, 1), "x": x, "b": x[:, :1]}), 32 + 16),
+}
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("edges, method", [(COMPLETE, "random"), (RING, "contiguous"), (SOME, "random")])
+@pytest.mark.parametrize("name", TWO_ARRAYS)
+def test_rows_that_follow_each_other_are_not_packed(name, edges, method, mode, prefetch, monkeypatch):
+    """All of a rank's rows, or consecutive ones: then bytes are those of the rows, without what aligns sections of a message."""
+    aggregate, row_bytes = TWO_ARRAYS[name]
+    (whole,) = threads.run(1, lambda comm: _gradient(shard(comm, edges), aggregate)[1:3])
+    packed = []
+    monkeypatch.setattr(transport, "pack", lambda *args: packed.append(1) or messages.pack(*args))
+
+    def work(comm):
+        graph, *found, profile = _gradient(shard(comm, edges, method, mode=mode, prefetch=prefetch), aggregate)
+        for array, expected in zip(found, whole):
+            np.testing.assert_allclose(array, expected[graph.node_ids], rtol=1e-12, atol=1e-12)
+        rows, back = graph.plan.n_halo, sum(step.n_send for step in graph.plan.steps)
+        again = mode == "sar" and name != "copy_src"
+        if edges is not SOME:
+            assert profile.received_bytes["forward_fetch"] == row_bytes * rows > 0
+            assert profile.received_bytes["backward_fetch"] == row_bytes * rows * again
+            assert profile.sent_bytes["forward_fetch"] == row_bytes * back
+        assert row_bytes * back <= profile.received_bytes["backward_push"] <= row_bytes * back + 32 * len(graph.plan.steps)
+
+    threads.run(4, work)
+    assert bool(packed) == (edges is SOME)
+
+
+def _gradient(graph, aggregate):
+    x = Tensor(X[graph.node_ids], requires_grad=True)
+    out = aggregate(graph, x)
+    out.backward(2 * out.data)
+    return graph, out.data, x.grad, graph.profile
