@@ -106,7 +106,8 @@ class Cut(NamedTuple):
         indices = np.empty(len(self.edges.indices), dtype)
         for where, columns, offset in zip(self.where, self.columns, offsets):
             indices[where] = columns + dtype.type(offset)
-        return Block(self.edges.indptr, indices, src_ids, numbers=None if self.edges.numbers is None else self.edges.numbers.astype(dtype), source="all")
+        numbers = None if self.edges.numbers is None else self.edges.numbers.astype(dtype, copy=False)
+        return Block(self.edges.indptr, indices, src_ids, numbers=numbers, source="all")
 
 
 def _rows_with_edges(indptr, where, keep_all):
