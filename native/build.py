@@ -64,7 +64,8 @@ def write_sources(names):
             include = f'#include "{kernel}.c"\n'
             body = _targeted(TARGETS[name], include) if TARGETS[name] else include
             paths.append(os.path.join(folder, f"{kernel}_{name}.c"))
-            _write(os.path.join(ROOT, paths[-1]), f'#define ISA _{name}\n#define SAR_REGISTER {REGISTERS[name]}\n#include "philox.h"\n#include "prototypes.h"\n{body}')
+            defines = f"#define ISA _{name}\n#define SAR_REGISTER {REGISTERS[name]}\n"
+            _write(os.path.join(ROOT, paths[-1]), f'{defines}#include "philox.h"\n#include "prototypes.h"\n{body}')
     return paths
 
 
