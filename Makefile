@@ -55,7 +55,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check --no-cache --line-length 140 --target-version py310 --select E,F,W,I,B,UP --ignore B905 \
 	  --config 'lint.isort.known-first-party = ["sarlite"]' .
 	$(BIN)/mypy
-	if test -e tests/lint_c.py; then $(BIN)/python tests/lint_c.py; fi
+	$(BIN)/python tests/c_lint.py native/*.c native/*.h
 
 # The wheel is built from the sdist, in a folder of its own. auditwheel calls patchelf.
 wheel: $(VENV)/.wheel

@@ -64,8 +64,7 @@ class Transport:
     def new_tag(self):
         """The tag of one aggregation's messages, on all ranks alike."""
         if self.line.failure is not None:
-            raise PeerError(f"an aggregation failed ({self.line.failure}); Graph.recover() on every rank makes its communicator's graphs usable "
-                            "again")
+            raise PeerError(f"an aggregation failed ({self.line.failure}); Graph.recover() on every rank makes this communicator's graphs usable")
         self.line.n_tags += 1
         return self.line.n_tags % self.fetch_comm.max_tag
 

@@ -126,7 +126,8 @@ def test_numbers_too_large_to_be_packed_are_sorted_too(edges, undirected):
         patch.setattr(module, "id_bits", lambda n_nodes: 64)
         indptr, origin = module._grouped(edges[1].astype(np.uint32), edges[2])
     assert np.array_equal(indptr, np.concatenate(([0], np.cumsum(np.bincount(edges[1].astype(np.uint32), minlength=edges[2])))))
-    assert origin.tolist() == np.argsort(edges[1], kind="stable").tolist() == module._grouped(edges[1].astype(np.uint32), edges[2])[1].tolist()
+    again = module._grouped(edges[1].astype(np.uint32), edges[2])[1]
+    assert origin.tolist() == np.argsort(edges[1], kind="stable").tolist() == again.tolist()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_CHUNK", 3)
         patch.setattr(module, "chunk_edges", lambda n_nodes: 2)
