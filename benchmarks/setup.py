@@ -3,8 +3,8 @@
 A ring in contiguous parts and an R-MAT graph in random ones (METIS's are uneven on it, which is another question), stored by parts
 for each number of ranks. Real processes of mpiexec. Measured is the growth of resident memory over `load_part`: what stays, and the
 highest between; and the bytes of the arrays that graph and rows hold, those of the halo (which rows come from and go to peers)
-apart. `fixed` is what stays of a ring of 1,000 nodes: pages of libraries and of MPI; `held` is without it. `x N` is the largest rank's own bytes
-times N, against that of the fewest ranks: 1 is proportional to 1 / N.
+apart. `fixed` is what stays of a ring of 1,000 nodes: pages of libraries and of MPI; `held` is without it. `x N` is the largest rank's
+own bytes times N, against that of the fewest ranks: 1 is proportional to 1 / N.
 
 `partition` runs with METIS replaced by parts drawn from the ids, so it is all but METIS's own share. `first epoch` is from the start
 of mpiexec to the start of the first epoch. With `--before DIR`, a checkout of another version with its compiled module, both take

@@ -159,7 +159,7 @@ class _End:
                 self.world.take_back(self)
                 self.world.wake(self.rank)
                 return
-        with suppress(ShapeError):
+        with suppress(ShapeError, PeerError):
             self.wait()  # not for the other side: both arrays are here
 
 

@@ -6,10 +6,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from sarlite.comm import together
 from sarlite.data import format
 from sarlite.data.divide import InMemory, divide, make_order, make_parts, record, stored_order
 from sarlite.data.spec import load, native_directory
-from sarlite.errors import PeerError, SarliteError, raise_together
+from sarlite.errors import ConfigError
 from sarlite.graph.partition import METHODS
 
 
@@ -62,23 +63,6 @@ def divided(comm, spec, *, partition="stored", order="stored", seed=0, verify=Fa
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def together(comm, action):
-    """Run `action` on every rank; raise on every rank where it failed on one. Collective."""
-    result = error = None
-    try:
-        result = action()
-    except BaseException as found:  # whatever it is: the others wait for this rank's word
-        error = found
-    told = error if error is None or isinstance(error, SarliteError) else PeerError(f"{type(error).__name__}: {error}")
-    try:
-        raise_together(comm, told)
-    except PeerError:
-        if error is not None:
-            raise error from None
-        raise
-    return result
-
-
 def suits(dataset, n_parts, partition, order):
     """Tell whether a data set as it stands is divided as asked for."""
     stored = dataset.division or {"partition": None}
@@ -90,6 +74,8 @@ def _prepare(comm, spec, partition, order, seed, verify, scratch, changes):
     """On rank 0: the data set, or the directory where all find it, and the folder to remove. Nothing on the others."""
     if comm.rank:
         return None, None, None
+    if partition not in ("stored", *METHODS) and not Path(partition).exists():
+        raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
     dataset = load(spec, verify=verify, **changes)
     good = suits(dataset, comm.size, partition, order)
     if comm.size == 1:

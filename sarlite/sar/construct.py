@@ -202,6 +202,7 @@ def shard(graph, comm, parts="metis", *, src_parts=None, order=None, mode="sar",
         raise ConfigError("only a whole graph can be sharded")
     comm = wrap(comm)
     edges = graph.in_edges()
+    agree(comm, tuple(given if isinstance(given, str) else type(given).__name__ for given in (parts, src_parts, order)), "parts and order")
     if graph.bipartite:
         if order is not None:
             raise ConfigError("order: a bipartite graph's rows stand in the order of their ids")

@@ -64,7 +64,7 @@ class Transport:
     def new_tag(self):
         """The tag of one aggregation's messages, on all ranks alike."""
         if self.line.failure is not None:
-            raise PeerError(f"an aggregation failed ({self.line.failure}); Graph.recover() on every rank makes this communicator's graphs usable")
+            raise PeerError(f"an aggregation failed ({self.line.failure}); graph.recover() on every rank makes graphs usable again")
         self.line.n_tags += 1
         return self.line.n_tags % self.fetch_comm.max_tag
 
@@ -75,9 +75,9 @@ class Transport:
 
     def recover(self):
         """Drop what is under way, waking threads that wait for it, and agree on the next tag. Collective."""
-        self.fetch_comm.drain()
-        self.push_comm.drain()
         self.line.n_tags = int(self.comm.allreduce(np.array([self.line.n_tags], np.int64), "max")[0])
+        self.fetch_comm.drain()  # not before all are here: a peer may need what was sent in order to come to its own failure
+        self.push_comm.drain()
         self.line.failure = None
 
 

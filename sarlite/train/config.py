@@ -62,7 +62,7 @@ GROUPS = {
     "ranks": {
         "mode": ("sar", ("sar", "sa", "oneshot"), "how remote rows arrive"),
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a core to spare, else 0]"),
-        "partition": ("metis", str, "metis, random, contiguous, or a file of one part a node"),
+        "partition": ("stored", str, "metis, random, contiguous, or a file of one part a node; stored: as the data are divided, else metis"),
         "order": ("stored", ("stored", "none", "metis"), "order of a part's nodes in memory: as stored with the data if it is, by id, or "
                   "by METIS, nodes that share neighbours together"),
         "threads": (0, int, "threads a rank; 0 divides the node's cores"),
