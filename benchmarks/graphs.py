@@ -73,7 +73,9 @@ def size(folder, name):
 
 
 def load(folder, name):
-    """Return a graph with its transpose made: peers make every format of theirs before they are measured, too."""
+    """Return a graph with its transpose made: peers make every format of theirs before they are measured, too. So do they load their BLAS."""
+    import scipy.linalg.cython_blas  # noqa: F401 (the first product would)
+
     with np.load(path(folder, name)) as arrays:
         graph = Graph.from_csr(arrays["indptr"], arrays["indices"])
     for block in graph.plan.blocks:

@@ -1,10 +1,12 @@
 """Read parts of a memory-mapped array without keeping its pages in this process."""
 
+import math
 import mmap
 
 import numpy as np
 
 CHUNK_BYTES = 1 << 25
+COPY_BYTES = 1 << 21
 
 
 def pieces(array, chunk_bytes=CHUNK_BYTES):
@@ -48,19 +50,30 @@ def gather(array, positions):
 
 
 def copied(array, start, stop, dtype=None):
-    """Return `array[start:stop]` as a C-contiguous array of `dtype`: read in pieces from a memory map, a view where one will do."""
+    """Return `array[start:stop]` as a C-contiguous array of `dtype`; of a whole memory-mapped array read from its file, without mapped pages."""
     dtype = np.dtype(dtype or array.dtype)
-    if not isinstance(array, np.memmap):
+    if not _is_whole_map(array):
         return np.ascontiguousarray(array[start:stop], dtype)
-    out = np.empty((stop - start, *array.shape[1:]), dtype)
-    step = max(1, CHUNK_BYTES // max(1, array.nbytes // max(1, array.shape[0])))
+    row_bytes, shape = array.nbytes // max(1, array.shape[0]), array.shape[1:]
+    if dtype == array.dtype:
+        return _read(array, start, stop, row_bytes)
+    out, step = np.empty((stop - start, *shape), dtype), max(1, COPY_BYTES // max(1, row_bytes))
     for at in range(start, stop, step):
-        out[at - start : at - start + step] = part(array, at, min(at + step, stop))
+        out[at - start : at - start + step] = _read(array, at, min(at + step, stop), row_bytes)
     return out
+
+
+def _read(array, start, stop, row_bytes):
+    count = (stop - start) * math.prod(array.shape[1:])
+    return np.fromfile(array.filename, array.dtype, count, offset=array.offset + start * row_bytes).reshape(stop - start, *array.shape[1:])
+
+
+def _is_whole_map(array):
+    return isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None and array.mode == "r"
 
 
 def _fresh(array):
     """Map a whole memory-mapped file again; any other array (slices included) is returned as it is."""
-    if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None and array.mode == "r":
+    if _is_whole_map(array):
         return np.memmap(array.filename, array.dtype, "r", array.offset, array.shape)
     return array
