@@ -163,7 +163,7 @@ def together(comm, action):
     result = error = None
     try:
         result = action()
-    except Exception as found:  # noqa: BLE001, because it is raised below
+    except BaseException as found:  # whatever it is: the others wait for the word of this rank
         error = found
     raise_together(comm, error)
     return result
