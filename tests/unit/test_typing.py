@@ -1,10 +1,13 @@
 """Public names say which types they take and return; mypy (`make lint`) checks that what they say is so."""
 
+import ast
 import importlib
 import inspect
 import typing
 
 import pytest
+
+from sarlite.tape import declared, ops
 
 # Module to its names that must be annotated: functions, and classes with all their public methods and properties.
 ANNOTATED = {
@@ -12,6 +15,13 @@ ANNOTATED = {
                        "raise_together"),
     "sarlite.info": ("collect", "text", "main"),
     "sarlite.profile": ("Profile", "Trace", "Span", "Counted", "Memory", "trim"),
+    "sarlite.tape.engine": ("Tensor", "apply", "as_array"),
+    "sarlite.tape.gradcheck": ("gradcheck",),
+    "sarlite.tape.ops": tuple(ops.__all__),
+    "sarlite.tape.primitives": ("primitive",),
+    "sarlite.tape.recording": ("Observer", "grad_enabled", "no_grad", "now", "observed", "retained", "set_grad", "watch_reads"),
+    "sarlite.tape.arraylike": ("ArrayLike",),
+    "sarlite.tape.shapes": ("Records", "Linear", "measure", "linear", "flops_of"),
 }
 
 
@@ -41,6 +51,19 @@ def test_public_names_are_annotated(module, name):
     assert {key: missing for key, function in found.items() if (missing := unannotated(function))} == {}
     for function in found.values():
         typing.get_type_hints(function)  # every name in them is defined
+
+
+def test_what_is_declared_of_a_tensor_is_what_it_has():
+    """The methods that `ops` gives Tensor, and those declared for type checkers: the same names, parameters and defaults."""
+    body = next(node for node in ast.parse(inspect.getsource(declared)).body if isinstance(node, ast.ClassDef))
+    said = {node.name: node.args for node in ast.walk(body) if isinstance(node, ast.FunctionDef)}
+    named = {method.__name__: method for method in ops._NAMED}
+    assert said.keys() == ops._METHODS.keys() - {"T"} | named.keys()
+    for name, method in named.items():
+        found = list(inspect.signature(method).parameters.values())[1:]
+        arguments = said[name].args[1:] + [said[name].vararg] * (said[name].vararg is not None)
+        assert [a.arg for a in arguments] == [p.name for p in found], name
+        assert [ast.literal_eval(d) for d in said[name].defaults] == [p.default for p in found if p.default is not p.empty], name
 
 
 def test_the_check_itself():
