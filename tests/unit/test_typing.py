@@ -7,6 +7,7 @@ import typing
 
 import pytest
 
+from sarlite import nn
 from sarlite.tape import declared, ops
 
 # Module to its names that must be annotated: functions, and classes with all their public methods and properties.
@@ -15,12 +16,22 @@ ANNOTATED = {
                        "raise_together"),
     "sarlite.info": ("collect", "text", "main"),
     "sarlite.profile": ("Profile", "Trace", "Span", "Counted", "Memory", "trim"),
+    "sarlite.nn": tuple(nn.__all__),
+    "sarlite.nn.activate": ("activate",),
+    "sarlite.nn.norm": ("merge_moments", "batch_moments"),
+    "sarlite.nn.random": ("splitmix64", "word"),
+    "sarlite.optim": ("Optimizer", "SGD", "Adam", "constant", "cosine", "steps", "warmup", "schedule"),
     "sarlite.tape.engine": ("Tensor", "apply", "as_array"),
     "sarlite.tape.gradcheck": ("gradcheck",),
     "sarlite.tape.ops": tuple(ops.__all__),
     "sarlite.tape.primitives": ("primitive",),
     "sarlite.tape.recording": ("Observer", "grad_enabled", "no_grad", "now", "observed", "retained", "set_grad", "watch_reads"),
     "sarlite.tape.arraylike": ("ArrayLike",),
+    "sarlite.comm": ("Request", "Communicator", "Channels", "Solo", "together", "agree", "wrap"),
+    "sarlite.comm.guard": ("guard",),
+    "sarlite.comm.launch": ("launched_ranks", "connect", "default_threads", "default_prefetch"),
+    "sarlite.comm.requests": ("Staged",),
+    "sarlite.comm.threads": ("ThreadCommunicator", "run"),
     "sarlite.tape.shapes": ("Records", "Linear", "measure", "linear", "flops_of"),
 }
 
@@ -33,7 +44,7 @@ def functions(thing, name):
     for key, value in vars(thing).items():
         value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         dunder = key.startswith("__") and key.endswith("__")
-        if inspect.isfunction(value) and (dunder or not key.startswith("_")):
+        if inspect.isfunction(value) and value.__module__ != "typing" and (dunder or not key.startswith("_")):
             yield f"{name}.{key}", inspect.unwrap(value)
 
 
