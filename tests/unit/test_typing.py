@@ -1,12 +1,14 @@
 """Public names say which types they take and return; mypy (`make lint`) checks that what they say is so."""
 
 import ast
+import functools
 import importlib
 import inspect
 import typing
 
 import pytest
 
+import sarlite
 from sarlite import nn
 from sarlite.tape import declared, ops
 
@@ -21,6 +23,11 @@ ANNOTATED = {
     "sarlite.nn.norm": ("merge_moments", "batch_moments"),
     "sarlite.nn.random": ("splitmix64", "word"),
     "sarlite.optim": ("Optimizer", "SGD", "Adam", "constant", "cosine", "steps", "warmup", "schedule"),
+    "sarlite.sar.construct": ("from_edges", "from_csr", "from_part", "shard"),
+    "sarlite.sar.fn": ("copy_src", "linear", "mul_edge", "attend"),
+    "sarlite.sar.graph": ("Graph",),
+    "sarlite.train.loop": ("Trainer", "Best", "fit", "set_threads"),
+    "sarlite.train.step": ("TrainingStep", "mean_over_rows"),
     "sarlite.tape.engine": ("Tensor", "apply", "as_array"),
     "sarlite.tape.gradcheck": ("gradcheck",),
     "sarlite.tape.ops": tuple(ops.__all__),
@@ -42,7 +49,9 @@ def functions(thing, name):
         yield name, inspect.unwrap(thing)
         return
     for key, value in vars(thing).items():
-        value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        if isinstance(value, (property, functools.cached_property)):
+            value = value.fget if isinstance(value, property) else value.func
+        value = getattr(value, "__func__", value)
         dunder = key.startswith("__") and key.endswith("__")
         if inspect.isfunction(value) and value.__module__ != "typing" and (dunder or not key.startswith("_")):
             yield f"{name}.{key}", inspect.unwrap(value)
@@ -61,7 +70,7 @@ def test_public_names_are_annotated(module, name):
     found = dict(functions(getattr(importlib.import_module(module), name), name))
     assert {key: missing for key, function in found.items() if (missing := unannotated(function))} == {}
     for function in found.values():
-        typing.get_type_hints(function)  # every name in them is defined
+        typing.get_type_hints(function, localns={"Graph": sarlite.Graph})  # every name in them is defined
 
 
 def test_what_is_declared_of_a_tensor_is_what_it_has():
