@@ -28,6 +28,13 @@ ANNOTATED = {
     "sarlite.sar.graph": ("Graph",),
     "sarlite.train.loop": ("Trainer", "Best", "fit", "set_threads"),
     "sarlite.train.step": ("TrainingStep", "mean_over_rows"),
+    "sarlite.data": ("Dataset", "Part", "divided", "load"),
+    "sarlite.data.ranks": ("together", "suits"),
+    "sarlite.data.spec": ("native_directory",),
+    "sarlite.kernels.native": ("instruction_sets", "instruction_set", "set_instruction_set", "threads", "set_threads"),
+    "sarlite.models": ("GCN", "GCNConv", "SAGE", "SAGEConv", "GAT", "GATConv"),
+    "sarlite.train.config": ("parser", "parse", "resolve", "read_toml", "to_toml"),
+    "sarlite.train.trace": ("check_path", "recording", "Spans", "write"),
     "sarlite.tape.engine": ("Tensor", "apply", "as_array"),
     "sarlite.tape.gradcheck": ("gradcheck",),
     "sarlite.tape.ops": tuple(ops.__all__),
@@ -44,7 +51,7 @@ ANNOTATED = {
 
 
 def functions(thing, name):
-    """Yield (name, function) of a function, or of a class's own public methods, operators and properties."""
+    """Yield (name, function) of a function, or of what a class writes itself: public methods, operators, properties."""
     if not inspect.isclass(thing):
         yield name, inspect.unwrap(thing)
         return
@@ -53,7 +60,8 @@ def functions(thing, name):
             value = value.fget if isinstance(value, property) else value.func
         value = getattr(value, "__func__", value)
         dunder = key.startswith("__") and key.endswith("__")
-        if inspect.isfunction(value) and value.__module__ != "typing" and (dunder or not key.startswith("_")):
+        written = inspect.isfunction(value) and value.__module__ != "typing" and not value.__code__.co_filename.startswith("<")
+        if written and (dunder or not key.startswith("_")):
             yield f"{name}.{key}", inspect.unwrap(value)
 
 
