@@ -60,7 +60,7 @@ def functions(thing, name):
             value = value.fget if isinstance(value, property) else value.func
         value = getattr(value, "__func__", value)
         dunder = key.startswith("__") and key.endswith("__")
-        written = inspect.isfunction(value) and value.__module__ != "typing" and not value.__code__.co_filename.startswith("<")
+        written = inspect.isfunction(value) and value.__module__ != "typing" and not inspect.unwrap(value).__code__.co_filename.startswith("<")
         if written and (dunder or not key.startswith("_")):
             yield f"{name}.{key}", inspect.unwrap(value)
 
