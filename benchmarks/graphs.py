@@ -73,7 +73,7 @@ def size(folder, name):
 
 
 def load(folder, name):
-    """Return a graph with its transpose made: peers make every format of theirs before they are measured, too. So do they load their BLAS."""
+    """Return a graph with its transpose made and the BLAS loaded: peers make every format of theirs before they are measured, too."""
     import scipy.linalg.cython_blas  # noqa: F401 (the first product would)
 
     with np.load(path(folder, name)) as arrays:

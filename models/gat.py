@@ -1,8 +1,11 @@
 """Graph attention network (Velickovic et al., 2018), as SAR Eq. 3."""
 
-import numpy as np
+from typing import Any
 
-from sarlite import fn, nn
+import numpy as np
+import numpy.typing as npt
+
+from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
 from sarlite.nn import Activation, Dropout, Linear, Parameter, glorot
 
@@ -21,8 +24,9 @@ class GATConv(nn.Module):
     rng : nn.Random
     """
 
-    def __init__(self, n_in, n_feat, n_heads, *, concat=True, residual=False, attention_dropout=0.0, slope=0.2, bias=True,
-                 rng, dtype=np.float32):
+    def __init__(self, n_in: int, n_feat: int, n_heads: int, *, concat: bool = True, residual: bool = False,
+                 attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True, rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         self.n_heads, self.n_feat, self.concat, self.slope = n_heads, n_feat, concat, slope
         n_out = n_heads * n_feat if concat else n_feat
         self.linear = Linear(n_in, n_heads * n_feat, bias=False, rng=rng, dtype=dtype)
@@ -33,7 +37,7 @@ class GATConv(nn.Module):
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
         self.coefficients = Dropout(attention_dropout, rng)
 
-    def __call__(self, graph, h):
+    def __call__(self, graph: Graph, h: Any) -> Tensor:
         x, own = graph.src(h), graph.dst(h)
         z = self.linear(x).reshape(-1, self.n_heads, self.n_feat)
         w = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)
@@ -71,10 +75,12 @@ class GAT(nn.Module):
 
     self_loops = True
 
-    def __init__(self, n_in, n_out, *, layers=2, hidden=8, heads=8, out_heads=1, out_concat=False, dropout=0.6, input_dropout=None,
-                 attention_dropout=0.6, residual=False, batch_norm=False, activation="elu", rng, dtype=np.float32):
+    def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 8, heads: int = 8, out_heads: int = 1,
+                 out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None, attention_dropout: float = 0.6,
+                 residual: bool = False, batch_norm: bool = False, activation: str = "elu", rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         last, width = layers - 1, hidden * heads
-        options = dict(residual=residual, attention_dropout=attention_dropout, rng=rng, dtype=dtype)
+        options: dict[str, Any] = dict(residual=residual, attention_dropout=attention_dropout, rng=rng, dtype=dtype)
         self.convs = [GATConv(width if i else n_in, hidden, heads, bias=False, **options) for i in range(last)]
         if out_concat and n_out % out_heads:
             raise ConfigError(f"out_concat: {n_out} outputs cannot be divided among {out_heads} heads")
@@ -84,7 +90,7 @@ class GAT(nn.Module):
         self.activations = [Activation(width, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in range(last)]
 
-    def __call__(self, graph, h):
+    def __call__(self, graph: Graph, h: Any) -> Tensor:
         for k, g in enumerate(graph.layers(len(self.convs))):
             g, h = g.enter(h)
             h = self.convs[k](g, h if k else self.input_dropout(h, g.src_ids))

@@ -1,8 +1,11 @@
 """Graph convolutional network (Kipf & Welling, 2017)."""
 
-import numpy as np
+from typing import Any
 
-from sarlite import fn, nn
+import numpy as np
+import numpy.typing as npt
+
+from sarlite import Graph, Tensor, fn, nn
 from sarlite.nn import Activation, Dropout, Linear, Parameter
 
 
@@ -15,11 +18,11 @@ class GCNConv(nn.Module):
     rng : nn.Random
     """
 
-    def __init__(self, n_in, n_out, *, bias=True, rng, dtype=np.float32):
+    def __init__(self, n_in: int, n_out: int, *, bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         self.linear = Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype)
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
-    def __call__(self, graph, h):
+    def __call__(self, graph: Graph, h: Any) -> Tensor:
         h = graph.aggregate(fn.linear(graph.src(h), self.linear.weight), "sym")
         return h if self.bias is None else h + self.bias
 
@@ -43,8 +46,9 @@ class GCN(nn.Module):
 
     self_loops = True
 
-    def __init__(self, n_in, n_out, *, layers=2, hidden=16, dropout=0.5, input_dropout=None, batch_norm=False, activation="relu", rng,
-                 dtype=np.float32):
+    def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 16, dropout: float = 0.5,
+                 input_dropout: float | None = None, batch_norm: bool = False, activation: str = "relu", rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         widths = [n_in, *[hidden] * (layers - 1), n_out]
         last = layers - 1
         self.convs = [GCNConv(a, b, bias=i == last, rng=rng, dtype=dtype) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
@@ -52,7 +56,7 @@ class GCN(nn.Module):
         self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in range(last)]
 
-    def __call__(self, graph, h):
+    def __call__(self, graph: Graph, h: Any) -> Tensor:
         for k, g in enumerate(graph.layers(len(self.convs))):
             g, h = g.enter(h)
             h = self.convs[k](g, h if k else self.input_dropout(h, g.src_ids))

@@ -1,8 +1,11 @@
 """GraphSAGE (Hamilton, Ying & Leskovec, 2017), as SAR Eq. 2."""
 
-import numpy as np
+from typing import Any
 
-from sarlite import fn, nn
+import numpy as np
+import numpy.typing as npt
+
+from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
 from sarlite.nn import Activation, Linear
 
@@ -17,14 +20,15 @@ class SAGEConv(nn.Module):
     rng : nn.Random
     """
 
-    def __init__(self, n_in, n_out, *, aggregator="mean", bias=True, rng, dtype=np.float32):
+    def __init__(self, n_in: int, n_out: int, *, aggregator: str = "mean", bias: bool = True, rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         if aggregator not in ("mean", "max-pool"):
             raise ConfigError(f"aggregator {aggregator!r} is not one of mean, max-pool")
         self.root = Linear(n_in, n_out, bias=bias, rng=rng, dtype=dtype)
         self.neighbour = Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype)
         self.pool = Linear(n_in, n_in, rng=rng, dtype=dtype) if aggregator == "max-pool" else None
 
-    def __call__(self, graph, h):
+    def __call__(self, graph: Graph, h: Any) -> Tensor:
         root, x = self.root(graph.dst(h)), graph.src(h)
         if self.pool is None:
             return root + graph.aggregate(fn.linear(x, self.neighbour.weight), "mean")
@@ -49,8 +53,8 @@ class SAGE(nn.Module):
 
     self_loops = False
 
-    def __init__(self, n_in, n_out, *, layers=3, hidden=256, dropout=0.5, aggregator="mean", batch_norm=True, activation="relu", rng,
-                 dtype=np.float32):
+    def __init__(self, n_in: int, n_out: int, *, layers: int = 3, hidden: int = 256, dropout: float = 0.5, aggregator: str = "mean",
+                 batch_norm: bool = True, activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         widths = [n_in, *[hidden] * (layers - 1), n_out]
         last = layers - 1
         self.convs = [SAGEConv(a, b, aggregator=aggregator, bias=i == last, rng=rng, dtype=dtype)
@@ -58,7 +62,7 @@ class SAGE(nn.Module):
         self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in range(last)]
 
-    def __call__(self, graph, h):
+    def __call__(self, graph: Graph, h: Any) -> Tensor:
         for k, g in enumerate(graph.layers(len(self.convs))):
             g, h = g.enter(h)
             h = self.convs[k](g, h)

@@ -74,7 +74,7 @@ class _Gathers(Protocol):
     def allgather(self, value: Any) -> list[Any]: ...
 
 
-def raise_together(comm: _Gathers, error: SarliteError | None) -> None:
+def raise_together(comm: _Gathers, error: BaseException | None) -> None:
     """Raise on every rank when any rank has an error. Collective.
 
     Parameters

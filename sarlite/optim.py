@@ -1,11 +1,18 @@
 """SGD and Adam on the groups of a module's parameters, and learning-rate schedules."""
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from sarlite.errors import ConfigError
+from sarlite.nn.flat import Flat
 from sarlite.nn.module import load_arrays
+from sarlite.types import Array
+
+Decay = float | Callable[[str], float]  # of all parameters, or by name
+Factor = Callable[[int], float]  # of the learning rate, by step
 
 
 class Optimizer:
@@ -26,20 +33,20 @@ class Optimizer:
         For each of `flat.groups` the arrays of its `data`'s shape that later steps depend on, by name.
     """
 
-    keeps: tuple = ()
+    keeps: tuple[str, ...] = ()
 
-    def __init__(self, flat, lr, weight_decay=0.0):
+    def __init__(self, flat: Flat, lr: float, weight_decay: Decay = 0.0) -> None:
         self.flat, self.lr = flat, _checked("lr", lr)
         self.decays = [_decay(group, weight_decay) for group in flat.groups]
         self.kept = [{name: np.zeros_like(group.data) for name in self.keeps} for group in flat.groups]
 
-    def step(self, factor=1.0):
+    def step(self, factor: float = 1.0) -> None:
         """Change the parameters in place, with the learning rate lr * factor. Local."""
         for group, decay, kept in zip(self.flat.groups, self.decays, self.kept):
             self.update(group.data, group.grad, decay, self.lr * factor, **kept)
         self.flat.changed()
 
-    def update(self, data, grad, decay, lr, **kept):
+    def update(self, data: Array, grad: Array, decay: Any, lr: float, **kept: Array) -> None:
         """Step one group in place; `grad` stays. `decay` is None, a number, or one for each entry of `data`."""
         raise NotImplementedError
 
@@ -48,15 +55,15 @@ class Optimizer:
         return {f"{name}.{group.names[0]}" if group.ids is not None else name: array
                 for group, kept in zip(self.flat.groups, self.kept) for name, array in kept.items()}
 
-    def rows_of(self):
+    def rows_of(self) -> dict[str, str]:
         """Return, for each array of the state that is owned by rows, by its name, the name of the parameter."""
         return {f"{name}.{group.names[0]}": group.names[0] for group in self.flat.owned for name in self.keeps}
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Array]:
         """Return copies of the arrays that later steps depend on, by name; of what is owned by rows, this rank's."""
         return {name: array.copy() for name, array in self._state().items()}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Copy arrays in place; CheckpointError names a field that does not fit."""
         load_arrays(self._state(), state, "the optimizer")
 
@@ -94,12 +101,12 @@ class SGD(Optimizer):
     momentum : float in [0, 1)
     """
 
-    def __init__(self, flat, lr, momentum=0.0, weight_decay=0.0):
+    def __init__(self, flat: Flat, lr: float, momentum: float = 0.0, weight_decay: Decay = 0.0) -> None:
         self.momentum = _checked("momentum", momentum, below=1)
         self.keeps = ("velocity",) if self.momentum else ()
         super().__init__(flat, lr, weight_decay)
 
-    def update(self, data, grad, decay, lr, velocity=None):
+    def update(self, data: Array, grad: Array, decay: Any, lr: float, velocity: Array | None = None) -> None:  # type: ignore[override]
         """Step one group in place."""
         g = _decayed(grad, decay, data)
         if velocity is not None:
@@ -128,18 +135,19 @@ class Adam(Optimizer):
 
     keeps = ("m", "v")
 
-    def __init__(self, flat, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, decoupled=False):
+    def __init__(self, flat: Flat, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: Decay = 0.0, decoupled: bool = False) -> None:
         self.betas = tuple(_checked("beta", b, below=1) for b in betas)
         self.eps, self.decoupled = _checked("eps", eps), decoupled
         self.n_steps = np.zeros((), np.int64)
         super().__init__(flat, lr, weight_decay)
 
-    def step(self, factor=1.0):
+    def step(self, factor: float = 1.0) -> None:
         """Change the parameters in place, with the learning rate lr * factor. Local."""
         self.n_steps += 1
         super().step(factor)
 
-    def update(self, data, grad, decay, lr, m, v):
+    def update(self, data: Array, grad: Array, decay: Any, lr: float, m: Array, v: Array) -> None:  # type: ignore[override]
         """Step one group in place."""
         (beta1, beta2), g = self.betas, grad if self.decoupled else _decayed(grad, decay, data)
         if self.decoupled and decay is not None:
@@ -156,27 +164,27 @@ class Adam(Optimizer):
 # ---- schedules: functions epoch -> factor of the learning rate; full-batch, an epoch is a step
 
 
-def constant():
+def constant() -> Factor:
     """Return 1 at every epoch."""
     return lambda epoch: 1.0
 
 
-def cosine(epochs):
+def cosine(epochs: int) -> Factor:
     """Return the half wave from 1 at epoch 0 to 0 at `epochs`."""
     return lambda epoch: 0.5 * (1 + math.cos(math.pi * min(epoch / max(epochs, 1), 1.0)))
 
 
-def steps(every, factor):
+def steps(every: int, factor: float) -> Factor:
     """Return factor ** (epoch // every)."""
     return lambda epoch: factor ** (epoch // every)
 
 
-def warmup(epochs, then):
+def warmup(epochs: int, then: Factor) -> Factor:
     """Rise linearly, 1/epochs at epoch 0 to 1 at epoch epochs - 1; after that, `then` from its own epoch 0."""
     return lambda epoch: (epoch + 1) / epochs if epoch < epochs else then(epoch - epochs)
 
 
-def schedule(spec, epochs):
+def schedule(spec: str, epochs: int) -> Factor:
     """Read a schedule from text and return it as a function epoch -> factor.
 
     Parameters

@@ -3,12 +3,15 @@
 `mpi` implements it over mpi4py, `threads` for N ranks as threads of one process, `Solo` for one rank.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from sarlite.comm.buffers import alltoall_call, broadcast_call, check_reduction, digest
 from sarlite.comm.requests import Staged
 from sarlite.errors import DataError, raise_together
+from sarlite.types import Array
 
+R = TypeVar("R")
 MAX_TAG = 2**31 - 1
 """Where tags are Python's numbers."""
 
@@ -16,7 +19,7 @@ MAX_TAG = 2**31 - 1
 class Request(Protocol):
     """A started transfer or reduction. It keeps its buffer alive until it is done. Any thread may call its methods."""
 
-    def wait(self):
+    def wait(self) -> None:
         """Return once the buffer may be read (receive, reduction) or changed (send).
 
         Raises
@@ -27,10 +30,10 @@ class Request(Protocol):
             The peer failed, or the request was cancelled.
         """
 
-    def test(self):
+    def test(self) -> bool:
         """Return whether `wait` would return, or raise, without waiting for another rank."""
 
-    def cancel(self):
+    def cancel(self) -> None:
         """Give up a send or a receive. Not for reductions.
 
         Returns once nothing will be written into the buffer any more, and it may be dropped. A thread that waits for a
@@ -69,24 +72,24 @@ class Communicator(Protocol):
     threaded: bool
     max_tag: int
 
-    def start_send(self, array, peer, tag=0) -> Request:
+    def start_send(self, array: Array, peer: int, tag: int = 0) -> Request:
         """Start to send a C-contiguous array (any dtype, any size, 2 GiB and more too) to `peer`.
 
         The array is borrowed until the request is done. The request may wait for the peer's receive, so start every
         receive before waiting for a send.
         """
 
-    def start_recv(self, array, peer, tag=0) -> Request:
+    def start_recv(self, array: Array, peer: int, tag: int = 0) -> Request:
         """Start to receive into a C-contiguous array of just the size that `peer` sends."""
 
-    def drain(self):
+    def drain(self) -> None:
         """Cancel the requests of sends and receives that are not done, and drop the messages that no receive has met.
 
         Afterwards the communicator is as new: no message from before is received by anyone, whatever its tag. For
         channels, whose requests may outlive what a program gave up.
         """
 
-    def alltoall(self, arrays):
+    def alltoall(self, arrays: list[Array]) -> list[Array]:
         """Give every rank its own rows.
 
         Parameters
@@ -100,48 +103,48 @@ class Communicator(Protocol):
             What each rank sent here, in rank order, as new arrays.
         """
 
-    def broadcast(self, array, root):
+    def broadcast(self, array: Array, root: int) -> Array:
         """Fill the C-contiguous `array` with the root's, of the same shape and dtype, and return it.
 
         Waits without the GIL: a thread may be in here on one communicator while others use other ones.
         """
 
-    def start_allreduce(self, array, op="sum") -> Request:
+    def start_allreduce(self, array: Array, op: str = "sum") -> Request:
         """Start an `allreduce`; `array` holds the result once the request is done.
 
         It goes on while some thread waits for it or tests it. Until it is done, nothing else collective may be called on
         this communicator: give it a channel.
         """
 
-    def allreduce(self, array, op="sum"):
+    def allreduce(self, array: Array, op: str = "sum") -> Array:
         """Reduce elementwise over ranks, in place, and return `array`; op is "sum", "max" or "min".
 
         The result is the same on every rank. It has the array's dtype; a NaN under "max" or "min" is undefined.
         """
 
-    def allgather(self, value):
+    def allgather(self, value: Any) -> list[Any]:
         """Return the list of every rank's `value`, a small picklable object, in rank order."""
 
-    def bcast(self, value, root=0):
+    def bcast(self, value: Any, root: int = 0) -> Any:
         """Return the root's `value`, a picklable object, on every rank."""
 
-    def barrier(self):
+    def barrier(self) -> None:
         """Return once every rank has called it."""
 
     def dup(self) -> "Communicator":
         """Return a communicator of the same ranks whose messages never meet this one's."""
 
-    def channel(self, name) -> "Communicator":
+    def channel(self, name: str) -> "Communicator":
         """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are made often."""
 
-    def free(self):
+    def free(self) -> None:
         """Drain a duplicate that was made by `dup`, and its channels, and give them back."""
 
-    def abort(self, reason):
+    def abort(self, reason: Any) -> None:
         """Print `reason` and end every rank at once; threads as ranks get PeerError instead."""
 
 
-def together(comm, action):
+def together(comm: Communicator, action: Callable[[], R]) -> R:
     """Run `action` on every rank; raise on every rank when it fails on one. Collective.
 
     Parameters
@@ -160,7 +163,8 @@ def together(comm, action):
     Exception
         This rank's own; elsewhere what `raise_together` makes of the lowest failing rank's.
     """
-    result = error = None
+    result: Any = None
+    error: BaseException | None = None
     try:
         result = action()
     except BaseException as found:  # whatever it is: the others wait for the word of this rank
@@ -169,7 +173,7 @@ def together(comm, action):
     return result
 
 
-def agree(comm, value, what):
+def agree(comm: Communicator, value: Any, what: str) -> bytes:
     """Raise DataError on every rank unless all ranks hold the same. Collective; 16 bytes a rank travel.
 
     Parameters
@@ -195,14 +199,16 @@ def agree(comm, value, what):
 class Channels:
     """The `channel` method of communicators that have `dup`."""
 
-    def channel(self, name):
+    dup: Callable[[], Any]
+
+    def channel(self, name: str) -> Any:
         kept = self.__dict__.setdefault("_channels", {})
         if name not in kept:
             kept[name] = self.dup()
         return kept[name]
 
 
-def wrap(comm):
+def wrap(comm: Any) -> Communicator:
     """Return `comm` as a Communicator: itself, or the one that belongs to an mpi4py communicator.
 
     Notes
@@ -222,43 +228,43 @@ class Solo(Channels):
 
     rank, size, threaded, max_tag = 0, 1, True, MAX_TAG
 
-    def start_send(self, array, peer, tag=0):
+    def start_send(self, array: Array, peer: int, tag: int = 0) -> Request:
         raise ValueError("one rank has no peer")
 
     start_recv = start_send
 
-    def drain(self):
+    def drain(self) -> None:
         pass
 
-    def alltoall(self, arrays):
+    def alltoall(self, arrays: list[Array]) -> list[Array]:
         alltoall_call(arrays, 1)
         return [arrays[0].copy()]
 
-    def broadcast(self, array, root):
+    def broadcast(self, array: Array, root: int) -> Array:
         broadcast_call(array, root, 0, 1)
         return array
 
-    def start_allreduce(self, array, op="sum"):
+    def start_allreduce(self, array: Array, op: str = "sum") -> Request:
         check_reduction(array, op)
         return Staged(iter(()))
 
-    def allreduce(self, array, op="sum"):
+    def allreduce(self, array: Array, op: str = "sum") -> Array:
         return array
 
-    def allgather(self, value):
+    def allgather(self, value: Any) -> list[Any]:
         return [value]
 
-    def bcast(self, value, root=0):
+    def bcast(self, value: Any, root: int = 0) -> Any:
         return value
 
-    def barrier(self):
+    def barrier(self) -> None:
         pass
 
-    def dup(self):
+    def dup(self) -> "Solo":
         return self
 
-    def free(self):
+    def free(self) -> None:
         pass
 
-    def abort(self, reason):
+    def abort(self, reason: Any) -> NoReturn:
         raise SystemExit(reason)

@@ -8,8 +8,10 @@ import signal
 import threading
 import traceback
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sarlite.comm import Communicator
 from sarlite.comm.ending import END_SECONDS, Ending, end_within, tell
 from sarlite.comm.watchdog import DIGEST, DONE, EXITED, REFUSED, STATE, Watchdog
 from sarlite.errors import PeerError, SarliteError
@@ -81,7 +83,7 @@ def _settle(comm, error, watchdog, ending):
 
 
 @contextmanager
-def guard(comm, stall_seconds=600.0, n_threads=1):
+def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) -> Iterator[Watchdog]:
     """Run the body of a `with` so that a failure anywhere ends every rank, with its cause on stderr. Collective.
 
     ==============================================  =====================================================================

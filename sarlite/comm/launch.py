@@ -2,9 +2,10 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from fractions import Fraction
 
-from sarlite.comm import Solo
+from sarlite.comm import Communicator, Solo
 from sarlite.errors import ConfigError, install, needs
 
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  # Open MPI, MVAPICH, MPICH and Intel MPI
@@ -24,7 +25,7 @@ def _launch(environ):
     return None, None, True
 
 
-def launched_ranks(environ=os.environ):
+def launched_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
     """Return how many ranks the MPI launcher says it started, or None without a launcher. Not collective.
 
     Parameters
@@ -36,7 +37,7 @@ def launched_ranks(environ=os.environ):
     return _launch(environ)[1]
 
 
-def connect(environ=os.environ):
+def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
     """Return the communicator that this process was started for. Collective.
 
     Parameters
@@ -97,7 +98,7 @@ def _cores():
     return set(range(os.cpu_count() or 1))
 
 
-def default_threads(comm):
+def default_threads(comm: Communicator) -> int:
     """Return how many threads this rank may use without oversubscribing its cores, at least 1. Collective.
 
     A core that k ranks may run on counts 1/k: ranks that share all cores share them evenly, and a rank bound to cores of
@@ -108,7 +109,7 @@ def default_threads(comm):
     return max(1, int(sum(Fraction(1, sum(core in cores for cores in neighbours)) for core in _cores())))
 
 
-def default_prefetch(comm, n_threads):
+def default_prefetch(comm: Communicator, n_threads: int) -> int:
     """Return how many peers' rows to fetch ahead: 1 where that can hide something, else 0. Collective.
 
     A transfer hides behind computing on a network, and on one host where each rank has a core to spare; where all cores compute, the

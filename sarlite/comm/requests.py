@@ -1,6 +1,8 @@
 """Requests that are the same for every communicator."""
 
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 from sarlite.errors import SarliteError
 
@@ -14,11 +16,11 @@ class Staged:
         The first is started here, the others by whoever waits or tests. What it raises, `wait` raises.
     """
 
-    def __init__(self, steps):
+    def __init__(self, steps: Iterator[Any]) -> None:
         self._steps, self._turn, self._error = steps, threading.Lock(), None
         self._advance()
 
-    def wait(self):
+    def wait(self) -> None:
         with self._turn:
             while self._request is not None:
                 self._request.wait()
@@ -26,7 +28,7 @@ class Staged:
         if self._error is not None:
             raise self._error
 
-    def test(self):
+    def test(self) -> bool:
         if not self._turn.acquire(blocking=False):
             return False  # another thread is at it
         try:
@@ -36,7 +38,7 @@ class Staged:
         finally:
             self._turn.release()
 
-    def cancel(self):
+    def cancel(self) -> None:
         raise SarliteError("a reduction cannot be cancelled: the other ranks count on this one's part")
 
     def _advance(self):

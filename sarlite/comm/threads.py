@@ -9,7 +9,9 @@ import contextvars
 import pickle
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from sarlite.comm.buffers import (
 )
 from sarlite.comm.requests import Staged
 from sarlite.errors import PeerError, SarliteError, ShapeError
+from sarlite.types import Array
 
 INTERRUPTED_SECONDS = 5.0
 """How long an interrupted `run` waits for ranks that compute and cannot be woken."""
@@ -206,32 +209,33 @@ class ThreadCommunicator(Channels):
     """
 
     threaded, max_tag = True, MAX_TAG
+    _open: set[Any]
 
-    def __init__(self, world, rank, context=()):
+    def __init__(self, world: Any, rank: int, context: tuple[int, ...] = ()) -> None:
         self.rank, self.size = rank, world.size
         self._world, self._context, self._open = world, context, set()
         self._n_meetings = self._n_dups = 0
 
-    def start_send(self, array, peer, tag=0):
+    def start_send(self, array: Array, peer: int, tag: int = 0) -> Any:
         return self._post(as_bytes(array), peer, tag, sends=True)
 
-    def start_recv(self, array, peer, tag=0):
+    def start_recv(self, array: Array, peer: int, tag: int = 0) -> Any:
         return self._post(as_bytes(array, writable=True), peer, tag, sends=False)
 
-    def drain(self):
+    def drain(self) -> None:
         with self._world.lock:
             ends = list(self._open)
         for end in ends:
             end.cancel()
         self._meet("drain", None)
 
-    def alltoall(self, arrays):
+    def alltoall(self, arrays: list[Array]) -> list[Array]:
         call, error = described(alltoall_call, arrays, self.size)
         found = [theirs[self.rank].copy() for theirs in self._meet(call, arrays, error)]
         self._meet("alltoall's second half", None)
         return found
 
-    def broadcast(self, array, root):
+    def broadcast(self, array: Array, root: int) -> Array:
         call, error = described(broadcast_call, array, root, self.rank, self.size)
         arrays = self._meet(call, array, error)
         if self.rank != root:
@@ -239,7 +243,7 @@ class ThreadCommunicator(Channels):
         self._meet("broadcast's second half", None)
         return array
 
-    def start_allreduce(self, array, op="sum"):
+    def start_allreduce(self, array: Array, op: str = "sum") -> Staged:
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
     def _reduction(self, array, op, call, error):
@@ -253,31 +257,31 @@ class ThreadCommunicator(Channels):
         yield (second := self._arrive(keys[1], "allreduce's second half", total))
         np.concatenate(second.result(), out=array.reshape(-1))
 
-    def allreduce(self, array, op="sum"):
+    def allreduce(self, array: Array, op: str = "sum") -> Array:
         self.start_allreduce(array, op).wait()
         return array
 
-    def allgather(self, value):
+    def allgather(self, value: Any) -> list[Any]:
         return [pickle.loads(item) for item in self._meet("allgather", pickle.dumps(value))]
 
-    def bcast(self, value, root=0):
+    def bcast(self, value: Any, root: int = 0) -> Any:
         data = self._meet(f"bcast from {root}", pickle.dumps(value) if self.rank == root else None)[root]
         return value if self.rank == root else pickle.loads(data)
 
-    def barrier(self):
+    def barrier(self) -> None:
         self._meet("barrier", None)
 
-    def dup(self):
+    def dup(self) -> "ThreadCommunicator":
         self._meet("dup", None)
         self._n_dups += 1
         return ThreadCommunicator(self._world, self.rank, (*self._context, self._n_dups))
 
-    def free(self):
+    def free(self) -> None:
         for channel in self.__dict__.pop("_channels", {}).values():
             channel.free()
         self.drain()
 
-    def abort(self, reason):
+    def abort(self, reason: Any) -> None:
         self._world.fail(f"rank {self.rank} aborted: {reason}")
         raise PeerError(str(reason))
 
@@ -346,7 +350,7 @@ def _raise_first(errors):
         raise error
 
 
-def run(n_ranks, function, *args, **kwargs):
+def run(n_ranks: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
     """Run `function(comm, *args, **kwargs)` as every rank of a group of threads.
 
     Parameters

@@ -1,12 +1,15 @@
 """One node-classification data set, in memory or memory-mapped."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from sarlite.data.mapped import part, pieces
 from sarlite.errors import DataError
 from sarlite.graph.edges import ascends, row_chunks
+from sarlite.types import Array
 
 SPLITS = ("train", "val", "test")
 
@@ -53,49 +56,49 @@ class Dataset:
     n_classes: int
     name: str = "graph"
     source: str = "dataset"
-    provenance: dict = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
     edge_weight: np.ndarray | None = None
     edge_features: np.ndarray | None = None
     directory: str | None = None
     ids: np.ndarray | None = None
     edge_ids: np.ndarray | None = None
-    offsets: np.ndarray | None = None
-    division: dict | None = None
+    offsets: np.ndarray = None  # type: ignore[assignment]  # an array from __post_init__ on
+    division: dict[str, Any] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.offsets is None:
             self.offsets = np.array([0, max(self.indptr.shape[0] - 1, 0)])
 
     @property
-    def n_nodes(self):
+    def n_nodes(self) -> int:
         return self.indptr.shape[0] - 1
 
     @property
-    def n_edges(self):
+    def n_edges(self) -> int:
         return self.indices.shape[0]
 
     @property
-    def n_features(self):
+    def n_features(self) -> int:
         return self.features.shape[1]
 
     @property
-    def n_parts(self):
+    def n_parts(self) -> int:
         return len(self.offsets) - 1
 
     @property
-    def node_ids(self):
+    def node_ids(self) -> Array:
         """The original id of every row, (n_nodes,) int."""
         return np.arange(self.n_nodes) if self.ids is None else np.asarray(self.ids)
 
-    def where(self, name):
+    def where(self, name: str) -> str:
         """Say where an array comes from, for messages: its file in the native format, else source and field."""
         return f"{self.source}: {name}" if self.directory is None else f"{self.directory}/{FILES[name]}.npy: {name}"
 
-    def arrays(self):
+    def arrays(self) -> dict[str, Array]:
         """Return the arrays that are there, by field name."""
         return {name: getattr(self, name) for name in EXPECTED if getattr(self, name) is not None}
 
-    def equals(self, other):
+    def equals(self, other: "Dataset") -> bool:
         """Tell whether another data set has the same classes and arrays, in values and dtypes."""
         one, two = self.arrays(), other.arrays()
         return (
@@ -104,7 +107,7 @@ class Dataset:
             and all(one[name].dtype == two[name].dtype and np.array_equal(one[name], two[name]) for name in one)
         )
 
-    def check(self, allow_empty=()):
+    def check(self, allow_empty: Collection[str] = ()) -> "Dataset":
         """Raise for the first thing that would make training wrong.
 
         Parameters
@@ -140,7 +143,7 @@ class Dataset:
         self._check_labels()
         return self
 
-    def check_shapes(self):
+    def check_shapes(self) -> None:
         """Raise a DataError where dimensions, dtypes or lengths disagree. Reads no array."""
         for name, array in self.arrays().items():
             dimensions, dtypes = EXPECTED[name]
@@ -155,7 +158,7 @@ class Dataset:
             if array.shape[0] != n_rows:
                 raise DataError(f"{self.where(name)}: expected {n_rows} rows, found {array.shape[0]}")
 
-    def check_edges(self):
+    def check_edges(self) -> None:
         """Raise a DataError unless `indptr` rises from 0 to the number of edges and every source is a node."""
         self._check_indptr()
         self._check_indices()
@@ -182,7 +185,7 @@ class Dataset:
                 raise DataError(f"{self.where('indices')}: edge {start + at} comes from node {piece[at]}, outside 0 <= id < {self.n_nodes}")
 
 
-    def sources_ascend(self):
+    def sources_ascend(self) -> bool:
         """Tell whether the sources of each row ascend, as they must on disk; `check_edges` has passed."""
         for row in range(0, self.n_nodes, _STEP):
             indptr = part(self.indptr, row, min(row + _STEP, self.n_nodes) + 1)

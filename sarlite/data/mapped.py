@@ -50,7 +50,7 @@ def gather(array, positions):
 
 
 def copied(array, start, stop, dtype=None):
-    """Return `array[start:stop]` as a C-contiguous array of `dtype`; of a whole memory-mapped array read from its file, without mapped pages."""
+    """Return `array[start:stop]` as a C-contiguous array of `dtype`; of a whole map read from its file, without mapped pages."""
     dtype = np.dtype(dtype or array.dtype)
     if not _is_whole_map(array):
         return np.ascontiguousarray(array[start:stop], dtype)

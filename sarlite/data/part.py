@@ -4,8 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sarlite.data.dataset import Dataset
 from sarlite.data.mapped import copied
 from sarlite.errors import ConfigError
+from sarlite.types import Array, DType
 
 
 class Rows(NamedTuple):
@@ -45,7 +47,7 @@ class Part:
     they will do.
     """
 
-    def __init__(self, dataset, rank, size):
+    def __init__(self, dataset: Dataset, rank: int, size: int) -> None:
         if dataset.n_parts % size and size > 1:
             raise ConfigError(f"{dataset.source}: {dataset.n_parts} parts cannot be put together to {size}")
         self.dataset, self.offsets = dataset, np.asarray(dataset.offsets)[:: dataset.n_parts // size]
@@ -53,29 +55,29 @@ class Part:
         self.n_rows = self._last_row - self.first_row
         self._edges = slice(*(int(dataset.indptr[row]) for row in (self.first_row, self._last_row)))
 
-    def rows(self, dtype=None):
+    def rows(self, dtype: DType | None = None) -> Rows:
         """Return the `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own."""
         names = ("labels", "train", "val", "test")
         return Rows(self._of_nodes("features", dtype), *(self._of_nodes(name) for name in names))
 
-    def edges(self):
+    def edges(self) -> tuple[Array, Array]:
         """Return the incoming edges as CSR: indptr (n_rows + 1,) int64, and the row numbers of their sources, ascending in a row."""
         indptr = copied(self.dataset.indptr, self.first_row, self._last_row + 1)
-        return indptr - indptr[0], self.edge_values("indices")
+        return indptr - indptr[0], copied(self.dataset.indices, self._edges.start, self._edges.stop)
 
-    def node_ids(self):
+    def node_ids(self) -> Array:
         """Return the original ids of the rows, (n_rows,) int64."""
         if self.dataset.ids is None:
             return np.arange(self.first_row, self._last_row)
         return self._of_nodes("ids", np.int64)
 
-    def edge_ids(self):
+    def edge_ids(self) -> Array:
         """Return the original positions of the edges, (n_edges,) int64."""
         if self.dataset.edge_ids is None:
             return np.arange(self._edges.start, self._edges.stop)
-        return self.edge_values("edge_ids", np.int64)
+        return copied(self.dataset.edge_ids, self._edges.start, self._edges.stop, np.int64)
 
-    def edge_values(self, name, dtype=None):
+    def edge_values(self, name: str, dtype: DType | None = None) -> Array | None:
         """Return "edge_weight" or "edge_features" of the edges, as they stand in `edges()`; None where the data set has none."""
         array = getattr(self.dataset, name)
         return None if array is None else copied(array, self._edges.start, self._edges.stop, dtype)

@@ -8,6 +8,7 @@ import numpy as np
 
 from sarlite.data.raw import RawGraph, dense, existing, masks, reading
 from sarlite.errors import DataError
+from sarlite.types import Path as AnyPath
 
 _N_VAL = 500
 
@@ -23,7 +24,7 @@ def _latin1(text, encoding):
     return text.encode("latin1")
 
 
-_ARRAYS = {"_reconstruct": np._core.multiarray._reconstruct, "ndarray": np.ndarray, "dtype": np.dtype}
+_ARRAYS = {"_reconstruct": np._core.multiarray._reconstruct, "ndarray": np.ndarray, "dtype": np.dtype}  # type: ignore[attr-defined]
 _ALLOWED = {
     **{(module, "_reconstruct"): _ARRAYS["_reconstruct"] for module in ("numpy.core.multiarray", "numpy._core.multiarray")},
     **{("numpy", name): _ARRAYS[name] for name in ("ndarray", "dtype")},
@@ -41,7 +42,7 @@ class _ArrayUnpickler(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
-def read(path):
+def read(path: AnyPath) -> RawGraph:
     """Read `PATH/ind.NAME.*` with the public split: the first labelled nodes train, the next 500 val, test.index test.
 
     Parameters
@@ -81,8 +82,8 @@ def read(path):
     src, dst = _edges(files["graph"], n_nodes)
     where = {"train": files["y"], "val": files["ally"], "test": files["test.index"]}
     val = np.arange(y.shape[0], y.shape[0] + _N_VAL)
-    split = masks(n_nodes, where, train=np.arange(y.shape[0]), val=val, test=test)
-    return RawGraph(src, dst, features, labels, *split, n_classes=ally.shape[1], name=path.name, undirected=True)
+    train, val, test = masks(n_nodes, where, train=np.arange(y.shape[0]), val=val, test=test)
+    return RawGraph(src, dst, features, labels, train, val, test, n_classes=ally.shape[1], name=path.name, undirected=True)
 
 
 def _load(path):

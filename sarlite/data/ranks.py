@@ -4,18 +4,22 @@ import contextlib
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from sarlite.comm import together
+from sarlite.comm import Communicator, together
 from sarlite.data import format
+from sarlite.data.dataset import Dataset
 from sarlite.data.divide import InMemory, divide, make_order, make_parts, record, stored_order
 from sarlite.data.spec import load, native_directory
 from sarlite.errors import ConfigError
 from sarlite.graph.partition import METHODS
+from sarlite.types import Path as AnyPath
 
 
 @contextlib.contextmanager
-def divided(comm, spec, *, partition="stored", order="stored", seed=0, verify=False, scratch=None, **changes):
+def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", seed: int = 0, verify: bool = False,
+            scratch: AnyPath | None = None, **changes: bool | None) -> Iterator[Dataset]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
     Parameters
@@ -63,7 +67,7 @@ def divided(comm, spec, *, partition="stored", order="stored", seed=0, verify=Fa
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def suits(dataset, n_parts, partition, order):
+def suits(dataset: Dataset, n_parts: int, partition: str, order: str) -> bool:
     """Tell whether a data set as it stands is divided as asked for."""
     stored = dataset.division or {"partition": None}
     same = partition == "stored" or (partition in METHODS and partition == stored["partition"])

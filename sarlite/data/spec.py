@@ -1,8 +1,10 @@
 """Data sets by name: one string says which reader or generator, where, and with which options."""
 
 import importlib.metadata
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sarlite.data import edge_list, format, npz, ogb, planetoid
 from sarlite.data.dataset import Dataset
@@ -10,6 +12,7 @@ from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import generate
+from sarlite.types import Path as AnyPath
 
 
 def _flag(text):
@@ -30,13 +33,13 @@ def _amount(text):
 _CHANGES = {"drop_edge_values": _flag, "undirected": _flag, "self_loops": _flag, "deduplicate": _flag, "normalize": _flag}
 _DRAWN = {"train": _amount, "val": _amount, "seed": int}
 _TASK = {"features": int, "classes": int, **_DRAWN}
-_READERS = {  # form: reader, its options
+_READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
     "planetoid": (planetoid.read, {}),
     "npz": (npz.read, _DRAWN),
     "ogb": (ogb.read, {}),
     "edges": (edge_list.read, {"nodes": int, "features": str, "labels": str, "split": str, **_DRAWN}),
 }
-_GENERATORS = {
+_GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sbm": (generate.sbm, {"nodes": int, "degree": float, "homophily": float, "noise": float, "exponent": float, **_TASK}),
     "rmat": (generate.rmat, {"nodes": int, "scale": int, "edges": int, **dict.fromkeys("abcd", float), **_TASK}),
 }
@@ -51,7 +54,8 @@ FORMS = """\
 with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_edge_values"""
 
 
-def load(spec, *, verify=False, check=True, allow_empty=(), **changes):
+def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (),
+         **changes: bool | None) -> Dataset:
     """Read, map or generate the data set that `spec` names.
 
     Parameters
@@ -96,7 +100,7 @@ def load(spec, *, verify=False, check=True, allow_empty=(), **changes):
     return dataset.check(allow_empty) if check else dataset
 
 
-def native_directory(spec):
+def native_directory(spec: AnyPath) -> str | None:
     """Return the directory in the native format that a spec names without changing it; None for every other spec."""
     form, path, options = _parse(str(spec))
     return path if form is None and not any(options.values()) else None

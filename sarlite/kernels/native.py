@@ -1,6 +1,7 @@
 """The one way into the compiled module, and the checks before it."""
 
 import os
+from typing import Any
 
 import numpy as np
 
@@ -27,21 +28,21 @@ _STATUS = {
 
 
 _ISAS = {"portable": lib.SAR_PORTABLE, "avx2": lib.SAR_AVX2, "avx512": lib.SAR_AVX512}  # in ascending order
-_functions = {}  # kernel to its version for the instruction set in use
+_functions: dict[str, Any] = {}  # kernel to its version for the instruction set in use
 
 
-def instruction_sets():
+def instruction_sets() -> tuple[str, ...]:
     """Return the names of the instruction sets that this build has kernels for and this processor runs, the widest last."""
     built = (name for name in _ISAS if hasattr(lib, f"sar_spmm_forward_f32_i32_{name}"))
     return tuple(name for name in built if lib.sar_can_run(_ISAS[name]))
 
 
-def instruction_set():
+def instruction_set() -> str:
     """Return the name of the instruction set in use: "portable", "avx2" or "avx512"."""
     return _functions["name"]
 
 
-def set_instruction_set(name):
+def set_instruction_set(name: str) -> None:
     """Use the kernels of one instruction set, in the whole process. All give the same bits.
 
     Parameters
@@ -155,12 +156,12 @@ def probability(p):
     return float(p)
 
 
-def threads():
+def threads() -> int:
     """Return the number of OpenMP threads of the calling thread's kernels (1 without OpenMP)."""
     return lib.sar_threads()
 
 
-def set_threads(n):
+def set_threads(n: int) -> None:
     """Set the number of OpenMP threads of the calling thread's kernels.
 
     Parameters

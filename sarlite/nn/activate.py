@@ -5,22 +5,23 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite import kernels
-from sarlite.tape.engine import Owned, apply, primitive
+from sarlite.tape.engine import Owned, Tensor, apply, primitive
 
 
 class Statistics(NamedTuple):
     """Batch norm's moments of each column, float64.
 
-    `comm` and the number of rows of all ranks, `count`, where they follow x; None where they are constants.
+    `comm` and the number of rows of all ranks, `n_rows`, where they follow x; None where they are constants.
     """
 
     mean: np.ndarray
     inv_std: np.ndarray
     comm: object = None
-    count: int = 0
+    n_rows: int = 0
 
 
-def activate(x, *, kind="identity", alpha=1.0, statistics=None, gamma=None, beta=None, mask=None):
+def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistics: Statistics | None = None, gamma: Tensor | None = None,
+             beta: Tensor | None = None, mask: kernels.Mask | None = None) -> Tensor:
     """Return f(y) * k; y = (x - mean) * inv_std * gamma + beta with `statistics`, x + beta or x without; k is dropout's factor.
 
     Parameters
@@ -70,7 +71,7 @@ def _vjp(g, needs, residuals, kind, alpha, statistics, key, p):
     else:
         pull(sums=sums)
         d_beta, d_gamma = sums.astype(g.dtype)
-        pull(dx=dx, means=statistics.comm.allreduce(sums) / statistics.count)
+        pull(dx=dx, means=statistics.comm.allreduce(sums) / statistics.n_rows)
     return dx, d_gamma if needs[1] else None, d_beta if needs[2] else None, None
 
 

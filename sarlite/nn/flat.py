@@ -2,10 +2,15 @@
 
 import itertools
 import weakref
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from sarlite.comm import Communicator
 from sarlite.errors import ConfigError
+from sarlite.nn.module import Module, Parameter
+from sarlite.types import Array
 
 
 class Group:
@@ -23,7 +28,7 @@ class Group:
     ids : (n_rows,) int64, or None where replicated
     """
 
-    def __init__(self, named):
+    def __init__(self, named: Sequence[tuple[str, Parameter]]) -> None:
         self.names, self._parameters = [name for name, _ in named], [p for _, p in named]
         self.ids = named[0][1].ids if named else None
         ends = np.cumsum([0] + [p.data.size for p in self._parameters]).tolist()
@@ -37,7 +42,7 @@ class Group:
             p.data, p.grad = view, grad
 
     @property
-    def data(self):
+    def data(self) -> Array:
         for name, p, (view, _) in zip(self.names, self._parameters, self._views):
             if p.data is not view:
                 _copy(name, p.data, view)
@@ -45,12 +50,12 @@ class Group:
         return self._data
 
     @data.setter
-    def data(self, values):
+    def data(self, values: Any) -> None:
         self.data[...] = values
         self.changed()
 
     @property
-    def grad(self):
+    def grad(self) -> Array:
         for name, p, (_, view) in zip(self.names, self._parameters, self._views):
             if p.grad is not view:
                 _copy(name, np.zeros_like(view) if p.grad is None else p.grad, view)
@@ -58,16 +63,16 @@ class Group:
         return self._grad
 
     @grad.setter
-    def grad(self, values):
+    def grad(self, values: Any) -> None:
         self.grad[...] = values
 
-    def zero_grad(self):
+    def zero_grad(self) -> None:
         """Set the gradient to 0."""
         for p, (_, view) in zip(self._parameters, self._views):
             p.grad = view
         self._grad[...] = 0
 
-    def changed(self):
+    def changed(self) -> None:
         """Tell the tape that the parameters have other values."""
         for p in self._parameters:
             p.changed()
@@ -94,7 +99,7 @@ class Flat:
         The replicated group's.
     """
 
-    def __init__(self, named):
+    def __init__(self, named: Sequence[tuple[str, Parameter]]) -> None:
         self.replicated = Group([(name, p) for name, p in named if p.ids is None])
         self.owned = [Group([(name, p)]) for name, p in named if p.ids is not None]
         self.groups = [self.replicated, *self.owned]
@@ -103,38 +108,38 @@ class Flat:
             p.flat = weakref.ref(self)
 
     @property
-    def data(self):
+    def data(self) -> Array:
         return self.replicated.data
 
     @data.setter
-    def data(self, values):
+    def data(self, values: Any) -> None:
         self.replicated.data = values
 
     @property
-    def grad(self):
+    def grad(self) -> Array:
         return self.replicated.grad
 
     @grad.setter
-    def grad(self, values):
+    def grad(self, values: Any) -> None:
         self.replicated.grad = values
 
-    def zero_grad(self):
+    def zero_grad(self) -> None:
         """Set all gradients to 0."""
         for group in self.groups:
             group.zero_grad()
 
-    def allreduce(self, comm):
+    def allreduce(self, comm: Communicator) -> None:
         """Sum the gradients of replicated parameters over ranks: the one place where that is done. Collective."""
         if self.replicated.names:
             comm.allreduce(self.grad)
 
-    def changed(self):
+    def changed(self) -> None:
         """Tell the tape that the parameters have other values."""
         for group in self.groups:
             group.changed()
 
 
-def flatten(module):
+def flatten(module: Module) -> Flat:
     """Move a module's parameters into few arrays and return the `Flat` that holds them.
 
     Every parameter then always has a gradient, so ranks without training nodes take part in the same allreduce as the others. A module

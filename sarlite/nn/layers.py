@@ -1,6 +1,7 @@
 """Linear, Embedding, Dropout, and Activation: what stands between two layers. Activations alone are in `sarlite.tape.ops`."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -9,11 +10,14 @@ from sarlite.errors import ConfigError, ShapeError
 from sarlite.nn.activate import activate
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm
-from sarlite.tape import ops
+from sarlite.nn.random import Random
+from sarlite.sar.graph import Graph
+from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
+from sarlite.types import Array, DType
 
 
-def glorot(rng, shape, n_in, n_out, dtype=np.float32):
+def glorot(rng: Random, shape: tuple[int, ...], n_in: int, n_out: int, dtype: DType = np.float32) -> Parameter:
     """Draw a Parameter uniformly from [-a, a], a = sqrt(6 / (n_in + n_out)) (Glorot and Bengio 2010, eq. 16).
 
     Parameters
@@ -40,11 +44,11 @@ class Linear(Module):
     dtype : float32 or float64
     """
 
-    def __init__(self, n_in, n_out, bias=True, *, rng, dtype=np.float32):
+    def __init__(self, n_in: int, n_out: int, bias: bool = True, *, rng: Random, dtype: DType = np.float32) -> None:
         self.weight = glorot(rng, (n_in, n_out), n_in, n_out, dtype)
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
-    def __call__(self, x):
+    def __call__(self, x: Tensor) -> Tensor:
         out = ops.matmul(x, self.weight)
         return out if self.bias is None else out + self.bias
 
@@ -68,11 +72,11 @@ class Embedding(Module):
     Memory: with Adam four values an entry, of this rank's rows alone. Nothing is communicated in training.
     """
 
-    def __init__(self, ids, n_feat, *, rng, node_type="", dtype=np.float32):
+    def __init__(self, ids: Any, n_feat: int, *, rng: Random, node_type: str = "", dtype: DType = np.float32) -> None:
         bound = math.sqrt(3 / max(n_feat, 1))
         self.weight = Parameter(rng.uniform(ids, n_feat, rng.layer(), node_type, "embedding", bound=bound, dtype=dtype), ids=ids)
 
-    def __call__(self, rows=None):
+    def __call__(self, rows: Any = None) -> Tensor:
         """Return the rows of these local numbers, (k, n_feat); all of them, in the order of `ids`, without."""
         return self.weight if rows is None else ops.take(self.weight, rows)
 
@@ -87,12 +91,12 @@ class Dropout(Module):
         Gives this layer its number when built, and its key in each step.
     """
 
-    def __init__(self, p, rng):
+    def __init__(self, p: float, rng: Random) -> None:
         if not 0 <= p < 1:
             raise ConfigError(f"dropout's p is {p}, but must be in [0, 1)")
         self.p, self.rng, self.layer = p, rng, rng.layer()
 
-    def __call__(self, x, ids, node_type=""):
+    def __call__(self, x: Tensor, ids: Tensor | Array, node_type: str = "") -> Tensor:
         """Apply dropout.
 
         Parameters
@@ -107,7 +111,7 @@ class Dropout(Module):
         p, key = self.coin(node_type)
         return ops.dropout(x, ids, key, p) if p else x
 
-    def coin(self, node_type=""):
+    def coin(self, node_type: str = "") -> tuple[float, int]:
         """Return (p, key) for a kernel that drops by itself, such as `fn.attend`'s; (0.0, 0) out of training."""
         return (self.p, self.rng.key(self.layer, node_type)) if self.training and self.p else (0.0, 0)
 
@@ -140,7 +144,8 @@ class Activation(Module):
     Source: DistGNN-MB 3.3.
     """
 
-    def __init__(self, n_feat, kind="relu", *, batch_norm=False, bias=True, dropout=0.0, rng, dtype=np.float32):
+    def __init__(self, n_feat: int, kind: str = "relu", *, batch_norm: bool = False, bias: bool = True, dropout: float = 0.0, rng: Random,
+                 dtype: DType = np.float32) -> None:
         if kind not in kernels.ACTIVATIONS:
             raise ConfigError(f"activation {kind!r} is not one of {', '.join(kernels.ACTIVATIONS)}")
         self.n_feat, self.kind = n_feat, kind
@@ -148,7 +153,7 @@ class Activation(Module):
         self.bias = Parameter(np.zeros(n_feat, dtype)) if bias and not batch_norm else None
         self.dropout = Dropout(dropout, rng)
 
-    def __call__(self, x, graph):
+    def __call__(self, x: Tensor, graph: Graph) -> Tensor:
         """Activate this rank's rows.
 
         Parameters

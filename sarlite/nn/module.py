@@ -1,9 +1,15 @@
 """Parameters, and modules that hold them."""
 
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
 import numpy as np
 
 from sarlite.errors import CheckpointError, ShapeError
 from sarlite.tape.engine import Tensor
+from sarlite.types import Array
+
+M = TypeVar("M", bound="Module")
 
 
 class Parameter(Tensor):
@@ -23,13 +29,15 @@ class Parameter(Tensor):
     """
 
     __slots__ = ("ids", "flat")
+    ids: Array | None
+    flat: Any
 
-    def __init__(self, data, ids=None):
+    def __init__(self, data: Any, ids: Any = None) -> None:
         super().__init__(data, requires_grad=True)
         self.ids = None if ids is None else _checked_ids(np.asarray(ids), self.shape)
         self.flat = None  # a weak reference to the `Flat` that it lies in
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _parameter, (self.data, self.ids, self.requires_grad)  # a copy lies in nobody's arrays
 
 
@@ -56,9 +64,9 @@ class Module:
     """
 
     training = True
-    buffers = ()
+    buffers: tuple[str, ...] = ()
 
-    def named_modules(self):
+    def named_modules(self) -> Iterator[tuple[str, "Module"]]:
         """Yield (dotted name, module), this one first, under the name "". A shared module comes once."""
         seen, todo = set(), [("", self)]
         while todo:
@@ -72,7 +80,7 @@ class Module:
         for name, value in vars(self).items():
             yield from _find(name, value, kind)
 
-    def named_parameters(self):
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Yield (dotted name, Parameter), in the order of the attributes. A shared parameter comes once."""
         seen = set()
         for prefix, module in self.named_modules():
@@ -81,26 +89,26 @@ class Module:
                     seen.add(id(parameter))
                     yield _join(prefix, name), parameter
 
-    def parameters(self):
+    def parameters(self) -> list[Parameter]:
         """Return the list of parameters."""
         return [parameter for _, parameter in self.named_parameters()]
 
-    def row_ids(self):
+    def row_ids(self) -> dict[str, Array]:
         """Return the ids of each parameter that is owned by rows, by dotted name."""
         return {name: p.ids for name, p in self.named_parameters() if p.ids is not None}
 
     @property
-    def n_parameters(self):
+    def n_parameters(self) -> int:
         """The number of learned values on this rank."""
         return sum(p.data.size for p in self.parameters())
 
-    def train(self, training=True):
+    def train(self: M, training: bool = True) -> M:
         """Set `training` here and below, and return self."""
         for _, module in self.named_modules():
             module.training = training
         return self
 
-    def eval(self):
+    def eval(self: M) -> M:
         """Leave training: no dropout, running statistics in the norms."""
         return self.train(False)
 
@@ -110,11 +118,11 @@ class Module:
             state.update({_join(prefix, name): getattr(module, name) for name in module.buffers})
         return state
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Array]:
         """Return copies of all parameters and buffers, by dotted name; of a parameter owned by rows, this rank's."""
         return {name: array.copy() for name, array in self._state().items()}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Copy arrays into the parameters and buffers, in place.
 
         Parameters
@@ -132,7 +140,7 @@ class Module:
             parameter.changed()
 
 
-def load_arrays(own, state, owner):
+def load_arrays(own: Mapping[str, Array], state: Mapping[str, Array], owner: str) -> None:
     """Copy `state` over the arrays of `own` in place, once every name, shape and dtype agrees."""
     for name in sorted(own.keys() ^ state.keys()):
         raise CheckpointError(f"{name!r} is " + (f"missing from {owner}" if name in state else "missing from the checkpoint"))

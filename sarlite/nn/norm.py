@@ -1,14 +1,19 @@
 """Layer norm, and batch norm that is exact over all ranks."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from sarlite import kernels
+from sarlite.comm import Communicator
 from sarlite.errors import ShapeError
 from sarlite.nn.activate import Statistics, activate
 from sarlite.nn.module import Module, Parameter
-from sarlite.tape import ops
+from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
 from sarlite.tape.engine import as_array
+from sarlite.types import Array, DType
 
 
 class LayerNorm(Module):
@@ -22,15 +27,15 @@ class LayerNorm(Module):
     dtype : float32 or float64
     """
 
-    def __init__(self, n_feat, eps=1e-5, dtype=np.float32):
+    def __init__(self, n_feat: int, eps: float = 1e-5, dtype: DType = np.float32) -> None:
         self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
         self.eps = eps
 
-    def __call__(self, x):
+    def __call__(self, x: Tensor) -> Tensor:
         return ops.layer_norm(x, self.gamma, self.beta, self.eps)
 
 
-def merge_moments(moments):
+def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Array, Array]:
     """Merge (count, mean, M2) triples, M2 = sum (x - mean)^2, in the order given.
 
     Nothing cancels, as it does in E[x^2] - mean^2. Source: Chan, Golub and LeVeque 1983, eq. 2.1.
@@ -46,7 +51,7 @@ def merge_moments(moments):
     return count, mean, m2
 
 
-def batch_moments(x, comm):
+def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
     """Return (count, mean, M2) of the columns of every rank's (n, n_feat) array x, in float64. Collective."""
     mean, m2 = np.zeros(x.shape[1]), np.zeros(x.shape[1])
     if len(x):
@@ -77,12 +82,12 @@ class BatchNorm(Module):
 
     buffers = ("running_mean", "running_var")
 
-    def __init__(self, n_feat, momentum=0.1, eps=1e-5, dtype=np.float32):
+    def __init__(self, n_feat: int, momentum: float = 0.1, eps: float = 1e-5, dtype: DType = np.float32) -> None:
         self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
         self.running_mean, self.running_var = np.zeros(n_feat), np.ones(n_feat)
         self.momentum, self.eps = momentum, eps
 
-    def __call__(self, x, comm):
+    def __call__(self, x: Tensor, comm: Communicator) -> Tensor:
         """Normalise.
 
         Parameters
@@ -93,7 +98,7 @@ class BatchNorm(Module):
         """
         return self.then(x, comm)
 
-    def then(self, x, comm, **activation):
+    def then(self, x: Tensor, comm: Communicator, **activation: Any) -> Tensor:
         """Normalise, and activate and drop in the same pass: the further arguments of `activate`."""
         if x.ndim != 2 or x.shape[1] != len(self.running_mean):
             raise ShapeError(f"x has shape {x.shape}, but (n, {len(self.running_mean)}) is normalised")

@@ -2,15 +2,18 @@
 
 import hashlib
 import operator
+from typing import Any
 
 import numpy as np
+
+from sarlite.types import Array, DType
 
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _CHUNK = 1 << 18
 
 
-def splitmix64(x):
+def splitmix64(x: Any) -> Any:
     """Scramble a 64-bit integer, or an array of uint64 (Steele, Lea and Flood 2014: "Fast splittable pseudorandom number generators")."""
     x = (x + _GAMMA) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -18,7 +21,7 @@ def splitmix64(x):
     return x ^ (x >> 31)
 
 
-def word(text):
+def word(text: str) -> int:
     """Return a name as 64 bits that are the same everywhere: the first 8 bytes of its BLAKE2b, little-endian."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -37,13 +40,13 @@ class Random:
         so that masks change with it.
     """
 
-    def __init__(self, seed):
+    def __init__(self, seed: int) -> None:
         self.seed = operator.index(seed)
         self.step = 0
         self._n_draws = 0
         self._n_layers = 0
 
-    def generator(self, index=None):
+    def generator(self, index: int | None = None) -> np.random.Generator:
         """Return the Philox generator number `index`, or the next one.
 
         The same calls in the same order give the same generators on every rank and platform.
@@ -53,12 +56,12 @@ class Random:
         key = np.array([splitmix64(self.seed & _MASK), operator.index(index)], np.uint64)
         return np.random.Generator(np.random.Philox(key=key))
 
-    def layer(self):
+    def layer(self) -> int:
         """Return the next layer number; a layer asks once, when it is built."""
         self._n_layers += 1
         return self._n_layers - 1
 
-    def key(self, layer, node_type="", purpose="dropout"):
+    def key(self, layer: int, node_type: str = "", purpose: str = "dropout") -> int:
         """Return a layer's 64-bit key in this step.
 
         Parameters
@@ -76,7 +79,8 @@ class Random:
         """
         return self._chain(purpose, node_type, self.step, layer)
 
-    def uniform(self, ids, n_feat, layer, node_type="", purpose="rows", *, bound=1.0, dtype=np.float64):
+    def uniform(self, ids: Any, n_feat: int, layer: int, node_type: str = "", purpose: str = "rows", *, bound: float = 1.0,
+                dtype: DType = np.float64) -> Array:
         """Return (n, n_feat) values in [-bound, bound): row r depends on the seed, `ids[r]`, the layer, node type and purpose alone.
 
         Parameters

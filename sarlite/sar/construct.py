@@ -1,5 +1,7 @@
 """How graphs are made: from edges, from a CSR, from a rank's own rows, and by dividing a whole graph. Methods of `Graph`."""
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from sarlite.comm import Solo, agree, together, wrap
@@ -12,8 +14,12 @@ from sarlite.profile import Profile
 from sarlite.sar import plan, schedule
 from sarlite.tape.engine import as_array
 
+if TYPE_CHECKING:
+    from sarlite.sar.graph import Graph
 
-def from_edges(cls, src, dst, n_nodes=None, *, n_src=None, n_dst=None, undirected=False, self_loops=False, deduplicate=False):
+
+def from_edges(cls: Any, src: Any, dst: Any, n_nodes: int | None = None, *, n_src: int | None = None, n_dst: int | None = None,
+               undirected: bool = False, self_loops: bool = False, deduplicate: bool = False) -> "Graph":
     """Make a whole graph from an edge list.
 
     Parameters
@@ -62,7 +68,7 @@ def _bipartite(cls, src, dst, n_src, n_dst, undirected, self_loops, deduplicate)
     return _whole(cls, indptr[: n_dst + 1], indices, None if deduplicate else edge_index, n_src)
 
 
-def from_csr(cls, indptr, indices=None, *, edge_index=None, n_src=None):
+def from_csr(cls: Any, indptr: Any, indices: Any = None, *, edge_index: Any = None, n_src: int | None = None) -> "Graph":
     """Make a whole graph from a CSR by destination: row i lists the sources of i's in-edges.
 
     Parameters
@@ -102,8 +108,8 @@ def _whole(cls, indptr, indices, edge_index, n_src=None):
     return _make(cls, Solo(), InEdges(indptr, indices, edge_index), None, None, None, n_src)
 
 
-def from_part(cls, comm, indptr, indices, *, node_ids=None, src_ids=None, n_src=None, edge_ids=None, added_loops=None, mode="sar",
-              prefetch=1):
+def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None, n_src: int | None = None,
+              edge_ids: Any = None, added_loops: Any = None, mode: str = "sar", prefetch: int = 1) -> "Graph":
     """Make this rank's part of a graph from its own rows. Collective.
 
     Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. Nothing here is O(n_nodes).
@@ -174,7 +180,8 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", pref
                edge_ids=edge_ids, in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite)
 
 
-def shard(graph, comm, parts="metis", *, src_parts=None, order=None, mode="sar", prefetch=1, seed=0):
+def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None, mode: str = "sar",
+          prefetch: int = 1, seed: int = 0) -> "Graph":
     """Return this rank's part of a whole graph that every rank holds. Collective.
 
     Parameters

@@ -1,6 +1,6 @@
 """Built-in messages: values that name a fused kernel."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sarlite.tape import Tensor
 
@@ -28,7 +28,7 @@ class Attend(NamedTuple):
     key: int
 
 
-def copy_src(x):
+def copy_src(x: Tensor) -> CopySrc:
     """Message m_ij = x_j.
 
     Parameters
@@ -42,7 +42,7 @@ def copy_src(x):
     return CopySrc(x)
 
 
-def linear(x, weight):
+def linear(x: Tensor, weight: Tensor) -> Linear:
     """Message m_ij = x_j W, with reducer sum, mean or sym.
 
     Parameters
@@ -60,7 +60,7 @@ def linear(x, weight):
     return Linear(x, weight)
 
 
-def mul_edge(x, weight):
+def mul_edge(x: Tensor, weight: Any) -> MulEdge:
     """Message m_ij = w_ij x_j.
 
     Parameters
@@ -76,7 +76,7 @@ def mul_edge(x, weight):
     return MulEdge(x, weight)
 
 
-def attend(z, src, dst, slope=0.2, dropout=0.0, key=0):
+def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0, key: int = 0) -> Attend:
     """Message m_ij = a_ij z_j, with a_ij = softmax_j(leaky_relu(src_j + dst_i)).
 
     Parameters

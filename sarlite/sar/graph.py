@@ -1,23 +1,30 @@
 """Graph: what models aggregate over, blocks from source rows to destination rows. A whole graph is a sharded graph of one part."""
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 
+from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges, owners
-from sarlite.profile import Counted
+from sarlite.profile import Counted, Profile
 from sarlite.sar import construct
 from sarlite.sar.custom import aggregate_custom, multiplied
 from sarlite.sar.fn import MulEdge
 from sarlite.sar.operators import TABLE
+from sarlite.sar.plan import Plan
 from sarlite.sar.reducers import REDUCERS
+from sarlite.sar.schedule import Schedule
 from sarlite.tape import Tensor
 from sarlite.tape.engine import as_array
 from sarlite.tape.tensor_map import TensorMap
+from sarlite.types import Array
 
 TABLE = {**TABLE, **{(MulEdge, reducer): multiplied for reducer in ("max", "min")}}
 KNOWN = tuple(dict.fromkeys(["sum", "mean", "sym", *REDUCERS]))
+Rows = Mapping[str, Tensor | Array]  # what a function of rows or edges gets, by name
 
 
 class Graph:
@@ -53,30 +60,32 @@ class Graph:
     from_csr = classmethod(construct.from_csr)
     from_part = classmethod(construct.from_part)
     shard = construct.shard
+    _sym: tuple[Array, Array] | None
 
-    def __init__(self, comm, schedule, profile, *, n_nodes, dst_ids, src_ids, edge_ids, in_degrees, added_loops=None, bipartite=False):
-        self.schedule, self.profile, self.comm = schedule, profile, Counted(comm, profile)
+    def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, *, n_nodes: int, dst_ids: Array, src_ids: Array,
+                 edge_ids: Array | None, in_degrees: Array, added_loops: Array | None = None, bipartite: bool = False) -> None:
+        self.schedule, self.profile, self.comm = schedule, profile, cast(Communicator, Counted(comm, profile))
         self.n_nodes, self.dst_ids, self.src_ids, self.bipartite = n_nodes, dst_ids, src_ids, bipartite
         self.n_src, self.n_dst, self.n_edges = len(src_ids), len(dst_ids), int(in_degrees.sum())
         self.in_degrees, self.added_loops, self._edge_ids = in_degrees, added_loops, edge_ids
         self._sym, self._kept = None, TensorMap()  # constant Tensor -> {reducer: its aggregation}
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         size = self.comm.size
         share = f", part {self.comm.rank} of {size}, mode {self.schedule.mode}" if size > 1 else ""
         return f"Graph(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges}{share})"
 
     @property
-    def node_ids(self):
+    def node_ids(self) -> Array:
         return self.dst_ids
 
     @property
-    def plan(self):
+    def plan(self) -> Plan:
         return self.schedule.plan
 
     # ---- what models ask
 
-    def layers(self, n):
+    def layers(self, n: int) -> list["Graph"]:
         """Return the graphs that `n` layers compute on: this one, n times.
 
         Raises
@@ -88,15 +97,15 @@ class Graph:
             raise ConfigError(f"{n} layers over a bipartite graph: what one layer makes are no sources of the next")
         return [self] * n
 
-    def enter(self, h):
+    def enter(self, h: Any) -> tuple["Graph", Any]:
         """Return (graph, h) for a layer, as they are: here a sampled batch's halo rows would join."""
         return self, h
 
-    def src(self, h):
+    def src(self, h: Any) -> Any:
         """Return the source rows of h: h itself, or the first of a bipartite graph's pair (h_src, h_dst)."""
         return h[0] if isinstance(h, tuple) else h
 
-    def dst(self, h):
+    def dst(self, h: Any) -> Any:
         """Return the destinations' own rows of h: h itself, or the second of a bipartite graph's pair (h_src, h_dst)."""
         if isinstance(h, tuple):
             return h[1]
@@ -104,7 +113,7 @@ class Graph:
             raise ShapeError("a bipartite graph's layer takes a pair (h_src, h_dst)")
         return h[: self.n_dst]
 
-    def aggregate(self, message, reducer, src=None, dst=None, edge=None):
+    def aggregate(self, message: Any, reducer: str, src: Rows | None = None, dst: Rows | None = None, edge: Rows | None = None) -> Tensor:
         """Return out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), 0 where i has no edges. Collective.
 
         Parameters
@@ -151,17 +160,17 @@ class Graph:
             return aggregate_custom(self, message, reducer, src or {}, dst or {}, edge or {})
         raise ConfigError(f"message {type(message).__name__} does not go with reducer {reducer!r}")
 
-    def recover(self):
+    def recover(self) -> None:
         """Make the graph usable again after an aggregation that failed. Collective."""
         self.schedule.transport.recover()
 
     # ---- its edges
 
     @cached_property
-    def edge_ids(self):
+    def edge_ids(self) -> Array:
         return np.arange(self.n_edges) if self._edge_ids is None else self._edge_ids
 
-    def in_edges(self):
+    def in_edges(self) -> InEdges:
         """Return this part's edges in source order, as one CSR. Collective.
 
         Returns
@@ -181,7 +190,7 @@ class Graph:
             indices[slice(None) if block.positions is None else block.positions] = numbers[block.indices]
         return InEdges(indptr, indices, local.numbers, self.added_loops)
 
-    def out_edges(self):
+    def out_edges(self) -> tuple[Array, Array]:
         """Return the edges from this rank's source rows, by source. Collective.
 
         Returns
@@ -209,7 +218,7 @@ class Graph:
 
     # ---- what operators ask
 
-    def check(self, src=(), dst=(), edge=()):
+    def check(self, src: Sequence[Any] = (), dst: Sequence[Any] = (), edge: Sequence[Any] = ()) -> list[Tensor]:
         """Return the inputs of a message as tensors, once their numbers of rows are right."""
         for place, values, n in (("src", src, self.n_src), ("dst", dst, self.n_dst), ("edge", edge, self.n_edges)):
             for value in values:
@@ -217,16 +226,16 @@ class Graph:
                     raise ShapeError(f"{place} input of shape {np.shape(as_array(value))} needs {n} rows")
         return [x if isinstance(x, Tensor) else Tensor(np.ascontiguousarray(as_array(x))) for x in (*src, *dst, *edge)]
 
-    def kept_of(self, x):
+    def kept_of(self, x: Tensor) -> dict[str, Any]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
         return self._kept.setdefault(x, {})
 
     @cached_property
-    def inverse_degrees(self):
+    def inverse_degrees(self) -> Array:
         """(n_dst,) float64: 1 / in-degree, of isolated rows 1."""
         return 1.0 / np.maximum(self.in_degrees, 1)
 
-    def scales(self, reducer):
+    def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         """What `Sum` multiplies destinations and sources by. Collective."""
         if reducer == "sym":
             if self._sym is None:  # no cached_property: its lock would be held while thread ranks wait for each other
@@ -239,18 +248,18 @@ class Graph:
         return self.inverse_degrees if reducer == "mean" else None, None
 
     @property
-    def itype(self):
+    def itype(self) -> np.dtype[Any]:
         """dtype of the blocks' indices."""
         return self.plan.local.indices.dtype
 
     @cached_property
-    def column_ids(self):
+    def column_ids(self) -> Array | None:
         """Global id of each column of all blocks; None where they ascend."""
         ids = np.concatenate([block.src_ids for block in self.plan.blocks])
         return None if (np.diff(ids) > 0).all() else ids
 
     @cached_property
-    def edge_src_ids(self):
+    def edge_src_ids(self) -> Array:
         """(n_edges,) global id of each edge's source, in the order of edge values."""
         ids = np.empty(self.n_edges, np.int64)
         for block in self.plan.blocks:

@@ -1,7 +1,7 @@
 """The plan: which rows go to and come from each peer, and the blocks that they are for. Built once per graph."""
 
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,10 +36,10 @@ class Step(NamedTuple):
 
     source: int
     target: int
-    block: object
+    block: Any
     n_rows: int
     contiguous: bool
-    send_rows: object
+    send_rows: Any
     share: Fraction = Fraction(1)
 
     @property
@@ -73,7 +73,7 @@ class Plan(NamedTuple):
     """
 
     n_src: int
-    local: object
+    local: Any
     steps: tuple
     backward_steps: tuple
 

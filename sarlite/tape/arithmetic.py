@@ -4,12 +4,16 @@ A float32 operand is never widened: Python and NumPy scalars take the tensor's d
 cast to it, and two arrays of different float dtypes are an error.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.tape.engine import Owned, Tensor, apply, as_array, no_grad, primitive, same_layout
+from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, no_grad, primitive, same_layout
 from sarlite.tape.reduce import is_float, unbroadcast
+from sarlite.types import DType
 
 # ---- dtypes and broadcasting
 
@@ -25,14 +29,14 @@ def operands(*values):
     return [v if is_float(v) or not hasattr(v, "dtype") else astype(v, *dtypes) for v in values]
 
 
-def plain(value):
+def plain(value: Any) -> Any:
     """Make NumPy's scalars Python's, which do not widen arrays; make lists arrays."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return value.item()
     return value if isinstance(value, (Tensor, bool, int, float)) else as_array(value)
 
 
-def astype(x, dtype):
+def astype(x: Any, dtype: DType) -> Any:
     """Cast `x`; between floats the gradient is cast back, elsewhere there is none."""
     if not isinstance(x, Tensor):
         return np.asarray(x, dtype)
@@ -97,8 +101,8 @@ pair("maximum", np.maximum, lambda g, a, b: np.where(a >= b, g, 0), lambda g, a,
 pair("minimum", np.minimum, lambda g, a, b: np.where(a <= b, g, 0), lambda g, a, b: np.where(a <= b, 0, g), any, any)
 
 
-def _binary(name):
-    def operation(a, b):
+def _binary(name: str) -> Callable[[Operand, Operand], Tensor]:
+    def operation(a: Operand, b: Operand) -> Tensor:
         return apply(name, *operands(a, b))
 
     operation.__name__ = name
@@ -127,7 +131,7 @@ def _where_vjp(g, needs, residuals):
 primitive("where", _where, _where_vjp, owned=Owned.YES)
 
 
-def where(condition, a, b):
+def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     """Return a where `condition` (bool array or Tensor), else b."""
     condition = condition if isinstance(condition, Tensor) else as_array(condition)
     return apply("where", condition, *operands(a, b))
@@ -136,11 +140,11 @@ def where(condition, a, b):
 # ---- without gradient
 
 
-def _constant(name, f):
+def _constant(name: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
     """Enter f, whose result has no gradient, and return the operation."""
     primitive(name, lambda needs, *arrays: (np.asarray(f(*arrays)), ()), None)
 
-    def operation(*values):
+    def operation(*values: Operand) -> Tensor:
         with no_grad():
             return apply(name, *operands(*values))
 

@@ -1,74 +1,81 @@
 """What a tensor has in common with an ndarray besides operations: its shape, and ways to its values."""
 
 import operator
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from sarlite.tape.declared import Declared
+from sarlite.types import Array, DType
 
-class ArrayLike:
+
+class ArrayLike(Declared):
     """Shape, conversions and iteration over `_data`. Each way to values goes through `data`, which may be watched."""
 
     __slots__ = ()
+    _data: Array
+    data: Array
     __array_priority__ = 1000
     __array_ufunc__ = None  # ndarray <op> Tensor goes to Tensor's reflected operator; np.exp(tensor), which would lose the gradient, raises
     __hash__ = object.__hash__  # `==` is elementwise: in dicts and sets a tensor is itself and nothing else
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         return self._data.shape
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype[Any]:
         return self._data.dtype
 
     @property
-    def ndim(self):
+    def ndim(self) -> int:
         return self._data.ndim
 
     @property
-    def size(self):
+    def size(self) -> int:
         return self._data.size
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._data)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         """Iterate over the first axis, as an ndarray does."""
         if not self.ndim:
             raise TypeError("iteration over a 0-d tensor")
         return (self[i] for i in range(len(self)))
 
-    def numpy(self):
+    def numpy(self) -> Array:
         """Return the ndarray, shared. Writing to it is not seen by the tape: call `changed` after it."""
         return self.data
 
-    def item(self):
+    def item(self) -> Any:
         """Return the only value as a Python number."""
         return self.data.item()
 
-    def tolist(self):
+    def tolist(self) -> Any:
         """Return the values as nested lists, or a number if 0-d."""
         return self.data.tolist()
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: DType | None = None, copy: bool | None = None) -> Array:
         return np.array(self.data, dtype=dtype, copy=copy)
 
-    def __dlpack__(self, **options):
+    def __dlpack__(self, **options: Any) -> Any:
         return self.data.__dlpack__(**options)
 
-    def __dlpack_device__(self):
+    def __dlpack_device__(self) -> tuple[int, int]:
         return self._data.__dlpack_device__()
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return bool(self._only("bool"))
 
-    def __float__(self):
+    def __float__(self) -> float:
         return float(self._only("float"))
 
-    def __int__(self):
+    def __int__(self) -> int:
         return int(self._only("int"))
 
-    def __index__(self):
+    def __index__(self) -> int:
         if self.ndim:
             raise TypeError(f"a tensor of shape {self.shape} is not an index; only a 0-d tensor of integers is")
         return operator.index(self.data[()])

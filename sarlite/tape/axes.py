@@ -1,14 +1,17 @@
 """Operations over axes: sums and moments, extrema, softmax."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from sarlite.tape import reduce
 from sarlite.tape.arithmetic import div
 from sarlite.tape.elementwise import unary
-from sarlite.tape.engine import Owned, apply, primitive
+from sarlite.tape.engine import Operand, Owned, Tensor, apply, primitive
 from sarlite.tape.shaping import of_axes, reshape, transpose
+from sarlite.types import Array, Axis
 
 # ---- sums
 
@@ -29,12 +32,12 @@ def _sum_vjp(g, needs, residuals, axis, keepdims):
 primitive("sum", _sum, _sum_vjp)
 
 
-def sum(x, axis=None, keepdims=False):
+def sum(x: Operand, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Sum over an axis, a tuple of axes, or all. Nothing is kept for the backward pass."""
     return apply("sum", x, axis=axis, keepdims=keepdims)
 
 
-def mean(x, axis=None, keepdims=False):
+def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Average over an axis, a tuple of axes, or all."""
     return div(sum(x, axis, keepdims), reduce.count(x, axis))
 
@@ -47,7 +50,7 @@ primitive(
 )
 
 
-def cumsum(x, axis=None):
+def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
     """Sum the values up to each one, along an axis, or in the order of the flattened x."""
     return apply("cumsum", reshape(x, -1) if axis is None else x, axis=0 if axis is None else axis)
 
@@ -89,12 +92,12 @@ primitive("var", _var_forward, _var_vjp, owned=Owned.YES)
 primitive("std", _std_forward, _std_vjp, owned=Owned.YES)
 
 
-def var(x, axis=None, ddof=0, keepdims=False):
+def var(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
     """Return the variance over an axis, a tuple of axes, or all: sum((x - mean)^2) / (n - ddof)."""
     return apply("var", x, axis=axis, keepdims=keepdims, ddof=ddof)
 
 
-def std(x, axis=None, ddof=0, keepdims=False):
+def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
     """Return the square root of `var`; where it is 0, so is the gradient."""
     return apply("std", x, axis=axis, keepdims=keepdims, ddof=ddof)
 
@@ -102,7 +105,7 @@ def std(x, axis=None, ddof=0, keepdims=False):
 # ---- extrema
 
 
-def _extremum(name, arg):
+def _extremum(name: str, arg: Callable[..., Any]) -> Callable[..., Tensor]:
     """Enter max or min over one axis; `arg` is NumPy's argmax or argmin, which finds the first."""
 
     def forward(needs, x, axis, keepdims):
@@ -118,7 +121,7 @@ def _extremum(name, arg):
 
     primitive(name, forward, vjp, owned=Owned.YES)
 
-    def operation(x, axis=None, keepdims=False):
+    def operation(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
         axes = of_axes(axis, x.ndim)
         if len(axes) == 1:
             return apply(name, x, axis=axes[0], keepdims=keepdims)
@@ -166,12 +169,12 @@ unary("log_softmax", log_softmax_of, lambda g, out, axis: g - np.exp(out) * redu
 unary("softmax", softmax_of, lambda g, out, axis: out * (g - reduce.total(g * out, axis, keepdims=True)), keep="out")
 
 
-def log_softmax(x, axis=-1):
+def log_softmax(x: Operand, axis: int = -1) -> Tensor:
     """Return log(softmax(x)) over an axis."""
     return apply("log_softmax", x, axis=axis)
 
 
-def softmax(x, axis=-1):
+def softmax(x: Operand, axis: int = -1) -> Tensor:
     """Return exp(x) / sum(exp(x)) over an axis."""
     return apply("softmax", x, axis=axis)
 
@@ -192,6 +195,6 @@ def _logsumexp_vjp(g, needs, residuals, axis, keepdims):
 primitive("logsumexp", _logsumexp, _logsumexp_vjp, owned=Owned.YES)
 
 
-def logsumexp(x, axis=None, keepdims=False):
+def logsumexp(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return log(sum(exp(x))) over an axis, a tuple of axes, or all; large values do not overflow, and -inf are terms of 0."""
     return apply("logsumexp", x, axis=of_axes(axis, x.ndim), keepdims=keepdims)

@@ -1,6 +1,8 @@
 """Elementwise operations on one operand: roots, exponentials, powers, activations."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -8,10 +10,10 @@ from sarlite import kernels
 from sarlite.errors import ConfigError
 from sarlite.tape import reduce
 from sarlite.tape.arithmetic import plain
-from sarlite.tape.engine import Owned, apply, primitive
+from sarlite.tape.engine import Operand, Owned, Tensor, apply, primitive
 
 
-def unary(name, f, dx, keep, owned=Owned.YES):
+def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str, owned: Owned = Owned.YES) -> Callable[[Operand], Tensor]:
     """Enter out = f(x) with gradient dx(g, kept, **params), where `keep` says which to keep: "x", "out" or "none"."""
 
     def forward(needs, x, **params):
@@ -23,7 +25,7 @@ def unary(name, f, dx, keep, owned=Owned.YES):
 
     primitive(name, forward, vjp, owned=owned)
 
-    def operation(x):
+    def operation(x: Operand) -> Tensor:
         return apply(name, x)
 
     operation.__name__ = name
@@ -79,12 +81,12 @@ def _scalar(value, what):
     return value
 
 
-def power(x, exponent):
+def power(x: Operand, exponent: float) -> Tensor:
     """Return x ** exponent for a scalar exponent."""
     return apply("power", x, exponent=_scalar(exponent, "exponent"))
 
 
-def rpow(x, base):
+def rpow(x: Operand, base: float) -> Tensor:
     """Return base ** x for a scalar base, not negative where the gradient is wanted."""
     return apply("exponential", x, base=_scalar(base, "base"))
 
@@ -104,7 +106,7 @@ def _clip_vjp(g, x, low, high):
 unary("clip", lambda x, low, high: np.clip(x, low, high), _clip_vjp, keep="x")
 
 
-def clip(x, low=None, high=None):
+def clip(x: Operand, low: float | None = None, high: float | None = None) -> Tensor:
     """Return x within the scalars low and high, of which one may be None; the gradient is 0 outside of them."""
     low, high = (None if bound is None else _scalar(bound, "bound") for bound in (low, high))
     if low is not None and high is not None and low > high:
@@ -162,14 +164,14 @@ silu = unary("silu", lambda x: x * sigmoid_of(x), _silu_vjp, keep="x")
 silu.__doc__ = "Return x * sigmoid(x) elementwise (Elfwing, Uchibe and Doya 2018; also swish)."
 
 
-def leaky_relu(x, slope=0.01):
+def leaky_relu(x: Operand, slope: float = 0.01) -> Tensor:
     """Return x where x > 0, else slope * x, for a slope >= 0."""
     if not slope >= 0:
         raise ConfigError(f"leaky_relu's slope is {slope}, but must not be negative")
     return apply("leaky_relu", x, slope=float(slope))
 
 
-def elu(x, alpha=1.0):
+def elu(x: Operand, alpha: float = 1.0) -> Tensor:
     """Return x where x > 0, else alpha * (exp(x) - 1), for an alpha >= 0."""
     if not alpha >= 0:
         raise ConfigError(f"elu's alpha is {alpha}, but must not be negative")
@@ -206,6 +208,6 @@ unary("gelu", lambda x: x * _normal_cdf(x), _gelu_vjp, keep="x")
 unary("gelu_tanh", _gelu_tanh, _gelu_tanh_vjp, keep="x")
 
 
-def gelu(x, approximate=False):
+def gelu(x: Operand, approximate: bool = False) -> Tensor:
     """Return x * P(Z <= x), Z standard normal: exactly, or by Hendrycks and Gimpel's (2016) formula with tanh."""
     return apply("gelu_tanh" if approximate else "gelu", x)

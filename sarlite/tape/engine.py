@@ -17,7 +17,11 @@ only where it is owned.* Thus
 - a leaf's `grad` becomes an owned sum itself, and a copy of another.
 """
 
+from collections.abc import Sequence
+from typing import Any, Union
+
 import numpy as np
+import numpy.typing as npt
 
 from sarlite.errors import ShapeError
 from sarlite.tape.arraylike import ArrayLike
@@ -37,10 +41,11 @@ from sarlite.tape.recording import (
     state,
     watch_reads,
 )
+from sarlite.types import Array
 
 __all__ = [
-    "PRIMITIVES", "Application", "Node", "Observer", "Owned", "Primitive", "Tensor", "apply", "as_array", "grad_enabled", "no_grad", "now",
-    "observed", "primitive", "pull", "reachable", "retained", "same_layout", "set_grad", "watch_reads",
+    "PRIMITIVES", "Application", "Node", "Observer", "Operand", "Owned", "Primitive", "Tensor", "apply", "as_array", "grad_enabled",
+    "no_grad", "now", "observed", "primitive", "pull", "reachable", "retained", "same_layout", "set_grad", "watch_reads",
 ]  # fmt: skip
 
 
@@ -74,7 +79,15 @@ class Tensor(ArrayLike):
 
     __slots__ = ("_data", "requires_grad", "grad", "node", "time", "volatile", "constant", "_changes", "__weakref__")
 
-    def __init__(self, data, requires_grad=False, *, constant=False):
+    _data: Array
+    requires_grad: bool
+    grad: Array | None
+    node: Node | None
+    time: int
+    volatile: bool
+    constant: bool
+
+    def __init__(self, data: Any, requires_grad: bool = False, *, constant: bool = False) -> None:
         data = as_array(data)
         if constant:
             if requires_grad:
@@ -89,13 +102,13 @@ class Tensor(ArrayLike):
         self.time = now()
 
     @property
-    def data(self):
+    def data(self) -> Array:
         if self.volatile:
             note_read()
         return self._data
 
     @data.setter
-    def data(self, value):
+    def data(self, value: Any) -> None:
         value = as_array(value)
         if self.constant:
             raise ValueError("a constant tensor's values never change")
@@ -104,25 +117,25 @@ class Tensor(ArrayLike):
         self._data = value
         self.changed()
 
-    def changed(self):
+    def changed(self) -> None:
         """Tell that the values were changed in place: a backward pass that needs the old ones will raise."""
         self._changes[0] += 1
 
     @property
-    def version(self):
+    def version(self) -> int:
         return self._changes[0]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Tensor({self._data!r}, requires_grad={self.requires_grad})"
 
-    def detach(self):
+    def detach(self) -> "Tensor":
         """Return a tensor of the same data without history."""
         result = Tensor(self._data)
         result.volatile = self.volatile  # the values still come from remote rows
         result._changes = self._changes  # and change with this tensor's
         return result
 
-    def backward(self, g=None, *, retain_graph=False):
+    def backward(self, g: Any = None, *, retain_graph: bool = False) -> None:
         """Accumulate d self / d leaf into every leaf's `grad`.
 
         Parameters
@@ -161,14 +174,17 @@ class Tensor(ArrayLike):
         return g
 
     @property
-    def sink(self):
+    def sink(self) -> Union[Node, "Tensor", None]:
         """Where this tensor's gradient goes: its node, or itself for a leaf; None for a constant."""
         if not self.requires_grad:
             return None
         return self if self.node is None else self.node
 
 
-def as_array(data):
+Operand = Tensor | npt.ArrayLike  # what operations take
+
+
+def as_array(data: Any) -> Array:
     """Return `data` as an ndarray, without a copy where NumPy or DLPack can share it."""
     if isinstance(data, np.ndarray):
         return data
@@ -182,7 +198,7 @@ def as_array(data):
 # ---- forward
 
 
-def apply(name, *inputs, sinks=(), **params):
+def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> Tensor:
     """Run the primitive `name` and record it where a gradient can flow.
 
     Parameters

@@ -1,11 +1,15 @@
 """Compare vjps with finite differences."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import numpy as np
 
 from sarlite.tape.engine import Tensor, no_grad, pull
 
 
-def gradcheck(f, inputs, *, eps=1e-6, rtol=1e-6, atol=1e-7, directions=3, entries=200, seed=0):
+def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Any], *, eps: float = 1e-6, rtol: float = 1e-6, atol: float = 1e-7,
+              directions: int = 3, entries: int = 200, seed: int = 0) -> None:
     """Check the gradient of L = sum(c * f(*inputs)), for a random c, against (L(x + eps v) - L(x - eps v)) / (2 eps).
 
     Parameters

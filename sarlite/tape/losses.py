@@ -12,8 +12,9 @@ from sarlite.tape import reduce
 from sarlite.tape.arithmetic import div, mul, operands, pair
 from sarlite.tape.axes import log_softmax_of, softmax_of, sum
 from sarlite.tape.elementwise import sigmoid_of
-from sarlite.tape.engine import Owned, Tensor, apply, as_array, primitive
+from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, primitive
 from sarlite.tape.shaping import gather_rows, take
+from sarlite.types import Array
 
 # ---- of rows and classes
 
@@ -75,7 +76,8 @@ primitive("cross_entropy", _cross_entropy, _cross_entropy_vjp, owned=Owned.YES)
 primitive("nll", _nll, _nll_vjp, owned=Owned.YES)
 
 
-def cross_entropy(logits, labels, rows=None, count=None, *, weight=None, row_weight=None, reduction="mean"):
+def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *,
+                  weight: Operand | None = None, row_weight: Operand | None = None, reduction: str = "mean") -> Tensor:
     """Return 1/count * the sum over the selected rows of - w_row log softmax(logits)[row, labels[row]].
 
     Parameters
@@ -111,7 +113,8 @@ def cross_entropy(logits, labels, rows=None, count=None, *, weight=None, row_wei
     return _of_classes("cross_entropy", logits, labels, rows, count, weight, row_weight, reduction)
 
 
-def nll(log_p, labels, rows=None, count=None, *, weight=None, row_weight=None, reduction="mean"):
+def nll(log_p: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *, weight: Operand | None = None,
+        row_weight: Operand | None = None, reduction: str = "mean") -> Tensor:
     """Return 1/count * the sum over the selected rows of - w_row log_p[row, labels[row]].
 
     `cross_entropy` of what `log_softmax` returned. All else is as there; nothing of log_p's size is kept.
@@ -183,7 +186,8 @@ pair("bce_with_logits", _bce, lambda g, x, t: g * (sigmoid_of(x) - t), lambda g,
 pair("squared_error", lambda x, t: np.square(np.subtract(x, t)), lambda g, x, t: 2 * g * (x - t), lambda g, x, t: 2 * g * (t - x), any, any)
 
 
-def bce_with_logits(logits, targets, rows=None, count=None, *, weight=None, reduction="mean"):
+def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
+                    weight: Operand | None = None, reduction: str = "mean") -> Tensor:
     """Return 1/count * sum of -w (t log p + (1 - t) log(1 - p)), p = sigmoid(logits), over the values of the selected rows.
 
     Parameters
@@ -216,7 +220,8 @@ def bce_with_logits(logits, targets, rows=None, count=None, *, weight=None, redu
     return _of_values("bce_with_logits", logits, targets, rows, count, weight, reduction)
 
 
-def mse(x, targets, rows=None, count=None, *, weight=None, reduction="mean"):
+def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *, weight: Operand | None = None,
+        reduction: str = "mean") -> Tensor:
     """Return 1/count * sum of w (x - targets)^2 over the values of the selected rows.
 
     `targets` is any array or Tensor of x's shape, which may want a gradient too; all else is as in `bce_with_logits`.

@@ -1,5 +1,7 @@
 """Layer norm and dropout."""
 
+from typing import Any
+
 import numpy as np
 
 from sarlite import kernels
@@ -7,6 +9,7 @@ from sarlite.errors import ConfigError, ShapeError
 from sarlite.tape import reduce
 from sarlite.tape.arithmetic import operands
 from sarlite.tape.engine import Owned, Tensor, apply, primitive
+from sarlite.types import Array
 
 # ---- layer norm
 
@@ -39,7 +42,7 @@ def _layer_norm_dx(g, normal, inv_std):
 primitive("layer_norm", _layer_norm, _layer_norm_vjp, owned=Owned.YES)
 
 
-def layer_norm(x, gamma, beta, eps=1e-5):
+def layer_norm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Tensor:
     """Return (x - mean) / sqrt(var + eps) * gamma + beta with the moments of the last axis (biased variance).
 
     Parameters
@@ -74,7 +77,7 @@ def _dropout_vjp(g, needs, residuals, key, p):
 primitive("dropout", _dropout, _dropout_vjp, owned=Owned.YES)
 
 
-def dropout(x, ids, key, p):
+def dropout(x: Tensor, ids: Tensor | Array, key: int, p: float) -> Tensor:
     """Return x * mask / (1 - p), where mask[r, c] is 0 with probability p.
 
     Parameters

@@ -7,6 +7,7 @@ The primitives are entered in the modules imported here; a distributed aggregati
 """
 
 import math
+from typing import Any
 
 from sarlite.tape.arithmetic import (
     add,
@@ -53,6 +54,7 @@ from sarlite.tape.losses import bce_with_logits, cross_entropy, mse, nll
 from sarlite.tape.neural import dropout, layer_norm
 from sarlite.tape.product import einsum, matmul
 from sarlite.tape.shaping import concat, expand_dims, getitem, reshape, scatter_add, squeeze, stack, take, transpose
+from sarlite.types import Array
 
 # fmt: off
 __all__ = [
@@ -65,19 +67,23 @@ __all__ = [
 # fmt: on
 
 
-def flatten(x):
+def flatten(x: Tensor | Array) -> Tensor:
     """Join all axes but the first: (n, ...) to (n, width)."""
     return reshape(x, len(x), math.prod(x.shape[1:]))
 
 
 def _swap(operation):
-    return lambda a, b: operation(b, a)
+
+    def swapped(a: Any, b: Any) -> Tensor:
+        return operation(b, a)
+
+    return swapped
 
 
 def _with_numbers(comparison):
     """`==` or `!=`; what is no number or array of numbers is unequal as Python finds it, by identity."""
 
-    def compare(a, b):
+    def compare(a: Tensor, b: Any) -> Any:
         if not isinstance(b, (Tensor, bool, int, float)) and as_array(b).dtype.kind not in "biuf":
             return NotImplemented
         return comparison(a, b)

@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sarlite.tape.recording import now, state
 
@@ -19,8 +19,8 @@ class Owned(enum.Enum):
 class Primitive(NamedTuple):
     """A row of the table. `adds` tells that vjp takes `into`: for each sink None or an array, to which it adds and which it returns."""
 
-    forward: Callable
-    vjp: Callable
+    forward: Callable[..., Any]
+    vjp: Callable[..., Any] | None
     owned: Owned = Owned.NO
     adds: bool = False
 
@@ -28,7 +28,8 @@ class Primitive(NamedTuple):
 PRIMITIVES: dict[str, Primitive] = {}
 
 
-def primitive(name, forward, vjp, *, owned=Owned.NO, adds=False):
+def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | None, *, owned: Owned = Owned.NO,
+              adds: bool = False) -> None:
     """Enter a primitive into the table."""
     if name in PRIMITIVES:
         raise ValueError(f"primitive {name!r} is defined twice")

@@ -1,11 +1,13 @@
 """The matrix product and Einstein's notation."""
 
+from typing import Any
+
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.tape import reduce
 from sarlite.tape.arithmetic import operands
-from sarlite.tape.engine import Owned, apply, primitive
+from sarlite.tape.engine import Operand, Owned, Tensor, apply, primitive
 from sarlite.tape.shaping import reshape
 
 # ---- a @ b
@@ -30,7 +32,7 @@ def _matmul_vjp(g, needs, residuals, into):
 primitive("matmul", _matmul, _matmul_vjp, owned=Owned.YES, adds=True)
 
 
-def matmul(a, b):
+def matmul(a: Any, b: Any) -> Tensor:
     """Return a @ b over the last two axes; leading axes broadcast, 1-D operands are a row (left) or a column (right)."""
     a, b = operands(a, b)
     if not np.ndim(a) or not np.ndim(b):
@@ -72,7 +74,7 @@ def _einsum_gradient(g, i, arrays, shape, terms, out):
 primitive("einsum", _einsum, _einsum_vjp)
 
 
-def einsum(subscripts, *tensors):
+def einsum(subscripts: str, *tensors: Operand) -> Tensor:
     """Return the sum of products that `subscripts` names, as `numpy.einsum`: "ij,jk->ik".
 
     Parameters
@@ -93,7 +95,7 @@ def einsum(subscripts, *tensors):
     shapes = [np.shape(t) for t in tensors]
     if [len(term) for term in terms] != [len(shape) for shape in shapes]:
         raise ShapeError(f"einsum {subscripts!r} does not fit the shapes {shapes}")
-    sizes = {}
+    sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes):
         for letter, n in zip(term, shape):
             if sizes.setdefault(letter, n) != n:

@@ -2,8 +2,9 @@
 
 import itertools
 import threading
-from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 _clock = itertools.count()  # creation order is a topological order of the tape
 
@@ -13,8 +14,8 @@ class _State(threading.local):
 
     grad = True
     retained = False
-    observers = ()
-    readers = ()
+    observers: tuple["Observer", ...] = ()
+    readers: tuple["Reads", ...] = ()
 
 
 state = _State()
@@ -30,31 +31,31 @@ def _set(name, value):
         setattr(state, name, before)
 
 
-def now():
+def now() -> int:
     """Return a time after everything recorded so far and before everything recorded later."""
     return next(_clock)
 
 
-def grad_enabled():
+def grad_enabled() -> bool:
     return state.grad
 
 
-def set_grad(enabled):
+def set_grad(enabled: bool) -> AbstractContextManager[None]:
     """Return a context in which operations are recorded, or are not."""
     return _set("grad", enabled)
 
 
-def no_grad():
+def no_grad() -> AbstractContextManager[None]:
     """Return a context in which nothing is recorded."""
     return set_grad(False)
 
 
-def retained():
+def retained() -> bool:
     """Whether the backward pass that runs now may run again: what a vjp reads must stay as it is."""
     return state.retained
 
 
-def retaining(again):
+def retaining(again: bool) -> AbstractContextManager[None]:
     """Return a context for a backward pass that may, or may not, run again."""
     return _set("retained", again)
 
@@ -78,19 +79,19 @@ class Observer:
     A primitive may run others inside, as an aggregation with a Python message does: calls nest.
     """
 
-    def forward(self, name, params):
+    def forward(self, name: str, params: dict[str, Any]) -> AbstractContextManager[Any]:
         """Return a context to enter while the primitive computes."""
         return nullcontext()
 
-    def backward(self, name, params):
+    def backward(self, name: str, params: dict[str, Any]) -> AbstractContextManager[Any]:
         """Return a context to enter while its vjp computes."""
         return nullcontext()
 
-    def applied(self, application):
+    def applied(self, application: Application) -> None:
         """Take what was just recorded (or, under `no_grad`, only computed)."""
 
 
-def observed(observer):
+def observed(observer: "Observer") -> AbstractContextManager[None]:
     """Return a context in which `observer` sees what this thread computes, inside of the observers that are there."""
     return _set("observers", (*state.observers, observer))
 
@@ -101,12 +102,12 @@ def observed(observer):
 class Reads:
     """Whether the values of a volatile tensor were read outside of the tape."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.seen = False
 
 
 @contextmanager
-def watch_reads():
+def watch_reads() -> Iterator[Reads]:
     """Yield a `Reads`, whose `seen` becomes True where this thread reads a volatile tensor's values: `.data`, `numpy()`, `item()`,
     `bool`, `float`, `np.asarray`, DLPack. The tape cannot follow such values, so what is computed with them counts as dependent on
     remote rows (case 2)."""
@@ -115,7 +116,7 @@ def watch_reads():
         yield reads
 
 
-def note_read():
+def note_read() -> None:
     """Tell all that watch that a volatile tensor was read."""
     for reads in state.readers:
         reads.seen = True

@@ -11,8 +11,9 @@ whole a, b and c. Runs on tiny graphs tell them exactly, and no array of the siz
 import gc
 import math
 import weakref
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,37 +29,37 @@ class Record(NamedTuple):
     """
 
     name: str
-    inputs: tuple
-    shape: tuple
-    dtype: np.dtype
+    inputs: tuple[tuple[int, ...], ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     kept_bytes: int
     flops: int
     backward_flops: int
 
 
-class Records(tuple):
+class Records(tuple[Record, ...]):
     """The records of one run, in order."""
 
     @property
-    def kept_bytes(self):
+    def kept_bytes(self) -> int:
         """Bytes that live from the end of forward until backward has used them."""
         return sum(record.kept_bytes for record in self)
 
     @property
-    def flops(self):
+    def flops(self) -> int:
         return sum(record.flops for record in self)
 
     @property
-    def backward_flops(self):
+    def backward_flops(self) -> int:
         return sum(record.backward_flops for record in self)
 
     @property
-    def width(self):
+    def width(self) -> int:
         """The most values that a row of a result has: the product of all its axes but the first."""
         return max((math.prod(record.shape[1:]) for record in self), default=0)
 
 
-def measure(function):
+def measure(function: Callable[[], Any]) -> Records:
     """Run `function` and return its `Records`.
 
     Parameters
@@ -163,12 +164,12 @@ FLOPS = {
 } | dict.fromkeys(("reshape", "transpose", "getitem", "concat", "take", "astype"), lambda inputs, out: 0)
 
 
-def flops_of(name, inputs, out, params):
+def flops_of(name: str, inputs: Any, out: Any, params: dict[str, Any]) -> int:
     """Count one application from shapes: by an operator's own `flops(inputs, out, **params)`, by the table, else one a value of the result.
 
     A formula counts what the algorithm does, an exponential or a comparison as one.
     """
-    operator = params.get("operator")
+    operator: Any = params.get("operator")
     if hasattr(operator, "flops"):
         return int(operator.flops(inputs, out, **params))
     if name == "einsum":
@@ -189,16 +190,16 @@ class Linear:
         For each number in the records, in order: the constant and one factor for each size.
     """
 
-    def __init__(self, coefficients, template):
+    def __init__(self, coefficients: Any, template: Any) -> None:
         self.coefficients, self._template = coefficients, template
 
-    def at(self, *sizes):
+    def at(self, *sizes: int) -> Records:
         """Return the `Records` of a run at these sizes, as `measure` would at that size."""
         numbers = (sum(c * n for c, n in zip(row, (1, *sizes))) for row in self.coefficients)
         return Records(_filled(record, numbers) for record in self._template)
 
 
-def linear(make, at):
+def linear(make: Callable[..., Callable[[], Any]], at: Sequence[Any]) -> Linear:
     """Measure a function at a few small sizes and return the `Linear` that all of them lie on.
 
     Parameters

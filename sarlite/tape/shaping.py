@@ -1,12 +1,16 @@
 """Operations that move values: shapes, slices, joins, and rows picked by number."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.tape.arithmetic import astype
-from sarlite.tape.engine import Owned, Tensor, apply, as_array, primitive
+from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, primitive
 from sarlite.tape.reduce import is_float, scatter_rows
+from sarlite.types import Array, Axis
 
 # ---- shapes: nothing but shapes is kept
 
@@ -25,19 +29,19 @@ primitive(
 )
 
 
-def reshape(x, *shape):
+def reshape(x: Tensor | Array, *shape: Any) -> Tensor:
     """Return `x` in another shape, given as one tuple or as several integers, of which one may be -1."""
     shape = shape[0] if len(shape) == 1 and not np.isscalar(shape[0]) else shape
     return apply("reshape", x, shape=tuple(shape))
 
 
-def transpose(x, *axes):
+def transpose(x: Tensor | Array, *axes: Any) -> Tensor:
     """Permute the axes, given as one tuple or as several integers; without any, reverse them."""
     axes = axes[0] if len(axes) == 1 and not np.isscalar(axes[0]) else axes
     return apply("transpose", x, axes=tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))[::-1])
 
 
-def squeeze(x, axis=None):
+def squeeze(x: Tensor | Array, axis: Axis = None) -> Tensor:
     """Remove axes of length 1: those named, or all of them.
 
     Raises
@@ -51,14 +55,14 @@ def squeeze(x, axis=None):
     return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in axes))
 
 
-def expand_dims(x, axis):
+def expand_dims(x: Tensor | Array, axis: int | tuple[int, ...]) -> Tensor:
     """Insert axes of length 1, which get the positions `axis` in the result."""
     axes = of_axes(axis, x.ndim + np.size(axis))
     rest = iter(x.shape)
     return reshape(x, tuple(1 if a in axes else next(rest) for a in range(x.ndim + len(axes))))
 
 
-def of_axes(axis, ndim):
+def of_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     """Return an axis or several as a tuple of numbers from 0; None names all."""
     axes = range(ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
     for a in axes:
@@ -86,7 +90,7 @@ def _getitem_vjp(g, needs, residuals, index):
 primitive("getitem", _getitem, _getitem_vjp, owned=Owned.YES)
 
 
-def getitem(x, index):
+def getitem(x: Tensor, index: Any) -> Tensor:
     """Return x[index].
 
     Integers, slices, None and Ellipsis give a view; an array of integers picks rows, as `take`, and one of bools
@@ -118,7 +122,7 @@ def _concat_vjp(g, needs, residuals, axis):
 primitive("concat", _concat, _concat_vjp, owned=Owned.AS_G)
 
 
-def concat(tensors, axis=0):
+def concat(tensors: Iterable[Any], axis: int = 0) -> Tensor:
     """Join tensors of one dtype along an axis."""
     tensors = [t if isinstance(t, Tensor) else as_array(t) for t in tensors]
     if len({t.dtype for t in tensors}) > 1:
@@ -126,7 +130,7 @@ def concat(tensors, axis=0):
     return apply("concat", *tensors, axis=axis)
 
 
-def stack(tensors, axis=0):
+def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
     """Join tensors of one shape along a new axis."""
     tensors = [t if isinstance(t, Tensor) else Tensor(t) for t in tensors]
     axis %= tensors[0].ndim + 1
@@ -173,7 +177,7 @@ def _take_vjp(g, needs, residuals):
 primitive("take", _take, _take_vjp, owned=Owned.YES)
 
 
-def take(x, index):
+def take(x: Tensor | Array, index: Operand) -> Tensor:
     """Gather rows: out[i] = x[index[i]]; repeated rows get the sum of their gradients.
 
     Parameters
@@ -219,7 +223,7 @@ def _scatter_add_vjp(g, needs, residuals, n_rows):
 primitive("scatter_add", _scatter_add, _scatter_add_vjp, owned=Owned.YES)
 
 
-def scatter_add(x, index, n_rows):
+def scatter_add(x: Any, index: Any, n_rows: int) -> Tensor:
     """Add rows up: out[index[i]] += x[i] from zeros; the adjoint of `take`.
 
     Parameters

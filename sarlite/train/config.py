@@ -3,14 +3,17 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from sarlite.errors import ConfigError, needs
+from sarlite.types import Path as AnyPath
 
 AUTO = "the model's own"
 
 
-def parser():
+def parser() -> argparse.ArgumentParser:
     """Return the argument parser. Defaults are filled in by `resolve`, so that a file can come between."""
     p = argparse.ArgumentParser(
         prog="python -m sarlite.train", allow_abbrev=False, argument_default=argparse.SUPPRESS,
@@ -26,7 +29,7 @@ def parser():
     return p
 
 
-GROUPS = {
+GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
         "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, sbm:nodes=10000,... or rmat:..."),
         "model": ("sage", str, "gcn, sage, gat, or path/to/file.py:Class"),
@@ -62,7 +65,7 @@ GROUPS = {
     "ranks": {
         "mode": ("sar", ("sar", "sa", "oneshot"), "how remote rows arrive"),
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a core to spare, else 0]"),
-        "partition": ("stored", str, "metis, random, contiguous, or a file of one part a node; stored: as the data are divided, else metis"),
+        "partition": ("stored", str, "metis, random, contiguous, or a file of one part a node; stored: as the data stand, else metis"),
         "order": ("stored", ("stored", "none", "metis"), "order of a part's nodes in memory: as stored with the data if it is, by id, or "
                   "by METIS, nodes that share neighbours together"),
         "threads": (0, int, "threads a rank; 0 divides the node's cores"),
@@ -87,7 +90,7 @@ _AT_LEAST = {"layers": 1, "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, 
              "ranks": 1, "checkpoint_every": 0, "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0}
 
 
-def parse(argv=None):
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the resolved options as a Namespace; exits with status 2 on a bad flag.
 
     Raises
@@ -99,7 +102,7 @@ def parse(argv=None):
     return resolve(flags, read_toml(flags["config"]) if flags.get("config") else {})
 
 
-def resolve(flags, file=()):
+def resolve(flags: Mapping[str, Any], file: Any = ()) -> argparse.Namespace:
     """Return flag over file over default, checked."""
     merged = {name: default for name, (default, _, _) in OPTIONS.items()}
     for name, value in dict(file).items():
@@ -133,7 +136,7 @@ def _typed(name, value):
     return float(value) if kind is float else value
 
 
-def read_toml(path):
+def read_toml(path: AnyPath) -> dict[str, Any]:
     tomllib = needs("tomllib" if sys.version_info >= (3, 11) else "tomli", "--config")
     try:
         return tomllib.loads(Path(path).read_text())
@@ -143,7 +146,7 @@ def read_toml(path):
         raise ConfigError(f"--config {path}: {error}") from None
 
 
-def to_toml(config):
+def to_toml(config: argparse.Namespace) -> str:
     """Return the options as TOML that `--config` reads back."""
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in vars(config).items()
                    if value is not None and name not in ("config", "resume"))

@@ -1,15 +1,22 @@
 """Full-batch training: epochs of one step each, and evaluation over all ranks."""
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.errors import DataError, SarliteError, ShapeError, raise_together
 from sarlite.graph.rows import row_numbers
+from sarlite.optim import Factor, Optimizer
+from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array
 from sarlite.train.step import TrainingStep, mean_over_rows
+from sarlite.types import Array
+
+Scores = dict[str, float | None]
 
 
 class Trainer:
@@ -42,7 +49,9 @@ class Trainer:
         On every rank together: x or labels have not the graph's rows, a split is none of the above, or no rank has a training row.
     """
 
-    def __init__(self, graph, model, x, labels, train, val=(), test=(), *, optimizer, rng, schedule=lambda epoch: 1.0, loss=None):
+    def __init__(self, graph: Graph, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
+                 optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, schedule: Factor = lambda epoch: 1.0,
+                 loss: Callable[[Tensor, Array], Tensor] | None = None) -> None:
         self.graph, self.comm, self.model = graph, graph.comm, model
         self.x, self.labels = Tensor(as_array(x), constant=True), as_array(labels)
         self.rows = self._rows({"train": train, "val": val, "test": test})
@@ -67,7 +76,7 @@ class Trainer:
         raise_together(self.comm, error)
         return rows
 
-    def step(self, epoch=None):
+    def step(self, epoch: int | None = None) -> float:
         """Take one optimizer step, that of `epoch` or the next one, and return the loss over all ranks' training rows. Collective.
 
         Notes
@@ -79,7 +88,7 @@ class Trainer:
             self.training_step.n_steps = epoch
         return self.training_step(self.graph, self.x, self.labels, self.rows["train"], self.counts["train"], self.loss)
 
-    def evaluate(self):
+    def evaluate(self) -> Scores:
         """Return over all ranks "train_accuracy", "val_accuracy", "test_accuracy" and "val_loss". Collective.
 
         Accuracies are None without rows and with a `loss` of your own; "val_loss" is None without rows.
@@ -96,7 +105,7 @@ class Trainer:
     def _hits(self, output, rows):
         return int(np.count_nonzero(output[rows].argmax(1) == self.labels[rows])) if len(rows) and self.scored else 0
 
-    def predict(self):
+    def predict(self) -> Array:
         """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
         self.model.eval()
         with self.buffers, no_grad():
@@ -107,11 +116,14 @@ class Trainer:
 class Best:
     """The best validation accuracy so far; among equal ones the lowest validation loss."""
 
-    def __init__(self):
+    state: dict[str, Array] | None
+    scores: Scores
+
+    def __init__(self) -> None:
         self.epoch, self.state = 0, None
         self.scores = {"train_accuracy": None, "val_accuracy": -1.0, "test_accuracy": None, "val_loss": np.inf}
 
-    def update(self, epoch, scores, model):
+    def update(self, epoch: int, scores: Scores, model: nn.Module) -> None:
         """Without a validation split, the last epoch is the best; without accuracies, that of the lowest validation loss."""
         if scores["val_loss"] is None or self._key(scores) > self._key(self.scores):
             self.epoch, self.scores, self.state = epoch, dict(scores), model.state_dict()
@@ -121,7 +133,8 @@ class Best:
         return -1.0 if scores["val_accuracy"] is None else scores["val_accuracy"], -scores["val_loss"]
 
 
-def fit(trainer, epochs, *, start=0, eval_every=1, best=None, on_epoch=lambda record: None):
+def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, best: Best | None = None,
+        on_epoch: Callable[[dict[str, Any]], Any] = lambda record: None) -> Best:
     """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record. Collective.
 
     Returns
@@ -150,7 +163,7 @@ def _epoch(trainer, epoch, evaluates, best):
     return record
 
 
-def set_threads(n):
+def set_threads(n: int) -> None:
     """Let this rank's kernels use `n` threads, which do its dense products too: the BLAS has no threads of its own."""
     import threadpoolctl
 

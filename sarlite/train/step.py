@@ -1,14 +1,23 @@
 """One training step: the loss of some rows of a graph, its gradients over all ranks, and a step of the optimizer."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from sarlite import kernels
+from sarlite import kernels, nn
+from sarlite.comm import Communicator
 from sarlite.errors import DataError
+from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
-from sarlite.tape import ops
+from sarlite.sar.graph import Graph
+from sarlite.tape import Tensor, ops
+from sarlite.types import Array
+
+Loss = Callable[[Tensor, Array, Array, float], Tensor]  # (output, targets, rows, count) -> this rank's share
 
 
-def mean_over_rows(loss):
+def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
     """Return loss(output, targets), a mean over the rows that it is given, as a rank's share of the mean over all ranks' rows.
 
     Parameters
@@ -56,12 +65,13 @@ class TrainingStep:
         What arrays of a step take their memory from; after the first steps no large array takes fresh memory.
     """
 
-    def __init__(self, model, optimizer, rng, comm, *, schedule=lambda step: 1.0, profile=None):
+    def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *, schedule: Factor = lambda step: 1.0,
+                 profile: Profile | None = None) -> None:
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
         self.buffers, self.n_steps = kernels.Buffers(), 0
 
-    def __call__(self, graph, x, targets, rows, count, loss=ops.cross_entropy):
+    def __call__(self, graph: Graph, x: Any, targets: Array, rows: Array, count: float, loss: Loss = ops.cross_entropy) -> float:
         """Take one step and return the loss over all ranks. Collective.
 
         Parameters

@@ -7,18 +7,22 @@ and `push`; spans of these that overlap lie on tracks of their own ("push 2").
 import json
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, SarliteError, raise_together
-from sarlite.profile import Trace
+from sarlite.profile import Profile, Span, Trace
 from sarlite.tape.engine import Observer, observed
 from sarlite.train.checkpoint import write_whole
+from sarlite.types import Path as AnyPath
 
 TRACKS = ("compute", "fetch", "push")
 
 
-def check_path(comm, path):
+def check_path(comm: Communicator, path: AnyPath) -> None:
     """Find out before training whether rank 0 can write the file. Collective.
 
     Raises
@@ -40,7 +44,7 @@ def check_path(comm, path):
 
 
 @contextmanager
-def recording(comm, profile):
+def recording(comm: Communicator, profile: Profile) -> Iterator[Trace]:
     """Record what this rank does inside. Collective.
 
     Parameters
@@ -67,13 +71,13 @@ def recording(comm, profile):
 class Spans(Observer):
     """A span for each primitive of the tape, forward and backward."""
 
-    def __init__(self, profile):
+    def __init__(self, profile: Profile) -> None:
         self.profile = profile
 
-    def forward(self, name, params):
+    def forward(self, name: str, params: dict[str, Any]) -> Span:
         return self.profile.span(_label(name, params))
 
-    def backward(self, name, params):
+    def backward(self, name: str, params: dict[str, Any]) -> Span:
         return self.profile.span(f"{_label(name, params)} backward")
 
 
@@ -81,7 +85,7 @@ def _label(name, params):
     return f"{name} ({type(params['operator']).__name__})" if "operator" in params else name
 
 
-def write(comm, path, trace):
+def write(comm: Communicator, path: AnyPath, trace: Trace) -> None:
     """Gather the ranks' spans and write them, the file whole or not at all. Collective.
 
     Raises

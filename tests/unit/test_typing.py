@@ -1,10 +1,16 @@
 """Public names say which types they take and return; mypy (`make lint`) checks that what they say is so."""
 
+import ast
+import functools
 import importlib
 import inspect
 import typing
 
 import pytest
+
+import sarlite
+from sarlite import nn
+from sarlite.tape import declared, ops
 
 # Module to its names that must be annotated: functions, and classes with all their public methods and properties.
 ANNOTATED = {
@@ -12,18 +18,51 @@ ANNOTATED = {
                        "raise_together"),
     "sarlite.info": ("collect", "text", "main"),
     "sarlite.profile": ("Profile", "Trace", "Span", "Counted", "Memory", "trim"),
+    "sarlite.nn": tuple(nn.__all__),
+    "sarlite.nn.activate": ("activate",),
+    "sarlite.nn.norm": ("merge_moments", "batch_moments"),
+    "sarlite.nn.random": ("splitmix64", "word"),
+    "sarlite.optim": ("Optimizer", "SGD", "Adam", "constant", "cosine", "steps", "warmup", "schedule"),
+    "sarlite.sar.construct": ("from_edges", "from_csr", "from_part", "shard"),
+    "sarlite.sar.fn": ("copy_src", "linear", "mul_edge", "attend"),
+    "sarlite.sar.graph": ("Graph",),
+    "sarlite.train.loop": ("Trainer", "Best", "fit", "set_threads"),
+    "sarlite.train.step": ("TrainingStep", "mean_over_rows"),
+    "sarlite.data": ("Dataset", "Part", "divided", "load"),
+    "sarlite.data.ranks": ("together", "suits"),
+    "sarlite.data.spec": ("native_directory",),
+    "sarlite.kernels.native": ("instruction_sets", "instruction_set", "set_instruction_set", "threads", "set_threads"),
+    "sarlite.models": ("GCN", "GCNConv", "SAGE", "SAGEConv", "GAT", "GATConv"),
+    "sarlite.train.config": ("parser", "parse", "resolve", "read_toml", "to_toml"),
+    "sarlite.train.trace": ("check_path", "recording", "Spans", "write"),
+    "sarlite.tape.engine": ("Tensor", "apply", "as_array"),
+    "sarlite.tape.gradcheck": ("gradcheck",),
+    "sarlite.tape.ops": tuple(ops.__all__),
+    "sarlite.tape.primitives": ("primitive",),
+    "sarlite.tape.recording": ("Observer", "grad_enabled", "no_grad", "now", "observed", "retained", "set_grad", "watch_reads"),
+    "sarlite.tape.arraylike": ("ArrayLike",),
+    "sarlite.comm": ("Request", "Communicator", "Channels", "Solo", "together", "agree", "wrap"),
+    "sarlite.comm.guard": ("guard",),
+    "sarlite.comm.launch": ("launched_ranks", "connect", "default_threads", "default_prefetch"),
+    "sarlite.comm.requests": ("Staged",),
+    "sarlite.comm.threads": ("ThreadCommunicator", "run"),
+    "sarlite.tape.shapes": ("Records", "Linear", "measure", "linear", "flops_of"),
 }
 
 
 def functions(thing, name):
-    """Yield (name, function) of a function, or of a class's own public methods, operators and properties."""
+    """Yield (name, function) of a function, or of what a class writes itself: public methods, operators, properties."""
     if not inspect.isclass(thing):
         yield name, inspect.unwrap(thing)
         return
     for key, value in vars(thing).items():
-        value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        if isinstance(value, (property, functools.cached_property)):
+            value = value.fget if isinstance(value, property) else value.func
+        value = getattr(value, "__func__", value)
         dunder = key.startswith("__") and key.endswith("__")
-        if inspect.isfunction(value) and (dunder or not key.startswith("_")):
+        made = inspect.isfunction(value) and value.__module__ != "typing"
+        written = made and not inspect.unwrap(value).__code__.co_filename.startswith("<")
+        if written and (dunder or not key.startswith("_")):
             yield f"{name}.{key}", inspect.unwrap(value)
 
 
@@ -40,7 +79,20 @@ def test_public_names_are_annotated(module, name):
     found = dict(functions(getattr(importlib.import_module(module), name), name))
     assert {key: missing for key, function in found.items() if (missing := unannotated(function))} == {}
     for function in found.values():
-        typing.get_type_hints(function)  # every name in them is defined
+        typing.get_type_hints(function, localns={"Graph": sarlite.Graph})  # every name in them is defined
+
+
+def test_what_is_declared_of_a_tensor_is_what_it_has():
+    """The methods that `ops` gives Tensor, and those declared for type checkers: the same names, parameters and defaults."""
+    body = next(node for node in ast.parse(inspect.getsource(declared)).body if isinstance(node, ast.ClassDef))
+    said = {node.name: node.args for node in ast.walk(body) if isinstance(node, ast.FunctionDef)}
+    named = {method.__name__: method for method in ops._NAMED}
+    assert said.keys() == ops._METHODS.keys() - {"T"} | named.keys()
+    for name, method in named.items():
+        found = list(inspect.signature(method).parameters.values())[1:]
+        arguments = said[name].args[1:] + [said[name].vararg] * (said[name].vararg is not None)
+        assert [a.arg for a in arguments] == [p.name for p in found], name
+        assert [ast.literal_eval(d) for d in said[name].defaults] == [p.default for p in found if p.default is not p.empty], name
 
 
 def test_the_check_itself():
