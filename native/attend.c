@@ -116,7 +116,11 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
 
             if (a->src_ids) {
                 if (h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->key);
-                for (int k = 0; k < n; k++) s[k] = word[h % 4][k] < a->threshold ? 0 : s[k] * a->keep;
+                const T keep = a->keep;
+                for (int k = 0; k < n; k++) {                       /* a product in the choice would be a branch */
+                    T kept = s[k] * keep;
+                    s[k] = word[h % 4][k] < a->threshold ? 0 : kept;
+                }
             }
             const NAME(gather) edges = {.x = a->z + h * n_feat, .index = col, .coef = s, .stride = stride, .n = n,
                                         .n_ahead = indptr[a->n_rows] - e, .prefetch = h == first ? prefetch : 0};
