@@ -64,6 +64,7 @@ def _read(comm, config, dataset):
     rows, edges = part.rows(config.dtype), part.edges()
     summary = {"data": config.data, "nodes": dataset.n_nodes, "edges": dataset.n_edges, "features": dataset.n_features,
                "classes": dataset.n_classes, "ordered": stored_order(dataset) != "none",
+               "method": (dataset.division or {"partition": "none"})["partition"],
                "partition": _measures(comm, part, edges[1], rows.train)}
     return rows, edges, part.node_ids(), part.first_row, summary
 

@@ -102,7 +102,7 @@ def table(config, size, summary, counted, best, n_epochs, run_dir):
     rows = [
         ("data", f"{summary['data']}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
                  f"{summary['features']} features, {summary['classes']} classes"),
-        ("ranks", f"{size}, mode {config.mode}, prefetch {config.prefetch}, partition {config.partition}, "
+        ("ranks", f"{size}, mode {config.mode}, prefetch {config.prefetch}, partition {summary['method']}, "
                   f"{100 * summary['partition']['cut_share']:.1f} % of edges cut{', nodes reordered' if summary['ordered'] else ''}"),
         ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "
                     f"training nodes {balance['train_nodes']:.2f}, edges {balance['edges']:.2f}"),
