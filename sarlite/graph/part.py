@@ -102,7 +102,9 @@ class Cut(NamedTuple):
     def merged(self, src_ids, offsets, dtype):
         """Return one Block of all edges, whose columns are those of all parts, part q's from offsets[q] on."""
         if len(self.where) == 1:
-            return self.blocks(0, [src_ids], offsets, dtype)[0]
+            (block,) = self.blocks(0, [src_ids], offsets, dtype)
+            block.source = "all"
+            return block
         indices = np.empty(len(self.edges.indices), dtype)
         for where, columns, offset in zip(self.where, self.columns, offsets):
             indices[where] = columns + dtype.type(offset)
