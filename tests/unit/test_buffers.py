@@ -1,11 +1,11 @@
 """Memory that arrays give back and get again, and a training step that takes no fresh one."""
 
+import ctypes
 import gc
 import resource
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -159,11 +159,13 @@ def test_trim_gives_idle_blocks_back():
     buffers = Buffers()
     with buffers:
         a, b = np.full(LARGE, 1, np.uint8), np.full(64 * LARGE, 2, np.uint8)
-        total, before = buffers.n_bytes, resident()
+        total, place = buffers.n_bytes, address(b)
+        assert resident(place, len(b)) > 60 * LARGE
         del b
-        assert buffers.n_bytes == total > 65 * LARGE
+        assert buffers.n_bytes == total > 65 * LARGE and resident(place, 64 * LARGE) > 60 * LARGE
         buffers.trim()
-        assert LARGE <= buffers.n_bytes < 2 * LARGE and (a == 1).all() and before - resident() > 60 * LARGE
+        assert LARGE <= buffers.n_bytes < 2 * LARGE and resident(place, 64 * LARGE) < LARGE
+        assert (a == 1).all()  # afterwards: its array of bools brings up to a huge page back
         assert not np.zeros(64 * LARGE, np.uint8).any()
 
 
@@ -171,17 +173,24 @@ def test_trim_gives_back_what_lies_between():
     buffers = Buffers()
     with buffers:
         a, b = np.full(64 * LARGE, 1, np.uint8), np.full(LARGE, 2, np.uint8)
-        before, place = resident(), address(a)
+        place = address(a)
         del a
+        assert resident(place, 64 * LARGE) > 60 * LARGE
         buffers.trim()
-        assert before - resident() > 60 * LARGE and (b == 2).all()
+        assert resident(place, 64 * LARGE) < LARGE
+        assert (b == 2).all()
         c = np.zeros(64 * LARGE, np.uint8)
     assert address(c) == place and not c.any() and (b == 2).all()
 
 
-def resident():
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def resident(address, n_bytes):
+    """Bytes in memory of the whole pages between `address` and `address + n_bytes`, which are mapped."""
+    page = resource.getpagesize()
+    first, end = -(-address // page), (address + n_bytes) // page
+    states = (ctypes.c_ubyte * (end - first))()
+    if ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(first * page), ctypes.c_size_t((end - first) * page), states):
+        raise OSError(ctypes.get_errno(), "mincore")
+    return sum(state & 1 for state in states) * page
 
 
 def test_transposes_stay_outside():
