@@ -16,8 +16,6 @@ class ArrayLike(Declared):
     __slots__ = ()
     _data: Array
     data: Array
-    __array_priority__ = 1000
-    __array_ufunc__ = None  # ndarray <op> Tensor goes to Tensor's reflected operator; np.exp(tensor), which would lose the gradient, raises
     __hash__ = object.__hash__  # `==` is elementwise: in dicts and sets a tensor is itself and nothing else
 
     @property
@@ -58,10 +56,21 @@ class ArrayLike(Declared):
         return self.data.tolist()
 
     def __array__(self, dtype: DType | None = None, copy: bool | None = None) -> Array:
+        """Give the values, shared where they can be, to `np.asarray`, `np.array` and lists in these: without gradient, as `numpy()`."""
         return np.array(self.data, dtype=dtype, copy=copy)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.data.__dlpack__(**options)
+    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+        """Give the values, shared where they can be, to `from_dlpack` of NumPy or another library: without gradient, as `numpy()`.
+
+        An array with negative strides (`x[::-1]`) is copied: torch ends the process where it meets one. A read-only array, such as a
+        constant tensor's, is marked so, or refused (BufferError) to a consumer that knows no such mark; torch does not keep to it.
+        """
+        array = self.data
+        if min(array.strides, default=0) < 0:
+            if copy is False:
+                raise BufferError("an array with negative strides cannot be shared by DLPack; without copy=False it is copied")
+            array, copy = array.copy(), None
+        return array.__dlpack__(copy=copy, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._data.__dlpack_device__()

@@ -52,6 +52,7 @@ from sarlite.tape.elementwise import (
 from sarlite.tape.engine import Tensor, as_array
 from sarlite.tape.losses import bce_with_logits, cross_entropy, mse, nll
 from sarlite.tape.neural import dropout, layer_norm
+from sarlite.tape.numpy_calls import array_function, array_ufunc
 from sarlite.tape.product import einsum, matmul
 from sarlite.tape.shaping import concat, expand_dims, getitem, reshape, scatter_add, squeeze, stack, take, transpose
 from sarlite.types import Array
@@ -92,6 +93,8 @@ def _with_numbers(comparison):
 
 
 _METHODS = {
+    "__array_ufunc__": array_ufunc,
+    "__array_function__": array_function,
     "__add__": add,
     "__radd__": _swap(add),
     "__sub__": sub,

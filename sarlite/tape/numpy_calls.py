@@ -1,0 +1,102 @@
+"""NumPy's functions of tensors: each is the tape's operation of that meaning, or is refused by name. None loses a gradient silently.
+
+The ways out to values stay: `np.asarray(tensor)`, `np.array` of tensors, `float`, `numpy()`, `a[...] = tensor`, DLPack.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sarlite.tape import arithmetic, axes, elementwise, product, shaping
+from sarlite.tape.engine import Tensor
+
+
+def _power(a, b):
+    return elementwise.power(a, b) if isinstance(a, Tensor) else elementwise.rpow(b, a)
+
+
+UFUNCS: dict[Any, Callable[..., Any]] = {
+    np.add: arithmetic.add, np.subtract: arithmetic.sub, np.multiply: arithmetic.mul, np.divide: arithmetic.div, np.power: _power,
+    np.maximum: arithmetic.maximum, np.minimum: arithmetic.minimum, np.matmul: product.matmul,
+    np.greater: arithmetic.greater, np.greater_equal: arithmetic.greater_equal, np.less: arithmetic.less,
+    np.less_equal: arithmetic.less_equal, np.equal: arithmetic.equal, np.not_equal: arithmetic.not_equal,
+    np.bitwise_and: arithmetic.bitwise_and, np.bitwise_or: arithmetic.bitwise_or, np.invert: arithmetic.invert,
+    np.negative: elementwise.neg, np.absolute: elementwise.abs, np.sqrt: elementwise.sqrt, np.exp: elementwise.exp,
+    np.expm1: elementwise.expm1, np.log: elementwise.log, np.log1p: elementwise.log1p, np.tanh: elementwise.tanh,
+}  # fmt: skip
+
+# function: (operation, most positional arguments for which both mean the same, names likewise)
+FUNCTIONS: dict[Any, tuple[Callable[..., Any], int, tuple[str, ...]]] = {
+    np.where: (arithmetic.where, 3, ()),
+    np.concatenate: (shaping.concat, 2, ("axis",)),
+    np.stack: (shaping.stack, 2, ("axis",)),
+    np.reshape: (shaping.reshape, 2, ()),
+    np.transpose: (shaping.transpose, 1, ()),
+    np.squeeze: (shaping.squeeze, 2, ("axis",)),
+    np.expand_dims: (shaping.expand_dims, 2, ("axis",)),
+    np.take: (shaping.take, 2, ()),
+    np.clip: (elementwise.clip, 3, ()),
+    np.sum: (axes.sum, 2, ("axis", "keepdims")),
+    np.mean: (axes.mean, 2, ("axis", "keepdims")),
+    np.max: (axes.max, 2, ("axis", "keepdims")),
+    np.min: (axes.min, 2, ("axis", "keepdims")),
+    np.var: (axes.var, 2, ("axis", "ddof", "keepdims")),
+    np.std: (axes.std, 2, ("axis", "ddof", "keepdims")),
+    np.cumsum: (axes.cumsum, 2, ("axis",)),
+    np.einsum: (product.einsum, 32, ()),
+}
+
+# Nothing that these return depends on values.
+OF_SHAPES: set[Any] = {
+    np.shape, np.ndim, np.size, np.zeros_like, np.ones_like, np.empty_like, np.result_type, np.shares_memory, np.may_share_memory,
+}  # fmt: skip
+
+# What these return is bools, indices or text, which have no gradient to lose.
+OF_VALUES: set[Any] = {
+    np.isnan, np.isinf, np.isfinite, np.signbit, np.logical_and, np.logical_or, np.logical_xor, np.logical_not,
+    np.allclose, np.isclose, np.array_equal, np.array_equiv, np.any, np.all, np.argmax, np.argmin, np.argsort, np.nonzero, np.flatnonzero,
+    np.count_nonzero, np.searchsorted, np.array_repr, np.array_str, np.array2string,
+}  # fmt: skip
+
+
+def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    """What `ufunc(...)` with a tensor among its operands gives; `array <operator> tensor` comes here too."""
+    if method != "__call__":
+        return _refuse(f"{ufunc.__name__}.{method}")
+    if options.get("out") is not None:
+        raise TypeError(f"{ufunc.__name__} of a Tensor into an array (out=, or a += tensor) would lose the gradient; "
+                        "a = a + tensor keeps it, np.asarray(tensor) gives the values")
+    if ufunc in OF_VALUES:
+        return ufunc(*_arrays(inputs), **options)
+    if ufunc not in UFUNCS or options:
+        return _refuse(ufunc.__name__, *options)
+    return UFUNCS[ufunc](*inputs)
+
+
+def array_function(self: Tensor, function: Any, types: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What one of NumPy's other functions gives for arguments with a tensor among them."""
+    if function in OF_SHAPES or function in OF_VALUES:
+        read = function in OF_VALUES
+        return function(*_arrays(args, read), **dict(zip(options, _arrays(options.values(), read))))
+    operation, most, names = FUNCTIONS.get(function, (_refuse, -1, ()))
+    if len(args) > most or not set(options) <= set(names):
+        return _refuse(function.__name__, *options)
+    return operation(*args, **options)
+
+
+def _arrays(arguments, read=True):
+    """Tensors' arrays in their places; `read` says whether their values are read, which those that watch must know."""
+    return tuple(_array(a, read) for a in arguments)
+
+
+def _array(a, read):
+    if isinstance(a, Tensor):
+        return a.data if read else a._data
+    return list(_arrays(a, read)) if isinstance(a, list) else _arrays(a, read) if isinstance(a, tuple) else a
+
+
+def _refuse(name, *options):
+    with_options = f" with {', '.join(options)}" if options else ""
+    raise TypeError(f"{name}{with_options} of a Tensor would lose the gradient: take an operation of sarlite.tape.ops or a method of "
+                    "the tensor; np.asarray(tensor) gives the values")
