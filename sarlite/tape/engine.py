@@ -26,7 +26,7 @@ import numpy.typing as npt
 from sarlite.errors import ShapeError
 from sarlite.tape.arraylike import ArrayLike
 from sarlite.tape.backward import accumulate, carry, pull, reachable, same_layout
-from sarlite.tape.primitives import PRIMITIVES, Node, Owned, Primitive, primitive, watched
+from sarlite.tape.primitives import PRIMITIVES, Changes, Node, Owned, Primitive, primitive, watched
 from sarlite.tape.recording import (
     Application,
     Observer,
@@ -69,7 +69,7 @@ class Tensor(ArrayLike):
     grad : ndarray or None
         Accumulated; where it is already an array, it is added to in place.
     version : int
-        How often the values were changed; see `changed`. One count with what `detach` returns.
+        How often the values were changed; see `changed`. One count with views (`t[1:]`, `t.T`) and with what `detach` returns.
 
     Notes
     -----
@@ -97,7 +97,7 @@ class Tensor(ArrayLike):
         if requires_grad and data.dtype.kind != "f":
             raise TypeError(f"only float tensors have gradients, not {data.dtype}")
         self._data, self.constant, self.volatile = data, bool(constant), False
-        self._changes = [0]
+        self._changes = Changes(data.shape)
         self.requires_grad, self.grad, self.node = requires_grad, None, None
         self.time = now()
 
@@ -119,11 +119,11 @@ class Tensor(ArrayLike):
 
     def changed(self) -> None:
         """Tell that the values were changed in place: a backward pass that needs the old ones will raise."""
-        self._changes[0] += 1
+        self._changes.count += 1
 
     @property
     def version(self) -> int:
-        return self._changes[0]
+        return self._changes.count
 
     def __repr__(self) -> str:
         return f"Tensor({self._data!r}, requires_grad={self.requires_grad})"
@@ -150,7 +150,7 @@ class Tensor(ArrayLike):
         ShapeError
             If g has another shape or dtype.
         RuntimeError
-            If the tape was used before; if a leaf was changed whose values it needs. No `grad` is touched then.
+            If the tape was used before; if a tensor was changed whose values it needs. No `grad` is touched then.
 
         Notes
         -----
@@ -220,10 +220,13 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
         out, residuals = PRIMITIVES[name].forward(needs, *arrays, **params)
     result = Tensor(out)
     result.volatile = any(t is not None and t.volatile for t in tensors)
+    for t in tensors if result._data.base is not None else ():
+        if t is not None and np.may_share_memory(result._data, t._data):
+            result._changes = t._changes  # a view changes with what it is a view of
     if any(needs):
         result.requires_grad = True
         volatile = result.volatile and _keeps_volatile(tensors, arrays, residuals)
-        result.node = Node(name, places, needs, residuals, params, volatile, _leaves(tensors, sinks, residuals))
+        result.node = Node(name, places, needs, residuals, params, volatile, result._changes, _read(tensors, sinks, residuals))
     for observer in state.observers:
         observer.applied(Application(name, inputs, params, needs, result))
     return result
@@ -236,16 +239,17 @@ def _keeps_volatile(tensors, arrays, residuals):
     return not known or any(id(a) not in steady for a in found)
 
 
-def _leaves(tensors, sinks, residuals):
-    """(leaf, version) of each leaf whose values residuals hold: as an array, or in an object that only its primitive can read.
+def _read(tensors, sinks, residuals):
+    """(changes, count) of each tensor whose values residuals hold: as an array, or in an object that only its primitive can read.
 
-    Leaves among `sinks`, whose values were not passed, are read in ways of the primitive's own.
+    Those of `sinks`, whose values were not passed, are read in ways of the primitive's own.
     """
-    leaves = [t for t in tensors if t is not None and t.node is None and not t.constant]
-    if leaves:
+    tensors = [t for t in tensors if t is not None and not t.constant]
+    if tensors:
         arrays, known = _arrays(residuals)
-        leaves = [t for t in leaves if not known or _holds(arrays, t._data)]
-    return tuple((t, t.version) for t in (*leaves, *sinks) if isinstance(t, Tensor))
+        tensors = [t for t in tensors if not known or _holds(arrays, t._data)]
+    changes = [t._changes for t in tensors] + [s.changes if isinstance(s, Node) else s._changes for s in sinks]
+    return tuple((c, c.count) for c in changes)
 
 
 def _holds(arrays, data):

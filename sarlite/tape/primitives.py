@@ -36,6 +36,15 @@ def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | 
     PRIMITIVES[name] = Primitive(forward, vjp, owned, adds)
 
 
+class Changes:
+    """How often the values of a tensor were changed: one count with its views and with what `detach` returns."""
+
+    __slots__ = ("count", "shape")
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.count, self.shape = 0, shape
+
+
 class Node:
     """One recorded application: what its vjp needs, and where its gradients go.
 
@@ -44,14 +53,16 @@ class Node:
     sinks : list of Node, Tensor (a leaf) or None
     volatile : bool
         A residual may depend on remote rows.
-    leaves : tuple of (Tensor, int)
-        Leaves whose values the vjp will read, with their versions.
+    changes : Changes
+        Of the result.
+    read : tuple of (Changes, int)
+        Of the tensors whose values the vjp will read, with their counts as it was recorded.
     """
 
-    __slots__ = ("name", "sinks", "needs", "residuals", "params", "time", "volatile", "leaves", "__weakref__")
+    __slots__ = ("name", "sinks", "needs", "residuals", "params", "time", "volatile", "changes", "read", "__weakref__")
 
-    def __init__(self, name, sinks, needs, residuals, params, volatile, leaves):
-        self.name, self.sinks, self.needs, self.leaves = name, sinks, needs, leaves
+    def __init__(self, name, sinks, needs, residuals, params, volatile, changes, read):
+        self.name, self.sinks, self.needs, self.changes, self.read = name, sinks, needs, changes, read
         self.residuals, self.params, self.volatile = residuals, params, volatile
         self.time = now()
 
@@ -67,17 +78,17 @@ class Node:
         """Raise RuntimeError where the vjp would not find what forward left."""
         if self.residuals is None:
             raise RuntimeError(f"the tape of {self.name!r} was already used by backward(); its first call takes retain_graph=True")
-        for leaf, version in self.leaves:
-            if leaf.version != version:
+        for changes, count in self.read:
+            if changes.count != count:
                 raise RuntimeError(
-                    f"{self.name!r} needs values that have changed since: a leaf of shape {leaf.shape} was at version {version}, "
-                    f"and is at {leaf.version}. Call backward() before a step, a load or a new `data`"
+                    f"{self.name!r} needs values that have changed since: a tensor of shape {changes.shape} was at version {count}, "
+                    f"and is at {changes.count}. Call backward() before a step, a load or a new `data`"
                 )
 
     def release(self):
         """Let go of all that may hold arrays; the node cannot be used again."""
         self.residuals = self.params = None
-        self.leaves = ()
+        self.read = ()
 
 
 _UNSEEN = nullcontext()

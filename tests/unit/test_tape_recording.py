@@ -96,7 +96,7 @@ def test_a_leaf_that_is_needed_must_not_change(f, change):
     assert w.version == 0
     change(w)
     assert w.version == 1
-    with pytest.raises(RuntimeError, match=r"needs values that have changed since: a leaf of shape \(3, 3\) was at version 0, and is at 1"):
+    with pytest.raises(RuntimeError, match=r"values that have changed since: a tensor of shape \(3, 3\) was at version 0, and is at 1"):
         out.backward()
     assert w.grad is None and x.grad is None
     f(x, w).sum().backward()
@@ -119,6 +119,40 @@ def test_what_was_detached_changes_too():
     out = (x * w.detach()).sum()
     w.changed()
     with pytest.raises(RuntimeError, match="'mul' needs values"):
+        out.backward()
+
+
+VIEWS = {
+    "slice": lambda w: w[:2], "reversed": lambda w: w[::-1], "row": lambda w: w[0], "T": lambda w: w.T, "reshape": lambda w: w.reshape(9),
+    "of a view": lambda w: w[1:].reshape(6)[::-1], "detached": lambda w: w[1:].detach() * w[1:],
+    "squeeze": lambda w: ops.expand_dims(w, 0).squeeze(),
+    "iterated": lambda w: ops.stack([a * a for a in w]),
+}  # fmt: skip
+
+
+@CHANGES
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_leaf_that_is_needed_in_a_view_must_not_change(view, change):
+    """The view is of the leaf's memory, which changes with it."""
+    w = leaf(3, 3)
+    seen = VIEWS[view](w)
+    out = (seen * seen).sum()
+    change(w)
+    with pytest.raises(RuntimeError, match=r"'mul' needs values that have changed since: a tensor of shape \(3, 3\) was at version 0"):
+        out.backward()
+    assert w.grad is None
+    out = (w[[0, 1]] * w[[0, 1]]).sum()  # copies
+    change(w)
+    out.backward()
+
+
+@CHANGES
+def test_a_captured_view_of_a_leaf_must_not_change(change):
+    graph, w, x = Graph.from_edges([0, 1, 2, 2], [1, 2, 0, 1], 3), leaf(2, 2), leaf(3, 2)
+    turned = w.T
+    out = graph.aggregate(lambda s, d, e: (s["x"] @ turned).relu(), "sum", src={"x": x}).sum()
+    change(w)
+    with pytest.raises(RuntimeError, match="'aggregate' needs values"):
         out.backward()
 
 
