@@ -1,5 +1,7 @@
 """The operator for any Python message function, recorded by the tape and replayed in backward."""
 
+from contextlib import nullcontext
+
 import numpy as np
 
 from sarlite import kernels
@@ -58,9 +60,32 @@ class Recording:
         """Case 2: a residual holds a value made from source rows (SAR 3.2), or the message read one outside of the tape."""
         return self.reads_src or any(node.volatile for node in self.nodes())
 
+    def same_tape(self, other):
+        """Whether another recording left the same behind: the same primitives with the same residuals."""
+        ours, theirs = self.nodes(), other.nodes()
+        return len(ours) == len(theirs) and all(
+            a.name == b.name and _same((a.needs, a.params, a.residuals), (b.needs, b.params, b.residuals)) for a, b in zip(ours, theirs)
+        )
+
     def pull(self, gradients):
         """Return gradients by id of leaf or captured sink."""
         return engine.pull(list(zip(self.outputs, gradients)), self.since)
+
+
+def _same(a, b):
+    """Whether two residuals hold equal values; what is not known to be equal is not."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())
+    if isinstance(a, (np.ndarray, np.generic)):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return a is b or bool(a == b)
+
+
+OTHER_VALUES = (3, -0.001, -100, 0.5)  # of a second recording's source rows: both signs, large and small
 
 
 class Custom(Operator):
@@ -84,13 +109,27 @@ class Custom(Operator):
     def probe(self, tensors):
         """Record the message on one row of zeros: find the shape of its outputs, `sinks` and the case."""
         zeros = [np.zeros((1, *t.shape[1:]), t.dtype) for t in tensors]
-        needs = [t.requires_grad for t in tensors]
-        with np.errstate(all="ignore"):  # a row of zeros is no input of the user's
-            recording = Recording(self.message, self.names, zeros, needs, [np.zeros(1, np.int64)] * 3)
+        recording = self.record(zeros, [t.requires_grad for t in tensors])
         self.templates = [(out.shape[1:], out.dtype) for out in recording.outputs]
         self.src_templates = [(z.shape[1:], z.dtype) for z in zeros[: self.n_fetched]]
-        self.case2 = self.reducer.needs_messages or recording.depends_on_src()
+        self.case2 = self.reducer.needs_messages or recording.depends_on_src() or self.differs(recording, zeros)
         self.sinks = recording.captured()
+
+    def record(self, arrays, needs):
+        with np.errstate(all="ignore"):  # these rows are no input of the user's
+            return Recording(self.message, self.names, arrays, needs, [np.zeros(1, np.int64)] * 3)
+
+    def differs(self, recording, zeros):
+        """Whether other source rows leave another tape behind, though no read of them was seen: the message has its own way to values."""
+        if not recording.nodes():
+            return False
+        needs = [leaf.requires_grad for leaf in recording.leaves]
+        try:
+            with np.errstate(all="ignore"):
+                rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in zeros[: self.n_fetched]]
+            return not recording.same_tape(self.record([*rows, *zeros[self.n_fetched :]], needs))
+        except Exception:  # a message need not understand these rows
+            return True
 
     def begin(self, needs, arrays, keep):
         self.needs, self.arrays, self.keep = needs, arrays, keep
@@ -142,7 +181,7 @@ class Custom(Operator):
         arrays += [block.at_edge(a) for a in self.arrays[n_src + n_dst :]]
         src_ids, dst_ids = block.src_ids[block.indices], self.dst_ids[block.dst]
         ids = (src_ids, dst_ids, src_ids * self.n_nodes + dst_ids)
-        with engine.set_grad(grad):
+        with engine.set_grad(grad), nullcontext() if rows is not None else np.errstate(all="ignore"):
             return Recording(self.message, self.names, arrays, self.needs, ids)
 
     def scatter(self, block, d_edges, d_rows):

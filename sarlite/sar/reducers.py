@@ -63,13 +63,14 @@ class ExtremumReducer:
 
     def backward(self, block, messages):
         won = block.at_dst(self.argument) == block.labels[:, None]
-        return [(block.at_dst(self.g) * won).reshape(block.n_edges, *self.shape)]
+        return [np.where(won, block.at_dst(self.g), 0).reshape(block.n_edges, *self.shape)]
 
 
 class SoftmaxReducer:
     """out_i = sum_e softmax_e(score_e) value_e, with a running maximum over blocks (SAR 3.4).
 
-    The message is a pair: score (n_edges, ...heads) and value (n_edges, ...heads, ...).
+    The message is a pair: score (n_edges, ...heads) and value (n_edges, ...heads, ...). A score of -inf masks its edge; where all of
+    a node's edges are masked its row is 0, and so are the gradients.
     """
 
     needs_messages = True
@@ -91,14 +92,14 @@ class SoftmaxReducer:
     def forward(self, block, messages):
         score, value = self.by_head(block, messages)
         rows = slice(None) if block.rows is None else block.rows
-        m = self.m[rows]
         top = self.m.copy()
         kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), rows=block.rows, sign=1,
                          label=block.labels)
-        shrink = np.exp(m - np.where(np.isneginf(top[rows]), 0, top[rows]))
+        shift = np.where(np.isneginf(top), 0, top)  # where all scores so far are -inf any finite shift gives them the weight 0
+        shrink = np.exp(self.m[rows] - shift[rows])
         self.total[rows] *= shrink
         self.out[rows] *= shrink[:, :, None]
-        p = np.exp(score - block.at_dst(top))
+        p = np.exp(score - block.at_dst(shift))
         block.sum_to_dst(p, self.total)
         block.sum_to_dst(value, self.out, weight=p)
         self.m = top
