@@ -49,7 +49,7 @@ static void NAME(activate_rows)(T *restrict out, const T *restrict x, const NAME
             int n = a->n_feat - first < MASK_COLUMNS ? (int)(a->n_feat - first) : MASK_COLUMNS;
             T *restrict to = out + r * a->n_feat + first;
             NAME(activation_input)(y, x, a, r, first, n);
-            if (a->kind == SAR_RELU) for (int f = 0; f < n; f++) y[f] = y[f] < 0 ? 0 : y[f];      /* NaN stays */
+            if (a->kind == SAR_RELU) for (int f = 0; f < n; f++) y[f] = y[f] <= 0 ? 0 : y[f];     /* NaN stays, -0 does not */
             else if (a->kind == SAR_ELU)
                 for (int f = 0; f < n; f++)                         /* a sum, not a choice, so that it vectorises */
                     y[f] = (y[f] > 0 ? y[f] : 0) + a->alpha * NAME(expm1_negative)(y[f] > 0 ? 0 : y[f]);

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite.errors import ShapeError
 from sarlite.tape import reduce
 from sarlite.tape.arithmetic import div
 from sarlite.tape.elementwise import unary
@@ -73,7 +74,7 @@ def _var_forward(needs, x, axis, keepdims, ddof):
 
 def _var_vjp(g, needs, residuals, axis, keepdims, ddof):
     x, mean, divisor = residuals
-    return ((x - mean) * (_restore(g, axis, keepdims) * float(2 / divisor)),)
+    return ((x - mean) * (_restore(g, axis, keepdims) * (2 / float(divisor) if divisor else math.nan)),)
 
 
 def _std_forward(needs, x, axis, keepdims, ddof):
@@ -123,6 +124,8 @@ def _extremum(name: str, arg: Callable[..., Any]) -> Callable[..., Tensor]:
 
     def operation(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
         axes = of_axes(axis, x.ndim)
+        if not math.prod(x.shape[a] for a in axes):
+            raise ShapeError(f"{name} of no values: axis {axis} of shape {x.shape}")
         if len(axes) == 1:
             return apply(name, x, axis=axes[0], keepdims=keepdims)
         out = apply(name, _joined(x, axes), axis=-1, keepdims=False)
@@ -156,7 +159,8 @@ def top(x, axis):
 def log_softmax_of(x, axis):
     """x - log sum exp x, of an ndarray."""
     z = x - top(x, axis)
-    return z - np.log(reduce.total(np.exp(z), axis, keepdims=True))
+    with np.errstate(divide="ignore"):  # log 0, of no values
+        return z - np.log(reduce.total(np.exp(z), axis, keepdims=True))
 
 
 def softmax_of(x, axis):
@@ -181,6 +185,7 @@ def softmax(x: Operand, axis: int = -1) -> Tensor:
 
 def _logsumexp(needs, x, axis, keepdims):
     largest = top(x, axis)
+    largest = np.where(np.isposinf(largest), 0, largest)  # inf - inf is NaN, exp(inf) is inf
     with np.errstate(divide="ignore"):  # log 0, of -inf alone
         out = np.log(reduce.total(np.exp(x - largest), axis, keepdims=True)) + largest
     return out if keepdims else np.squeeze(out, axis), (x if needs[0] else None,)

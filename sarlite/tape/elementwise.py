@@ -44,7 +44,7 @@ def _softplus(x):
 
 
 neg = unary("neg", np.negative, lambda g, _: -g, keep="none")
-abs = unary("abs", np.abs, lambda g, x: g * np.sign(x), keep="x")
+abs = unary("abs", np.abs, lambda g, x: np.multiply(g, np.sign(x), out=np.zeros_like(g), where=x != 0), keep="x")  # inf * 0 is NaN
 sqrt = unary("sqrt", np.sqrt, lambda g, out: g / (2 * out), keep="out")
 exp = unary("exp", np.exp, lambda g, out: g * out, keep="out")
 expm1 = unary("expm1", np.expm1, lambda g, x: g * np.exp(x), keep="x")  # out + 1 would lose small values of exp(x)
@@ -114,13 +114,17 @@ def clip(x: Operand, low: float | None = None, high: float | None = None) -> Ten
     return apply("clip", x, low=low, high=high)
 
 
-# ---- activations. The first three read only the sign of x, which out has too
+# ---- activations. Sigmoid, tanh and the normal distribution have reached their limits long before x = _FAR: there a factor x is bounded,
+# since infinity times a limit of 0 is NaN. The first three read only the sign of x, which out has too
+
+
+_FAR = 1e4
 
 
 def _relu(x):
-    """x, but 0 where x < 0, so that NaN stays."""
+    """x, but 0 where x <= 0, so that NaN stays, and -0.0 becomes 0.0 as in `np.maximum(x, 0)`."""
     if not reduce.is_float(x) or not x.ndim:
-        return np.where(x < 0, x.dtype.type(0), x)
+        return np.where(x <= 0, x.dtype.type(0), x)
     rows = np.ascontiguousarray(x).reshape(len(x), math.prod(x.shape[1:]))
     out = np.empty(rows.shape, x.dtype)
     kernels.activate(rows, out, kind="relu")
@@ -153,6 +157,7 @@ def _elu_vjp(g, out, alpha):
 
 
 def _silu_vjp(g, x):
+    x = np.clip(x, -_FAR, _FAR)
     s = sigmoid_of(x)
     return g * (s * (1 + x * (1 - s)))
 
@@ -160,7 +165,7 @@ def _silu_vjp(g, x):
 relu = unary("relu", _relu, _relu_vjp, keep="out")
 unary("leaky_relu", lambda x, slope: np.where(x > 0, x, slope * x), lambda g, out, slope: np.where(out > 0, g, slope * g), keep="out")
 unary("elu", _elu, _elu_vjp, keep="out")
-silu = unary("silu", lambda x: x * sigmoid_of(x), _silu_vjp, keep="x")
+silu = unary("silu", lambda x: np.maximum(x, -_FAR) * sigmoid_of(x), _silu_vjp, keep="x")
 silu.__doc__ = "Return x * sigmoid(x) elementwise (Elfwing, Uchibe and Doya 2018; also swish)."
 
 
@@ -168,14 +173,14 @@ def leaky_relu(x: Operand, slope: float = 0.01) -> Tensor:
     """Return x where x > 0, else slope * x, for a slope >= 0."""
     if not slope >= 0:
         raise ConfigError(f"leaky_relu's slope is {slope}, but must not be negative")
-    return apply("leaky_relu", x, slope=float(slope))
+    return apply("leaky_relu", x, slope=float(slope)) if slope else relu(x)  # 0 * inf is NaN
 
 
 def elu(x: Operand, alpha: float = 1.0) -> Tensor:
     """Return x where x > 0, else alpha * (exp(x) - 1), for an alpha >= 0."""
     if not alpha >= 0:
         raise ConfigError(f"elu's alpha is {alpha}, but must not be negative")
-    return apply("elu", x, alpha=float(alpha))
+    return apply("elu", x, alpha=float(alpha)) if alpha else relu(x)  # 0 * inf is NaN
 
 
 # ---- gelu
@@ -188,6 +193,7 @@ def _normal_cdf(x):
 
 
 def _gelu_vjp(g, x):
+    x = np.clip(x, -_FAR, _FAR)
     density = np.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
     return g * (_normal_cdf(x) + x * density)
 
@@ -196,15 +202,17 @@ _C, _D = math.sqrt(2 / math.pi), 0.044715
 
 
 def _gelu_tanh(x):
-    return 0.5 * x * (1 + np.tanh(_C * (x + _D * x * x * x)))
+    c = np.clip(x, -_FAR, _FAR)
+    return 0.5 * np.maximum(x, -_FAR) * (1 + np.tanh(_C * (c + _D * c * c * c)))
 
 
 def _gelu_tanh_vjp(g, x):
+    x = np.clip(x, -_FAR, _FAR)
     t = np.tanh(_C * (x + _D * x * x * x))
     return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (_C * (1 + 3 * _D * x * x)))
 
 
-unary("gelu", lambda x: x * _normal_cdf(x), _gelu_vjp, keep="x")
+unary("gelu", lambda x: np.maximum(x, -_FAR) * _normal_cdf(x), _gelu_vjp, keep="x")
 unary("gelu_tanh", _gelu_tanh, _gelu_tanh_vjp, keep="x")
 
 

@@ -179,7 +179,9 @@ def _check_labels(labels, chosen, rows, n_classes):
 
 
 def _bce(x, t):
-    return np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x)))
+    """log(1 + exp x) - x t, without inf * 0."""
+    size, miss = np.abs(x), np.where(x > 0, 1 - t, t)
+    return np.multiply(size, miss, out=np.zeros_like(size), where=miss != 0) + np.log1p(np.exp(-size))
 
 
 pair("bce_with_logits", _bce, lambda g, x, t: g * (sigmoid_of(x) - t), lambda g, x, t: -g * x, any, lambda needs: needs[0])

@@ -34,8 +34,8 @@ def count(x, axis=None):
 
 
 def mean(x, axis=None, keepdims=False):
-    """Average over an axis, several, or all."""
-    return total(x, axis, keepdims) / count(x, axis)
+    """Average over an axis, several, or all; of no values 0."""
+    return total(x, axis, keepdims) / max(count(x, axis), 1)
 
 
 def running(x, axis):

@@ -223,7 +223,7 @@ def test_relu_is_the_kernels(dtype):
     for found in (ops.relu(Tensor(x)), ops.relu(Tensor(x[0])), ops.relu(Tensor(np.asfortranarray(x)))):
         assert found.dtype == dtype and found.data.tobytes() == expected[: len(found) if found.ndim == 2 else 1].tobytes()
     assert ops.relu(Tensor(np.array(-2, np.int32))).data == 0 and ops.relu(Tensor(np.array([-2, 2]))).tolist() == [0, 2]
-    assert str(ops.relu(Tensor(np.array(-0.0, dtype))).data) == "-0.0"
+    assert str(ops.relu(Tensor(np.array(-0.0, dtype))).data) == "0.0"
 
 
 def test_gradient_of_a_quotient_of_tiny_numbers():
