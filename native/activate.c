@@ -90,7 +90,10 @@ SAR_INLINE void NAME(activation_slope)(T *restrict dy, const T *g, const T *rest
     if (a->kind == SAR_RELU) {
         const T *restrict row = out + r * a->n_feat + first;
         T keep = (T)(1 / (1 - a->p));
-        for (int f = 0; f < n; f++) dy[f] = g_row[f] * (row[f] > 0 ? keep : 0);
+        for (int f = 0; f < n; f++) {                               /* not g * 0, which is NaN where g is infinite */
+            T kept = g_row[f] * keep;
+            dy[f] = row[f] > 0 ? kept : 0;
+        }
         return;
     }
     if (a->ids) {

@@ -51,7 +51,7 @@ SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t n_feat, int dro
 typedef struct {
     const int64_t *restrict indptr;
     const I *restrict indices;
-    const T *restrict z, *restrict src, *restrict dst;
+    const T *restrict z, *restrict src, *restrict dst;      /* dst: forward alone */
     int64_t n_rows, n_heads, n_feat;
     T slope;
     int step;                                       /* edges of a row at a time */
@@ -160,19 +160,14 @@ int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, cons
     return SAR_OK;
 }
 
-/* The gradients that come in: log-sum-exp of the finished softmax, sum_d g * out, and g itself. */
-typedef struct {
-    const T *restrict lse, *restrict delta, *restrict g;
-} NAME(finished);
-
 /* Part `part` of n_parts of the source rows of sar_attend_backward; sums is this thread's own. */
 static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict sums, const NAME(attention) *a,
-                                       const NAME(finished) *b, int64_t part, int64_t n_parts)
+                                       const T *restrict ends, const T *restrict g, int64_t part, int64_t n_parts)
 {
     const int64_t *restrict indptr = a->indptr, n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
     const int64_t begin = sar_split_rows(indptr, a->n_rows, part, n_parts), end = sar_split_rows(indptr, a->n_rows, part + 1, n_parts);
-    const T *restrict dst = a->dst, *restrict lse = b->lse, *restrict delta = b->delta, slope = a->slope;
-    T alpha[CHUNK], coef[CHUNK], dot[CHUNK], slope_at[CHUNK], lse_at[CHUNK], delta_at[CHUNK];
+    const T slope = a->slope;
+    T alpha[CHUNK], coef[CHUNK], dot[CHUNK], slope_at[CHUNK], m_at[CHUNK], scale_at[CHUNK], delta_at[CHUNK];
     uint64_t edge_id[CHUNK];
     uint32_t word[4][CHUNK];
 
@@ -187,20 +182,21 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
             int64_t jh = j * n_heads + h;
             T src_jh = a->src[jh];
             for (int k = 0; k < n; k++) {
-                int64_t ih = (int64_t)col[k] * n_heads + h;
-                alpha[k] = dst[ih], lse_at[k] = lse[ih], delta_at[k] = delta[ih];
+                const T *restrict at = ends + ((int64_t)col[k] * n_heads + h) * 4;
+                alpha[k] = at[0], m_at[k] = at[1], scale_at[k] = at[2], delta_at[k] = at[3];
             }
             for (int k = 0; k < n; k++) {
                 T pre = src_jh + alpha[k];
                 slope_at[k] = pre > 0 ? 1 : slope;
-                alpha[k] = slope_at[k] * pre - lse_at[k];
+                alpha[k] = slope_at[k] * pre - m_at[k];
             }
             NAME(exp_all)(alpha, n);
+            for (int k = 0; k < n; k++) alpha[k] *= scale_at[k];
 
             /* coef = alpha k for dz; de = alpha (k t - delta) slope = (coef t - alpha delta) slope. */
             if (a->src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->key);
             for (int k = 0; k < n; k++) coef[k] = !a->src_ids ? alpha[k] : word[h % 4][k] < a->threshold ? 0 : alpha[k] * a->keep;
-            const NAME(gather) edges = {.x = b->g + h * n_feat, .index = col, .coef = coef, .stride = stride, .n = n,
+            const NAME(gather) edges = {.x = g + h * n_feat, .index = col, .coef = coef, .stride = stride, .n = n,
                                         .n_ahead = indptr[a->n_rows] - e, .prefetch = h == 0 ? stride * (int64_t)sizeof(T) : 0};
             NAME(gather_dot)(1, dot, dz + jh * n_feat, a->z + jh * n_feat, &edges, n_feat);
             double sum = 0;
@@ -215,28 +211,28 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
 }
 
 /* Gradients of the finished attention, walking the transpose (row j is a source, t_indices its destinations i):
- *   alpha = exp(s - lse[i,h]);  t = g[i,h,:] . z[j,h,:];  k = mask/(1-p)
+ *   alpha = exp(s - m[i,h]) / l[i,h];  t = g[i,h,:] . z[j,h,:];  k = mask/(1-p)
  *   dz[j,h,:] += alpha k g[i,h,:];  de = alpha (k t - delta[i,h]) leaky_relu'(s_pre);  dsrc[j,h] += de;  sums[thread,i,h] += de
  *
- * inputs   lse, delta (n_dst, n_heads): log-sum-exp of the finished softmax, sum_d g * out; g (n_dst, n_heads, n_feat)
+ * inputs   ends (n_dst, n_heads, 4): dst, m, 1 / l, delta = sum_d g * out; g (n_dst, n_heads, n_feat)
+ *          side by side, so that an edge reads one cache line for them; m and 1 / l apart, as m + log l loses l's digits beside a large m
  * output   dz (n_src, n_heads, n_feat), dsrc (n_src, n_heads), sums (n_threads, n_dst, n_heads): accumulated
  *          sums: each thread's part of ddst, which sar_attend_backward_finish adds. float64, as these sums cancel.
  * cost     O(n_edges * n_heads * n_feat)
  */
 int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict sums,
                               const int64_t *restrict t_indptr, const I *restrict t_indices, const T *restrict z,
-                              const T *restrict src, const T *restrict dst, const T *restrict lse,
-                              const T *restrict delta, const T *restrict g, const int64_t *restrict src_ids,
-                              const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key, double p, double slope,
-                              int64_t n_threads, int64_t n_src, int64_t n_dst, int64_t n_heads, int64_t n_feat)
+                              const T *restrict src, const T *restrict ends, const T *restrict g,
+                              const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key,
+                              double p, double slope, int64_t n_threads, int64_t n_src, int64_t n_dst, int64_t n_heads,
+                              int64_t n_feat)
 {
-    const NAME(attention) a = {t_indptr, t_indices, z, src, dst, n_src, n_heads, n_feat, (T)slope, NAME(step_edges)(n_heads, n_feat),
+    const NAME(attention) a = {t_indptr, t_indices, z, src, NULL, n_src, n_heads, n_feat, (T)slope, NAME(step_edges)(n_heads, n_feat),
                                src_ids, dst_ids, n_nodes, key, philox_threshold(p), (T)(1 / (1 - p))};
-    const NAME(finished) b = {lse, delta, g};
     int64_t n_parts = n_threads == 1 ? 1 : n_threads * SAR_PARTS;
 #pragma omp parallel for num_threads((int)n_threads) schedule(static, 1)   /* not dynamic: sums must not depend on the clock */
     for (int64_t part = 0; part < n_parts; part++)
-        NAME(attend_backward_rows)(dz, dsrc, sums + sar_team_rank() * n_dst * n_heads, &a, &b, part, n_parts);
+        NAME(attend_backward_rows)(dz, dsrc, sums + sar_team_rank() * n_dst * n_heads, &a, ends, g, part, n_parts);
     return SAR_OK;
 }
 #endif

@@ -5,9 +5,9 @@
 #include "each_float.h"
 #else
 
-/* acc[r,:] /= l[r];  m[r] = m[r] + log(l[r])   (log-sum-exp, SAR sec. 3.4). Rows without edges (l = 0): acc = 0, m = 0.
+/* acc[r,:] /= l[r];  l[r] = 1 / l[r]   (SAR sec. 3.4). Rows without edges of any weight (l = 0): acc, l, m = 0.
  *
- * output   m, l (n_rows), acc (n_rows, n_feat), n_rows = nodes * heads: m and acc updated, l kept
+ * output   m, l (n_rows), acc (n_rows, n_feat), n_rows = nodes * heads: updated
  * cost     O(n_rows * n_feat)
  */
 int NAME(sar_attend_finish_forward)(T *restrict m, T *restrict l, T *restrict acc, int64_t n_rows, int64_t n_feat)
@@ -18,7 +18,8 @@ int NAME(sar_attend_finish_forward)(T *restrict m, T *restrict l, T *restrict ac
         T *restrict row = acc + r * n_feat;
         T scale = l[r] == 0 ? 0 : 1 / l[r];
         for (int64_t f = 0; f < n_feat; f++) row[f] *= scale;
-        m[r] = l[r] == 0 ? 0 : m[r] + (T)log((double)l[r]);
+        if (l[r] == 0) m[r] = 0;
+        l[r] = scale;
     }
     return SAR_OK;
 }

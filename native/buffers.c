@@ -1,8 +1,15 @@
 /* An allocator for NumPy's arrays (NEP 49). Large blocks stand in one range of addresses: the first free one that is large enough is
  * taken, what is left of it stays free, and freed neighbours join. A training step asks for the same sizes in the same order in every
  * epoch, so that all but the first find their places in touched memory, whereas fresh memory costs a page fault for every page; and the
- * range is little longer than the most that was ever in use. All blocks start at a cache line. */
+ * range is little longer than the most that was ever in use. All blocks start at a cache line.
+ *
+ * Who may still allocate or free holds NumPy's capsule of the handler: every array, and every context that was entered or copied from
+ * one that was. So the capsule's end is the buffers' end, whoever outlives whom. */
 #define _DEFAULT_SOURCE
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030A0000
+#endif
+#include <Python.h>
 #include "buffers.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,8 +31,8 @@ struct sar_buffers {
     pthread_mutex_t lock;
     char *begin, *top, *end;    /* the range; from top on all zeros */
     struct header *idle;        /* the free block of the lowest address */
-    int64_t n_live, n_fresh;
-    int closed;
+    int64_t n_fresh;
+    int closed;                 /* nobody asks for memory again and again: large blocks are malloc's, freed ones given back */
 };
 
 /* As many addresses as the machine has memory: pages take memory only once they are touched. */
@@ -40,8 +47,10 @@ static void reserve(struct sar_buffers *b)
     b->begin = b->top = p, b->end = b->begin + size;
 }
 
-static void destroy(struct sar_buffers *b)
+/* The destructor of the capsule. */
+void sar_buffers_end(void *capsule)
 {
+    struct sar_buffers *b = PyCapsule_GetPointer(capsule, "mem_handler");
     if (b->begin) munmap(b->begin, (size_t)(b->end - b->begin));
     pthread_mutex_destroy(&b->lock);
     free(b);
@@ -111,18 +120,14 @@ static void *allocate(struct sar_buffers *b, size_t size, int *zeroed)
     *zeroed = 0;
     if (size > SIZE_MAX / 2) return NULL;
     size = (size + 2 * LINE - 1) / LINE * LINE;
-    pthread_mutex_lock(&b->lock);
-    b->n_live++;
-    if (size > LARGE) h = take(b, size, zeroed);
-    pthread_mutex_unlock(&b->lock);
+    if (size > LARGE) {
+        pthread_mutex_lock(&b->lock);
+        if (!b->closed) h = take(b, size, zeroed);
+        pthread_mutex_unlock(&b->lock);
+    }
     if (!h) {
         void *p = NULL;
-        if (posix_memalign(&p, LINE, size)) {
-            pthread_mutex_lock(&b->lock);
-            b->n_live--;
-            pthread_mutex_unlock(&b->lock);
-            return NULL;
-        }
+        if (posix_memalign(&p, LINE, size)) return NULL;
         h = p;
         h->size = size;
     }
@@ -154,14 +159,14 @@ static void buffers_free(void *context, void *block, size_t size)
     struct header *h = block ? (struct header *)((char *)block - LINE) : NULL;
     (void)size;
     if (!h) return;
-    int own = in_range(b, h);
-    if (!own) free(h);
+    if (!in_range(b, h)) {
+        free(h);
+        return;
+    }
     pthread_mutex_lock(&b->lock);
-    if (own && b->closed) give_back((char *)h, (char *)h + h->size);
-    else if (own) put(b, h);
-    int last = --b->n_live == 0 && b->closed;
+    if (b->closed) give_back((char *)h, (char *)h + h->size);
+    else put(b, h);
     pthread_mutex_unlock(&b->lock);
-    if (last) destroy(b);
 }
 
 static void *buffers_realloc(void *context, void *block, size_t size)
@@ -174,7 +179,7 @@ static void *buffers_realloc(void *context, void *block, size_t size)
     return fresh;
 }
 
-/* New buffers, or NULL without memory. Their address is that of a PyDataMem_Handler. */
+/* New buffers, or NULL without memory. Their address is that of a PyDataMem_Handler, for a capsule whose destructor is sar_buffers_end. */
 struct sar_buffers *sar_buffers_open(void)
 {
     struct sar_buffers *b = calloc(1, sizeof *b);
@@ -208,15 +213,13 @@ void sar_buffers_trim(struct sar_buffers *b)
 #endif
 }
 
-/* The same, and give back what is still in use as soon as it is not; `b` ends with its last block. */
+/* The same, and give back what is still in use as soon as it is not. */
 void sar_buffers_close(struct sar_buffers *b)
 {
     sar_buffers_trim(b);
     pthread_mutex_lock(&b->lock);
     b->closed = 1;
-    int last = b->n_live == 0;
     pthread_mutex_unlock(&b->lock);
-    if (last) destroy(b);
 }
 
 /* How often a large block took memory that none had before. */

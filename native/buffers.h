@@ -21,6 +21,7 @@ struct sar_buffers;
 struct sar_buffers *sar_buffers_open(void);
 void sar_buffers_trim(struct sar_buffers *b);
 void sar_buffers_close(struct sar_buffers *b);
+void sar_buffers_end(void *capsule);
 int64_t sar_buffers_fresh(const struct sar_buffers *b);
 int64_t sar_buffers_bytes(const struct sar_buffers *b);
 

@@ -15,6 +15,10 @@ KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm
 PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose"]
 TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 REGISTERS = {"portable": 16, "avx2": 32, "avx512": 64}     # bytes
+# For tests: the AVX-512 kernels' code compiled for AVX2, which then "avx512" runs (sar_can_run), where no processor has AVX-512.
+AVX512_AS_AVX2 = bool(os.environ.get("SARLITE_AVX512_AS_AVX2"))
+if AVX512_AS_AVX2:
+    TARGETS["avx512"] = TARGETS["avx2"]
 # `make sanitize` sets the variable. Checks are calls: inlined ones take minutes to compile.
 SANITIZE = ["-O1", "-g1", "-fsanitize=address,signed-integer-overflow,shift,bounds,float-cast-overflow,integer-divide-by-zero",
             "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "--param", "asan-instrumentation-with-call-threshold=0"]
@@ -30,6 +34,7 @@ struct sar_buffers;
 struct sar_buffers *sar_buffers_open(void);
 void sar_buffers_trim(struct sar_buffers *b);
 void sar_buffers_close(struct sar_buffers *b);
+void sar_buffers_end(void *capsule);
 int64_t sar_buffers_fresh(const struct sar_buffers *b);
 int64_t sar_buffers_bytes(const struct sar_buffers *b);
 int sar_philox4x32(uint32_t *out, const uint32_t *counter, const uint32_t *key);
@@ -120,6 +125,7 @@ def flags():
     optimized = SANITIZE or ["-O3"]
     # Nobody reads exceptions' flags. With -ftrapping-math GCC keeps branches around arithmetic, and AVX2 loops with a choice stay scalar.
     compile_flags = ["-std=c11", *optimized, "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-unknown-pragmas"]
+    compile_flags += ["-DSAR_AVX512_AS_AVX2"] * AVX512_AS_AVX2
     if _accepts("-fno-loop-unroll-and-jam"):        # GCC would unroll over edges, and so lose the vectors over columns
         compile_flags.append("-fno-loop-unroll-and-jam")
     if sys.platform != "darwin" and _accepts("-fopenmp"):

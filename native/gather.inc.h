@@ -271,6 +271,17 @@ SAR_INLINE void NAME(pad_row)(T *restrict padded, const T *restrict a, int64_t l
     for (int64_t u = 0; u < lanes; u++) padded[whole + u] = width - lanes + u < whole ? 0 : a[width - lanes + u];
 }
 
+/* The dot products that are NaN once more, without padding: there 0 times infinity has made NaN of an infinite one. */
+static __attribute__((noinline)) void NAME(unpadded_dots)(T *restrict dot, const T *restrict a, const NAME(gather) *g, int64_t end)
+{
+    for (int k = 0; k < g->n; k++) {
+        const T *row = g->x + (int64_t)g->index[k] * g->stride;
+        if (dot[k] == dot[k]) continue;
+        dot[k] = 0;
+        for (int64_t f = 0; f < end; f++) dot[k] += a[f] * row[f];
+    }
+}
+
 /* dot[k] = sum_f a[f] * x[index[k]*stride + f],   f < end; if `summing`, out[f] += sum_k coef[k] * x[index[k]*stride + f] too. */
 SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict out, const T *restrict a, const NAME(gather) *g,
                                  int64_t end)
@@ -291,15 +302,17 @@ SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict
         else if (end > 4) NARROW(4);
         else if (end > 2) NARROW(2);
         else if (end > 0) NARROW(1);
-        return;
     }
     const int beside = summing && (end <= SUMS_BESIDE_DOTS * WIDE || SUMS_BESIDE_DOTS >= VECTORS * PIECES);
-    for (int64_t f = 0; f < end; f += VECTORS * LANES) {
+    for (int64_t f = 0; f < end && end >= LANES; f += VECTORS * LANES) {
         int64_t width = end - f < VECTORS * LANES ? end - f : VECTORS * LANES;
         NAME(pad_row)(padded, a + f, LANES, width);
         switch ((width + LANES - 1) / LANES) { PASS(1) PASS(2) PASS(3) PASS(4) PASS(5) PASS(6) PASS(7) PASS(8) }
     }
-    if (summing && !beside) {
+    int n_nan = 0;
+    for (int k = 0; k < g->n; k++) n_nan += dot[k] != dot[k];
+    if (n_nan) NAME(unpadded_dots)(dot, a, g, end);
+    if (summing && !beside && end >= LANES) {
         NAME(gather) near = *g;
         near.prefetch = 0;
         NAME(gather_sum)(out, &near, end, 1, 0);

@@ -39,6 +39,9 @@ int64_t sar_last_cache(void)
 int sar_can_run(int isa)
 {
 #if defined(__x86_64__) && defined(__GNUC__)
+#ifdef SAR_AVX512_AS_AVX2       /* see build.py */
+    if (isa == SAR_AVX512) isa = SAR_AVX2;
+#endif
     if (isa == SAR_AVX512)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")
                && __builtin_cpu_supports("avx512vl");

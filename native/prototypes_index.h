@@ -18,10 +18,10 @@ int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, cons
                              uint64_t key, double p, double slope, int64_t n_dst, int64_t n_heads, int64_t n_feat);
 int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict sums,
                               const int64_t *restrict t_indptr, const I *restrict t_indices, const T *restrict z,
-                              const T *restrict src, const T *restrict dst, const T *restrict lse,
-                              const T *restrict delta, const T *restrict g, const int64_t *restrict src_ids,
-                              const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key, double p, double slope,
-                              int64_t n_threads, int64_t n_src, int64_t n_dst, int64_t n_heads, int64_t n_feat);
+                              const T *restrict src, const T *restrict ends, const T *restrict g,
+                              const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key,
+                              double p, double slope, int64_t n_threads, int64_t n_src, int64_t n_dst, int64_t n_heads,
+                              int64_t n_feat);
 int NAME(sar_gather_rows_forward)(T *restrict out, const T *restrict x, const I *restrict index, int64_t n_rows,
                                   int64_t n_index, int64_t n_feat);
 int NAME(sar_gather_rows_backward)(T *restrict out, const T *restrict rows, const I *restrict index, int64_t n_rows,

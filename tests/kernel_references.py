@@ -127,7 +127,7 @@ def attend_reference(graph, z, src, dst, slope, dropout=None):
 
 
 def attend(blocks, z, src, dst, slope, dropout=None):
-    """Run the kernel over blocks (csr, first source, last source); return out, lse."""
+    """Run the kernel over blocks (csr, first source, last source); return out, m and 1 / l."""
     n_dst, n_heads, n_feat = len(dst), z.shape[1], z.shape[2]
     m, total = np.full((n_dst, n_heads), -np.inf, z.dtype), np.zeros((n_dst, n_heads), z.dtype)
     acc = np.zeros((n_dst, n_heads, n_feat), z.dtype)
@@ -135,7 +135,12 @@ def attend(blocks, z, src, dst, slope, dropout=None):
         part = None if dropout is None else dropout._replace(src_ids=dropout.src_ids[low:high])
         kernels.attend(block.indptr, block.indices, z[low:high], src[low:high], dst, m, total, acc, slope=slope, dropout=part)
     kernels.attend_finish(m, total, acc)
-    return acc, m
+    return acc, m, total
+
+
+def log_sum_exp(m, scale):
+    """Of m and 1 / l; 0 where l is 0."""
+    return m - np.log(np.where(scale == 0, 1, scale).astype(np.float64))
 
 
 def attend_operands(graph, dtype, n_heads, n_feat, seed=0, spread=3):
@@ -150,10 +155,9 @@ def make_dropout(graph, p=0.4):
 
 
 def attend_gradients(graph, z, src, dst, g, slope, dropout):
-    out, lse = attend([(graph, 0, graph.n_src)], z, src, dst, slope, dropout)
-    delta = np.zeros_like(lse)
-    kernels.row_dot(g, out, delta)
+    out, m, scale = attend([(graph, 0, graph.n_src)], z, src, dst, slope, dropout)
+    ends = kernels.attend_ends(dst, m, scale, g, out)
     t_indptr, t_indices, _ = kernels.transpose(graph.indptr, graph.indices, graph.n_src)
     grads = [np.zeros_like(a) for a in (z, src, dst)]
-    kernels.attend_backward(t_indptr, t_indices, z, src, dst, lse, delta, g, *grads, slope=slope, dropout=dropout)
+    kernels.attend_backward(t_indptr, t_indices, z, src, ends, g, *grads, slope=slope, dropout=dropout)
     return grads

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite import kernels
 from sarlite.comm import MAX_TAG, Channels
 from sarlite.comm.buffers import (
     REDUCTIONS,
@@ -329,8 +330,9 @@ def _is_consequence(error):
     return False
 
 
-def _run_rank(world, rank, results, errors, function, args, kwargs):
+def _run_rank(world, rank, n_threads, results, errors, function, args, kwargs):
     try:
+        kernels.set_threads(n_threads)  # the caller's: OpenMP's number is each thread's own
         results[rank] = function(ThreadCommunicator(world, rank), *args, **kwargs)
         world.leave(rank)
     except BaseException as error:  # noqa: BLE001, because `run` raises it again
@@ -374,6 +376,7 @@ def run(n_ranks: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -
 
     Notes
     -----
+    Each rank's kernels use as many threads as the caller's (`kernels.set_threads`).
     A rank must join its own threads before it returns: whoever waits for a rank that has returned gets PeerError.
     """
     if n_ranks < 1:
@@ -382,7 +385,7 @@ def run(n_ranks: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -
     threads = [
         threading.Thread(
             target=contextvars.copy_context().run,  # the caller's numpy.errstate holds in the ranks too
-            args=(_run_rank, world, rank, results, errors, function, args, kwargs),
+            args=(_run_rank, world, rank, kernels.threads(), results, errors, function, args, kwargs),
             name=f"rank {rank}",
             daemon=True,
         )

@@ -10,7 +10,7 @@ Every function raises ShapeError naming the argument when shape, dtype or memory
 """
 
 from sarlite.kernels.activation import ACTIVATIONS, Mask, Normal, activate, activate_backward
-from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_backward_finish, attend_finish, row_dot
+from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_backward_finish, attend_ends, attend_finish, row_dot
 from sarlite.kernels.buffers import Buffers, unbuffered
 from sarlite.kernels.gemm import gemm, gemm_backward
 from sarlite.kernels.native import instruction_set, instruction_sets, set_instruction_set, set_threads, threads
@@ -30,6 +30,7 @@ __all__ = [
     "attend",
     "attend_backward",
     "attend_backward_finish",
+    "attend_ends",
     "attend_finish",
     "column_moments",
     "dropout",

@@ -42,16 +42,17 @@ class Dropout(NamedTuple):
     n_nodes: int
 
 
-def _attend_operands(z, src, dst, n_src, dropout):
-    """Check what both directions of attention share; return the kernel's dropout arguments and (n_heads, n_feat)."""
+def _attend_operands(z, src, n_src, at_dst, dropout):
+    """Check what both directions of attention share; return the kernel's dropout arguments and (n_heads, n_feat).
+
+    `at_dst`: an array with a row for each destination."""
     check("z", z, dtype=FLOATS, shape=(n_src, None, None))
     n_heads, n_feat = z.shape[1:]
     check("src", src, dtype=z.dtype, shape=(len(z), n_heads))
-    check("dst", dst, dtype=z.dtype, shape=(None, n_heads))
     if dropout is None:
         return (None, None, 0, 0, 0.0), (n_heads, n_feat)
     src_ids = check("dropout.src_ids", dropout.src_ids, dtype=np.int64, shape=(len(z),))
-    dst_ids = check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(len(dst),))
+    dst_ids = check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(len(at_dst),))
     return (src_ids, dst_ids, int(dropout.n_nodes), key64(dropout.key), probability(dropout.p)), (n_heads, n_feat)
 
 
@@ -88,7 +89,9 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
     O(n_edges * H * D) time; nothing per edge is stored. SAR Eq. 3, sec. 3.3 (fused kernel) and 3.4 (stable softmax).
     """
     n_dst, _ = check_csr(indptr, check("indices", indices))
-    drop, (n_heads, n_feat) = _attend_operands(z, src, dst, None, dropout)
+    check_rows("dst", dst)
+    drop, (n_heads, n_feat) = _attend_operands(z, src, None, dst, dropout)
+    check("dst", dst, dtype=z.dtype, shape=(None, n_heads))
     check_csr_rows(rows, n_dst, len(dst), indices.dtype, "dst")
     check("m", m, dtype=z.dtype, shape=dst.shape, out=True)
     check("l", l, dtype=z.dtype, shape=dst.shape, out=True)
@@ -99,12 +102,12 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
 
 
 def attend_finish(m, l, acc):  # noqa: E741
-    """Finish the online softmax: ``acc /= l`` and ``m += log(l)``, the log-sum-exp. Rows without edges: acc = 0, m = 0.
+    """Finish the online softmax: ``acc /= l`` and ``l = 1 / l``. Rows without edges, or with scores of -inf alone: acc = l = m = 0.
 
     Parameters
     ----------
     m, l : (n_dst, H) float32 or float64
-        m is updated; l is kept.
+        Updated. The softmax's weights are ``exp(s - m) * l`` from here on.
     acc : (n_dst, H, D), m's dtype
         Updated.
 
@@ -123,24 +126,57 @@ def attend_finish(m, l, acc):  # noqa: E741
     call(f"sar_attend_finish_forward_{FLOATS[m.dtype]}", m, l, acc, m.size, acc.shape[2])
 
 
-def attend_backward(t_indptr, t_indices, z, src, dst, lse, delta, g, dz, dsrc, ddst, *, slope, dropout=None, sums=None):
+def attend_ends(dst, m, scale, g, out):
+    """Return what `attend_backward` reads of each destination: dst, m, 1 / l and ``delta = sum_d g * out``, side by side.
+
+    Parameters
+    ----------
+    dst, m, scale : (n_dst, H) float32 or float64
+        As given to `attend`, and as `attend_finish` leaves m and l.
+    g, out : (n_dst, H, D), dst's dtype
+        Gradient of the finished output, and the output: acc as `attend_finish` leaves it.
+
+    Returns
+    -------
+    (n_dst, H, 4), dst's dtype
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+
+    Notes
+    -----
+    O(n_dst * H * D) time. m and 1 / l stand apart: as one number, m + log l, the digits of l are lost beside a large m.
+    """
+    check("dst", dst, dtype=FLOATS, shape=(None, None))
+    check("m", m, dtype=dst.dtype, shape=dst.shape)
+    check("scale", scale, dtype=dst.dtype, shape=dst.shape)
+    check("g", g, dtype=dst.dtype, shape=(*dst.shape, None))
+    check("out", out, dtype=dst.dtype, shape=g.shape)
+    delta = np.empty_like(dst)
+    row_dot(g, out, delta)
+    return np.stack((dst, m, scale, delta), axis=-1)
+
+
+def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slope, dropout=None, sums=None):
     """Add the gradients of finished attention over one block of edges, walking the transpose.
 
-    ``alpha = exp(s - lse[i])``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
+    ``alpha = exp(s - m[i]) / l[i]``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
     ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``.
 
     Parameters
     ----------
     t_indptr : (n_src + 1,) int64
     t_indices : (n_edges,) int32 or int64
-        The destination i of each edge: a row of dst.
-    z, src, dst, slope, dropout
+        The destination i of each edge: a row of ends and g.
+    z, src, slope, dropout
         As given to `attend`.
-    lse, delta : (n_dst, H), z's dtype
-        The m of `attend_finish`; ``row_dot(g, out)``.
+    ends : (n_dst, H, 4), z's dtype
+        Of `attend_ends`.
     g : (n_dst, H, D), z's dtype
         Gradient of the finished output.
-    dz, dsrc, ddst : as z, src, dst
+    dz, dsrc, ddst : as z, src, and (n_dst, H), z's dtype
         Accumulate. ddst is None where `sums` are given.
     sums : (threads, n_dst, H) float64, optional
         Accumulates each thread's part of ddst. The caller zeroes it once for all blocks of a backward pass, and ends with
@@ -157,23 +193,22 @@ def attend_backward(t_indptr, t_indices, z, src, dst, lse, delta, g, dz, dsrc, d
     ddst is the same for the same number of threads. No more threads run than `sums` has parts. SAR alg. 2 and sec. 3.3.
     """
     n_src, end = check_csr(t_indptr, check("t_indices", t_indices), ("t_indptr", "t_indices"))
-    n_dst = len(check_rows("dst", dst))
-    drop, (n_heads, n_feat) = _attend_operands(z, src, dst, n_src, dropout)
-    check("lse", lse, dtype=z.dtype, shape=dst.shape)
-    check("delta", delta, dtype=z.dtype, shape=dst.shape)
+    drop, (n_heads, n_feat) = _attend_operands(z, src, n_src, ends, dropout)
+    check("ends", ends, dtype=z.dtype, shape=(None, n_heads, 4))
+    n_dst = len(ends)
     check("g", g, dtype=z.dtype, shape=(n_dst, n_heads, n_feat))
     check("dz", dz, dtype=z.dtype, shape=z.shape, out=True)
     check("dsrc", dsrc, dtype=z.dtype, shape=src.shape, out=True)
     check_apart(dz, z=z, g=g)
     n_threads = threads() if (end - int(t_indptr[0])) * n_heads * (n_feat + 16) > 32768 else 1
-    parts = np.zeros((n_threads, *dst.shape)) if sums is None else sums
-    check("sums", parts, dtype=np.float64, shape=(None, *dst.shape), out=True)
+    parts = np.zeros((n_threads, n_dst, n_heads)) if sums is None else sums
+    check("sums", parts, dtype=np.float64, shape=(None, n_dst, n_heads), out=True)
     if sums is None:
-        check("ddst", ddst, dtype=z.dtype, shape=dst.shape, out=True)
+        check("ddst", ddst, dtype=z.dtype, shape=(n_dst, n_heads), out=True)
     elif ddst is not None or len(sums) == 0:
         raise ShapeError(f"sums must have a part for each thread and take the place of ddst; got shape {sums.shape}")
-    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, parts, t_indptr, t_indices, z, src, dst, lse,
-         delta, g, *drop, float(slope), min(n_threads, len(parts)), n_src, n_dst, n_heads, n_feat)
+    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, parts, t_indptr, t_indices, z, src, ends, g,
+         *drop, float(slope), min(n_threads, len(parts)), n_src, n_dst, n_heads, n_feat)
     if sums is None:
         attend_backward_finish(parts, ddst)
 
@@ -216,7 +251,7 @@ def row_dot(a, b, out):
 
     Notes
     -----
-    O(n * H * D) time. With a = g and b = out it is the delta of `attend_backward`.
+    O(n * H * D) time. With a = g and b = out it is the delta of `attend_ends`.
     """
     check_rows("a", a)
     check("b", b, dtype=a.dtype, shape=a.shape)

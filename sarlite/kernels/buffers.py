@@ -2,9 +2,11 @@
 
 import contextvars
 import ctypes
+import weakref
 
 import numpy as np
 
+from sarlite.errors import SarliteError
 from sarlite.kernels.native import ffi, lib
 
 _SET_HANDLER = 304  # the place of PyDataMem_SetHandler in NumPy's C interface, fixed since 1.22
@@ -18,14 +20,18 @@ def _set_handler():
     return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
 
 
-def _capsule(address):
+def _capsule(buffers):
+    """NumPy's capsule of a handler. Arrays and contexts hold it; with the last of them the buffers end."""
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    return make(address, _NAME, None)
+    address, end = (int(ffi.cast("uintptr_t", p)) for p in (buffers, ffi.addressof(lib, "sar_buffers_end")))
+    return make(address, _NAME, end)
 
 
 _NAME = b"mem_handler"  # NumPy's; a capsule borrows it
 _set = _set_handler()
+# What this context has entered: pairs of handlers, of the Buffers and the one before; the innermost last.
+_entered: contextvars.ContextVar[tuple] = contextvars.ContextVar("entered", default=())
 
 
 def unbuffered(function, *args, **options):
@@ -45,23 +51,30 @@ class Buffers:
 
     Notes
     -----
-    Local to the context (`contextvars`): a new thread starts outside. Memory: the most that was in use at once and some gaps, kept until
-    `trim` or the end of the object. The range is as long as the machine's memory, but only what is touched takes any; where the system
+    Local to the context (`contextvars`): a new thread starts outside, a copied context inside; several threads may be inside at once.
+    Memory: the most that was in use at once and some gaps, kept until `trim` or the end of the object; arrays and contexts that outlive
+    it stay valid. The range is as long as the machine's memory, but only what is touched takes any; where the system
     refuses so many addresses (`ulimit -v`), large arrays are `malloc`'s. Source: NumPy's NEP 49;
     MG-GCN reuses its buffers across layers and passes likewise.
     """
 
     def __init__(self):
-        self._buffers = ffi.gc(lib.sar_buffers_open(), lib.sar_buffers_close)
-        self._handler = _capsule(int(ffi.cast("uintptr_t", self._buffers)))
-        self._before = []
+        self._buffers = lib.sar_buffers_open()
+        if not self._buffers:
+            raise MemoryError("no memory for the table of buffers")
+        self._handler = _capsule(self._buffers)
+        weakref.finalize(self, lib.sar_buffers_close, self._buffers).atexit = False  # runs while `_handler` is still there
 
     def __enter__(self):
-        self._before.append(_set(self._handler))
+        _entered.set((*_entered.get(), (self._handler, _set(self._handler))))
         return self
 
     def __exit__(self, *error):
-        _set(self._before.pop())
+        *outer, (entered, before) = _entered.get() or [(None, None)]
+        if entered is not self._handler:
+            raise SarliteError("Buffers must be left in the context that entered them, the last entered first")
+        _entered.set(tuple(outer))
+        _set(before)
 
     def trim(self):
         """Give the memory that no array uses back to the system."""

@@ -119,31 +119,29 @@ class Attend(Operator):
     def begin(self, needs, arrays, keep):
         z, _, self.dst = arrays
         self.m = np.full(self.dst.shape, -np.inf, z.dtype)
-        self.total = np.zeros_like(self.dst)
+        self.l = np.zeros_like(self.dst)
         self.out = np.zeros((len(self.dst), *z.shape[1:]), z.dtype)
 
     def forward(self, block, rows):
-        kernels.attend(block.indptr, block.indices, *rows, self.dst, self.m, self.total, self.out, rows=block.rows,
+        kernels.attend(block.indptr, block.indices, *rows, self.dst, self.m, self.l, self.out, rows=block.rows,
                        slope=self.slope, dropout=self.coins(block))
         return rows
 
     def end(self):
-        kernels.attend_finish(self.m, self.total, self.out)  # m is the log-sum-exp from here on
-        self.total = None
+        kernels.attend_finish(self.m, self.l, self.out)  # l is 1 / l from here on
         return self.out
 
     def begin_backward(self, g):
         self.g = np.ascontiguousarray(g)
-        self.delta = np.empty_like(self.m)
-        kernels.row_dot(self.g, self.out, self.delta)
+        self.ends = kernels.attend_ends(self.dst, self.m, self.l, self.g, self.out)
         if not retained():
-            self.out = None
+            self.out = self.m = self.l = None
         self.sums = np.zeros((kernels.threads(), *self.dst.shape))
 
     def backward(self, block, rows, kept, d_rows):
         z, src = rows or kept
         dz, d_src = (np.zeros_like(x) if d is None else d for x, d in zip((z, src), d_rows))
-        kernels.attend_backward(*block.transpose, z, src, self.dst, self.m, self.delta, self.g, dz, d_src, None, sums=self.sums,
+        kernels.attend_backward(*block.transpose, z, src, self.ends, self.g, dz, d_src, None, sums=self.sums,
                                 slope=self.slope, dropout=self.coins(block))
 
     def end_backward(self):

@@ -105,7 +105,7 @@ class SoftmaxReducer:
         self.m = top
 
     def end(self):
-        kernels.attend_finish(self.m, self.total, self.out)  # m is the log-sum-exp from here on
+        kernels.attend_finish(self.m, self.total, self.out)  # total is 1 / total from here on
         return self.out.reshape(len(self.out), *self.shape)
 
     def begin_backward(self, g):
@@ -115,7 +115,7 @@ class SoftmaxReducer:
 
     def backward(self, block, messages):
         score, value = self.by_head(block, messages)
-        a = np.exp(score - block.at_dst(self.m))
+        a = np.exp(score - block.at_dst(self.m)) * block.at_dst(self.total)
         g = block.at_dst(self.g)
         d_score = a * ((g * value).sum(axis=2) - block.at_dst(self.delta))
         return [d_score.reshape(messages[0].shape), (g * a[:, :, None]).reshape(messages[1].shape)]

@@ -132,6 +132,29 @@ def test_what_is_not_a_number_stays_so(kind):
     np.testing.assert_array_equal(out, x)
 
 
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_infinite_gradients_stop_where_relu_does(dtype, p):
+    x = np.array([[-1.0, 0.0, 2.0, np.inf] * 9, [1.0] * 36], dtype)
+    g, out = np.tile(np.array([np.inf, -np.inf, np.inf, -np.inf], dtype), (2, 9)), np.empty_like(x)
+    mask = kernels.Mask(np.arange(2), KEY, p) if p else None
+    kernels.activate(x, out, kind="relu", mask=mask)
+    dx = np.empty_like(x)
+    kernels.activate_backward(g, kind="relu", mask=mask, out=out, dx=dx)
+    np.testing.assert_array_equal(dx, np.where(out > 0, g, 0))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_relu_leaves_zeros_as_they_are(dtype):
+    """-0.0 is not below 0: the tape's relu, of any number of axes, and the fused one agree in the sign of zero."""
+    x = np.array([[-0.0, 0.0, -1.0, 3.0, np.nan] * 11], dtype)
+    expected = np.array([[-0.0, 0.0, 0.0, 3.0, np.nan] * 11], dtype)
+    fused = nn.Activation(55, "relu", bias=False, rng=nn.Random(0), dtype=dtype)(GRAPH, Tensor(x)).data
+    for found in (fused, ops.relu(Tensor(x)).data, ops.relu(Tensor(x.T)).data.T, [[float(ops.relu(Tensor(v)).data) for v in x[0]]]):
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(np.signbit(found)[~np.isnan(x)], np.signbit(expected)[~np.isnan(x)])
+
+
 # ---- the module
 
 GRAPH = SimpleNamespace(dst_ids=np.arange(40) * 7, comm=Solo())

@@ -1,5 +1,6 @@
 """Memory that arrays give back and get again, and a training step that takes no fresh one."""
 
+import contextvars
 import ctypes
 import gc
 import resource
@@ -12,6 +13,7 @@ import pytest
 
 from sarlite import Graph, Trainer, models, nn, optim
 from sarlite.comm import threads
+from sarlite.errors import SarliteError
 from sarlite.kernels import Buffers
 from sarlite.sar import messages, transport
 
@@ -141,6 +143,101 @@ def test_arrays_outlive_the_buffers():
     del a, b
 
 
+def test_a_copied_context_may_outlive_the_buffers():
+    """It allocates from them still: at first fresh memory, later what the system gives."""
+    buffers = Buffers()
+    with buffers:
+        context = contextvars.copy_context()
+    del buffers
+    gc.collect()
+    for _ in range(3):
+        a = context.run(np.ones, 4 * LARGE, np.uint8)
+        b = context.run(np.zeros, 10)
+        assert address(a) % 64 == address(b) % 64 == 0 and a.all() and not b.any()
+    a = context.run(np.full, 4 * LARGE, 3, np.uint8)
+    del context
+    gc.collect()
+    assert (a == 3).all()
+
+
+def test_what_is_still_in_use_at_the_end_is_given_back():
+    buffers = Buffers()
+    with buffers:
+        a, b = np.full(64 * LARGE, 1, np.uint8), np.full(64 * LARGE, 2, np.uint8)
+    place = address(a)
+    del buffers
+    gc.collect()
+    del a
+    assert resident(place, 64 * LARGE) < LARGE and (b == 2).all()
+    end = address(b) + len(b)
+    del b
+    assert not mapped(place) and not mapped(end - 1)
+
+
+def test_no_buffers_live_on_in_a_thread_that_has_left_them():
+    buffers = Buffers()
+    with buffers:
+        held = np.ones(LARGE, np.uint8)
+    place = address(held)
+
+    def work(shared):
+        with shared:
+            np.ones(4 * LARGE)
+
+    thread = threading.Thread(target=work, args=(buffers,))
+    thread.start()
+    thread.join()
+    del buffers, held
+    gc.collect()
+    assert not mapped(place)
+
+
+def test_two_threads_inside_at_once_leave_each_in_its_own_order():
+    """Each gets back the handler that it had before."""
+    shared, own, steps, failed = Buffers(), Buffers(), [threading.Barrier(2, timeout=20) for _ in range(3)], []
+
+    def enters_inside_of_its_own():
+        with own:
+            with shared:
+                steps[0].wait()
+                steps[1].wait()
+            steps[2].wait()
+            before = own.n_fresh
+            a = np.empty(40 * LARGE, np.uint8)
+            if own.n_fresh != before + 1:
+                failed.append("not its own any more")
+            del a
+
+    def enters_alone():
+        steps[0].wait()
+        with shared:
+            steps[1].wait()
+            steps[2].wait()
+        before = own.n_fresh, shared.n_fresh
+        a = np.empty(40 * LARGE, np.uint8)
+        if (own.n_fresh, shared.n_fresh) != before:
+            failed.append("in buffers outside of them")
+        del a
+
+    both = [threading.Thread(target=work) for work in (enters_inside_of_its_own, enters_alone)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert not failed
+
+
+def test_leaving_where_nobody_entered_is_refused():
+    buffers, other = Buffers(), Buffers()
+    with pytest.raises(SarliteError, match="left in the context that entered"):
+        buffers.__exit__()
+    with buffers, other:
+        with pytest.raises(SarliteError, match="the last entered first"):
+            buffers.__exit__()
+        with pytest.raises(SarliteError, match="left in the context that entered"):
+            contextvars.Context().run(other.__exit__)
+
+
 def test_outside_nothing_changes():
     buffers = Buffers()
     with buffers:
@@ -191,6 +288,12 @@ def resident(address, n_bytes):
     if ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(first * page), ctypes.c_size_t((end - first) * page), states):
         raise OSError(ctypes.get_errno(), "mincore")
     return sum(state & 1 for state in states) * page
+
+
+def mapped(address):
+    """Whether a page is mapped."""
+    page, state = resource.getpagesize(), ctypes.c_ubyte()
+    return ctypes.CDLL(None).mincore(ctypes.c_void_p(address // page * page), ctypes.c_size_t(page), ctypes.byref(state)) == 0
 
 
 def test_transposes_stay_outside():

@@ -218,17 +218,17 @@ def attend(arrays, kind, shape, slope, dropped, given=False):
     indptr, indices = arrays.place(csr.indptr), arrays.index(csr.indices)
     for _ in range(2):
         kernels.attend(indptr, indices, z, src, dst, m, total, acc, slope=slope, dropout=dropout, **more)
-    found = {"m": m.copy(), "l": total, "acc": acc.copy()}
+    found = {"m": m.copy(), "l": total.copy(), "acc": acc.copy()}
     kernels.attend_finish(m, total, acc)
-    delta, dz, dsrc, ddst = (arrays.values(5, *a.shape) for a in (m, z, src, dst))
-    kernels.row_dot(g, acc, delta)
+    dz, dsrc, ddst = (arrays.values(5, *a.shape) for a in (z, src, dst))
+    ends = arrays.place(kernels.attend_ends(dst, m, total, g, acc))
     t_indptr, t_indices, _ = kernels.transpose(csr.indptr, arrays.index(csr.indices), csr.n_src, **more)
     sums = np.zeros((kernels.threads(), *dst.shape))
     for _ in range(2):
-        kernels.attend_backward(arrays.place(t_indptr), t_indices, z, src, dst, m, delta, g, dz, dsrc, None, slope=slope,
+        kernels.attend_backward(arrays.place(t_indptr), t_indices, z, src, ends, g, dz, dsrc, None, slope=slope,
                                 dropout=dropout, sums=sums)
     kernels.attend_backward_finish(sums, ddst)
-    return {**found, "lse": m, "out": acc, "delta": delta, "dz": dz, "dsrc": dsrc, "ddst": ddst}
+    return {**found, "m at the end": m, "scale": total, "out": acc, "ends": ends, "dz": dz, "dsrc": dsrc, "ddst": ddst}
 
 
 @every_float

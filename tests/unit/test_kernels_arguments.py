@@ -25,7 +25,7 @@ def wrong_arguments():
         return lambda: k.attend(indptr, *a.values(), slope=slope, **more)
 
     def backward_with(**new):
-        a = {"t_indices": np.array([0, 1, 1], i32), "z": z, "src": s, "dst": d, "lse": d, "delta": d, "g": acc, "dz": z.copy(),
+        a = {"t_indices": np.array([0, 1, 1], i32), "z": z, "src": s, "ends": np.ones((2, 2, 4), f32), "g": acc, "dz": z.copy(),
              "dsrc": s.copy(), "ddst": d.copy(), **new}
         more = {"sums": a.pop("sums")} if "sums" in a else {}
         return lambda: k.attend_backward(np.array([0, 1, 2, 3]), *a.values(), slope=0.2, **more)
@@ -87,8 +87,11 @@ def wrong_arguments():
     yield "sums", backward_with(sums=np.zeros((2, 2, 2), f32), ddst=None)
     yield "ddst", lambda: k.attend_backward_finish(np.zeros((2, 2, 2)), s.copy())
     yield "l", lambda: k.attend_finish(d.copy(), s, acc)
-    for name in ("t_indices", "z", "src", "lse", "delta", "g", "dz", "dsrc", "ddst"):
+    for name in ("t_indices", "z", "src", "ends", "g", "dz", "dsrc", "ddst"):
         yield name, backward_with(**{name: np.ones((1, 1), np.float16)})
+    for name in ("dst", "m", "scale", "g", "out"):
+        arrays = {"dst": d, "m": d, "scale": d, "g": acc, "out": acc, name: np.ones((1, 1), np.float16)}
+        yield name, lambda arrays=arrays: k.attend_ends(*arrays.values())
     yield "b", lambda: k.row_dot(x, x[:1], np.zeros(3, f32))
     yield "out", lambda: k.row_dot(x, x, np.zeros(4, f32))
     yield "out", lambda: k.gather_rows(x, indices, out)

@@ -22,6 +22,7 @@ from kernel_references import (
     every_float,
     every_kind,
     every_type,
+    log_sum_exp,
     make_dropout,
     make_graph,
     normal,
@@ -39,10 +40,10 @@ def test_attend(dtype, itype, kind, shape, dropped):
     graph = make_graph(kind, itype)
     z, src, dst = attend_operands(graph, dtype, *shape)
     dropout = make_dropout(graph) if dropped else None
-    out, lse = attend([(graph, 0, graph.n_src)], z, src, dst, 0.2, dropout)
+    out, m, scale = attend([(graph, 0, graph.n_src)], z, src, dst, 0.2, dropout)
     expected_out, expected_lse = attend_reference(graph, z, src, dst, 0.2, dropout)
     close(out, expected_out, scale=np.abs(z).max())
-    close(lse, expected_lse, scale=10)
+    close(log_sum_exp(m, scale).astype(dtype), expected_lse, scale=10)
 
 
 @every_float
@@ -58,8 +59,9 @@ def test_attend_does_not_depend_on_blocks(dtype):
             mine = (graph.src >= low) & (graph.src < high)
             blocks.append((Csr(graph.dst[mine], graph.src[mine] - low, 15, high - low, np.int32), low, high))
         for sequence in (blocks, blocks[::-1]):
-            for a, b in zip(whole, attend(sequence, z, src, dst, 0.2, dropout), strict=True):
-                close(b, a, scale=30)
+            out, m, scale = attend(sequence, z, src, dst, 0.2, dropout)
+            close(out, whole[0], scale=30)
+            close(log_sum_exp(m, scale), log_sum_exp(*whole[1:]), scale=30 * np.finfo(dtype).eps / np.finfo(np.float64).eps)
 
 
 @every_float
@@ -67,16 +69,16 @@ def test_attend_long_row_and_extreme_scores(dtype):
     rng = np.random.default_rng(13)
     graph = Csr([0] * 100_000, rng.integers(0, 40, 100_000), 2, 40, np.int32)
     z, src, dst = attend_operands(graph, dtype, 2, 9)
-    out, lse = attend([(graph, 0, 40)], z, src, dst, 0.2)
+    out, m, scale = attend([(graph, 0, 40)], z, src, dst, 0.2)
     expected_out, expected_lse = attend_reference(graph, z, src, dst, 0.2)
     close(out, expected_out, scale=10, factor=100)
-    close(lse, expected_lse, scale=10, factor=100)
+    close(log_sum_exp(m, scale).astype(dtype), expected_lse, scale=10, factor=100)
 
     src[:] = rng.choice([-800, 0, 700], (40, 2))       # exp() of any of these is 0 or infinite
-    out, lse = attend([(graph, 0, 40)], z, src, dst, 1.0)
+    out, m, scale = attend([(graph, 0, 40)], z, src, dst, 1.0)
     expected_out, expected_lse = attend_reference(graph, z, src, dst, 1.0)
     close(out, expected_out, scale=10, factor=100)
-    close(lse, expected_lse, scale=1000)
+    close(log_sum_exp(m, scale).astype(dtype), expected_lse, scale=1000)
 
 
 @every_float
@@ -85,20 +87,60 @@ def test_attend_without_weight(dtype):
     graph = Csr([0, 0, 1, 2], [0, 1, 1, 2], 3, 3, np.int32)
     z, dst = np.ones((3, 1, 2), dtype), np.zeros((3, 1), dtype)
     src = np.array([[1], [-np.inf], [np.nan]], dtype)
-    out, lse = attend([(graph, 0, 3)], z, src, dst, 0.2)
+    out, m, scale = attend([(graph, 0, 3)], z, src, dst, 0.2)
     np.testing.assert_array_equal(out[:2, 0], [[1, 1], [0, 0]])
-    np.testing.assert_array_equal(lse[:2, 0], [1, 0])
+    np.testing.assert_array_equal(m[:2, 0], [1, 0])
+    np.testing.assert_array_equal(scale[:2, 0], [1, 0])
     assert np.isnan(out[2]).all()
+
+
+@every_float
+@pytest.mark.parametrize("masked", ["sources", "destination"])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_node_whose_edges_are_all_masked(dtype, masked, dropped):
+    """It gets 0 and gives 0 back, in whatever blocks its edges come; the others do not see it."""
+    rng = np.random.default_rng(3)
+    graph = Csr([0] * 300 + [1] * 40 + [2] * 5, rng.integers(0, 20, 345) + [*[0] * 300, *[20] * 40, *[0] * 5], 3, 40, np.int32)
+    z, src, dst = attend_operands(graph, dtype, 3, 33)
+    (src[20:] if masked == "sources" else dst[1:2])[...] = -np.inf
+    g, dropout = normal(rng, dtype, 3, 3, 33), make_dropout(graph) if dropped else None
+    cuts = [Csr(graph.dst[mine], graph.src[mine] - low, 3, 20, np.int32)
+            for low, mine in ((0, graph.src < 20), (20, graph.src >= 20))]
+    for blocks in ([(graph, 0, 40)], [(cuts[1], 20, 40), (cuts[0], 0, 20)]):
+        out, m, scale = attend(blocks, z, src, dst, 0.2, dropout)
+        assert not out[1].any() and not scale[1].any() and not m[1].any()
+    dz, dsrc, ddst = attend_gradients(graph, z, src, dst, g, 0.2, dropout)
+    assert not dz[20:].any() and not dsrc[20:].any() and not ddst[1].any()
+    rest = Csr(graph.dst[graph.dst != 1], graph.src[graph.dst != 1], 3, 40, np.int32)
+    for a, b in zip((out, dz, dsrc, ddst), (attend([(rest, 0, 40)], z, src, dst, 0.2, dropout)[0],
+                                            *attend_gradients(rest, z, src, dst, g, 0.2, dropout)), strict=True):
+        assert np.isfinite(a).all() and np.abs(b).max() > 0
+        close(a, b.astype(np.float64))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e4, 1e6])
+def test_backward_is_exact_to_rounding_whatever_the_size_of_the_scores(size):
+    """Weights sum up to 1 to float32's rounding: what is kept of the softmax must not lose the digits of l beside a large m."""
+    rng, n = np.random.default_rng(4), 64
+    graph = Csr(np.repeat(np.arange(n), 30), rng.integers(0, n, 30 * n), n, n, np.int32)
+    z = normal(rng, np.float32, n, 2, 16)
+    src = (size + rng.integers(-16, 16, (n, 2)) / 8).astype(np.float32)     # exact, as are their sums
+    dst = rng.integers(-16, 16, (n, 2)).astype(np.float32) / 8
+    g = normal(rng, np.float32, n, 2, 16)
+    exact = attend_gradients(graph, *(a.astype(np.float64) for a in (z, src, dst, g)), 0.2, None)
+    for found, expected in zip(attend_gradients(graph, z, src, dst, g, 0.2, None), exact, strict=True):
+        assert np.abs(found - expected).max() < 2e-6 * max(1, np.abs(expected).max())     # ddst is 0 but for rounding
 
 
 @every_float
 @pytest.mark.parametrize("low", [-800.0, -110.0, -80.0, -1.0])
 def test_exponential(dtype, low):
-    """The kernels' exp, seen through the backward pass: one edge a source, lse = 0 and g = 1 make dz = exp(score)."""
+    """The kernels' exp, seen through the backward pass: one edge a source, m = 0 and l = g = 1 make dz = exp(score)."""
     s = np.concatenate([np.linspace(low, 0, 20_001), [0, -np.inf]]).astype(dtype)[:, None]
     n, one, zero = len(s), np.ones((1, 1, 1), dtype), np.zeros((1, 1), dtype)
     dz, dsrc, ddst = np.zeros((n, 1, 1), dtype), np.zeros_like(s), zero.copy()
-    kernels.attend_backward(np.arange(n + 1), np.zeros(n, np.int32), np.zeros_like(dz), s, zero, zero, zero, one, dz, dsrc, ddst, slope=1.0)
+    ends = np.array([[[0, 0, 1, 0]]], dtype)
+    kernels.attend_backward(np.arange(n + 1), np.zeros(n, np.int32), np.zeros_like(dz), s, ends, one, dz, dsrc, ddst, slope=1.0)
     exact = np.exp(s[:, 0].astype(np.longdouble))
     unit = np.maximum(np.spacing(exact.astype(dtype)), np.finfo(dtype).smallest_subnormal)
     error = np.abs(dz[:, 0, 0] - exact) / unit
@@ -178,11 +220,12 @@ def test_attend_is_deterministic_and_close_across_threads():
 def test_backward_accumulates():
     graph = make_graph("random", np.int32)
     operands = attend_operands(graph, np.float64, 2, 3)
-    out, lse = attend([(graph, 0, graph.n_src)], *operands, 0.2)
+    out, m, scale = attend([(graph, 0, graph.n_src)], *operands, 0.2)
+    ends = kernels.attend_ends(operands[2], m, scale, np.zeros_like(out), out)
     t = kernels.transpose(graph.indptr, graph.indices, graph.n_src)[:2]
     grads = [np.zeros_like(a) for a in operands]
     for repeat in range(2):
-        kernels.attend_backward(*t, *operands, lse, np.zeros_like(lse), out, *grads, slope=0.2)
+        kernels.attend_backward(*t, *operands[:2], ends, out, *grads, slope=0.2)
         if repeat == 0:
             once = [a.copy() for a in grads]
     for a, b in zip(grads, once, strict=True):

@@ -1,11 +1,16 @@
 """Dense products and sums on the kernels' threads."""
 
+import importlib
+
 import numpy as np
 import pytest
 
 from sarlite import Tensor, kernels
+from sarlite.comm import threads
 from sarlite.errors import ShapeError
 from sarlite.tape import ops
+
+gemm = importlib.import_module("sarlite.kernels.gemm")      # the name in the package is the function
 
 SHAPES = [(1, 1, 1), (3, 5, 4), (0, 4, 3), (4, 0, 3), (4, 3, 0), (1500, 7, 33), (1024, 40, 40), (5000, 64, 17), (2049, 3, 100)]
 RTOL = {"float32": 2e-5, "float64": 1e-13}
@@ -78,6 +83,59 @@ def test_bad_arguments_are_named(case):
         action()
 
 
+class Library:
+    """A BLAS as threadpoolctl shows it."""
+
+    def __init__(self, n):
+        self.n, self.seen = n, []
+
+    def get_num_threads(self):
+        return self.n
+
+    def set_num_threads(self, n):
+        self.n = n
+        self.seen.append(n)
+
+
+def test_the_blas_gets_its_threads_back(monkeypatch):
+    """Also where the product fails, and from the last of several threads that are inside at once."""
+    library, alone = Library(6), Library(1)
+    one = gemm._OneThread()
+    monkeypatch.setattr(gemm, "_libraries", lambda: [library, alone])
+    monkeypatch.setattr(gemm, "_one_thread", one)
+    a, inside = np.ones((3, 3)), []
+    monkeypatch.setattr(gemm, "call", lambda *args: inside.append(library.n))
+    kernels.gemm(a, a, np.empty((3, 3)))
+    kernels.gemm_backward(a, a, np.empty((3, 3)))
+    assert inside == [1, 1] and library.seen == [1, 6, 1, 6] and alone.seen == []
+
+    def fails(*args):
+        raise ShapeError("no")
+
+    monkeypatch.setattr(gemm, "call", fails)
+    with pytest.raises(ShapeError):
+        kernels.gemm(a, a, np.empty((3, 3)))
+    assert library.n == 6
+    with one:
+        with one:
+            assert library.n == 1
+        assert library.n == 1
+    assert library.n == 6
+
+
+def test_products_leave_the_real_blas_as_it_was():
+    before = [library.get_num_threads() for library in gemm._libraries()]
+    try:
+        for library in gemm._libraries():
+            library.set_num_threads(2)
+        for dtype in (np.float32, np.float64):
+            kernels.gemm(*matrices(40, 40, 40, dtype), np.empty((40, 40), dtype))
+        assert [library.get_num_threads() for library in gemm._libraries()] == [2] * len(before)
+    finally:
+        for library, n in zip(gemm._libraries(), before):
+            library.set_num_threads(n)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", [0, 1, 15, 100_001])
 def test_add(n, dtype, n_threads):
@@ -87,6 +145,10 @@ def test_add(n, dtype, n_threads):
     assert np.array_equal(out, want)
     kernels.add(a, b, a)
     assert np.array_equal(a, want)
+
+
+def test_ranks_that_are_threads_have_the_callers_number_of_threads(n_threads):
+    assert threads.run(3, lambda comm: kernels.threads()) == [n_threads] * 3
 
 
 def test_gradients_that_share_an_array_stay_apart():

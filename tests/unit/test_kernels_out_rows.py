@@ -101,10 +101,9 @@ def test_attend_and_its_gradients(dtype, itype, kind, order, dropped):
         m, total, acc = np.full(dst.shape, -np.inf, dtype), np.zeros(dst.shape, dtype), np.zeros(g.shape, dtype)
         kernels.attend(*csr, z, src, dst, m, total, acc, slope=0.2, dropout=dropout, **more)
         kernels.attend_finish(m, total, acc)
-        delta, grads = np.zeros_like(m), [np.zeros_like(a) for a in (z, src, dst)]
-        kernels.row_dot(g, acc, delta)
+        ends, grads = kernels.attend_ends(dst, m, total, g, acc), [np.zeros_like(a) for a in (z, src, dst)]
         transposed = kernels.transpose(*csr, graph.n_src, position=False, **more)[:2]
-        kernels.attend_backward(*transposed, z, src, dst, m, delta, g, *grads, slope=0.2, dropout=dropout)
+        kernels.attend_backward(*transposed, z, src, ends, g, *grads, slope=0.2, dropout=dropout)
         found.append((acc, m, *grads))
     close(found[1][0], attend_reference(graph, z, src, dst, 0.2, dropout)[0], scale=np.abs(z).max())
     for a, b in zip(*found, strict=True):
@@ -120,14 +119,14 @@ def test_sums_of_ddst_are_shared_by_blocks(dtype):
     graph, rng = make_graph("random", np.int32), np.random.default_rng(36)
     z, src, dst = attend_operands(graph, dtype, 2, 50)
     g = normal(rng, dtype, graph.n_dst, 2, 50)
-    lse, delta = np.zeros_like(dst), normal(rng, dtype, *dst.shape)
+    ends = np.stack([dst, np.zeros_like(dst), np.ones_like(dst), normal(rng, dtype, *dst.shape)], axis=-1)
     t_indptr, t_indices, _ = kernels.transpose(graph.indptr, graph.indices, graph.n_src)
 
     def run(cuts, together):
         dz, dsrc, ddst = (np.zeros_like(a) for a in (z, src, dst))
         sums = np.zeros((kernels.threads(), *dst.shape)) if together else None
         for a, b in zip(cuts, cuts[1:], strict=False):
-            kernels.attend_backward(t_indptr[a : b + 1], t_indices, z[a:b], src[a:b], dst, lse, delta, g, dz[a:b], dsrc[a:b],
+            kernels.attend_backward(t_indptr[a : b + 1], t_indices, z[a:b], src[a:b], ends, g, dz[a:b], dsrc[a:b],
                                     None if together else ddst, slope=0.2, sums=sums)
         if together:
             assert not ddst.any() and np.count_nonzero(sums) > 0
@@ -145,13 +144,14 @@ def test_sums_of_ddst_are_shared_by_blocks(dtype):
 def test_fewer_sums_than_threads():
     graph, rng = make_graph("random", np.int32), np.random.default_rng(37)
     z, src, dst = attend_operands(graph, np.float64, 2, 50)
-    g, zero, sums = rng.standard_normal((graph.n_dst, 2, 50)), np.zeros_like(dst), np.zeros((1, *dst.shape))
+    g, sums = rng.standard_normal((graph.n_dst, 2, 50)), np.zeros((1, *dst.shape))
+    ends = kernels.attend_ends(dst, np.zeros_like(dst), np.ones_like(dst), g, np.zeros_like(g))
     t = kernels.transpose(graph.indptr, graph.indices, graph.n_src)[:2]
     ddst, start = np.zeros_like(dst), rng.standard_normal(dst.shape)
 
     def run():
         sums[:] = 0
-        kernels.attend_backward(*t, z, src, dst, zero, zero, g, np.zeros_like(z), np.zeros_like(src), None, slope=0.2, sums=sums)
+        kernels.attend_backward(*t, z, src, ends, g, np.zeros_like(z), np.zeros_like(src), None, slope=0.2, sums=sums)
         ddst[:] = start
         kernels.attend_backward_finish(sums, ddst)
         np.testing.assert_array_equal(ddst, start + sums[0])

@@ -90,38 +90,42 @@ class Scores(NamedTuple):
     alpha: np.ndarray
     worth: np.ndarray       # alpha, and the errors of the score that exp makes its own
     top: np.ndarray
-    lse: np.ndarray
+    scale: np.ndarray       # 1 over the sum of exp(s - top)
 
 
-def scores(graph, src, dst, slope, lse=None):
-    """lse: rounded, as backward takes it."""
+def scores(graph, src, dst, slope, kept=None):
+    """kept: top and scale, rounded as backward takes them."""
     pre = src.astype(WIDE)[graph.src] + dst[graph.dst]
     slopes = np.where(pre > 0, WIDE(1), WIDE(slope))
     s, top = slopes * pre, np.full(dst.shape, -np.inf, WIDE)
     np.maximum.at(top, graph.dst, s)
     top[np.diff(graph.indptr) == 0] = 0
-    if lse is None:
+    if kept is None:
         total = at(graph.dst, np.exp(s - top[graph.dst]), graph.n_dst)
-        lse = np.log(np.where(total > 0, total, 1)) + top
-    below = s - lse[graph.dst]
-    return Scores(s, slopes, np.exp(below), np.exp(below) * (1 + np.abs(s) + np.abs(below)), top, lse)
+        kept = top, np.where(total > 0, 1 / np.where(total > 0, total, 1), 0)
+    top, scale = kept
+    below = s - top[graph.dst]
+    alpha = np.exp(below) * scale[graph.dst]
+    return Scores(s, slopes, alpha, alpha * (1 + np.abs(s) + np.abs(below)), top, scale)
 
 
 def check_attend(graph, z, src, dst, slope, dropout):
-    """Check out and its log-sum-exp; return what they should be."""
+    """Check out, m and 1 / l; return what they should be."""
     e, kept = scores(graph, src, dst, slope), edge_factors(graph, z.shape[1], dropout)
-    found, lse = attend([(graph, 0, graph.n_src)], z, src, dst, slope, dropout)
+    found, m, scale = attend([(graph, 0, graph.n_src)], z, src, dst, slope, dropout)
     out, total = products(graph, e.alpha * kept, z), at(graph.dst, e.worth, graph.n_dst)
     near(found, out, products(graph, e.worth * kept, np.abs(z)) + np.abs(out) * total[..., None], 3)
-    near(lse, e.lse, np.abs(e.top) + np.abs(e.lse) + total, 3)
-    return out, e.lse
+    near(m, e.top, np.abs(e.top), 3)
+    near(scale, e.scale, e.scale * (1 + np.abs(e.top) + total), 3)
+    return out, e.top, e.scale
 
 
-def check_attend_backward(graph, z, src, dst, lse, delta, g, slope, dropout):
-    e, kept = scores(graph, src, dst, slope, lse), edge_factors(graph, z.shape[1], dropout)
+def check_attend_backward(graph, z, src, dst, m, scale, delta, g, slope, dropout):
+    e, kept = scores(graph, src, dst, slope, (m, scale)), edge_factors(graph, z.shape[1], dropout)
     turned, order = Csr(graph.src, graph.dst, graph.n_src, graph.n_dst, np.int32), np.argsort(graph.src, kind="stable")
     dz, dsrc, ddst = (np.zeros_like(a) for a in (z, src, dst))
-    kernels.attend_backward(turned.indptr, turned.indices, z, src, dst, lse, delta, g, dz, dsrc, ddst, slope=slope, dropout=dropout)
+    ends = np.stack([dst, m, scale, delta], axis=-1)
+    kernels.attend_backward(turned.indptr, turned.indices, z, src, ends, g, dz, dsrc, ddst, slope=slope, dropout=dropout)
     near(dz, products(turned, (e.alpha * kept)[order], g), products(turned, (e.worth * kept)[order], np.abs(g)), 3)
     t = z.astype(WIDE)[graph.src] * g[graph.dst]
     de = e.alpha * (kept * t.sum(-1) - delta[graph.dst]) * e.slopes
@@ -136,8 +140,9 @@ def check_attention(seed, dtype, lengths, heads, width, positive, turned=False):
     src, dst = (2 * draw(rng, False, dtype, n, heads) for n in (graph.n_src, graph.n_dst))
     slope = float(dtype(0.2))
     for dropout in (None, make_dropout(graph))[: 2 if graph.n_edges < 500 else 1]:      # its reference is slow
-        out, lse = check_attend(graph, z, src, dst, slope, dropout)
-        check_attend_backward(graph, z, src, dst, lse.astype(dtype), (g * out).sum(-1).astype(dtype), g, slope, dropout)
+        out, *kept = check_attend(graph, z, src, dst, slope, dropout)
+        kept = [a.astype(dtype) for a in (*kept, (g * out).sum(-1))]
+        check_attend_backward(graph, z, src, dst, *kept, g, slope, dropout)
 
 
 @SETTINGS

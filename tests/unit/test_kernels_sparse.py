@@ -135,6 +135,25 @@ def test_edge_dot(dtype, itype, kind, width, heads):
     close(out, expected, scale=np.abs(products).sum(-1).max(initial=1))
 
 
+@every_float
+def test_edge_dot_of_values_that_are_not_finite(dtype):
+    """Infinity anywhere in a row, on either side, gives infinity; NaN comes of NaN, or of infinities that cancel."""
+    one, both_ends = np.arange(2), np.array([0, 2])
+    indices = np.arange(2, dtype=np.int32)
+    for width in [*range(1, 40), 47, 63, 65, 100, 127, 128, 129, 150, 257]:
+        for column in {0, 1, width // 2, width - 9, width - 2, width - 1} & set(range(width)):
+            for where in (0, 1):
+                for value, expected in ((np.inf, np.inf), (-np.inf, -np.inf), (np.nan, np.nan)):
+                    both, out = [np.ones((1, width), dtype) for _ in range(2)], np.zeros(1, dtype)
+                    both[where][0, column] = value
+                    kernels.edge_dot(one, indices[:1], *both, out)
+                    assert np.array_equal(out, [expected], equal_nan=True), (width, column, where, value)
+    g, x, out = np.ones((1, 33), dtype), np.full((2, 33), np.inf, dtype), np.zeros(2, dtype)
+    x[1, 20] = -np.inf
+    kernels.edge_dot(both_ends, indices, g, x, out)
+    assert out[0] == np.inf and np.isnan(out[1])
+
+
 @every_type
 def test_transpose(dtype, itype):
     for kind in KINDS:
