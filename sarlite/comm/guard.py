@@ -6,13 +6,12 @@ Embedding sarlite installs none of this.
 import re
 import signal
 import threading
-import traceback
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sarlite.comm import Communicator
-from sarlite.comm.ending import END_SECONDS, Ending, end_within, tell
+from sarlite.comm import Channels, Communicator
+from sarlite.comm.ending import END_SECONDS, Ending, call_off, end_within, tell
 from sarlite.comm.watchdog import DIGEST, DONE, EXITED, REFUSED, STATE, Watchdog
 from sarlite.errors import PeerError, SarliteError
 
@@ -47,8 +46,7 @@ def _hooks(ending, alarm, with_signals):
     """Let dead threads and SIGTERM end all ranks."""
 
     def thread_failed(args):
-        lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
-        ending.end(f"thread {args.thread.name if args.thread else '?'} failed:\n{''.join(lines)}")
+        ending.end(args.exc_value or args.exc_type.__name__, f"thread {args.thread.name if args.thread else '?'} failed:\n")
 
     with_signals = with_signals and threading.current_thread() is threading.main_thread()
     hook, threading.excepthook = threading.excepthook, thread_failed
@@ -73,13 +71,25 @@ def _settle(comm, error, watchdog, ending):
         if error is None:
             threading.Event().wait(END_SECONDS)  # the rank that failed ends this one
             ending.end("another rank failed")
-        ending.end("".join(traceback.format_exception(error)))
+        ending.end(error)
     if error is not None:
         end_within(END_SECONDS)  # Python waits for threads, which may wait for messages that never come
+        if isinstance(comm, Channels):
+            comm.drain_channels()  # and so would Python finalize MPI while they are inside it
     if outcome[0] == REFUSED:
         if (rows[: comm.rank, DIGEST] != outcome[1]).all():
             tell(f"error: {error}")
         raise SystemExit(REFUSAL_STATUS) from None
+
+
+def _settle_failure(comm, error, watchdog, ending):
+    """As `_settle`, whatever comes between, such as a second Ctrl-C."""
+    try:
+        _settle(comm, error, watchdog, ending)
+    except SystemExit:
+        raise
+    except BaseException as second:  # noqa: BLE001, because it ends the process
+        ending.end(second)
 
 
 @contextmanager
@@ -129,13 +139,15 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
     watchdog = Watchdog(comm, stall_seconds, ending, ends_stall=comm.size * n_threads > 1)
     alone = comm.size == 1
     with _hooks(ending, watchdog.alarm, with_signals=not alone):
-        watchdog.start()
         try:
+            watchdog.start()
+            call_off()  # what `launch.begin` has set: from here on the watchdog watches
             yield watchdog
             _settle(comm, None, watchdog, ending)
         except BaseException as error:
             if not alone or isinstance(error, SarliteError):
-                _settle(comm, error, watchdog, ending)
+                _settle_failure(comm, error, watchdog, ending)
             raise
         finally:
             watchdog.stop()
+            ending.close()

@@ -19,7 +19,6 @@ from sarlite.comm.buffers import (
     as_bytes,
     broadcast_call,
     check_calls,
-    check_reduction,
     described,
     reduction_call,
 )
@@ -134,7 +133,7 @@ class MpiCommunicator(Channels):
             check_calls(self.allgather(call), error)
 
     def allreduce(self, array: Array, op: str = "sum") -> Array:
-        check_reduction(array, op)
+        self._check_call(*described(reduction_call, array, op))
         with errors_named():
             for piece in pieces(array.reshape(-1)):
                 self._comm.Allreduce(MPI.IN_PLACE, piece, _OPS[op])
@@ -165,7 +164,8 @@ class MpiCommunicator(Channels):
             self._comm.Free()
 
     def abort(self, reason: Any) -> None:
-        tell(str(reason))
+        if reason is not None:
+            tell(str(reason))
         self._comm.Abort(1)
 
     def _start_allgather(self, row, rows):
