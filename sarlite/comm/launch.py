@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from sarlite.comm import Communicator, Solo
-from sarlite.comm.ending import call_off, end_within
+from sarlite.comm.ending import end_within
 from sarlite.errors import ConfigError, install, needs
 
 START_SECONDS = 300.0
@@ -81,9 +81,12 @@ class _Start:
 
 
 def _leave():
-    """At Python's end, before mpi4py finalizes MPI, which waits for every rank."""
+    """At Python's end: finalize MPI, which waits for every rank, while `end_within` still works; mpi4py would do it later."""
     if _Start.connected:
+        from sarlite.comm import mpi
+
         end_within(_Start.seconds)
+        mpi.finalize()
         return
     sys.stdout.flush()
     sys.stderr.flush()
