@@ -27,7 +27,7 @@ def main(argv=None):
             return 2
         with guard(Solo(), stall, config.ranks) as watch:
             try:
-                threads.run(config.ranks, train, config, watch.tick)
+                threads.run(config.ranks, train, config, watch.tick, watch.interrupts)
             except SystemExit as left:  # before the end, whatever its status says
                 return left.code or 1
         return 0
@@ -37,7 +37,7 @@ def main(argv=None):
         print(f"error: {error}", file=sys.stderr)
         return 2
     with guard(comm, stall) as watch:
-        train(comm, config, watch.tick)
+        train(comm, config, watch.tick, watch.interrupts)
     return 0
 
 
