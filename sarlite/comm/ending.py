@@ -13,6 +13,8 @@ import threading
 import time
 import traceback
 
+from sarlite.errors import Interrupted
+
 END_SECONDS = 5.0
 """How long a process that has decided to end may still take, for example because a thread of it never returns."""
 RESERVE_BYTES = 1 << 22
@@ -112,7 +114,9 @@ class Ending:
 
 
 def _words(cause):
-    return cause if isinstance(cause, str) else "".join(traceback.format_exception(cause))
+    if isinstance(cause, (str, Interrupted)):
+        return str(cause)
+    return "".join(traceback.format_exception(cause))
 
 
 def _try(action):

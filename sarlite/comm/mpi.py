@@ -199,10 +199,7 @@ def wrapped(comm: Any) -> MpiCommunicator:
 
 
 def _forget_shared_memory(comm):
-    """Remove the name of MPICH's shared memory, which every rank has mapped by now; else only MPI's own end does, and a job that dies leaves it.
-
-    Collective.
-    """
+    """Remove the name of MPICH's shared memory, which every rank has mapped; else a job that dies leaves it. Collective."""
     comm.barrier()
     with suppress(OSError), open("/proc/self/maps") as maps:
         mapped = {line.split()[5] for line in maps if " /dev/shm/mpich_shm_" in line and not line.endswith("(deleted)\n")}

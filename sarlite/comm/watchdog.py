@@ -12,11 +12,16 @@ import time
 
 import numpy as np
 
+from sarlite.comm.interrupt import Interrupts
+from sarlite.errors import Interrupted
+
 WORKING, DONE, REFUSED, EXITED = range(4)
 PROGRESS, STATE, DIGEST, STALLED_MS = range(4)  # the columns of a row
 ARRIVED_NAP_SECONDS = 0.005
 ANSWER_SECONDS = 5.0
 """How much longer than for a stall, which all ranks tell together, one waits for another rank's watchdog."""
+MET_SECONDS, ALONE_MET_SECONDS = 1.0, 5.0
+"""How long the main thread may take to meet a signal: of a rank, whose peers wait, and of a process that can only be slow."""
 
 
 class Alarm:
@@ -73,7 +78,8 @@ class Watchdog:
         self._watch = self._watch_together if self._together else self._watch_alone
         self._mine, self._rows = np.zeros(4, np.int64), np.zeros((self._size, 4), np.int64)
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
-        self.alarm = Alarm()
+        self.alarm, self.interrupts = Alarm(), Interrupts()
+        self._patience = MET_SECONDS + min(comm.rank, 9) / 10 if comm.size > 1 else ALONE_MET_SECONDS
 
     def start(self):
         self._thread.start()
@@ -137,9 +143,8 @@ class Watchdog:
 
     def _nap(self):
         signals = self.alarm.nap(self._interval if self._state[0] == WORKING else ARRIVED_NAP_SECONDS)
-        if signals:
-            time.sleep(1.0)  # the main thread raises and ends all ranks, unless it is stuck in C
-            self._ending.end_with_stacks(f"ended by {signal.Signals(min(signals)).name}")
+        if signals and not self.interrupts.met(self._patience):
+            self._ending.end(str(Interrupted(min(signals))))  # the main thread would end all ranks, but is stuck in C
 
     def _has_stalled(self, seconds):
         """Whether this rank's own counter has not moved for so long."""

@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from sarlite.types import Path as AnyPath
 
 @contextlib.contextmanager
 def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", seed: int = 0, verify: bool = False,
-            scratch: AnyPath | None = None, **changes: bool | None) -> Iterator[Dataset]:
+            scratch: AnyPath | None = None, seconds: dict[str, float] | None = None, **changes: bool | None) -> Iterator[Dataset]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
     Parameters
@@ -38,6 +39,8 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     scratch : path, optional
         Folder in which a private temporary folder is made for what is divided anew, removed as the context ends; every rank must
         see it. By default, and where it lies in the data set itself, the system's.
+    seconds : dict, optional
+        On rank 0, how long making the parts took is put under "partition".
     **changes
         As for `load`.
 
@@ -58,7 +61,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     """
     folder = None
     try:
-        dataset, where, folder = together(comm, lambda: _prepare(comm, spec, partition, order, seed, verify, scratch, changes))
+        dataset, where, folder = together(comm, lambda: _prepare(comm, spec, partition, order, seed, verify, scratch, changes, seconds))
         where = comm.bcast(where)
         yield together(comm, lambda: format.open(where) if dataset is None else dataset)
         comm.barrier()
@@ -74,7 +77,7 @@ def suits(dataset: Dataset, n_parts: int, partition: str, order: str) -> bool:
     return (n_parts == 1 or (same and dataset.n_parts % n_parts == 0)) and order in ("stored", stored_order(dataset))
 
 
-def _prepare(comm, spec, partition, order, seed, verify, scratch, changes):
+def _prepare(comm, spec, partition, order, seed, verify, scratch, changes, seconds):
     """On rank 0: the data set, or the directory where all find it, and the folder to remove. Nothing on the others."""
     if comm.rank:
         return None, None, None
@@ -89,7 +92,7 @@ def _prepare(comm, spec, partition, order, seed, verify, scratch, changes):
         return None, stored, None
     folder = Path(tempfile.mkdtemp(prefix=".sarlite-data-", dir=_outside(scratch, dataset)))
     try:
-        _divide(dataset, comm.size, folder / "data", partition, order, seed)
+        _divide(dataset, comm.size, folder / "data", partition, order, seed, seconds)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -99,10 +102,13 @@ def _prepare(comm, spec, partition, order, seed, verify, scratch, changes):
     return None, str(folder / "data"), folder
 
 
-def _divide(dataset, n_parts, directory, partition, order, seed):
+def _divide(dataset, n_parts, directory, partition, order, seed, seconds):
     stored = (dataset.division or {"partition": "metis"})["partition"]
     method = partition if partition != "stored" else stored if stored in METHODS else "metis"
+    begin = time.perf_counter()
     parts = make_parts(dataset, n_parts, method, seed=seed)
+    if seconds is not None:
+        seconds["partition"] = time.perf_counter() - begin
     kept = stored_order(dataset)
     nodes = make_order(dataset, "stored" if order == kept else order, seed=seed)
     with format.GraphWriter(directory) as out:

@@ -25,7 +25,7 @@ def main(argv=None):
     with guard(comm, stall, config.ranks if config else 1) as watch:
         raise_together(comm, error)
         agree_on_options(comm, config)
-        return _train(comm, config, watch.tick)
+        return _train(comm, config, watch)
 
 
 def _parse(argv):
@@ -49,16 +49,16 @@ def agree_on_options(comm: Communicator, config: Any) -> None:
                 raise ConfigError(f"{flag} is {value!r} on rank 0, but {other[name]!r} on rank {rank}")
 
 
-def _train(comm, config, tick):
+def _train(comm, config, watch):
     from sarlite.train.run import train  # whose imports take long: they are guarded
 
     if config.ranks == 1:
-        train(comm, config, tick)
+        train(comm, config, watch.tick, watch.interrupts)
         return 0
     if launch.launched_ranks() not in (None, 1):
         raise ConfigError("--ranks makes threads of one process; under mpiexec leave it out")
     try:
-        threads.run(config.ranks, train, config, tick)
+        threads.run(config.ranks, train, config, watch.tick, watch.interrupts)
     except SystemExit as left:  # before the end, whatever its status says
         return left.code or 1
     return 0

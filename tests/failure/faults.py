@@ -147,8 +147,9 @@ class Run:
 
     def _must_tell(self):
         alone = self.case.how == "threads"
-        return not (alone and self.case.kind in ("kill", "term", "_exit", "exit")) and not (alone and self.case.kind == "abort"
-                                                                                  and self.phase == "start")  # fmt: skip
+        if not alone:
+            return True
+        return self.case.kind not in ("kill", "_exit", "exit") and (self.phase != "start" or self.case.kind not in ("term", "abort"))
 
     def checkpoint(self):
         from sarlite.errors import SarliteError

@@ -1,9 +1,7 @@
-"""Before the guard and after it: ranks that never come, leave, or hang in Python's end; a launcher that is killed; no memory, no threads."""
+"""Before the guard and after it: ranks that never come, leave, or hang in Python's end; killed launchers; no memory, no threads."""
 
 import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -52,7 +50,8 @@ def test_a_rank_that_never_starts(ranks):
 @pytest.mark.parametrize("leaves", ["sys.exit(0)", "sys.exit(3)", "raise KeyError('the cause')"])
 def test_a_rank_that_leaves_before_it_connects(ranks, leaves, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(f"import os, sys\nfrom sarlite.comm import launch\nlaunch.begin()\nif os.environ['PMI_RANK'] == '1': {leaves}\nlaunch.connect()")
+    script.write_text("import os, sys\nfrom sarlite.comm import launch\nlaunch.begin()\n"
+                      f"if os.environ['PMI_RANK'] == '1': {leaves}\nlaunch.connect()")
     failed = ranks(*[[sys.executable, str(script)]] * 2)
     assert failed.status != 0 and ("Error" in failed.err) == ("Error" in leaves)
 
