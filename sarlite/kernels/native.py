@@ -183,7 +183,7 @@ _forked: dict[str, int] = {}
 
 def _after_fork():
     """OpenMP's threads are gone in a forked child, and the thread that had them would wait for them for ever."""
-    if len(_functions) > 1:  # some kernel has run
+    if _functions.keys() - {"name", "sar_set_threads"}:  # some kernel has run
         _forked["thread"] = threading.get_ident()
         lib.sar_set_threads(1)
 

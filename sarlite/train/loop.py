@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sarlite import kernels, nn
-from sarlite.comm import together
+from sarlite.comm import agree, together
 from sarlite.errors import DataError, ShapeError, raise_together
 from sarlite.graph.rows import row_numbers
 from sarlite.optim import Factor, Optimizer
@@ -47,7 +47,8 @@ class Trainer:
     Raises
     ------
     SarliteError
-        On every rank together: x or labels have not the graph's rows, a split is none of the above, or no rank has a training row.
+        On every rank together: x or labels have not the graph's rows, a split is none of the above, or no rank has a training row;
+        the ranks' x differ in width or dtype, or their models in a replicated parameter.
     """
 
     def __init__(self, graph: Graph, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
@@ -60,7 +61,9 @@ class Trainer:
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
         self.loss, self.scored = mean_over_rows(loss) if loss else ops.cross_entropy, loss is None
-        self.flat = nn.flatten(model)
+        self.flat = together(self.comm, lambda: nn.flatten(model))
+        agree(self.comm, (self.x.shape[1:], str(self.x.dtype)), "x: number of features and dtype")
+        agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
         self.optimizer = optimizer(self.flat)
         self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, schedule=schedule, profile=graph.profile)
         self.buffers, self.votes = self.training_step.buffers, self.training_step.votes

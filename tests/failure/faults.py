@@ -83,7 +83,8 @@ class Run:
         mark = f"FAULT_DIR={folder}".encode()
         start = time.monotonic()
         with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
-            process = subprocess.Popen(self._command(), env=self._environ(), stdout=out, stderr=err, cwd=folder, start_new_session=True)
+            process = subprocess.Popen(self._command(), env=self._environ(), stdout=out, stderr=err, cwd=folder, start_new_session=True,
+                                       preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # ignored in the background
             self.limit = max(SECONDS * self.busy, 60.0) + self.stall + 5 * seconds
             self.status = self._wait(process, start, mark)
         self.seconds = time.monotonic() - start
@@ -98,6 +99,7 @@ class Run:
                 pass
         process.wait()
         self.err = (folder / "err").read_text(errors="replace")
+        self.left_behind = []
         self.told = (folder / "out").read_text(errors="replace") + self.err  # mpiexec tells on standard output
 
     def _command(self):
@@ -142,8 +144,17 @@ class Run:
                 yield "status 0"
         yield from self.checkpoint()
         strays = self.strays()
+        if strays and self.phase is not None:
+            self.again()
+            self.left_behind, strays = strays, self.strays()
         if strays:
             yield f"stray {' '.join(strays)}"
+
+    def again(self):
+        """The next run in the same folder, which removes what a process that was killed could not."""
+        resume = ["--resume", str(self.run_dir / "checkpoint.safetensors")] if (self.run_dir / "checkpoint.safetensors").exists() else []
+        environ = self._environ() | {"FAULT": "none:0:0"}
+        subprocess.run([*self._command(), *resume], env=environ, capture_output=True, timeout=300, cwd=self.folder)
 
     def _must_tell(self):
         alone = self.case.how == "threads"
@@ -193,6 +204,7 @@ def campaign(faults, seed, first=0, say=print):
             done.append((found, findings))
             after = "no fault" if found.after is None else f"{found.phase}, {found.after:.1f} s"
             say(f"{number} {one.kind} in rank {one.rank} of {one.n_ranks} {one.how} at {found.at:.2f} s: {after}, status {found.status}"
+                f"{' left until the next run: ' * bool(found.left_behind)}{' '.join(found.left_behind)}"
                 f"{''.join(f'; FINDING: {text}' for text in findings)}", flush=True)  # fmt: skip
             if findings or (found.after or 0) > SECONDS:
                 say(found.told[-20000:], flush=True)
