@@ -1,6 +1,7 @@
 """Exceptions. Every error that sarlite raises on purpose is a SarliteError. And the packages that not every use needs."""
 
 import importlib
+import signal
 import sys
 from types import ModuleType
 from typing import Any, Protocol
@@ -36,6 +37,14 @@ class CheckpointError(SarliteError):
 
 class PeerError(SarliteError):
     """Another rank failed, so this one cannot go on."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked this process to end; `signum` is its number."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(signum).name}")
+        self.signum = int(signum)
 
 
 def install(extra: str) -> str:
@@ -89,17 +98,22 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
         This rank's own `error`.
     SarliteError
         Elsewhere, one of the lowest failing rank's class and text; PeerError when that rank's is no SarliteError.
+    Interrupted
+        Elsewhere, where the lowest failing rank was interrupted.
     """
     found = comm.allgather(None if error is None else _told(error))
     if error is not None:
         raise error
     for rank, item in enumerate(found):
         if item is not None:
-            raise item[0](f"rank {rank}: {item[1]}")
+            kind, told = item
+            raise kind(told if kind is Interrupted else f"rank {rank}: {told}")
 
 
 def _told(error):
     """The class and the text that tell other ranks of an error: a class of this module, which every rank can unpickle."""
+    if isinstance(error, Interrupted):
+        return Interrupted, error.signum
     if not isinstance(error, SarliteError):
         return PeerError, f"{type(error).__name__}: {error}"
     return next(kind for kind in type(error).__mro__ if kind.__module__ == __name__), str(error)

@@ -315,6 +315,13 @@ def check_started_reduction_is_refused_together(comm):
         _refuses_together(comm, lambda op: comm.start_allreduce(good, op).wait(), "sum", op)
 
 
+def check_allreduce_is_refused_together(comm):
+    good = np.zeros((2, 4))
+    for bad in [np.zeros((2, 4), "f4"), np.zeros((2, 5)), np.zeros(8), np.zeros((4, 4)).T[:, :2]][: None if comm.size > 1 else 0]:
+        _refuses_together(comm, comm.allreduce, good, bad)
+        assert comm.allreduce(np.ones(3)).tolist() == [comm.size] * 3
+
+
 def _in_thread(work):
     """Start `work` in a thread; what is returned waits for it, raises what it raised and returns what it returned."""
     pool = ThreadPoolExecutor(1)
@@ -549,6 +556,7 @@ NEED_A_PEER = {  # they send to the next rank, which `Solo` has not
     not in {
         "check_allreduce",
         "check_allreduce_is_the_same_everywhere",
+        "check_allreduce_is_refused_together",
         "check_objects",
         "check_values_are_copies",
         "check_errors_are_raised_together",

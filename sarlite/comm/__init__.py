@@ -64,7 +64,7 @@ class Communicator(Protocol):
     Messages with the same source, destination and tag arrive in the order they were started. Threads of one rank that
     communicate at once need different tags, and for collectives communicators of their own (`dup`, `channel`).
 
-    `alltoall`, `broadcast` and `start_allreduce` raise ShapeError on every rank when the ranks' calls do not fit together.
+    `alltoall`, `broadcast`, `allreduce` and `start_allreduce` raise ShapeError on every rank when the ranks' calls do not fit together.
     """
 
     rank: int
@@ -141,7 +141,7 @@ class Communicator(Protocol):
         """Drain a duplicate that was made by `dup`, and its channels, and give them back."""
 
     def abort(self, reason: Any) -> None:
-        """Print `reason` and end every rank at once; threads as ranks get PeerError instead."""
+        """Print `reason`, unless it is None, and end every rank at once; threads as ranks get PeerError instead."""
 
 
 def together(comm: Communicator, action: Callable[[], R]) -> R:
@@ -206,6 +206,11 @@ class Channels:
         if name not in kept:
             kept[name] = self.dup()
         return kept[name]
+
+    def drain_channels(self) -> None:
+        """Drain every channel, which brings threads that wait for messages there out of MPI. Collective."""
+        for channel in self.__dict__.get("_channels", {}).values():
+            channel.drain()
 
 
 def wrap(comm: Any) -> Communicator:

@@ -1,15 +1,24 @@
-"""How a process says its last words and ends every rank, from any thread and whatever its other threads do."""
+"""How a process says its last words and ends every rank, from any thread and whatever its other threads do.
+
+What the end needs is made at the start, since a process may end because it has no memory or no threads left.
+"""
 
 import contextlib
 import faulthandler
 import os
+import signal
 import sys
 import tempfile
 import threading
 import time
+import traceback
+
+from sarlite.errors import Interrupted
 
 END_SECONDS = 5.0
 """How long a process that has decided to end may still take, for example because a thread of it never returns."""
+RESERVE_BYTES = 1 << 22
+"""Address space that is given back at the end; it is never written to, so it takes no memory."""
 
 
 def tell(text):
@@ -18,17 +27,23 @@ def tell(text):
     sys.stderr.flush()
 
 
-def stacks():
-    """Return the stacks of all threads as faulthandler writes them."""
-    with tempfile.TemporaryFile("w+") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        return file.read()
-
-
 def end_within(seconds):
-    """End this process with status 1 unless it ends by itself; needs neither the interpreter's lock nor MPI."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+    """End this process with a status that is not 0 unless it ends by itself; needs neither the interpreter's lock nor MPI.
+
+    Prints the stacks of all threads then. Takes the place of an earlier call; infinite `seconds` call that off.
+    """
+    call_off()
+    if seconds == float("inf"):
+        return
+    try:
+        faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+    except (RuntimeError, MemoryError):  # no thread for it; the kernel's own clock kills, unless a handler is there
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def call_off():
+    """Forget what `end_within` has set."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 class Ending:
@@ -41,31 +56,78 @@ class Ending:
 
     def __init__(self, comm):
         self._comm, self._begun = comm, threading.Lock()
+        self._file = os.fdopen(os.memfd_create("sarlite-stacks"), "w+") if hasattr(os, "memfd_create") else tempfile.TemporaryFile("w+")
+        self._reserve = bytes(RESERVE_BYTES)
+
+    def close(self):
+        """Give back what was made for the end."""
+        self._file.close()
+        self._reserve = None
+
+    def stacks(self):
+        """Return the stacks of all threads as faulthandler writes them."""
+        self._file.seek(0)
+        self._file.truncate()
+        faulthandler.dump_traceback(self._file, all_threads=True)
+        self._file.seek(0)
+        return self._file.read()
 
     def say(self, text):
         """Print `text` to stderr with this rank's number before every line."""
         tell(self._prefixed(text))
 
-    def end(self, text):
-        """Print `text` and end every rank with a status that is not zero. Does not return."""
-        with self._begun:
-            self._abort(text)
+    def say_stacks(self, text):
+        """Print `text` and the stacks of this rank's threads."""
+        self.say(f"{text}; the stacks of this rank's threads:\n{self.stacks()}")
+
+    def end(self, cause, head=""):
+        """Print `cause`, words or an exception, and end every rank with a status that is not zero. Does not return."""
+        self._end(lambda: self.say(head + _words(cause)))
+
+    def end_with_stacks(self, text):
+        """As `end`, with the stacks of this rank's threads."""
+        self._end(lambda: self.say_stacks(text))
 
     def end_together(self, text, last_words):
-        """As `end`, but first print `text` and give the other ranks a second to print theirs."""
-        with self._begun:
-            self.say(text)
+        """As `end_with_stacks`, but give the other ranks a second to print theirs before `last_words`."""
+        def speak():
+            self.say_stacks(text)
             time.sleep(1.0)
-            self._abort(last_words)
+            self.say(last_words)
+
+        self._end(speak)
 
     def _prefixed(self, text):
         return "\n".join(f"[rank {self._comm.rank}] {line}" for line in text.rstrip().splitlines())
 
-    def _abort(self, text):
-        end_within(END_SECONDS)
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-        if self._comm.threaded and self._comm.size > 1:
-            self._comm.abort(self._prefixed(text))
-        self.say(text)
-        os._exit(1)  # this thread may not call MPI; the launcher ends the other ranks
+    def _end(self, speak):
+        with self._begun:
+            try:
+                self._reserve = None
+                end_within(END_SECONDS)
+                _try(speak) or _try(_speak_shortly)
+                _try(sys.stdout.flush)
+                if self._comm.threaded and self._comm.size > 1:
+                    self._comm.abort(None)
+            finally:
+                os._exit(1)  # where this thread may not call MPI, or could not, the launcher ends the other ranks
+
+
+def _words(cause):
+    if isinstance(cause, (str, Interrupted)):
+        return str(cause)
+    return "".join(traceback.format_exception(cause))
+
+
+def _try(action):
+    """Whether `action()` worked: at the end nothing may stop the end."""
+    with contextlib.suppress(BaseException):
+        action()
+        return True
+    return False
+
+
+def _speak_shortly():
+    """Where memory is too short for words of Python."""
+    os.write(2, b"sarlite: a rank ends, and has not the memory to say why; the stacks of its threads:\n")
+    faulthandler.dump_traceback(2, all_threads=True)

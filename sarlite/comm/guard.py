@@ -6,15 +6,14 @@ Embedding sarlite installs none of this.
 import re
 import signal
 import threading
-import traceback
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
-from sarlite.comm import Communicator
-from sarlite.comm.ending import END_SECONDS, Ending, end_within, tell
+from sarlite.comm import Channels, Communicator
+from sarlite.comm.ending import END_SECONDS, Ending, call_off, end_within, tell
 from sarlite.comm.watchdog import DIGEST, DONE, EXITED, REFUSED, STATE, Watchdog
-from sarlite.errors import PeerError, SarliteError
+from sarlite.errors import Interrupted, PeerError, SarliteError
 
 REFUSAL_STATUS = 2
 """The exit status after errors that all ranks raise together."""
@@ -22,19 +21,11 @@ GRACE_SECONDS = 2.0
 """How long a rank with a SarliteError or a sys.exit waits for all other ranks to end too."""
 
 
-class _Terminated(BaseException):
-    """SIGTERM came."""
-
-
-def _on_sigterm(signum, frame):
-    raise _Terminated("SIGTERM")
-
-
 def _outcome(error):
     """The state and the digest of a rank whose work ended with `error`; None when that must end all ranks at once."""
     if error is None:
         return DONE, 0
-    if isinstance(error, SystemExit):
+    if isinstance(error, (SystemExit, Interrupted)):
         return EXITED, 0
     if isinstance(error, SarliteError) and not isinstance(error, PeerError):
         text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on the rank that found it and on the others
@@ -43,24 +34,29 @@ def _outcome(error):
 
 
 @contextmanager
-def _hooks(ending, alarm, with_signals):
-    """Let dead threads and SIGTERM end all ranks."""
+def _hooks(ending, watchdog):
+    """Let dead threads, SIGINT and SIGTERM end all ranks."""
 
     def thread_failed(args):
-        lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
-        ending.end(f"thread {args.thread.name if args.thread else '?'} failed:\n{''.join(lines)}")
+        ending.end(args.exc_value or args.exc_type.__name__, f"thread {args.thread.name if args.thread else '?'} failed:\n")
 
-    with_signals = with_signals and threading.current_thread() is threading.main_thread()
     hook, threading.excepthook = threading.excepthook, thread_failed
-    if with_signals:
-        handler, fd = signal.signal(signal.SIGTERM, _on_sigterm), alarm.listen()
     try:
-        yield
+        with _signals(watchdog) if threading.current_thread() is threading.main_thread() else nullcontext():
+            yield
     finally:
         threading.excepthook = hook
-        if with_signals:
+
+
+@contextmanager
+def _signals(watchdog):
+    """Let SIGINT and SIGTERM raise Interrupted in the main thread, and wake the watchdog, should that be in C."""
+    with watchdog.interrupts.listening():
+        fd = watchdog.alarm.listen()
+        try:
+            yield
+        finally:
             signal.set_wakeup_fd(fd)
-            signal.signal(signal.SIGTERM, handler)
 
 
 def _settle(comm, error, watchdog, ending):
@@ -73,13 +69,29 @@ def _settle(comm, error, watchdog, ending):
         if error is None:
             threading.Event().wait(END_SECONDS)  # the rank that failed ends this one
             ending.end("another rank failed")
-        ending.end("".join(traceback.format_exception(error)))
+        ending.end(error)
     if error is not None:
         end_within(END_SECONDS)  # Python waits for threads, which may wait for messages that never come
+        if isinstance(comm, Channels):
+            comm.drain_channels()  # and so would Python finalize MPI while they are inside it
     if outcome[0] == REFUSED:
         if (rows[: comm.rank, DIGEST] != outcome[1]).all():
             tell(f"error: {error}")
         raise SystemExit(REFUSAL_STATUS) from None
+    if isinstance(error, Interrupted):
+        if comm.rank == 0:
+            tell(str(error))
+        raise SystemExit(128 + error.signum) from None
+
+
+def _settle_failure(comm, error, watchdog, ending):
+    """As `_settle`, whatever comes between, such as a second Ctrl-C."""
+    try:
+        _settle(comm, error, watchdog, ending)
+    except SystemExit:
+        raise
+    except BaseException as second:  # noqa: BLE001, because it ends the process
+        ending.end(second)
 
 
 @contextmanager
@@ -91,7 +103,9 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
     ==============================================  =====================================================================
     exception in the main thread or another one     every rank ends within seconds, that traceback on stderr with the
                                                     rank before each line, status not 0
-    KeyboardInterrupt, SIGTERM                      the same, also while the main thread is in C
+    SIGINT (Ctrl-C), SIGTERM on some or all ranks   every rank ends within seconds, also while the main thread is in C: one line;
+                                                    where it came to all, the status is 128 + the signal's number. Inside
+                                                    `interrupts.postponed()` it is only noted, for the program to end in good order
     SarliteError on every rank                      each message once, without traceback; every rank exits with status 2
     sys.exit on every rank                          every rank exits with its own status
     SarliteError or sys.exit on some ranks          after `GRACE_SECONDS`, as any other exception
@@ -110,7 +124,7 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
     Yields
     ------
     Watchdog
-        Its `tick()` says that this rank makes progress.
+        Its `tick()` says that this rank makes progress; `interrupts` are an `Interrupts`.
 
     Notes
     -----
@@ -120,7 +134,7 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
     MPI_THREAD_MULTIPLE. Without, each rank watches only its own counter, and so may take a long wait for a slow rank for
     a stall.
 
-    Alone (`Solo`), exceptions and signals take Python's usual way, a thread that dies ends the process, and a stall is
+    Alone (`Solo`), exceptions take Python's usual way, a thread that dies ends the process, and a stall is
     printed but does not end it, unless there are threads as ranks.
 
     A killed rank, or one that crashes in C, is the launcher's to notice: MPICH's mpiexec ends the others.
@@ -128,14 +142,16 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
     ending = Ending(comm)
     watchdog = Watchdog(comm, stall_seconds, ending, ends_stall=comm.size * n_threads > 1)
     alone = comm.size == 1
-    with _hooks(ending, watchdog.alarm, with_signals=not alone):
-        watchdog.start()
+    with _hooks(ending, watchdog):
         try:
+            watchdog.start()
+            call_off()  # what `launch.begin` has set: from here on the watchdog watches
             yield watchdog
             _settle(comm, None, watchdog, ending)
         except BaseException as error:
-            if not alone or isinstance(error, SarliteError):
-                _settle(comm, error, watchdog, ending)
+            if not alone or isinstance(error, (SarliteError, Interrupted)):
+                _settle_failure(comm, error, watchdog, ending)
             raise
         finally:
             watchdog.stop()
+            ending.close()

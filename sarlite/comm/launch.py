@@ -1,13 +1,22 @@
 """Which communicator a program runs on, and how many threads a rank may use."""
 
+import atexit
+import ctypes
+import faulthandler
 import os
+import signal
 import socket
+import sys
 from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
 
 from sarlite.comm import Communicator, Solo
+from sarlite.comm.ending import end_within
 from sarlite.errors import ConfigError, install, needs
 
+START_SECONDS = 300.0
+"""How long a rank may take from its first line until the guard watches it, where nothing else is said."""
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  # Open MPI, MVAPICH, MPICH and Intel MPI
 
 
@@ -37,6 +46,70 @@ def launched_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
     return _launch(environ)[1]
 
 
+def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.environ) -> None:
+    """Guard a command from its first line until `guard` takes over. Not collective; may be called again, with other seconds.
+
+    A crash in C prints its stack. Under a launcher of several ranks moreover:
+
+    - A rank that is not guarded after `seconds` prints the stacks of its threads and ends: it waits in MPI for one that was stopped,
+      or ended before it had connected.
+    - A rank that leaves Python before it has connected ends by SIGTERM, which has the launcher end the others. Otherwise MPICH's
+      leaves them waiting.
+    - A rank whose launcher dies is killed (Linux).
+
+    And where Python ends, MPI's own end gets as many seconds.
+
+    Parameters
+    ----------
+    seconds : float
+        Infinite for no limit.
+    environ : mapping of str
+    """
+    faulthandler.enable()
+    if not _is_one_of_several(environ):
+        return
+    if not _Start.begun:
+        _Start.begun = True
+        _die_with_the_launcher()
+        atexit.register(_leave)
+    _Start.seconds = seconds
+    end_within(seconds)
+
+
+class _Start:
+    begun, connected, seconds = False, False, START_SECONDS
+
+
+def _leave():
+    """At Python's end: finalize MPI, which waits for every rank, while `end_within` still works; mpi4py would do it later."""
+    if _Start.connected:
+        from sarlite.comm import mpi
+
+        end_within(_Start.seconds)
+        mpi.finalize()
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _die_with_the_launcher():
+    """Have the kernel kill this process when its parent dies, as the ranks of a killed launcher live on."""
+    parent, pr_set_pdeathsig = os.getppid(), 1
+    try:
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    except (AttributeError, OSError, TypeError):
+        return  # another system
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_one_of_several(environ):
+    _, n_ranks, everywhere = _launch(environ)
+    return n_ranks is not None and not (n_ranks == 1 and everywhere)
+
+
 def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
     """Return the communicator that this process was started for. Collective.
 
@@ -54,13 +127,14 @@ def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
     ConfigError
         mpi4py is not there, or the launcher started another number of ranks than MPI sees.
     """
-    name, n_ranks, everywhere = _launch(environ)
-    if n_ranks is None or (n_ranks == 1 and everywhere):
+    if not _is_one_of_several(environ):
         return Solo()
+    name, n_ranks, everywhere = _launch(environ)
     needs("mpi4py", f"a run of {n_ranks} ranks ({name}={n_ranks})")
     comm = _world()
     if comm.size < n_ranks or (everywhere and comm.size != n_ranks):
         raise ConfigError(_mismatch(name, n_ranks, comm.size))
+    _Start.connected = True
     return comm
 
 
@@ -98,15 +172,52 @@ def _cores():
     return set(range(os.cpu_count() or 1))
 
 
+def _quota(files: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> tuple[str, Fraction] | None:
+    """The tightest CPU quota of this process's control groups: the group's folder, and how many cores' time it has."""
+    try:
+        groups = [line.split(":", 2)[1:] for line in own.read_text().splitlines()]
+    except OSError:
+        return None
+    found = []
+    for controllers, path in groups:  # version 2 has one line, without controllers
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for root in (files / controllers, files / "cpu") if controllers else (files, files / "unified"):
+            group = root / path.lstrip("/")
+            for folder in (group, *group.parents):
+                if not folder.is_relative_to(root):
+                    break
+                quota = _read_quota(folder)
+                if quota is not None:
+                    found.append((quota, str(folder)))
+    return min(found)[::-1] if found else None
+
+
+def _read_quota(folder):
+    """How many cores' time a control group may take of version 2 or 1; None where it has no limit."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((folder / name).read_text() for name in names).split()
+        except (OSError, ValueError):
+            continue
+        if quota.isdecimal() and int(quota) and int(period):  # not "max" or -1
+            return Fraction(int(quota), int(period))
+    return None
+
+
 def default_threads(comm: Communicator) -> int:
     """Return how many threads this rank may use without oversubscribing its cores, at least 1. Collective.
 
     A core that k ranks may run on counts 1/k: ranks that share all cores share them evenly, and a rank bound to cores of
-    its own uses them all.
+    its own uses them all. The CPU quota of a control group, such as a container's, is shared evenly by the ranks in it.
     """
-    found = comm.allgather((_host(), _cores()))
-    neighbours = [cores for host, cores in found if host == _host()]
-    return max(1, int(sum(Fraction(1, sum(core in cores for cores in neighbours)) for core in _cores())))
+    quota = _quota()
+    found = comm.allgather((_host(), _cores(), quota))
+    neighbours = [(cores, theirs) for host, cores, theirs in found if host == _host()]
+    share = sum(Fraction(1, sum(core in cores for cores, _ in neighbours)) for core in _cores())
+    if quota is not None:
+        share = min(share, quota[1] / sum(theirs == quota for _, theirs in neighbours))
+    return max(1, int(share))
 
 
 def default_prefetch(comm: Communicator, n_threads: int) -> int:

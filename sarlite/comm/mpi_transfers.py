@@ -6,7 +6,9 @@ requests for that: what a wait completes stays a valid handle until it is freed 
 """
 
 import atexit
+import sys
 import threading
+import time
 from collections import deque
 from contextlib import contextmanager, suppress
 
@@ -14,20 +16,29 @@ import numpy as np
 from mpi4py import MPI
 
 from sarlite.comm.buffers import check_received
+from sarlite.comm.ending import tell
 from sarlite.errors import PeerError, ShapeError
 
 PIECE_BYTES = 1 << 30
 """A longer array travels in pieces of this size, since MPI before version 4 counts in 32 bits. The same on every rank."""
 
 
+LEAVE_SECONDS = 1.0
+"""How long the end of Python waits for other threads to come out of MPI."""
+_INSIDE: list[int] = []  # the threads that are in a call of MPI
+
+
 @contextmanager
 def errors_named():
-    """Turn MPI's exceptions into sarlite's."""
+    """Turn MPI's exceptions into sarlite's, and note that this thread is inside MPI."""
+    _INSIDE.append(thread := threading.get_ident())
     try:
         yield
     except MPI.Exception as error:
         kind = ShapeError if error.Get_error_class() == MPI.ERR_TRUNCATE else PeerError
         raise kind(f"MPI: {error.Get_error_string()}") from error
+    finally:
+        _INSIDE.remove(thread)
 
 
 def pieces(array):
@@ -252,7 +263,21 @@ class Incoming(Transfer):
 
 @atexit.register
 def _leave():
-    """Bring the threads that wait in MPI out of it before it is finalized."""
+    """Bring the threads that wait in MPI out of it before it is finalized, or else do not finalize it."""
     Transfer.leaving = True
-    for traffic in list(_TRAFFIC):
-        traffic.cancel(waited_for=True)
+    end = time.monotonic() + LEAVE_SECONDS
+    while (waiting := _elsewhere_inside()) and time.monotonic() < end:
+        for traffic in list(_TRAFFIC):
+            traffic.cancel(waited_for=True)
+        time.sleep(0.01)
+    if waiting and not MPI.Is_finalized():
+        tell(f"error: Python ends while a thread of rank {MPI.COMM_WORLD.rank} waits in MPI: {', '.join(waiting)}")
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        MPI.COMM_WORLD.Abort(1)
+
+
+def _elsewhere_inside():
+    """The names of other threads that are inside MPI."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return [names[ident] for ident in list(_INSIDE) if ident in names and ident != threading.get_ident()]

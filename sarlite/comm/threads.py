@@ -332,7 +332,7 @@ def _is_consequence(error):
 
 def _run_rank(world, rank, n_threads, results, errors, function, args, kwargs):
     try:
-        kernels.set_threads(n_threads)  # the caller's: OpenMP's number is each thread's own
+        kernels.set_threads(n_threads)
         results[rank] = function(ThreadCommunicator(world, rank), *args, **kwargs)
         world.leave(rank)
     except BaseException as error:  # noqa: BLE001, because `run` raises it again
@@ -376,16 +376,16 @@ def run(n_ranks: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -
 
     Notes
     -----
-    Each rank's kernels use as many threads as the caller's (`kernels.set_threads`).
     A rank must join its own threads before it returns: whoever waits for a rank that has returned gets PeerError.
+    Each rank's kernels use as many threads as the caller's (`kernels.set_threads`).
     """
     if n_ranks < 1:
         raise SarliteError(f"n_ranks is {n_ranks}, less than 1")
-    world, results, errors = _World(n_ranks), [None] * n_ranks, [None] * n_ranks
+    world, results, errors, n_threads = _World(n_ranks), [None] * n_ranks, [None] * n_ranks, kernels.threads()
     threads = [
         threading.Thread(
             target=contextvars.copy_context().run,  # the caller's numpy.errstate holds in the ranks too
-            args=(_run_rank, world, rank, kernels.threads(), results, errors, function, args, kwargs),
+            args=(_run_rank, world, rank, n_threads, results, errors, function, args, kwargs),
             name=f"rank {rank}",
             daemon=True,
         )

@@ -12,11 +12,16 @@ import time
 
 import numpy as np
 
-from sarlite.comm.ending import stacks
+from sarlite.comm.interrupt import Interrupts
+from sarlite.errors import Interrupted
 
 WORKING, DONE, REFUSED, EXITED = range(4)
 PROGRESS, STATE, DIGEST, STALLED_MS = range(4)  # the columns of a row
 ARRIVED_NAP_SECONDS = 0.005
+ANSWER_SECONDS = 5.0
+"""How much longer than for a stall, which all ranks tell together, one waits for another rank's watchdog."""
+MET_SECONDS, ALONE_MET_SECONDS = 1.0, 5.0
+"""How long the main thread may take to meet a signal: of a rank, whose peers wait, and of a process that can only be slow."""
 
 
 class Alarm:
@@ -70,9 +75,11 @@ class Watchdog:
         self._state, self._final, self._settled = (WORKING, 0), None, threading.Event()
         self._channel = comm.channel("watchdog") if comm.size > 1 and hasattr(comm, "_start_allgather") else None  # collective
         self._together = self._channel is not None and comm.threaded
-        watch = self._watch_together if self._together else self._watch_alone
-        self._thread = threading.Thread(target=watch, name="watchdog", daemon=True)
-        self.alarm = Alarm()
+        self._watch = self._watch_together if self._together else self._watch_alone
+        self._mine, self._rows = np.zeros(4, np.int64), np.zeros((self._size, 4), np.int64)
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self.alarm, self.interrupts = Alarm(), Interrupts()
+        self._patience = MET_SECONDS + min(comm.rank, 9) / 10 if comm.size > 1 else ALONE_MET_SECONDS
 
     def start(self):
         self._thread.start()
@@ -108,30 +115,36 @@ class Watchdog:
         """End the thread, after every rank has finished."""
         self._state = (self._state[0] or DONE, self._state[1])
         self.alarm.ring()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self.alarm.close()
 
+    def _run(self):
+        try:
+            self._watch()
+        except BaseException as error:  # noqa: BLE001, because it ends the process
+            self._ending.end(error, "the watchdog failed:\n")
+
     def _row(self):
-        stalled_ms = int(1000 * (time.monotonic() - self._moved))
-        return np.array([self._ticks + self._state[0], *self._state, stalled_ms])
+        self._mine[:] = self._ticks + self._state[0], *self._state, int(1000 * (time.monotonic() - self._moved))
+        return self._mine
 
     def _gather(self, seconds=None):
         """Every rank's row, or None when they are not there after so many seconds."""
-        rows, end = np.empty((self._size, 4), np.int64), time.monotonic() + (seconds or float("inf"))
+        rows, end = self._rows, time.monotonic() + (seconds or float("inf"))
         request = self._channel._start_allgather(self._row(), rows)
         while not request.test():
             if time.monotonic() > end:
                 return None
             self._nap()
-            if self._together and self._has_stalled(2 * self._stall_seconds):
-                self._ending.end(f"another rank's watchdog does not answer; the stacks of this rank:\n{stacks()}")
+            if self._together and self._has_stalled(self._stall_seconds + min(self._stall_seconds, ANSWER_SECONDS)):
+                self._ending.end_with_stacks("another rank's watchdog does not answer")
         return rows
 
     def _nap(self):
         signals = self.alarm.nap(self._interval if self._state[0] == WORKING else ARRIVED_NAP_SECONDS)
-        if signals:
-            time.sleep(1.0)  # the main thread raises and ends all ranks, unless it is stuck in C
-            self._ending.end(f"ended by {signal.Signals(min(signals)).name}; the stacks of this rank:\n{stacks()}")
+        if signals and not self.interrupts.met(self._patience):
+            self._ending.end(str(Interrupted(min(signals))))  # the main thread would end all ranks, but is stuck in C
 
     def _has_stalled(self, seconds):
         """Whether this rank's own counter has not moved for so long."""
@@ -160,8 +173,8 @@ class Watchdog:
         self._settled.set()
 
     def _tell_stall(self):
-        text = f"no progress for {self._stall_seconds:g} s; the stacks of this rank's threads:\n{stacks()}"
+        text = f"no progress for {self._stall_seconds:g} s"
         if self._ends_stall:
             self._ending.end_together(text, "ended because no rank makes progress")
         else:
-            self._ending.say(text)
+            self._ending.say_stacks(text)

@@ -1,6 +1,7 @@
 """The one way into the compiled module, and the checks before it."""
 
 import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -171,4 +172,22 @@ def set_threads(n: int) -> None:
     """
     if n < 1:
         raise ShapeError(f"n must be at least 1, got {n}")
+    if n > 1 and threading.get_ident() == _forked.get("thread"):
+        raise ConfigError(f"{n} threads: OpenMP's did not survive the fork that made this process, so its kernels use one thread; "
+                          'start processes by "spawn", or call the kernels in another thread')
     call("sar_set_threads", int(n))
+
+
+_forked: dict[str, int] = {}
+
+
+def _after_fork():
+    """OpenMP's threads are gone in a forked child, and the thread that had them would wait for them for ever."""
+    if _functions.keys() - {"name", "sar_set_threads"}:  # some kernel has run
+        _forked["thread"] = threading.get_ident()
+        lib.sar_set_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+

@@ -53,10 +53,13 @@ def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Arr
 
 def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
     """Return (count, mean, M2) of the columns of every rank's (n, n_feat) array x, in float64. Collective."""
-    mean, m2 = np.zeros(x.shape[1]), np.zeros(x.shape[1])
+    n_feat = x.shape[1]
+    rows = np.zeros((comm.size, 1 + 2 * n_feat))  # every rank's count, mean and M2: its own and zeros add up to all
+    own = rows[comm.rank]
+    own[0] = len(x)
     if len(x):
-        kernels.column_moments(np.ascontiguousarray(x), mean, m2)
-    return merge_moments(comm.allgather((len(x), mean, m2)))
+        kernels.column_moments(np.ascontiguousarray(x), own[1 : 1 + n_feat], own[1 + n_feat :])
+    return merge_moments((int(row[0]), row[1 : 1 + n_feat], row[1 + n_feat :]) for row in comm.allreduce(rows))
 
 
 class BatchNorm(Module):
@@ -74,8 +77,8 @@ class BatchNorm(Module):
 
     Notes
     -----
-    In training a call is collective (one allgather of 2 * n_feat float64), and so is its backward pass where x
-    needs a gradient (one allreduce of as many). In `eval` nothing is communicated. Ranks without rows take part.
+    In training a call is collective (one allreduce of n_ranks * (2 * n_feat + 1) float64), and so is its backward pass where x
+    needs a gradient (one of 2 * n_feat). In `eval` nothing is communicated. Ranks without rows take part.
     The gradients of gamma and beta are this rank's sums: summed over ranks, as all parameters' are, they are exact.
     Kept for the backward pass: x itself, and the moments.
     """

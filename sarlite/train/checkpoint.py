@@ -1,50 +1,93 @@
-"""Checkpoints: safetensors, written whole or not at all.
+"""Checkpoints: safetensors, written whole or not at all, with a checksum.
 
 Tensors: "model.NAME" (parameters and buffers), "optimizer.NAME" and "best.NAME" (as the model's). What is owned by rows is whole, by
 ascending id; "ids.PARAMETER" are the ids, and the metadata's `rows` tell of each such tensor which parameter's rows it has.
+
+The header's metadata: "format"; "sarlite", JSON; "sha256", of the whole file with 64 zeros in its own place.
 """
 
+import hashlib
 import json
 import os
-from pathlib import Path
+import re
+from contextlib import contextmanager
 
 import numpy as np
 
+from sarlite.comm import together
 from sarlite.errors import CheckpointError, needs, raise_together
+from sarlite.files import try_whole, write_whole
 from sarlite.train.owners import Owners
 
-FORMAT = "sarlite-checkpoint-1"
+FORMAT = "sarlite-checkpoint-2"
+_NO_SUM = b"0" * 64
+_SUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+_MAX_HEADER_BYTES = 100_000_000  # safetensors' own
+_PIECE = 1 << 20
 
 
-def save(path, tensors, metadata):
+def save(path, tensors, metadata, *, trial=False, new=False):
     """Write arrays and JSON-able metadata; the file appears whole or not at all.
+
+    Parameters
+    ----------
+    path : path
+    tensors : dict of arrays
+    metadata : dict
+    trial : bool
+        Only find out whether it could be written.
+    new : bool
+        Refuse a path that exists.
 
     Raises
     ------
     CheckpointError
         Naming the file and the cause (a full disk, say); what stood there before is intact.
+
+    Notes
+    -----
+    Memory: the file's size.
     """
     to_bytes = needs("safetensors.numpy", "a checkpoint").save
-    data = to_bytes({name: np.asarray(a, order="C") for name, a in tensors.items()},
-                    {"format": FORMAT, "sarlite": json.dumps(metadata)})
+    data = memoryview(to_bytes({name: np.asarray(a, order="C") for name, a in tensors.items()},
+                               {"format": FORMAT, "sarlite": json.dumps(metadata), "sha256": _NO_SUM.decode()}))
+    at = _sum_place(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    pieces = data[:at], hashlib.sha256(data).hexdigest().encode(), data[at + 64 :]
     try:
-        write_whole(path, data)
+        try_whole(path, *pieces) if trial else write_whole(path, *pieces, new=new)
     except OSError as error:
         raise CheckpointError(f"checkpoint {path} could not be written: {error.strerror}") from error
 
 
-def write_whole(path, data):
-    """Write bytes under a temporary name, fsync, rename: the file appears whole or not at all."""
-    temporary = Path(f"{path}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+def _sum_place(header):
+    """Where in the file the 64 digits of the checksum begin."""
+    found = list(_SUM.finditer(header))
+    if len(found) != 1:
+        raise ValueError("it has no checksum")
+    return 8 + found[0].start(1)
+
+
+def verify(path):
+    """Compare a file with the checksum in it; memory: the header and a megabyte.
+
+    Raises
+    ------
+    ValueError
+        It has none, or another.
+    OSError
+    """
+    with open(path, "rb") as file:
+        start = file.read(8)
+        size = int.from_bytes(start, "little")
+        if len(start) < 8 or size > min(_MAX_HEADER_BYTES, os.fstat(file.fileno()).st_size - 8):
+            raise ValueError("it is no safetensors file, or cut off")
+        header = file.read(size)
+        at = _sum_place(header) - 8
+        found = hashlib.sha256(start + header[:at] + _NO_SUM + header[at + 64 :])
+        while piece := file.read(_PIECE):
+            found.update(piece)
+    if found.hexdigest().encode() != header[at : at + 64]:
+        raise ValueError("its sha256 is not the one that is written in it: it was changed or damaged")
 
 
 def load(path):
@@ -53,32 +96,40 @@ def load(path):
     Raises
     ------
     CheckpointError
-        Missing, cut off, corrupt, or not a checkpoint.
+        Missing, cut off, changed by as little as a bit, or not a checkpoint.
     """
+    with _opened(path) as file:
+        verify(path)
+        return {name: file.get_tensor(name) for name in file.keys()}, _metadata(file)
+
+
+def load_metadata(path):
+    """Return the metadata of a checkpoint alone, which are not compared with the checksum; raises as `load`."""
+    with _opened(path) as file:
+        return _metadata(file)
+
+
+@contextmanager
+def _opened(path):
     safetensors = needs("safetensors", "a checkpoint")
     try:
         with safetensors.safe_open(str(path), "numpy") as file:
-            header = file.metadata() or {}
-            if header.get("format") != FORMAT:
-                raise CheckpointError(f"checkpoint {path}: format is {header.get('format')!r}, not {FORMAT!r}")
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(header["sarlite"])
-    except (OSError, safetensors.SafetensorError, ValueError, KeyError) as error:
+            found = (file.metadata() or {}).get("format")
+            if found != FORMAT:
+                raise CheckpointError(f"checkpoint {path}: format is {found!r}, not {FORMAT!r}")
+            yield file
+    except (OSError, safetensors.SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
 
 
-def on_root(comm, action, share=True):
-    """Run `action` on rank 0 and return its result, on every rank or (not `share`) there alone; its error is raised on all. Collective."""
-    result = error = None
-    if comm.rank == 0:
-        try:
-            result = action()
-        except CheckpointError as found:
-            error = found
-    raise_together(comm, error)
-    return comm.bcast(result) if share else result
+def _metadata(file):
+    found = json.loads(file.metadata()["sarlite"])
+    if not isinstance(found, dict) or not isinstance(found.get("rows", {}), dict):
+        raise ValueError("its metadata are not a checkpoint's")
+    return found
 
 
-def write(path, trainer, metadata, best=None):
+def write(path, trainer, metadata, best=None, **options):
     """Write a trainer's state, from rank 0. Collective.
 
     Parameters
@@ -88,22 +139,23 @@ def write(path, trainer, metadata, best=None):
         JSON-able; `step`, the global step, and `rows` are added.
     best : dict, optional
         This rank's `state_dict` of the model at its best.
+    **options
+        `trial` and `new`, as of `save`.
 
     Raises
     ------
     CheckpointError
         On every rank: a parameter is not finite, or the file cannot be written. What stood there before is intact.
     """
-    comm = trainer.comm
-    raise_together(comm, _not_finite(trainer.flat))
+    check_finite(trainer)
     tensors, rows = gather_state(trainer, best)
     metadata = {**metadata, "step": trainer.training_step.n_steps, "rows": rows}
-    on_root(comm, lambda: save(path, tensors, metadata))
+    together(trainer.comm, lambda: save(path, tensors, metadata, **options) if trainer.comm.rank == 0 else None)
 
 
 def read(comm, path):
     """Return (arrays, metadata) of a checkpoint, for `restore_state`; what is owned by rows on rank 0 alone. Collective."""
-    tensors, metadata = on_root(comm, lambda: load(path), share=False) or (None, None)
+    tensors, metadata = together(comm, lambda: load(path) if comm.rank == 0 else (None, None))
     metadata = comm.bcast(metadata)
     replicated = comm.bcast(tensors and _replicated(tensors, metadata))
     return tensors or replicated, metadata
@@ -111,6 +163,11 @@ def read(comm, path):
 
 def _replicated(tensors, metadata):
     return {name: a for name, a in tensors.items() if name not in metadata.get("rows", ()) and not name.startswith("ids.")}
+
+
+def check_finite(trainer):
+    """Raise a CheckpointError on every rank where a parameter is not finite on any. Collective."""
+    raise_together(trainer.comm, _not_finite(trainer.flat))
 
 
 def _not_finite(flat):

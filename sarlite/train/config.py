@@ -2,12 +2,15 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sarlite.errors import ConfigError, needs
+from sarlite.train import resume
 from sarlite.types import Path as AnyPath
 
 AUTO = "the model's own"
@@ -29,6 +32,28 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def every(value: Any) -> Any:
+    """Return what --checkpoint-every says: a number of epochs as an int, a time such as "90s", "10min" or "2h" as text.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is neither.
+    """
+    found = _EVERY.fullmatch(str(value))
+    if not found:
+        raise argparse.ArgumentTypeError(f"{value!r} is neither a number of epochs nor a time such as 90s, 10min or 2h")
+    return str(value) if found[2] else int(found[1])
+
+
+def seconds(every: Any) -> float | None:
+    """Return the time that --checkpoint-every says, in seconds; None where it says epochs."""
+    found = _EVERY.fullmatch(str(every))
+    return int(found[1]) * _SECONDS[found[2]] if found and found[2] else None
+
+
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_EVERY = re.compile(r"([0-9]{1,9})(s|min|h)?")
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
         "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, sbm:nodes=10000,... or rmat:..."),
@@ -74,8 +99,8 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
     },
     "files": {
         "run-dir": (None, str, "folder of the run's files [runs/TIME-MODEL]"),
-        "checkpoint-every": (0, int, "epochs between checkpoints; 0 writes one at the end"),
-        "resume": (None, str, "checkpoint to go on from"),
+        "checkpoint-every": ("10min", every, "epochs, or time such as 90s, 10min or 2h, between checkpoints; 0 writes one at the end"),
+        "resume": (None, str, "checkpoint to go on from; data, model and all other options are that run's unless told"),
         "json": (False, bool, "end standard output with one line of JSON"),
         "trace": (None, str, "write a timeline of every rank, which ui.perfetto.dev opens"),
         "trace-epochs": (3, int, "epochs that --trace records, the run's first ones"),
@@ -87,7 +112,7 @@ OPTIONS = {name.replace("-", "_"): spec for group in GROUPS.values() for name, s
 MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "out_concat", "dropout", "input_dropout", "attention_dropout", "aggregator",
                  "residual", "activation", "batch_norm")
 _AT_LEAST = {"layers": 1, "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0,
-             "ranks": 1, "checkpoint_every": 0, "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0}
+             "ranks": 1, "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0}
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -99,12 +124,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         An unknown key or a bad value, naming it.
     """
     flags = vars(parser().parse_args(argv))
-    return resolve(flags, read_toml(flags["config"]) if flags.get("config") else {})
+    file = read_toml(flags["config"]) if flags.get("config") else {}
+    return resolve(flags, file, resume.base(flags["resume"]) if flags.get("resume") else {})
 
 
-def resolve(flags: Mapping[str, Any], file: Any = ()) -> argparse.Namespace:
-    """Return flag over file over default, checked."""
+def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] | None = None) -> argparse.Namespace:
+    """Return flag over file over those of the run `before`, which is resumed, over default, checked."""
     merged = {name: default for name, (default, _, _) in OPTIONS.items()}
+    merged |= {name: value for name, value in (before or {}).items() if name in OPTIONS}
     for name, value in dict(file).items():
         name = name.replace("-", "_")
         if name not in OPTIONS or name == "config":
@@ -124,7 +151,11 @@ def resolve(flags: Mapping[str, Any], file: Any = ()) -> argparse.Namespace:
 
 def _typed(name, value):
     kind = OPTIONS[name][1]
-    if isinstance(kind, tuple):
+    if kind is every:
+        with suppress(argparse.ArgumentTypeError):
+            return every(value)
+        good = False
+    elif isinstance(kind, tuple):
         good = value in kind
     elif kind is float:
         good, value = isinstance(value, (int, float)) and not isinstance(value, bool), value

@@ -1,10 +1,12 @@
 """From the options to this rank's data and graph."""
 
 import gc
+import time
 from typing import NamedTuple
 
 import numpy as np
 
+from sarlite.comm.working import working
 from sarlite.data.divide import stored_order
 from sarlite.data.part import Part as DataPart
 from sarlite.data.ranks import divided
@@ -25,10 +27,11 @@ class Part(NamedTuple):
     n_classes: int
     summary: dict
     memory: Memory
+    seconds: dict  # of rank 0: "load", and "partition" in it
 
 
-def load_part(config, comm, run_dir, self_loops):
-    """Read this rank's rows and build its graph. Collective.
+def load_part(config, comm, run_dir, self_loops, tick=lambda: None):
+    """Read this rank's rows and build its graph; `tick` as long as any rank works at it. Collective.
 
     Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks need it.
 
@@ -37,8 +40,14 @@ def load_part(config, comm, run_dir, self_loops):
     SarliteError
         On every rank together, naming the file, the field and the value.
     """
+    with working(tick):
+        return _load_part(config, comm, run_dir, self_loops)
+
+
+def _load_part(config, comm, run_dir, self_loops):
+    begin, seconds = time.perf_counter(), {"partition": 0.0}
     options = {"partition": config.partition, "order": config.order, "seed": config.seed, "normalize": config.normalize_features}
-    with divided(comm, config.data, verify=config.verify, scratch=run_dir, **options) as dataset:
+    with divided(comm, config.data, verify=config.verify, scratch=run_dir, seconds=seconds, **options) as dataset:
         _refuse_edge_values(comm, dataset)
         gc.collect()
         memory = Memory()
@@ -48,7 +57,8 @@ def load_part(config, comm, run_dir, self_loops):
     if self_loops:
         indptr, indices, added = add_self_loops(indptr, indices, first_row)
     graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=config.mode, prefetch=config.prefetch)
-    return Part(graph, rows, summary["classes"], summary, memory)
+    seconds["load"] = time.perf_counter() - begin
+    return Part(graph, rows, summary["classes"], summary, memory, seconds)
 
 
 def _refuse_edge_values(comm, dataset):

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from sarlite import kernels, nn
-from sarlite.errors import DataError, SarliteError, ShapeError, raise_together
+from sarlite.comm import agree, together
+from sarlite.errors import DataError, ShapeError, raise_together
 from sarlite.graph.rows import row_numbers
 from sarlite.optim import Factor, Optimizer
 from sarlite.sar.graph import Graph
@@ -46,7 +47,8 @@ class Trainer:
     Raises
     ------
     SarliteError
-        On every rank together: x or labels have not the graph's rows, a split is none of the above, or no rank has a training row.
+        On every rank together: x or labels have not the graph's rows, a split is none of the above, or no rank has a training row;
+        the ranks' x differ in width or dtype, or their models in a replicated parameter.
     """
 
     def __init__(self, graph: Graph, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
@@ -54,27 +56,23 @@ class Trainer:
                  loss: Callable[[Tensor, Array], Tensor] | None = None) -> None:
         self.graph, self.comm, self.model = graph, graph.comm, model
         self.x, self.labels = Tensor(as_array(x), constant=True), as_array(labels)
-        self.rows = self._rows({"train": train, "val": val, "test": test})
+        self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))
         self.counts = dict(zip(self.rows, map(int, self.comm.allreduce(np.array([len(r) for r in self.rows.values()])))))
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
         self.loss, self.scored = mean_over_rows(loss) if loss else ops.cross_entropy, loss is None
-        self.flat = nn.flatten(model)
+        self.flat = together(self.comm, lambda: nn.flatten(model))
+        agree(self.comm, (self.x.shape[1:], str(self.x.dtype)), "x: number of features and dtype")
+        agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
         self.optimizer = optimizer(self.flat)
         self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, schedule=schedule, profile=graph.profile)
-        self.buffers = self.training_step.buffers
+        self.buffers, self.votes = self.training_step.buffers, self.training_step.votes
 
     def _rows(self, splits):
-        rows = error = None
-        try:
-            for name, array, n in (("x", self.x, self.graph.n_src), ("labels", self.labels, self.graph.n_dst)):
-                if array.shape[:1] != (n,):
-                    raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
-            rows = {name: row_numbers(name, split, self.graph.n_dst) for name, split in splits.items()}
-        except SarliteError as found:
-            error = found
-        raise_together(self.comm, error)
-        return rows
+        for name, array, n in (("x", self.x, self.graph.n_src), ("labels", self.labels, self.graph.n_dst)):
+            if array.shape[:1] != (n,):
+                raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
+        return {name: row_numbers(name, split, self.graph.n_dst) for name, split in splits.items()}
 
     def step(self, epoch: int | None = None) -> float:
         """Take one optimizer step, that of `epoch` or the next one, and return the loss over all ranks' training rows. Collective.
@@ -98,7 +96,7 @@ class Trainer:
             output, rows = self.model(self.graph, self.x), self.rows["val"]
             loss = self.loss(output, self.labels, rows, max(self.counts["val"], 1)).item() if len(rows) else 0.0
             right = [self._hits(output.data, rows) for rows in self.rows.values()]
-        sums = self.comm.allreduce(np.array([*right, loss], np.float64))
+        sums = self.votes.allreduce(self.comm, [*right, loss])
         scores = {f"{name}_accuracy": hits / n if n and self.scored else None for (name, n), hits in zip(self.counts.items(), sums)}
         return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
 
@@ -137,6 +135,8 @@ def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, b
         on_epoch: Callable[[dict[str, Any]], Any] = lambda record: None) -> Best:
     """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record. Collective.
 
+    Where `on_epoch` returns True, on every rank alike, training ends there.
+
     Returns
     -------
     Best
@@ -145,7 +145,8 @@ def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, b
     for epoch in range(start, epochs):
         with trainer.graph.profile.span(f"epoch {epoch + 1}"):
             record = _epoch(trainer, epoch, (epoch + 1) % eval_every == 0 or epoch + 1 == epochs, best)
-        on_epoch(record)
+        if on_epoch(record) is True:
+            break
     return best
 
 

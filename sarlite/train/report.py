@@ -2,57 +2,31 @@
 
 import json
 import math
-import os
 import statistics
 import sys
 import time
-from pathlib import Path
 
 from sarlite.errors import needs
 
 LINE_SECONDS = 5.0
 
 
-class Metrics:
-    """metrics.jsonl: one line an epoch, on rank 0."""
-
-    def __init__(self, path, start):
-        """Keep the lines of epochs up to `start`, which a resumed run does not repeat."""
-        temporary = Path(f"{path}.tmp")
-        temporary.write_text("".join(line + "\n" for line in _lines_until(path, start)))
-        os.replace(temporary, path)  # the old lines are there until the new ones are
-        self.file = open(path, "a")  # noqa: SIM115, closed by `close`
-
-    def write(self, record):
-        record = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()}
-        self.file.write(json.dumps(record, allow_nan=False) + "\n")
-        self.file.flush()
-
-    def close(self):
-        self.file.close()
-
-
-def _lines_until(path, epoch):
-    """The lines of epochs up to `epoch`, as far as they are whole: a killed run may end in the middle of one."""
-    kept = []
-    for line in Path(path).read_text().splitlines() if epoch and Path(path).exists() else []:
-        try:
-            if json.loads(line)["epoch"] > epoch:
-                break
-        except (ValueError, KeyError, TypeError):
-            break
-        kept.append(line)
-    return kept
+def write_metrics(file, record):
+    """Append an epoch's line to metrics.jsonl; a number that is not finite is null."""
+    record = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()}
+    file.write(json.dumps(record, allow_nan=False) + "\n")
+    file.flush()
 
 
 class Progress:
-    """tqdm on a terminal, else one line an interval; on standard error.
+    """tqdm on a terminal, else one line an interval; on standard error, with the time that is left.
 
     Under mpiexec standard error is a pipe, so only the caller knows of a terminal: kind "bar".
     """
 
     def __init__(self, kind, start, epochs):
         self.bar, self.shown, self.epochs = None, 0.0 if kind != "none" else float("inf"), epochs
+        self.start, self.begun = start, time.monotonic()
         if kind == "bar" or (kind == "auto" and sys.stderr.isatty()):
             self.bar = needs("tqdm", "--progress bar").tqdm(total=epochs, initial=start, unit="epoch", dynamic_ncols=True)
 
@@ -64,11 +38,21 @@ class Progress:
             self.bar.update()
         elif (record["epoch"] == self.epochs and self.shown < float("inf")) or time.monotonic() - self.shown >= LINE_SECONDS:
             self.shown = time.monotonic()
+            left = (time.monotonic() - self.begun) / (record["epoch"] - self.start) * (self.epochs - record["epoch"])
+            parts += [f"{duration(left)} left"] if left else []
             print(f"epoch {record['epoch']}/{self.epochs}: {', '.join(parts)}", file=sys.stderr, flush=True)
 
     def close(self):
         if self.bar is not None:
             self.bar.close()
+
+
+def duration(seconds):
+    """Return a time in words: 0.25 s, 12 s, 3 min 05 s, 2 h 10 min."""
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 9.5 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def collect(comm, graph, memory, seconds):
@@ -92,30 +76,54 @@ def promise(mode, prefetch, size):
     return None
 
 
-def table(config, size, summary, counted, best, n_epochs, run_dir):
-    """Return the closing table as text."""
-    score = lambda value: "-" if value is None else f"{100 * value:.2f} %"  # noqa: E731
-    mib = lambda n: f"{n / 2**20:,.1f} MiB"  # noqa: E731
-    bound = promise(config.mode, config.prefetch, size)
-    note = f"sar promises at most {bound}" if bound is not None else f"{config.mode} promises no bound"
+def table(config, size, summary, counted, best, times, run_dir):
+    """Return the closing table as text; `times` are the seconds of "load", of "partition" in it, and of "epochs", and their number "n"."""
     balance = summary["partition"]["imbalance"]
+    median = f", a step {1e3 * counted['epoch_seconds']:.1f} ms (median)" if times["n"] else ""
     rows = [
-        ("data", f"{summary['data']}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
+        ("data", f"{summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
                  f"{summary['features']} features, {summary['classes']} classes"),
         ("ranks", f"{size}, mode {config.mode}, prefetch {config.prefetch}, partition {summary['method']}, "
                   f"{100 * summary['partition']['cut_share']:.1f} % of edges cut{', nodes reordered' if summary['ordered'] else ''}"),
         ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "
                     f"training nodes {balance['train_nodes']:.2f}, edges {balance['edges']:.2f}"),
-        ("accuracy", f"train {score(best.scores['train_accuracy'])}, validation {score(best.scores['val_accuracy'])}, "
-                     f"test {score(best.scores['test_accuracy'])} (epoch {best.epoch}, best validation)"),
-        ("epoch", "-" if counted["epoch_seconds"] is None else f"{1e3 * counted['epoch_seconds']:.1f} ms (median of {n_epochs})"),
-        ("peak memory", " ".join(mib(n) for n in counted["peak_bytes"]) + (" (all in one process)" if config.ranks > 1 else " (by rank)")),
-        ("remote rows", f"those of {counted['live_remote_buffers']} other parts held at most at once, {note}"),
-        ("sent", ", ".join(f"{phase} {mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
+        ("load", duration(times["load"])),
+        ("partition", duration(times["partition"]) if times["partition"] else "none in this run"),
+        ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}"),
+        ("accuracy", f"train {_share(best.scores['train_accuracy'])}, validation {_share(best.scores['val_accuracy'])}, "
+                     f"test {_share(best.scores['test_accuracy'])} (epoch {best.epoch}, best validation)"),
+        ("peak memory", _memory(counted["peak_bytes"], config.ranks > 1)),
+        ("remote rows", _remote(counted["live_remote_buffers"], config, size)),
+        ("sent", ", ".join(f"{phase} {_mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
         ("files", str(run_dir)),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _share(value):
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def _mib(n):
+    return f"{n / 2**20:,.1f} MiB"
+
+
+def _memory(peaks, one_process):
+    """Each rank's, or of many what tells of them all."""
+    if one_process:
+        return f"{_mib(max(peaks))} (all ranks in one process)"
+    if len(peaks) > 4:
+        return f"{_mib(min(peaks))} to {_mib(max(peaks))}, median {_mib(statistics.median(peaks))}"
+    return ", ".join(map(_mib, peaks)) + (" (by rank)" if len(peaks) > 1 else "")
+
+
+def _remote(live, config, size):
+    if size == 1:
+        return "none: one part"
+    bound = promise(config.mode, config.prefetch, size)
+    note = f"{config.mode} promises no bound" if bound is None else f"sar promises at most {bound}"
+    return f"{'that' if live == 1 else 'those'} of {live} other part{'' if live == 1 else 's'} held at most at once, {note}"
 
 
 def json_line(config, size, counted, best):

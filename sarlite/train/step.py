@@ -1,6 +1,6 @@
 """One training step: the loss of some rows of a graph, its gradients over all ranks, and a step of the optimizer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,30 @@ def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
     return share
 
 
+class Votes:
+    """A few numbers of each rank, added over ranks in an allreduce that takes place anyway.
+
+    So ranks agree, at no message more, on what each of them alone may notice: a signal, a clock.
+
+    Attributes
+    ----------
+    ask : callable -> sequence of k numbers
+        This rank's, with the same k on every rank; by default none.
+    heard : (k,) float64
+        The sums when they last went round, the same on every rank; empty before.
+    """
+
+    def __init__(self) -> None:
+        self.ask: Callable[[], Sequence[float]] = lambda: ()
+        self.heard: Array = np.zeros(0)
+
+    def allreduce(self, comm: Communicator, own: Sequence[float]) -> Array:
+        """Return the sums of `own` over ranks, (n,) float64; the votes go with them. Collective."""
+        sums = comm.allreduce(np.array([*own, *self.ask()], np.float64))
+        self.heard = sums[len(own) :]
+        return sums[: len(own)]
+
+
 class TrainingStep:
     """Steps of a model's parameters down the gradient of a loss over all ranks. A call is one step, and collective.
 
@@ -61,6 +85,8 @@ class TrainingStep:
     ----------
     n_steps : int
         The global step: how many steps were taken. Set it to go on from there.
+    votes : Votes
+        What ranks say to each other beside the loss.
     buffers : kernels.Buffers
         What arrays of a step take their memory from; after the first steps no large array takes fresh memory.
     """
@@ -69,7 +95,7 @@ class TrainingStep:
                  profile: Profile | None = None) -> None:
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
-        self.buffers, self.n_steps = kernels.Buffers(), 0
+        self.buffers, self.votes, self.n_steps = kernels.Buffers(), Votes(), 0
 
     def __call__(self, graph: Graph, x: Any, targets: Array, rows: Array, count: float, loss: Loss = ops.cross_entropy) -> float:
         """Take one step and return the loss over all ranks. Collective.
@@ -106,7 +132,7 @@ class TrainingStep:
         with self.buffers:
             total = self._backward(graph, x, targets, rows, count, loss)
             flat.allreduce(self.comm)
-            total = float(self.comm.allreduce(np.array([total]))[0])
+            total = float(self.votes.allreduce(self.comm, [total])[0])
             if not np.isfinite(total):  # the same on every rank
                 raise DataError(f"the loss is {total} at step {self.n_steps + 1}: try a lower learning rate")
             with self.profile.span("optimizer"):

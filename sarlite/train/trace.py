@@ -5,18 +5,16 @@ and `push`; spans of these that overlap lie on tracks of their own ("push 2").
 """
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from sarlite.comm import Communicator
-from sarlite.errors import ConfigError, SarliteError, raise_together
+from sarlite.comm import Communicator, together
+from sarlite.errors import ConfigError
+from sarlite.files import try_whole, write_whole
 from sarlite.profile import Profile, Span, Trace
 from sarlite.tape.engine import Observer, observed
-from sarlite.train.checkpoint import write_whole
 from sarlite.types import Path as AnyPath
 
 TRACKS = ("compute", "fetch", "push")
@@ -30,17 +28,16 @@ def check_path(comm: Communicator, path: AnyPath) -> None:
     ConfigError
         On every rank together.
     """
-    error = None
-    if comm.rank == 0:
-        trial = Path(f"{path}.{os.getpid()}.tmp")
-        try:
-            trial.write_bytes(b"")
-            trial.unlink()
-            if Path(path).is_dir():
-                raise IsADirectoryError(0, "Is a directory")
-        except OSError as found:
-            error = ConfigError(f"--trace {path}: {found.strerror}")
-    raise_together(comm, error)
+    together(comm, lambda: _on_disk(comm, path, try_whole, ""))
+
+
+def _on_disk(comm, path, action, words):
+    """Write, or try to, on rank 0."""
+    try:
+        if comm.rank == 0:
+            action(path)
+    except OSError as error:
+        raise ConfigError(f"--trace {path}{words}: {error.strerror}") from None
 
 
 @contextmanager
@@ -90,17 +87,16 @@ def write(comm: Communicator, path: AnyPath, trace: Trace) -> None:
 
     Raises
     ------
-    SarliteError
+    ConfigError
         On every rank together, where the file could not be written.
     """
-    ranks, error = comm.allgather(trace.spans), None
-    if comm.rank == 0:
+    ranks = comm.allgather(trace.spans)
+
+    def text():
         events = [event for rank, spans in enumerate(ranks) for event in _events(rank, spans)]
-        try:
-            write_whole(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")).encode())
-        except OSError as found:
-            error = SarliteError(f"--trace {path} could not be written: {found.strerror}")
-    raise_together(comm, error)
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")).encode()
+
+    together(comm, lambda: _on_disk(comm, path, lambda path: write_whole(path, text()), " could not be written"))
 
 
 def _events(rank, spans):

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 10.0
-"""A job that has gone wrong must have ended by then, start of Python included."""
+SECONDS = 10.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+"""A job that has gone wrong must have ended by then, start of Python included; longer where the machine is busy."""
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 LAUNCHER_VARIABLES = ("PMI_", "PMIX_", "OMPI_", "MPI_LOCAL", "MV2_", "SLURM_", "HYDRA_", "HYDI_")
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(60 + 5 * SECONDS),
     pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec beside python or on PATH"),
     pytest.mark.skipif("PMI_SIZE" in os.environ, reason="starts MPI jobs of its own, which cannot run inside one"),
 ]
@@ -81,10 +81,13 @@ def job(tmp_path):
     pids, script = tmp_path / "pids", tmp_path / "script.py"
     pids.mkdir()
 
-    def start(n_ranks, body, command=(), **options):
+    def start(n_ranks, body, command=(), slow_end=False, **options):
         script.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(body))
         launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []
         job = Job(pids, [*launcher, *command, sys.executable, str(script), str(pids)], **options)
+        end = time.monotonic() + SECONDS * slow_end  # a launcher that is killed waits for nobody
+        while job.running() and time.monotonic() < end:
+            time.sleep(0.05)
         assert not job.running()
         assert len(list(pids.iterdir())) == (n_ranks or 1), job.err
         return job

@@ -59,9 +59,11 @@ def test_ticks_put_it_off(capfd):
 
 
 def test_last_words(capfd):
-    ending.Ending(Solo()).say("one\n\ntwo\n")
+    end = ending.Ending(Solo())
+    end.say("one\n\ntwo\n")
     assert capfd.readouterr().err == "[rank 0] one\n[rank 0] \n[rank 0] two\n"
-    assert "test_last_words" in ending.stacks()
+    assert "test_last_words" in end.stacks() and end.stacks().count("most recent call first") == 1
+    end.close()
 
 
 def test_naps_end_early():

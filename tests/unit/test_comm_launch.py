@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 
@@ -79,17 +80,19 @@ def test_mpi4py_without_an_mpi_library(monkeypatch):
         launch.connect({"PMI_SIZE": "2"})
 
 
-def _threads_with(monkeypatch, cores, hosts=None):
-    """default_threads where rank r runs on host `hosts[r]` and may use `cores[r]`."""
+def _threads_with(monkeypatch, cores, hosts=None, quotas=None):
+    """default_threads where rank r runs on host `hosts[r]`, may use `cores[r]`, and the time of quotas[r]: a control group and cores."""
+    hosts, quotas = hosts or ["here"] * len(cores), quotas or [None] * len(cores)
 
     class Machine(Solo):
         def allgather(self, value):
-            return list(zip(hosts or ["here"] * len(cores), cores, strict=True))
+            return list(zip(hosts, cores, quotas, strict=True))
 
     found = []
     for rank, mine in enumerate(cores):
-        monkeypatch.setattr(launch, "_host", lambda rank=rank: hosts[rank] if hosts else "here")
+        monkeypatch.setattr(launch, "_host", lambda rank=rank: hosts[rank])
         monkeypatch.setattr(launch, "_cores", lambda mine=mine: mine)
+        monkeypatch.setattr(launch, "_quota", lambda rank=rank: quotas[rank])
         found.append(launch.default_threads(Machine()))
     return found
 
@@ -103,16 +106,47 @@ def test_default_threads(monkeypatch):
     assert _threads_with(monkeypatch, [{0, 1}, {1, 2, 3}]) == [1, 2]
 
 
+def test_default_threads_of_a_quota(monkeypatch):
+    eight, quota = set(range(8)), ("/a", Fraction(5, 2))
+    assert _threads_with(monkeypatch, [eight], quotas=[quota]) == [2]
+    assert _threads_with(monkeypatch, [eight], quotas=[("/a", Fraction(1, 2))]) == [1]
+    assert _threads_with(monkeypatch, [{0}], quotas=[quota]) == [1]
+    assert _threads_with(monkeypatch, [eight] * 2, quotas=[("/a", Fraction(6))] * 2) == [3, 3]
+    assert _threads_with(monkeypatch, [eight] * 2, quotas=[("/a", Fraction(3)), ("/b", Fraction(3))]) == [3, 3]
+
+
+@pytest.mark.parametrize("groups, files, found", [
+    ("0::/", {"cpu.max": "150000 100000\n"}, ("", Fraction(3, 2))),
+    ("0::/", {"cpu.max": "max 100000\n"}, None),
+    ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "200000 100000", "cpu.max": "300000 100000"}, ("a", Fraction(2))),
+    ("0::/not/here", {"cpu.max": "100000 100000"}, ("", Fraction(1))),  # a container that sees the host's path
+    ("3:cpu,cpuacct:/a\n2:memory:/a", {"cpu,cpuacct/a/cpu.cfs_quota_us": "50000", "cpu,cpuacct/a/cpu.cfs_period_us": "100000"},
+     ("cpu,cpuacct/a", Fraction(1, 2))),
+    ("3:cpu:/a", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, None),
+    ("0::/", {}, None),
+    ("0::/", {"cpu.max": "nonsense"}, None),
+])  # fmt: skip
+def test_the_quota_of_a_control_group(tmp_path, groups, files, found):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "own").write_text(groups)
+    assert launch._quota(tmp_path, tmp_path / "own") == (found and (str(tmp_path / found[0]), found[1]))
+    assert launch._quota(tmp_path, tmp_path / "none") is None
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no core affinity on this system")
-def test_default_threads_of_this_process():
+def test_default_threads_of_this_process(monkeypatch):
+    monkeypatch.setattr(launch, "_quota", lambda: None)
     assert launch.default_threads(Solo()) == len(os.sched_getaffinity(0))
 
 
 def test_importing_loads_no_mpi():
     code = (
-        "import sys, sarlite.comm, sarlite.comm.launch, sarlite.comm.guard, sarlite.comm.threads, threading\n"
+        "import sys, faulthandler, sarlite.comm, sarlite.comm.launch, sarlite.comm.guard, sarlite.comm.threads, threading\n"
         "assert not [name for name in sys.modules if name.startswith('mpi4py')]\n"
-        "assert threading.active_count() == 1 and threading.excepthook is threading.__excepthook__"
+        "assert threading.active_count() == 1 and threading.excepthook is threading.__excepthook__\n"
+        "assert not faulthandler.is_enabled()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from comm_checks import CHECKS, NEED_A_PEER
 
+from sarlite import kernels
 from sarlite.comm import Solo, threads
 from sarlite.errors import DataError, PeerError, SarliteError, ShapeError
 from sarlite.profile import Counted, Profile
@@ -197,6 +198,15 @@ def test_errstate_holds_in_the_ranks():
     with np.errstate(divide="raise"):
         found = threads.run(2, lambda comm: np.geterr()["divide"])
     assert found == ["raise"] * 2
+
+
+def test_ranks_use_as_many_threads_as_the_caller():
+    before = kernels.threads()
+    kernels.set_threads(3)
+    try:
+        assert threads.run(2, lambda comm: kernels.threads()) == [3, 3]
+    finally:
+        kernels.set_threads(before)
 
 
 def test_nothing_stays_behind():

@@ -45,6 +45,7 @@ FILES = {
     "too small": ("epochs = 0", "--epochs 0 is less than 1"),
     "no share": ("dropout = 1.0", "--dropout 1.0 is not in [0, 1)"),
     "not a number": ("lr = nan", "--lr nan is not above 0"),
+    "a time": ('checkpoint_every = "10 parsecs"', "checkpoint_every = '10 parsecs' is not every"),
     "negative": ("weight_decay = -0.1", "--weight-decay -0.1 is less than 0"),
 }
 
@@ -101,7 +102,7 @@ def test_a_folder_that_holds_a_run_is_refused(here, tmp_path):
     run_dir = tmp_path / "run"
     here(run_dir, "--epochs", 1)
     before = {file.name: file.read_bytes() for file in run_dir.iterdir()}
-    with pytest.raises(ConfigError, match=f"--run-dir {run_dir} already holds a run"):
+    with pytest.raises(ConfigError, match=f"--run-dir {run_dir} already holds config.toml"):
         here(run_dir, "--epochs", 1)
     assert {file.name: file.read_bytes() for file in run_dir.iterdir()} == before
 

@@ -1,0 +1,75 @@
+"""SIGINT and SIGTERM: a user's Ctrl-C, a cluster's preemption."""
+
+import contextlib
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+from sarlite.errors import Interrupted
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SAME_SECONDS = 1.0
+"""Signals so soon after another are the same one: launchers send several."""
+
+
+class Interrupts:
+    """What a process does with SIGINT and SIGTERM: it raises Interrupted in the main thread, or postpones that.
+
+    Attributes
+    ----------
+    noted : int
+        The signal that came while they were postponed; 0 without one. Whoever postpones looks at it, and ends in good order.
+    answer : str
+        What is written to stderr as a signal is noted.
+    """
+
+    def __init__(self) -> None:
+        self.noted, self.answer, self._holders, self._lock = 0, "", 0, threading.Lock()
+        self._handled = self._first = -math.inf
+
+    @contextlib.contextmanager
+    def postponed(self) -> Iterator[None]:
+        """Only note the first signal that comes inside; a second one ends the process as outside. Any thread."""
+        with self._lock:
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals over, in the main thread. What is ignored, as SIGINT in a background job, stays so."""
+        taken = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._handle) for number in taken}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _handle(self, signum, frame):
+        before, self._handled = self._handled, time.monotonic()
+        if self._holders and (not self.noted or self._handled - before < SAME_SECONDS):
+            if not self.noted:
+                self.noted = int(signum)
+                os.write(2, self.answer.encode())  # sys.stderr may be in the middle of a write
+            return
+        raise Interrupted(signum)
+
+    def met(self, seconds: float) -> bool:
+        """Whether the main thread meets the signal that just came within so many seconds, or may take its time. For another thread."""
+        came = time.monotonic()
+        if self._holders:
+            self._first = came if self._first == -math.inf else self._first
+            if came - self._first < SAME_SECONDS:
+                return True
+        while self._handled < came - SAME_SECONDS:
+            if time.monotonic() > came + seconds:
+                return False
+            time.sleep(0.02)
+        return True

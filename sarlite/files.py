@@ -1,0 +1,128 @@
+"""Files written whole or not at all."""
+
+import contextlib
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from typing import IO
+
+AnyPath = str | os.PathLike[str]
+
+
+def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -> None:
+    """Write a regular file so that it appears whole or not at all, also where the machine dies.
+
+    Parameters
+    ----------
+    path : path
+        A symbolic link is followed. What stands there is replaced.
+    *pieces : bytes-like
+        The content, one after the other.
+    new : bool
+        Raise FileExistsError where `path` exists, instead of replacing it.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written, or what stands there is no regular file. What stood there before is intact.
+
+    Notes
+    -----
+    The bytes go to a private name beside the file, `.NAME.*.tmp`, are fsynced, and take the name by a rename; then the folder is
+    fsynced. Such names that killed processes left are removed first: a process that lives holds a lock on its own.
+    """
+    target = _regular(path)
+    with _temporary(target) as (temporary, file):
+        _fill(file, pieces)
+        (_name_new if new else os.replace)(temporary, target)
+    _sync_folder(os.path.dirname(target))
+
+
+def try_whole(path: AnyPath, *pieces: bytes | memoryview) -> None:
+    """Find out whether `write_whole` could write this here, by writing it and removing it again; raises as it does."""
+    with _temporary(_regular(path)) as (_, file):
+        _fill(file, pieces)
+
+
+def _regular(path):
+    path = os.path.realpath(path)
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "is not a regular file", path)
+    return path
+
+
+def _fill(file, pieces):
+    for piece in pieces:
+        file.write(piece)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _temporary(path: str) -> Iterator[tuple[str, IO[bytes]]]:
+    """A private file beside `path`, open and locked; gone at the end unless it was renamed."""
+    folder, name = os.path.split(path)
+    _remove_left(folder, name)
+    temporary, file = _private(folder, name)
+    try:
+        with file:
+            yield temporary, file
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _private(folder, name):
+    while True:
+        temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.tmp")
+        file = open(temporary, "xb")  # noqa: SIM115, closed by `_temporary`
+        _lock(file.fileno(), wait=True)
+        if os.path.exists(temporary):
+            return temporary, file
+        file.close()  # another writer took it for a killed one's before it was locked
+
+
+def _remove_left(folder, name):
+    """Remove what killed writers of `name` left; the lock of one that lives, on this host or another, keeps its file."""
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(folder):
+            if entry.startswith(f".{name}.") and entry.endswith(".tmp") and len(entry) == len(name) + 18:
+                with contextlib.suppress(OSError), open(os.path.join(folder, entry), "rb+") as file:
+                    if _lock(file.fileno()):
+                        os.unlink(os.path.join(folder, entry))
+
+
+def _lock(descriptor, wait=False):
+    """Lock a file for as long as it is open; whether that was possible."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except (ImportError, OSError):  # a system, or a file system, without locks; a lock that another one has
+        return False
+    return True
+
+
+def _name_new(temporary, path):
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+        os.replace(temporary, path)
+
+
+def _sync_folder(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,79 @@
+"""What a resumed run takes from the run before: its options are the base, and some cannot change."""
+
+import os
+
+from sarlite.comm import launch
+from sarlite.errors import CheckpointError, ConfigError, SarliteError
+from sarlite.train import checkpoint
+from sarlite.train.identity import difference
+
+OWN = ("run_dir", "resume", "config", "trace")
+"""Options of one run alone: a checkpoint does not keep them."""
+LASTING = ("model", "layers", "hidden", "heads", "out_heads", "out_concat", "aggregator", "residual", "activation", "batch_norm",
+           "dtype", "optimizer", "seed", "self_loops", "normalize_features")
+"""Options that a resumed run has from the run before: with others its state would mean something else."""
+
+
+def stored(options):
+    """Return what a checkpoint keeps of the options, a Namespace."""
+    return {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
+
+
+def base(path):
+    """Return the options of the run that wrote a checkpoint; nothing where it cannot be read, which `checkpoint.read` will tell."""
+    try:
+        options = checkpoint.load_metadata(path)["options"]
+    except (SarliteError, KeyError):
+        return {}
+    if not isinstance(options, dict):
+        return {}
+    if launch.launched_ranks() not in (None, 1):
+        options.pop("ranks", None)  # the launcher says it
+    return options
+
+
+def check_options(config, metadata):
+    """Raise where options differ that cannot change, or the run is past its last epoch.
+
+    Raises
+    ------
+    CheckpointError
+        It is not of a run of the command.
+    ConfigError
+        Naming the option and both values.
+    """
+    missing = [name for name in ("epoch", "best", "options", "data") if name not in metadata]
+    if missing:
+        raise CheckpointError(f"checkpoint {config.resume} is not of a run: it has no {missing[0]}")
+    before = metadata["options"]
+    for name in LASTING:
+        there, here = before.get(name), getattr(config, name, None)
+        if there != here and not (name == "model" and _same_class(there, here)):
+            raise ConfigError(f"{_flag(name, here)}: cannot change, the run of {config.resume} has {_said(there)}")
+    if metadata["epoch"] > config.epochs:
+        raise ConfigError(f"--epochs {config.epochs}: the checkpoint {config.resume} is of epoch {metadata['epoch']}")
+
+
+def check_data(config, metadata, here):
+    """Raise a CheckpointError where the data are not those of the run before; `here` is their `identity`."""
+    found = difference(metadata["data"], here)
+    if found:
+        there = metadata["options"].get("data")
+        raise CheckpointError(f"checkpoint {config.resume}: its data, {there}, are not --data {config.data}: {found}")
+
+
+def _same_class(there, here):
+    """Whether two models are the same class of a file, which may have moved."""
+    names = [spec.rpartition(":") for spec in (str(there), str(here))]
+    return all(colon for _, colon, _ in names) and len({(os.path.basename(path), name) for path, _, name in names}) == 1
+
+
+def _flag(name, value):
+    name = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}" if value is None else f"--{name} {value}"
+
+
+def _said(value):
+    return "the model's own" if value is None else value

@@ -1,0 +1,115 @@
+"""A run's checkpoints on the way, and its end in good order when a signal asks for it."""
+
+import math
+import shlex
+import signal
+import time
+
+from sarlite.comm import together
+from sarlite.comm.ending import tell
+from sarlite.comm.interrupt import SIGNALS
+from sarlite.errors import ConfigError, raise_together
+from sarlite.train import checkpoint, report
+from sarlite.train.config import seconds
+
+WAIT_SECONDS = 2.0
+"""An epoch that takes longer is told of, once a signal came."""
+
+
+class Saving:
+    """What a run leaves after each epoch. Every method but `ask` is collective.
+
+    The ranks agree on signals, on the time for a checkpoint and on rank 0's troubles by votes that travel with the loss
+    (`step.Votes`), so on the epoch at which they stop, too.
+
+    Parameters
+    ----------
+    comm : Communicator
+    config : Namespace
+    folder : Folder
+    trainer : Trainer
+    best : Best
+    about : dict
+        What the checkpoint's metadata say beside the epoch and the best one.
+    toml : str
+        The options, for the folder.
+    start : int
+        The epoch that the run goes on from.
+    interrupts : Interrupts
+
+    Attributes
+    ----------
+    epoch, saved : int
+        The last whole epoch, and the one that the folder's checkpoint is of.
+    signum : int
+        The signal that training was stopped by; 0 without one.
+    """
+
+    def __init__(self, comm, config, folder, trainer, best, about, toml, start, interrupts):
+        self.comm, self.config, self.folder, self.trainer, self.best, self.about = comm, config, folder, trainer, best, about
+        self.toml = toml
+        self.start = self.epoch = self.saved = start
+        self.interrupts, self.signum, self._error = interrupts, 0, None
+        self._every, self._due = seconds(config.checkpoint_every), time.monotonic()
+        self._new = not folder.continues
+        trainer.votes.ask = self.ask
+        self._announce(slow=True)
+
+    def ask(self):
+        """This rank's votes: a signal each, then, of rank 0, that a checkpoint is due, and that a file could not be written."""
+        root = self.comm.rank == 0
+        due = root and self._every is not None and time.monotonic() - self._due >= self._every
+        return (*(self.interrupts.noted == number for number in SIGNALS), due, root and self._error is not None)
+
+    def try_disk(self):
+        """Refuse now what there is no room for: write a checkpoint of the full size and remove it again."""
+        self._write(trial=True, best=self.trainer.model.state_dict())
+
+    def on_epoch(self, record):
+        """Write the epoch's line, and a checkpoint where one is due; return whether training stops."""
+        self.epoch = record["epoch"]
+        if self.epoch == self.start + 1:
+            checkpoint.check_finite(self.trainer)
+            together(self.comm, lambda: self.comm.rank == 0 and self.folder.begin(self.toml, self.start))
+        if self.comm.rank == 0:
+            try:
+                report.write_metrics(self.folder.metrics, record)
+            except OSError as error:
+                self._error = self._error or ConfigError(f"{self.folder.metrics.name} could not be written: {error.strerror}")
+        self._announce(slow=record["seconds"] > WAIT_SECONDS)
+        *signals, due, failed = self.trainer.votes.heard
+        if failed:
+            raise_together(self.comm, self._error)
+        last = self.epoch == self.config.epochs
+        if any(signals) and not last:
+            self.signum = next(int(number) for number, votes in zip(SIGNALS, signals) if votes)
+        every = self.config.checkpoint_every if self._every is None else 0
+        if not last and (self.signum or due or (every and self.epoch % every == 0)):
+            self.save()
+        return bool(self.signum)
+
+    def save(self):
+        """Write the checkpoint of the last whole epoch, unless it is there."""
+        raise_together(self.comm, self._error)
+        if self.saved != self.epoch:
+            self._write(new=self._new, best=self.best.state)
+            self.saved, self._new, self._due = self.epoch, False, time.monotonic()
+
+    def _write(self, best, **options):
+        scores = {name: value if value is not None and math.isfinite(value) else None for name, value in self.best.scores.items()}
+        about = {**self.about, "epoch": self.epoch, "best": {"epoch": self.best.epoch, "scores": scores}}
+        checkpoint.write(self.folder.checkpoint, self.trainer, about, best, **options)
+
+    def _announce(self, slow):
+        """Have a signal answered at once where the end of the epoch may be long in coming."""
+        if self.comm.rank == 0:
+            self.interrupts.answer = "the run ends with this epoch, and a checkpoint; a second signal ends it now\n" if slow else ""
+
+    def leave(self):
+        """Tell how the interrupted run goes on, and exit."""
+        if self.comm.rank == 0:
+            launcher = f"mpiexec -n {self.comm.size} " if self.comm.size > 1 and self.config.ranks == 1 else ""
+            command = f"{launcher}python -m sarlite.train --resume {shlex.quote(str(self.folder.checkpoint))}"
+            name = signal.Signals(self.signum).name
+            tell(f"interrupted by {name} after epoch {self.epoch} of {self.config.epochs}; to go on: {command}")
+        raise SystemExit(128 + self.signum)

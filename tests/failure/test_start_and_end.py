@@ -1,0 +1,185 @@
+"""Before the guard and after it: ranks that never come, leave, or hang in Python's end; killed launchers; no memory, no threads."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_failures import MPIEXEC, Job, job, pytestmark  # noqa: F401
+
+TRAIN = [sys.executable, "-m", "sarlite.train", "--data", "sbm:nodes=60,classes=2,features=4,degree=4", "--model", "gcn", "--hidden", "4",
+         "--epochs", "1", "--threads", "1", "--progress", "none"]  # fmt: skip
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Start another command on each of two ranks."""
+    (tmp_path / "pids").mkdir()
+
+    def start(first, second, seconds=40):
+        return Job(tmp_path / "pids", [MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], seconds=seconds)
+
+    return start
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_bad_flag_on_one_rank(ranks, bad, tmp_path):
+    commands = [[*TRAIN, "--run-dir", str(tmp_path / "run")] for _ in range(2)]
+    commands[bad] += ["--epochs", "-3"]
+    refused = ranks(*commands)
+    assert (refused.status, refused.err) == (2, f"error: {'rank 1: ' if bad else ''}--epochs -3 is less than 1\n")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("flag, values", [("mode", "sar sa"), ("epochs", "1 2"), ("dtype", "float32 float64"), ("prefetch", "0 1")])
+def test_options_that_differ(ranks, flag, values, tmp_path):
+    refused = ranks(*([*TRAIN, "--run-dir", str(tmp_path / "run"), f"--{flag}", value] for value in values.split()))
+    first, second = values.split()
+    assert refused.status == 2 and refused.err.startswith(f"error: --{flag} is ") and refused.err.count("\n") == 1
+    assert first in refused.err and second in refused.err and "rank 1" in refused.err
+
+
+def test_a_rank_that_never_starts(ranks):
+    failed = ranks([*TRAIN, "--stall-timeout", "2"], ["sleep", "99"])
+    assert failed.status != 0 and "Timeout (0:00:02)!" in failed.err and "in connect" in failed.err
+
+
+@pytest.mark.parametrize("leaves", ["sys.exit(0)", "sys.exit(3)", "raise KeyError('the cause')"])
+def test_a_rank_that_leaves_before_it_connects(ranks, leaves, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\nfrom sarlite.comm import launch\nlaunch.begin()\n"
+                      f"if os.environ['PMI_RANK'] == '1': {leaves}\nlaunch.connect()")
+    failed = ranks(*[[sys.executable, str(script)]] * 2)
+    assert failed.status != 0 and ("Error" in failed.err) == ("Error" in leaves)
+
+
+@pytest.mark.parametrize("victim", ["proxy", "launcher"])
+def test_a_killed_launcher_leaves_no_process(job, victim):  # noqa: F811
+    pid = "os.getppid()" if victim == "proxy" else "int(Path(f'/proc/{os.getppid()}/stat').read_text().rsplit(')', 1)[1].split()[1])"
+    failed = job(2, f"""
+        launch.begin()
+        with guard(comm):
+            comm.barrier()
+            if rank == 1:
+                os.kill({pid}, signal.SIGKILL)
+            for _ in range(200):
+                time.sleep(0.1)  # and not in MPI, which would notice
+    """, slow_end=True)
+    assert failed.status != 0
+
+
+def test_python_that_does_not_end(job):  # noqa: F811
+    failed = job(2, """
+        import atexit
+        launch.begin(2)
+        with guard(comm):
+            comm.barrier()
+        if rank == 1:
+            atexit.register(time.sleep, 99)
+    """)
+    assert failed.status != 0 and "Timeout (0:00:02)!" in failed.err
+
+
+def test_a_crash_tells_its_place(job):  # noqa: F811
+    failed = job(2, """
+        launch.begin()
+        with guard(comm):
+            comm.barrier()
+            if rank == 1:
+                os.abort()
+            receive()
+    """)
+    assert failed.status != 0 and "Fatal Python error: Aborted" in failed.err and "script.py" in failed.err
+
+
+@pytest.mark.parametrize("cause, words", [
+    ("raise KeyError('the cause')", "KeyError: 'the cause'"), ("bytearray(1 << 30)", "MemoryError"),
+    ("threading.Thread(target=receive).start()", "can't start new thread"), ("receive()", "thread fails failed"),
+])  # fmt: skip
+def test_short_of_memory_and_threads(job, cause, words):  # noqa: F811
+    """No thread starts: there is no address space for its stack."""
+    failed = job(2, f"""
+        import resource
+        def fail():
+            time.sleep(1)
+            bytearray(1 << 30)
+        launch.begin()
+        with guard(comm):
+            comm.barrier()
+            if rank == 1:
+                if "{words}" == "thread fails failed":
+                    threading.Thread(target=fail, name="fails").start()
+                in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+                resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 19),) * 2)
+                threading.stack_size(1 << 28)
+                {cause}
+            receive()
+    """)
+    assert failed.status != 0 and words in failed.err, failed.err
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
+def test_no_threads_left(job):  # noqa: F811
+    failed = job(2, """
+        import resource
+        launch.begin()
+        with guard(comm):
+            comm.barrier()
+            if rank == 1:
+                resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+                os.setresuid(65534, 65534, 65534)
+                threading.Thread(target=receive).start()
+            receive()
+    """)
+    assert failed.status != 0 and "[rank 1] RuntimeError: can't start new thread" in failed.err
+
+
+SEND = """
+    def send():
+        comm.channel("a").start_send(np.zeros(1 << 20), (rank + 1) % comm.size).wait()
+
+    comm.channel("a")
+    threading.Thread(target=send, daemon=True, name="sends").start()
+    time.sleep(0.2)
+"""
+
+
+def test_a_refusal_while_a_thread_waits_for_a_send(job):  # noqa: F811
+    ended = job(3, SEND + """
+    with guard(comm):
+        raise errors.DataError("file x")
+    """)
+    assert (ended.status, ended.err) == (2, "error: file x\n")
+
+
+@pytest.mark.parametrize("wait", ["comm.channel('a').start_send(np.zeros(1 << 20), (rank + 1) % comm.size).wait()",
+                                  "comm.channel('a').broadcast(np.zeros(1 << 20), 0) if rank else time.sleep(99)"])
+def test_python_ends_while_a_thread_cannot_be_woken(job, wait):  # noqa: F811
+    ended = job(3, f"""
+        def waits():
+            {wait}
+
+        comm.channel("a")
+        threading.Thread(target=waits, daemon=True, name="waits").start()
+        time.sleep(0.3)
+    """, slow_end=True)
+    assert ended.status != 0 and "waits in MPI: waits" in ended.err and "Segmentation" not in ended.err
+
+
+def test_the_name_of_shared_memory_is_gone_once_connected(job):  # noqa: F811
+    done = job(2, """
+        print([line.rstrip() for line in open("/proc/self/maps") if " /dev/shm/" in line and not line.endswith("(deleted)\\n")])
+    """)
+    assert (done.status, done.out) == (0, "[]\n[]\n")
+
+
+def test_the_faults_in_short():
+    """One of each kind; `python tests/failure/faults.py` for many."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import faults
+
+    done = faults.campaign(len(faults.KINDS), seed=1)
+    assert not [(run.case, findings, run.told) for run, findings in done if findings]

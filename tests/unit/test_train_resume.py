@@ -1,0 +1,235 @@
+"""Resuming: the run's options are the base, what cannot change is refused, and nothing in its folder changes too early."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
+
+from sarlite.comm import threads
+from sarlite.data import format, load
+from sarlite.data.__main__ import main as data_command
+from sarlite.errors import ConfigError, SarliteError
+from sarlite.train import checkpoint, config, identity, run
+from sarlite.train.load import load_part
+
+pytestmark = pytest.mark.timeout(120)
+PLAIN = ["--threads", "1", "--progress", "none"]
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with a run of six epochs, "six", and one of the first three of them, "three"."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "set_threads", lambda n: None)
+        train_here(folder / "six", "--epochs", 6, "--model", "gcn", "--weight-decay", "1e-3")
+        train_here(folder / "three", "--epochs", 3, "--model", "gcn", "--weight-decay", "1e-3")
+    return folder
+
+
+@pytest.fixture
+def three(runs, tmp_path):
+    """A copy of "three"."""
+    (tmp_path / "three").mkdir()
+    for name, data in content(runs / "three").items():
+        (tmp_path / "three" / name).write_bytes(data)
+    return tmp_path / "three"
+
+
+@pytest.fixture
+def go_on(monkeypatch):
+    """Resume in this process, with the flags that are given alone."""
+    monkeypatch.setattr(run, "set_threads", lambda n: None)
+
+    def start(checkpoint, *flags):
+        options = config.parse(["--resume", str(checkpoint), "--progress", "none", *map(str, flags)])
+        return threads.run(options.ranks, run.train, options)[0]
+
+    return start
+
+
+def test_options_are_the_runs_unless_told(runs, three, go_on):
+    go_on(three / "checkpoint.safetensors", "--epochs", 6)
+    assert_same_curve(metrics(three), metrics(runs / "six"))
+    one, other = ((folder / "config.toml").read_text().splitlines() for folder in (runs / "six", three))
+    assert [line for line in one if "run_dir" not in line] == [line for line in other if "run_dir" not in line]
+
+
+def test_flags_come_before_the_run_and_a_file_between(three, tmp_path):
+    (tmp_path / "c.toml").write_text('lr = 0.5\nweight_decay = 0.25\neval_every = 2\n')
+    flags = ["--resume", str(three / "checkpoint.safetensors"), "--config", str(tmp_path / "c.toml"), "--lr", "0.125"]
+    found = config.parse(flags)
+    assert (found.model, found.hidden, found.seed, found.data, found.epochs) == ("gcn", 8, 5, DATA, 3)
+    assert (found.lr, found.weight_decay, found.eval_every, found.run_dir, found.dtype) == (0.125, 0.25, 2, None, "float32")
+
+
+def test_under_a_launcher_its_number_of_ranks_holds(three, monkeypatch):
+    flags = ["--resume", str(three / "checkpoint.safetensors")]
+    monkeypatch.setattr("sarlite.train.checkpoint.load_metadata", lambda path: {"options": {"ranks": 3, "hidden": 4}})
+    assert config.parse(flags).ranks == 3
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert (config.parse(flags).ranks, config.parse(flags).hidden) == (1, 4)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("flags, words", [
+    (["--model", "sage"], "--model sage: cannot change, the run of CHECKPOINT has gcn"),
+    (["--hidden", "9"], "--hidden 9: cannot change, the run of CHECKPOINT has 8"),
+    (["--layers", "3"], "--layers 3: cannot change, the run of CHECKPOINT has 2"),
+    (["--dtype", "float64"], "--dtype float64: cannot change"),
+    (["--optimizer", "sgd"], "--optimizer sgd: cannot change"),
+    (["--seed", "6"], "--seed 6: cannot change, the run of CHECKPOINT has 5"),
+    (["--batch-norm"], "--batch-norm: cannot change, the run of CHECKPOINT has the model's own"),
+    (["--no-self-loops"], "--no-self-loops: cannot change"),
+    (["--normalize-features"], "--normalize-features: cannot change, the run of CHECKPOINT has False"),
+    (["--epochs", "2"], "--epochs 2: the checkpoint CHECKPOINT is of epoch 3"),
+    (["--data", DATA + ",seed=1"], f"its data, {DATA}, are not --data {DATA},seed=1: of the same size, but other values"),
+    (["--data", "sbm:nodes=200,classes=4,features=16,degree=8"], "300 nodes there and 200 here, 2400 edges there and 1600 here"),
+])  # fmt: skip
+def test_what_cannot_change_is_refused_and_nothing_changes(three, go_on, flags, words, ranks):
+    before, path = content(three), three / "checkpoint.safetensors"
+    with pytest.raises(SarliteError) as found:
+        go_on(path, "--epochs", 6, "--ranks", ranks, *flags)
+    assert words.replace("CHECKPOINT", str(path)) in str(found.value)
+    assert content(three) == before
+
+
+def test_through_the_command(three):
+    before = content(three)
+    done = command(*PLAIN, "--resume", three / "checkpoint.safetensors", "--epochs", 6, "--hidden", 9)
+    assert done.returncode == 2 and done.stderr.startswith("error: --hidden 9: cannot change") and done.stderr.count("\n") == 1
+    assert content(three) == before
+
+
+def test_a_run_that_is_complete_stays_as_it_is(three, go_on, capsys):
+    before = content(three)
+    go_on(three / "checkpoint.safetensors")
+    assert content(three) == before
+    assert "0 in" in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("epochs"))
+
+
+def test_a_first_epoch_that_fails_changes_nothing(three, tmp_path):
+    model = tmp_path / "fails.py"
+    model.write_text("from sarlite.models import GCN\nclass GCN(GCN):\n    def __call__(self, graph, h):\n"
+                     "        if self.training and self.rng_step() == STEP:\n            raise KeyError('the cause')\n"
+                     "        return super().__call__(graph, h)\n"
+                     "    def rng_step(self):\n        return self.activations[0].dropout.rng.step\n")  # fmt: skip
+    text = model.read_text()
+    model.write_text(text.replace("STEP", "-1"))
+    done = command(*SMALL, "--model", f"{model}:GCN", "--epochs", 3, "--run-dir", tmp_path / "own")
+    assert done.returncode == 0, done.stderr
+    model.write_text(text.replace("STEP", "3"))
+    before = content(tmp_path / "own")
+    done = command("--resume", tmp_path / "own" / "checkpoint.safetensors", "--epochs", 6, "--lr", "0.5")
+    assert done.returncode == 1 and "KeyError: 'the cause'" in done.stderr
+    assert content(tmp_path / "own") == before
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    (moved / "fails.py").write_text(text.replace("STEP", "-1"))
+    done = command("--resume", tmp_path / "own" / "checkpoint.safetensors", "--epochs", 4, "--model", f"{moved / 'fails.py'}:GCN")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_checkpoint_that_is_of_no_run_is_refused(three, go_on, tmp_path):
+    checkpoint.save(tmp_path / "c.safetensors", {"model.a": np.zeros(3)}, {"epoch": 1})
+    with pytest.raises(SarliteError, match="c.safetensors is not of a run: it has no best"):
+        go_on(tmp_path / "c.safetensors")
+
+
+def test_resuming_into_another_folder_leaves_the_first(three, go_on, tmp_path):
+    before = content(three)
+    go_on(three / "checkpoint.safetensors", "--epochs", 4, "--run-dir", tmp_path / "other")
+    assert content(three) == before
+    assert [m["epoch"] for m in metrics(tmp_path / "other")] == [4]
+    with pytest.raises(ConfigError, match="already holds config.toml"):
+        go_on(three / "checkpoint.safetensors", "--epochs", 4, "--run-dir", tmp_path / "other")
+
+
+# ---- the data's identity
+
+
+def _identity(comm, data, partition="stored", order="stored", mode="sar"):
+    options = config.parse(["--data", str(data), "--partition", partition, "--order", order, "--mode", mode, "--prefetch", "0"])
+    part = load_part(options, comm, None, False)
+    return identity.identity(part.graph, part.rows, part.n_classes)
+
+
+def test_the_identity_depends_on_the_data_alone(tmp_path):
+    expected = threads.run(1, _identity, DATA)[0]
+    assert (expected["nodes"], expected["edges"], expected["features"], expected["classes"]) == (300, 2400, 16, 4)
+    for n, options in ((2, ["random"]), (3, ["metis", "metis"]), (3, ["contiguous", "none", "oneshot"]), (1, ["stored", "metis"])):
+        assert threads.run(n, _identity, DATA, *options) == [expected] * n
+    assert data_command(["convert", DATA, str(tmp_path / "d")]) == 0
+    assert threads.run(2, _identity, tmp_path / "d") == [expected] * 2
+    assert data_command(["partition", str(tmp_path / "d"), "--parts", "4", "--order", "metis"]) == 0
+    for n in (1, 2, 4):
+        assert threads.run(n, _identity, tmp_path / "d") == [expected] * n
+
+
+def _feature(d):
+    d.features[17, 3] = np.nextafter(d.features[17, 3], np.float32(9))
+
+
+def _two_features(d):
+    d.features[17, [3, 4]] = d.features[17, [4, 3]]
+
+
+def _label(d):
+    d.labels[5] = (d.labels[5] + 1) % 4
+
+
+def _swapped(d):
+    for array in (d.features, d.labels):
+        array[[5, 6]] = array[[6, 5]]
+
+
+def _split(d):
+    d.train[np.flatnonzero(d.train)[0]] = False
+
+
+def _edge(d):
+    row = int(np.flatnonzero(np.diff(d.indptr))[0])
+    others = np.setdiff1d(np.arange(300), d.indices[d.indptr[row] : d.indptr[row + 1]])
+    d.indices[d.indptr[row]] = others[0]
+
+
+def _turned(d):
+    """Every node's edges are another's: the degrees and the sources stay."""
+    d.indices[:] = np.roll(d.indices, 8)
+
+
+@pytest.mark.parametrize("change", [_feature, _two_features, _label, _swapped, _split, _edge, _turned])
+def test_the_identity_sees_every_change(change, tmp_path):
+    dataset = load(DATA)
+    format.write(tmp_path / "one", dataset)
+    change(dataset)
+    format.write(tmp_path / "two", dataset)
+    one, two = (threads.run(2, _identity, tmp_path / name)[0] for name in ("one", "two"))
+    assert one.pop("digest") != two.pop("digest") and one == two
+
+
+def test_no_features_and_float64():
+    assert identity._multiples(np.zeros((3, 0), np.float32)).tolist() == [0, 0, 0]
+    assert len(set(identity._multiples(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, -2.0]])).tolist())) == 3
+
+
+def test_other_data_in_the_same_place_is_refused(tmp_path, go_on, monkeypatch):
+    dataset = load(DATA)
+    format.write(tmp_path / "data", dataset)
+    train_here(tmp_path / "run", "--data", tmp_path / "data", "--epochs", 1)
+    _label(dataset)
+    format.write(tmp_path / "data", dataset, overwrite=True)
+    before = content(tmp_path / "run")
+    with pytest.raises(SarliteError, match="of the same size, but other values"):
+        go_on(tmp_path / "run" / "checkpoint.safetensors", "--epochs", 2)
+    assert content(tmp_path / "run") == before and sorted(os.listdir(tmp_path)) == ["data", "run"]
