@@ -7,6 +7,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, needs
+from sarlite.graph import given
 from sarlite.graph.edges import chunk_edges, id_bits, row_chunks
 from sarlite.graph.renumber import edges_in_order, sequence
 
@@ -90,16 +91,8 @@ def read_parts(file, n_nodes, n_parts):
 
 def check_parts(parts, n_nodes, n_parts, source):
     """Return `parts` as (n_nodes,) int32, or raise a DataError that names `source` and the first bad value."""
-    parts = np.asarray(parts)
-    if parts.dtype.kind not in "iu":
-        raise DataError(f"{source}: parts: expected an integer dtype, found {parts.dtype}")
-    if parts.shape != (n_nodes,):
-        raise DataError(f"{source}: parts: expected shape ({n_nodes},), one part a node, found {parts.shape}")
-    bad = (parts < 0) | (parts >= n_parts)
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise DataError(f"{source}: parts: node {at} has part {parts[at]}, outside 0 <= part < {n_parts}")
-    return parts.astype(np.int32)
+    return given.integers(f"{source}: parts", parts, length=n_nodes, stop=n_parts, what="part",
+                          entry="node {at} has part {value},").astype(np.int32)
 
 
 def report(indptr, indices, parts, n_parts, train_mask=None):
