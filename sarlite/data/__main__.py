@@ -11,6 +11,7 @@ from sarlite.data.divide import divide, make_order, make_parts, record, structur
 from sarlite.data.spec import FORMS, load
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
 from sarlite.errors import ConfigError, SarliteError
+from sarlite.graph import balance as balancing
 from sarlite.graph import order as orders
 from sarlite.graph.partition import METHODS, report
 
@@ -74,6 +75,8 @@ def _add_method(command):
     command.add_argument(
         "--method", default="metis", metavar="|".join((*METHODS, "FILE")), help="default metis; FILE has one part a line, or is .npy"
     )
+    command.add_argument("--balance", default="auto", metavar="nodes,edges,train",
+                         help="what METIS makes even [nodes and train, and edges where the degrees are skewed]")  # fmt: skip
     command.add_argument("--seed", type=int, default=0)
 
 
@@ -96,7 +99,7 @@ def _info(options):
     facts, found = summary(dataset), None
     if options.parts is not None:
         _check_method(options)
-        parts, graph = make_parts(dataset, options.parts, options.method, seed=options.seed), structure(dataset)
+        parts, graph = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed), structure(dataset)
         found = report(graph.indptr, graph.indices, parts, options.parts, graph.train)
     if options.json:
         print(json.dumps({**facts, **({"partition": found} if found else {})}))
@@ -104,18 +107,20 @@ def _info(options):
     print("\n".join(summary_lines(facts)))
     if found:
         print("\n".join(("", *report_lines(found, *part_bytes(dataset, found)))))
+        _warn(found)
 
 
 def _partition(options):
     _check_method(options)
     dataset = format.open(options.directory, verify=True).check(allow_empty=("train", "val", "test"))
-    parts = make_parts(dataset, options.parts, options.method, seed=options.seed)
+    parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed)
     order = make_order(dataset, options.order, seed=options.seed)
-    division = record(options.parts, options.method, options.order, options.seed)
+    division = record(options.parts, options.method, options.order, options.seed, options.balance)
     near = None if order is None else _near_shares(dataset, order)  # before the files that it is read from are replaced
     with format.GraphWriter(options.output or options.directory, overwrite=options.overwrite or not options.output) as out:
         found = divide(dataset, parts, options.parts, out, order=order, division=division)
     print("\n".join(report_lines(found, *part_bytes(dataset, found))))
+    _warn(found)
     if near is not None:
         print(near)
 
@@ -124,6 +129,12 @@ def _near_shares(dataset, order):
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
     return f"edges between nodes less than {orders.CLUSTER_NODES:,} places apart: {near:.1f} %, by node id {by_id:.1f} %"
+
+
+def _warn(found):
+    text = balancing.warning(found)
+    if text:
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def _check_method(options):

@@ -43,7 +43,7 @@ class Dataset:
     offsets : (n_parts + 1,) int64
         Part p holds the rows offsets[p] .. offsets[p + 1]; by default all rows are one part.
     division : dict or None
-        {"parts", "partition", "order", "seed"}: how the rows were divided and put in order, if they were.
+        {"parts", "partition", "order", "seed"}, and "balance" where it was given: how the rows were divided and put in order, if they were.
     """
 
     indptr: np.ndarray

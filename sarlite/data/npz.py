@@ -14,7 +14,7 @@ from sarlite.graph.generate import random_split
 
 
 def read(path, train=20, val=30, seed=0):
-    """Read adj_indices, adj_data (edge weights where it is not all ones), adj_indptr, adj_shape, attr_* (or a dense attr_matrix) and labels.
+    """Read adj_indptr, adj_indices, adj_shape, adj_data (weights if not all are 1), attr_* (or a dense attr_matrix) and labels.
 
     Parameters
     ----------

@@ -13,13 +13,14 @@ from sarlite.data.dataset import Dataset
 from sarlite.data.divide import InMemory, divide, make_order, make_parts, record, stored_order
 from sarlite.data.spec import load, native_directory
 from sarlite.errors import ConfigError
+from sarlite.graph import balance as balancing
 from sarlite.graph.partition import METHODS
 from sarlite.types import Path as AnyPath
 
 
 @contextlib.contextmanager
-def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", seed: int = 0, verify: bool = False,
-            scratch: AnyPath | None = None, **changes: bool | None) -> Iterator[Dataset]:
+def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", balance: str = "auto", seed: int = 0,
+            verify: bool = False, scratch: AnyPath | None = None, **changes: bool | None) -> Iterator[Dataset]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
     Parameters
@@ -32,6 +33,8 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         where it is not stored so. On one rank nothing is divided.
     order : {"stored", "none", "metis"}
         The order of a part's rows: as stored, ascending ids, or by METIS.
+    balance : str
+        What METIS makes even, as `graph.partition` takes it; "auto": as stored, else as the degrees say.
     seed : int
     verify : bool
         Compare the files' sha256, on rank 0.
@@ -58,7 +61,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     """
     folder = None
     try:
-        dataset, where, folder = together(comm, lambda: _prepare(comm, spec, partition, order, seed, verify, scratch, changes))
+        dataset, where, folder = together(comm, lambda: _prepare(comm, spec, partition, order, balance, seed, verify, scratch, changes))
         where = comm.bcast(where)
         yield together(comm, lambda: format.open(where) if dataset is None else dataset)
         comm.barrier()
@@ -67,21 +70,23 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def suits(dataset: Dataset, n_parts: int, partition: str, order: str) -> bool:
+def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
     """Tell whether a data set as it stands is divided as asked for."""
     stored = dataset.division or {"partition": None}
     same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
+    same = same and balance in ("auto", stored.get("balance", "auto"))
     return (n_parts == 1 or (same and dataset.n_parts % n_parts == 0)) and order in ("stored", stored_order(dataset))
 
 
-def _prepare(comm, spec, partition, order, seed, verify, scratch, changes):
+def _prepare(comm, spec, partition, order, balance, seed, verify, scratch, changes):
     """On rank 0: the data set, or the directory where all find it, and the folder to remove. Nothing on the others."""
     if comm.rank:
         return None, None, None
+    balancing.check(balance)
     if partition not in ("stored", *METHODS) and not Path(partition).exists():
         raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
     dataset = load(spec, verify=verify, **changes)
-    good = suits(dataset, comm.size, partition, order)
+    good = suits(dataset, comm.size, partition, order, balance)
     if comm.size == 1:
         return dataset if good else _reordered(dataset, order, seed), None, None
     stored = None if any(changes.values()) else native_directory(spec)
@@ -89,7 +94,7 @@ def _prepare(comm, spec, partition, order, seed, verify, scratch, changes):
         return None, stored, None
     folder = Path(tempfile.mkdtemp(prefix=".sarlite-data-", dir=_outside(scratch, dataset)))
     try:
-        _divide(dataset, comm.size, folder / "data", partition, order, seed)
+        _divide(dataset, comm.size, folder / "data", partition, order, balance, seed)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -99,14 +104,15 @@ def _prepare(comm, spec, partition, order, seed, verify, scratch, changes):
     return None, str(folder / "data"), folder
 
 
-def _divide(dataset, n_parts, directory, partition, order, seed):
+def _divide(dataset, n_parts, directory, partition, order, balance, seed):
     stored = (dataset.division or {"partition": "metis"})["partition"]
     method = partition if partition != "stored" else stored if stored in METHODS else "metis"
-    parts = make_parts(dataset, n_parts, method, seed=seed)
+    parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed)
     kept = stored_order(dataset)
     nodes = make_order(dataset, "stored" if order == kept else order, seed=seed)
+    division = record(n_parts, method, kept if order == "stored" else order, seed, balance)
     with format.GraphWriter(directory) as out:
-        divide(dataset, parts, n_parts, out, order=nodes, division=record(n_parts, method, kept if order == "stored" else order, seed))
+        divide(dataset, parts, n_parts, out, order=nodes, division=division)
 
 
 def _reordered(dataset, order, seed):

@@ -45,7 +45,7 @@ def order(indptr, indices, method="metis", *, seed=0):
     """
     check_method(method)
     n_nodes = indptr.size - 1
-    clusters = partition(indptr, indices, max(1, n_nodes // CLUSTER_NODES), method, seed=seed)
+    clusters = partition(indptr, indices, max(1, n_nodes // CLUSTER_NODES), method, balance="nodes", seed=seed)
     return np.argsort(clusters, kind="stable").astype(index_dtype(n_nodes))
 
 

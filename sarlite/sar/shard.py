@@ -88,7 +88,7 @@ def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
             raise ConfigError("src_parts: a bipartite graph's sources need a division too")
     if all(isinstance(given, str) and given == "metis" for given in (parts, both)):
         whole = np.concatenate([edges.indptr, np.full(n_src, edges.indptr[-1])]), edges.indices.astype(np.int64) + n_dst
-        found = _on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", seed=seed))
+        found = _on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", balance="nodes", seed=seed))
         parts, both = found[:n_dst], found[n_dst:]
     sides = []
     for name, given, n in (("parts", parts, n_dst), ("src_parts", both, n_src)):

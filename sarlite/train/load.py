@@ -1,6 +1,7 @@
 """From the options to this rank's data and graph."""
 
 import gc
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from sarlite.data.divide import stored_order
 from sarlite.data.part import Part as DataPart
 from sarlite.data.ranks import divided
 from sarlite.errors import ConfigError, raise_together
+from sarlite.graph import balance as balancing
 from sarlite.graph.edges import add_self_loops
 from sarlite.graph.partition import measures
 from sarlite.profile import Memory
@@ -37,12 +39,16 @@ def load_part(config, comm, run_dir, self_loops):
     SarliteError
         On every rank together, naming the file, the field and the value.
     """
-    options = {"partition": config.partition, "order": config.order, "seed": config.seed, "normalize": config.normalize_features}
+    options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed,
+               "normalize": config.normalize_features}
     with divided(comm, config.data, verify=config.verify, scratch=run_dir, **options) as dataset:
         _refuse_edge_values(comm, dataset)
         gc.collect()
         memory = Memory()
         rows, (indptr, indices), ids, first_row, summary = _read(comm, config, dataset)
+    uneven = balancing.warning(summary["partition"])
+    if uneven and comm.rank == 0:
+        print(f"warning: {uneven}", file=sys.stderr, flush=True)
     del dataset  # which one rank has in memory
     added = None
     if self_loops:
