@@ -1,14 +1,15 @@
 """python -m sarlite.data: convert, info, partition. Runs on one process, without MPI."""
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 from pathlib import Path
 
-from sarlite.data import format
+from sarlite.data import format, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
-from sarlite.data.spec import FORMS, load
+from sarlite.data.spec import FORMS, load, native_directory
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.graph import balance as balancing
@@ -89,8 +90,10 @@ def _add_allow_empty(command):
 
 def _convert(options):
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
-    dataset = load(options.spec, verify=True, allow_empty=options.allow_empty, normalize=options.normalize_features, **changes)
-    format.write(options.directory, dataset, overwrite=options.overwrite)
+    source = native_directory(options.spec)
+    with _reading(source) if source and not _same(source, options.directory) else contextlib.nullcontext():
+        dataset = load(options.spec, verify=True, allow_empty=options.allow_empty, normalize=options.normalize_features, **changes)
+        format.write(options.directory, dataset, overwrite=options.overwrite)
     print(f"{options.directory}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features")
 
 
@@ -112,17 +115,30 @@ def _info(options):
 
 def _partition(options):
     _check_method(options)
-    dataset = format.open(options.directory, verify=True).check(allow_empty=("train", "val", "test"))
-    parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed)
-    order = make_order(dataset, options.order, seed=options.seed)
-    division = record(options.parts, options.method, options.order, options.seed, options.balance)
-    near = None if order is None else _near_shares(dataset, order)  # before the files that it is read from are replaced
-    with format.GraphWriter(options.output or options.directory, overwrite=options.overwrite or not options.output) as out:
+    output = options.output or options.directory
+    with contextlib.ExitStack() as held:
+        if not _same(output, options.directory):
+            held.enter_context(_reading(options.directory))
+        out = held.enter_context(format.GraphWriter(output, overwrite=options.overwrite or not options.output))  # which locks it
+        dataset = format.open(options.directory, verify=True).check(allow_empty=("train", "val", "test"))
+        parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed)
+        order = make_order(dataset, options.order, seed=options.seed)
+        division = record(options.parts, options.method, options.order, options.seed, options.balance)
+        near = None if order is None else _near_shares(dataset, order)  # before the files that it is read from are replaced
         found = divide(dataset, parts, options.parts, out, order=order, division=division)
     print("\n".join(report_lines(found, *part_bytes(dataset, found))))
     _warn(found)
     if near is not None:
         print(near)
+
+
+def _reading(directory):
+    """Hold what keeps other processes from replacing a native data set."""
+    return scratch.locked(Path(directory) / format.META, exclusive=False)
+
+
+def _same(one, other):
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _near_shares(dataset, order):

@@ -115,6 +115,18 @@ def open(directory, *, verify=False):
     return dataset
 
 
+def files(directory):
+    """Return (path, record, field) of each array's file; raises as `read_meta`, and DataError where a file is missing."""
+    meta, found = read_meta(directory), []
+    for kind, names in ((meta["nodes"][NODE], NODE_ARRAYS), (meta["edges"][RELATION], EDGE_ARRAYS)):
+        found += [(Path(directory) / f"{FILES[field]}.npy", kind["arrays"][name], field) for field, name in names.items()
+                  if name in kind["arrays"]]
+    missing = next(((path, field) for path, _, field in found if not path.is_file()), None)
+    if missing:
+        raise DataError(f"{missing[0]}: {missing[1]}: cannot be opened: no such file")
+    return found
+
+
 def read_meta(directory):
     """Return the checked content of `meta.json`; raises DataError."""
     path = Path(directory) / META

@@ -1,14 +1,16 @@
 """A data set made ready for the ranks of a run: as it is stored, or divided anew into private scratch."""
 
 import contextlib
-import shutil
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sarlite.comm import Communicator, together
-from sarlite.data import format
+from sarlite.comm import Communicator, agree, together
+from sarlite.comm.buffers import digest
+from sarlite.data import format, npyfile
+from sarlite.data import scratch as scratches
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import InMemory, divide, make_order, make_parts, record, stored_order
 from sarlite.data.spec import load, native_directory
@@ -37,7 +39,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         What METIS makes even, as `graph.partition` takes it; "auto": as stored, else as the degrees say.
     seed : int
     verify : bool
-        Compare the files' sha256, on rank 0.
+        Compare the files' sha256; of a native directory ranks that see the same files share them out.
     scratch : path, optional
         Folder in which a private temporary folder is made for what is divided anew, removed as the context ends; every rank must
         see it. By default, and where it lies in the data set itself, the system's.
@@ -52,22 +54,31 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     Raises
     ------
     SarliteError
-        On every rank together. Any other exception of rank 0 is a PeerError on the others.
+        On every rank together; also where ranks see other data sets in one place, as on two hosts. Any other exception of one rank is
+        a PeerError on the others.
 
     Notes
     -----
     Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes) integers, while it
     divides; on one rank that is done in memory.
     """
-    folder = None
-    try:
-        dataset, where, folder = together(comm, lambda: _prepare(comm, spec, partition, order, balance, seed, verify, scratch, changes))
+    with contextlib.ExitStack() as held:
+        native = comm.bcast(together(comm, lambda: native_directory(spec) if comm.rank == 0 else None))
+        files = _files_to_verify(comm, native) if verify and native else None
+
+        def prepare():
+            for file in files or ():
+                npyfile.verify(*file)
+            if comm.rank:
+                return None, None
+            return _prepare(comm.size, held, spec, native, partition, order, balance, seed, verify and files is None, scratch, changes)
+
+        dataset, where = together(comm, prepare)
         where = comm.bcast(where)
-        yield together(comm, lambda: format.open(where) if dataset is None else dataset)
+        opened, meta = together(comm, lambda: (dataset, None) if where is None else (format.open(where), format.read_meta(where)))
+        agree(comm, meta, f"{where}: the data set, as meta.json describes it,")
+        yield opened
         comm.barrier()
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
@@ -78,30 +89,54 @@ def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: s
     return (n_parts == 1 or (same and dataset.n_parts % n_parts == 0)) and order in ("stored", stored_order(dataset))
 
 
-def _prepare(comm, spec, partition, order, balance, seed, verify, scratch, changes):
-    """On rank 0: the data set, or the directory where all find it, and the folder to remove. Nothing on the others."""
-    if comm.rank:
-        return None, None, None
+def _files_to_verify(comm, directory):
+    """The (path, record, field) whose sha256 this rank compares: ranks that see the same files share them out. Collective.
+
+    Rank 0 has the values to check meanwhile, so the others take what they can.
+    """
+    files = together(comm, lambda: [(path, record, field, os.stat(path)) for path, record, field in format.files(directory)])
+    seen = digest([(field, stat.st_ino, stat.st_size, stat.st_mtime_ns) for _, _, field, stat in files])
+    group = [rank for rank, other in enumerate(comm.allgather(seen)) if other == seen]
+    loads = {rank: sum(stat.st_size for *_, stat in files) if rank == 0 else 0 for rank in group}
+    own = []
+    for *file, stat in sorted(files, key=lambda file: -file[3].st_size):
+        rank = min(group, key=loads.__getitem__)
+        loads[rank] += stat.st_size
+        own += [file] if rank == comm.rank else []
+    return own
+
+
+def _prepare(size, held, spec, native, partition, order, balance, seed, verify, scratch, changes):
+    """Return the data set, or the directory where all ranks find it; `held` keeps both."""
     balancing.check(balance)
     if partition not in ("stored", *METHODS) and not Path(partition).exists():
         raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
+    if native:
+        held.enter_context(scratches.locked(Path(native) / format.META, exclusive=False))
     dataset = load(spec, verify=verify, **changes)
-    good = suits(dataset, comm.size, partition, order, balance)
-    if comm.size == 1:
-        return dataset if good else _reordered(dataset, order, seed), None, None
-    stored = None if any(changes.values()) else native_directory(spec)
+    good = suits(dataset, size, partition, order, balance)
+    if size == 1:
+        return dataset if good else _reordered(dataset, order, seed), None
+    stored = None if any(changes.values()) else native
     if good and stored:
-        return None, stored, None
-    folder = Path(tempfile.mkdtemp(prefix=".sarlite-data-", dir=_outside(scratch, dataset)))
-    try:
-        _divide(dataset, comm.size, folder / "data", partition, order, balance, seed)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        return None, stored
+    folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
+    _divide(dataset, size, folder / "data", partition, order, balance, seed)
     if stored:
-        print(f"{spec}: {dataset.n_parts} stored parts do not serve {comm.size} ranks as asked: divided anew in {folder}, for this run; "
+        print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, for this run; "
               f"`python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)  # fmt: skip
-    return None, str(folder / "data"), folder
+    return None, str(folder / "data")
+
+
+@contextlib.contextmanager
+def _scratch(parent):
+    try:
+        made = contextlib.ExitStack()
+        folder = made.enter_context(scratches.folder(parent, ".sarlite-data-", 0o700))
+    except OSError as error:
+        raise ConfigError(f"{parent}: no scratch can be made here: {error.strerror or error}") from error
+    with made:
+        yield folder
 
 
 def _divide(dataset, n_parts, directory, partition, order, balance, seed):
