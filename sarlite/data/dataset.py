@@ -98,6 +98,11 @@ class Dataset:
         """Return the arrays that are there, by field name."""
         return {name: getattr(self, name) for name in EXPECTED if getattr(self, name) is not None}
 
+    @property
+    def n_bytes(self) -> int:
+        """Of all arrays."""
+        return sum(array.nbytes for array in self.arrays().values())
+
     def equals(self, other: "Dataset") -> bool:
         """Tell whether another data set has the same classes and arrays, in values and dtypes."""
         one, two = self.arrays(), other.arrays()

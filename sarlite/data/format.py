@@ -23,12 +23,13 @@ from sarlite.data.dataset import EDGE_ARRAYS, FILES, NODE, NODE_ARRAYS, OPTIONAL
 from sarlite.data.divide import copy
 from sarlite.data.writer import META, Writer, meta_hash
 from sarlite.errors import DataError
+from sarlite.progress import SILENT
 
 SCHEMA = 2
 _MAX_META_BYTES = 1 << 24
 
 
-def write(directory, dataset, *, overwrite=False):
+def write(directory, dataset, *, overwrite=False, progress=SILENT):
     """Write a data set in the native format, as `Writer` does: whole or not at all.
 
     Parameters
@@ -39,6 +40,7 @@ def write(directory, dataset, *, overwrite=False):
         and `edge_ids` remembers how they stood.
     overwrite : bool
         Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
+    progress : Progress
 
     Raises
     ------
@@ -48,7 +50,7 @@ def write(directory, dataset, *, overwrite=False):
         `directory` exists and may not be replaced.
     """
     dataset.check_shapes()
-    with GraphWriter(directory, overwrite=overwrite) as out:
+    with progress.step(f"write {directory}", dataset.n_bytes) as step, GraphWriter(directory, overwrite=overwrite, step=step) as out:
         copy(dataset, out)
 
 

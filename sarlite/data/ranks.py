@@ -4,8 +4,10 @@ import contextlib
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from sarlite.comm import Communicator, agree, together
 from sarlite.comm.buffers import digest
@@ -13,16 +15,28 @@ from sarlite.data import format, npyfile
 from sarlite.data import scratch as scratches
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import InMemory, divide, make_order, make_parts, record, stored_order
-from sarlite.data.spec import load, native_directory
+from sarlite.data.spec import load, native_directory, source_path
 from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
 from sarlite.graph.partition import METHODS
+from sarlite.progress import SILENT, Progress
 from sarlite.types import Path as AnyPath
+
+
+class Wanted(NamedTuple):
+    """The data set that is asked for, and how it shall be divided."""
+
+    spec: AnyPath
+    partition: str
+    order: str
+    balance: str
+    seed: int
 
 
 @contextlib.contextmanager
 def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", balance: str = "auto", seed: int = 0,
-            verify: bool = False, scratch: AnyPath | None = None, **changes: bool | None) -> Iterator[Dataset]:
+            verify: bool = False, scratch: AnyPath | None = None, progress: Progress = SILENT, seconds: dict[str, float] | None = None,
+            **changes: bool | None) -> Iterator[Dataset]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
     Parameters
@@ -43,6 +57,10 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     scratch : path, optional
         Folder in which a private temporary folder is made for what is divided anew, removed as the context ends; every rank must
         see it. By default, and where it lies in the data set itself, the system's.
+    progress : Progress
+        Rank 0's tells what it does.
+    seconds : dict, optional
+        On rank 0, how long making the parts took is put under "partition".
     **changes
         As for `load`.
 
@@ -63,15 +81,17 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     divides; on one rank that is done in memory.
     """
     with contextlib.ExitStack() as held:
-        native = comm.bcast(together(comm, lambda: native_directory(spec) if comm.rank == 0 else None))
+        native = comm.bcast(together(comm, lambda: _native(held, spec) if comm.rank == 0 else None))
         files = _files_to_verify(comm, native) if verify and native else None
+        wanted = Wanted(spec, partition, order, balance, seed)
+
+        if files is not None:
+            together(comm, lambda: _verify(files, progress if comm.rank == 0 else SILENT))
 
         def prepare():
-            for file in files or ():
-                npyfile.verify(*file)
             if comm.rank:
                 return None, None
-            return _prepare(comm.size, held, spec, native, partition, order, balance, seed, verify and files is None, scratch, changes)
+            return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds, changes)
 
         dataset, where = together(comm, prepare)
         where = comm.bcast(where)
@@ -89,16 +109,28 @@ def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: s
     return (n_parts == 1 or (same and dataset.n_parts % n_parts == 0)) and order in ("stored", stored_order(dataset))
 
 
-def _files_to_verify(comm, directory):
-    """The (path, record, field) whose sha256 this rank compares: ranks that see the same files share them out. Collective.
+def _native(held, spec):
+    """The native directory that a spec names, which nobody replaces as long as `held` is; None for every other spec."""
+    directory = native_directory(spec)
+    if directory is not None:
+        held.enter_context(scratches.locked(Path(directory) / format.META, exclusive=False))
+    return directory
 
-    Rank 0 has the values to check meanwhile, so the others take what they can.
-    """
+
+def _verify(files, progress):
+    sizes = [os.path.getsize(path) for path, *_ in files]
+    with progress.step("compare checksums", sum(sizes)) as step:
+        for file, size in zip(files, sizes):
+            npyfile.verify(*file)
+            step.add(size)
+
+
+def _files_to_verify(comm, directory):
+    """The (path, record, field) whose sha256 this rank compares: ranks that see the same files share them out. Collective."""
     files = together(comm, lambda: [(path, record, field, os.stat(path)) for path, record, field in format.files(directory)])
     seen = digest([(field, stat.st_ino, stat.st_size, stat.st_mtime_ns) for _, _, field, stat in files])
     group = [rank for rank, other in enumerate(comm.allgather(seen)) if other == seen]
-    loads = {rank: sum(stat.st_size for *_, stat in files) if rank == 0 else 0 for rank in group}
-    own = []
+    loads, own = dict.fromkeys(group, 0), []
     for *file, stat in sorted(files, key=lambda file: -file[3].st_size):
         rank = min(group, key=loads.__getitem__)
         loads[rank] += stat.st_size
@@ -106,22 +138,22 @@ def _files_to_verify(comm, directory):
     return own
 
 
-def _prepare(size, held, spec, native, partition, order, balance, seed, verify, scratch, changes):
+def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, changes):
     """Return the data set, or the directory where all ranks find it; `held` keeps both."""
-    balancing.check(balance)
+    spec, partition = wanted.spec, wanted.partition
+    balancing.check(wanted.balance)
     if partition not in ("stored", *METHODS) and not Path(partition).exists():
         raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
-    if native:
-        held.enter_context(scratches.locked(Path(native) / format.META, exclusive=False))
-    dataset = load(spec, verify=verify, **changes)
-    good = suits(dataset, size, partition, order, balance)
+    with progress.step(f"read {spec}", reads=source_path(spec)):
+        dataset = load(spec, verify=verify, **changes)
+    good = suits(dataset, size, partition, wanted.order, wanted.balance)
     if size == 1:
-        return dataset if good else _reordered(dataset, order, seed), None
+        return dataset if good else _reordered(dataset, wanted.order, wanted.seed), None
     stored = None if any(changes.values()) else native
     if good and stored:
         return None, stored
     folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
-    _divide(dataset, size, folder / "data", partition, order, balance, seed)
+    _divide(dataset, size, folder / "data", wanted, progress, {} if seconds is None else seconds)
     if stored:
         print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, for this run; "
               f"`python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)  # fmt: skip
@@ -139,14 +171,19 @@ def _scratch(parent):
         yield folder
 
 
-def _divide(dataset, n_parts, directory, partition, order, balance, seed):
+def _divide(dataset, n_parts, directory, wanted, progress, seconds):
+    _, partition, order, balance, seed = wanted
     stored = (dataset.division or {"partition": "metis"})["partition"]
     method = partition if partition != "stored" else stored if stored in METHODS else "metis"
-    parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed)
+    begin = time.perf_counter()
+    with progress.step(f"divide into {n_parts} parts by {method}"):
+        parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed)
+    seconds["partition"] = time.perf_counter() - begin
     kept = stored_order(dataset)
-    nodes = make_order(dataset, "stored" if order == kept else order, seed=seed)
+    with progress.step(f"order {order}"):
+        nodes = make_order(dataset, "stored" if order == kept else order, seed=seed)
     division = record(n_parts, method, kept if order == "stored" else order, seed, balance)
-    with format.GraphWriter(directory) as out:
+    with progress.step("write the parts", dataset.n_bytes) as step, format.GraphWriter(directory, step=step) as out:
         divide(dataset, parts, n_parts, out, order=nodes, division=division)
 
 

@@ -108,6 +108,12 @@ def native_directory(spec: AnyPath) -> str | None:
     return path if form is None and not any(options.values()) else None
 
 
+def source_path(spec: AnyPath) -> str | None:
+    """Return the file or directory that a spec names, if it is there."""
+    form, path, _ = _parse(str(spec))
+    return path if path is not None and Path(path).exists() else None
+
+
 def _parse(spec):
     """Return (form, path, options) of a spec; form is None for a native directory."""
     form, colon, rest = spec.partition(":")

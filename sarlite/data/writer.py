@@ -10,7 +10,9 @@ import uuid
 from pathlib import Path
 
 from sarlite.data import npyfile, scratch
+from sarlite.data.mapped import pieces
 from sarlite.errors import ConfigError, DataError
+from sarlite.progress import Step
 
 META = "meta.json"
 
@@ -30,9 +32,13 @@ class Writer:
         A symbolic link is followed: what it points to is replaced.
     overwrite : bool
         Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
+    step : progress.Step, optional
+        Counts the bytes that are written.
 
     Attributes
     ----------
+    step : progress.Step
+        Of the arrays that are started from now on.
     records : dict
         By file: what `npyfile.Stream` recorded, once `finish` has closed them.
 
@@ -44,10 +50,10 @@ class Writer:
         From every method: a file cannot be written; the message names it.
     """
 
-    def __init__(self, directory, *, overwrite=False):
+    def __init__(self, directory, *, overwrite=False, step=None):
         self.directory, self.records, self._files, self._overwrite = Path(os.path.realpath(directory)), {}, {}, overwrite
         _check_replaceable(self.directory, overwrite)
-        self._held = contextlib.ExitStack()
+        self._held, self.step = contextlib.ExitStack(), step or Step("write")
 
     def __enter__(self):
         with self._held, _writing(self.directory):
@@ -67,7 +73,7 @@ class Writer:
         with _writing(self.directory / f"{name}.npy"):
             path = self._temporary / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._files[name] = File(self.directory / f"{name}.npy", npyfile.Stream(path, shape, dtype))
+            self._files[name] = File(self.directory / f"{name}.npy", npyfile.Stream(path, shape, dtype), self.step)
         return self._files[name]
 
     def finish(self, meta):
@@ -97,13 +103,15 @@ class Writer:
 class File:
     """One array of a `Writer`."""
 
-    def __init__(self, path, stream):
-        self.path, self.stream = path, stream
+    def __init__(self, path, stream, step):
+        self.path, self.stream, self._step = path, stream, step
 
     def write(self, rows):
         """Append rows; raises a DataError that names the file."""
         with _writing(self.path):
-            self.stream.write(rows)
+            for _, piece in pieces(rows):
+                self.stream.write(piece)
+                self._step.add(piece.nbytes)
 
 
 def write_meta(directory, meta):

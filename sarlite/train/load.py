@@ -14,6 +14,7 @@ from sarlite.graph import balance as balancing
 from sarlite.graph.edges import add_self_loops
 from sarlite.graph.partition import measures
 from sarlite.profile import Memory
+from sarlite.progress import Progress
 from sarlite.sar.graph import Graph
 
 _PIECE = 1 << 20
@@ -40,7 +41,7 @@ def load_part(config, comm, run_dir, self_loops):
         On every rank together, naming the file, the field and the value.
     """
     options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed,
-               "normalize": config.normalize_features}
+               "normalize": config.normalize_features, "progress": Progress(config.progress)}
     with divided(comm, config.data, verify=config.verify, scratch=run_dir, **options) as dataset:
         _refuse_edge_values(comm, dataset)
         gc.collect()

@@ -1,5 +1,6 @@
 """Divided data are the same data: edges and rows by original id, whatever was stored, for any number of ranks."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -219,8 +220,15 @@ def test_a_file_divides_by_original_id(stored, dataset, tmp_path):
 
 def test_scratch_is_never_made_in_the_data_set(stored, monkeypatch, tmp_path):
     made = []
-    real = ranks.tempfile.mkdtemp
-    monkeypatch.setattr(ranks.tempfile, "mkdtemp", lambda **where: made.append(real(**where)) or made[-1])
+    real = ranks.scratches.folder
+
+    @contextlib.contextmanager
+    def folder(parent, prefix, *mode):
+        with real(parent, prefix, *mode) as path:
+            made.extend([path] if prefix == ".sarlite-data-" else [])
+            yield path
+
+    monkeypatch.setattr(ranks.scratches, "folder", folder)
     for scratch in (stored, stored / "nodes", tmp_path):
         gathered(2, str(stored), scratch=scratch)
     assert [Path(folder).parent == tmp_path for folder in made] == [False, False, True]
