@@ -1,18 +1,21 @@
 """python -m sarlite.data: convert, info, partition. Runs on one process, without MPI."""
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 from pathlib import Path
 
-from sarlite.data import format
+from sarlite.data import format, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
-from sarlite.data.spec import FORMS, load
+from sarlite.data.spec import FORMS, load, native_directory, source_path
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
 from sarlite.errors import ConfigError, SarliteError
+from sarlite.graph import balance as balancing
 from sarlite.graph import order as orders
 from sarlite.graph.partition import METHODS, report
+from sarlite.progress import KINDS, Progress
 
 
 def main(arguments=None):
@@ -48,6 +51,7 @@ def _parser():
     convert.add_argument("--normalize-features", action="store_true", default=None, help="make each row of the features sum to one")
     convert.add_argument("--overwrite", action="store_true", help="replace DIR if it is a data set")
     _add_allow_empty(convert)
+    _add_progress(convert)
 
     info = commands.add_parser("info", help="describe SPEC", epilog=f"SPEC is one of\n{FORMS}", formatter_class=form)
     info.set_defaults(run=_info)
@@ -65,15 +69,22 @@ def _parser():
     _add_method(divided)
     divided.add_argument("--order", choices=("none", *orders.METHODS), default="none",
                          help="of the rows of a part: ids ascend [none], or nodes that share neighbours together")  # fmt: skip
+    _add_progress(divided)
     divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
     return top
+
+
+def _add_progress(command):
+    command.add_argument("--progress", choices=KINDS, default="auto", help="bar, or a line every few seconds [bar on a terminal]")
 
 
 def _add_method(command):
     command.add_argument(
         "--method", default="metis", metavar="|".join((*METHODS, "FILE")), help="default metis; FILE has one part a line, or is .npy"
     )
+    command.add_argument("--balance", default="auto", metavar="nodes,edges,train",
+                         help="what METIS makes even [nodes and train, and edges where the degrees are skewed]")  # fmt: skip
     command.add_argument("--seed", type=int, default=0)
 
 
@@ -86,8 +97,11 @@ def _add_allow_empty(command):
 
 def _convert(options):
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
-    dataset = load(options.spec, verify=True, allow_empty=options.allow_empty, normalize=options.normalize_features, **changes)
-    format.write(options.directory, dataset, overwrite=options.overwrite)
+    source, progress = native_directory(options.spec), Progress(options.progress)
+    with _reading(source) if source and not _same(source, options.directory) else contextlib.nullcontext():
+        with progress.step(f"read {options.spec}", reads=source_path(options.spec)):
+            dataset = load(options.spec, verify=True, allow_empty=options.allow_empty, normalize=options.normalize_features, **changes)
+        format.write(options.directory, dataset, overwrite=options.overwrite, progress=progress)
     print(f"{options.directory}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features")
 
 
@@ -96,7 +110,7 @@ def _info(options):
     facts, found = summary(dataset), None
     if options.parts is not None:
         _check_method(options)
-        parts, graph = make_parts(dataset, options.parts, options.method, seed=options.seed), structure(dataset)
+        parts, graph = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed), structure(dataset)
         found = report(graph.indptr, graph.indices, parts, options.parts, graph.train)
     if options.json:
         print(json.dumps({**facts, **({"partition": found} if found else {})}))
@@ -104,26 +118,51 @@ def _info(options):
     print("\n".join(summary_lines(facts)))
     if found:
         print("\n".join(("", *report_lines(found, *part_bytes(dataset, found)))))
+        _warn(found)
 
 
 def _partition(options):
     _check_method(options)
-    dataset = format.open(options.directory, verify=True).check(allow_empty=("train", "val", "test"))
-    parts = make_parts(dataset, options.parts, options.method, seed=options.seed)
-    order = make_order(dataset, options.order, seed=options.seed)
-    division = record(options.parts, options.method, options.order, options.seed)
-    near = None if order is None else _near_shares(dataset, order)  # before the files that it is read from are replaced
-    with format.GraphWriter(options.output or options.directory, overwrite=options.overwrite or not options.output) as out:
-        found = divide(dataset, parts, options.parts, out, order=order, division=division)
+    output, progress = options.output or options.directory, Progress(options.progress)
+    with contextlib.ExitStack() as held:
+        if not _same(output, options.directory):
+            held.enter_context(_reading(options.directory))
+        out = held.enter_context(format.GraphWriter(output, overwrite=options.overwrite or not options.output))  # which locks it
+        with progress.step(f"check {options.directory}", reads=options.directory):
+            dataset = format.open(options.directory, verify=True).check(allow_empty=("train", "val", "test"))
+        with progress.step(f"divide into {options.parts} parts by {options.method}"):
+            parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed)
+        with progress.step(f"order {options.order}"):
+            order = make_order(dataset, options.order, seed=options.seed)
+        division = record(options.parts, options.method, options.order, options.seed, options.balance)
+        near = None if order is None else _near_shares(dataset, order)  # before the files that it is read from are replaced
+        with progress.step(f"write {output}", dataset.n_bytes) as out.step:
+            found = divide(dataset, parts, options.parts, out, order=order, division=division)
     print("\n".join(report_lines(found, *part_bytes(dataset, found))))
+    _warn(found)
     if near is not None:
         print(near)
+
+
+def _reading(directory):
+    """Hold what keeps other processes from replacing a native data set."""
+    return scratch.locked(Path(directory) / format.META, exclusive=False)
+
+
+def _same(one, other):
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _near_shares(dataset, order):
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
     return f"edges between nodes less than {orders.CLUSTER_NODES:,} places apart: {near:.1f} %, by node id {by_id:.1f} %"
+
+
+def _warn(found):
+    text = balancing.warning(found)
+    if text:
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def _check_method(options):

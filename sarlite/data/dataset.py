@@ -43,7 +43,7 @@ class Dataset:
     offsets : (n_parts + 1,) int64
         Part p holds the rows offsets[p] .. offsets[p + 1]; by default all rows are one part.
     division : dict or None
-        {"parts", "partition", "order", "seed"}: how the rows were divided and put in order, if they were.
+        {"parts", "partition", "order", "seed"}, and "balance" where it was given: how the rows were divided and put in order, if they were.
     """
 
     indptr: np.ndarray
@@ -97,6 +97,11 @@ class Dataset:
     def arrays(self) -> dict[str, Array]:
         """Return the arrays that are there, by field name."""
         return {name: getattr(self, name) for name in EXPECTED if getattr(self, name) is not None}
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all arrays."""
+        return sum(array.nbytes for array in self.arrays().values())
 
     def equals(self, other: "Dataset") -> bool:
         """Tell whether another data set has the same classes and arrays, in values and dtypes."""

@@ -7,6 +7,7 @@ import numpy as np
 from sarlite.data.dataset import SPLITS, Dataset
 from sarlite.data.mapped import CHUNK_BYTES, gather, take
 from sarlite.errors import ConfigError, DataError
+from sarlite.graph import balance as balancing
 from sarlite.graph import order as orders
 from sarlite.graph.edges import index_dtype
 from sarlite.graph.partition import METHODS, Tally, partition, read_parts
@@ -131,19 +132,21 @@ def structure(dataset):
     return Graph(ends, out, train[rows])
 
 
-def make_parts(dataset, n_parts, method, *, seed=0):
+def make_parts(dataset, n_parts, method, *, balance="auto", seed=0):
     """Return the part of every node, by original id: by a method of `graph.partition`, or from a file.
 
     Raises
     ------
     ConfigError, DataError
-        As `partition` and `read_parts` say.
+        As `partition` and `read_parts` say; a `balance` other than "auto" without METIS.
     """
+    if balancing.check(balance) is not None and method != "metis":
+        raise ConfigError(f"balance: {balance} goes with metis alone, not with {method}")
     if method not in METHODS:
         return read_parts(method, dataset.n_nodes, n_parts)
     if n_parts > 1 and method == "metis":
         graph = structure(dataset)
-        return partition(graph.indptr, graph.indices, n_parts, method, train_mask=graph.train, seed=seed)
+        return partition(graph.indptr, graph.indices, n_parts, method, train_mask=graph.train, balance=balance, seed=seed)
     return partition(dataset.indptr, dataset.indices, n_parts, method, seed=seed)
 
 
@@ -165,9 +168,10 @@ def make_order(dataset, method, *, seed=0):
     return orders.order(graph.indptr, graph.indices, method, seed=seed)
 
 
-def record(n_parts, method, order, seed):
+def record(n_parts, method, order, seed, balance="auto"):
     """Return what a data set remembers of its division."""
-    return {"parts": n_parts, "partition": method, "order": order, "seed": seed}
+    made = {"parts": n_parts, "partition": method, "order": order, "seed": seed}
+    return made if balance == "auto" else {**made, "balance": balance}
 
 
 def stored_order(dataset):

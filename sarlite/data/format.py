@@ -23,12 +23,13 @@ from sarlite.data.dataset import EDGE_ARRAYS, FILES, NODE, NODE_ARRAYS, OPTIONAL
 from sarlite.data.divide import copy
 from sarlite.data.writer import META, Writer, meta_hash
 from sarlite.errors import DataError
+from sarlite.progress import SILENT
 
 SCHEMA = 2
 _MAX_META_BYTES = 1 << 24
 
 
-def write(directory, dataset, *, overwrite=False):
+def write(directory, dataset, *, overwrite=False, progress=SILENT):
     """Write a data set in the native format, as `Writer` does: whole or not at all.
 
     Parameters
@@ -39,6 +40,7 @@ def write(directory, dataset, *, overwrite=False):
         and `edge_ids` remembers how they stood.
     overwrite : bool
         Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
+    progress : Progress
 
     Raises
     ------
@@ -48,7 +50,7 @@ def write(directory, dataset, *, overwrite=False):
         `directory` exists and may not be replaced.
     """
     dataset.check_shapes()
-    with GraphWriter(directory, overwrite=overwrite) as out:
+    with progress.step(f"write {directory}", dataset.n_bytes) as step, GraphWriter(directory, overwrite=overwrite, step=step) as out:
         copy(dataset, out)
 
 
@@ -113,6 +115,18 @@ def open(directory, *, verify=False):
         if said != found:
             raise DataError(f"{directory / META}: {name}: {said}, but the arrays have {found}")
     return dataset
+
+
+def files(directory):
+    """Return (path, record, field) of each array's file; raises as `read_meta`, and DataError where a file is missing."""
+    meta, found = read_meta(directory), []
+    for kind, names in ((meta["nodes"][NODE], NODE_ARRAYS), (meta["edges"][RELATION], EDGE_ARRAYS)):
+        found += [(Path(directory) / f"{FILES[field]}.npy", kind["arrays"][name], field) for field, name in names.items()
+                  if name in kind["arrays"]]
+    missing = next(((path, field) for path, _, field in found if not path.is_file()), None)
+    if missing:
+        raise DataError(f"{missing[0]}: {missing[1]}: cannot be opened: no such file")
+    return found
 
 
 def read_meta(directory):

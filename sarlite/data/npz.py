@@ -8,12 +8,13 @@ import numpy as np
 
 from sarlite.data.raw import RawGraph, check_csr, check_room, count_classes, dense, existing, reading, whole_labels
 from sarlite.errors import DataError
+from sarlite.graph import given
 from sarlite.graph.edges import destinations
 from sarlite.graph.generate import random_split
 
 
 def read(path, train=20, val=30, seed=0):
-    """Read adj_data, adj_indices, adj_indptr, adj_shape, attr_* (or a dense attr_matrix) and labels.
+    """Read adj_indptr, adj_indices, adj_shape, adj_data (weights if not all are 1), attr_* (or a dense attr_matrix) and labels.
 
     Parameters
     ----------
@@ -43,7 +44,16 @@ def read(path, train=20, val=30, seed=0):
             raise DataError(f"{path}: {name}: {array.shape[0]} rows, but adj_shape says {n_nodes} nodes")
     src = destinations(adj["indptr"])  # a CSR row of the file holds a node's outgoing edges
     split = random_split(labels, train, val, seed)
-    return RawGraph(src, adj["indices"], features, labels, *split, n_classes=count_classes(labels), name=Path(path).stem)
+    return RawGraph(src, adj["indices"], features, labels, *split, n_classes=count_classes(labels), name=Path(path).stem,
+                    edge_weight=_edge_weight(path, adj["indices"].size))
+
+
+def _edge_weight(path, n_edges):
+    """Return the edges' weights, or None where adj_data is not there or all ones."""
+    values = member(path, "adj_data", optional=True)
+    if values is None or (values.shape == (n_edges,) and (values == 1).all()):
+        return None
+    return given.weights(f"{path}: adj_data", values, n_edges)
 
 
 def member(path, name, optional=False):

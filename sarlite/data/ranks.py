@@ -2,28 +2,41 @@
 
 import contextlib
 import os
-import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from sarlite.comm import Communicator, together
-from sarlite.data import format
+from sarlite.comm import Communicator, agree, together
+from sarlite.comm.buffers import digest
+from sarlite.data import format, npyfile
+from sarlite.data import scratch as scratches
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import InMemory, divide, make_order, make_parts, record, stored_order
-from sarlite.data.spec import load, native_directory
+from sarlite.data.spec import load, native_directory, source_path
 from sarlite.errors import ConfigError
+from sarlite.graph import balance as balancing
 from sarlite.graph.partition import METHODS
+from sarlite.progress import SILENT, Progress
 from sarlite.types import Path as AnyPath
 
-SCRATCH = ".sarlite-data-"
+
+class Wanted(NamedTuple):
+    """The data set that is asked for, and how it shall be divided."""
+
+    spec: AnyPath
+    partition: str
+    order: str
+    balance: str
+    seed: int
 
 
 @contextlib.contextmanager
-def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", seed: int = 0, verify: bool = False,
-            scratch: AnyPath | None = None, seconds: dict[str, float] | None = None, **changes: bool | None) -> Iterator[Dataset]:
+def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", balance: str = "auto", seed: int = 0,
+            verify: bool = False, scratch: AnyPath | None = None, progress: Progress = SILENT, seconds: dict[str, float] | None = None,
+            **changes: bool | None) -> Iterator[Dataset]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
     Parameters
@@ -36,12 +49,16 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         where it is not stored so. On one rank nothing is divided.
     order : {"stored", "none", "metis"}
         The order of a part's rows: as stored, ascending ids, or by METIS.
+    balance : str
+        What METIS makes even, as `graph.partition` takes it; "auto": as stored, else as the degrees say.
     seed : int
     verify : bool
-        Compare the files' sha256, on rank 0.
+        Compare the files' sha256; of a native directory ranks that see the same files share them out.
     scratch : path, optional
         Folder in which a private temporary folder is made for what is divided anew, removed as the context ends; every rank must
         see it. By default, and where it lies in the data set itself, the system's.
+    progress : Progress
+        Rank 0's tells what it does.
     seconds : dict, optional
         On rank 0, how long making the parts took is put under "partition".
     **changes
@@ -55,91 +72,119 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     Raises
     ------
     SarliteError
-        On every rank together. Any other exception of rank 0 is a PeerError on the others.
+        On every rank together; also where ranks see other data sets in one place, as on two hosts. Any other exception of one rank is
+        a PeerError on the others.
 
     Notes
     -----
     Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes) integers, while it
     divides; on one rank that is done in memory.
     """
-    with contextlib.ExitStack() as stack:
-        dataset, where = together(comm, lambda: _prepare(comm, spec, partition, order, seed, verify, scratch, changes, seconds, stack))
+    with contextlib.ExitStack() as held:
+        native = comm.bcast(together(comm, lambda: _native(held, spec) if comm.rank == 0 else None))
+        files = _files_to_verify(comm, native) if verify and native else None
+        wanted = Wanted(spec, partition, order, balance, seed)
+
+        if files is not None:
+            together(comm, lambda: _verify(files, progress if comm.rank == 0 else SILENT))
+
+        def prepare():
+            if comm.rank:
+                return None, None
+            return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds, changes)
+
+        dataset, where = together(comm, prepare)
         where = comm.bcast(where)
-        yield together(comm, lambda: format.open(where) if dataset is None else dataset)
+        opened, meta = together(comm, lambda: (dataset, None) if where is None else (format.open(where), format.read_meta(where)))
+        agree(comm, meta, f"{where}: the data set, as meta.json describes it,")
+        yield opened
         comm.barrier()
 
 
-def suits(dataset: Dataset, n_parts: int, partition: str, order: str) -> bool:
+def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
     """Tell whether a data set as it stands is divided as asked for."""
     stored = dataset.division or {"partition": None}
     same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
+    same = same and balance in ("auto", stored.get("balance", "auto"))
     return (n_parts == 1 or (same and dataset.n_parts % n_parts == 0)) and order in ("stored", stored_order(dataset))
 
 
-def _prepare(comm, spec, partition, order, seed, verify, scratch, changes, seconds, stack):
-    """On rank 0: the data set, or the directory where all find it. `stack` removes what is made. Nothing on the others."""
-    if comm.rank:
-        return None, None
+def _native(held, spec):
+    """The native directory that a spec names, which nobody replaces as long as `held` is; None for every other spec."""
+    directory = native_directory(spec)
+    if directory is not None:
+        held.enter_context(scratches.locked(Path(directory) / format.META, exclusive=False))
+    return directory
+
+
+def _verify(files, progress):
+    sizes = [os.path.getsize(path) for path, *_ in files]
+    with progress.step("compare checksums", sum(sizes)) as step:
+        for file, size in zip(files, sizes):
+            npyfile.verify(*file)
+            step.add(size)
+
+
+def _files_to_verify(comm, directory):
+    """The (path, record, field) whose sha256 this rank compares: ranks that see the same files share them out. Collective."""
+    files = together(comm, lambda: [(path, record, field, os.stat(path)) for path, record, field in format.files(directory)])
+    seen = digest([(field, stat.st_ino, stat.st_size, stat.st_mtime_ns) for _, _, field, stat in files])
+    group = [rank for rank, other in enumerate(comm.allgather(seen)) if other == seen]
+    loads, own = dict.fromkeys(group, 0), []
+    for *file, stat in sorted(files, key=lambda file: -file[3].st_size):
+        rank = min(group, key=loads.__getitem__)
+        loads[rank] += stat.st_size
+        own += [file] if rank == comm.rank else []
+    return own
+
+
+def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, changes):
+    """Return the data set, or the directory where all ranks find it; `held` keeps both."""
+    spec, partition = wanted.spec, wanted.partition
+    balancing.check(wanted.balance)
     if partition not in ("stored", *METHODS) and not Path(partition).exists():
         raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
-    dataset = load(spec, verify=verify, **changes)
-    good = suits(dataset, comm.size, partition, order)
-    if comm.size == 1:
-        return dataset if good else _reordered(dataset, order, seed), None
-    stored = None if any(changes.values()) else native_directory(spec)
+    with progress.step(f"read {spec}", reads=source_path(spec)):
+        dataset = load(spec, verify=verify, **changes)
+    good = suits(dataset, size, partition, wanted.order, wanted.balance)
+    if size == 1:
+        return dataset if good else _reordered(dataset, wanted.order, wanted.seed), None
+    stored = None if any(changes.values()) else native
     if good and stored:
         return None, stored
-    folder = _private_folder(_outside(scratch, dataset), stack)
-    _divide(dataset, comm.size, folder / "data", partition, order, seed, seconds)
+    folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
+    _divide(dataset, size, folder / "data", wanted, progress, {} if seconds is None else seconds)
     if stored:
-        print(f"{spec}: {dataset.n_parts} stored parts do not serve {comm.size} ranks as asked: divided anew in {folder}, for this run; "
+        print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, for this run; "
               f"`python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)  # fmt: skip
     return None, str(folder / "data")
 
 
-def _private_folder(parent, stack):
-    """A new folder in `parent`, which `stack` removes; those that killed processes left go first: one that lives holds a lock."""
-    parent = Path(tempfile.gettempdir() if parent is None else parent)
-    for left in parent.glob(SCRATCH + "*"):
-        if (handle := _locked(left)) is not None:
-            shutil.rmtree(left, ignore_errors=True)
-            os.close(handle)
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=parent))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        if (handle := _locked(folder)) is not None:
-            stack.callback(os.close, handle)
-        if folder.exists():  # else another process took it for a killed one's before it was locked
-            return folder
-
-
-def _locked(folder):
-    """A handle of a folder that holds a lock on it; None where a process that lives has it, or where there are no locks."""
+@contextlib.contextmanager
+def _scratch(parent):
     try:
-        import fcntl
-
-        handle = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
+        made = contextlib.ExitStack()
+        folder = made.enter_context(scratches.folder(parent, ".sarlite-data-", 0o700))
+    except OSError as error:
+        raise ConfigError(f"{parent}: no scratch can be made here: {error.strerror or error}") from error
+    with made:
+        yield folder
 
 
-def _divide(dataset, n_parts, directory, partition, order, seed, seconds):
+def _divide(dataset, n_parts, directory, wanted, progress, seconds):
+    _, partition, order, balance, seed = wanted
     stored = (dataset.division or {"partition": "metis"})["partition"]
     method = partition if partition != "stored" else stored if stored in METHODS else "metis"
     begin = time.perf_counter()
-    parts = make_parts(dataset, n_parts, method, seed=seed)
-    if seconds is not None:
-        seconds["partition"] = time.perf_counter() - begin
+    with progress.step(f"divide into {n_parts} parts by {method}"):
+        parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed)
+    seconds["partition"] = time.perf_counter() - begin
     kept = stored_order(dataset)
-    nodes = make_order(dataset, "stored" if order == kept else order, seed=seed)
-    with format.GraphWriter(directory) as out:
-        divide(dataset, parts, n_parts, out, order=nodes, division=record(n_parts, method, kept if order == "stored" else order, seed))
+    with progress.step(f"order {order}"):
+        nodes = make_order(dataset, "stored" if order == kept else order, seed=seed)
+    division = record(n_parts, method, kept if order == "stored" else order, seed, balance)
+    with progress.step("write the parts", dataset.n_bytes) as step, format.GraphWriter(directory, step=step) as out:
+        divide(dataset, parts, n_parts, out, order=nodes, division=division)
 
 
 def _reordered(dataset, order, seed):

@@ -11,6 +11,8 @@ from sarlite.data.dataset import Dataset
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import csr_by_dst, destinations
 
+_CARRY_VALUES = "edges that carry values cannot be added or merged; drop_edge_values drops them"
+
 
 @dataclass
 class RawGraph:
@@ -29,13 +31,14 @@ class RawGraph:
     n_classes: int
     name: str
     undirected: bool = False
+    edge_weight: np.ndarray | None = None
 
     @classmethod
     def of(cls, dataset):
         """Take a data set apart again, to change its edges."""
         for name in ("edge_weight", "edge_features"):
             if getattr(dataset, name) is not None:
-                raise ConfigError(f"{dataset.where(name)}: edges that carry values cannot be added or merged; drop_edge_values drops them")
+                raise ConfigError(f"{dataset.where(name)}: {_CARRY_VALUES}")
         nodes = {name: getattr(dataset, name) for name in ("features", "labels", "train", "val", "test", "n_classes", "name")}
         return cls(np.asarray(dataset.indices), destinations(np.asarray(dataset.indptr)), **nodes)
 
@@ -46,8 +49,11 @@ class RawGraph:
         """
         undirected = self.undirected if undirected is None else undirected
         edges = {"undirected": undirected, "self_loops": self_loops, "deduplicate": deduplicate}
+        weighted = self.edge_weight is not None
+        if weighted and any(edges.values()):
+            raise ConfigError(f"{source}: edge_weight: {_CARRY_VALUES}")
         try:
-            indptr, indices = csr_by_dst(self.src, self.dst, self.labels.shape[0], **edges)
+            indptr, indices, *origin = csr_by_dst(self.src, self.dst, self.labels.shape[0], **edges, edge_index=weighted)
         except DataError as error:
             raise DataError(f"{source}: edges: {error}") from error
         features = row_normalized(self.features) if normalize else self.features
@@ -56,6 +62,7 @@ class RawGraph:
         return Dataset(
             indptr, indices, features, self.labels.astype(np.int64, copy=False), self.train, self.val, self.test,
             n_classes=int(self.n_classes), name=self.name, source=source, provenance=provenance or {},
+            edge_weight=self.edge_weight[origin[0]] if weighted else None,
         )  # fmt: skip
 
 

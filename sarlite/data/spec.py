@@ -90,8 +90,10 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
     wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
     provenance = {"spec": str(spec), "options": {**options, **wanted}, "sarlite": _version()}
     if form in _READERS:
-        wanted.pop("drop_edge_values", None)
-        dataset = _READERS[form][0](path, **options).assemble(str(spec), provenance=provenance, **wanted)
+        raw = _READERS[form][0](path, **options)
+        if wanted.pop("drop_edge_values", False):
+            raw.edge_weight = None
+        dataset = raw.assemble(str(spec), provenance=provenance, **wanted)
     elif form in _GENERATORS:
         made = _GENERATORS[form][0](**options)
         dataset = _changed(Dataset(**made._asdict(), name=form, source=str(spec), provenance=provenance), wanted)
@@ -104,6 +106,12 @@ def native_directory(spec: AnyPath) -> str | None:
     """Return the directory in the native format that a spec names without changing it; None for every other spec."""
     form, path, options = _parse(str(spec))
     return path if form is None and not any(options.values()) else None
+
+
+def source_path(spec: AnyPath) -> str | None:
+    """Return the file or directory that a spec names, if it is there."""
+    form, path, _ = _parse(str(spec))
+    return path if path is not None and Path(path).exists() else None
 
 
 def _parse(spec):

@@ -1,6 +1,7 @@
 """A directory written as a whole or not at all: .npy files in pieces, meta.json last, then one rename."""
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -8,8 +9,10 @@ import shutil
 import uuid
 from pathlib import Path
 
-from sarlite.data import npyfile
+from sarlite.data import npyfile, scratch
+from sarlite.data.mapped import pieces
 from sarlite.errors import ConfigError, DataError
+from sarlite.progress import Step
 
 META = "meta.json"
 
@@ -19,7 +22,9 @@ class Writer:
 
     Everything goes to a temporary directory beside `directory`, is fsynced, and takes the final name by a rename; so
     whatever fails, `directory` is either absent, the old data set or the new one. (With `overwrite` the old one is first
-    renamed to `.NAME.old-*`; a machine that dies between the two renames leaves it there.)
+    renamed to `.NAME.old-*`; a machine that dies between the two renames leaves it there.) What a killed process left, `.NAME.tmp-*`,
+    goes as the next one writes there. A data set that is replaced is locked from the beginning of the context on: whoever replaces what
+    it reads, opens it inside.
 
     Parameters
     ----------
@@ -27,41 +32,48 @@ class Writer:
         A symbolic link is followed: what it points to is replaced.
     overwrite : bool
         Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
+    step : progress.Step, optional
+        Counts the bytes that are written.
 
     Attributes
     ----------
+    step : progress.Step
+        Of the arrays that are started from now on.
     records : dict
         By file: what `npyfile.Stream` recorded, once `finish` has closed them.
 
     Raises
     ------
     ConfigError
-        `directory` exists and may not be replaced.
+        `directory` exists and may not be replaced; as the context begins, another process reads or writes it.
     DataError
         From every method: a file cannot be written; the message names it.
     """
 
-    def __init__(self, directory, *, overwrite=False):
-        self.directory, self.records, self._files = Path(os.path.realpath(directory)), {}, {}
+    def __init__(self, directory, *, overwrite=False, step=None):
+        self.directory, self.records, self._files, self._overwrite = Path(os.path.realpath(directory)), {}, {}, overwrite
         _check_replaceable(self.directory, overwrite)
-        self._temporary = self.directory.with_name(f".{self.directory.name}.tmp-{uuid.uuid4().hex[:8]}")
+        self._held, self.step = contextlib.ExitStack(), step or Step("write")
 
     def __enter__(self):
-        with _writing(self.directory):
-            self._temporary.mkdir(parents=True)
+        with self._held, _writing(self.directory):
+            self._held.enter_context(scratch.locked(self.directory / META, exclusive=True))
+            _remove_old(self.directory)
+            self._temporary = self._held.enter_context(scratch.folder(self.directory.parent, f".{self.directory.name}.tmp-"))
+            self._held = self._held.pop_all()
         return self
 
     def __exit__(self, *error):
         for file in self._files.values():
             file.stream.abandon()
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._held.close()
 
     def array(self, name, shape, dtype):
         """Start the file `name`.npy, a path below the directory; returns a `File`, to write rows to. Several may be open at once."""
         with _writing(self.directory / f"{name}.npy"):
             path = self._temporary / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._files[name] = File(self.directory / f"{name}.npy", npyfile.Stream(path, shape, dtype))
+            self._files[name] = File(self.directory / f"{name}.npy", npyfile.Stream(path, shape, dtype), self.step)
         return self._files[name]
 
     def finish(self, meta):
@@ -83,6 +95,7 @@ class Writer:
                     _sync_directory(folder)
                     folder = folder.parent
             _sync_directory(self._temporary)
+        _check_replaceable(self.directory, self._overwrite)  # another process may have made it meanwhile
         with _writing(self.directory):
             _replace(self._temporary, self.directory)
 
@@ -90,13 +103,15 @@ class Writer:
 class File:
     """One array of a `Writer`."""
 
-    def __init__(self, path, stream):
-        self.path, self.stream = path, stream
+    def __init__(self, path, stream, step):
+        self.path, self.stream, self._step = path, stream, step
 
     def write(self, rows):
         """Append rows; raises a DataError that names the file."""
         with _writing(self.path):
-            self.stream.write(rows)
+            for _, piece in pieces(rows):
+                self.stream.write(piece)
+                self._step.add(piece.nbytes)
 
 
 def write_meta(directory, meta):
@@ -143,6 +158,14 @@ def _replace(temporary, directory):
     if replaces:
         shutil.rmtree(old, ignore_errors=True)
     _sync_directory(directory.parent)
+
+
+def _remove_old(directory):
+    """Remove what a process that was killed had replaced; without the directory it is the only copy, and stays."""
+    left = list(directory.parent.glob(f".{glob.escape(directory.name)}.old-*"))
+    if (directory / META).is_file():
+        for path in left:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync_directory(directory):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from sarlite.errors import DataError
+from sarlite.graph import given
 
 _CHUNK = 1 << 20  # edges at a time where a full-size temporary would cost memory
 
@@ -42,7 +43,8 @@ def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, dedupli
     `undirected`; with `edge_index` 20, and 43 with both.
     Time: one sort of 64-bit numbers; with `edge_index` two.
     """
-    src, dst = _checked(src, dst, n_nodes)
+    n_nodes = given.count("n_nodes", n_nodes)
+    src, dst = checked_ends(src, dst, n_nodes, n_nodes)
     loops = _missing_loops(src, dst, n_nodes) if self_loops else np.empty(0, np.int64)
     once = deduplicate or undirected
     if edge_index:
@@ -172,25 +174,14 @@ def is_symmetric(indptr, indices):
     return bool(np.array_equal(forward, backward))
 
 
-def _checked(src, dst, n_nodes):
-    """Return both ends as arrays, or raise for the first value that cannot be a node."""
-    src, dst = np.asarray(src), np.asarray(dst)
-    if n_nodes < 0 or n_nodes > 3_000_000_000:
-        raise DataError(f"n_nodes: {n_nodes} is outside 0 <= n_nodes <= 3000000000")
-    for name, ids in (("src", src), ("dst", dst)):
-        if ids.ndim != 1:
-            raise DataError(f"{name}: expected one dimension, found shape {ids.shape}")
-        if ids.dtype.kind not in "iu":
-            raise DataError(f"{name}: expected an integer dtype, found {ids.dtype}")
-    if src.size != dst.size:
-        raise DataError(f"src and dst: lengths disagree, {src.size} and {dst.size}")
-    for name, ids in (("src", src), ("dst", dst)):
-        if ids.size and (ids.min() < 0 or ids.max() >= n_nodes):
-            at = int(np.argmax((ids < 0) | (ids >= n_nodes)))
-            raise DataError(f"{name}: node id {ids[at]} at position {at} is outside 0 <= id < {n_nodes}")
-    if src.dtype == np.uint64 or dst.dtype == np.uint64:  # NumPy would turn uint64 with int64 into float64
-        src, dst = src.astype(np.int64), dst.astype(np.int64)
-    return src, dst
+def checked_ends(src, dst, n_src, n_dst):
+    """Return both ends of edges as integers, or raise a DataError for the first value that cannot be a node."""
+    ends = []
+    for name, ids, n in (("src", src, n_src), ("dst", dst, n_dst)):
+        ends.append(given.integers(name, ids, stop=n, entry="node id {value} at position {at} is"))
+    if ends[0].size != ends[1].size:
+        raise DataError(f"src and dst: lengths disagree, {ends[0].size} and {ends[1].size}")
+    return ends
 
 
 def _missing_loops(src, dst, n_nodes):

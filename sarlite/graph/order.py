@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError
+from sarlite.graph import given
 from sarlite.graph.edges import index_dtype
 from sarlite.graph.partition import partition
 from sarlite.graph.renumber import edges_in_order
@@ -44,7 +45,7 @@ def order(indptr, indices, method="metis", *, seed=0):
     """
     check_method(method)
     n_nodes = indptr.size - 1
-    clusters = partition(indptr, indices, max(1, n_nodes // CLUSTER_NODES), method, seed=seed)
+    clusters = partition(indptr, indices, max(1, n_nodes // CLUSTER_NODES), method, balance="nodes", seed=seed)
     return np.argsort(clusters, kind="stable").astype(index_dtype(n_nodes))
 
 
@@ -56,19 +57,7 @@ def check_method(method):
 
 def check_order(order, n_nodes, source):
     """Return `order` as an array, or raise a DataError that names `source` unless it is a permutation of the nodes."""
-    order = np.asarray(order)
-    if order.dtype.kind not in "iu":
-        raise DataError(f"{source}: order: expected an integer dtype, found {order.dtype}")
-    if order.shape != (n_nodes,):
-        raise DataError(f"{source}: order: expected shape ({n_nodes},), one node a place, found {order.shape}")
-    bad = (order < 0) | (order >= n_nodes)
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise DataError(f"{source}: order: place {at} has node {order[at]}, outside 0 <= node < {n_nodes}")
-    missing = np.bincount(order.astype(np.int64, copy=False), minlength=n_nodes) == 0
-    if missing.any():
-        raise DataError(f"{source}: order: node {int(np.argmax(missing))} has no place")
-    return order
+    return given.permutation(f"{source}: order", order, n_nodes, what="node", entry="place {at} has node {value},")
 
 
 def near_share(indptr, indices, order=None):

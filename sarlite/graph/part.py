@@ -48,19 +48,13 @@ def is_sorted(indptr, indices):
 
 
 def find_error(edges, n_rows):
-    """Return a DataError that names the first thing wrong with a CSR of sources in 0 .. n_rows, or None."""
+    """Return a DataError that names the first thing wrong with a CSR of integers, the sources in 0 .. n_rows, or None."""
     indptr, indices = edges.indptr, edges.indices
-    for name, array in (("indptr", indptr), ("indices", indices)):
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            return DataError(f"{name}: expected one dimension of integers, found shape {array.shape}, dtype {array.dtype}")
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         return DataError(f"indptr does not ascend from 0 to {len(indices)} in {len(indptr)} entries")
     if len(indices) and not (0 <= indices.min() and indices.max() < n_rows):
         where = int(np.flatnonzero((indices < 0) | (indices >= n_rows))[0])
         return DataError(f"edge {where}: source {indices[where]} is not in 0..{n_rows - 1}")
-    for name, array, n in (("edge_ids", edges.numbers, len(indices)), ("added_loops", edges.added_loops, len(indptr) - 1)):
-        if array is not None and array.shape != (n,):
-            return DataError(f"{name}: expected shape ({n},), found {array.shape}")
     return None
 
 

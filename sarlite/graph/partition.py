@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite import kernels
-from sarlite.errors import ConfigError, DataError, needs
-from sarlite.graph.edges import chunk_edges, id_bits, row_chunks
+from sarlite.errors import ConfigError, DataError
+from sarlite.graph import balance as balancing
+from sarlite.graph import given
+from sarlite.graph.metis import Symmetric
 from sarlite.graph.renumber import edges_in_order, sequence
 
-_TRAIN_SLACK = 1.1
 METHODS = ("metis", "random", "contiguous")
 
 
-def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, seed=0):
+def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, balance=None, seed=0):
     """Assign every node to a part.
 
     Parameters
@@ -24,12 +24,16 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, seed
     n_parts : int
         May exceed the number of nodes; some parts are empty then, and only then.
     method : {"metis", "random", "contiguous"}
-        "metis" cuts few edges and balances nodes plus training nodes; "random" and "contiguous" balance the nodes exactly,
+        "metis" cuts few edges and makes parts even by `balance`; "random" and "contiguous" make the nodes even exactly,
         by a permutation or by ranges of node ids.
     train_mask : (n_nodes,) bool, optional
-        Used by "metis" alone. pymetis balances one weight a node, and one weight for nodes and training nodes balances only
-        their sum; so METIS balances the nodes, and then training nodes are swapped against others, those that cost the
-        fewest cut edges first, until no part has more than 1.1 times its share (rounded up) of the training nodes.
+        Used by "metis" alone.
+    balance : str or sequence, optional
+        Used by "metis" alone: some of "nodes", "edges" (by destination) and "train" (training nodes), "nodes,edges,train" as one word;
+        by default nodes and training nodes, and edges where the in-degrees' standard deviation is above their mean.
+        pymetis balances one weight a node. It is 1, or with "edges" a mix of the in-degree and a little for the node; then
+        light nodes are moved until no part has more than 1.05 times its share of the nodes, and training nodes swapped against others
+        until none has more than 1.1 times its share (rounded up) of those, the nodes that cost the fewest cut edges first.
     seed : int
         The same arguments give the same parts.
 
@@ -41,10 +45,11 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, seed
     Raises
     ------
     ConfigError
-        Unknown method, `n_parts` below 1, a negative seed, or METIS is not there or fails.
+        Unknown method or balance, `n_parts` below 1, a negative seed, or METIS is not there or fails.
 
     Notes
     -----
+    METIS divides a large graph in a process of its own; see `graph.metis`.
     Memory of "metis": of the graph, 4 bytes an edge, 8 more an edge of the symmetric graph, and what METIS takes, about 50; the
     others 12 bytes a node.
     Source: Karypis and Kumar 1998, "A fast and high quality multilevel scheme for partitioning irregular graphs".
@@ -56,16 +61,27 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, seed
         raise ConfigError(f"n_parts: {n_parts} is below 1")
     if seed < 0:
         raise ConfigError(f"seed: {seed} is below 0")
+    balancing.check(balance)
     blocks = (np.arange(n_nodes) * n_parts // max(n_nodes, 1)).astype(np.int32)
     if method == "random":
         return np.random.Generator(np.random.PCG64(seed)).permutation(blocks)
     if method == "contiguous" or n_parts == 1 or n_nodes <= n_parts:
         return blocks
-    indptr, indices = _symmetric(indptr, indices)
     if indices.size == 0:
         return blocks
-    parts = _fill_empty(_metis(indptr, indices, n_parts, seed), n_parts)
-    return parts if train_mask is None else _balance(indptr, indices, parts, n_parts, np.asarray(train_mask))
+    return _by_metis(indptr, indices, n_parts, train_mask, balancing.chosen(balance, np.diff(indptr)), seed)
+
+
+def _by_metis(indptr, indices, n_parts, train, balance, seed):
+    graph, degrees = Symmetric(indptr, indices), np.diff(indptr)
+    if graph.adjncy.size == 0:  # self loops alone
+        return partition(indptr, indices, n_parts, "contiguous")
+    parts = balancing.fill_empty(graph.divide(n_parts, seed, balancing.weights(degrees, balance)), n_parts)
+    if "edges" in balance and "nodes" in balance:
+        parts = balancing.even_nodes(graph.xadj, graph.adjncy, parts, n_parts, degrees)
+    if "train" in balance and train is not None:
+        parts = balancing.swap_training(graph.xadj, graph.adjncy, parts, n_parts, np.asarray(train))
+    return parts
 
 
 def read_parts(file, n_nodes, n_parts):
@@ -90,16 +106,8 @@ def read_parts(file, n_nodes, n_parts):
 
 def check_parts(parts, n_nodes, n_parts, source):
     """Return `parts` as (n_nodes,) int32, or raise a DataError that names `source` and the first bad value."""
-    parts = np.asarray(parts)
-    if parts.dtype.kind not in "iu":
-        raise DataError(f"{source}: parts: expected an integer dtype, found {parts.dtype}")
-    if parts.shape != (n_nodes,):
-        raise DataError(f"{source}: parts: expected shape ({n_nodes},), one part a node, found {parts.shape}")
-    bad = (parts < 0) | (parts >= n_parts)
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise DataError(f"{source}: parts: node {at} has part {parts[at]}, outside 0 <= part < {n_parts}")
-    return parts.astype(np.int32)
+    return given.integers(f"{source}: parts", parts, length=n_nodes, stop=n_parts, what="part",
+                          entry="node {at} has part {value},").astype(np.int32)
 
 
 def report(indptr, indices, parts, n_parts, train_mask=None):
@@ -188,105 +196,6 @@ def measures(*, cut_edges, **counts):
 
 def _imbalance(count):
     return float(count.max() / count.mean()) if count.any() else 1.0
-
-
-def _index():
-    """The integers that this pymetis takes without a copy."""
-    pymetis = needs("pymetis", "method 'metis'")
-    return np.dtype(pymetis.zero_copy_dtype() if hasattr(pymetis, "zero_copy_dtype") else np.int32)
-
-
-def _symmetric(indptr, indices):
-    """METIS's graph: between two nodes with an edge one each way, no self loops, every row ascending.
-
-    The transpose says whether the graph is symmetric already, as most are; then its own rows are METIS's. Memory that is reserved
-    for edges that turn out to be equal is never touched.
-    """
-    n_nodes, index = indptr.size - 1, _index()
-    indptr, indices = np.ascontiguousarray(indptr, np.int64), np.ascontiguousarray(indices)
-    if indices.dtype.name not in ("int32", "int64"):
-        indices = indices.astype(np.int64)
-    reverse = kernels.transpose(indptr, indices, n_nodes, position=False)[:2]
-    same = np.array_equal(indptr, reverse[0]) and np.array_equal(indices, reverse[1])
-    both = ((indptr, indices),) if same else ((indptr, indices), reverse)
-    xadj, adjncy = np.zeros(n_nodes + 1, index), np.empty(indices.size * len(both), index)
-    bits, filled = np.uint64(id_bits(n_nodes)), 0
-    for low, high in row_chunks(indptr, chunk_edges(n_nodes)):
-        keys = np.concatenate([_keys(*graph, low, high, bits) for graph in both])
-        if not same:
-            keys.sort()
-        rows, columns = (keys >> bits).view(np.int64), (keys & ((np.uint64(1) << bits) - np.uint64(1))).view(np.int64)
-        keep = columns != rows + low
-        keep[1:] &= keys[1:] != keys[:-1]
-        columns = columns[keep]
-        xadj[low + 1 : high + 1] = np.bincount(rows[keep], minlength=high - low)
-        adjncy[filled : filled + columns.size] = columns
-        filled += columns.size
-    np.cumsum(xadj, out=xadj)
-    return xadj, adjncy[:filled]
-
-
-def _keys(indptr, indices, low, high, bits):
-    keys = np.repeat(np.arange(high - low, dtype=np.uint64) << bits, np.diff(indptr[low : high + 1]))
-    keys |= indices[indptr[low] : indptr[high]].astype(np.uint64)
-    return keys
-
-
-def _metis(indptr, indices, n_parts, seed):
-    index = _index()
-    if indices.size > np.iinfo(index).max:
-        raise ConfigError(f"method: this pymetis has {index} indices, too small for {indices.size} edges; bring parts in a file")
-    pymetis = needs("pymetis", "method 'metis'")
-    xadj, adjncy = indptr.astype(index, copy=False), indices.astype(index, copy=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # xadj= and adjncy=: the form that old and new pymetis take without a copy
-        try:
-            _, parts = pymetis.part_graph(n_parts, xadj=xadj, adjncy=adjncy, options=pymetis.Options(seed=seed % 2**31))
-        except RuntimeError as error:
-            raise ConfigError(f"method: METIS failed for {indptr.size - 1} nodes and {n_parts} parts: {error}") from error
-    return np.array(parts, np.int32)
-
-
-def _balance(indptr, indices, parts, n_parts, train):
-    """Swap training nodes of parts that have too many against other nodes of parts that have too few."""
-    n_train = np.count_nonzero(train)
-    most = int(np.ceil(_TRAIN_SLACK * n_train / n_parts))
-    for _ in range(4 * n_parts):
-        counts = np.bincount(parts[train], minlength=n_parts)
-        giver = int(np.argmax(counts))
-        if counts[giver] <= most:
-            break
-        others = np.bincount(parts[~train], minlength=n_parts)
-        taker = int(np.argmin(np.where(others > 0, counts, n_train)))
-        n_swaps = min(counts[giver] - most, most - counts[taker], others[taker])
-        if n_swaps <= 0:
-            break
-        there = _cheapest(indptr, indices, parts, train & (parts == giver), giver, taker, n_swaps)
-        back = _cheapest(indptr, indices, parts, ~train & (parts == taker), taker, giver, n_swaps)
-        parts[there], parts[back] = taker, giver
-    return parts
-
-
-def _cheapest(indptr, indices, parts, candidates, home, away, count):
-    """Return the `count` candidates that move from `home` to `away` at the least cost in cut edges."""
-    nodes = np.flatnonzero(candidates)
-    lengths = indptr[nodes + 1] - indptr[nodes]
-    owner = np.repeat(np.arange(nodes.size), lengths)
-    first = np.cumsum(lengths) - lengths
-    near = parts[indices[np.arange(owner.size) - first[owner] + indptr[nodes][owner]]]
-    cost = np.bincount(owner[near == home], minlength=nodes.size) - np.bincount(owner[near == away], minlength=nodes.size)
-    return nodes[np.argsort(cost, kind="stable")[:count]]
-
-
-def _fill_empty(parts, n_parts):
-    """Give each empty part one node of the part that is largest at that time; there are at least as many nodes as parts."""
-    sizes = np.bincount(parts, minlength=n_parts)
-    for empty in np.flatnonzero(sizes == 0):
-        giver = int(np.argmax(sizes))
-        parts[np.flatnonzero(parts == giver)[-1]] = empty
-        sizes[giver] -= 1
-        sizes[empty] = 1
-    return parts
 
 
 def _read_text(path):

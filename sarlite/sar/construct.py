@@ -1,18 +1,18 @@
-"""How graphs are made: from edges, from a CSR, from a rank's own rows, and by dividing a whole graph. Methods of `Graph`."""
+"""How graphs are made: from edges, from matrices and graphs of other libraries, from a rank's own rows. Methods of `Graph`."""
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sarlite.comm import Solo, agree, together, wrap
+from sarlite.comm import Solo, together, wrap
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.graph import edges as edge_lists
-from sarlite.graph import order as orders
-from sarlite.graph import partition
+from sarlite.graph import foreign, given
 from sarlite.graph.part import InEdges
 from sarlite.profile import Profile
 from sarlite.sar import plan, schedule
 from sarlite.tape.engine import as_array
+from sarlite.types import Array
 
 if TYPE_CHECKING:
     from sarlite.sar.graph import Graph
@@ -43,15 +43,16 @@ def from_edges(cls: Any, src: Any, dst: Any, n_nodes: int | None = None, *, n_sr
     ConfigError
         n_nodes beside n_src and n_dst, one of these alone, or a reverse or self loop asked of a bipartite graph.
     DataError
-        An index out of range, or src and dst of different lengths.
+        Indices that are no integers or out of range, or src and dst of different lengths.
     """
-    src, dst = as_array(src), as_array(dst)
+    src, dst = outside("src", src), outside("dst", dst)
     changes = dict(undirected=undirected, self_loops=self_loops, deduplicate=deduplicate)
     if (n_src is None) != (n_dst is None) or (n_src is not None and n_nodes is not None):
         raise ConfigError("give n_nodes, or both n_src and n_dst for a bipartite graph")
     if n_src is not None:
         return _bipartite(cls, src, dst, n_src, n_dst, **changes)
     if n_nodes is None:
+        src, dst = edge_lists.checked_ends(src, dst, given.MOST_NODES, given.MOST_NODES)
         n_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
     indptr, indices, edge_index = edge_lists.csr_by_dst(src, dst, n_nodes, **changes, edge_index=True)
     return _whole(cls, indptr, indices, None if any(changes.values()) else edge_index)
@@ -60,10 +61,8 @@ def from_edges(cls: Any, src: Any, dst: Any, n_nodes: int | None = None, *, n_sr
 def _bipartite(cls, src, dst, n_src, n_dst, undirected, self_loops, deduplicate):
     if undirected or self_loops:
         raise ConfigError("a bipartite graph has neither reverse edges nor self loops; src and dst are other nodes")
-    for name, ids, n in (("src", src, n_src), ("dst", dst, n_dst)):
-        if ids.size and ids.dtype.kind in "iu" and (ids.min() < 0 or ids.max() >= n):
-            at = int(np.argmax((ids < 0) | (ids >= n)))
-            raise DataError(f"{name}: node id {ids[at]} at position {at} is outside 0 <= id < {n}")
+    n_src, n_dst = given.count("n_src", n_src), given.count("n_dst", n_dst)
+    src, dst = edge_lists.checked_ends(src, dst, n_src, n_dst)
     indptr, indices, edge_index = edge_lists.csr_by_dst(src, dst, max(n_src, n_dst), deduplicate=deduplicate, edge_index=True)
     return _whole(cls, indptr[: n_dst + 1], indices, None if deduplicate else edge_index, n_src)
 
@@ -73,12 +72,13 @@ def from_csr(cls: Any, indptr: Any, indices: Any = None, *, edge_index: Any = No
 
     Parameters
     ----------
-    indptr, indices : (n_dst + 1,) and (n_edges,) int arrays, or one SciPy sparse array or matrix alone
-        Of a SciPy array a, a[i, j] is the edge from j to i. Borrowed.
+    indptr, indices : (n_dst + 1,) and (n_edges,) int arrays, or one SciPy sparse array or matrix, or torch CSR tensor, alone
+        Of a matrix a, a[i, j] is an edge from j to i; entries stored twice are two edges, a stored zero is one
+        (`graph.foreign.entries`). All values must be 1; `from_scipy` takes others. Borrowed.
     edge_index : (n_edges,) int array, optional
         Each entry's index into edge values, each once; by default its position.
     n_src : int, optional
-        Given, the graph is bipartite: sources are numbered 0 .. n_src. A SciPy array that is not square is.
+        Given, the graph is bipartite: sources are numbered 0 .. n_src. A matrix that is not square is.
 
     Returns
     -------
@@ -87,22 +87,107 @@ def from_csr(cls: Any, indptr: Any, indices: Any = None, *, edge_index: Any = No
     Raises
     ------
     DataError
-        An index out of range, or an indptr that does not ascend.
+        An index out of range, an indptr that does not ascend, an edge_index that is no permutation, or a matrix with weights.
     """
     if indices is None:
-        matrix = indptr.tocsr()
-        if matrix.shape[0] != matrix.shape[1] and n_src is None:
-            n_src = matrix.shape[1]
-        indptr, indices = matrix.indptr, matrix.indices
-    indptr, indices = as_array(indptr).astype(np.int64, copy=False), as_array(indices)
+        found = foreign.entries(indptr, "from_csr")
+        foreign.refuse_weights(found.values, "from_csr", "Graph.from_scipy(matrix)")
+        return _of_entries(cls, found, edge_index, n_src)
+    indptr, indices = _csr(indptr, indices)
     if edge_index is not None:
-        edge_index = as_array(edge_index)
-        if edge_index.dtype.kind not in "iu" or not np.array_equal(np.sort(edge_index), np.arange(len(indices))):
-            raise DataError(f"edge_index: expected each of 0..{len(indices) - 1} once, one an edge")
+        edge_index = given.permutation("edge_index", outside("edge_index", edge_index), len(indices))
     return _whole(cls, indptr, indices, edge_index, n_src)
 
 
+def from_scipy(cls: Any, matrix: Any, *, n_src: int | None = None) -> "tuple[Graph, Array]":
+    """Make a whole graph from a sparse matrix, with its values as edge weights.
+
+    Parameters
+    ----------
+    matrix : SciPy sparse array or matrix of any format, or torch CSR tensor
+        a[i, j] is an edge from j to i. Entries stored twice are two edges, a stored zero is one, but in BSR and DIA, where zeros
+        fill up blocks and diagonals.
+    n_src : int, optional
+        Given, the graph is bipartite: sources are numbered 0 .. n_src. A matrix that is not square is.
+
+    Returns
+    -------
+    Graph
+    weights : (n_edges,) float32 or float64
+        One an edge, in the order of `matrix.tocoo()`: the graph's `edge_ids` index them, as `fn.mul_edge(x, weights)` expects.
+
+    Raises
+    ------
+    ConfigError, DataError
+        No such matrix, or values that are not finite numbers.
+    """
+    found = foreign.entries(matrix, "from_scipy")
+    return _of_entries(cls, found, None, n_src), given.weights("from_scipy", found.values, len(found.columns))
+
+
+def from_networkx(cls: Any, graph: Any, weight: str | None = None) -> "Graph | tuple[Graph, Array]":
+    """Make a whole graph from a networkx graph; node i is the i-th of `graph.nodes`, as `list(graph)` gives them.
+
+    Parameters
+    ----------
+    graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
+        Of an undirected one each edge goes both ways, a self loop once; of a multigraph parallel edges stay.
+    weight : str, optional
+        The attribute that holds the weights; an edge without it has weight 1.
+
+    Returns
+    -------
+    Graph
+    weights : (n_edges,) float64, only with `weight`
+        One an edge, for `fn.mul_edge(x, weights)`: in the order of `graph.edges`; of an undirected graph those of the same edges
+        backward follow, self loops excepted.
+
+    Raises
+    ------
+    ConfigError
+        It is no networkx graph.
+    DataError
+        A weight is not a finite number; without `weight`, an edge has an attribute "weight" other than 1.
+    """
+    src, dst, weights, n_nodes = foreign.networkx_edges(graph, "weight" if weight is None else weight)
+    if weight is None:
+        foreign.refuse_weights(weights, "from_networkx", "Graph.from_networkx(graph, weight='weight')")
+    made = from_edges(cls, src, dst, n_nodes)
+    return made if weight is None else (made, weights)
+
+
+def _of_entries(cls, found, edge_index, n_src):
+    n_dst, n_columns = found.shape
+    if n_src is None and n_dst != n_columns:
+        n_src = n_columns
+    if found.indptr is not None:
+        return from_csr(cls, found.indptr, found.columns, edge_index=edge_index, n_src=n_src)
+    if edge_index is not None:
+        raise ConfigError("edge_index: only with indptr and indices; the edges of a matrix are numbered as matrix.tocoo() has them")
+    if n_src is None:
+        return from_edges(cls, found.columns, found.rows, n_dst)
+    return from_edges(cls, found.columns, found.rows, n_src=n_src, n_dst=n_dst)
+
+
+def _csr(indptr, indices):
+    """Return both as integers; `plan.build` looks at whether they fit together."""
+    indptr, indices = (given.integers(name, outside(name, data), start=-(1 << 63)) for name, data in
+                       (("indptr", indptr), ("indices", indices)))
+    return indptr.astype(np.int64, copy=False), indices
+
+
+def outside(name, data):
+    """Return what a caller gave as an array; a DataError names what is none."""
+    try:
+        return given.array(name, as_array(data))
+    except (ValueError, TypeError, RuntimeError, OverflowError, BufferError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{name}: not an array: {str(error).partition(chr(10))[0]}") from error
+
+
 def _whole(cls, indptr, indices, edge_index, n_src=None):
+    n_src = None if n_src is None else given.count("n_src", n_src)
     if edge_index is not None and np.array_equal(edge_index, np.arange(len(edge_index))):
         edge_index = None
     return _make(cls, Solo(), InEdges(indptr, indices, edge_index), None, None, None, n_src)
@@ -139,24 +224,40 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
     Raises
     ------
     ConfigError, DataError
-        On every rank together.
+        On every rank together: among them ids that are no integers, negative, too many or too few, or given to two rows.
     """
     comm = wrap(comm)
     schedule.check_mode(comm, mode, prefetch)
-    indptr, indices = as_array(indptr).astype(np.int64, copy=False), as_array(indices)
-    error = next(filter(None, (_find_ids_error(name, ids, n) for name, ids, n in (
-        ("node_ids", node_ids, len(indptr) - 1), ("src_ids", src_ids, n_src), ("edge_ids", edge_ids, len(indices))))), None)
-    raise_together(comm, error)
+    edges, ids = together(comm, lambda: _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops))
     if src_ids is not None and n_src is None:
-        n_src = len(src_ids)
-    edges = InEdges(indptr, indices, None, None if added_loops is None else as_array(added_loops))
-    return _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode, prefetch)
+        n_src = len(ids["src_ids"])
+    return _make(cls, comm, edges, ids["node_ids"], ids["src_ids"], ids["edge_ids"], n_src, mode, prefetch)
 
 
-def _find_ids_error(name, ids, n):
-    if ids is None or (getattr(ids, "ndim", 0) == 1 and ids.dtype.kind in "iu" and n in (None, len(ids))):
-        return None
-    return DataError(f"{name}: expected {n} integers, found shape {np.shape(ids)}, dtype {getattr(ids, 'dtype', type(ids).__name__)}")
+def _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops):
+    """Check what a rank gave; return its InEdges and its ids by name."""
+    indptr, indices = _csr(indptr, indices)
+    ids = {}
+    for name, array, n, least in (("node_ids", node_ids, max(len(indptr) - 1, 0), 0), ("src_ids", src_ids, n_src, 0),
+                                  ("edge_ids", edge_ids, len(indices), -1)):
+        ids[name] = None if array is None else given.integers(name, outside(name, array), length=n, start=least)
+    loops = None if added_loops is None else given.bools("added_loops", outside("added_loops", added_loops), len(indptr) - 1)
+    return InEdges(indptr, indices, None, loops), ids
+
+
+def _check_distinct(comm, name, ids):
+    """Raise on every rank where two rows of the whole graph have one id. Collective; each id travels to rank id % size."""
+    ids = ids.astype(np.int64, copy=False)
+    owner = ids % comm.size
+    by_owner = ids[np.argsort(owner, kind="stable")]
+    found = comm.alltoall(np.split(by_owner, np.cumsum(np.bincount(owner, minlength=comm.size))[:-1]))
+    ranks, found = np.repeat(np.arange(comm.size), [len(part) for part in found]), np.concatenate(found)
+    order = np.argsort(found, kind="stable")
+    error, twice = None, np.flatnonzero(found[order][1:] == found[order][:-1])
+    if len(twice):
+        one, other = order[twice[0]], order[twice[0] + 1]
+        error = DataError(f"{name}: {found[one]} names two rows, of ranks {ranks[one]} and {ranks[other]}")
+    raise_together(comm, error)
 
 
 def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", prefetch=1):
@@ -166,10 +267,12 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", pref
     if any(fact[1:] != facts[0][1:] for fact in facts):
         raise ConfigError("ranks disagree on what makes their graph: n_src, node_ids, src_ids, edge_ids given or not, mode, prefetch: "
                           f"{[fact[1:] for fact in facts]}")
+    for name, ids in (("node_ids", node_ids), ("src_ids", src_ids)):
+        if ids is not None:
+            _check_distinct(comm, name, ids)
     first, n_nodes = sum(fact[0] for fact in facts[: comm.rank]), sum(fact[0] for fact in facts)
     dst_ids = np.arange(first, first + n_dst) if node_ids is None else np.asarray(node_ids, np.int64)
-    given = src_ids if bipartite else node_ids
-    exchange = plan.build(comm, [edges], given, n_src if bipartite else n_dst)
+    exchange = plan.build(comm, [edges], src_ids if bipartite else node_ids, n_src if bipartite else n_dst)
     edges = exchange.cuts[0].edges
     if edge_ids is not None and edges.numbers is not None:  # rows were put in order
         edge_ids, edges = np.asarray(edge_ids)[edges.numbers], edges._replace(numbers=None)
@@ -178,109 +281,3 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", pref
     made = schedule.make(comm, exchange, mode, prefetch, profile)
     return cls(comm, made, profile, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=exchange.src_ids[comm.rank] if bipartite else dst_ids,
                edge_ids=edge_ids, in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite)
-
-
-def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None, mode: str = "sar",
-          prefetch: int = 1, seed: int = 0) -> "Graph":
-    """Return this rank's part of a whole graph that every rank holds. Collective.
-
-    Parameters
-    ----------
-    comm : Communicator, or an mpi4py communicator
-    parts : {"metis", "random", "contiguous"} or (n_nodes,) int array
-        How to divide the nodes, of a bipartite graph the destinations; computed on rank 0.
-    src_parts : as `parts`, optional
-        Of a bipartite graph, how to divide the sources; by default as `parts`, which must then name a method.
-    order : {"metis"} or (n_nodes,) int array, optional
-        A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not for
-        bipartite graphs.
-
-    Returns
-    -------
-    Graph
-        Its rows are those of `node_ids`; of a bipartite graph `dst_ids` and `src_ids`.
-
-    Raises
-    ------
-    ConfigError, DataError
-        On every rank: an unknown method; parts or an order that do not fit the graph, or differ between ranks.
-    """
-    if graph.comm.size > 1:
-        raise ConfigError("only a whole graph can be sharded")
-    comm = wrap(comm)
-    edges = graph.in_edges()
-    agree(comm, tuple(given if isinstance(given, str) else type(given).__name__ for given in (parts, src_parts, order)), "parts and order")
-    if graph.bipartite:
-        if order is not None:
-            raise ConfigError("order: a bipartite graph's rows stand in the order of their ids")
-        parts, src_parts = _bipartite_parts(comm, edges, graph.n_src, parts, src_parts, seed)
-    elif src_parts is not None:
-        raise ConfigError("src_parts: only a bipartite graph has sources of their own")
-    else:
-        parts = _parts(comm, parts, graph.n_dst, "parts", lambda method: partition.partition(*edges[:2], comm.size, method, seed=seed))
-    if order is None:
-        own = np.flatnonzero(parts == comm.rank)
-    else:
-        order = _order(comm, edges, order, seed)
-        own = order[parts[order] == comm.rank]
-    new_number = _row_numbers(comm, parts if src_parts is None else src_parts, order)
-    lengths = np.diff(edges.indptr)[own]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    where = np.repeat(edges.indptr[own] - indptr[:-1], lengths) + np.arange(indptr[-1])
-    src_ids = None if src_parts is None else np.flatnonzero(src_parts == comm.rank)
-    return from_part(type(graph), comm, indptr, new_number[edges.indices[where]], node_ids=own, src_ids=src_ids,
-                     edge_ids=where if edges.numbers is None else edges.numbers[where].astype(np.int64),
-                     added_loops=None if edges.added_loops is None else edges.added_loops[own], mode=mode, prefetch=prefetch)
-
-
-def _parts(comm, parts, n, name, divide):
-    """The part of each of n nodes, the same on every rank."""
-    if isinstance(parts, str):
-        method = parts
-        parts = _on_root(comm, lambda: divide(method))
-    parts = together(comm, lambda: partition.check_parts(as_array(parts), n, comm.size, "shard"))
-    agree(comm, parts, name)
-    return parts
-
-
-def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
-    """Divide both sides; METIS divides the graph of all nodes, sources after destinations."""
-    n_dst, both = edges.n_dst, parts if src_parts is None else src_parts
-    if not isinstance(both, str):
-        if src_parts is None:
-            raise ConfigError("src_parts: a bipartite graph's sources need a division too")
-    if all(isinstance(given, str) and given == "metis" for given in (parts, both)):
-        whole = np.concatenate([edges.indptr, np.full(n_src, edges.indptr[-1])]), edges.indices.astype(np.int64) + n_dst
-        found = _on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", seed=seed))
-        parts, both = found[:n_dst], found[n_dst:]
-    sides = []
-    for name, given, n in (("parts", parts, n_dst), ("src_parts", both, n_src)):
-        def divide(method, n=n):
-            if method == "metis":
-                raise ConfigError("metis divides both sides of a bipartite graph or none")
-            return partition.partition(np.zeros(n + 1, np.int64), np.zeros(0, np.int64), comm.size, method, seed=seed)
-        sides.append(_parts(comm, given, n, name, divide))
-    return sides
-
-
-def _order(comm, edges, order, seed):
-    if isinstance(order, str):
-        orders.check_method(order)
-        method = order
-        order = _on_root(comm, lambda: orders.order(*edges[:2], method, seed=seed))
-    order = together(comm, lambda: orders.check_order(as_array(order), edges.n_dst, "shard"))
-    agree(comm, order, "order")
-    return order
-
-
-def _row_numbers(comm, parts, order):
-    """The row number of each node: by part, and in a part by the order or the id."""
-    by_part = np.argsort(parts, kind="stable") if order is None else order[np.argsort(parts[order], kind="stable")]
-    numbers = np.empty(len(parts), np.int32 if len(parts) < 2**31 else np.int64)
-    numbers[by_part] = np.arange(len(parts))
-    return numbers
-
-
-def _on_root(comm, action):
-    """Run `action` on rank 0 and return its result on every rank; whatever it raises is raised on every rank. Collective."""
-    return comm.bcast(together(comm, lambda: action() if comm.rank == 0 else None))

@@ -17,6 +17,7 @@ from sarlite.sar.operators import TABLE
 from sarlite.sar.plan import Plan
 from sarlite.sar.reducers import REDUCERS
 from sarlite.sar.schedule import Schedule
+from sarlite.sar.shard import shard
 from sarlite.tape import Tensor
 from sarlite.tape.engine import as_array
 from sarlite.tape.tensor_map import TensorMap
@@ -30,7 +31,7 @@ Rows = Mapping[str, Tensor | Array]  # what a function of rows or edges gets, by
 class Graph:
     """One part of a graph: its in-edges by block, and how its neighbours' rows arrive.
 
-    Make one with `from_edges`, `from_csr`, `from_part` or `shard`.
+    Make one with `from_edges`, `from_csr`, `from_scipy`, `from_networkx`, `from_part` or `shard`.
 
     Attributes
     ----------
@@ -58,8 +59,10 @@ class Graph:
 
     from_edges = classmethod(construct.from_edges)
     from_csr = classmethod(construct.from_csr)
+    from_scipy = classmethod(construct.from_scipy)
+    from_networkx = classmethod(construct.from_networkx)
     from_part = classmethod(construct.from_part)
-    shard = construct.shard
+    shard = shard
     _sym: tuple[Array, Array] | None
 
     def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, *, n_nodes: int, dst_ids: Array, src_ids: Array,

@@ -1,6 +1,7 @@
 """From the options to this rank's data and graph."""
 
 import gc
+import sys
 import time
 from typing import NamedTuple
 
@@ -11,9 +12,11 @@ from sarlite.data.divide import stored_order
 from sarlite.data.part import Part as DataPart
 from sarlite.data.ranks import divided
 from sarlite.errors import ConfigError, raise_together
+from sarlite.graph import balance as balancing
 from sarlite.graph.edges import add_self_loops
 from sarlite.graph.partition import measures
 from sarlite.profile import Memory
+from sarlite.progress import Progress
 from sarlite.sar.graph import Graph
 
 _PIECE = 1 << 20
@@ -46,12 +49,16 @@ def load_part(config, comm, run_dir, self_loops, tick=lambda: None):
 
 def _load_part(config, comm, run_dir, self_loops):
     begin, seconds = time.perf_counter(), {"partition": 0.0}
-    options = {"partition": config.partition, "order": config.order, "seed": config.seed, "normalize": config.normalize_features}
+    options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed,
+               "normalize": config.normalize_features, "progress": Progress(config.progress)}
     with divided(comm, config.data, verify=config.verify, scratch=run_dir, seconds=seconds, **options) as dataset:
         _refuse_edge_values(comm, dataset)
         gc.collect()
         memory = Memory()
         rows, (indptr, indices), ids, first_row, summary = _read(comm, config, dataset)
+    uneven = balancing.warning(summary["partition"])
+    if uneven and comm.rank == 0:
+        print(f"warning: {uneven}", file=sys.stderr, flush=True)
     del dataset  # which one rank has in memory
     added = None
     if self_loops:

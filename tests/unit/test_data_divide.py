@@ -1,5 +1,6 @@
 """Divided data are the same data: edges and rows by original id, whatever was stored, for any number of ranks."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -219,8 +220,15 @@ def test_a_file_divides_by_original_id(stored, dataset, tmp_path):
 
 def test_scratch_is_never_made_in_the_data_set(stored, monkeypatch, tmp_path):
     made = []
-    real = ranks.tempfile.mkdtemp
-    monkeypatch.setattr(ranks.tempfile, "mkdtemp", lambda **where: made.append(real(**where)) or made[-1])
+    real = ranks.scratches.folder
+
+    @contextlib.contextmanager
+    def folder(parent, prefix, *mode):
+        with real(parent, prefix, *mode) as path:
+            made.extend([path] if prefix == ".sarlite-data-" else [])
+            yield path
+
+    monkeypatch.setattr(ranks.scratches, "folder", folder)
     for scratch in (stored, stored / "nodes", tmp_path):
         gathered(2, str(stored), scratch=scratch)
     assert [Path(folder).parent == tmp_path for folder in made] == [False, False, True]
@@ -352,35 +360,3 @@ def failing(function, seen, step):
         return function(*arguments)
 
     return call
-
-
-def test_scratch_of_killed_processes_is_removed(tmp_path):
-    from contextlib import ExitStack
-
-    from sarlite.data.ranks import SCRATCH, _private_folder
-
-    (tmp_path / f"{SCRATCH}left" / "data").mkdir(parents=True)
-    with ExitStack() as one, ExitStack() as other:
-        first, second = _private_folder(tmp_path, one), _private_folder(tmp_path, other)
-        assert sorted(tmp_path.iterdir()) == sorted([first, second])
-    assert not list(tmp_path.iterdir())
-
-
-def test_scratch_goes_where_another_rank_fails(tmp_path):
-    """Rank 0 has divided when it hears of it."""
-    from sarlite.data.ranks import divided
-
-    class Fails:
-        def __init__(self, comm):
-            self.comm, self.rank, self.size = comm, comm.rank, comm.size
-
-        def allgather(self, value):
-            raise KeyError("the cause")
-
-    def work(comm):
-        if comm.rank == 0:
-            with pytest.raises(KeyError), divided(Fails(comm), "sbm:nodes=40,classes=2,features=2,degree=3", scratch=tmp_path):
-                pass
-
-    threads.run(2, work)
-    assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE, MODELS = ROOT / "sarlite", ROOT / "models"
 FLOORS = [
     {"errors", "profile", "types", "files"},
-    {"_native"},
+    {"_native", "progress"},
     {"kernels"},
     {"tape", "graph", "comm"},
     {"sar", "minibatch"},

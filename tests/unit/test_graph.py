@@ -155,12 +155,12 @@ def test_the_pieces_of_a_block_are_its_edges(graph):
 
 
 @pytest.mark.parametrize("indptr, indices, given, word", [
-    ([0, 1, 2], [0, 1], {"node_ids": np.zeros(3, int)}, "node_ids: expected 2 integers, found shape \\(3,\\)"),
-    ([0, 1, 2], [0, 1], {"node_ids": np.array([0])}, "node_ids: expected 2 integers, found shape \\(1,\\)"),
-    ([0, 1, 2], [0, 1], {"node_ids": np.array([0.0, 1.0])}, "node_ids: expected 2 integers, .* float64"),
-    ([0, 1, 2], [0, 1], {"edge_ids": np.array([0])}, "edge_ids: expected 2 integers, found shape \\(1,\\)"),
-    ([0, 1, 2], [0, 1], {"added_loops": np.zeros(3, bool)}, "added_loops: expected shape \\(2,\\), found \\(3,\\)"),
-    ([0, 1, 2], [0, 1], {"n_src": 2, "src_ids": np.array([0])}, "src_ids: expected 2 integers"),
+    ([0, 1, 2], [0, 1], {"node_ids": np.zeros(3, int)}, "node_ids: expected shape \\(2,\\), found \\(3,\\)"),
+    ([0, 1, 2], [0, 1], {"node_ids": np.array([0])}, "node_ids: expected shape \\(2,\\), found \\(1,\\)"),
+    ([0, 1, 2], [0, 1], {"node_ids": np.array([0.0, 1.0])}, "node_ids: expected an integer dtype, found float64"),
+    ([0, 1, 2], [0, 1], {"edge_ids": np.array([0])}, "edge_ids: expected shape \\(2,\\), found \\(1,\\)"),
+    ([0, 1, 2], [0, 1], {"added_loops": np.zeros(3, bool)}, "added_loops: expected 2 bools, found shape \\(3,\\)"),
+    ([0, 1, 2], [0, 1], {"n_src": 2, "src_ids": np.array([0])}, "src_ids: expected shape \\(2,\\), found \\(1,\\)"),
     ([0, 2], [0, 0, 0], {}, "indptr does not ascend from 0 to 3 in 2 entries"),
     ([0, 2, 1], [0], {}, "indptr does not ascend"),
     ([0, 1, 2], [0, 2], {}, r"edge 1: source 2 is not in 0\.\.1"),

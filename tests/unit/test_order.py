@@ -75,7 +75,7 @@ REFUSED = {
     "not integers": (np.arange(4.0), "order: expected an integer dtype"),
     "a node too many": (np.array([0, 1, 4, 2]), "order: place 2 has node 4"),
     "a negative node": (np.array([0, -1, 1, 2]), "order: place 1 has node -1"),
-    "a node twice": (np.array([0, 1, 1, 3], np.uint64), "order: node 2 has no place"),
+    "a node twice": (np.array([0, 1, 1, 3], np.uint64), "order: node 2 is missing"),
 }
 
 

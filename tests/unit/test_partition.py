@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sarlite.errors import ConfigError, DataError
-from sarlite.graph import partition as partitions
+from sarlite.graph import metis
+from sarlite.graph.balance import swap_training
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.graph.generate import sbm
-from sarlite.graph.partition import METHODS, _balance, _metis, _symmetric, partition, read_parts, report
+from sarlite.graph.partition import METHODS, partition, read_parts, report
 
 
 @st.composite
@@ -88,9 +89,10 @@ def test_metis_gets_a_symmetric_graph(graph, chunk, both_ways):
             expected[u].add(v)
             expected[v].add(u)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitions, "chunk_edges", lambda n_nodes: chunk)
+        patch.setattr(metis, "chunk_edges", lambda n_nodes: chunk)
         for sources in (indices, shuffled.astype(np.int64)):
-            xadj, adjncy = _symmetric(indptr, sources)
+            made = metis.Symmetric(indptr, sources)
+            xadj, adjncy = made.xadj, made.adjncy
             assert [adjncy[low:high].tolist() for low, high in zip(xadj, xadj[1:])] == [sorted(near) for near in expected]
 
 
@@ -98,7 +100,7 @@ def test_metis_leaves_no_part_empty():
     """METIS itself leaves parts of this path empty."""
     ids = np.arange(19)
     indptr, indices = csr_by_dst(ids, ids + 1, 20, undirected=True)
-    assert np.unique(_metis(indptr, indices, 16, seed=0)).size < 16
+    assert np.unique(metis.Symmetric(indptr, indices).divide(16, 0)).size < 16
     assert np.unique(partition(indptr, indices, 16, "metis")).size == 16
 
 
@@ -106,7 +108,7 @@ def test_balancing_swaps_the_nodes_that_cost_least():
     """On the path 0 - 1 - ... - 7, cut in the middle, all training nodes on the left; those at the cut go first."""
     ids = np.arange(7)
     indptr, indices = csr_by_dst(ids, ids + 1, 8, undirected=True)
-    parts = _balance(indptr, indices, np.repeat([0, 1], 4).astype(np.int32), 2, np.arange(8) < 4)
+    parts = swap_training(indptr, indices, np.repeat([0, 1], 4).astype(np.int32), 2, np.arange(8) < 4)
     assert np.bincount(parts[:4]).max() <= 3 and np.bincount(parts).tolist() == [4, 4]
     assert parts[3] == 1 and parts[:3].tolist() == [0, 0, 0]
     assert parts[4] == 0

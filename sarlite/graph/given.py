@@ -1,0 +1,93 @@
+"""Arrays and numbers that a caller gives, checked once at the door: kind, shape, range."""
+
+import operator
+
+import numpy as np
+
+from sarlite.errors import DataError
+
+MOST_NODES = 3_000_000_000
+
+
+def count(name, value, least=0, most=MOST_NODES):
+    """Return a number of nodes or the like as an int, or raise a DataError that names it."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise DataError(f"{name}: {value!r} is not a whole number") from None
+    if isinstance(value, bool | np.bool_) or not least <= found <= most:
+        raise DataError(f"{name}: {value} is outside {least} <= {name} <= {most}")
+    return found
+
+
+def array(name, data):
+    """Return `data` as an array without Python objects in it, shared where it can be, or raise a DataError that names it."""
+    try:
+        found = np.asarray(data)
+    except (ValueError, TypeError, RuntimeError, OverflowError, BufferError) as error:
+        raise DataError(f"{name}: not an array: {str(error).partition(chr(10))[0]}") from error
+    if found.dtype.hasobject:
+        raise DataError(f"{name}: expected numbers, found dtype {found.dtype} of shape {found.shape}")
+    return found
+
+
+def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry="entry {at} is {value},"):
+    """Return integers in start <= `what` < stop as int32 or int64.
+
+    Parameters
+    ----------
+    name : str
+        What an error calls the array.
+    data : (n,) of any integer dtype, or a sequence of integers
+        Borrowed, and returned as it is where it is contiguous int32 or int64.
+    length : int, optional
+        The n to expect.
+    entry : str
+        How an error tells of the first entry that is out of range.
+
+    Raises
+    ------
+    DataError
+        Another kind, shape or length, or the first entry out of range. An empty array is of any kind.
+    """
+    found = array(name, data)
+    if found.ndim != 1:
+        raise DataError(f"{name}: expected one dimension, found shape {found.shape}")
+    if found.dtype.kind not in "iu" and found.size:
+        raise DataError(f"{name}: expected an integer dtype, found {found.dtype}")
+    if length is not None and found.shape != (length,):
+        raise DataError(f"{name}: expected shape ({length},), found {found.shape}")
+    if found.size and (int(found.min()) < start or int(found.max()) >= stop):
+        at = int(np.argmax((found < start) | (found > stop - 1)))
+        raise DataError(f"{name}: {entry.format(at=at, value=found[at])} outside {start} <= {what} < {stop}")
+    return np.ascontiguousarray(found, found.dtype if found.dtype in (np.int32, np.int64) else np.int64)
+
+
+def permutation(name, data, n, **how):
+    """Return (n,) integers that are 0 .. n, each once, as `integers` does."""
+    found = integers(name, data, length=n, stop=n, **how)
+    missing = np.ones(n, bool)
+    missing[found] = False
+    if missing.any():
+        raise DataError(f"{name}: {how.get('what', 'id')} {int(np.argmax(missing))} is missing, so another is there twice")
+    return found
+
+
+def bools(name, data, length):
+    """Return (length,) bools, or raise a DataError that names them."""
+    found = array(name, data)
+    if found.dtype != bool or found.shape != (length,):
+        raise DataError(f"{name}: expected {length} bools, found shape {found.shape}, dtype {found.dtype}")
+    return np.ascontiguousarray(found)
+
+
+def weights(name, data, length):
+    """Return (length,) finite edge weights: float32 or float64 as they are, other numbers as float64."""
+    found = array(name, data)
+    if found.dtype.kind not in "biuf" or found.shape != (length,):
+        raise DataError(f"{name}: expected {length} numbers, one an edge, found shape {found.shape}, dtype {found.dtype}")
+    found = np.ascontiguousarray(found, found.dtype if found.dtype in (np.float32, np.float64) else np.float64)
+    if not np.isfinite(found).all():
+        at = int(np.argmin(np.isfinite(found)))
+        raise DataError(f"{name}: entry {at} is {found[at]}, expected a finite number")
+    return found

@@ -1,0 +1,194 @@
+"""METIS's graph, and METIS: of a large graph in a process of its own, which signals reach and which holds nobody up."""
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.errors import ConfigError, needs
+from sarlite.graph import metis_child
+from sarlite.graph.edges import chunk_edges, id_bits, row_chunks
+
+SMALL = 1 << 16
+"""Entries of a graph that METIS divides in less time than a process takes to start: that is done in this one."""
+_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "HOME", "LANG")  # and nothing of an MPI launcher's
+
+
+class Memory:
+    """Arrays that two processes share: mapped from a file without a name, so that nothing outlives them.
+
+    Parameters
+    ----------
+    n_bytes : int
+        An upper bound; what is not written to takes no memory.
+
+    Attributes
+    ----------
+    fd : int
+    arrays : dict
+        Name to (first byte, entries, dtype).
+    """
+
+    def __init__(self, n_bytes):
+        if hasattr(os, "memfd_create"):
+            self._file = os.fdopen(os.memfd_create("sarlite-metis"), "w+b")
+        else:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115, closed with this object
+        self.fd, self.arrays, self._end = self._file.fileno(), {}, 0
+        os.ftruncate(self.fd, n_bytes)
+        self._map = mmap.mmap(self.fd, n_bytes)
+
+    def array(self, name, n, dtype):
+        """Return the (n,) array of this name, n at least 1; new ones are zeros."""
+        if name not in self.arrays:
+            start = -(-self._end // 64) * 64
+            self.arrays[name] = start, n, np.dtype(dtype).str
+            self._end = start + n * np.dtype(dtype).itemsize
+        return np.frombuffer(self._map, dtype, n, self.arrays[name][0])
+
+
+class Symmetric:
+    """A graph as METIS takes it: between two nodes with an edge one each way, no self loops, every row ascending.
+
+    Parameters
+    ----------
+    indptr, indices : (n_nodes + 1,) and (n_edges,) int, borrowed
+        In-edges of each node, at least one edge.
+
+    Attributes
+    ----------
+    xadj, adjncy : (n_nodes + 1,) and (n_entries,) arrays of METIS's integers
+
+    Raises
+    ------
+    ConfigError
+        pymetis is not there, or its integers are too small.
+
+    Notes
+    -----
+    The transpose says whether the graph is symmetric already, as most are; then its own rows are METIS's. Memory that is
+    reserved for edges that turn out to be equal is never touched.
+    """
+
+    def __init__(self, indptr, indices):
+        n_nodes, index = indptr.size - 1, _index()
+        indptr, indices = np.ascontiguousarray(indptr, np.int64), np.ascontiguousarray(indices)
+        if indices.dtype.name not in ("int32", "int64"):
+            indices = indices.astype(np.int64)
+        reverse = kernels.transpose(indptr, indices, n_nodes, position=False)[:2]
+        same = np.array_equal(indptr, reverse[0]) and np.array_equal(indices, reverse[1])
+        both = ((indptr, indices),) if same else ((indptr, indices), reverse)
+        most = indices.size * len(both)
+        self.small = most + n_nodes < SMALL
+        self.memory = None if self.small else Memory((most + 2 * n_nodes + 1) * index.itemsize + 4 * n_nodes + 4 * 64)
+        self.index = index
+        self.xadj, self.adjncy = self._array("xadj", n_nodes + 1), self._array("adjncy", most)
+        self._fill(both, n_nodes)
+
+    def _array(self, name, n):
+        return np.zeros(n, self.index) if self.small else self.memory.array(name, n, self.index)
+
+    def _fill(self, both, n_nodes):
+        bits, filled = np.uint64(id_bits(n_nodes)), 0
+        for low, high in row_chunks(both[0][0], chunk_edges(n_nodes)):
+            keys = np.concatenate([_keys(*graph, low, high, bits) for graph in both])
+            if len(both) > 1:
+                keys.sort()
+            rows, columns = (keys >> bits).view(np.int64), (keys & ((np.uint64(1) << bits) - np.uint64(1))).view(np.int64)
+            keep = columns != rows + low
+            keep[1:] &= keys[1:] != keys[:-1]
+            columns = columns[keep]
+            self.xadj[low + 1 : high + 1] = np.bincount(rows[keep], minlength=high - low)
+            self.adjncy[filled : filled + columns.size] = columns
+            filled += columns.size
+        if filled > np.iinfo(self.index).max:
+            raise ConfigError(f"method: this pymetis has {self.index} indices, too small for {filled} edges; bring parts in a file")
+        np.cumsum(self.xadj, out=self.xadj)
+        self.adjncy = self.adjncy[:filled]
+
+    def divide(self, n_parts, seed, weights=None):
+        """Return (n_nodes,) int32, the part of each node; METIS balances the `weights`, by default the nodes.
+
+        Parameters
+        ----------
+        weights : (n_nodes,) int, optional
+            Small: their sum fits METIS's integers.
+
+        Raises
+        ------
+        ConfigError
+            METIS fails, or its process is ended from outside; the message names the signal.
+        KeyboardInterrupt
+            As Ctrl-C ended it.
+
+        Notes
+        -----
+        METIS takes SIGTERM for an error of its own and never gives the interpreter back, so a large graph is divided by another process.
+        That reads the arrays where they are, starts without anything of an MPI launcher's, and ends when this process ends, however
+        (on Linux), or as this call is left.
+        """
+        n_nodes = self.xadj.size - 1
+        if weights is not None:
+            vweights = self._array("weights", n_nodes)
+            vweights[:] = weights
+            weights = vweights
+        where = f"{n_nodes} nodes and {n_parts} parts"
+        if self.small:
+            try:
+                found = metis_child.part_graph(needs("pymetis", "method 'metis'"), self.xadj, self.adjncy, weights, n_parts, seed)
+            except RuntimeError as error:
+                raise ConfigError(f"method: METIS failed for {where}: {error}") from error
+            return np.array(found, np.int32)
+        parts = self.memory.array("parts", n_nodes, np.int32)
+        _run_child({"arrays": self.memory.arrays, "n_entries": self.adjncy.size, "n_parts": n_parts, "seed": seed}, self.memory.fd, where)
+        return parts.copy()
+
+
+def _run_child(job, fd, where):
+    if not sys.executable:
+        raise ConfigError("method: METIS runs in a process of its own, but sys.executable names no Python; bring parts in a file")
+    job = {**job, "fd": fd, "parent": os.getpid(), "path": [os.path.abspath(path) for path in sys.path]}
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    try:
+        child = subprocess.Popen([sys.executable, "-I", metis_child.__file__, json.dumps(job)], pass_fds=(fd,), stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment | threads)
+    except OSError as error:
+        raise ConfigError(f"method: METIS's process cannot be started: {error}") from error
+    try:
+        said = child.communicate()[0].decode(errors="replace").strip().splitlines()
+    finally:
+        child.kill()
+        child.wait()
+    if child.returncode == -signal.SIGINT:
+        raise KeyboardInterrupt
+    if child.returncode < 0:
+        raise ConfigError(f"method: METIS's process for {where} was ended by {_signal_name(-child.returncode)}")
+    if child.returncode:
+        raise ConfigError(f"method: METIS failed for {where}: {said[-1] if said else f'exit status {child.returncode}'}")
+
+
+def _signal_name(number):
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return name + (", perhaps for want of memory" if number == signal.SIGKILL else "")
+
+
+def _index():
+    """The integers that this pymetis takes without a copy."""
+    pymetis = needs("pymetis", "method 'metis'")
+    return np.dtype(pymetis.zero_copy_dtype() if hasattr(pymetis, "zero_copy_dtype") else np.int32)
+
+
+def _keys(indptr, indices, low, high, bits):
+    keys = np.repeat(np.arange(high - low, dtype=np.uint64) << bits, np.diff(indptr[low : high + 1]))
+    keys |= indices[indptr[low] : indptr[high]].astype(np.uint64)
+    return keys

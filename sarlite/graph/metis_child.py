@@ -1,0 +1,48 @@
+"""METIS's call, and the process of its own that makes it for a large graph; started by its path, it imports no sarlite and no MPI."""
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+import warnings
+
+
+def part_graph(pymetis, xadj, adjncy, weights, n_parts, seed):
+    """Return the part of each node, as METIS gives it: arrays without a copy, where this pymetis takes them so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # xadj= and adjncy=: the form that old and new pymetis take without a copy
+        options = pymetis.Options(seed=seed % 2**31)
+        return pymetis.part_graph(n_parts, xadj=xadj, adjncy=adjncy, vweights=weights, options=options)[1]
+
+
+def main():
+    job = json.loads(sys.argv[1])
+    end_with(job["parent"])
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches both processes; Python would wait for METIS
+    sys.path[:] = job["path"]
+    import numpy as np
+    import pymetis
+
+    memory = mmap.mmap(job["fd"], 0)
+    arrays = {name: np.frombuffer(memory, dtype, n, start) for name, (start, n, dtype) in job["arrays"].items()}
+    adjncy = arrays["adjncy"][: job["n_entries"]]
+    try:
+        found = part_graph(pymetis, arrays["xadj"], adjncy, arrays.get("weights"), job["n_parts"], job["seed"])
+    except RuntimeError as error:
+        sys.exit(str(error))
+    arrays["parts"][:] = found
+
+
+def end_with(parent):
+    """Let the kernel end this process as soon as its parent is gone, however that ends; on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
