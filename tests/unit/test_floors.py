@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE, MODELS = ROOT / "sarlite", ROOT / "models"
 FLOORS = [
-    {"errors", "profile", "types"},
+    {"errors", "profile", "types", "command"},
     {"_native"},
     {"kernels"},
     {"tape", "graph", "comm"},

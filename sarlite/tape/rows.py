@@ -3,6 +3,7 @@
 import numpy as np
 
 from sarlite.errors import DataError, ShapeError
+from sarlite.tape.engine import as_array
 
 
 def row_numbers(name, rows, n_rows):
@@ -27,7 +28,7 @@ def row_numbers(name, rows, n_rows):
     """
     if isinstance(rows, slice):
         return np.arange(n_rows)[rows]
-    array = np.asarray(rows)
+    array = as_array(rows)
     if array.dtype == bool and array.shape == (n_rows,):
         return np.flatnonzero(array)
     if array.shape == (0,) and array.dtype != bool:
