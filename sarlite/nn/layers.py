@@ -90,7 +90,8 @@ class Embedding(Module):
     def __init__(self, ids: Any, n_feat: int, *, rng: Random, node_type: str = "", dtype: DType = np.float32) -> None:
         bound = math.sqrt(3 / max(whole("n_feat", n_feat), 1))
         ids = _integers("ids", ids)
-        self.weight = Parameter(source(rng).uniform(ids, n_feat, rng.layer(), node_type, "embedding", bound=bound, dtype=floating(dtype)), ids=ids)
+        values = source(rng).uniform(ids, n_feat, rng.layer(), node_type, "embedding", bound=bound, dtype=floating(dtype))
+        self.weight = Parameter(values, ids=ids)
 
     def __call__(self, rows: Any = None) -> Tensor:
         """Return these rows, (k, n_feat): a mask, a slice or local numbers; all of them, in the order of `ids`, without."""

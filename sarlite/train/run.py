@@ -14,7 +14,7 @@ from sarlite.train import checkpoint, report, trace
 from sarlite.train.config import to_toml
 from sarlite.train.load import load_part
 from sarlite.train.loop import Best, Trainer, fit, set_threads
-from sarlite.train.model import make_model, model_class
+from sarlite.train.model import errors_of, make_model, model_class
 
 
 def train(comm, config, tick=lambda: None):
@@ -55,7 +55,8 @@ def train(comm, config, tick=lambda: None):
     part.graph.profile.on_progress = tick
     trainer = _make_trainer(comm, config, cls, schedule, part)
     start, best = _resume(comm, config, trainer, resumed) if resumed else (0, Best())
-    return _run(comm, config, trainer, part, start, best, run_dir, tick)
+    with errors_of(config.model):
+        return _run(comm, config, trainer, part, start, best, run_dir, tick)
 
 
 @contextmanager

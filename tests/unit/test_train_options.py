@@ -132,7 +132,8 @@ def test_help_is_grouped_and_tells_defaults_and_units(capsys):
 
 def test_numbers_out_of_range(capsys):
     for flags, message in {"--lr -1": "--lr -1.0 is not above 0", "--lr inf": "--lr inf is not a finite number", "--ranks 0":
-                           "--ranks 0 is less than 1", "--epochs 0": "--epochs 0 is less than 1", "--threads -1": "--threads -1 is less than 0",
+                           "--ranks 0 is less than 1", "--epochs 0": "--epochs 0 is less than 1",
+                           "--threads -1": "--threads -1 is less than 0",
                            "--dropout 1": "--dropout 1.0 is not in [0, 1)"}.items():
         with pytest.raises(ConfigError) as found:
             config.parse(flags.split())
@@ -145,6 +146,8 @@ def test_numbers_out_of_range(capsys):
     (["--model", "/no/file.py:Model"], "/no/file.py"), (["--model", "FILE:Model"], "--model"), (["--heads", "2"], "sage takes no heads"),
     (["--partition", "halves"], "halves"), (["--data", "sbm:nodes=many"], "nodes"),
     (["--data", "/no/such/data"], "/no/such/data"), (["--data", "sbm:knots=3"], "knots"),
+    (["--data", "sbm:node=3"], "did you mean nodes?"), (["--data", "smb:nodes=3"], "no form smb:; did you mean sbm?"),
+    (["--model", "sgae"], "did you mean sage?"),
 ])  # fmt: skip
 def test_what_cannot_work_is_refused(here, flags, word, tmp_path):
     (tmp_path / "model.txt").write_text("")
