@@ -20,6 +20,7 @@ def row_numbers(name, rows, n_rows):
     Returns
     -------
     (k,) int64
+        C-contiguous.
 
     Raises
     ------
@@ -27,7 +28,10 @@ def row_numbers(name, rows, n_rows):
         Another kind or shape; a number out of range.
     """
     if isinstance(rows, slice):
-        return np.arange(n_rows)[rows]
+        try:
+            return np.arange(*rows.indices(n_rows))
+        except (TypeError, ValueError) as error:
+            raise ShapeError(f"{name}: {rows}: {error}") from None
     array = as_array(rows)
     if array.dtype == bool and array.shape == (n_rows,):
         return np.flatnonzero(array)
@@ -39,4 +43,4 @@ def row_numbers(name, rows, n_rows):
     if len(wrong):
         raise DataError(f"{name}[{wrong[0]}] is {array[wrong[0]]}, but rows are 0 .. {n_rows - 1}" if n_rows else
                         f"{name}[{wrong[0]}] is {array[wrong[0]]}, but there are no rows")
-    return array.astype(np.int64, copy=False)
+    return np.ascontiguousarray(array, np.int64)
