@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite.command import suggestion
 from sarlite.errors import ConfigError
 from sarlite.nn.flat import Flat
 from sarlite.nn.module import load_arrays
@@ -52,8 +53,9 @@ class Optimizer:
 
     def step(self, factor: float = 1.0) -> None:
         """Change the parameters in place, with the learning rate lr * factor. Local."""
-        for group, decay, kept in zip(self.flat.groups, self.decays, self.kept):
-            self.update(group.data, group.grad, decay, self.lr * factor, **kept)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite then, the next loss tells of
+            for group, decay, kept in zip(self.flat.groups, self.decays, self.kept):
+                self.update(group.data, group.grad, decay, self.lr * factor, **kept)
         self.flat.changed()
 
     def update(self, data: Array, grad: Array, decay: Any, lr: float, **kept: Array) -> None:
@@ -231,7 +233,8 @@ def schedule(spec: str, epochs: int) -> Factor:
         raise
     except ValueError as error:
         raise ConfigError(f"schedule {spec!r}: {error}") from None
-    raise ConfigError(f"schedule {spec!r} is none of constant, cosine, step:EVERY:FACTOR, warmup:EPOCHS:REST")
+    close = suggestion(name, ("constant", "cosine", "step", "warmup"))
+    raise ConfigError(f"schedule {spec!r} is none of constant, cosine, step:EVERY:FACTOR, warmup:EPOCHS:REST{close}")
 
 
 def _positive(value):

@@ -135,6 +135,8 @@ def resolve(flags: Mapping[str, Any], file: Any = ()) -> argparse.Namespace:
     merged, where = {name: default for name, (default, _, _) in OPTIONS.items()}, f"--config {flags.get('config', 'file')}: "
     for key, value in dict(file).items():
         name = key.replace("-", "_")
+        if isinstance(value, dict):
+            raise ConfigError(f"{where}[{key}] is a section, but options stand at the top of the file, in none")
         if name not in OPTIONS or name == "config":
             raise ConfigError(f"{where}unknown option {key!r}{suggestion(name, OPTIONS)}")
         merged[name] = _typed(name, value, where)

@@ -48,6 +48,8 @@ def model_class(spec: str) -> Any:
     if spec in MODELS:
         return MODELS[spec]
     path, colon, name = spec.rpartition(":")
+    if spec.endswith(".py"):
+        raise ConfigError(f"--model {spec!r} names no class: {spec}:Class")
     if not colon or not path.endswith(".py"):
         raise ConfigError(f"--model {spec!r} is not one of {', '.join(MODELS)}, nor path/to/file.py:Class{suggestion(spec, MODELS)}")
     if not Path(path).is_file():

@@ -12,6 +12,7 @@ from sarlite.train.step import TrainingStep
 
 GRAPH = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4)
 X = np.ones((4, 3), np.float32)
+WITH_NAN = np.array([[1, 1, 1]] * 3 + [[1, 1, np.nan]], np.float32)
 LABELS = np.array([0, 1, 0, 1])
 Z, SCORES = Tensor(np.ones((4, 2, 3), np.float32)), Tensor(np.ones((4, 2), np.float32))
 WEIGHT = nn.Parameter(np.ones((3, 2), np.float32))
@@ -46,6 +47,8 @@ LAYERS = {
     "hidden is 0, but must be 1 or more": lambda: SAGE(3, 2, hidden=0, rng=rng()),
     "heads is 0, but must be 1 or more": lambda: GAT(3, 2, heads=0, rng=rng()),
     "lr is 'a', but must be in": lambda: optim.Adam(nn.flatten(nn.Linear(3, 2, rng=rng())), "a"),
+    "schedule 'cosin' is none of constant, cosine, step:EVERY:FACTOR, warmup:EPOCHS:REST; did you mean cosine?":
+        lambda: optim.schedule("cosin", 3),
     "not a Linear": lambda: optim.Adam(nn.Linear(3, 2, rng=rng())),
     "the model is a function, but must be an nn.Module": lambda: nn.flatten(adam),
 }
@@ -97,7 +100,7 @@ TRAINERS = {
     "x is object, but features are numbers": {"x": [None] * 4},
     "fn.linear: x is float64, weight is float32": {"x": X.astype(float)},
     "x must have dtype float32 or float64; got shape (4, 3), dtype int64": {"x": X.astype(int)},
-    "x[3, 2] is nan, so the loss is nan: features must be finite": {"x": np.where(np.arange(12).reshape(4, 3) == 11, np.nan, X).astype("f4")},
+    "x[3, 2] is nan, so the loss is nan: features must be finite": {"x": WITH_NAN},
     "labels are float64, but classes are integers": {"labels": LABELS * 1.0},
     "labels are <U21, but classes are integers": {"labels": LABELS.astype(str)},
     "labels have shape (4, 1), but classes are (4,)": {"labels": LABELS[:, None]},
@@ -138,6 +141,14 @@ def test_a_trainer_names_the_argument(message):
     assert message in str(found.value) and "\n" not in str(found.value)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_learning_rate_that_is_far_too_large_is_told_once():
+    with pytest.raises(DataError, match="the loss is nan at step 2: try a lower learning rate"):
+        made = trainer(optimizer=lambda flat: optim.Adam(flat, 1e38))
+        made.step()
+        made.step()
+
+
 def test_predictions_of_a_model_that_is_too_narrow_are_refused():
     with pytest.raises(ShapeError, match="it needs 3 columns"):
         trainer(labels=np.array([0, 1, 2, 1])).predict()
@@ -150,7 +161,8 @@ def test_other_rows_may_have_any_label():
 # ---- rows, everywhere
 
 
-@pytest.mark.parametrize("rows", [np.array([False, True, False, True]), slice(1, None, 2), [1, 3], range(1, 4, 2), np.array([1, 3], np.uint8)])
+@pytest.mark.parametrize("rows", [np.array([False, True, False, True]), slice(1, None, 2), [1, 3], range(1, 4, 2),
+                                  np.array([1, 3], np.uint8), np.arange(4)[1::2]])  # fmt: skip
 def test_rows_are_a_mask_a_slice_or_numbers(rows):
     x, targets = Tensor(np.arange(8.0).reshape(4, 2)), np.arange(8.0).reshape(4, 2) / 9
     assert ops.cross_entropy(x, LABELS, rows).item() == ops.cross_entropy(x, LABELS, np.array([1, 3])).item()
@@ -211,7 +223,8 @@ def test_layers_say_their_sizes():
     assert repr(nn.LayerNorm(3)) == "LayerNorm(3)" and repr(nn.BatchNorm(3)) == "BatchNorm(3)"
     assert repr(GCN(3, 2, hidden=4, rng=rng())).splitlines() == [
         "GCN(", "  convs.0: GCNConv(", "    linear: Linear(3, 4, bias=False))", "  convs.1: GCNConv(bias (2,)",
-        "    linear: Linear(4, 2, bias=False))", "  input_dropout: Dropout(p=0.5)", "  activations.0: Activation(4, relu, bias, dropout 0.5))",
+        "    linear: Linear(4, 2, bias=False))", "  input_dropout: Dropout(p=0.5)",
+        "  activations.0: Activation(4, relu, bias, dropout 0.5))",
     ]  # fmt: skip
 
 
@@ -221,8 +234,7 @@ def test_the_others_do_too():
     assert repr(made.flat) == "Flat(98 replicated values of 4 parameters)"
     assert repr(made.optimizer) == "Adam(lr=0.01, betas=(0.9, 0.999), step 0; Flat(98 replicated values of 4 parameters))"
     assert repr(optim.SGD(made.flat, 0.1, 0.9, 5e-4)).startswith("SGD(lr=0.1, momentum=0.9, weight_decay=0.0005; Flat(")
-    first = optim.SGD(made.flat, 0.1, weight_decay=lambda name: 0.5 * name.startswith("convs.0"))
-    assert "weight_decay=0 or 0.5" in repr(first)
+    assert "weight_decay=0 or 0.5" in repr(optim.SGD(made.flat, 0.1, weight_decay=lambda name: 0.5 * name.startswith("convs.0")))
     made.step()
     assert repr(made).startswith("Trainer(GCN of 98 values, Graph(n_src=4, n_dst=4, n_edges=4), x float32 (4, 3), "
                                  "rows of all ranks: 2 train, 1 val, 1 test; Adam(") and repr(made).endswith("step 1)")

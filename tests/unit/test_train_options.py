@@ -50,6 +50,7 @@ FILES = {
     "no share": ("dropout = 1.0", "dropout = 1.0 is not in [0, 1)"),
     "not a number": ("lr = nan", "options.toml: lr = nan is not a finite number"),
     "nearly a choice": ('mode = "sra"', "options.toml: mode = 'sra' is not one of sar, sa, oneshot; did you mean sa?"),
+    "section": ("[training]\nepochs = 3", "options.toml: [training] is a section, but options stand at the top of the file"),
     "endless": ("stall_timeout = inf", "stall_timeout = inf is not a finite number"),
     "negative": ("weight_decay = -0.1", "options.toml: weight_decay = -0.1 is less than 0"),
 }
@@ -147,7 +148,7 @@ def test_numbers_out_of_range(capsys):
     (["--partition", "halves"], "halves"), (["--data", "sbm:nodes=many"], "nodes"),
     (["--data", "/no/such/data"], "/no/such/data"), (["--data", "sbm:knots=3"], "knots"),
     (["--data", "sbm:node=3"], "did you mean nodes?"), (["--data", "smb:nodes=3"], "no form smb:; did you mean sbm?"),
-    (["--model", "sgae"], "did you mean sage?"),
+    (["--model", "sgae"], "did you mean sage?"), (["--model", "mine.py"], "--model 'mine.py' names no class: mine.py:Class"),
 ])  # fmt: skip
 def test_what_cannot_work_is_refused(here, flags, word, tmp_path):
     (tmp_path / "model.txt").write_text("")
