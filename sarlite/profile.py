@@ -19,7 +19,7 @@ class Profile:
     Attributes
     ----------
     sent_bytes, received_bytes : Counter
-        Bytes by phase: "forward_fetch", "backward_fetch", "backward_push", "allreduce", "alltoall", "broadcast", "allgather",
+        Bytes by phase: "forward_fetch", "backward_fetch", "backward_push", "allreduce", "alltoall", "gather", "broadcast", "allgather",
         "evaluation", "setup".
     live_remote_buffers, peak_remote_buffers : int or Fraction
         Peers whose rows are held now, and at most at once; a part of a peer's rows counts as a part.
@@ -135,6 +135,13 @@ class Counted:
         with self._profile.span("alltoall", bytes=sent):
             found = self._comm.alltoall(arrays)
         self._profile.count("alltoall", sent, sum(array.nbytes for rank, array in enumerate(found) if rank != self.rank))
+        return found
+
+    def gather(self, array: npt.NDArray[Any], root: int = 0) -> list[npt.NDArray[Any]] | None:
+        with self._profile.span("gather", bytes=array.nbytes):
+            found = self._comm.gather(array, root)
+        received = sum(part.nbytes for rank, part in enumerate(found or ()) if rank != self.rank)
+        self._profile.count("gather", 0 if self.rank == root else array.nbytes, received)
         return found
 
     def broadcast(self, array: npt.NDArray[Any], root: int) -> None:

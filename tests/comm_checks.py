@@ -10,6 +10,7 @@ import pytest
 
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, PeerError, SarliteError, ShapeError, raise_together
+from sarlite.profile import Counted, Profile
 
 DTYPES = ["?", "i1", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", "c16", "M8[s]", [("node", "i8"), ("weight", "f4")]]
 SHAPES = [(), (1,), (5,), (3, 4), (0,), (0, 3), (3, 0)]
@@ -139,6 +140,31 @@ def check_dups_are_apart(comm):
         assert (array == i).all()
     for request in sends:
         request.wait()
+
+
+def check_gather(comm):
+    for root in range(comm.size):
+        own = np.full((comm.rank, 3), comm.rank, np.float32)
+        found = comm.gather(own, root)
+        assert (found is None) == (comm.rank != root)
+        for rank, part in enumerate(found or ()):
+            assert part.shape == (rank, 3) and part.dtype == np.float32 and (part == rank).all() and part is not own
+    counted = Counted(comm, Profile())
+    counted.gather(np.zeros((2, 4)), 0)
+    sent, received = counted._profile.sent_bytes["gather"], counted._profile.received_bytes["gather"]
+    assert (sent, received) == ((64, 0) if comm.rank else (0, 64 * (comm.size - 1)))
+
+
+def check_gathers_that_cannot_be_are_refused_everywhere(comm):
+    last = comm.size - 1
+    calls = [(np.zeros(2), comm.size), (np.zeros(2), -1), (np.array(3.0), 0), ([1.0], 0), (np.zeros(2), "a")]
+    if comm.size > 1:
+        calls += [(np.zeros(2), comm.rank % 2), (np.zeros((2, 3 if comm.rank == last else 4)), 0)]
+        calls += [(np.zeros(2, "f4" if comm.rank else "f8"), 0)]
+    for array, root in calls:
+        with pytest.raises(ShapeError):
+            comm.gather(array, root)
+    assert comm.allgather(comm.rank) == list(range(comm.size))
 
 
 def check_allreduce(comm):
@@ -554,6 +580,8 @@ NEED_A_PEER = {  # they send to the next rank, which `Solo` has not
     for name in CHECKS
     if name
     not in {
+        "check_gather",
+        "check_gathers_that_cannot_be_are_refused_everywhere",
         "check_allreduce",
         "check_allreduce_is_the_same_everywhere",
         "check_allreduce_is_refused_together",

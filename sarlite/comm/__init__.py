@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from sarlite.comm.buffers import alltoall_call, broadcast_call, check_reduction, digest
 from sarlite.comm.requests import Staged
-from sarlite.errors import DataError, raise_together
+from sarlite.errors import DataError, ShapeError, raise_together
 from sarlite.types import Array
 
 R = TypeVar("R")
@@ -122,6 +122,27 @@ class Communicator(Protocol):
         The result is the same on every rank. It has the array's dtype; a NaN under "max" or "min" is undefined.
         """
 
+    def gather(self, array: Array, root: int = 0) -> list[Array] | None:
+        """Return every rank's rows by rank on the root, None elsewhere.
+
+        Parameters
+        ----------
+        array : (n, ...) array
+            C-contiguous, of one dtype and row shape on every rank, of any number of rows, 0 too.
+        root : int
+            The same on every rank.
+
+        Returns
+        -------
+        list of (m, ...) arrays, on the root
+            New arrays: the root holds all ranks' rows.
+
+        Raises
+        ------
+        ShapeError
+            On every rank: the arrays do not fit together, or the root is no rank or not the same on all.
+        """
+
     def allgather(self, value: Any) -> list[Any]:
         """Return the list of every rank's `value`, a small picklable object, in rank order."""
 
@@ -197,9 +218,22 @@ def agree(comm: Communicator, value: Any, what: str) -> bytes:
 
 
 class Channels:
-    """The `channel` method of communicators that have `dup`."""
+    """What communicators have in common: `channel` by their `dup`, and `gather` by their `alltoall`."""
 
     dup: Callable[[], Any]
+    alltoall: Callable[[list[Array]], list[Array]]
+    allgather: Callable[[Any], list[Any]]
+    rank: int
+    size: int
+
+    def gather(self, array: Array, root: int = 0) -> list[Array] | None:
+        good = root in range(self.size) and bool(getattr(array, "ndim", False))
+        calls = self.allgather(f"to rank {root}" if good else f"of no rows, or to rank {root}")
+        if len(set(calls)) > 1 or not calls[0].startswith("to"):
+            told = ", ".join(f"gather {call} on rank {rank}" for rank, call in enumerate(calls) if call != calls[0] or not rank)
+            raise ShapeError(f"{told}: one rank of {self.size} must be the root, and arrays have rows")
+        found = self.alltoall([array if rank == root else array[:0] for rank in range(self.size)])
+        return found if self.rank == root else None
 
     def channel(self, name: str) -> Any:
         kept = self.__dict__.setdefault("_channels", {})

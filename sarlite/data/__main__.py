@@ -1,12 +1,12 @@
 """python -m sarlite.data: convert, info, partition. Runs on one process, without MPI."""
 
-import argparse
 import contextlib
 import json
 import os
 import sys
 from pathlib import Path
 
+from sarlite.command import Parser
 from sarlite.data import format, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
 from sarlite.data.spec import FORMS, load, native_directory, source_path
@@ -33,15 +33,10 @@ def main(arguments=None):
 
 
 def _parser():
-    form = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser(
-        prog="python -m sarlite.data", description=__doc__, epilog=f"SPEC is one of\n{FORMS}", formatter_class=form
-    )
+    top = Parser(prog="python -m sarlite.data", description=__doc__, epilog=f"SPEC is one of\n{FORMS}")
     commands = top.add_subparsers(required=True, metavar="{convert,info,partition}")
 
-    convert = commands.add_parser(
-        "convert", help="write SPEC into DIR in the native format", epilog=f"SPEC is one of\n{FORMS}", formatter_class=form
-    )
+    convert = commands.add_parser("convert", help="write SPEC into DIR in the native format", epilog=f"SPEC is one of\n{FORMS}")
     convert.set_defaults(run=_convert)
     convert.add_argument("spec", metavar="SPEC")
     convert.add_argument("directory", metavar="DIR")
@@ -53,7 +48,7 @@ def _parser():
     _add_allow_empty(convert)
     _add_progress(convert)
 
-    info = commands.add_parser("info", help="describe SPEC", epilog=f"SPEC is one of\n{FORMS}", formatter_class=form)
+    info = commands.add_parser("info", help="describe SPEC", epilog=f"SPEC is one of\n{FORMS}")
     info.set_defaults(run=_info)
     info.add_argument("spec", metavar="SPEC")
     info.add_argument("--parts", type=int, metavar="N", help="partition into N and describe that too")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sarlite.command import suggestion
 from sarlite.data import edge_list, format, npz, ogb, planetoid
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
@@ -124,6 +125,9 @@ def _parse(spec):
         if not path:
             raise ConfigError(f"data set {spec!r}: no path after {form}:")
         return form, path, _options(form, words, {**_READERS[form][1]})
+    close = suggestion(form, (*_READERS, *_GENERATORS))
+    if colon and close and not Path(spec).exists():
+        raise ConfigError(f"data set {spec!r}: no form {form}:{close}")
     path, words = _path_and_words(spec)
     if not Path(path).is_dir():
         raise (DataError if _looks_like_path(path) else ConfigError)(
@@ -150,7 +154,7 @@ def _options(form, words, known):
         if word == "features=normalize":
             key, value = "normalize", "true"
         if key not in known:
-            raise ConfigError(f"data set option {key!r}: unknown for {form}; known are {', '.join(known)}")
+            raise ConfigError(f"data set option {key!r}: unknown for {form}; known are {', '.join(known)}{suggestion(key, known)}")
         if key in options:
             raise ConfigError(f"data set option {key!r}: given twice")
         if not value and known[key] is _flag:

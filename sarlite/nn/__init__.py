@@ -1,5 +1,6 @@
 """Parameters, modules, layers and norms."""
 
+from sarlite.nn.arguments import whole
 from sarlite.nn.flat import Flat, Group, flatten
 from sarlite.nn.layers import Activation, Dropout, Embedding, Linear, glorot
 from sarlite.nn.module import Module, Parameter
@@ -7,4 +8,4 @@ from sarlite.nn.norm import BatchNorm, LayerNorm
 from sarlite.nn.random import Random
 
 __all__ = ["Activation", "BatchNorm", "Dropout", "Embedding", "Flat", "Group", "LayerNorm", "Linear", "Module", "Parameter", "Random",
-           "flatten", "glorot"]  # fmt: skip
+           "flatten", "glorot", "whole"]  # fmt: skip

@@ -107,6 +107,10 @@ class Flat:
         for _, p in named:
             p.flat = weakref.ref(self)
 
+    def __repr__(self) -> str:
+        owned = "".join(f", {name} {group.data.shape}" for group in self.owned for name in group.names)
+        return f"Flat({self.replicated._data.size:,} replicated values of {len(self.replicated.names)} parameters{owned})"
+
     @property
     def data(self) -> Array:
         return self.replicated.data
@@ -155,9 +159,11 @@ def flatten(module: Module) -> Flat:
     -----
     Memory: 2 values a parameter.
     """
+    if not isinstance(module, Module):
+        raise ConfigError(f"the model is a {type(module).__name__}, but must be an nn.Module: a class that derives from it")
     named = list(module.named_parameters())
     if not named:
-        raise ConfigError("the module has no parameters")
+        raise ConfigError(f"the model {type(module).__name__} has no parameters: nn.Parameter and nn.Module attributes are found")
     for name, p in named:
         other = p.flat and p.flat()
         if other is not None:

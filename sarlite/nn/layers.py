@@ -8,12 +8,15 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.nn.activate import activate
+from sarlite.nn.arguments import floating, rows_of, share, source, whole
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm
 from sarlite.nn.random import Random
 from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
+from sarlite.tape.engine import as_array
+from sarlite.tape.rows import row_numbers
 from sarlite.types import Array, DType
 
 
@@ -29,7 +32,7 @@ def glorot(rng: Random, shape: tuple[int, ...], n_in: int, n_out: int, dtype: DT
         The widths that set the scale.
     """
     bound = math.sqrt(6 / max(n_in + n_out, 1))
-    return Parameter(rng.generator().uniform(-bound, bound, shape).astype(dtype))
+    return Parameter(source(rng).generator().uniform(-bound, bound, shape).astype(floating(dtype)))
 
 
 class Linear(Module):
@@ -42,15 +45,27 @@ class Linear(Module):
     bias : bool
     rng : Random
     dtype : float32 or float64
+
+    Raises
+    ------
+    ConfigError
+        A width is no whole number of 0 or more, rng is no `Random`, or another dtype.
+    ShapeError
+        In a call: x is not of n_in columns, or floats of another dtype.
     """
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True, *, rng: Random, dtype: DType = np.float32) -> None:
+        n_in, n_out = whole("n_in", n_in), whole("n_out", n_out)
         self.weight = glorot(rng, (n_in, n_out), n_in, n_out, dtype)
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        rows_of("Linear", x, len(self.weight), self.weight.dtype, ndim=None)
         out = ops.matmul(x, self.weight)
         return out if self.bias is None else out + self.bias
+
+    def describe(self) -> str:
+        return f"{len(self.weight)}, {self.weight.shape[1]}{'' if self.bias is not None else ', bias=False'}"
 
 
 class Embedding(Module):
@@ -73,12 +88,24 @@ class Embedding(Module):
     """
 
     def __init__(self, ids: Any, n_feat: int, *, rng: Random, node_type: str = "", dtype: DType = np.float32) -> None:
-        bound = math.sqrt(3 / max(n_feat, 1))
-        self.weight = Parameter(rng.uniform(ids, n_feat, rng.layer(), node_type, "embedding", bound=bound, dtype=dtype), ids=ids)
+        bound = math.sqrt(3 / max(whole("n_feat", n_feat), 1))
+        ids = _integers("ids", ids)
+        values = source(rng).uniform(ids, n_feat, rng.layer(), node_type, "embedding", bound=bound, dtype=floating(dtype))
+        self.weight = Parameter(values, ids=ids)
 
     def __call__(self, rows: Any = None) -> Tensor:
-        """Return the rows of these local numbers, (k, n_feat); all of them, in the order of `ids`, without."""
-        return self.weight if rows is None else ops.take(self.weight, rows)
+        """Return these rows, (k, n_feat): a mask, a slice or local numbers; all of them, in the order of `ids`, without."""
+        return self.weight if rows is None else ops.take(self.weight, row_numbers("rows", rows, len(self.weight)))
+
+    def describe(self) -> str:
+        return f"{len(self.weight)} rows of {self.weight.shape[1]}"
+
+
+def _integers(name, ids):
+    array = as_array(ids)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise ShapeError(f"{name} are {array.dtype} {array.shape}, but one integer for each row")
+    return array
 
 
 class Dropout(Module):
@@ -92,9 +119,8 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float, rng: Random) -> None:
-        if not 0 <= p < 1:
-            raise ConfigError(f"dropout's p is {p}, but must be in [0, 1)")
-        self.p, self.rng, self.layer = p, rng, rng.layer()
+        self.p, self.rng = share("dropout's p", p), source(rng)
+        self.layer = rng.layer()
 
     def __call__(self, x: Tensor, ids: Tensor | Array, node_type: str = "") -> Tensor:
         """Apply dropout.
@@ -110,6 +136,9 @@ class Dropout(Module):
         """
         p, key = self.coin(node_type)
         return ops.dropout(x, ids, key, p) if p else x
+
+    def describe(self) -> str:
+        return f"p={self.p:g}"
 
     def coin(self, node_type: str = "") -> tuple[float, int]:
         """Return (p, key) for a kernel that drops by itself, such as `fn.attend`'s; (0.0, 0) out of training."""
@@ -148,7 +177,7 @@ class Activation(Module):
                  dtype: DType = np.float32) -> None:
         if kind not in kernels.ACTIVATIONS:
             raise ConfigError(f"activation {kind!r} is not one of {', '.join(kernels.ACTIVATIONS)}")
-        self.n_feat, self.kind = n_feat, kind
+        self.n_feat, self.kind, self.dtype = whole("n_feat", n_feat), kind, floating(dtype)
         self.norm = BatchNorm(n_feat, dtype=dtype) if batch_norm else None
         self.bias = Parameter(np.zeros(n_feat, dtype)) if bias and not batch_norm else None
         self.dropout = Dropout(dropout, rng)
@@ -162,11 +191,17 @@ class Activation(Module):
         graph : Graph
             Its `dst_ids` number the rows for dropout, of its `node_type` where it has one; batch norm's moments are those of all its ranks.
         """
-        if x.ndim != 2 or x.shape[1] != self.n_feat:
-            raise ShapeError(f"x has shape {x.shape}, but (n, {self.n_feat}) is activated")
+        rows_of("Activation", x, self.n_feat, x.dtype if self.norm is None and self.bias is None else self.dtype)
         p, key = self.dropout.coin(getattr(graph, "node_type", ""))
         mask = kernels.Mask(graph.dst_ids, key, p) if p else None
         if self.norm is not None:
             return self.norm.then(x, graph.comm, kind=self.kind, mask=mask)
         x, bias = (x, None) if self.bias is None else operands(x, self.bias)
         return activate(x, kind=self.kind, beta=bias, mask=mask)
+
+    def describe(self) -> str:
+        words = [str(self.n_feat), self.kind, *(["batch norm"] if self.norm is not None else ["bias"] if self.bias is not None else [])]
+        return ", ".join(words + ([f"dropout {self.dropout.p:g}"] if self.dropout.p else []))
+
+    def __repr__(self) -> str:
+        return f"Activation({self.describe()})"

@@ -66,6 +66,17 @@ class Module:
     training = True
     buffers: tuple[str, ...] = ()
 
+    def describe(self) -> str:
+        """Return what `repr` says of this module beside its name and the modules in it: its own parameters' sizes."""
+        return ", ".join(f"{name} {p.shape}" for name, p in self._members(Parameter))
+
+    def __repr__(self) -> str:
+        """Tell the sizes of this module and of all in it, one a line."""
+        dtypes = sorted({f", {p.dtype}" for _, p in self._members(Parameter) if p.dtype != np.float32})
+        head = f"{type(self).__name__}({self.describe()}{''.join(dtypes)}"
+        inner = [f"{name}: {module!r}" for name, module in self._members(Module)]
+        return head + "".join("\n  " + line.replace("\n", "\n  ") for line in inner) + ")"
+
     def named_modules(self) -> Iterator[tuple[str, "Module"]]:
         """Yield (dotted name, module), this one first, under the name "". A shared module comes once."""
         seen, todo = set(), [("", self)]

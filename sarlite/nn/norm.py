@@ -7,8 +7,9 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator
-from sarlite.errors import ShapeError
+from sarlite.errors import ConfigError
 from sarlite.nn.activate import Statistics, activate
+from sarlite.nn.arguments import floating, rows_of, whole
 from sarlite.nn.module import Module, Parameter
 from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
@@ -28,11 +29,16 @@ class LayerNorm(Module):
     """
 
     def __init__(self, n_feat: int, eps: float = 1e-5, dtype: DType = np.float32) -> None:
+        n_feat, dtype = whole("n_feat", n_feat), floating(dtype)
         self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
+        rows_of("LayerNorm", x, len(self.gamma), self.gamma.dtype, ndim=None)
         return ops.layer_norm(x, self.gamma, self.beta, self.eps)
+
+    def describe(self) -> str:
+        return f"{len(self.gamma)}"
 
 
 def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Array, Array]:
@@ -86,6 +92,7 @@ class BatchNorm(Module):
     buffers = ("running_mean", "running_var")
 
     def __init__(self, n_feat: int, momentum: float = 0.1, eps: float = 1e-5, dtype: DType = np.float32) -> None:
+        n_feat, dtype = whole("n_feat", n_feat), floating(dtype)
         self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
         self.running_mean, self.running_var = np.zeros(n_feat), np.ones(n_feat)
         self.momentum, self.eps = momentum, eps
@@ -103,10 +110,14 @@ class BatchNorm(Module):
 
     def then(self, x: Tensor, comm: Communicator, **activation: Any) -> Tensor:
         """Normalise, and activate and drop in the same pass: the further arguments of `activate`."""
-        if x.ndim != 2 or x.shape[1] != len(self.running_mean):
-            raise ShapeError(f"x has shape {x.shape}, but (n, {len(self.running_mean)}) is normalised")
+        rows_of("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
+        if self.training and not hasattr(comm, "allgather"):
+            raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, such as graph.comm")
         x, gamma, beta = operands(x, self.gamma, self.beta)
         return activate(x, gamma=gamma, beta=beta, statistics=self._statistics(x, comm), **activation)
+
+    def describe(self) -> str:
+        return f"{len(self.gamma)}"
 
     def _statistics(self, x, comm):
         if not self.training:

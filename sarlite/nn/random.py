@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite.errors import ConfigError
 from sarlite.types import Array, DType
 
 _MASK = (1 << 64) - 1
@@ -41,10 +42,16 @@ class Random:
     """
 
     def __init__(self, seed: int) -> None:
-        self.seed = operator.index(seed)
+        try:
+            self.seed = operator.index(seed)
+        except TypeError:
+            raise ConfigError(f"seed is {seed!r}, but must be a whole number") from None
         self.step = 0
         self._n_draws = 0
         self._n_layers = 0
+
+    def __repr__(self) -> str:
+        return f"Random(seed={self.seed}, step={self.step}, {self._n_layers} layers)"
 
     def generator(self, index: int | None = None) -> np.random.Generator:
         """Return the Philox generator number `index`, or the next one.

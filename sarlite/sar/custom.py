@@ -203,7 +203,7 @@ class Custom(Operator):
 def aggregate_custom(graph, message, reducer, src, dst, edge):
     """Aggregate a Python function's messages: see `Graph.aggregate`."""
     operator = Custom(message, (tuple(src), tuple(dst), tuple(edge)), REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes)
-    inputs = graph.check(tuple(src.values()), tuple(dst.values()), tuple(edge.values()))
+    inputs = graph.check(getattr(message, "__name__", "message"), src, dst, edge)
     operator.probe(inputs)
     return aggregate(graph.schedule, operator, inputs, operator.sinks if engine.grad_enabled() else ())
 

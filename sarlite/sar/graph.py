@@ -1,6 +1,6 @@
 """Graph: what models aggregate over, blocks from source rows to destination rows. A whole graph is a sharded graph of one part."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, cast
 
@@ -221,13 +221,16 @@ class Graph:
 
     # ---- what operators ask
 
-    def check(self, src: Sequence[Any] = (), dst: Sequence[Any] = (), edge: Sequence[Any] = ()) -> list[Tensor]:
-        """Return the inputs of a message as tensors, once their numbers of rows are right."""
-        for place, values, n in (("src", src, self.n_src), ("dst", dst, self.n_dst), ("edge", edge, self.n_edges)):
-            for value in values:
-                if np.shape(as_array(value))[:1] != (n,):
-                    raise ShapeError(f"{place} input of shape {np.shape(as_array(value))} needs {n} rows")
-        return [x if isinstance(x, Tensor) else Tensor(np.ascontiguousarray(as_array(x))) for x in (*src, *dst, *edge)]
+    def check(self, message: str, src: Rows | None = None, dst: Rows | None = None, edge: Rows | None = None) -> list[Tensor]:
+        """Return the inputs of a message as tensors, once their numbers of rows and float dtypes are right; errors name the input."""
+        inputs: dict[str, Any] = {}
+        for place, values, n in (("source row", src, self.n_src), ("destination row", dst, self.n_dst), ("edge", edge, self.n_edges)):
+            for name, value in (values or {}).items():
+                array = value if isinstance(value, Tensor) else as_array(value)
+                if array.shape[:1] != (n,):
+                    raise ShapeError(f"{message}: {name} has shape {array.shape}, but needs {n} rows, one each {place} of the graph")
+                inputs[f"{place} {name}"] = value if isinstance(value, Tensor) else Tensor(np.ascontiguousarray(array))
+        return list(inputs.values())
 
     def kept_of(self, x: Tensor) -> dict[str, Any]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""

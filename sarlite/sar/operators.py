@@ -157,7 +157,7 @@ class Attend(Operator):
 
 
 def _sum(graph, message, reducer):
-    (x,) = graph.check(src=(message.x,))
+    (x,) = graph.check("fn.copy_src", {"x": message.x})
     return _sum_of(graph, x, reducer)
 
 
@@ -170,11 +170,20 @@ def _sum_of(graph, x, reducer):
     return kept[reducer]
 
 
+def _one_dtype(message, **inputs):
+    """Raise where float inputs differ in dtype."""
+    dtypes = {name: x.dtype for name, x in inputs.items() if x.dtype.kind == "f"}
+    if len(set(dtypes.values())) > 1:
+        found = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
+        raise ShapeError(f"{message}: {found}: one dtype is needed, as by astype")
+
+
 def _linear(graph, message, reducer):
     """A (X W) or (A X) W: what aggregates fewer values, forward and backward together (MG-GCN 4.4)."""
-    (x,), weight = graph.check(src=(message.x,)), message.weight
+    (x,), weight = graph.check("fn.linear", {"x": message.x}), message.weight
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
-        raise ShapeError(f"linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
+        raise ShapeError(f"fn.linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
+    _one_dtype("fn.linear", x=x, weight=weight)
     needs = [grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight)]
     before, after = x.shape[1] * (1 + needs[0]), weight.shape[1] * (1 + any(needs))
     if x.dtype.kind == "f" and (x.constant or before < after):
@@ -184,16 +193,21 @@ def _linear(graph, message, reducer):
 
 def _extremum(graph, message, reducer):
     operator = Extremum(graph.n_dst, 1 if reducer == "max" else -1, graph.column_ids, graph.itype)
-    return aggregate(graph.schedule, operator, graph.check(src=(message.x,)))
+    return aggregate(graph.schedule, operator, graph.check("fn.copy_src", {"x": message.x}))
 
 
 def _weighted_sum(graph, message, reducer):
-    inputs = graph.check(src=(message.x,), edge=(message.weight,))
+    inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
+    _one_dtype("fn.mul_edge", **dict(zip(("x", "weight"), inputs)))
     return aggregate(graph.schedule, Sum(graph.n_dst, True, *graph.scales(reducer)), inputs)
 
 
 def _attend(graph, message, reducer):
-    inputs = graph.check(src=(message.z, message.src), dst=(message.dst,))
+    z, src, dst = inputs = graph.check("fn.attend", {"z": message.z, "src": message.src}, {"dst": message.dst})
+    if z.ndim != 3 or src.shape[1:] != z.shape[1:2] or dst.shape[1:] != z.shape[1:2]:
+        shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
+        raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
+    _one_dtype("fn.attend", z=z, src=src, dst=dst)
     operator = Attend(message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes)
     return aggregate(graph.schedule, operator, inputs)
 

@@ -126,7 +126,8 @@ class Tensor(ArrayLike):
         return self._changes.count
 
     def __repr__(self) -> str:
-        return f"Tensor({self._data!r}, requires_grad={self.requires_grad})"
+        values = np.array2string(self._data, separator=", ", threshold=20, edgeitems=2, prefix=f"{type(self).__name__}(")
+        return f"{type(self).__name__}({values}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
 
     def detach(self) -> "Tensor":
         """Return a tensor of the same data without history."""

@@ -13,6 +13,7 @@ from sarlite.tape.arithmetic import div, mul, operands, pair
 from sarlite.tape.axes import log_softmax_of, softmax_of, sum
 from sarlite.tape.elementwise import sigmoid_of
 from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, primitive
+from sarlite.tape.rows import row_numbers
 from sarlite.tape.shaping import gather_rows, take
 from sarlite.types import Array
 
@@ -85,7 +86,7 @@ def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None 
     logits : Tensor, (n, n_classes)
     labels : (n,) array of integers
         In [0, n_classes) on the selected rows; not read elsewhere.
-    rows : (k,) array of row numbers or (n,) of bools, optional
+    rows : (n,) array of bools, slice, or (k,) array of row numbers, optional
         The rows that count; all of them without it.
     count : float, optional
         The divisor of "mean": the number of selected rows over all ranks, or with weights the sum of theirs. This rank's own without it.
@@ -127,7 +128,7 @@ def _of_classes(name, x, labels, rows, count, weight, row_weight, reduction):
     labels, n = as_array(labels), len(x)
     if x.ndim != 2 or labels.shape != (n,):
         raise ShapeError(f"logits {x.shape} and labels {labels.shape} are not (n, n_classes) and (n,)")
-    rows = None if rows is None else _row_numbers(as_array(rows), n)
+    rows = None if rows is None else row_numbers("rows", rows, n)
     chosen = labels if rows is None else labels[rows]
     _check_labels(labels, chosen, rows, x.shape[1])
     weights = _weights(x, chosen, rows, weight, row_weight)
@@ -158,21 +159,13 @@ def _check_reduction(reduction, count):
         raise ConfigError(f"count divides a mean; reduction {reduction!r} has none")
 
 
-def _row_numbers(rows, n):
-    rows = np.flatnonzero(rows) if rows.dtype == bool and rows.shape == (n,) else rows
-    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise ShapeError(f"rows of shape {rows.shape} and {rows.dtype} are neither row numbers nor {n} bools")
-    if rows.size and not (0 <= rows.min() and rows.max() < n):
-        raise IndexError(f"row numbers {rows.min()}..{rows.max()} are out of range for {n} rows")
-    return rows.astype(np.int64, copy=False)
-
-
 def _check_labels(labels, chosen, rows, n_classes):
+    if labels.dtype.kind not in "iu":
+        raise DataError(f"labels of {labels.dtype}: not integers in [0, {n_classes})")
     wrong = np.flatnonzero((chosen < 0) | (chosen >= n_classes))
-    if labels.dtype.kind not in "iu" or len(wrong):
-        first = wrong[:1] if rows is None else rows[wrong[:1]]
-        found = f"labels[{first[0]}] = {labels[first[0]]}" if len(wrong) else f"labels of {labels.dtype}"
-        raise DataError(f"{found}: not an integer in [0, {n_classes})")
+    if len(wrong):
+        first = wrong[0] if rows is None else rows[wrong[0]]
+        raise DataError(f"labels[{first}] = {labels[first]}: not an integer in [0, {n_classes}), as wide as the logits are")
 
 
 # ---- of values and targets
@@ -197,7 +190,7 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
     logits : Tensor, (n,) or (n, n_classes)
     targets : array or Tensor, of logits' shape
         In [0, 1]; bools and integers too.
-    rows : (k,) array of row numbers or (n,) of bools, optional
+    rows : (n,) array of bools, slice, or (k,) array of row numbers, optional
         The rows that count; all of them without it.
     count : float, optional
         The divisor of "mean": the number of selected values over all ranks. This rank's own without it; weights do not change it.
@@ -239,7 +232,7 @@ def _of_values(name, x, targets, rows, count, weight, reduction):
     if weight is not None:
         weight = np.broadcast_to(as_array(weight).astype(x.dtype, copy=False), x.shape)
     if rows is not None:
-        rows = _row_numbers(as_array(rows), len(x))
+        rows = row_numbers("rows", rows, len(x))
         x, targets, weight = take(x, rows), take(targets, rows), None if weight is None else weight[rows]
     losses = apply(name, *operands(x, targets))
     losses = losses if weight is None else mul(losses, weight)

@@ -1,7 +1,9 @@
 """The training command's options: flag over file over default."""
 
 import argparse
+import inspect
 import json
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,26 +11,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from sarlite.command import Parser, suggestion
 from sarlite.errors import ConfigError, needs
 from sarlite.train import resume
 from sarlite.types import Path as AnyPath
 
-AUTO = "the model's own"
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser. Defaults are filled in by `resolve`, so that a file can come between."""
-    p = argparse.ArgumentParser(
-        prog="python -m sarlite.train", allow_abbrev=False, argument_default=argparse.SUPPRESS,
-        description="Train a graph neural network, full-batch and exactly, on the ranks of mpiexec or on --ranks threads.",
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = Parser(prog="python -m sarlite.train", usage="%(prog)s [options]", argument_default=argparse.SUPPRESS,
+               description="Train a graph neural network, full-batch and exactly, on the ranks of mpiexec or on --ranks threads.\n"
+                           "Each option with its [default]; all of them may stand in a file, as `hidden = 64`: --config.")
     for title, options in GROUPS.items():
         group = p.add_argument_group(title)
         for name, (default, kind, text) in options.items():
-            shown = "" if default is None or kind is bool else f" [{default}]"
-            keywords = {"action": argparse.BooleanOptionalAction} if kind is bool else \
-                {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": kind.__name__.upper()}
-            group.add_argument("--" + name, help=text + shown, **keywords)
+            keywords: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if kind is bool else \
+                {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": METAVARS.get(name, kind.__name__.upper())}
+            group.add_argument("--" + name, help=f"{text} {_shown(name, default)}".rstrip(), **keywords)
     return p
 
 
@@ -54,34 +53,63 @@ def seconds(every: Any) -> float | None:
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _EVERY = re.compile(r"([0-9]{1,9})(s|min|h)?")
+
+
+def _shown(name, default):
+    """The default as --help shows it; where it is not fixed the text tells, or the models do."""
+    if name.replace("-", "_") in MODEL_OPTIONS:
+        return f"[{_models_own(name.replace('-', '_'))}]"
+    return "" if default is None else f"[{_word(default)}]"
+
+
+def _models_own(name):
+    """What each of the models takes where the option is not given."""
+    from sarlite.models import MODELS
+
+    own = {model: inspect.signature(cls).parameters.get(name) for model, cls in MODELS.items()}
+    return ", ".join(f"{model} {_word(p.default)}" for model, p in own.items() if p is not None)
+
+
+def _word(default):
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return "as dropout" if default is None else str(default)
+
+
+METAVARS = {  # of what is not plain from the name: the unit, or what it is
+    "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "layers": "N", "hidden": "N", "heads": "N", "out-heads": "N",
+    "dropout": "SHARE", "input-dropout": "SHARE", "attention-dropout": "SHARE", "epochs": "N", "lr": "RATE", "lr-schedule": "SCHEDULE",
+    "weight-decay": "RATE", "seed": "N", "eval-every": "EPOCHS", "checkpoint-every": "EPOCHS|TIME", "prefetch": "PEERS", "partition": "METHOD", "balance": "WHAT",
+    "threads": "N", "ranks": "N", "stall-timeout": "SECONDS", "run-dir": "DIR", "resume": "FILE", "trace": "FILE.json", "trace-epochs": "EPOCHS",
+}  # fmt: skip
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
         "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, sbm:nodes=10000,... or rmat:..."),
         "model": ("sage", str, "gcn, sage, gat, or path/to/file.py:Class"),
         "config": (None, str, "TOML file of these options"),
-        "self-loops": (None, bool, "add the self loops that miss [as the model asks]"),
+        "self-loops": (None, bool, "add the self loops that are missing [gcn and gat yes, sage no]"),
         "normalize-features": (False, bool, "scale each node's features to sum 1"),
     },
     "model": {
-        "layers": (None, int, f"number of layers [{AUTO}]"),
-        "hidden": (None, int, f"hidden features, for gat of each head [{AUTO}]"),
-        "heads": (None, int, f"attention heads [{AUTO}]"),
-        "out-heads": (None, int, f"attention heads of the last layer [{AUTO}]"),
-        "out-concat": (None, bool, f"put the last layer's heads side by side, else average them [{AUTO}]"),
-        "dropout": (None, float, f"share of dropped features [{AUTO}]"),
-        "input-dropout": (None, float, "share of dropped input features, of gcn and gat [as dropout]"),
-        "attention-dropout": (None, float, f"share of dropped attention coefficients [{AUTO}]"),
-        "aggregator": (None, ("mean", "max-pool"), f"of sage [{AUTO}]"),
-        "residual": (None, bool, f"residual connections of gat [{AUTO}]"),
-        "activation": (None, ("relu", "elu"), f"between layers [{AUTO}]"),
-        "batch-norm": (None, bool, f"batch norm over all ranks between layers [{AUTO}]"),
+        "layers": (None, int, "number of layers"),
+        "hidden": (None, int, "hidden features, for gat of each head"),
+        "heads": (None, int, "attention heads"),
+        "out-heads": (None, int, "attention heads of the last layer"),
+        "out-concat": (None, bool, "put the last layer's heads side by side, else average them"),
+        "dropout": (None, float, "share of dropped features"),
+        "input-dropout": (None, float, "share of dropped input features"),
+        "attention-dropout": (None, float, "share of dropped attention coefficients"),
+        "aggregator": (None, ("mean", "max-pool"), "how neighbours are summed up"),
+        "residual": (None, bool, "residual connections"),
+        "activation": (None, ("relu", "elu"), "between layers"),
+        "batch-norm": (None, bool, "batch norm over all ranks between layers"),
         "dtype": ("float32", ("float32", "float64"), "of parameters and activations"),
     },
     "training": {
         "epochs": (100, int, "number of epochs"),
         "lr": (0.01, float, "learning rate"),
         "lr-schedule": ("constant", str, "constant, cosine, step:EVERY:FACTOR, or warmup:EPOCHS:SCHEDULE"),
-        "weight-decay": (0.0, float, "L2 penalty"),
+        "weight-decay": (0.0, float, "L2 penalty: decay / 2 * w^2 joins the loss"),
         "weight-decay-on": ("all", ("all", "first"), "all parameters, or the first layer's (Kipf & Welling)"),
         "optimizer": ("adam", ("adam", "adamw", "sgd"), "optimizer"),
         "seed": (0, int, "of initial parameters, dropout and partition"),
@@ -95,7 +123,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
                   "by METIS, nodes that share neighbours together"),
         "balance": ("auto", str, "what METIS makes even: nodes,edges,train or some of them; auto: as stored, else nodes and train, and "
                     "edges where the degrees are skewed"),
-        "threads": (0, int, "threads a rank; 0 divides the node's cores"),
+        "threads": (0, int, "threads of each rank; 0 divides the node's cores"),
         "ranks": (1, int, "ranks as threads of this process, without MPI"),
         "stall-timeout": (300.0, float, "seconds without progress on any rank before the run is ended; 0 never"),
     },
@@ -115,6 +143,8 @@ MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "out_concat", "dropou
                  "residual", "activation", "batch_norm")
 _AT_LEAST = {"layers": 1, "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0,
              "ranks": 1, "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0}
+_SHARES = ("dropout", "input_dropout", "attention_dropout")
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time"}
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -132,26 +162,34 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] | None = None) -> argparse.Namespace:
     """Return flag over file over those of the run `before`, which is resumed, over default, checked."""
-    merged = {name: default for name, (default, _, _) in OPTIONS.items()}
+    merged, where = {name: default for name, (default, _, _) in OPTIONS.items()}, f"--config {flags.get('config', 'file')}: "
     merged |= {name: value for name, value in (before or {}).items() if name in OPTIONS}
-    for name, value in dict(file).items():
-        name = name.replace("-", "_")
+    for key, value in dict(file).items():
+        name = key.replace("-", "_")
+        if isinstance(value, dict):
+            raise ConfigError(f"{where}[{key}] is a section, but options stand at the top of the file, in none")
         if name not in OPTIONS or name == "config":
-            raise ConfigError(f"configuration file: unknown option {name!r}")
-        merged[name] = _typed(name, value)
-    merged.update(flags)
-    for name, least in _AT_LEAST.items():
-        if merged[name] is not None and not merged[name] >= least:
-            raise ConfigError(f"--{name.replace('_', '-')} {merged[name]} is less than {least}")
-    for name in ("dropout", "input_dropout", "attention_dropout"):
-        if merged[name] is not None and not 0 <= merged[name] < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {merged[name]} is not in [0, 1)")
-    if not merged["lr"] > 0:
-        raise ConfigError(f"--lr {merged['lr']} is not above 0")
-    return argparse.Namespace(**merged)
+            raise ConfigError(f"{where}unknown option {key!r}{suggestion(name, OPTIONS)}")
+        merged[name] = _typed(name, value, where)
+        _check_range(f"{where}{key} = {value!r}", name, merged[name])
+    for name, value in flags.items():
+        _check_range(f"--{name.replace('_', '-')} {value}", name, value)
+    return argparse.Namespace(**{**merged, **flags})
 
 
-def _typed(name, value):
+def _check_range(shown, name, value):
+    """Raise ConfigError where a number is outside of what its option takes; `shown` says the option and the value."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{shown} is not a finite number")
+    if name in _AT_LEAST and value < _AT_LEAST[name]:
+        raise ConfigError(f"{shown} is less than {_AT_LEAST[name]}")
+    if name in _SHARES and not 0 <= value < 1:
+        raise ConfigError(f"{shown} is not in [0, 1)")
+    if name == "lr" and not value > 0:
+        raise ConfigError(f"{shown} is not above 0")
+
+
+def _typed(name, value, where):
     kind = OPTIONS[name][1]
     if kind is every:
         with suppress(argparse.ArgumentTypeError):
@@ -160,12 +198,12 @@ def _typed(name, value):
     elif isinstance(kind, tuple):
         good = value in kind
     elif kind is float:
-        good, value = isinstance(value, (int, float)) and not isinstance(value, bool), value
+        good = isinstance(value, (int, float)) and not isinstance(value, bool)
     else:
         good = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     if not good:
-        expected = ", ".join(kind) if isinstance(kind, tuple) else kind.__name__
-        raise ConfigError(f"configuration file: {name} = {value!r} is not {expected}")
+        expected = f"one of {', '.join(kind)}{suggestion(value, kind)}" if isinstance(kind, tuple) else _KINDS[kind]
+        raise ConfigError(f"{where}{name} = {value!r} is not {expected}")
     return float(value) if kind is float else value
 
 

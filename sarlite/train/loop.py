@@ -8,13 +8,13 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import agree, together
-from sarlite.errors import DataError, ShapeError, raise_together
-from sarlite.graph.rows import row_numbers
+from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.optim import Factor, Optimizer
 from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, no_grad, ops
-from sarlite.tape.engine import as_array
-from sarlite.train.step import TrainingStep, mean_over_rows
+from sarlite.tape.engine import as_array, grad_enabled
+from sarlite.tape.rows import row_numbers
+from sarlite.train.step import Loss, TrainingStep, mean_over_rows
 from sarlite.types import Array
 
 Scores = dict[str, float | None]
@@ -31,8 +31,8 @@ class Trainer:
     x : (n_src, n_features) array
         This rank's rows, in the order of `graph.src_ids`. Borrowed, and must not change: it is a constant tensor, so a first layer
         without dropout before it keeps the aggregated x, another (n_src, n_features), and aggregates and fetches only once.
-    labels : (n_dst,) int array, or what else `loss` compares the output's rows with
-        Values outside the splits are not looked at.
+    labels : (n_dst,) array of integers, or what else `loss` compares the output's rows with
+        Classes from 0. Values outside the splits are not looked at.
     train, val, test : (n_dst,) array of bools, slice, or (k,) array of row numbers
         This rank's rows of each split; a rank may have none.
     optimizer : callable
@@ -47,32 +47,63 @@ class Trainer:
     Raises
     ------
     SarliteError
-        On every rank together: x or labels have not the graph's rows, a split is none of the above, or no rank has a training row;
-        the ranks' x differ in width or dtype, or their models in a replicated parameter.
+        On every rank together, naming the argument: x or labels have not the graph's rows, labels are no classes, a split is none of the
+        above, no rank has a training row, or another argument is not what is said here; the ranks' x differ in width or dtype, or their
+        models in a replicated parameter. In a step, where the model's output does not fit.
     """
 
     def __init__(self, graph: Graph, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
                  optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, schedule: Factor = lambda epoch: 1.0,
                  loss: Callable[[Tensor, Array], Tensor] | None = None) -> None:
+        if not hasattr(graph, "comm"):
+            raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
         self.graph, self.comm, self.model = graph, graph.comm, model
-        self.x, self.labels = Tensor(as_array(x), constant=True), as_array(labels)
+        self.x, self.labels, self.scored = Tensor(as_array(x), constant=True), as_array(labels), loss is None
+        together(self.comm, lambda: _check_arguments(rng, optimizer, schedule, loss))
         self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))
         self.counts = dict(zip(self.rows, map(int, self.comm.allreduce(np.array([len(r) for r in self.rows.values()])))))
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
-        self.loss, self.scored = mean_over_rows(loss) if loss else ops.cross_entropy, loss is None
         self.flat = together(self.comm, lambda: nn.flatten(model))
         agree(self.comm, (self.x.shape[1:], str(self.x.dtype)), "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
+        self.n_classes = max(self.comm.allgather(self._largest_label() + 1)) if self.scored else 0
+        self.loss = _checking(mean_over_rows(loss) if loss else ops.cross_entropy, type(model).__name__, graph.n_dst, self.n_classes)
         self.optimizer = optimizer(self.flat)
+        if not isinstance(self.optimizer, Optimizer):
+            raise ConfigError(f"optimizer made a {type(self.optimizer).__name__}, but must make an optimizer, as optim.Adam(flat, 0.01)")
         self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, schedule=schedule, profile=graph.profile)
         self.buffers, self.votes = self.training_step.buffers, self.training_step.votes
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
+        model = f"{type(self.model).__name__} of {self.model.n_parameters:,} values"
+        return (f"Trainer({model}, {self.graph!r}, x {self.x.dtype} {self.x.shape}, "
+                f"rows of all ranks: {rows}; {self.optimizer!r}, step {self.training_step.n_steps})")
 
     def _rows(self, splits):
         for name, array, n in (("x", self.x, self.graph.n_src), ("labels", self.labels, self.graph.n_dst)):
             if array.shape[:1] != (n,):
                 raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
-        return {name: row_numbers(name, split, self.graph.n_dst) for name, split in splits.items()}
+        if self.x.dtype.kind not in "fiub":
+            raise ShapeError(f"x is {self.x.dtype}, but features are numbers, as by x.astype(np.float32)")
+        rows = {name: row_numbers(name, split, self.graph.n_dst) for name, split in splits.items()}
+        if self.scored:
+            self._check_labels(rows)
+        return rows
+
+    def _check_labels(self, rows):
+        if self.labels.dtype.kind not in "iu":
+            raise DataError(f"labels are {self.labels.dtype}, but classes are integers from 0: labels.astype(np.int64), or give a loss")
+        if self.labels.ndim != 1:
+            raise ShapeError(f"labels have shape {self.labels.shape}, but classes are ({self.graph.n_dst},), one each row, or give a loss")
+        for name, split in rows.items():
+            wrong = split[self.labels[split] < 0]
+            if len(wrong):
+                raise DataError(f"labels[{wrong[0]}], of the {name} split, is {self.labels[wrong[0]]}, but classes count from 0")
+
+    def _largest_label(self):
+        return max((int(self.labels[rows].max()) for rows in self.rows.values() if len(rows)), default=-1)
 
     def step(self, epoch: int | None = None) -> float:
         """Take one optimizer step, that of `epoch` or the next one, and return the loss over all ranks' training rows. Collective.
@@ -91,9 +122,8 @@ class Trainer:
 
         Accuracies are None without rows and with a `loss` of your own; "val_loss" is None without rows.
         """
-        self.model.eval()
         with self.buffers, no_grad():
-            output, rows = self.model(self.graph, self.x), self.rows["val"]
+            output, rows = self._output(), self.rows["val"]
             loss = self.loss(output, self.labels, rows, max(self.counts["val"], 1)).item() if len(rows) else 0.0
             right = [self._hits(output.data, rows) for rows in self.rows.values()]
         sums = self.votes.allreduce(self.comm, [*right, loss])
@@ -105,10 +135,48 @@ class Trainer:
 
     def predict(self) -> Array:
         """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
-        self.model.eval()
         with self.buffers, no_grad():
-            output = self.model(self.graph, self.x)
+            output = self._output()
         return output.data.copy()
+
+    def _output(self):
+        self.model.eval()
+        output = self.model(self.graph, self.x)
+        _check_output(output, type(self.model).__name__, self.graph.n_dst, self.n_classes)
+        return output
+
+
+def _check_arguments(rng, optimizer, schedule, loss):
+    if not isinstance(rng, nn.Random):
+        raise ConfigError(f"rng is a {type(rng).__name__}, but must be the nn.Random that the model was made with")
+    for name, function, example in (("optimizer", optimizer, "lambda flat: optim.Adam(flat, 0.01)"),
+                                    ("schedule", schedule, "optim.schedule('cosine', epochs)"),
+                                    ("loss", loss, "lambda output, targets: ((output - targets) ** 2).mean()")):
+        if not callable(function) and not (name == "loss" and loss is None):
+            raise ConfigError(f"{name} is {function!r}, but must be a function, such as {example}")
+
+
+def _checking(loss: Loss, model: str, n_rows: int, n_classes: int) -> Loss:
+    """Return `loss` of an output that is checked."""
+
+    def share(output, targets, rows, count):
+        _check_output(output, model, n_rows, n_classes)
+        if grad_enabled() and not output.requires_grad:
+            raise ConfigError(f"the output of the model {model} does not depend on its parameters: was it detached, or made by NumPy?")
+        return loss(output, targets, rows, count)
+
+    return share
+
+
+def _check_output(output, model, n_rows, n_classes):
+    """Raise, naming the model, where its output is no Tensor of `n_rows` rows or too narrow for the labels' `n_classes`, if not 0."""
+    if not isinstance(output, Tensor):
+        raise ConfigError(f"the model {model} returned a {type(output).__name__}, but must return a Tensor")
+    if output.shape[:1] != (n_rows,):
+        raise ShapeError(f"the model {model} returned shape {output.shape}, but the graph has {n_rows} destination rows")
+    if n_classes and (output.ndim != 2 or output.shape[1] < n_classes):
+        needed = f"labels go up to {n_classes - 1}: it needs {n_classes} columns"
+        raise ShapeError(f"the model {model} returned shape {output.shape}, but {needed}")
 
 
 class Best:

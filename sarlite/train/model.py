@@ -1,49 +1,81 @@
-"""The model of a run: its class by name or file, made with the options that it takes."""
+"""The model of a run: its class by name or by file, made with the options that it takes.
+
+A file's class keeps a contract: `model_class` tells it. What fails in the file is a ConfigError that quotes the file, not sarlite.
+"""
 
 import importlib.util
 import inspect
 import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError
+from sarlite import nn
+from sarlite.command import suggestion
+from sarlite.errors import ConfigError, PeerError
+from sarlite.sar.graph import Graph
+from sarlite.tape import Tensor, no_grad
 from sarlite.train.config import MODEL_OPTIONS
 
+_MOST_LINES = 20
 
-def model_class(spec):
+
+def model_class(spec: str) -> Any:
     """Return a model's class: by name, or by path/to/file.py:Class.
+
+    Notes
+    -----
+    The contract of a class in a file:
+
+    - `Class(n_in, n_out, *, rng, dtype, ...)` makes an `nn.Module` from the numbers of features and classes, an `nn.Random` and
+      np.float32 or np.float64. Every rank makes the same one: all that is random comes from `rng`. The flags of group "model" that
+      were given come as further keywords, as hidden=64; one that the class does not take is refused.
+    - `model(graph, h)` returns logits, a Tensor (n_dst, n_out), from h, a Tensor (n_src, n_in). Every rank calls it alike.
+    - `Class.self_loops` (optional, False): whether missing self loops are added where --self-loops does not say.
 
     Raises
     ------
     ConfigError
-        No such model, file or class.
+        No such model, file or class; what is wrong in the file.
     """
     from sarlite.models import MODELS
 
     if spec in MODELS:
         return MODELS[spec]
     path, colon, name = spec.rpartition(":")
+    if spec.endswith(".py"):
+        raise ConfigError(f"--model {spec!r} names no class: {spec}:Class")
     if not colon or not path.endswith(".py"):
-        raise ConfigError(f"--model {spec!r} is not one of {', '.join(MODELS)}, nor path/to/file.py:Class")
+        raise ConfigError(f"--model {spec!r} is not one of {', '.join(MODELS)}, nor path/to/file.py:Class{suggestion(spec, MODELS)}")
     if not Path(path).is_file():
         raise ConfigError(f"--model {spec}: no file {path}")
     found = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert found is not None and found.loader is not None  # it ends in .py
     module = importlib.util.module_from_spec(found)
     sys.modules.setdefault(found.name, module)
-    found.loader.exec_module(module)
-    if not hasattr(module, name):
-        raise ConfigError(f"--model {spec}: {path} has no class {name}")
-    return getattr(module, name)
+    with errors_of(spec):
+        found.loader.exec_module(module)
+    cls = getattr(module, name, None)
+    classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, nn.Module)]
+    if cls is None:
+        raise ConfigError(f"--model {spec}: {path} has no class {name}; it has {', '.join(classes) or 'no nn.Module'}")
+    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+        raise ConfigError(f"--model {spec}: {name} is no class that derives from nn.Module")
+    return cls
 
 
-def make_model(cls, config, n_in, n_out, rng):
-    """Return cls(n_in, n_out, rng=..., dtype=..., and the given options that it takes).
+def make_model(cls: Any, config: Namespace, n_in: int, n_out: int, rng: nn.Random) -> Any:
+    """Return cls(n_in, n_out, rng=..., dtype=..., and the given options that it takes), once it works on a small graph.
 
     Raises
     ------
     ConfigError
-        An option was given that the model does not take.
+        An option was given that the model does not take; or its file does not keep the contract of `model_class`.
     """
     taken = inspect.signature(cls).parameters
     options = {name: getattr(config, name) for name in MODEL_OPTIONS if getattr(config, name) is not None}
@@ -51,4 +83,61 @@ def make_model(cls, config, n_in, n_out, rng):
     for name in options:
         if name not in taken and not any_name:
             raise ConfigError(f"--{name.replace('_', '-')}: the model {config.model} takes no {name}")
-    return cls(n_in, n_out, rng=rng, dtype=np.dtype(config.dtype).type, **options)
+    missing = [name for name in ("rng", "dtype") if name not in taken and not any_name]
+    if missing:
+        raise ConfigError(f"--model {config.model}: the class must take {' and '.join(missing)}: Class(n_in, n_out, *, rng, dtype)")
+    with errors_of(config.model):
+        model = cls(n_in, n_out, rng=rng, dtype=np.dtype(config.dtype).type, **options)
+        if ".py:" in config.model:
+            _try(model, config, n_in, n_out)
+    return model
+
+
+def _try(model, config, n_in, n_out):
+    """Run a model of the user's on three nodes and leave it as it was; raise ConfigError where its output is not what training needs."""
+    state, x = model.state_dict(), np.ones((3, n_in), config.dtype)
+    try:
+        with no_grad():
+            output = model.train()(Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 0], 3), Tensor(x, constant=True))
+    finally:
+        model.load_state_dict(state)
+    found = f"shape {output.shape}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+    if not isinstance(output, Tensor) or output.shape != (3, n_out):
+        raise ConfigError(f"--model {config.model}: of 3 nodes with {n_in} features the model made {found}, "
+                          f"but the data have {n_out} classes: a Tensor of shape (3, {n_out}) is needed")
+
+
+@contextmanager
+def errors_of(spec: str) -> Iterator[None]:
+    """Turn an exception that came through the model's file into a ConfigError that quotes the file's lines alone.
+
+    Parameters
+    ----------
+    spec : str
+        path/to/file.py:Class; with a model's name nothing is changed.
+    """
+    try:
+        yield
+    except PeerError:
+        raise
+    except Exception as error:
+        path = spec.rpartition(":")[0]
+        quoted = _quoted(error, path) if path.endswith(".py") else None
+        if quoted is None:
+            raise
+        raise ConfigError(f"--model {spec}:\n{quoted}") from None  # the rest of it is sarlite's
+
+
+def _quoted(error, path):
+    """Return the traceback's lines of the file and the error; None where it did not come through the file."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _same(frame.filename, path)]
+    if isinstance(error, SyntaxError) and _same(error.filename, path):
+        return "".join(traceback.format_exception_only(error)).rstrip()
+    if not frames:
+        return None
+    lines = [*traceback.format_list(frames[-_MOST_LINES:]), *traceback.format_exception_only(error)]
+    return "".join(lines).rstrip()
+
+
+def _same(filename, path):
+    return filename is not None and Path(filename).resolve() == Path(path).resolve()

@@ -18,7 +18,7 @@ from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.load import load_part
 from sarlite.train.loop import Best, Trainer, fit, set_threads
-from sarlite.train.model import make_model, model_class
+from sarlite.train.model import errors_of, make_model, model_class
 from sarlite.train.saving import Saving
 
 
@@ -79,7 +79,8 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     trainer = _make_trainer(comm, config, cls, schedule, part)
     start, best = _restore(comm, config, trainer, resumed) if resumed else (0, Best())
     saving = Saving(comm, config, folder, trainer, best, about, toml, start, interrupts)
-    return _run(comm, config, trainer, part, saving, tick)
+    with errors_of(config.model):
+        return _run(comm, config, trainer, part, saving, tick)
 
 
 def _make_trainer(comm, config, cls, schedule, part):

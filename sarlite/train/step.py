@@ -7,11 +7,12 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import Communicator
-from sarlite.errors import DataError
+from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
 from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, ops
+from sarlite.tape.rows import row_numbers
 from sarlite.types import Array
 
 Loss = Callable[[Tensor, Array, Array, float], Tensor]  # (output, targets, rows, count) -> this rank's share
@@ -35,7 +36,11 @@ def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
         chosen = ops.take(output, rows)
         if not len(rows):
             return chosen.sum()  # 0, but the backward pass goes all the way: other ranks wait for it
-        return loss(chosen, targets[rows]) * (len(rows) / count)
+        found = loss(chosen, targets[rows])
+        if not isinstance(found, Tensor) or found.size != 1:
+            words = f"a Tensor of shape {found.shape}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            raise ConfigError(f"the loss returned {words}, but must return a Tensor of one value, the mean over the rows that it gets")
+        return found * (len(rows) / count)
 
     return share
 
@@ -107,18 +112,20 @@ class TrainingStep:
         x : Tensor
             What the model takes beside the graph.
         targets : (n_dst, ...) array
-        rows : (k,) int64
+        rows : (n_dst,) array of bools, slice, or (k,) array of row numbers
             This rank's rows of the model's output that count; it may have none.
         count : int
             Of those rows over all ranks.
         loss : callable
-            (output, targets, rows, count) -> this rank's share, a scalar Tensor that hangs on `output` also where there are no rows. The
-            sum over ranks is the loss.
+            (output, targets, rows, count) -> this rank's share, a scalar Tensor that hangs on `output` also where there are no rows; it
+            gets rows as numbers. The sum over ranks is the loss.
 
         Raises
         ------
         DataError
             On every rank together: the loss is not finite. No parameter has changed then.
+        Exception
+            What `loss` raised here or `rows` are refused for; on the other ranks SarliteError with its text. No parameter has changed.
 
         Notes
         -----
@@ -130,10 +137,11 @@ class TrainingStep:
         self.model.train()
         flat.zero_grad()
         with self.buffers:
-            total = self._backward(graph, x, targets, rows, count, loss)
+            total, error = self._backward(graph, x, targets, rows, count, loss)
             flat.allreduce(self.comm)
             total = float(self.votes.allreduce(self.comm, [total])[0])
             if not np.isfinite(total):  # the same on every rank
+                raise_together(self.comm, error or _not_finite(x, total))
                 raise DataError(f"the loss is {total} at step {self.n_steps + 1}: try a lower learning rate")
             with self.profile.span("optimizer"):
                 self.optimizer.step(self.schedule(self.n_steps))
@@ -141,7 +149,29 @@ class TrainingStep:
         return total
 
     def _backward(self, graph, x, targets, rows, count, loss):
-        """Fill the gradients; return this rank's share of the loss. The tape alone holds the output, so that it goes as soon as it can."""
-        share = loss(self.model(graph, x), targets, rows, count)
+        """Fill the gradients; return this rank's share of the loss and the error of its rows or its loss.
+
+        With an error the share is NaN, so that all ranks learn of it where the shares are added, and the backward pass goes all the way:
+        other ranks wait for it. The tape alone holds the output, so that it goes as soon as it can.
+        """
+        output, error = self.model(graph, x), None
+        try:
+            share = loss(output, targets, row_numbers("rows", rows, graph.n_dst), count)
+        except Exception as found:
+            if not isinstance(output, Tensor) or not output.ndim:
+                raise
+            share, error = ops.take(output, np.empty(0, np.int64)).sum(), found.with_traceback(None)
+        del output
         share.backward()
-        return share.item()
+        return (share.item() if error is None else np.nan), error
+
+
+def _not_finite(x, total):
+    """The DataError that names the first value of x that is not finite, or None."""
+    for array in x if isinstance(x, tuple) else (x,):
+        array = array._data if isinstance(array, Tensor) else np.asarray(array)
+        wrong = [] if array.dtype.kind != "f" else np.argwhere(~np.isfinite(array))
+        if len(wrong):
+            where = ", ".join(map(str, wrong[0]))
+            return DataError(f"x[{where}] is {array[tuple(wrong[0])]}, so the loss is {total}: features must be finite")
+    return None

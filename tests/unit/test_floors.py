@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE, MODELS = ROOT / "sarlite", ROOT / "models"
 FLOORS = [
-    {"errors", "profile", "types", "files"},
+    {"errors", "profile", "types", "files", "command"},
     {"_native", "progress"},
     {"kernels"},
     {"tape", "graph", "comm"},

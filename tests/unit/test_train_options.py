@@ -1,6 +1,7 @@
 """The training command's options: flags over file over default, and what is refused."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from training_runs import SMALL, command
 
+import sarlite
+from sarlite import info
+from sarlite.data import __main__ as data
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.train import config
 
@@ -33,20 +37,23 @@ def test_the_written_configuration_is_read_back(tmp_path):
 
 
 FILES = {
-    "unknown key": ("epoch = 3", "unknown option 'epoch'"),
+    "unknown key": ("epoch = 3", "options.toml: unknown option 'epoch'; did you mean epochs?"),
     "config in a config": ('config = "a.toml"', "unknown option 'config'"),
-    "text for a number": ('epochs = "3"', "epochs = '3' is not int"),
-    "truth for a number": ("epochs = true", "epochs = True is not int"),
-    "fraction for a count": ("hidden = 2.5", "hidden = 2.5 is not int"),
-    "number for truth": ("json = 1", "json = 1 is not bool"),
-    "unknown choice": ('mode = "all"', "mode = 'all' is not sar, sa, oneshot"),
-    "list": ("lr = [1.0]", "lr = [1.0] is not float"),
+    "text for a number": ('epochs = "3"', "options.toml: epochs = '3' is not a whole number"),
+    "truth for a number": ("epochs = true", "epochs = True is not a whole number"),
+    "fraction for a count": ("hidden = 2.5", "hidden = 2.5 is not a whole number"),
+    "number for truth": ("json = 1", "json = 1 is not true or false"),
+    "unknown choice": ('mode = "all"', "mode = 'all' is not one of sar, sa, oneshot"),
+    "list": ("lr = [1.0]", "lr = [1.0] is not a number"),
     "not TOML": ("epochs 3", "options.toml"),
-    "too small": ("epochs = 0", "--epochs 0 is less than 1"),
-    "no share": ("dropout = 1.0", "--dropout 1.0 is not in [0, 1)"),
-    "not a number": ("lr = nan", "--lr nan is not above 0"),
-    "a time": ('checkpoint_every = "10 parsecs"', "checkpoint_every = '10 parsecs' is not every"),
-    "negative": ("weight_decay = -0.1", "--weight-decay -0.1 is less than 0"),
+    "too small": ("epochs = 0", "options.toml: epochs = 0 is less than 1"),
+    "no share": ("dropout = 1.0", "dropout = 1.0 is not in [0, 1)"),
+    "not a number": ("lr = nan", "options.toml: lr = nan is not a finite number"),
+    "nearly a choice": ('mode = "sra"', "options.toml: mode = 'sra' is not one of sar, sa, oneshot; did you mean sa?"),
+    "section": ("[training]\nepochs = 3", "options.toml: [training] is a section, but options stand at the top of the file"),
+    "endless": ("stall_timeout = inf", "stall_timeout = inf is not a finite number"),
+    "a time": ('checkpoint_every = "10 parsecs"', "checkpoint_every = '10 parsecs' is not a number of epochs or a time"),
+    "negative": ("weight_decay = -0.1", "options.toml: weight_decay = -0.1 is less than 0"),
 }
 
 
@@ -61,7 +68,7 @@ def test_a_bad_configuration_file_is_refused(name, tmp_path):
 
 
 @pytest.mark.parametrize("flags, word", [
-    (["--config", "FILE"], "unknown option 'epoch'"), (["--mode", "all"], "--mode: invalid choice: 'all'"),
+    (["--config", "FILE"], "unknown option 'epoch'"), (["--mode", "all"], "--mode: 'all' is not one of sar, sa, oneshot"),
     (["--lr-schedule", "sometimes"], "sometimes"),
 ])  # fmt: skip
 def test_the_command_refuses_with_status_2(flags, word, tmp_path):
@@ -72,14 +79,67 @@ def test_the_command_refuses_with_status_2(flags, word, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("flags, word", [
-    (["--epochs", "many"], "--epochs: invalid int value: 'many'"),
-    (["--nonsense", "1"], "--nonsense"), (["--mode", "all"], "invalid choice"),
-])  # fmt: skip
-def test_unreadable_flags_are_refused(flags, word, capsys):
+MISTYPED = {
+    "--modle gcn": "error: unknown option --modle; did you mean --mode or --model? (python -m sarlite.train --help lists all)",
+    "--epoch=3": "error: unknown option --epoch; did you mean --epochs? (python -m sarlite.train --help lists all)",
+    "--nonsense 1": "error: unknown option --nonsense (python -m sarlite.train --help lists all)",
+    "gcn": "error: unexpected argument 'gcn' (python -m sarlite.train --help lists all)",
+    "--mode sra": "error: --mode: 'sra' is not one of sar, sa, oneshot; did you mean sa? (python -m sarlite.train --help lists all)",
+    "--dtype float": "error: --dtype: 'float' is not one of float32, float64; did you mean float64 or float32? "
+                     "(python -m sarlite.train --help lists all)",
+    "--epochs many": "error: --epochs: invalid int value: 'many' (python -m sarlite.train --help lists all)",
+    "--epochs": "error: --epochs: expected one argument (python -m sarlite.train --help lists all)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", MISTYPED)
+def test_a_mistyped_flag_gets_one_line_and_a_suggestion(flags, capsys):
     with pytest.raises(SystemExit) as found:
-        config.parse(flags)
-    assert found.value.code == 2 and word in capsys.readouterr().err
+        config.parse(flags.split())
+    assert found.value.code == 2 and capsys.readouterr().err == MISTYPED[flags] + "\n"
+
+
+@pytest.mark.parametrize("flags, message", [
+    ("conver a b", "'conver' is not one of convert, info, partition; did you mean convert? (python -m sarlite.data --help lists all)"),
+    ("convert sbm: x --overwite", "unknown option --overwite; did you mean --overwrite? (python -m sarlite.data --help lists all)"),
+    ("partition --parts many d", "--parts: invalid int value: 'many' (python -m sarlite.data partition --help lists all)"),
+])  # fmt: skip
+def test_so_do_those_of_the_data_command(flags, message, capsys):
+    with pytest.raises(SystemExit) as found:
+        data.main(flags.split())
+    shown = capsys.readouterr().err
+    assert found.value.code == 2 and shown.endswith(message + "\n") and shown.count("\n") == 1 and shown.startswith("error: ")
+
+
+@pytest.mark.parametrize("main", [config.parse, data.main, info.main])
+def test_the_version(main, capsys):
+    with pytest.raises(SystemExit) as found:
+        main(["--version"])
+    assert found.value.code == 0 and capsys.readouterr().out == f"sarlite {sarlite.__version__}\n"
+
+
+def test_help_is_grouped_and_tells_defaults_and_units(capsys):
+    with pytest.raises(SystemExit):
+        config.parse(["--help"])
+    shown = capsys.readouterr().out
+    text = " ".join(shown.split())
+    assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")] == ["options", *config.GROUPS]
+    for words in ("[gcn 16, sage 256, gat 8]", "[gcn no, sage yes, gat no]", "--stall-timeout SECONDS", "[300.0]", "--eval-every EPOCHS",
+                  "[sage mean]", "[gcn as dropout, gat as dropout]"):  # fmt: skip
+        assert words in text, words
+    entries = {re.match("[a-z-]+", entry)[0]: entry for entry in shown.split("\n  --")[1:]}
+    for name, (default, _, _) in config.OPTIONS.items():
+        assert default is None or "[" in entries[name.replace("_", "-")], name
+
+
+def test_numbers_out_of_range(capsys):
+    for flags, message in {"--lr -1": "--lr -1.0 is not above 0", "--lr inf": "--lr inf is not a finite number", "--ranks 0":
+                           "--ranks 0 is less than 1", "--epochs 0": "--epochs 0 is less than 1",
+                           "--threads -1": "--threads -1 is less than 0",
+                           "--dropout 1": "--dropout 1.0 is not in [0, 1)"}.items():
+        with pytest.raises(ConfigError) as found:
+            config.parse(flags.split())
+        assert str(found.value) == message
 
 
 @pytest.mark.parametrize("flags, word", [
@@ -88,6 +148,8 @@ def test_unreadable_flags_are_refused(flags, word, capsys):
     (["--model", "/no/file.py:Model"], "/no/file.py"), (["--model", "FILE:Model"], "--model"), (["--heads", "2"], "sage takes no heads"),
     (["--partition", "halves"], "halves"), (["--data", "sbm:nodes=many"], "nodes"),
     (["--data", "/no/such/data"], "/no/such/data"), (["--data", "sbm:knots=3"], "knots"),
+    (["--data", "sbm:node=3"], "did you mean nodes?"), (["--data", "smb:nodes=3"], "no form smb:; did you mean sbm?"),
+    (["--model", "sgae"], "did you mean sage?"), (["--model", "mine.py"], "--model 'mine.py' names no class: mine.py:Class"),
 ])  # fmt: skip
 def test_what_cannot_work_is_refused(here, flags, word, tmp_path):
     (tmp_path / "model.txt").write_text("")

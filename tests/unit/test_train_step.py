@@ -13,9 +13,9 @@ from owned_rows import FEATURES, LABELS, OPTIMIZERS, PARTS, TRAIN, VAL, Learned,
 from sarlite import Graph, Trainer, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, ConfigError, DataError, SarliteError, ShapeError
-from sarlite.graph.rows import row_numbers
 from sarlite.models import GCN, SAGE
 from sarlite.tape import Tensor, ops
+from sarlite.tape.rows import row_numbers
 from sarlite.train import checkpoint
 from sarlite.train.owners import Owners
 from sarlite.train.step import TrainingStep, mean_over_rows

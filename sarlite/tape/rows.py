@@ -3,6 +3,7 @@
 import numpy as np
 
 from sarlite.errors import DataError, ShapeError
+from sarlite.tape.engine import as_array
 
 
 def row_numbers(name, rows, n_rows):
@@ -19,6 +20,7 @@ def row_numbers(name, rows, n_rows):
     Returns
     -------
     (k,) int64
+        C-contiguous.
 
     Raises
     ------
@@ -26,8 +28,11 @@ def row_numbers(name, rows, n_rows):
         Another kind or shape; a number out of range.
     """
     if isinstance(rows, slice):
-        return np.arange(n_rows)[rows]
-    array = np.asarray(rows)
+        try:
+            return np.arange(*rows.indices(n_rows))
+        except (TypeError, ValueError) as error:
+            raise ShapeError(f"{name}: {rows}: {error}") from None
+    array = as_array(rows)
     if array.dtype == bool and array.shape == (n_rows,):
         return np.flatnonzero(array)
     if array.shape == (0,) and array.dtype != bool:
@@ -38,4 +43,4 @@ def row_numbers(name, rows, n_rows):
     if len(wrong):
         raise DataError(f"{name}[{wrong[0]}] is {array[wrong[0]]}, but rows are 0 .. {n_rows - 1}" if n_rows else
                         f"{name}[{wrong[0]}] is {array[wrong[0]]}, but there are no rows")
-    return array.astype(np.int64, copy=False)
+    return np.ascontiguousarray(array, np.int64)

@@ -1,0 +1,46 @@
+"""What the command lines share: a parser whose errors are one line with a suggestion, and `--version`."""
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+
+def suggestion(word: Any, known: Iterable[Any]) -> str:
+    """Return "; did you mean ...?" where one of the known words is close, or two are; else nothing."""
+    bare, words = str(word).lstrip("-"), {str(name).lstrip("-"): str(name) for name in known}
+    close = difflib.get_close_matches(bare, words, n=2, cutoff=0.8) or difflib.get_close_matches(bare, words, n=1)
+    return f"; did you mean {' or '.join(words[name] for name in close)}?" if close else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser of whole option names. What it refuses is one line on standard error and status 2."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
+        self.add_argument("--version", action="version", version=f"sarlite {getattr(sys.modules['sarlite'], '__version__', '')}")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Return the options as a Namespace; names the first that is unknown."""
+        found, others = self.parse_known_args(args, namespace)
+        for word in [*(word for word in others if word.startswith("-")), *others]:
+            option = word.partition("=")[0]
+            self.error(f"unknown option {option}" + suggestion(option, self._all_options()) if word.startswith("-") else
+                       f"unexpected argument {word!r}")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if choice:
+            known = [word.strip("' ") for word in choice[2].split(",")]
+            message = f"{message[:choice.start()]}{choice[1]!r} is not one of {', '.join(known)}{suggestion(choice[1], known)}"
+        self.exit(2, f"error: {message.removeprefix('argument ')} ({self.prog} --help lists all)\n")
+
+    def _all_options(self):
+        """The option names of this command and of its subcommands."""
+        for action in self._actions:
+            yield from action.option_strings
+            for parser in (action.choices or {}).values() if isinstance(action, argparse._SubParsersAction) else ():
+                yield from parser._all_options()

@@ -1,0 +1,53 @@
+"""What layers ask of their arguments; each error names the argument and its value."""
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.nn.random import Random
+from sarlite.types import DType
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """Return `value` as an int of `least` or more; ConfigError names it."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{name} is {value!r}, but must be a whole number") from None
+    if found < least:
+        raise ConfigError(f"{name} is {value}, but must be {least} or more")
+    return found
+
+
+def share(name: str, value: Any) -> float:
+    """Return `value` where it is in [0, 1); ConfigError names it."""
+    if not isinstance(value, (int, float, np.number)) or not 0 <= value < 1:
+        raise ConfigError(f"{name} is {value!r}, but must be in [0, 1)")
+    return float(value)
+
+
+def floating(dtype: DType) -> np.dtype[Any]:
+    """Return float32 or float64 as a dtype; ConfigError names another one."""
+    found = np.dtype(dtype)
+    if found not in (np.float32, np.float64):
+        raise ConfigError(f"dtype is {found}, but parameters are float32 or float64")
+    return found
+
+
+def source(rng: Any) -> Random:
+    """Return `rng`; ConfigError where it is no `Random`, such as one of NumPy's generators."""
+    if not isinstance(rng, Random):
+        raise ConfigError(f"rng is a {type(rng).__name__}, but must be an nn.Random, such as nn.Random(seed=0)")
+    return rng
+
+
+def rows_of(layer: str, x: Any, n_feat: int, dtype: Any, ndim: int | None = 2) -> None:
+    """Raise ShapeError, naming the layer, where x is not rows of `n_feat` values of the layer's dtype (integers become that)."""
+    shape, found = getattr(x, "shape", ()), getattr(x, "dtype", None)
+    if not shape or shape[-1] != n_feat or (ndim is not None and len(shape) != ndim):
+        raise ShapeError(f"{layer}: x has shape {tuple(shape)}, but {'(n, ' if ndim else '(..., '}{n_feat}) is taken")
+    if found is not None and found.kind == "f" and found != dtype:
+        remedy = f"x.astype(np.{dtype}), or make the model with dtype=np.{found}"
+        raise ShapeError(f"{layer}: x is {found}, but its parameters are {dtype}: {remedy}")

@@ -1,0 +1,255 @@
+"""What is wrong with an argument is said by its name and value; and what objects say of themselves."""
+
+import numpy as np
+import pytest
+
+from sarlite import Graph, Tensor, Trainer, fn, nn, optim
+from sarlite.comm import Solo, threads
+from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
+from sarlite.models import GAT, GCN, SAGE
+from sarlite.tape import ops
+from sarlite.train.step import TrainingStep
+
+GRAPH = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4)
+X = np.ones((4, 3), np.float32)
+WITH_NAN = np.array([[1, 1, 1]] * 3 + [[1, 1, np.nan]], np.float32)
+LABELS = np.array([0, 1, 0, 1])
+Z, SCORES = Tensor(np.ones((4, 2, 3), np.float32)), Tensor(np.ones((4, 2), np.float32))
+WEIGHT = nn.Parameter(np.ones((3, 2), np.float32))
+
+
+def rng():
+    return nn.Random(0)
+
+
+def adam(flat):
+    return optim.Adam(flat, 0.01)
+
+
+LAYERS = {
+    "n_in is -3, but must be 0 or more": lambda: nn.Linear(-3, 2, rng=rng()),
+    "n_in is 3.0, but must be a whole number": lambda: nn.Linear(3.0, 2, rng=rng()),
+    "dtype is int64, but parameters are float32 or float64": lambda: nn.Linear(3, 2, rng=rng(), dtype=int),
+    "rng is a Generator, but must be an nn.Random": lambda: nn.Linear(3, 2, rng=np.random.default_rng()),
+    "dropout's p is 1.5": lambda: nn.Dropout(1.5, rng()),
+    "dropout's p is 'a'": lambda: nn.Dropout("a", rng()),
+    "seed is 'a', but must be a whole number": lambda: nn.Random("a"),
+    "ids are float64 (4,), but one integer for each row": lambda: nn.Embedding(np.arange(4.0), 2, rng=rng()),
+    "rows[0] is 5, but rows are 0 .. 3": lambda: nn.Embedding(np.arange(4), 2, rng=rng())([5]),
+    "rows: bool (3,) is neither 4 bools": lambda: nn.Embedding(np.arange(4), 2, rng=rng())(np.ones(3, bool)),
+    "Linear: x has shape (4, 3), but (..., 5) is taken": lambda: nn.Linear(5, 2, rng=rng())(Tensor(X)),
+    "Linear: x is float64, but its parameters are float32": lambda: nn.Linear(3, 2, rng=rng())(Tensor(X.astype(float))),
+    "LayerNorm: x has shape (4, 3), but (..., 5) is taken": lambda: nn.LayerNorm(5)(Tensor(X)),
+    "BatchNorm: x is float64, but its parameters are float32": lambda: nn.BatchNorm(3)(Tensor(X.astype(float)), GRAPH.comm),
+    "BatchNorm: comm is a Graph": lambda: nn.BatchNorm(3)(Tensor(X), GRAPH),
+    "Activation: x has shape (4, 3), but (n, 5) is taken": lambda: nn.Activation(5, rng=rng())(Tensor(X), GRAPH),
+    "layers is 0, but must be 1 or more": lambda: GCN(3, 2, layers=0, rng=rng()),
+    "hidden is 0, but must be 1 or more": lambda: SAGE(3, 2, hidden=0, rng=rng()),
+    "heads is 0, but must be 1 or more": lambda: GAT(3, 2, heads=0, rng=rng()),
+    "lr is 'a', but must be in": lambda: optim.Adam(nn.flatten(nn.Linear(3, 2, rng=rng())), "a"),
+    "schedule 'cosin' is none of constant, cosine, step:EVERY:FACTOR, warmup:EPOCHS:REST; did you mean cosine?":
+        lambda: optim.schedule("cosin", 3),
+    "not a Linear": lambda: optim.Adam(nn.Linear(3, 2, rng=rng())),
+    "the model is a function, but must be an nn.Module": lambda: nn.flatten(adam),
+}
+MESSAGES = {
+    "fn.linear: x has shape (3, 3), but needs 4 rows, one each source row": lambda: fn.linear(Tensor(X[:3]), WEIGHT),
+    "fn.linear: x is float64, weight is float32": lambda: fn.linear(Tensor(X.astype(float)), WEIGHT),
+    "fn.linear: x (4, 2) and weight (3, 2)": lambda: fn.linear(Tensor(X[:, :2].copy()), WEIGHT),
+    "fn.copy_src: x has shape ()": lambda: fn.copy_src(None),
+    "x must have dtype float32 or float64; got shape (4, 3), dtype int64": lambda: fn.copy_src(X.astype(int)),
+    "fn.mul_edge: weight has shape (3,), but needs 4 rows, one each edge": lambda: fn.mul_edge(Tensor(X), np.ones(3, np.float32)),
+    "fn.mul_edge: x is float32, weight is float64": lambda: fn.mul_edge(Tensor(X), np.ones(4)),
+    "fn.attend: z (4, 2, 3), src (4, 2) and dst (4, 3) are not": lambda: fn.attend(Z, SCORES, Tensor(X)),
+    "fn.attend: z (4, 3), src (4, 2)": lambda: fn.attend(Tensor(X), SCORES, SCORES),
+    "fn.attend: z is float32, src is float32, dst is float64": lambda: fn.attend(Z, SCORES, Tensor(np.ones((4, 2)))),
+    "fn.attend: dst has shape (3, 2), but needs 4 rows, one each destination row": lambda: fn.attend(Z, SCORES, Tensor(np.ones((3, 2)))),
+}
+
+
+@pytest.mark.parametrize("message", LAYERS)
+def test_layers_name_the_argument(message):
+    with pytest.raises(SarliteError) as found:
+        LAYERS[message]()
+    assert message in str(found.value) and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages_name_the_argument(message):
+    with pytest.raises(ShapeError) as found:
+        GRAPH.aggregate(MESSAGES[message](), "sum")
+    assert message in str(found.value)
+
+
+class Made(nn.Module):
+    def __init__(self, change=lambda h: h, n_out=2):
+        self.linear, self.change = nn.Linear(3, n_out, rng=rng()), change
+
+    def __call__(self, graph, h):
+        return self.change(self.linear(h))
+
+
+class Bare(nn.Module):
+    def __call__(self, graph, h):
+        return h
+
+
+TRAINERS = {
+    "graph is a int, but must be a Graph": {"graph": 3},
+    "rng is a Generator": {"rng": np.random.default_rng()},
+    "x is object, but features are numbers": {"x": [None] * 4},
+    "fn.linear: x is float64, weight is float32": {"x": X.astype(float)},
+    "x must have dtype float32 or float64; got shape (4, 3), dtype int64": {"x": X.astype(int)},
+    "x[3, 2] is nan, so the loss is nan: features must be finite": {"x": WITH_NAN},
+    "labels are float64, but classes are integers": {"labels": LABELS * 1.0},
+    "labels are <U21, but classes are integers": {"labels": LABELS.astype(str)},
+    "labels have shape (4, 1), but classes are (4,)": {"labels": LABELS[:, None]},
+    "labels[1], of the train split, is -1": {"labels": LABELS - 2 * (np.arange(4) == 1)},
+    "labels[2], of the val split, is -1": {"labels": LABELS - (np.arange(4) == 2)},
+    "the model GCN returned shape (4, 2), but labels go up to 2: it needs 3 columns": {"labels": np.array([0, 1, 0, 2]), "val": [3]},
+    "train: bool (5,) is neither 4 bools": {"train": np.ones(5, bool)},
+    "train: float64 (4,)": {"train": np.ones(4)},
+    "val[0] is -1": {"val": [-1]},
+    "test: object ()": {"test": None},
+    "the training split is empty": {"train": []},
+    "optimizer is 0.01, but must be a function": {"optimizer": 0.01},
+    "optimizer made a NoneType": {"optimizer": lambda flat: None},
+    "schedule is 'cosine', but must be a function": {"schedule": "cosine"},
+    "loss is 'mse', but must be a function": {"loss": "mse"},
+    "the loss returned a NoneType, but must return a Tensor of one value": {"loss": lambda output, labels: None},
+    "the loss returned a Tensor of shape (2, 2)": {"loss": lambda output, labels: output},
+    "the model Bare has no parameters": {"model": Bare()},
+    "the model Made returned a ndarray, but must return a Tensor": {"model": Made(lambda h: h.numpy())},
+    "the model Made returned a NoneType": {"model": Made(lambda h: None)},
+    "the model Made returned shape (2, 2), but the graph has 4 destination rows": {"model": Made(lambda h: h[:2])},
+    "the model Made returned shape (4,), but labels go up to 1: it needs 2 columns": {"model": Made(lambda h: h.sum(1))},
+    "the output of the model Made does not depend on its parameters": {"model": Made(lambda h: h.detach())},
+}
+
+
+def trainer(graph=GRAPH, model=None, x=X, labels=LABELS, train=(0, 1), **options):
+    made = {"optimizer": adam, "rng": rng(), "val": [2], **options}
+    return Trainer(graph, model or GCN(3, 2, rng=rng()), x, labels, train, **made)
+
+
+@pytest.mark.parametrize("message", TRAINERS)
+def test_a_trainer_names_the_argument(message):
+    with pytest.raises(SarliteError) as found:
+        made = trainer(**TRAINERS[message])
+        made.step()
+        made.evaluate()
+    assert message in str(found.value) and "\n" not in str(found.value)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_learning_rate_that_is_far_too_large_is_told_once():
+    with pytest.raises(DataError, match="the loss is nan at step 2: try a lower learning rate"):
+        made = trainer(optimizer=lambda flat: optim.Adam(flat, 1e38))
+        made.step()
+        made.step()
+
+
+def test_predictions_of_a_model_that_is_too_narrow_are_refused():
+    with pytest.raises(ShapeError, match="it needs 3 columns"):
+        trainer(labels=np.array([0, 1, 2, 1])).predict()
+
+
+def test_other_rows_may_have_any_label():
+    assert trainer(labels=np.array([0, 1, 1, -7])).step() > 0
+
+
+# ---- rows, everywhere
+
+
+@pytest.mark.parametrize("rows", [np.array([False, True, False, True]), slice(1, None, 2), [1, 3], range(1, 4, 2),
+                                  np.array([1, 3], np.uint8), np.arange(4)[1::2]])  # fmt: skip
+def test_rows_are_a_mask_a_slice_or_numbers(rows):
+    x, targets = Tensor(np.arange(8.0).reshape(4, 2)), np.arange(8.0).reshape(4, 2) / 9
+    assert ops.cross_entropy(x, LABELS, rows).item() == ops.cross_entropy(x, LABELS, np.array([1, 3])).item()
+    assert ops.nll(x, LABELS, rows).item() == ops.nll(x, LABELS, np.array([1, 3])).item()
+    for loss in (ops.mse, ops.bce_with_logits):
+        assert loss(x, targets, rows).item() == loss(x, targets, np.array([1, 3])).item()
+    table = nn.Embedding(np.arange(4), 2, rng=rng())
+    np.testing.assert_array_equal(table(rows).numpy(), table.weight.numpy()[[1, 3]])
+    losses = []
+    for chosen in (rows, np.array([1, 3])):
+        random = rng()
+        model = GCN(3, 2, rng=random)
+        losses.append(TrainingStep(model, adam(nn.flatten(model)), random, Solo())(GRAPH, Tensor(X), LABELS, chosen, 2))
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("rows, error", [(np.ones(3, bool), ShapeError), ([True], ShapeError), (np.ones(4), ShapeError), ([4], DataError),
+                                         ([-1], DataError), ("a", ShapeError), (2, ShapeError), (slice(0.5), ShapeError)])  # fmt: skip
+def test_what_is_neither_is_refused_by_losses(rows, error):
+    x = Tensor(np.zeros((4, 2)))
+    values = np.zeros((4, 2))
+    for loss, targets in ((ops.cross_entropy, LABELS), (ops.nll, LABELS), (ops.mse, values), (ops.bce_with_logits, values)):
+        with pytest.raises(error, match="rows"):
+            loss(x, targets, rows)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ({"rows": np.ones(7, bool)}, r"rows: bool \(7,\)"), ({"rows": [9]}, r"rows\[0\] is 9"), ({"labels": LABELS + 5}, "labels"),
+    ({"loss": lambda *given: 1 / 0}, "division by zero"), ({"x": X * np.nan}, r"x\[0, 0\] is nan"),
+])  # fmt: skip
+def test_a_step_that_is_wrong_on_one_rank_is_refused_on_all_and_changes_nothing(wrong, message):
+    whole = Graph.from_edges(np.arange(8), np.roll(np.arange(8), 1), 8)
+
+    def work(comm):
+        part, random = whole.shard(comm, np.arange(8) // 4), rng()
+        model = GCN(3, 2, rng=random)
+        step = TrainingStep(model, adam(nn.flatten(model)), random, comm)
+        before, given = model.state_dict(), {"x": X, "labels": LABELS, "rows": [0, 2], "loss": ops.cross_entropy}
+        here = {**given, **(wrong if comm.rank else {})}
+        with pytest.raises((SarliteError, ZeroDivisionError), match=message):
+            step(part, Tensor(here["x"]), here["labels"], here["rows"], 4, here["loss"])
+        for name, array in model.state_dict().items():
+            np.testing.assert_array_equal(array, before[name])
+        return step(part, Tensor(X), LABELS, [0, 2], 4) > 0  # and it goes on
+
+    assert threads.run(2, work) == [True, True]
+
+
+# ---- repr
+
+
+def test_layers_say_their_sizes():
+    assert repr(nn.Linear(3, 2, rng=rng())) == "Linear(3, 2)"
+    assert repr(nn.Linear(3, 2, bias=False, rng=rng(), dtype=np.float64)) == "Linear(3, 2, bias=False, float64)"
+    assert repr(nn.Embedding(np.arange(4), 2, rng=rng())) == "Embedding(4 rows of 2)"
+    assert repr(nn.Dropout(0.5, rng())) == "Dropout(p=0.5)"
+    assert repr(nn.Activation(3, "elu", batch_norm=True, dropout=0.25, rng=rng())) == "Activation(3, elu, batch norm, dropout 0.25)"
+    assert repr(nn.LayerNorm(3)) == "LayerNorm(3)" and repr(nn.BatchNorm(3)) == "BatchNorm(3)"
+    assert repr(GCN(3, 2, hidden=4, rng=rng())).splitlines() == [
+        "GCN(", "  convs.0: GCNConv(", "    linear: Linear(3, 4, bias=False))", "  convs.1: GCNConv(bias (2,)",
+        "    linear: Linear(4, 2, bias=False))", "  input_dropout: Dropout(p=0.5)",
+        "  activations.0: Activation(4, relu, bias, dropout 0.5))",
+    ]  # fmt: skip
+
+
+def test_the_others_do_too():
+    assert repr(GRAPH) == "Graph(n_src=4, n_dst=4, n_edges=4)"
+    made = trainer(test=[3])
+    assert repr(made.flat) == "Flat(98 replicated values of 4 parameters)"
+    assert repr(made.optimizer) == "Adam(lr=0.01, betas=(0.9, 0.999), step 0; Flat(98 replicated values of 4 parameters))"
+    assert repr(optim.SGD(made.flat, 0.1, 0.9, 5e-4)).startswith("SGD(lr=0.1, momentum=0.9, weight_decay=0.0005; Flat(")
+    assert "weight_decay=0 or 0.5" in repr(optim.SGD(made.flat, 0.1, weight_decay=lambda name: 0.5 * name.startswith("convs.0")))
+    made.step()
+    assert repr(made).startswith("Trainer(GCN of 98 values, Graph(n_src=4, n_dst=4, n_edges=4), x float32 (4, 3), "
+                                 "rows of all ranks: 2 train, 1 val, 1 test; Adam(") and repr(made).endswith("step 1)")
+    assert repr(nn.Random(3)) == "Random(seed=3, step=0, 0 layers)"
+    table = nn.flatten(nn.Embedding(np.arange(4), 2, rng=rng()))
+    assert repr(table) == "Flat(0 replicated values of 0 parameters, weight (4, 2))"
+
+
+def test_tensors_do_too():
+    shown = repr(Tensor(np.zeros((1000, 3), np.float32)))
+    assert shown.startswith("Tensor([[0., 0., 0.],") and shown.endswith("shape=(1000, 3), dtype=float32, requires_grad=False)")
+    assert len(shown) < 200
+    assert repr(nn.Parameter(np.ones(2))) == "Parameter([1., 1.], shape=(2,), dtype=float64, requires_grad=True)"
+    assert repr(Tensor(np.float64(2))) == "Tensor(2., shape=(), dtype=float64, requires_grad=False)"
+
+
+def test_errors_of_arguments_are_value_errors_too():
+    assert issubclass(ConfigError, ValueError) and issubclass(ShapeError, ValueError)
