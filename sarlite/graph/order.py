@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError, DataError, reading
 from sarlite.graph.edges import index_dtype
 from sarlite.graph.partition import partition
 from sarlite.graph.renumber import edges_in_order
@@ -56,7 +56,8 @@ def check_method(method):
 
 def check_order(order, n_nodes, source):
     """Return `order` as an array, or raise a DataError that names `source` unless it is a permutation of the nodes."""
-    order = np.asarray(order)
+    with reading(source, "order"):
+        order = np.asarray(order)
     if order.dtype.kind not in "iu":
         raise DataError(f"{source}: order: expected an integer dtype, found {order.dtype}")
     if order.shape != (n_nodes,):

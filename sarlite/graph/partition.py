@@ -1,12 +1,11 @@
 """Which rank owns which node: METIS, random and contiguous partitions, a user's own, and what a partition costs."""
 
 import warnings
-from pathlib import Path
 
 import numpy as np
 
 from sarlite import kernels
-from sarlite.errors import ConfigError, DataError, needs
+from sarlite.errors import ConfigError, DataError, needs, reading
 from sarlite.graph.edges import chunk_edges, id_bits, row_chunks
 from sarlite.graph.renumber import edges_in_order, sequence
 
@@ -68,29 +67,10 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, seed
     return parts if train_mask is None else _balance(indptr, indices, parts, n_parts, np.asarray(train_mask))
 
 
-def read_parts(file, n_nodes, n_parts):
-    """Read a user's partition: a .npy file of integers, or text with one part a line.
-
-    Returns
-    -------
-    (n_nodes,) int32
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, has another length than `n_nodes`, or a part outside 0 <= part < n_parts.
-    """
-    path = Path(file)
-    try:
-        parts = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_text(path)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: parts: cannot be read: {error}") from error
-    return check_parts(parts, n_nodes, n_parts, path)
-
-
 def check_parts(parts, n_nodes, n_parts, source):
     """Return `parts` as (n_nodes,) int32, or raise a DataError that names `source` and the first bad value."""
-    parts = np.asarray(parts)
+    with reading(source, "parts"):
+        parts = np.asarray(parts)
     if parts.dtype.kind not in "iu":
         raise DataError(f"{source}: parts: expected an integer dtype, found {parts.dtype}")
     if parts.shape != (n_nodes,):
@@ -287,9 +267,3 @@ def _fill_empty(parts, n_parts):
         sizes[giver] -= 1
         sizes[empty] = 1
     return parts
-
-
-def _read_text(path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # an empty file: the length says so
-        return np.loadtxt(path, dtype=np.int64, ndmin=1)

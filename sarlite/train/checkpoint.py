@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.errors import CheckpointError, needs, raise_together
+from sarlite.errors import CheckpointError, needs, raise_together, reading, regular
 from sarlite.train.owners import Owners
 
 FORMAT = "sarlite-checkpoint-1"
@@ -56,14 +56,15 @@ def load(path):
         Missing, cut off, corrupt, or not a checkpoint.
     """
     safetensors = needs("safetensors", "a checkpoint")
-    try:
-        with safetensors.safe_open(str(path), "numpy") as file:
+    with reading(f"checkpoint {path}", kind=CheckpointError):
+        with safetensors.safe_open(str(regular(path)), "numpy") as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
                 raise CheckpointError(f"checkpoint {path}: format is {header.get('format')!r}, not {FORMAT!r}")
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(header["sarlite"])
-    except (OSError, safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
+            metadata = json.loads(header["sarlite"])
+            if not isinstance(metadata, dict):
+                raise CheckpointError(f"checkpoint {path}: its metadata are {type(metadata).__name__}, not a dict")
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata
 
 
 def on_root(comm, action, share=True):

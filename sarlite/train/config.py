@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sarlite.errors import ConfigError, needs
+from sarlite.errors import ConfigError, needs, reading, regular
 from sarlite.types import Path as AnyPath
 
 AUTO = "the model's own"
+_MAX_BYTES = 1 << 20  # of a configuration file
 
 
 def parser() -> argparse.ArgumentParser:
@@ -99,7 +100,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         An unknown key or a bad value, naming it.
     """
     flags = vars(parser().parse_args(argv))
-    return resolve(flags, read_toml(flags["config"]) if flags.get("config") else {})
+    if not flags.get("config"):
+        return resolve(flags)
+    with reading(f"--config {flags['config']}", kind=ConfigError):
+        return resolve(flags, read_toml(flags["config"]))
 
 
 def resolve(flags: Mapping[str, Any], file: Any = ()) -> argparse.Namespace:
@@ -138,12 +142,10 @@ def _typed(name, value):
 
 def read_toml(path: AnyPath) -> dict[str, Any]:
     tomllib = needs("tomllib" if sys.version_info >= (3, 11) else "tomli", "--config")
-    try:
-        return tomllib.loads(Path(path).read_text())
-    except OSError as error:
-        raise ConfigError(f"--config {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"--config {path}: {error}") from None
+    with reading(f"--config {path}", kind=ConfigError):
+        if regular(path).stat().st_size > _MAX_BYTES:
+            raise ConfigError(f"--config {path}: more than {_MAX_BYTES} bytes, so it is no file of options")
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
 
 
 def to_toml(config: argparse.Namespace) -> str:
