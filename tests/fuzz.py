@@ -100,7 +100,7 @@ def campaign(known, numbers, seed, deadline=float("inf")):
             under_way = None
             while time.monotonic() < deadline:
                 try:
-                    if not ours.poll(WALL_SECONDS):
+                    if not ours.poll(min(WALL_SECONDS, max(0, deadline - time.monotonic()))):
                         break
                     number, name, outcome, wrong = ours.recv()
                 except EOFError:
@@ -109,7 +109,7 @@ def campaign(known, numbers, seed, deadline=float("inf")):
                 if under_way is None:
                     counts[name, outcome] += 1
                     if wrong:
-                        findings.append((number, name, wrong))
+                        _find(findings, number, name, wrong)
             late = time.monotonic() >= deadline
             if child.is_alive() and (late or under_way):
                 child.kill()
@@ -120,16 +120,22 @@ def campaign(known, numbers, seed, deadline=float("inf")):
                 break
             number, name = under_way or (numbers[0], "?")
             ended = {-signal.SIGPROF: f"more than {CPU_SECONDS} s", -signal.SIGKILL: f"waits, {WALL_SECONDS} s"}.get(child.exitcode)
-            findings.append((number, name, ended or f"the process ended with {child.exitcode}"))
+            _find(findings, number, name, ended or f"the process ended with {child.exitcode}")
             counts[name, "ended"] += 1
             numbers = numbers[numbers.index(number) + 1 :]
     return counts, findings
+
+
+def _find(findings, number, name, wrong):
+    findings.append((number, name, wrong))
+    print(f"finding: --only {number} ({name}): {wrong}", flush=True)
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=24000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="begin with this input")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop there")
     parser.add_argument("--only", type=int, help="one input, in this process")
     options = parser.parse_args(arguments)
@@ -140,11 +146,9 @@ def main(arguments=None):
         print(f"{name}: {folder / 'input'}", flush=True)
         print(read(folder / "input", dice))
         return 0
-    counts, findings = campaign(known, range(options.inputs), options.seed, time.monotonic() + options.seconds)
+    counts, findings = campaign(known, range(options.first, options.first + options.inputs), options.seed, time.monotonic() + options.seconds)
     for name in sorted(known):
         print(f"{name:<12} " + ", ".join(f"{counts[name, what]} {what}" for what in ("read", "refused", "raised", "ended")))
-    for number, name, wrong in findings:
-        print(f"finding: --only {number} ({name}): {wrong}")
     print(f"{sum(counts.values())} inputs, {len(findings)} findings, seed {options.seed}")
     return 1 if findings else 0
 

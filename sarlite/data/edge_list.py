@@ -76,19 +76,21 @@ def _check_options(labels, split, where):
 
 def _count(path, nodes, src, dst, rows):
     """Return the number of nodes, on which the files and the option must agree."""
+    largest = int(max(src.max(initial=-1), dst.max(initial=-1)))
     if nodes is not None:
-        rows = {"nodes": ("option", nodes), **rows}
+        rows = {"option": ("nodes", nodes), **rows}
     if not rows:
-        n_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
+        n_nodes = largest + 1
         if n_nodes > 1_000_000 + _SPARSE * 2 * src.size:
             raise DataError(f"{path}: edges: node id {n_nodes - 1} would make {n_nodes} nodes of {src.size} edges; "
                             f"say nodes={n_nodes} if that is so")  # fmt: skip
         return n_nodes
-    (first, (file, n_nodes)), *others = rows.items()
-    for name, (other, n) in others:
-        if n != n_nodes:
-            raise DataError(f"{other}: {name}: {n} rows, but {file} {first}: {n_nodes}; both need one a node")
-    return n_nodes
+    fewest, *_, most = sorted(2 * [(n, f"{file}: {name}") for name, (file, n) in rows.items()])
+    if fewest[0] != most[0]:
+        raise DataError(f"{fewest[1]}: {fewest[0]} rows, but {most[1]}: {most[0]}; both need one a node")
+    if nodes is None and fewest[0] <= largest:
+        raise DataError(f"{fewest[1]}: {fewest[0]} rows, but {path} has node id {largest}")
+    return fewest[0]
 
 
 def _edges(path):

@@ -190,8 +190,8 @@ def _check_meta(path, meta):
     _expect(path, "classes", nodes.get("classes"), int)
     _check_offsets(path, nodes.get("offsets"), nodes["count"])
     division = meta.get("division")
-    words = [division.get(word) for word in ("partition", "order")] if isinstance(division, dict) else [division]
-    if division is not None and not all(isinstance(word, str) for word in words):
+    named = isinstance(division, dict) and all(isinstance(division.get(word), str) for word in ("partition", "order"))
+    if division is not None and not named:
         raise DataError(f"{path}: division: expected null, or partition and order by name, found {division!r}")
 
 

@@ -9,6 +9,7 @@ from sarlite.graph.edges import csr_by_dst
 from sarlite.profile import free_memory
 
 _MAX_ROUNDS = 500
+_MAX_NOISE = 1e30  # its normals are float32
 _MAX_NODES = 3_000_000_000  # the square of it fits 64 bits
 
 
@@ -67,7 +68,7 @@ def sbm(nodes=10000, classes=8, degree=15.0, features=64, homophily=0.65, noise=
     _require(features >= 1, "features", features, "at least 1")
     _require(0 <= homophily <= 1 and (homophily == 1 or classes > 1), "homophily", homophily, "0 to 1, and 1 for a single class")
     _require(degree >= 0 and np.isfinite(degree), "degree", degree, "a number of at least 0")
-    _require(noise >= 0 and np.isfinite(noise), "noise", noise, "a number of at least 0")
+    _require(0 <= noise <= _MAX_NOISE, "noise", noise, f"0 to {_MAX_NOISE:g}")
     _require_room(nodes, nodes * degree, features)
     rng = _rng(seed)
     blocks = np.arange(nodes) * classes // nodes

@@ -304,7 +304,7 @@ def test_edge_list_with_everything(tmp_path):
         ("0,-1\n", "", "e.csv: edges: dst: node id -1 at position 0"),
         ("0,5\n", "nodes=4", "edges: dst: node id 5 at position 0 is outside 0 <= id < 4"),
         ("0,1\n", "labels=gone.txt", "gone.txt: labels: no such file"),
-        ("0,1\n", "features=Y,nodes=3", "y.txt: features: 2 rows, but option nodes: 3; both need one a node"),
+        ("0,1\n", "features=Y,nodes=3", "y.txt: features: 2 rows, but nodes: option: 3; both need one a node"),
         ("0,1\n", "labels=Y,split=S", "s.txt: split: entry 1 is 'what', none of none, train, val, test"),
     ],
 )
