@@ -1,10 +1,17 @@
 """Exceptions. Every error that sarlite raises on purpose is a SarliteError. And the packages that not every use needs."""
 
+import contextlib
 import importlib
+import os
 import signal
+import stat
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
+
+_HEAD, _TAIL = 800, 300  # what is left of a long message, in characters
 
 # Extra to its packages, as in setup.cfg; `test` is for development alone.
 EXTRAS: dict[str, tuple[str, ...]] = {
@@ -45,6 +52,62 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, signum: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(signum).name}")
         self.signum = int(signum)
+
+
+@contextlib.contextmanager
+def reading(source: object, field: str = "", kind: type[SarliteError] = DataError) -> Iterator[None]:
+    """Read what comes from outside: nothing but a SarliteError of one short line leaves the block.
+
+    Parameters
+    ----------
+    source : str or path
+        What is read, for the message.
+    field : str
+        What of it.
+    kind : class
+        What anything else than a SarliteError is turned into, whatever a parser or a library raised; a MemoryError too.
+
+    Raises
+    ------
+    SarliteError
+        In one line of about 1,100 characters at most, its middle left out where it has more.
+    """
+    where = f"{source}: {field}" if field else str(source)
+    try:
+        yield
+    except SarliteError as error:
+        text = one_line(str(error))
+        if text == str(error):
+            raise
+        raise type(error)(text) from error
+    except Exception as error:
+        raise kind(one_line(f"{where}: {_cause(error, where)}")) from error
+
+
+def one_line(text: str) -> str:
+    """Return a message in one line of printable characters, without the middle of what is long."""
+    if len(text) > _HEAD + _TAIL:
+        text = f"{text[:_HEAD]} ... {text[-_TAIL:]}"
+    clean = "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
+    return clean if len(clean) <= _HEAD + _TAIL + 5 else f"{clean[:_HEAD]} ... {clean[-_TAIL:]}"
+
+
+def regular(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file that ends; raises an OSError: nothing is there, or a folder, a pipe (which may wait for ever), a device."""
+    path = Path(path)
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is no regular file")
+    return path
+
+
+def _cause(error, where):
+    if isinstance(error, FileNotFoundError):
+        name = "" if error.filename is None or str(error.filename) in where else f" {error.filename}"
+        return f"no such file{name}"
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip()
+    if not isinstance(error, (OSError, ValueError)) or not text:
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"cannot be read: {text}"
 
 
 def install(extra: str) -> str:

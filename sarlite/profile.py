@@ -1,12 +1,13 @@
 """Counters: bytes sent by phase, remote buffers held at once, resident memory. And the timeline, where one is wanted."""
 
 import ctypes
+import os
 import threading
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from typing import Any
 
@@ -187,6 +188,45 @@ def _status(field: str) -> int:
 
         scale = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def free_memory() -> float:
+    """Return how many bytes this process can still take, as machine, container and limit on addresses say; inf where none does."""
+    return min(_machine_room(), _container_room(), _address_room())
+
+
+def _machine_room():
+    with suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    with suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return float("inf")
+
+
+def _container_room():
+    """The control group's limit less what is used and cannot be dropped; files that were read count as used there."""
+    for limit, used, cache in (("memory.max", "memory.current", "inactive_file"),
+                               ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file")):  # fmt: skip
+        with suppress(OSError, ValueError):  # no such group, or "max"
+            most, now = (int(_group_file(name)) for name in (limit, used))
+            stat = dict(line.split() for line in _group_file(os.path.join(os.path.dirname(limit), "memory.stat")).splitlines())
+            return max(0, most - now + int(stat.get(cache, 0)))
+    return float("inf")
+
+
+def _group_file(name):
+    with open(f"/sys/fs/cgroup/{name}") as file:
+        return file.read()
+
+
+def _address_room():
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            return max(0, limit - _status("VmSize"))
+    return float("inf")
 
 
 class Memory:

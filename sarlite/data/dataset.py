@@ -12,6 +12,7 @@ from sarlite.graph.edges import ascends, row_chunks
 from sarlite.types import Array
 
 SPLITS = ("train", "val", "test")
+MAX_CLASSES = 1 << 24
 
 
 @dataclass
@@ -130,7 +131,8 @@ class Dataset:
         DataError
             Dimensions, dtypes or lengths disagree; `indptr` does not rise from 0 to the number of edges; a source is not a
             node; ids are no permutation; a feature, an edge weight or an edge feature is NaN or infinite; a label in a split is
-            not a class; splits overlap or are empty. The message names the file or source, the field and the value.
+            not a class; there are more classes than `MAX_CLASSES`; splits overlap or are empty. The message names the file or
+            source, the field and the value.
 
         Notes
         -----
@@ -224,6 +226,9 @@ class Dataset:
 
     def _check_splits(self, allow_empty):
         for name in SPLITS:
+            for start, piece in pieces(getattr(self, name)):
+                if piece.view(np.uint8).max(initial=0) > 1:  # a bool of another byte counts, and inverts, as neither
+                    raise DataError(f"{self.where(name)}: entry {start + int(np.argmax(piece.view(np.uint8) > 1))} is no truth value")
             if name not in allow_empty and not any(piece.any() for _, piece in pieces(getattr(self, name))):
                 raise DataError(f"{self.where(name)}: the {name} split is empty, 0 of {self.n_nodes} nodes")
         for one, two in (("train", "val"), ("train", "test"), ("val", "test")):
@@ -236,8 +241,8 @@ class Dataset:
                 raise DataError(f"{self.where(one)}: node {first} is in {one} and in {two} ({n_both} nodes are in both)")
 
     def _check_labels(self):
-        if self.n_classes < 0:
-            raise DataError(f"{self.source}: n_classes: {self.n_classes} is negative")
+        if not 0 <= self.n_classes <= MAX_CLASSES:
+            raise DataError(f"{self.source}: classes: {self.n_classes}, expected 0 to {MAX_CLASSES}")
         for start, labels in pieces(self.labels):
             splits = [part(getattr(self, name), start, start + labels.size) for name in SPLITS]
             bad = (labels < np.where(splits[0] | splits[1] | splits[2], 0, -1)) | (labels >= self.n_classes)

@@ -6,11 +6,12 @@ import numpy as np
 
 from sarlite.data.dataset import SPLITS, Dataset
 from sarlite.data.mapped import CHUNK_BYTES, gather, take
+from sarlite.data.table import read_parts
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import balance as balancing
 from sarlite.graph import order as orders
 from sarlite.graph.edges import index_dtype
-from sarlite.graph.partition import METHODS, Tally, partition, read_parts
+from sarlite.graph.partition import METHODS, Tally, partition
 from sarlite.graph.renumber import edges_in_order, inverse, sequence
 
 

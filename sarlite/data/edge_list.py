@@ -1,33 +1,35 @@
 """A plain edge list with optional features, labels and split in files of their own."""
 
-import warnings
-from itertools import islice
-from pathlib import Path
-
 import numpy as np
 
-from sarlite.data.raw import RawGraph, count_classes, existing, masks, reading, whole_labels
+from sarlite.data import table
+from sarlite.data.npyfile import load as load_npy
+from sarlite.data.raw import RawGraph, check_nodes, count_classes, existing, masks, whole_labels
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.generate import random_split
 
-_WORDS = {"none": 0, "train": 1, "val": 2, "test": 3}
+_NAMES = ("none", "train", "val", "test")
+_SPARSE = 1000  # nodes an edge end above which a largest id is a typing error rather than a number of nodes
 
 
-def read(path, nodes=None, features=None, labels=None, split=None, train=0.6, val=0.2, seed=0):
-    """Read edges from text (two columns, comma or blanks, `#` comments, one header line at most) or .npy, (2, E) or (E, 2).
+def read(path, nodes=None, classes=None, features=None, labels=None, split=None, train_ids=None, val_ids=None, test_ids=None,
+         train=0.6, val=0.2, seed=0):
+    """Read edges from text (two columns) or .npy, (2, E) or (E, 2); docs/data.md tells the files' formats.
 
     Parameters
     ----------
     path : path
         An edge goes from the first column to the second.
-    nodes : int, optional
-        By default the rows of `features` or `labels`, else the largest id + 1.
+    nodes, classes : int, optional
+        By default as many nodes as rows in the other files, else the largest id + 1; and the largest label + 1.
     features : path, optional
         .npy or text with one row a node; by default one column of ones.
     labels : path, optional
         .npy or text with one integer a node, -1 where unlabelled; by default nobody has a label.
     split : path, optional
-        Text with none, train, val or test a line, or .npy with 0, 1, 2, 3 for them; by default drawn as
+        none, train, val or test a node, a line each or in a .npy file of text.
+    train_ids, val_ids, test_ids : path, optional
+        Instead: the nodes of a split, by id in any order, .npy or text; or .npy masks of bool. Without these and `split`, drawn as
         `random_split(labels, train, val, seed)`.
 
     Returns
@@ -37,107 +39,87 @@ def read(path, nodes=None, features=None, labels=None, split=None, train=0.6, va
     Raises
     ------
     DataError
-        A file cannot be read, or lengths disagree.
+        A file cannot be read, or files disagree in the number of nodes, or in .npy two edges might be read either way.
     ConfigError
-        `split` without `labels`.
+        A split without `labels`, or two of them.
     """
     path = existing(path)
-    if split is not None and labels is None:
-        raise ConfigError("split: needs labels=FILE")
+    where = {name: file for name, file in (("train", train_ids), ("val", val_ids), ("test", test_ids)) if file is not None}
+    _check_options(labels, split, where)
     src, dst = _edges(path)
-    x = None if features is None else _table(existing(features), "features", np.float32)
-    y = None if labels is None else whole_labels(_table(existing(labels), "labels", np.float64), labels)
-    n_nodes = _count(nodes, x, y, src, dst)
-    for name, array, file in (("features", x, features), ("labels", y, labels)):
-        if array is not None and array.shape[0] != n_nodes:
-            raise DataError(f"{file}: {name}: {array.shape[0]} rows, expected {n_nodes}, one a node")
+    x = None if features is None else table.read(features, "features", np.float32)
+    y = None if labels is None else whole_labels(table.read(labels, "labels", np.float64), labels)
+    codes = None if split is None else table.names(split, "split", _NAMES)
+    rows = {"features": (features, x), "labels": (labels, y), "split": (split, codes)}
+    n_nodes = _count(path, nodes, src, dst, {name: (file, len(array)) for name, (file, array) in rows.items() if array is not None})
+    check_nodes(n_nodes, 1 if x is None else 0, path)
     x = np.ones((n_nodes, 1), np.float32) if x is None else x
     y = np.full(n_nodes, -1) if y is None else y
-    parts = random_split(y, train, val, seed) if split is None else _split(existing(split), n_nodes)
-    return RawGraph(src, dst, x, y, *parts, n_classes=count_classes(y), name=path.stem)
+    n_classes = count_classes(y, labels, classes)
+    if split is not None:
+        parts = tuple(codes == _NAMES.index(name) for name in ("train", "val", "test"))
+    elif where:
+        found = {name: _ids(where.get(name), name, n_nodes) for name in ("train", "val", "test")}
+        parts = masks(n_nodes, where, **found)
+    else:
+        parts = random_split(y, train, val, seed)
+    return RawGraph(src, dst, x, y, *parts, n_classes=n_classes, name=path.stem, edges_in=path)
 
 
-def _count(nodes, x, y, src, dst):
+def _check_options(labels, split, where):
+    for name in ("split" if split is not None else None, *(f"{name}_ids" for name in where)):
+        if name is not None and labels is None:
+            raise ConfigError(f"{name}: needs labels=FILE")
+    if split is not None and where:
+        raise ConfigError(f"split and {next(iter(where))}_ids: one of the two")
+
+
+def _count(path, nodes, src, dst, rows):
+    """Return the number of nodes, on which the files and the option must agree."""
+    largest = int(max(src.max(initial=-1), dst.max(initial=-1)))
     if nodes is not None:
-        return nodes
-    for rows in (x, y):
-        if rows is not None:
-            return rows.shape[0]
-    return int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
+        rows = {"option": ("nodes", nodes), **rows}
+    if not rows:
+        n_nodes = largest + 1
+        if n_nodes > 1_000_000 + _SPARSE * 2 * src.size:
+            raise DataError(f"{path}: edges: node id {n_nodes - 1} would make {n_nodes} nodes of {src.size} edges; "
+                            f"say nodes={n_nodes} if that is so")  # fmt: skip
+        return n_nodes
+    fewest, *_, most = sorted(2 * [(n, f"{file}: {name}") for name, (file, n) in rows.items()])
+    if fewest[0] != most[0]:
+        raise DataError(f"{fewest[1]}: {fewest[0]} rows, but {most[1]}: {most[0]}; both need one a node")
+    if nodes is None and fewest[0] <= largest:
+        raise DataError(f"{fewest[1]}: {fewest[0]} rows, but {path} has node id {largest}")
+    return fewest[0]
 
 
 def _edges(path):
-    if path.suffix == ".npy":
-        with reading(path, "edges"):
-            pairs = np.load(path, mmap_mode="r", allow_pickle=False)
-        if pairs.dtype.kind not in "iu":
-            raise DataError(f"{path}: edges: expected integers, found dtype {pairs.dtype}")
-        if pairs.ndim == 2 and pairs.shape[0] == 2:
-            return np.asarray(pairs[0]), np.asarray(pairs[1])
-    else:
-        pairs = _text(path, "edges", np.int64)
+    pairs = table.read(path, "edges", np.int64) if path.suffix != ".npy" else load_npy(path, "edges", "iu")
+    if pairs.shape == (2, 2) and path.suffix == ".npy":
+        raise DataError(f"{path}: edges: shape (2, 2) is two edges by rows or by columns, and nothing says which: write them as text")
     if pairs.size == 0:
         return np.empty(0, np.int64), np.empty(0, np.int64)
+    if path.suffix == ".npy" and pairs.ndim == 2 and pairs.shape[0] == 2:
+        pairs = pairs.T
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise DataError(f"{path}: edges: expected two columns (in .npy: or two rows), found shape {pairs.shape}")
-    return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+    ends = [np.ascontiguousarray(pairs[:, end]) for end in (0, 1)]
+    for name, ids in zip(("src", "dst"), ends):
+        if ids.min() < 0 or ids.max() > np.iinfo(np.int64).max:
+            at = int(np.argmax((ids < 0) | (ids > np.iinfo(np.int64).max)))
+            raise DataError(f"{path}: edges: {name}: node id {ids[at]} at position {at} is no node id")
+    return tuple(ids.astype(np.int64) if ids.dtype.kind == "u" else ids for ids in ends)
 
 
-def _table(path, field, dtype):
-    if path.suffix != ".npy":
-        return _text(path, field, dtype)
-    with reading(path, field):
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
-    if table.dtype.kind not in "iufb" or table.ndim not in (1, 2):
-        raise DataError(f"{path}: {field}: expected numbers in one or two dimensions, found dtype {table.dtype}, shape {table.shape}")
-    return table.reshape(table.shape[0], -1)
-
-
-def _text(path, field, dtype):
-    with reading(path, field, DeprecationWarning), warnings.catch_warnings():
-        warnings.filterwarnings("error", "loadtxt", DeprecationWarning)  # NumPy before 2.3 reads 1.5 as the integer 1
-        with Path(path).open(encoding="utf-8") as file:
-            first = next((line for line in islice(file, 1000) if line.strip() and not line.lstrip().startswith("#")), "")
-        if not first:
-            return np.empty((0, 1), dtype)
-        delimiter = "," if "," in first else None
-        lines = _without_header(path, first)
-        return np.loadtxt(lines, dtype, comments="#", delimiter=delimiter, ndmin=2)
-
-
-def _without_header(path, first):
-    """Yield a text file's lines, without its first line of content if that is no numbers."""
-    header = not _is_numbers(first)
-    with Path(path).open(encoding="utf-8") as file:
-        for line in file:
-            if header and line == first:
-                header = False
-                continue
-            yield line
-
-
-def _is_numbers(line):
-    try:
-        [float(word) for word in line.split("#")[0].replace(",", " ").split()]
-    except ValueError:
-        return False
-    return True
-
-
-def _split(path, n_nodes):
-    if path.suffix == ".npy":
-        codes = _table(path, "split", np.int8)[:, 0]
-    else:
-        with reading(path, "split"):
-            words = path.read_text(encoding="utf-8").split()
-        unknown = next((word for word in words if word not in _WORDS), None)
-        if unknown is not None:
-            raise DataError(f"{path}: split: {unknown!r} is none of {', '.join(_WORDS)}")
-        codes = np.array([_WORDS[word] for word in words], np.int8)
-    if codes.size != n_nodes:
-        raise DataError(f"{path}: split: {codes.size} entries, expected {n_nodes}, one a node")
-    bad = ~np.isin(codes, list(_WORDS.values()))
-    if bad.any():
-        raise DataError(f"{path}: split: node {int(np.argmax(bad))} has {codes[bad][0]}, expected 0, 1, 2 or 3")
-    ids = {name: np.flatnonzero(codes == _WORDS[name]) for name in ("train", "val", "test")}
-    return masks(n_nodes, dict.fromkeys(ids, path), **ids)
+def _ids(path, name, n_nodes):
+    """Return a split's nodes, by id."""
+    if path is None:
+        return np.empty(0, np.int64)
+    found = table.read(path, f"{name} split", np.int64)
+    if found.dtype == bool:
+        if found.shape != (n_nodes, 1) or found.view(np.uint8).max(initial=0) > 1:
+            raise DataError(f"{path}: {name} split: a mask of shape {found.shape}, expected ({n_nodes},), one true or false a node")
+        return np.flatnonzero(found[:, 0])
+    if found.size and found.shape[1] != 1:
+        raise DataError(f"{path}: {name} split: expected one node id a line, found {found.shape[1]} columns")
+    return found.ravel()

@@ -22,7 +22,7 @@ from sarlite.data import npyfile
 from sarlite.data.dataset import EDGE_ARRAYS, FILES, NODE, NODE_ARRAYS, OPTIONAL, RELATION, Dataset
 from sarlite.data.divide import copy
 from sarlite.data.writer import META, Writer, meta_hash
-from sarlite.errors import DataError
+from sarlite.errors import DataError, reading, regular
 from sarlite.progress import SILENT
 
 SCHEMA = 2
@@ -88,7 +88,11 @@ def open(directory, *, verify=False):
     -----
     Sizes are compared before anything is mapped. Takes a few kilobytes of memory.
     """
-    directory = Path(directory)
+    with reading(directory):
+        return _opened(Path(directory), verify)
+
+
+def _opened(directory, verify):
     meta = read_meta(directory)
     nodes, edges = meta["nodes"][NODE], meta["edges"][RELATION]
     records = {field: nodes["arrays"].get(name) for field, name in NODE_ARRAYS.items()}
@@ -132,14 +136,13 @@ def files(directory):
 def read_meta(directory):
     """Return the checked content of `meta.json`; raises DataError."""
     path = Path(directory) / META
-    try:
-        if path.stat().st_size > _MAX_META_BYTES:
-            raise DataError(f"{path}: meta.json: {path.stat().st_size} bytes, expected at most {_MAX_META_BYTES}")
+    if not path.exists():
+        raise DataError(f"{path}: no such file, so {str(directory)!r} is no data set in the native format: convert it first, "
+                        f"python -m sarlite.data convert {directory if ':' in str(directory) else 'SPEC'} DIR")  # fmt: skip
+    with reading(path):
+        if regular(path).stat().st_size > _MAX_META_BYTES:
+            raise DataError(f"{path}: {path.stat().st_size} bytes, expected at most {_MAX_META_BYTES}")
         meta = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: meta.json: cannot be opened: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: meta.json: not JSON: {error}") from error
     if not isinstance(meta, dict) or meta.get("schema") != SCHEMA:
         found = meta.get("schema") if isinstance(meta, dict) else type(meta).__name__
         raise DataError(f"{path}: schema: {found!r}, expected {SCHEMA}{_anew(meta, directory) if found == 1 else ''}")
@@ -201,8 +204,8 @@ def _check_meta(path, meta):
     _expect(path, "classes", nodes.get("classes"), int)
     _check_offsets(path, nodes.get("offsets"), nodes["count"])
     division = meta.get("division")
-    words = [division.get(word) for word in ("partition", "order")] if isinstance(division, dict) else [division]
-    if division is not None and not all(isinstance(word, str) for word in words):
+    named = isinstance(division, dict) and all(isinstance(division.get(word), str) for word in ("partition", "order"))
+    if division is not None and not named:
         raise DataError(f"{path}: division: expected null, or partition and order by name, found {division!r}")
 
 
@@ -214,7 +217,7 @@ def _expect(path, name, value, kind):
 def _check_offsets(path, offsets, count):
     good = isinstance(offsets, list) and len(offsets) > 1 and all(type(offset) is int for offset in offsets)
     if not good or offsets[0] != 0 or offsets[-1] != count or any(low > high for low, high in zip(offsets, offsets[1:])):
-        raise DataError(f"{path}: offsets: {str(offsets)[:80]}: expected whole numbers that rise from 0 to {count}")
+        raise DataError(f"{path}: offsets: {str(offsets)}: expected whole numbers that rise from 0 to {count}")
 
 
 __all__ = ["META", "SCHEMA", "GraphWriter", "open", "read_meta", "write"]

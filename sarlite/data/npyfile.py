@@ -1,14 +1,18 @@
-"""One .npy file: written with its hash, and mapped only after its header and size agree with what is expected."""
+"""One .npy file: written with its hash, and mapped only after its header and size agree with each other and with what is expected."""
 
 import builtins
 import contextlib
 import hashlib
+import io
+import math
 import os
 
 import numpy as np
 
 from sarlite.data.mapped import CHUNK_BYTES, pieces
-from sarlite.errors import DataError
+from sarlite.errors import DataError, reading, regular
+
+HEAD = 1 << 14  # bytes that a header may take; NumPy refuses one of more than 10,000
 
 
 class Stream:
@@ -76,32 +80,40 @@ class _Writes:
         self.write = write
 
 
+def load(path, field, kinds="biuf"):
+    """Map any .npy file read-only.
+
+    Parameters
+    ----------
+    kinds : str
+        The dtypes' kinds that are read: "biuf" are all numbers, "US" text.
+
+    Raises
+    ------
+    DataError
+        The file is missing, or its header cannot be read, or its size is not what the header says.
+    """
+    with reading(path, field):
+        return _mapped(path, *_look(path, field, kinds))
+
+
 def open_map(path, record, field):
     """Map a file read-only if it is just what its record says.
 
     Raises
     ------
     DataError
-        The file is missing, or its header, dtype, shape or size in bytes is not the record's.
+        As `load`, or its dtype or shape is not the record's, or it is in Fortran's order.
     """
-    try:
-        with builtins.open(path, "rb") as file:
-            dtype, shape, offset = _header(file)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise DataError(f"{path}: {field}: cannot be opened: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"{path}: {field}: not a .npy file that can be read: {error}") from error
-    if dtype.str != record["dtype"]:
-        raise DataError(f"{path}: {field}: dtype {dtype.str}, but meta.json says {record['dtype']}")
-    if list(shape) != record["shape"]:
-        raise DataError(f"{path}: {field}: shape {list(shape)}, but meta.json says {record['shape']}")
-    expected = offset + dtype.itemsize * _count(shape)
-    if size != expected:
-        raise DataError(f"{path}: {field}: {size} bytes, expected {expected}: the file was cut or something was added")
-    if _count(shape) == 0:
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", offset, tuple(shape))
+    with reading(path, field):
+        dtype, shape, fortran, offset, size = _look(path, field)
+        if dtype.str != record["dtype"]:
+            raise DataError(f"{path}: {field}: dtype {dtype.str}, but meta.json says {record['dtype']}")
+        if list(shape) != record["shape"]:
+            raise DataError(f"{path}: {field}: shape {list(shape)}, but meta.json says {record['shape']}")
+        if fortran and len(shape) > 1:
+            raise DataError(f"{path}: {field}: its order is Fortran's")
+        return _mapped(path, dtype, shape, False, offset, size)
 
 
 def sha256(path):
@@ -115,31 +127,47 @@ def sha256(path):
 
 def verify(path, record, field):
     """Raise a DataError if the file's sha256 is not its record's."""
-    try:
+    with reading(path, field):
         found = sha256(path)
-    except OSError as error:
-        raise DataError(f"{path}: {field}: cannot be read: {error.strerror}") from error
     if found != record["sha256"]:
         raise DataError(f"{path}: {field}: sha256 {found}, but meta.json says {record['sha256']}: the file was changed")
 
 
-def _header(file):
+def header(head, kinds="biuf"):
+    """Return (dtype, shape, whether in Fortran's order, where the data begin) from the first `HEAD` bytes of a .npy file.
+
+    Raises
+    ------
+    ValueError
+        Another format, objects, other kinds of dtype, or a shape that cannot be; and whatever NumPy's parser raises.
+    """
+    file = io.BytesIO(head)
     version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version}")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran_order, dtype = read(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"version {version} of the .npy format")
+    shape, fortran, dtype = read(file)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    if fortran_order and len(shape) > 1:
-        raise ValueError("its order is Fortran's")
+        raise ValueError("it holds Python objects, which are never read")
+    if dtype.kind not in kinds or dtype.itemsize == 0:
+        raise ValueError(f"its dtype is {dtype}, expected {'text' if kinds == 'US' else 'numbers'}")
     if any(length < 0 for length in shape):
         raise ValueError(f"its shape is {shape}")
-    return dtype, shape, file.tell()
+    return dtype, tuple(int(length) for length in shape), fortran, file.tell()
 
 
-def _count(shape):
-    count = 1
-    for length in shape:
-        count *= int(length)
-    return count
+def _look(path, field, kinds="biuf"):
+    """Return what `header` returns and the size of the file, which must be what the header says."""
+    with regular(path).open("rb") as file:
+        dtype, shape, fortran, offset = header(file.read(HEAD), kinds)
+        size = os.fstat(file.fileno()).st_size
+    expected = offset + dtype.itemsize * math.prod(shape)
+    if size != expected:
+        raise DataError(f"{path}: {field}: {size} bytes, but its header needs {expected}: the file was cut or something was added")
+    return dtype, shape, fortran, offset, size
+
+
+def _mapped(path, dtype, shape, fortran, offset, size):
+    if size == offset:
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")

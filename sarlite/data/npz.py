@@ -1,24 +1,27 @@
 """NumPy archives: the CSR form of shchur/gnn-benchmark, and members that are mapped instead of loaded."""
 
+import math
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
-from sarlite.data.raw import RawGraph, check_csr, check_room, count_classes, dense, existing, reading, whole_labels
-from sarlite.errors import DataError
+from sarlite.data import npyfile
+from sarlite.data.raw import RawGraph, check_csr, check_room, count_classes, dense, existing, whole_labels
+from sarlite.errors import DataError, reading, regular
 from sarlite.graph import given
 from sarlite.graph.edges import destinations
 from sarlite.graph.generate import random_split
 
 
-def read(path, train=20, val=30, seed=0):
+def read(path, classes=None, train=20, val=30, seed=0):
     """Read adj_indptr, adj_indices, adj_shape, adj_data (weights if not all are 1), attr_* (or a dense attr_matrix) and labels.
 
     Parameters
     ----------
     path : path
+    classes : int, optional
+        By default the largest label + 1.
     train, val : int or float
         The file has no split, so one is drawn: nodes a class, or with a decimal point the share of each class.
     seed : int
@@ -36,16 +39,17 @@ def read(path, train=20, val=30, seed=0):
     path = existing(path)
     adj = {name: member(path, f"adj_{name}") for name in ("indptr", "indices", "shape")}
     n_nodes = _square(adj["shape"], path)
-    check_csr(adj["indptr"], adj["indices"], n_nodes, n_nodes, f"{path}: adj")
+    indptr, indices = check_csr(adj["indptr"], adj["indices"], n_nodes, n_nodes, f"{path}: adj")
     features = _features(path)
     labels = whole_labels(member(path, "labels"), path)
     for name, array in (("features", features), ("labels", labels)):
         if array.shape[0] != n_nodes:
             raise DataError(f"{path}: {name}: {array.shape[0]} rows, but adj_shape says {n_nodes} nodes")
-    src = destinations(adj["indptr"])  # a CSR row of the file holds a node's outgoing edges
+    src = destinations(indptr)  # a CSR row of the file holds a node's outgoing edges
+    n_classes = count_classes(labels, path, classes)
     split = random_split(labels, train, val, seed)
-    return RawGraph(src, adj["indices"], features, labels, *split, n_classes=count_classes(labels), name=Path(path).stem,
-                    edge_weight=_edge_weight(path, adj["indices"].size))
+    return RawGraph(src, indices, features, labels, *split, n_classes=n_classes, name=path.stem, edges_in=path,
+                    edge_weight=_edge_weight(path, indices.size))
 
 
 def _edge_weight(path, n_edges):
@@ -64,34 +68,24 @@ def member(path, name, optional=False):
     DataError
         The archive cannot be read, has no such member, or the member's size is not what its header says.
     """
-    with reading(path, name, zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error):
-        with zipfile.ZipFile(path) as archive:
+    with reading(path, name):
+        with zipfile.ZipFile(regular(path)) as archive:
             if f"{name}.npy" not in archive.namelist():
                 if optional:
                     return None
                 raise DataError(f"{path}: {name}: no such array in the file")
             info = archive.getinfo(f"{name}.npy")
             with archive.open(info) as file:
-                dtype, shape, fortran, offset = _header(file)
-                n_bytes = dtype.itemsize * int(np.prod(shape, dtype=object))
+                dtype, shape, fortran, offset = npyfile.header(file.read(npyfile.HEAD))
+                n_bytes = dtype.itemsize * math.prod(shape)
                 if offset + n_bytes != info.file_size:
                     raise DataError(f"{path}: {name}: {info.file_size} bytes, but its header needs {offset + n_bytes}")
                 if info.compress_type != zipfile.ZIP_STORED or n_bytes < 1 << 20:
                     check_room(n_bytes, f"{path}: {name}")
-                    data = file.read()
-                    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
-        return np.memmap(path, dtype, "r", _data_offset(path, info) + offset, shape, "F" if fortran else "C")
-
-
-def _header(file):
-    version = np.lib.format.read_magic(file)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-    if read is None:
-        raise ValueError(f"version {version} of the .npy format")
-    shape, fortran, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are never read")
-    return dtype, shape, fortran, file.tell()
+                    file.seek(offset)
+                    data = file.read()  # to the end, where its checksum is compared
+                    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C") if data else np.empty(shape, dtype)
+            return np.memmap(path, dtype, "r", _data_offset(path, info) + offset, shape, "F" if fortran else "C")
 
 
 def _data_offset(path, info):
@@ -104,7 +98,7 @@ def _data_offset(path, info):
 
 def _square(shape, path):
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != shape[1] or shape[0] < 0:
-        raise DataError(f"{path}: adj_shape: {shape.tolist()}, expected the number of nodes twice")
+        raise DataError(f"{path}: adj_shape: {shape.ravel()[:3].tolist()}, expected the number of nodes twice")
     return int(shape[0])
 
 
@@ -116,5 +110,5 @@ def _features(path):
         return matrix
     parts = [member(path, f"attr_{name}") for name in ("data", "indptr", "indices", "shape")]
     if parts[3].shape != (2,) or parts[3].dtype.kind not in "iu" or parts[3].min() < 0:
-        raise DataError(f"{path}: attr_shape: {parts[3].tolist()}, expected the numbers of nodes and of features")
+        raise DataError(f"{path}: attr_shape: {parts[3].ravel()[:3].tolist()}, expected the numbers of nodes and of features")
     return dense(*parts, f"{path}: attr")

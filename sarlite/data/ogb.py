@@ -1,21 +1,25 @@
 """The raw folders of the Open Graph Benchmark: ogbn-arxiv and ogbn-products (csv.gz), ogbn-papers100M (npz)."""
 
 import gzip
-import warnings
-import zlib
 
 import numpy as np
 
-from sarlite.data import npz
-from sarlite.data.raw import RawGraph, check_room, count_classes, existing, masks, reading, whole_labels
-from sarlite.errors import DataError
+from sarlite.data import npz, table
+from sarlite.data.raw import RawGraph, check_nodes, check_room, count_classes, existing, masks, whole_labels
+from sarlite.errors import DataError, reading, regular
 
-_ROWS = 1 << 16  # csv lines parsed at a time
+_MAX_GRAPHS = 1 << 20  # rows of a list of counts
 _INVERSE = ("sales_ranking",)  # OGB's own loader adds the inverse edges for ogbn-products, whose split this is
 
 
-def read(path):
+def read(path, classes=None):
     """Read an OGB node data set from its folder, the one with `raw/` and `split/`.
+
+    Parameters
+    ----------
+    path : path
+    classes : int, optional
+        By default the largest label + 1.
 
     Returns
     -------
@@ -35,13 +39,16 @@ def read(path):
     """
     path = existing(path)
     raw, split_kind = path / "raw", _split_directory(path)
-    src, dst, features, labels = _from_npz(raw) if (raw / "data.npz").is_file() else _from_csv(raw)
+    packed = (raw / "data.npz").is_file()
+    src, dst, features, labels = _from_npz(raw) if packed else _from_csv(raw)
     where = {"train": split_kind / "train.csv.gz", "val": split_kind / "valid.csv.gz", "test": split_kind / "test.csv.gz"}
-    ids = {name: _read_csv(file, f"{name} split", np.int64, columns=1)[:, 0] for name, file in where.items()}
+    ids = {name: _read_csv(file, f"{name} split", np.int64, columns=1, most=labels.size)[:, 0] for name, file in where.items()}
     split = masks(labels.size, where, **ids)
     name = path.resolve().name.replace("_", "-")
     undirected = split_kind.name in _INVERSE
-    return RawGraph(src, dst, features, labels, *split, n_classes=count_classes(labels), name=name, undirected=undirected)
+    n_classes = count_classes(labels, raw / ("node-label.npz" if packed else "node-label.csv.gz"), classes)
+    edges_in = raw / ("data.npz" if packed else "edge.csv.gz")
+    return RawGraph(src, dst, features, labels, *split, n_classes=n_classes, name=name, undirected=undirected, edges_in=edges_in)
 
 
 def _split_directory(path):
@@ -54,6 +61,7 @@ def _split_directory(path):
 
 def _from_csv(raw):
     n_nodes, n_edges = (_total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
+    check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
     edges = _read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
     features = _read_csv(raw / "node-feat.csv.gz", "features", np.float32, n_rows=n_nodes)
     labels = _read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes, columns=1)
@@ -63,7 +71,10 @@ def _from_csv(raw):
 def _from_npz(raw):
     file = raw / "data.npz"
     edges, features = npz.member(file, "edge_index"), npz.member(file, "node_feat")
-    n_nodes = int(npz.member(file, "num_nodes_list").sum())
+    counts = npz.member(file, "num_nodes_list")
+    if counts.dtype.kind not in "iu":
+        raise DataError(f"{file}: num_nodes_list: expected whole numbers, found dtype {counts.dtype}")
+    n_nodes = int(counts.sum())
     labels = whole_labels(npz.member(raw / "node-label.npz", "node_label"), raw / "node-label.npz")
     if edges.ndim != 2 or edges.shape[0] != 2:
         raise DataError(f"{file}: edge_index: expected shape (2, edges), found {edges.shape}")
@@ -75,35 +86,32 @@ def _from_npz(raw):
 
 
 def _total(path):
-    total = int(_read_csv(path, "count", np.int64, columns=1).sum())
-    if total < 0:
-        raise DataError(f"{path}: count: {total} is negative")
-    return total
+    counts = _read_csv(path, "count", np.int64, columns=1, most=_MAX_GRAPHS)
+    if counts.min(initial=0) < 0:
+        raise DataError(f"{path}: count: {counts.min()} is negative")
+    return sum(counts[:, 0].tolist())
 
 
-def _read_csv(path, field, dtype, n_rows=None, columns=None):
-    """Read a .csv.gz of numbers without a header, in pieces, into one array of `n_rows` (or as many as there are)."""
+def _read_csv(path, field, dtype, n_rows=None, columns=None, most=None):
+    """Read a .csv.gz of numbers without a header, in pieces, into one array of `n_rows`, or of as many as there are up to `most`."""
     pieces, n_read, out = [], 0, None
-    with reading(path, field, zlib.error), gzip.open(path, "rt", encoding="ascii") as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # no more lines
-        while True:
-            piece = np.loadtxt(file, dtype, delimiter=",", ndmin=2, max_rows=_ROWS)
-            if piece.shape[0] == 0:
-                break
+    with reading(path, field), gzip.open(regular(path), "rt", encoding="ascii") as file:
+        for piece in table.batches((line for line in table.lines(file) if line.strip()), dtype, ","):
             if columns is not None and piece.shape[1] != columns:
                 raise DataError(f"{path}: {field}: {piece.shape[1]} columns, expected {columns}")
             if n_rows is not None and out is None:
                 check_room(n_rows * piece.shape[1] * piece.itemsize, f"{path}: {field}")
                 out = np.empty((n_rows, piece.shape[1]), dtype)
+            n_read += piece.shape[0]
+            if n_read > (most if n_rows is None else n_rows) or (out is not None and piece.shape[1] != out.shape[1]):
+                expected = f"{most} rows that may be" if n_rows is None else f"{n_rows} rows of {out.shape[1]} expected"
+                raise DataError(f"{path}: {field}: more or wider than the {expected}")
             if out is None:
                 pieces.append(piece)
             else:
-                if n_read + piece.shape[0] > n_rows or piece.shape[1] != out.shape[1]:
-                    raise DataError(f"{path}: {field}: more or wider than the {n_rows} rows of {out.shape[1]} expected")
-                out[n_read : n_read + piece.shape[0]] = piece
-            n_read += piece.shape[0]
-    if n_rows is not None and n_read != n_rows:
-        raise DataError(f"{path}: {field}: {n_read} rows, expected {n_rows}")
-    if out is not None:
-        return out
-    return np.concatenate(pieces) if pieces else np.empty((0, columns or 1), dtype)
+                out[n_read - piece.shape[0] : n_read] = piece
+        if n_rows is not None and n_read != n_rows:
+            raise DataError(f"{path}: {field}: {n_read} rows, expected {n_rows}")
+        if out is not None:
+            return out
+        return np.concatenate(pieces) if pieces else np.empty((n_rows or 0, columns or 1), dtype)

@@ -1,15 +1,18 @@
 """What readers hand over, and the checks and conversions that all of them share."""
 
-import contextlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from sarlite.data.dataset import Dataset
+from sarlite.data.dataset import MAX_CLASSES, Dataset
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import csr_by_dst, destinations
+from sarlite.profile import free_memory
+
+MAX_GAP = 100
+"""Labels in a row that no node has, above which the number of classes must be told: such labels are codes, years, or a mistake."""
+MAX_NODES = 3_000_000_000
 
 _CARRY_VALUES = "edges that carry values cannot be added or merged; drop_edge_values drops them"
 
@@ -18,7 +21,7 @@ _CARRY_VALUES = "edges that carry values cannot be added or merged; drop_edge_va
 class RawGraph:
     """A data set as its source has it: an edge list, not yet CSR.
 
-    `undirected` says what the format means by an edge where the user does not say it.
+    `undirected` says what the format means by an edge where the user does not say it; `edges_in` names the edges' file for messages.
     """
 
     src: np.ndarray
@@ -32,6 +35,7 @@ class RawGraph:
     name: str
     undirected: bool = False
     edge_weight: np.ndarray | None = None
+    edges_in: object = None
 
     @classmethod
     def of(cls, dataset):
@@ -55,10 +59,10 @@ class RawGraph:
         try:
             indptr, indices, *origin = csr_by_dst(self.src, self.dst, self.labels.shape[0], **edges, edge_index=weighted)
         except DataError as error:
-            raise DataError(f"{source}: edges: {error}") from error
+            raise DataError(f"{self.edges_in or source}: edges: {error}") from error
         features = row_normalized(self.features) if normalize else self.features
         if features.dtype.name not in ("float32", "float64"):
-            features = features.astype(np.float32)
+            features = narrowed(features)
         return Dataset(
             indptr, indices, features, self.labels.astype(np.int64, copy=False), self.train, self.val, self.test,
             n_classes=int(self.n_classes), name=self.name, source=source, provenance=provenance or {},
@@ -68,11 +72,18 @@ class RawGraph:
 
 def row_normalized(features):
     """Return the features with rows that sum to one; a row that sums to 0 stays as it is."""
-    features = np.array(features, np.float64 if features.dtype == np.float64 else np.float32)
-    sums = features.sum(axis=1, keepdims=True, dtype=np.float64)
-    sums[sums == 0] = 1
-    features /= sums.astype(features.dtype)
+    features = features.astype(np.float64) if features.dtype == np.float64 else narrowed(features, copy=True)
+    with np.errstate(all="ignore"):  # what is not finite is refused by the data set's check
+        sums = features.sum(axis=1, keepdims=True, dtype=np.float64)
+        sums[sums == 0] = 1
+        features /= sums.astype(features.dtype)
     return features
+
+
+def narrowed(numbers, copy=False):
+    """Return numbers as float32; those too large become infinite, which the data set's check refuses."""
+    with np.errstate(all="ignore"):
+        return numbers.astype(np.float32, copy=copy)
 
 
 def masks(n_nodes, where, **ids):
@@ -87,13 +98,48 @@ def masks(n_nodes, where, **ids):
             raise DataError(f"{where[name]}: {name} split: node id {nodes[bad][0]} is outside 0 <= id < {n_nodes}")
         mask = np.zeros(n_nodes, bool)
         mask[nodes.astype(np.int64)] = True
+        if np.count_nonzero(mask) != nodes.size:
+            twice = int(np.argmax(np.bincount(nodes.astype(np.int64))))
+            raise DataError(f"{where[name]}: {name} split: node id {twice} is given twice")
         found.append(mask)
     return tuple(found)
 
 
-def count_classes(labels):
-    """Return the number of classes, the largest label + 1."""
-    return int(labels.max(initial=-1)) + 1
+def count_classes(labels, where, told=None):
+    """Return the number of classes.
+
+    Parameters
+    ----------
+    labels : (n_nodes,) int64
+        -1 where unlabelled.
+    where : str or path
+        What messages name.
+    told : int, optional
+        By default the largest label + 1.
+
+    Raises
+    ------
+    DataError
+        There are more than `MAX_CLASSES`, or without `told` more than `MAX_GAP` labels in a row that no node has, from 0 on.
+    ConfigError
+        `told` does not reach the largest label.
+    """
+    top = int(labels.max(initial=-1))
+    if told is not None:
+        if not top < told <= MAX_CLASSES:
+            raise ConfigError(f"classes: {told} cannot work, expected {top + 1} to {MAX_CLASSES}: {where} has labels up to {top}")
+        return told
+    if top >= MAX_CLASSES:
+        raise DataError(f"{where}: labels: the largest is {top}: number the classes from 0 on, at most {MAX_CLASSES}")
+    seen = np.zeros(top + 1, bool)
+    seen[labels[labels >= 0]] = True
+    there = np.concatenate(([-1], np.flatnonzero(seen)))
+    gaps = np.diff(there) - 1
+    if gaps.max(initial=0) > MAX_GAP:
+        low = int(there[np.argmax(gaps)]) + 1
+        raise DataError(f"{where}: labels: no node has one of {low} to {low + int(gaps.max()) - 1}, but one has {top}, which would make "
+                        f"{top + 1} classes: number them from 0 on, or say classes={top + 1}")  # fmt: skip
+    return top + 1
 
 
 def whole_labels(labels, where):
@@ -103,20 +149,18 @@ def whole_labels(labels, where):
         labels = labels[:, 0]
     if labels.ndim != 1:
         raise DataError(f"{where}: labels: expected one label a node, found shape {labels.shape}")
-    if labels.dtype.kind in "iub":
-        return labels.astype(np.int64)
-    if labels.dtype.kind != "f":
+    if labels.dtype.kind not in "iubf":
         raise DataError(f"{where}: labels: expected numbers, found dtype {labels.dtype}")
-    missing = np.isnan(labels)
-    bad = ~missing & ((labels != np.floor(labels)) | (np.abs(labels) > 2**31))
+    missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
+    bad = ~missing & ((labels != np.floor(labels)) | (labels > 2**31) | (labels < -1)) if labels.dtype.kind != "b" else missing
     if bad.any():
         at = int(np.argmax(bad))
-        raise DataError(f"{where}: labels: node {at} has label {labels[at]}, expected a whole number")
+        raise DataError(f"{where}: labels: node {at} has label {labels[at]}, expected a whole number, or -1 where it has none")
     return np.where(missing, -1, labels).astype(np.int64)
 
 
 def check_csr(indptr, indices, n_rows, n_columns, where):
-    """Raise a DataError unless indptr and indices are a CSR matrix of this shape."""
+    """Return indptr and indices, int64 where they are unsigned; raises a DataError unless they are a CSR matrix of this shape."""
     for name, array in (("indptr", indptr), ("indices", indices)):
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise DataError(f"{where}_{name}: expected one dimension of integers, found shape {array.shape}, dtype {array.dtype}")
@@ -124,7 +168,8 @@ def check_csr(indptr, indices, n_rows, n_columns, where):
         raise DataError(f"{where}_indptr: {indptr.size} entries, expected {n_rows + 1} for {n_rows} rows")
     if indptr[0] != 0 or indptr[-1] != indices.size:
         raise DataError(f"{where}_indptr: runs from {indptr[0]} to {indptr[-1]}, expected 0 to {indices.size}")
-    falls = np.diff(indptr.astype(np.int64)) < 0
+    starts = indptr.astype(np.int64)
+    falls = np.diff(starts) < 0
     if falls.any():
         at = int(np.argmax(falls)) + 1
         raise DataError(f"{where}_indptr: entry {at} is {indptr[at]}, less than the entry before")
@@ -132,42 +177,36 @@ def check_csr(indptr, indices, n_rows, n_columns, where):
     if bad.any():
         at = int(np.argmax(bad))
         raise DataError(f"{where}_indices: entry {at} is {indices[at]}, outside 0 <= column < {n_columns}")
+    return starts, indices.astype(np.int64) if indices.dtype.kind == "u" else indices  # NumPy makes uint64 with int64 float64
 
 
 def dense(data, indptr, indices, shape, where):
     """Return a checked CSR matrix as a dense float32 array; entries given twice are added."""
     n_rows, n_columns = (int(length) for length in shape)
-    check_csr(indptr, indices, n_rows, n_columns, where)
+    if min(n_rows, n_columns) < 0:
+        raise DataError(f"{where}_shape: {n_rows} x {n_columns}, expected the numbers of nodes and of features")
+    indptr, indices = check_csr(indptr, indices, n_rows, n_columns, where)
     if data.shape != indices.shape or data.dtype.kind not in "iufb":
         raise DataError(f"{where}_data: expected {indices.size} numbers, found shape {data.shape}, dtype {data.dtype}")
     check_room(4 * n_rows * n_columns, f"{where}: {n_rows} x {n_columns} features")
     out = np.zeros(n_rows * n_columns, np.float32)
-    np.add.at(out, destinations(indptr.astype(np.int64)) * n_columns + indices, data.astype(np.float32))
+    with np.errstate(all="ignore"):
+        np.add.at(out, destinations(indptr) * n_columns + indices, data.astype(np.float32))
     return out.reshape(n_rows, n_columns)
 
 
 def check_room(n_bytes, what):
-    """Raise a DataError where an array would not fit into this machine's memory."""
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not known here; NumPy will say it
-        return
-    if n_bytes > memory:
-        raise DataError(f"{what}: needs {n_bytes} bytes, this machine has {memory}")
+    """Raise a DataError where an array would not fit into the memory that this process can still take."""
+    free = free_memory()
+    if n_bytes > free:
+        raise DataError(f"{what}: needs {n_bytes} bytes, but {int(free)} are free")
 
 
-@contextlib.contextmanager
-def reading(path, field, *also):
-    """Turn whatever a parser raises on bad input into a DataError that names the file and the field."""
-    try:
-        yield
-    except DataError:
-        raise
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: {field}: no such file") from error
-    except (OSError, EOFError, ValueError, TypeError, IndexError, KeyError, MemoryError, OverflowError, *also) as error:
-        text = str(error).strip().splitlines()
-        raise DataError(f"{path}: {field}: cannot be read: {text[0] if text else type(error).__name__}") from error
+def check_nodes(n_nodes, n_features, what):
+    """Raise a DataError where so many nodes cannot be, or their arrays would not fit into memory."""
+    if not 0 <= n_nodes <= MAX_NODES:
+        raise DataError(f"{what}: {n_nodes} nodes, expected 0 to {MAX_NODES}")
+    check_room(n_nodes * (4 * n_features + 19), f"{what}: {n_nodes} nodes")
 
 
 def existing(path):

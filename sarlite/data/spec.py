@@ -11,7 +11,7 @@ from sarlite.data import edge_list, format, npz, ogb, planetoid
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError, DataError, reading
 from sarlite.graph import generate
 from sarlite.types import Path as AnyPath
 
@@ -33,12 +33,13 @@ def _amount(text):
 
 _CHANGES = {"drop_edge_values": _flag, "undirected": _flag, "self_loops": _flag, "deduplicate": _flag, "normalize": _flag}
 _DRAWN = {"train": _amount, "val": _amount, "seed": int}
+_FILES = ("features", "labels", "split", "train_ids", "val_ids", "test_ids")
 _TASK = {"features": int, "classes": int, **_DRAWN}
 _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
     "planetoid": (planetoid.read, {}),
-    "npz": (npz.read, _DRAWN),
-    "ogb": (ogb.read, {}),
-    "edges": (edge_list.read, {"nodes": int, "features": str, "labels": str, "split": str, **_DRAWN}),
+    "npz": (npz.read, {"classes": int, **_DRAWN}),
+    "ogb": (ogb.read, {"classes": int}),
+    "edges": (edge_list.read, {"nodes": int, "classes": int, **dict.fromkeys(_FILES, str), **_DRAWN}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sbm": (generate.sbm, {"nodes": int, "degree": float, "homophily": float, "noise": float, "exponent": float, **_TASK}),
@@ -47,9 +48,9 @@ _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 FORMS = """\
   DIR                     a directory in the native format (python -m sarlite.data convert)
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
-  npz:FILE                shchur/gnn-benchmark's CSR archive; options train, val, seed
-  ogb:DIR                 ogbn-arxiv, ogbn-products or ogbn-papers100M, the folder with raw/ and split/
-  edges:FILE              text or .npy; options nodes, features, labels, split, train, val, seed
+  npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, train, val, seed
+  ogb:DIR                 ogbn-arxiv, ogbn-products or ogbn-papers100M, the folder with raw/ and split/; option classes
+  edges:FILE              text or .npy; options nodes, classes, features, labels, split or train_ids, val_ids, test_ids, train, val, seed
   sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
 with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_edge_values"""
@@ -85,22 +86,26 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
     DataError
         As the reader and `Dataset.check` say.
     """
-    form, path, options = _parse(str(spec))
+    with reading(f"data set {spec}"):
+        dataset = _read(str(spec), verify, changes)
+        return dataset.check(allow_empty) if check else dataset
+
+
+def _read(spec, verify, changes):
+    form, path, options = _parse(spec)
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
     wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
-    provenance = {"spec": str(spec), "options": {**options, **wanted}, "sarlite": _version()}
+    provenance = {"spec": spec, "options": {**options, **wanted}, "sarlite": _version()}
     if form in _READERS:
         raw = _READERS[form][0](path, **options)
         if wanted.pop("drop_edge_values", False):
             raw.edge_weight = None
-        dataset = raw.assemble(str(spec), provenance=provenance, **wanted)
-    elif form in _GENERATORS:
+        return raw.assemble(spec, provenance=provenance, **wanted)
+    if form in _GENERATORS:
         made = _GENERATORS[form][0](**options)
-        dataset = _changed(Dataset(**made._asdict(), name=form, source=str(spec), provenance=provenance), wanted)
-    else:
-        dataset = _changed(format.open(path, verify=verify), wanted)
-    return dataset.check(allow_empty) if check else dataset
+        return _changed(Dataset(**made._asdict(), name=form, source=spec, provenance=provenance), wanted)
+    return _changed(format.open(path, verify=verify), wanted)
 
 
 def native_directory(spec: AnyPath) -> str | None:
@@ -131,9 +136,13 @@ def _parse(spec):
     path, words = _path_and_words(spec)
     if not Path(path).is_dir():
         raise (DataError if _looks_like_path(path) else ConfigError)(
-            f"data set {spec!r}: no such directory, and none of the known forms:\n{FORMS}"
+            f"data set {spec!r}: no such directory, and none of the known forms: {', '.join(_forms())}"
         )
     return None, path, _options("a directory", words, {})
+
+
+def _forms():
+    return [line.split()[0] for line in FORMS.splitlines() if line.startswith("  ")]
 
 
 def _looks_like_path(text):

@@ -6,8 +6,11 @@ import numpy as np
 
 from sarlite.errors import ConfigError
 from sarlite.graph.edges import csr_by_dst
+from sarlite.profile import free_memory
 
 _MAX_ROUNDS = 500
+_MAX_NOISE = 1e30  # its normals are float32
+_MAX_NODES = 3_000_000_000  # the square of it fits 64 bits
 
 
 class Generated(NamedTuple):
@@ -65,7 +68,8 @@ def sbm(nodes=10000, classes=8, degree=15.0, features=64, homophily=0.65, noise=
     _require(features >= 1, "features", features, "at least 1")
     _require(0 <= homophily <= 1 and (homophily == 1 or classes > 1), "homophily", homophily, "0 to 1, and 1 for a single class")
     _require(degree >= 0 and np.isfinite(degree), "degree", degree, "a number of at least 0")
-    _require(noise >= 0 and np.isfinite(noise), "noise", noise, "a number of at least 0")
+    _require(0 <= noise <= _MAX_NOISE, "noise", noise, f"0 to {_MAX_NOISE:g}")
+    _require_room(nodes, nodes * degree, features)
     rng = _rng(seed)
     blocks = np.arange(nodes) * classes // nodes
     bounds = np.searchsorted(blocks, np.arange(classes + 1))
@@ -125,6 +129,7 @@ def rmat(nodes=None, edges=None, scale=None, a=0.57, b=0.19, c=0.19, d=None, fea
     d = 1 - a - b - c if d is None else d
     _require(min(a, b, c, d) >= -1e-12 and abs(a + b + c + d - 1) < 1e-9, "a, b, c, d", (a, b, c, d), "shares that sum to 1")
     edges = min(16 * nodes, nodes * (nodes - 1) // 4 * 2) if edges is None else edges
+    _require_room(nodes, edges, features)
     rng = _rng(seed)
 
     def draw(size):
@@ -175,6 +180,7 @@ def power_law(nodes=100_000, edges=5_000_000, exponent=2.5, cap=60, smallest=200
     _require(nodes >= 2, "nodes", nodes, "at least 2")
     _require(0 <= inside <= 1, "inside", inside, "0 to 1")
     _require(1 <= smallest <= largest, "smallest and largest", (smallest, largest), "1 <= smallest <= largest")
+    _require_room(nodes, edges, 0)
     rng = _rng(seed)
     bounds = _community_bounds(rng, nodes, smallest, largest)
     sums = _sums(_power_law_weights(rng, nodes, exponent, cap))
@@ -240,12 +246,12 @@ def random_split(labels, train, val, rng):
 def _count(amount, sizes, at_least):
     if isinstance(amount, float):
         return np.maximum(np.rint(amount * sizes).astype(np.int64), at_least)
-    return np.full(sizes.size, amount, np.int64)
+    return np.full(sizes.size, min(amount, sizes.max(initial=0)), np.int64)
 
 
 def _random_task(rng, nodes, features, classes, train, val):
     _require(features >= 1, "features", features, "at least 1")
-    _require(classes >= 1, "classes", classes, "at least 1")
+    _require(1 <= classes <= nodes, "classes", classes, "1 to nodes")
     x = rng.standard_normal((nodes, features), dtype=np.float32)
     labels = rng.integers(0, classes, nodes)
     return x, labels, *random_split(labels, train, val, rng)
@@ -261,6 +267,14 @@ def _rng(seed):
 def _require(holds, name, value, expected):
     if not holds:
         raise ConfigError(f"{name}: {value} cannot work, expected {expected}")
+
+
+def _require_room(nodes, edges, features):
+    """Refuse what would not fit into memory, before anything is drawn."""
+    _require(nodes <= _MAX_NODES, "nodes", nodes, f"at most {_MAX_NODES}")
+    needed, free = nodes * (4 * features + 60) + 50 * edges, free_memory()
+    room = f"what fits into {free:.3g} free bytes; this takes {needed:.3g}"
+    _require(needed <= free, "nodes, edges and features", (nodes, edges, features), room)
 
 
 def _pairs(edges):

@@ -1,11 +1,9 @@
 """Which rank owns which node: METIS, random and contiguous partitions, a user's own, and what a partition costs."""
 
-import warnings
-from pathlib import Path
 
 import numpy as np
 
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
 from sarlite.graph import given
 from sarlite.graph.metis import Symmetric
@@ -82,26 +80,6 @@ def _by_metis(indptr, indices, n_parts, train, balance, seed):
     if "train" in balance and train is not None:
         parts = balancing.swap_training(graph.xadj, graph.adjncy, parts, n_parts, np.asarray(train))
     return parts
-
-
-def read_parts(file, n_nodes, n_parts):
-    """Read a user's partition: a .npy file of integers, or text with one part a line.
-
-    Returns
-    -------
-    (n_nodes,) int32
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, has another length than `n_nodes`, or a part outside 0 <= part < n_parts.
-    """
-    path = Path(file)
-    try:
-        parts = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_text(path)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: parts: cannot be read: {error}") from error
-    return check_parts(parts, n_nodes, n_parts, path)
 
 
 def check_parts(parts, n_nodes, n_parts, source):
@@ -198,7 +176,3 @@ def _imbalance(count):
     return float(count.max() / count.mean()) if count.any() else 1.0
 
 
-def _read_text(path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # an empty file: the length says so
-        return np.loadtxt(path, dtype=np.int64, ndmin=1)

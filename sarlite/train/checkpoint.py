@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from sarlite.comm import together
-from sarlite.errors import CheckpointError, needs, raise_together
+from sarlite.errors import CheckpointError, needs, raise_together, reading, regular
 from sarlite.files import try_whole, write_whole
 from sarlite.train.owners import Owners
 
@@ -112,14 +112,12 @@ def load_metadata(path):
 @contextmanager
 def _opened(path):
     safetensors = needs("safetensors", "a checkpoint")
-    try:
-        with safetensors.safe_open(str(path), "numpy") as file:
+    with reading(f"checkpoint {path}", kind=CheckpointError):
+        with safetensors.safe_open(str(regular(path)), "numpy") as file:
             found = (file.metadata() or {}).get("format")
             if found != FORMAT:
                 raise CheckpointError(f"checkpoint {path}: format is {found!r}, not {FORMAT!r}")
             yield file
-    except (OSError, safetensors.SafetensorError, ValueError, KeyError, RecursionError) as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
 
 
 def _metadata(file):

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sarlite.command import Parser, suggestion
-from sarlite.errors import ConfigError, needs
+from sarlite.errors import ConfigError, needs, reading, regular
 from sarlite.train import resume
 from sarlite.types import Path as AnyPath
 
+_MAX_BYTES = 1 << 20  # of a configuration file
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser. Defaults are filled in by `resolve`, so that a file can come between."""
@@ -79,8 +80,9 @@ def _word(default):
 METAVARS = {  # of what is not plain from the name: the unit, or what it is
     "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "layers": "N", "hidden": "N", "heads": "N", "out-heads": "N",
     "dropout": "SHARE", "input-dropout": "SHARE", "attention-dropout": "SHARE", "epochs": "N", "lr": "RATE", "lr-schedule": "SCHEDULE",
-    "weight-decay": "RATE", "seed": "N", "eval-every": "EPOCHS", "checkpoint-every": "EPOCHS|TIME", "prefetch": "PEERS", "partition": "METHOD", "balance": "WHAT",
-    "threads": "N", "ranks": "N", "stall-timeout": "SECONDS", "run-dir": "DIR", "resume": "FILE", "trace": "FILE.json", "trace-epochs": "EPOCHS",
+    "weight-decay": "RATE", "seed": "N", "eval-every": "EPOCHS", "prefetch": "PEERS", "partition": "METHOD", "balance": "WHAT",
+    "threads": "N", "ranks": "N", "stall-timeout": "SECONDS", "run-dir": "DIR", "checkpoint-every": "EPOCHS|TIME", "resume": "FILE",
+    "trace": "FILE.json", "trace-epochs": "EPOCHS",
 }  # fmt: skip
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
@@ -156,8 +158,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         An unknown key or a bad value, naming it.
     """
     flags = vars(parser().parse_args(argv))
-    file = read_toml(flags["config"]) if flags.get("config") else {}
-    return resolve(flags, file, resume.base(flags["resume"]) if flags.get("resume") else {})
+    before = resume.base(flags["resume"]) if flags.get("resume") else {}
+    if not flags.get("config"):
+        return resolve(flags, before=before)
+    with reading(f"--config {flags['config']}", kind=ConfigError):
+        return resolve(flags, read_toml(flags["config"]), before)
 
 
 def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] | None = None) -> argparse.Namespace:
@@ -209,12 +214,10 @@ def _typed(name, value, where):
 
 def read_toml(path: AnyPath) -> dict[str, Any]:
     tomllib = needs("tomllib" if sys.version_info >= (3, 11) else "tomli", "--config")
-    try:
-        return tomllib.loads(Path(path).read_text())
-    except OSError as error:
-        raise ConfigError(f"--config {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"--config {path}: {error}") from None
+    with reading(f"--config {path}", kind=ConfigError):
+        if regular(path).stat().st_size > _MAX_BYTES:
+            raise ConfigError(f"--config {path}: more than {_MAX_BYTES} bytes, so it is no file of options")
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
 
 
 def to_toml(config: argparse.Namespace) -> str:

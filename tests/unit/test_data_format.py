@@ -115,6 +115,10 @@ def test_every_byte_of_meta_counts(stored):
         (lambda m: m.update(provenance=None), "meta.json: provenance: expected dict, found None"),
         (lambda m: m["nodes"].update(paper={}), "meta.json: nodes: node, paper; this sarlite reads node alone"),
         (lambda m: m.update(edges={}), "meta.json: edges: nothing; this sarlite reads node.edge.node alone"),
+        (lambda m: m.update(division=""), "meta.json: division: expected null, or partition and order by name, found ''"),
+        (lambda m: m.update(division={"partition": "metis"}), "meta.json: division: expected null"),
+        (lambda m: m["nodes"]["node"].update(count=10**30, offsets=[0, 10**30]), "cannot be read: OverflowError"),
+        (lambda m: m["nodes"]["node"].update(classes=True), "meta.json: classes: expected int, found True"),
         (lambda m: m.update(division=["metis"]), "meta.json: division: expected null, or partition and order"),
         (lambda m: m["nodes"]["node"].update(offsets=[0, 40, 30, 60]), r"meta.json: offsets: \[0, 40, 30, 60\]: expected whole"),
         (lambda m: m["nodes"]["node"].update(offsets=[0, 59]), "meta.json: offsets"),
@@ -133,14 +137,14 @@ def test_meta_that_does_not_fit_is_refused(stored, change, message):
 
 def test_objects_are_never_read(stored):
     np.save(stored / NODES / "labels.npy", np.array([{}] * 60), allow_pickle=True)
-    with pytest.raises(DataError, match="labels.npy: labels: not a .npy file that can be read: it holds Python objects"):
+    with pytest.raises(DataError, match="labels.npy: labels: cannot be read: it holds Python objects"):
         format.open(stored)
 
 
 def test_a_header_that_lies_takes_no_memory(stored):
     with (stored / NODES / "features.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**12, 5)})
-    with pytest.raises(DataError, match="features.npy: features: shape"):
+    with pytest.raises(DataError, match="features.npy: features: 128 bytes, but its header needs 20000000000128"):
         format.open(stored)
 
 

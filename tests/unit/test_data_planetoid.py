@@ -129,13 +129,13 @@ def test_planetoid_damage_names_the_file(tmp_path, file, damage):
 @pytest.mark.parametrize(
     "file, value, message",
     [
-        ("y", np.array([[None, 1]]), "ind.toy.y: labels: expected a matrix"),
-        ("y", np.eye(2)[:1], "ind.toy.y: labels: 1 rows, but 4 rows of features"),
+        ("y", np.array([[None, 1]]), "ind.toy.y: pickle: cannot be read: it has an array of dtype 'O8'; numbers alone"),
+        ("y", np.eye(2)[:1], "ind.toy.y: labels: 1 rows, but .*ind.toy.x has 4 of features"),
         ("graph", {0: [600]}, "ind.toy.graph: graph: node id 600 is outside"),
         ("graph", [1], "ind.toy.graph: graph: expected a dict"),
-        ("graph", {0: ["x"]}, "ind.toy.graph: graph: cannot be read"),
+        ("graph", {0: ["x"]}, "ind.toy.graph: graph: node id 'x' is outside"),
         ("x", [1], "ind.toy.x: features: expected a matrix, found list"),
-        ("tx", np.zeros((3, 2)), "ind.toy.tx: features: cannot be read"),
+        ("tx", np.zeros((3, 2)), "ind.toy.tx: 2 columns, but .*ind.toy.allx has 3"),
     ],
 )
 def test_planetoid_content_that_does_not_fit(tmp_path, file, value, message):

@@ -1,0 +1,143 @@
+"""Columns of numbers, or of names, from text and .npy files; and a user's partition."""
+
+import re
+import warnings
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+
+from sarlite.data import npyfile
+from sarlite.errors import DataError, reading, regular
+from sarlite.graph.partition import check_parts
+
+LINE = 1 << 24  # characters of a line
+_BATCH = 1 << 16, 1 << 25  # lines parsed at a time, and their characters
+
+
+def read(path, field, dtype):
+    """Read numbers, one row a line, from text or .npy.
+
+    Parameters
+    ----------
+    path : path
+        Ending in .npy, or text in UTF-8: columns parted by commas or blanks, `#` begins a comment, empty lines do not count. The first
+        line of two or more columns may be a header of as many names.
+    field : str
+        For messages.
+    dtype : dtype
+        Of numbers in text; those of a .npy file stay as they are.
+
+    Returns
+    -------
+    (n_rows, n_columns) array
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, a word is no number, or lines are of different lengths.
+    """
+    if Path(path).suffix != ".npy":
+        return _text(path, field, dtype)
+    table = npyfile.load(path, field)
+    if table.ndim not in (1, 2):
+        raise DataError(f"{path}: {field}: expected one or two dimensions, found shape {table.shape}")
+    return table.reshape(table.shape[0], table.shape[1] if table.ndim == 2 else 1)
+
+
+def names(path, field, known):
+    """Read one name a line, or from a .npy file of text, as places in `known`: (n_rows,) int8."""
+    with reading(path, field):
+        if Path(path).suffix == ".npy":
+            words = np.atleast_1d(npyfile.load(path, field, "US")).astype(str).ravel().tolist()
+        else:
+            with regular(path).open(encoding="utf-8-sig") as file:
+                words = [line.strip() for line in lines(file) if line.strip()]
+    places = {name: place for place, name in enumerate(known)}
+    for at, word in enumerate(words):
+        if word not in places:
+            raise DataError(f"{path}: {field}: entry {at} is {word!r}, none of {', '.join(known)}")
+    return np.array([places[word] for word in words], np.int8)
+
+
+def read_parts(file, n_nodes, n_parts):
+    """Read a user's partition: a .npy file of integers, or text with one part a line.
+
+    Returns
+    -------
+    (n_nodes,) int32
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, has another length than `n_nodes`, or a part outside 0 <= part < n_parts.
+    """
+    with reading(file, "parts"):
+        parts = read(file, "parts", np.int64)
+        return check_parts(parts[:, 0] if parts.shape[1] == 1 else parts, n_nodes, n_parts, file)
+
+
+def lines(file):
+    """Yield the lines of a text file; raises a ValueError for one that is too long to be one."""
+    while line := file.readline(LINE):
+        if len(line) == LINE:
+            raise ValueError(f"a line of {LINE:,} characters or more")
+        yield line
+
+
+def batches(rows, dtype, delimiter):
+    """Yield lines parsed as (n, n_columns) arrays, some ten thousand at a time."""
+    rows, most = iter(rows), _BATCH[1]
+    while batch := list(islice(_until(rows, most), _BATCH[0])):
+        yield parsed(batch, dtype, delimiter)
+
+
+def parsed(rows, dtype, delimiter):
+    """Return lines of numbers as an (n_rows, n_columns) array."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "loadtxt", DeprecationWarning)  # NumPy before 2.3 reads 1.5 as the integer 1
+        return np.loadtxt(rows, dtype, comments="#", delimiter=delimiter, ndmin=2)
+
+
+def _until(rows, most):
+    """Yield from `rows` until they have `most` characters."""
+    for row in rows:
+        yield row
+        most -= len(row)
+        if most <= 0:
+            return
+
+
+def _text(path, field, dtype):
+    with reading(path, field), regular(path).open(encoding="utf-8-sig") as file:
+        rows = (line for line in lines(file) if _content(line))
+        first = next(rows, None)
+        if first is None:
+            return np.empty((0, 1), dtype)
+        delimiter = "," if "," in first else None
+        columns = _header(_content(first), delimiter)
+        found = list(batches(rows if columns else chain([first], rows), dtype, delimiter))
+        table = np.concatenate(found) if len(found) > 1 else found[0] if found else np.empty((0, columns), dtype)
+    if columns not in (0, table.shape[1]):
+        raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, is no header of {table.shape[1]} columns")
+    return table
+
+
+def _content(line):
+    return line.partition("#")[0].strip()
+
+
+def _header(line, delimiter):
+    """Return the number of columns that a first line names; 0 where it is numbers, which a typing error does not make a header."""
+    words = [word.strip().strip("\"'") for word in line.split(delimiter)]
+    if len(words) > 1 and all(re.match(r"[^\W\d]", word) and not _is_number(word) for word in words):
+        return len(words)
+    return 0
+
+
+def _is_number(word):
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,181 @@
+"""How `fuzz.py` damages files: bytes, numbers, header fields, whole files; inside archives and behind checksums too."""
+
+import gzip
+import hashlib
+import io
+import json
+import re
+import warnings
+import zipfile
+
+import numpy as np
+
+from sarlite.data.writer import meta_hash
+
+WHOLE = (-1, -5, 0, 1, 2, 3, 7, 255, 10**6, 2**31, 2**32, 10**12, 2**62, 2**63 - 1, 2**63, 2**64, 10**30)
+NUMBERS = [*map(str, WHOLE), "9" * 5000, "nan", "-inf", "1e400", "1.5", "0x10", "1_0", "true", "None", ""]
+INSERTS = [b"\xef\xbb\xbf", b"\0", b"\xff\xfe", b"\x1b[31m", "é１".encode(), b"[" * 100_000, b"{\"a\":" * 20_000, b"a" * 10_000,
+           b"9" * 10_000, b"\n", b"\n\n", b",", b" ", b"#", b"'", b"\"", b"=", b"-", b".", b"\r", b"1L",
+           b"r\0\0\0\x10", b"\x94", b"(", b"R", b"b", b"0" * 9]  # fmt: skip
+JSON = [None, True, -1, 0, 1, 10**12, 2**63, 10**30, 1.5, float("nan"), float("inf"), "", "x" * 10_000, "\x1b[2J", [], [0], {}, {"0": 1},
+        "<f8", "|O", [-1], [2**62, 2**62]]  # fmt: skip
+DTYPES = ["<f4", "<f8", ">f8", "<f2", "<f16", "<c8", "<i4", "<i8", "<u8", "|i1", "|u1", "|b1", "<U5", "|S0", "|O", "|V8",
+          "<M8[s]", "<i4,<f4", "f"]  # fmt: skip
+
+
+def changed(files, dice):
+    """Return the files with one to three changes; None stands for a folder, "fifo" for a pipe."""
+    files = dict(files)
+    for _ in range(dice.choice((1, 1, 1, 2, 3))):
+        name = dice.choice(sorted(files))
+        if not isinstance(files[name], bytes):
+            continue
+        if dice.random() < 0.03 and name != "specs":
+            files[name] = dice.choice([b"", None, "fifo", "gone", dice.choice([c for c in files.values() if isinstance(c, bytes)])])
+        else:
+            files[name] = _within(name, files[name], dice)
+    if "d/meta.json" in files and isinstance(files["d/meta.json"], bytes) and dice.random() < 0.7:
+        files["d/meta.json"] = _honest(files, dice)
+    return files
+
+
+def _within(name, content, dice):
+    """Change a file, mostly inside of what packs it, so that the changes get past its checksums."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if dice.random() < 0.3:
+            return _bytes(content, dice)
+        try:
+            if name.endswith(".gz"):
+                inner = b"1,2\n" * (1 << 22) if dice.random() < 0.01 else _bytes(gzip.decompress(content), dice)
+                return gzip.compress(inner, 1, mtime=0)
+            if name.endswith(".npz"):
+                return _archive(content, dice)
+            if name.endswith(".npy"):
+                return _npy(content, dice)
+            if name.endswith(".json"):
+                return json.dumps(_json(json.loads(content), dice)).encode()
+            if name.endswith(".safetensors"):
+                return _safetensors(content, dice)
+        except Exception:  # noqa: BLE001
+            pass  # it was changed before
+    return _bytes(content, dice)
+
+
+def _bytes(content, dice):
+    at, change = dice.randrange(len(content) + 1), dice.randrange(6)
+    if change == 0 and content:
+        content = bytearray(content)
+        for _ in range(dice.choice((1, 1, 2, 8))):
+            content[dice.randrange(len(content))] ^= dice.choice((1, 2, 4, 8, 16, 32, 64, 128, 255))
+        return bytes(content)
+    if change == 1:
+        return content[:at]
+    if change == 2:
+        return content[:at] + content[at + dice.choice((1, 2, 4, 8, 64)) :]
+    if change == 3:
+        return content[:at] + content[max(0, at - dice.choice((1, 2, 8, 100))) :]
+    numbers = list(re.finditer(rb"-?\d+(\.\d+)?", content))
+    if change == 4 and numbers:
+        number = dice.choice(numbers)
+        return content[: number.start()] + dice.choice(NUMBERS).encode() + content[number.end() :]
+    return content[:at] + dice.choice(INSERTS) + content[at:]
+
+
+def _archive(content, dice):
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = dice.choice(sorted(members))
+    if dice.random() < 0.1:
+        del members[name]
+    else:
+        members[name] = _npy(members[name], dice) if dice.random() < 0.8 else _bytes(members[name], dice)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", dice.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+        for name, member in members.items():
+            archive.writestr(name, member)
+    return out.getvalue()
+
+
+def _npy(content, dice):
+    """Change values, or the header's fields; the size is made right again where it can be."""
+    array = np.load(io.BytesIO(content), allow_pickle=False)
+    if dice.random() < 0.4 and array.size:
+        if array.dtype == bool and dice.random() < 0.5:
+            array = array.view(np.uint8)
+            array.flat[dice.randrange(array.size)] = 2
+            return _packed(array.tobytes(), "|b1", array.shape, False)
+        extremes = [0, 1, 2, -1, 100, np.nan, np.inf, 2.5, 2**62, 10**9, -(2**63)]
+        array.flat[dice.randrange(array.size)] = np.array(dice.choice(extremes)).astype(array.dtype)
+        return _packed(array.tobytes(), array.dtype.str, array.shape, False)
+    dtype, shape, data = array.dtype.str, list(array.shape), array.tobytes()
+    what = dice.randrange(4)
+    if what == 0:
+        dtype = dice.choice(DTYPES)
+        if dice.random() < 0.6 and np.dtype(dtype).kind in "biufU":
+            data = array.astype(dtype).tobytes()
+    elif what == 1 and shape:
+        shape[dice.randrange(len(shape))] = dice.choice((-1, 0, 1, 2, 10**6, 2**31, 2**62, 10**18, True, 10**30))
+    elif what == 2:
+        shape = dice.choice(([], [array.size], [-1], [*shape, 1], [1, *shape], shape[::-1], [0, 10**18], [10**18, 0], [2, 2]))
+    size = max(0, int(np.prod([int(length) for length in shape], dtype=object)))
+    if dice.random() < 0.7 and size * np.dtype(dtype).itemsize < 1 << 20:
+        data = (data * (1 + size))[: size * np.dtype(dtype).itemsize]
+    return _packed(data, dtype, shape, what == 3)
+
+
+def _packed(data, dtype, shape, fortran):
+    out = io.BytesIO()
+    descr = np.dtype(dtype).descr if "," in dtype else dtype
+    np.lib.format.write_array_header_1_0(out, {"descr": descr, "fortran_order": fortran, "shape": tuple(shape)})
+    return out.getvalue() + data
+
+
+def _json(value, dice):
+    """Replace, add or remove something at a random place."""
+    if isinstance(value, (dict, list)) and value and dice.random() < 0.85:
+        key = dice.choice(sorted(value)) if isinstance(value, dict) else dice.randrange(len(value))
+        if dice.random() < 0.1:
+            del value[key]
+        else:
+            value[key] = _json(value[key], dice)
+        return value
+    return dice.choice(JSON)
+
+
+def _honest(files, dice):
+    """Return meta.json with the records of the files as they are, or most of them, and its own hash."""
+    try:
+        meta = json.loads(files["d/meta.json"])
+        for kind in ("nodes", "edges"):
+            for key, place in meta[kind].items():
+                for name, record in place["arrays"].items():
+                    content = files.get(f"d/{kind}/{key}/{name}.npy")
+                    if isinstance(content, bytes) and dice.random() < 0.95:
+                        record["sha256"] = hashlib.sha256(content).hexdigest()
+                        file = io.BytesIO(content)
+                        np.lib.format.read_magic(file)
+                        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+                        record["dtype"], record["shape"] = dtype.str, list(shape)
+    except Exception:  # noqa: BLE001, whatever was made of it before
+        pass
+    try:
+        meta.pop("sha256", None)
+        return json.dumps({**meta, "sha256": meta_hash(meta)}).encode()
+    except Exception:  # noqa: BLE001
+        return files["d/meta.json"]
+
+
+def _safetensors(content, dice):
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    inner = header["__metadata__"]["sarlite"]
+    change = dice.randrange(3)
+    if change == 0:
+        header["__metadata__"]["sarlite"] = json.dumps(_json(json.loads(inner), dice))
+    elif change == 1:
+        header["__metadata__"]["sarlite"] = _bytes(inner.encode(), dice).decode("utf-8", "replace")
+    else:
+        header = _json(header, dice)
+    packed = json.dumps(header).encode()
+    return len(packed).to_bytes(8, "little") + packed + content[8 + length :]
