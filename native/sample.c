@@ -27,15 +27,17 @@ struct sample_pick {
 /* Philox4x32-10 of SAMPLE_GROUP counters: word[w][lane]. */
 static void philox_lanes(uint32_t word[4][SAMPLE_GROUP], uint64_t key)
 {
+    uint32_t *restrict w0 = word[0], *restrict w1 = word[1], *restrict w2 = word[2], *restrict w3 = word[3];
     uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
     for (int round = 0; round < 10; round++) {
+#pragma omp simd
         for (int l = 0; l < SAMPLE_GROUP; l++) {
-            uint64_t product0 = (uint64_t)0xD2511F53u * word[0][l];
-            uint64_t product1 = (uint64_t)0xCD9E8D57u * word[2][l];
-            word[0][l] = (uint32_t)(product1 >> 32) ^ word[1][l] ^ key0;
-            word[2][l] = (uint32_t)(product0 >> 32) ^ word[3][l] ^ key1;
-            word[1][l] = (uint32_t)product1;
-            word[3][l] = (uint32_t)product0;
+            uint64_t product0 = (uint64_t)0xD2511F53u * w0[l];
+            uint64_t product1 = (uint64_t)0xCD9E8D57u * w2[l];
+            w0[l] = (uint32_t)(product1 >> 32) ^ w1[l] ^ key0;
+            w2[l] = (uint32_t)(product0 >> 32) ^ w3[l] ^ key1;
+            w1[l] = (uint32_t)product1;
+            w3[l] = (uint32_t)product0;
         }
         key0 += 0x9E3779B9u;
         key1 += 0xBB67AE85u;
@@ -73,16 +75,19 @@ static uint32_t sample_below(uint32_t n, uint64_t id, uint64_t key, uint64_t t)
 static void sample_few(struct sample_group *restrict g, uint64_t key, int k, int replace)
 {
     uint32_t word[4][SAMPLE_GROUP], base[SAMPLE_GROUP], n[SAMPLE_GROUP], r[SAMPLE_GROUP];
+#pragma omp simd
     for (int l = 0; l < SAMPLE_GROUP; l++) {
-        if (replace) base[l] = g->degree[l] ? g->degree[l] : 1;
-        else base[l] = g->degree[l] > (uint32_t)k ? g->degree[l] - (uint32_t)k + 1 : 1;
+        uint32_t drop = replace ? 0 : (uint32_t)k - 1;
+        base[l] = g->degree[l] > drop ? g->degree[l] - drop : 1;
     }
     for (int t = 0; t < k; t++) {
-        uint32_t uneven = 0;
+        uint32_t uneven = 0, more = replace ? 0 : (uint32_t)t;
         if (t % 4 == 0) sample_words(word, g->id, (uint32_t)t / 4, key);
+        const uint32_t *restrict drawn = word[t % 4];
+#pragma omp simd reduction(| : uneven)
         for (int l = 0; l < SAMPLE_GROUP; l++) {
-            n[l] = base[l] + (replace ? 0 : (uint32_t)t);
-            uint64_t product = (uint64_t)word[t % 4][l] * n[l];
+            n[l] = base[l] + more;
+            uint64_t product = (uint64_t)drawn[l] * n[l];
             r[l] = (uint32_t)(product >> 32);
             uneven |= (uint32_t)product < n[l];
         }
@@ -90,17 +95,24 @@ static void sample_few(struct sample_group *restrict g, uint64_t key, int k, int
             for (int l = 0; l < SAMPLE_GROUP; l++) r[l] = sample_below(n[l], g->id[l], key, (uint64_t)t);
         if (!replace) {
             uint32_t taken[SAMPLE_GROUP] = {0};
-            for (int s = 0; s < t; s++)
-                for (int l = 0; l < SAMPLE_GROUP; l++) taken[l] |= g->chosen[s][l] == r[l];
+            for (int s = 0; s < t; s++) {
+                const uint32_t *restrict held = g->chosen[s];
+#pragma omp simd
+                for (int l = 0; l < SAMPLE_GROUP; l++) taken[l] |= held[l] == r[l];
+            }
+#pragma omp simd
             for (int l = 0; l < SAMPLE_GROUP; l++) r[l] = taken[l] ? n[l] - 1 : r[l];
         }
-        for (int s = 0; s < t; s++)     /* put it in its place: the larger of the two moves on */
+        for (int s = 0; s < t; s++) {   /* put it in its place: the larger of the two moves on */
+            uint32_t *restrict held = g->chosen[s];
+#pragma omp simd
             for (int l = 0; l < SAMPLE_GROUP; l++) {
-                uint32_t held = g->chosen[s][l], small = held < r[l] ? held : r[l];
-                r[l] = held < r[l] ? r[l] : held;
-                g->chosen[s][l] = small;
+                uint32_t small = held[l] < r[l] ? held[l] : r[l];
+                r[l] = held[l] < r[l] ? r[l] : held[l];
+                held[l] = small;
             }
-        for (int l = 0; l < SAMPLE_GROUP; l++) g->chosen[t][l] = r[l];
+        }
+        memcpy(g->chosen[t], r, sizeof r);
     }
 }
 
@@ -166,7 +178,7 @@ typedef struct {
 
 typedef struct {
     I *sources, *positions;
-    uint64_t *marks, *summary;
+    uint64_t *seen, *summary;
 } NAME(sample_out);
 
 /* Where in its row an added loop stands: the place of the row's own number among its sources, which ascend. */
@@ -201,23 +213,11 @@ static void NAME(sample_open)(struct sample_group *restrict g, const NAME(sample
     }
 }
 
-/* Note a source that the batch does not have yet. marks[2 w] has the batch's columns 64 w .. 64 w + 63, marks[2 w + 1] those that are new;
- * a bit of the summary stands for 64 columns of which some are new. */
+/* Note a source: its bit among the thread's, and that of its 64 columns in the thread's summary. */
 SAR_INLINE void NAME(sample_mark)(const NAME(sample_out) *out, I source)
 {
-    int64_t w = source >> 6;
-    uint64_t bit = (uint64_t)1 << (source & 63), block = (uint64_t)1 << (w & 63), seen;
-    if (out->marks[2 * w] & bit) return;
-#pragma omp atomic read
-    seen = out->marks[2 * w + 1];
-    if (seen & bit) return;
-#pragma omp atomic update
-    out->marks[2 * w + 1] |= bit;
-#pragma omp atomic read
-    seen = out->summary[w >> 6];
-    if (seen & block) return;
-#pragma omp atomic update
-    out->summary[w >> 6] |= block;
+    out->seen[source >> 6] |= (uint64_t)1 << (source & 63);
+    out->summary[source >> 12] |= (uint64_t)1 << (source >> 6 & 63);
 }
 
 SAR_INLINE void NAME(sample_put)(const NAME(sample_out) *out, const I *restrict indices, int64_t to, int64_t position)
@@ -225,7 +225,7 @@ SAR_INLINE void NAME(sample_put)(const NAME(sample_out) *out, const I *restrict 
     I source = indices[position];
     out->sources[to] = source;
     if (out->positions) out->positions[to] = (I)position;
-    if (out->marks) NAME(sample_mark)(out, source);
+    if (out->seen) NAME(sample_mark)(out, source);
 }
 
 /* Write the picks of lane l, at offset(t) of the row's edges but the added loop, and the loop in its place. Offset t
@@ -256,18 +256,22 @@ static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sample_g
 {
     const I *restrict sources = graph->indices + start;
     uint32_t word[4][SAMPLE_GROUP], same = 0;
+    I block[SAMPLE_GROUP + 1] = {-1};   /* the source before, and the next ones */
     for (int64_t first = 0; first < degree; first += SAMPLE_GROUP) {
-        int n = degree - first < SAMPLE_GROUP ? (int)(degree - first) : SAMPLE_GROUP;
+        int n = degree - first < SAMPLE_GROUP ? (int)(degree - first) : SAMPLE_GROUP, repeated = 0;
+        for (int l = 0; l < n; l++) block[l + 1] = sources[first + l + (first + l >= loop)];
+        for (int l = n; l < SAMPLE_GROUP; l++) block[l + 1] = block[n];
         for (int l = 0; l < SAMPLE_GROUP; l++) {
-            int64_t e = first + (l < n ? l : 0);
-            e += e >= loop;
-            uint64_t id = graph->src_ids ? (uint64_t)graph->src_ids[sources[e]] : (uint64_t)sources[e];
-            if (l < n) same = e > 0 && sources[e] == sources[e - 1] ? same + 1 : 0;
+            uint64_t id = graph->src_ids ? (uint64_t)graph->src_ids[block[l + 1]] : (uint64_t)block[l + 1];
             word[0][l] = (uint32_t)id;
             word[1][l] = (uint32_t)(id >> 32);
-            word[2][l] = same;
-            word[3][l] = 0;
+            word[2][l] = word[3][l] = 0;
+            repeated |= block[l + 1] == block[l];
         }
+        if (repeated)
+            for (int l = 0; l < n; l++) word[2][l] = same = block[l + 1] == block[l] ? same + 1 : 0;
+        else same = 0;
+        block[0] = block[SAMPLE_GROUP];
         philox_lanes(word, key);
         for (int l = 0; l < n; l++) {
             struct sample_pick pick = {(uint64_t)word[1][l] << 32 | word[0][l], (uint64_t)(first + l)};
@@ -354,24 +358,27 @@ int NAME(sar_sample_counts)(int64_t *restrict out_indptr, const int64_t *restric
  *          workspace (n_threads, n_workspace), where k > SAMPLE_FEW and a row may exceed k: n_workspace = 2 k + 2^bits, 2^bits > 2 k
  * output   sources, positions (n_picks): each pick's source and its place in `indices`, ascending in a row, overwritten; positions may be
  *          NULL
- *          marks, summary: sources that the batch has not, as sample_mark says; NULL: nothing is noted
+ *          seen (n_threads, n_words), summary (n_threads, n_words / 64): a bit for each source among the columns, and for each 64
+ *          columns with one; each thread sets its own. NULL: nothing is noted
  * cost     O(n_picks), times log k where k > SAMPLE_FEW; for SAR_LABOR O(edges of the rows)
  */
-int NAME(sar_sample)(I *restrict sources, I *restrict positions, uint64_t *restrict marks, uint64_t *restrict summary,
+int NAME(sar_sample)(I *restrict sources, I *restrict positions, uint64_t *restrict seen, uint64_t *restrict summary,
                      uint64_t *restrict workspace, const int64_t *restrict out_indptr, const int64_t *restrict indptr,
                      const I *restrict indices, const uint8_t *restrict loops, const int64_t *restrict dst_ids,
                      const int64_t *restrict src_ids, const I *restrict rows, int64_t k, int kind, uint64_t key,
-                     int64_t n_workspace, int64_t n_threads, int64_t n_rows)
+                     int64_t n_words, int64_t n_workspace, int64_t n_threads, int64_t n_rows)
 {
     const NAME(sample_graph) graph = {indptr, indices, loops, dst_ids, src_ids};
-    const NAME(sample_out) out = {sources, positions, marks, summary};
     int team = sar_team((out_indptr[n_rows] + n_rows) * (kind == SAR_LABOR ? 64 : 8)), bits = 0;
     while (k > SAMPLE_FEW && ((int64_t)1 << bits) < n_workspace - 2 * k) bits++;
     if (team > n_threads) team = (int)n_threads;
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t begin = 0; begin < n_rows; begin += SAMPLE_CHUNK) {
         int64_t end = begin + SAMPLE_CHUNK < n_rows ? begin + SAMPLE_CHUNK : n_rows, before = begin;
-        uint64_t *own = workspace ? workspace + sar_team_rank() * n_workspace : NULL;
+        int64_t rank = sar_team_rank();
+        uint64_t *own = workspace ? workspace + rank * n_workspace : NULL;
+        uint64_t *own_seen = seen ? seen + rank * n_words : NULL, *own_summary = seen ? summary + rank * (n_words / 64) : NULL;
+        const NAME(sample_out) out = {sources, positions, own_seen, own_summary};
         struct sample_group groups[2];
         int n_before = 0, which = 0;
         for (int64_t i = begin; i < end || n_before; i += SAMPLE_GROUP) {       /* a group is written when the next one is drawn */

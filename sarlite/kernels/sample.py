@@ -29,15 +29,16 @@ class Numbering:
 
     Notes
     -----
-    Memory: n_columns (1/4 + the bytes of an index). A batch costs O(its rows and edges), and a look at one bit in 4096 columns a layer. One batch
-    at a time. Between batches no bit is set; `clear` sees to that after a batch that failed.
+    Memory: n_columns ((1 + threads) / 8 + the bytes of an index). A batch costs O(its rows and edges) and a look at n_columns / 4096 words
+    a layer. One batch at a time. Between batches no bit is set; `clear` sees to that after a batch that failed.
     """
 
     def __init__(self, n_columns, dtype):
         self.n_columns, self.dtype = n_columns, np.dtype(dtype)
-        self.marks = np.zeros(2 * (-(-n_columns // 4096) * 64), np.uint64)
-        self.summary = np.zeros(-(-n_columns // 4096), np.uint64)
-        self.place = np.empty(n_columns, self.dtype)
+        self.n_words, self.n_threads = -(-n_columns // 4096) * 64, threads()
+        self.members, self.place = np.zeros(self.n_words, np.uint64), np.empty(n_columns, self.dtype)
+        self.seen = np.zeros((self.n_threads, self.n_words), np.uint64)
+        self.summary = np.zeros((self.n_threads, self.n_words // 64), np.uint64)
 
     def begin(self, seeds):
         """Start a batch.
@@ -58,7 +59,7 @@ class Numbering:
         rows, numbers, n_rows = np.empty(len(seeds), self.dtype), np.empty(len(seeds), np.int64), np.zeros(1, np.int64)
         if len(seeds) and (seeds.min() < 0 or seeds.max() >= self.n_columns):
             raise ShapeError(f"seeds must lie in 0 .. {self.n_columns}; got {seeds.min()} .. {seeds.max()}")
-        self._call("seeds", rows, numbers, n_rows, self.marks, self.place, seeds, len(seeds))
+        self._call("seeds", rows, numbers, n_rows, self.members, self.place, seeds, len(seeds))
         return rows[: int(n_rows[0])].copy(), numbers
 
     def join(self, rows, sources):
@@ -79,22 +80,22 @@ class Numbering:
         check("rows", rows, dtype=self.dtype, shape=(None,))
         check("sources", sources, dtype=self.dtype, shape=(None,), out=True)
         counts, starts = np.empty(_PARTS, np.int64), np.zeros(_PARTS + 1, np.int64)
-        self._call("count", counts, self.marks, self.summary, _PARTS, self.n_columns)
+        self._call("count", counts, self.seen, self.summary, self.members, _PARTS, self.n_threads, self.n_words)
         np.cumsum(counts, out=starts[1:])
         joined = np.empty(len(rows) + int(starts[-1]), self.dtype)
         joined[: len(rows)] = rows
-        self._call("join", joined[len(rows) :], self.marks, self.summary, self.place, starts, len(rows), _PARTS, self.n_columns)
+        self._call("join", joined[len(rows) :], self.members, self.seen, self.summary, self.place, starts, len(rows), _PARTS, self.n_words)
         self._call("columns", sources, self.place, len(sources))
         return joined
 
     def end(self, rows):
         """Forget the batch, whose rows are `rows`."""
-        self._call("end", self.marks, check("rows", rows, dtype=self.dtype, shape=(None,)), len(rows))
+        self._call("end", self.members, check("rows", rows, dtype=self.dtype, shape=(None,)), len(rows))
 
     def clear(self):
         """Forget a batch whose rows are not known. O(n_columns)."""
-        self.marks[:] = 0
-        self.summary[:] = 0
+        for bits in (self.members, self.seen, self.summary):
+            bits[...] = 0
 
     def _call(self, name, *args):
         call(f"sar_number_{name}_{INDEXES[self.dtype]}", *args)
@@ -142,7 +143,8 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
     -----
     O(n_picks) time, times log k where k > 32; for "labor" O(edges of the rows). Draw t of a row is word t % 4 of Philox4x32-10 with counter
     (id_low, id_high, t // 4, attempt) and the key, made an integer below n by Lemire's method, attempt by attempt, so that all are
-    as likely; distinct ones are Floyd's. A variate is words 0 and 1 of the counter (id_low, id_high, which of parallel edges, 0). The same for any number of threads.
+    as likely; distinct ones are Floyd's. A variate is words 0 and 1 of the counter (id_low, id_high, which of parallel edges, 0). The same
+    for any number of threads.
     Source: Bentley and Floyd 1987; Lemire 2019; Salmon et al. 2011; Balin and Catalyurek 2023 (LABOR-0).
     """
     n, n_edges = check_csr(indptr, check("indices", indices, dtype=INDEXES))
@@ -160,13 +162,13 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
         check("dst_ids", dst_ids, dtype=np.int64, shape=(n,))
     if src_ids is not None:
         check("src_ids", src_ids, dtype=np.int64, shape=(None,))
-    marks, summary = (None, None) if numbering is None else (numbering.marks, numbering.summary)
+    seen, summary, n_words = (None, None, 0) if numbering is None else (numbering.seen, numbering.summary, numbering.n_words)
     suffix, out_indptr = INDEXES[index], np.empty(len(rows) + 1, np.int64)
     call(f"sar_sample_counts_{suffix}", out_indptr, indptr, loops, rows, int(k), SAMPLERS[kind], len(rows))
     sources, positions = np.empty(int(out_indptr[-1]), index), np.empty(int(out_indptr[-1]), index)
-    team = threads()
+    team = threads() if numbering is None else min(threads(), numbering.n_threads)
     n_set = 2 << int(2 * k).bit_length() if k > _FEW and int(np.diff(out_indptr).max(initial=0)) >= k else 0
     workspace = np.empty((team, 2 * k + n_set), np.uint64) if n_set else None
-    call(f"sar_sample_{suffix}", sources, positions, marks, summary, workspace, out_indptr, indptr, indices, loops, dst_ids, src_ids, rows,
-         int(k), SAMPLERS[kind], key64(key), 0 if workspace is None else workspace.shape[1], team, len(rows))
+    call(f"sar_sample_{suffix}", sources, positions, seen, summary, workspace, out_indptr, indptr, indices, loops, dst_ids, src_ids, rows,
+         int(k), SAMPLERS[kind], key64(key), n_words, 0 if workspace is None else workspace.shape[1], team, len(rows))
     return out_indptr, sources, positions

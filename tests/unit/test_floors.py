@@ -12,11 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE, MODELS = ROOT / "sarlite", ROOT / "models"
 FLOORS = [
-    {"errors", "profile", "types"},
+    {"errors", "keys", "profile", "types"},
     {"_native"},
     {"kernels"},
     {"tape", "graph", "comm"},
-    {"sar", "minibatch"},
+    {"sar"},
+    {"minibatch"},
     {"nn"},
     {"optim"},
     {"data"},
