@@ -241,7 +241,7 @@ static void NAME(sample_write)(const NAME(sample_out) *out, const I *restrict in
     for (int64_t t = 0; t < n; t++) {
         int64_t offset = offsets[t * stride];
         if (pending && offset >= loop) {
-            NAME(sample_put)(out, indices, to++, start + loop);
+            NAME(sample_put)(out, indices, to++ + t, start + loop);
             pending = 0;
         }
         NAME(sample_put)(out, indices, to + t, start + offset + !pending);
