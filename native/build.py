@@ -11,7 +11,7 @@ import tempfile
 from cffi import FFI
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm"]  # for every set
+KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm", "sample", "number"]  # for every set
 PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose"]
 TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 REGISTERS = {"portable": 16, "avx2": 32, "avx512": 64}     # bytes
@@ -26,7 +26,8 @@ if not os.environ.get("SARLITE_SANITIZE"):
     SANITIZE = []
 PLAIN = """
 enum sar_isa { SAR_PORTABLE, SAR_AVX2, SAR_AVX512, ... };
-enum sar_status { SAR_OK, SAR_INDEX_OUT_OF_BOUNDS, SAR_LABEL_OUT_OF_BOUNDS, ... };
+enum sar_status { SAR_OK, SAR_INDEX_OUT_OF_BOUNDS, SAR_LABEL_OUT_OF_BOUNDS, SAR_DEGREE_TOO_LARGE, ... };
+enum sar_sampler { SAR_UNIFORM, SAR_REPLACE, SAR_LABOR, ... };
 int sar_threads(void);
 int sar_set_threads(int n_threads);
 int sar_can_run(int isa);
@@ -90,6 +91,8 @@ def declarations(names):
     indexes = [("int32_t", "_i32"), ("int64_t", "_i64")]
     text = PLAIN
     for name in names:
+        for index, suffix in indexes:
+            text += _instance("prototypes_indices.h", f"{suffix}_{name}", {"I": index})
         for value, suffix in floats:
             text += _instance("prototypes_float.h", f"{suffix}_{name}", {"T": value})
             for index, index_suffix in indexes:

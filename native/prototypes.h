@@ -3,3 +3,5 @@
 #include "each_index.h"
 #define KERNEL "prototypes_float.h"
 #include "each_float.h"
+#define KERNEL "prototypes_indices.h"
+#include "each_indices.h"

@@ -19,7 +19,10 @@
 /* The instruction sets that kernels are compiled for; ISA is the suffix of one: _portable, _avx2, _avx512. */
 enum sar_isa { SAR_PORTABLE, SAR_AVX2, SAR_AVX512 };
 
-enum sar_status { SAR_OK = 0, SAR_INDEX_OUT_OF_BOUNDS = 1, SAR_LABEL_OUT_OF_BOUNDS = 2 };
+enum sar_status { SAR_OK = 0, SAR_INDEX_OUT_OF_BOUNDS = 1, SAR_LABEL_OUT_OF_BOUNDS = 2, SAR_DEGREE_TOO_LARGE = 4 };
+
+/* How in-edges are picked; all of them is SAR_UNIFORM with a k that no row exceeds. */
+enum sar_sampler { SAR_UNIFORM, SAR_REPLACE, SAR_LABOR };
 
 /* SAR_INLINE: a helper that must be compiled for the instruction set of its caller. */
 #if defined(__GNUC__)

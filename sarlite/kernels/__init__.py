@@ -16,6 +16,7 @@ from sarlite.kernels.gemm import gemm, gemm_backward
 from sarlite.kernels.native import instruction_set, instruction_sets, set_instruction_set, set_threads, threads
 from sarlite.kernels.norm import column_moments
 from sarlite.kernels.rows import add, dropout, gather_rows, philox4x32, scatter_add_rows
+from sarlite.kernels.sample import SAMPLERS, Numbering, sample
 from sarlite.kernels.sparse import edge_dot, extremum, extremum_backward, spmm, transpose
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "Dropout",
     "Mask",
     "Normal",
+    "Numbering",
+    "SAMPLERS",
     "activate",
     "add",
     "activate_backward",
@@ -44,6 +47,7 @@ __all__ = [
     "instruction_sets",
     "philox4x32",
     "row_dot",
+    "sample",
     "scatter_add_rows",
     "set_instruction_set",
     "set_threads",

@@ -21,10 +21,13 @@ _C_ARRAYS = {
     np.dtype(np.int32): "int32_t[]",
     np.dtype(np.int64): "int64_t[]",
     np.dtype(np.uint32): "uint32_t[]",
+    np.dtype(np.uint64): "uint64_t[]",
+    np.dtype(np.uint8): "uint8_t[]",
 }
 _STATUS = {
     lib.SAR_INDEX_OUT_OF_BOUNDS: "index has an entry outside 0 .. number of rows",
     lib.SAR_LABEL_OUT_OF_BOUNDS: "label has an entry that is negative or outside order",
+    lib.SAR_DEGREE_TOO_LARGE: "indptr has a row of 2^32 - 1 edges or more",
 }
 
 

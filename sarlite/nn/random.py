@@ -1,30 +1,17 @@
 """The one explicit source of randomness, independent of the number of ranks."""
 
-import hashlib
 import operator
 from typing import Any
 
 import numpy as np
 
 from sarlite.errors import ConfigError
+from sarlite.keys import GAMMA, MASK, key, splitmix64, word
 from sarlite.types import Array, DType
 
-_MASK = (1 << 64) - 1
-_GAMMA = 0x9E3779B97F4A7C15
+__all__ = ["Random", "splitmix64", "word"]
+
 _CHUNK = 1 << 18
-
-
-def splitmix64(x: Any) -> Any:
-    """Scramble a 64-bit integer, or an array of uint64 (Steele, Lea and Flood 2014: "Fast splittable pseudorandom number generators")."""
-    x = (x + _GAMMA) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)
-
-
-def word(text: str) -> int:
-    """Return a name as 64 bits that are the same everywhere: the first 8 bytes of its BLAKE2b, little-endian."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 class Random:
@@ -60,7 +47,7 @@ class Random:
         """
         if index is None:
             index, self._n_draws = self._n_draws, self._n_draws + 1
-        key = np.array([splitmix64(self.seed & _MASK), operator.index(index)], np.uint64)
+        key = np.array([splitmix64(self.seed & MASK), operator.index(index)], np.uint64)
         return np.random.Generator(np.random.Philox(key=key))
 
     def layer(self) -> int:
@@ -101,18 +88,15 @@ class Random:
         -----
         Entry (r, c) is output c of the generator splitmix64 from state h(key ^ ids[r]), its upper 53 bits. The key is that of step 0.
         """
-        key, columns = self._chain(purpose, node_type, 0, layer), np.arange(n_feat, dtype=np.uint64) * np.uint64(_GAMMA)
+        own, columns = self._chain(purpose, node_type, 0, layer), np.arange(n_feat, dtype=np.uint64) * np.uint64(GAMMA)
         ids = np.asarray(ids).astype(np.int64).view(np.uint64)
         out = np.empty((len(ids), n_feat), dtype)
         some = max(_CHUNK // max(n_feat, 1), 1)
         for start in range(0, len(ids), some):
-            states = splitmix64(ids[start:start + some] ^ np.uint64(key))
+            states = splitmix64(ids[start:start + some] ^ np.uint64(own))
             bits = splitmix64(states[:, None] + columns) >> np.uint64(11)
             out[start:start + some] = (bits * 2.0**-52 - 1) * bound
         return out
 
     def _chain(self, purpose, node_type, step, layer):
-        key = splitmix64(self.seed & _MASK)
-        for part in (word(purpose), word(node_type), step, layer):
-            key = splitmix64(key ^ (operator.index(part) & _MASK))
-        return key
+        return key(self.seed, purpose, node_type, step, layer)

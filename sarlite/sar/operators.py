@@ -179,16 +179,35 @@ def _one_dtype(message, **inputs):
 
 
 def _linear(graph, message, reducer):
-    """A (X W) or (A X) W: what aggregates fewer values, forward and backward together (MG-GCN 4.4)."""
+    """A (X W) or (A X) W, whichever `product_first` finds cheaper."""
     (x,), weight = graph.check("fn.linear", {"x": message.x}), message.weight
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
         raise ShapeError(f"fn.linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
     _one_dtype("fn.linear", x=x, weight=weight)
+    if product_first(graph, x, weight):
+        return _sum_of(graph, ops.matmul(x, weight), reducer)
+    return ops.matmul(_sum_of(graph, x, reducer), weight)
+
+
+EDGE_VALUE = 16
+"""What adding one value of a message costs, in multiply-adds of a product: a sum over edges waits for memory."""
+
+
+def product_first(graph, x, weight):
+    """Whether A (X W) is cheaper than (A X) W, forward and backward together (MG-GCN 4.4). Every rank decides alike.
+
+    The products cost rows times widths, of the sources or of the destinations, and the sums edges times a width. On several ranks, which
+    may have other numbers of rows each, the widths alone decide: there sources and destinations are the same rows.
+    """
+    if x.constant or x.dtype.kind != "f":
+        return x.dtype.kind != "f"
     needs = [grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight)]
-    before, after = x.shape[1] * (1 + needs[0]), weight.shape[1] * (1 + any(needs))
-    if x.dtype.kind == "f" and (x.constant or before < after):
-        return ops.matmul(_sum_of(graph, x, reducer), weight)
-    return _sum_of(graph, ops.matmul(x, weight), reducer)
+    (n_in, n_out), passes = weight.shape, 1 + sum(needs)
+    before, after = n_in * (1 + needs[0]), n_out * (1 + any(needs))
+    if graph.comm.size == 1 and graph.n_src != graph.n_dst:
+        before = graph.n_edges * before * EDGE_VALUE + graph.n_dst * n_in * n_out * passes
+        after = graph.n_edges * after * EDGE_VALUE + graph.n_src * n_in * n_out * passes
+    return after <= before
 
 
 def _extremum(graph, message, reducer):

@@ -7,16 +7,16 @@ from sarlite.errors import ShapeError
 
 
 class SumReducer:
-    """out_i = s_i sum_e m_e, with s_i = 1 or 1 / degree."""
+    """out_i = s_i sum_e m_e, with s_i = 1 or the graph's scale: 1 / degree of a mean."""
 
     needs_messages = False
 
-    def __init__(self, inverse_degree=None):
-        self.inverse_degree = inverse_degree
+    def __init__(self, dst_scale=None):
+        self.dst_scale = dst_scale
 
     def begin(self, n_dst, templates):
         (shape, dtype), = templates
-        self.scale = None if self.inverse_degree is None else self.inverse_degree.astype(dtype)
+        self.scale = None if self.dst_scale is None else self.dst_scale.astype(dtype)
         self.out = np.zeros((n_dst, *shape), dtype)
 
     def forward(self, block, messages):
@@ -122,8 +122,8 @@ class SoftmaxReducer:
 
 
 REDUCERS = {
-    "sum": lambda graph: SumReducer(),
-    "mean": lambda graph: SumReducer(graph.inverse_degrees),
+    "sum": lambda graph: SumReducer(graph.scales("sum")[0]),
+    "mean": lambda graph: SumReducer(graph.scales("mean")[0]),
     "max": lambda graph: ExtremumReducer(1, graph.edge_src_ids),
     "min": lambda graph: ExtremumReducer(-1, graph.edge_src_ids),
     "softmax": lambda graph: SoftmaxReducer(),

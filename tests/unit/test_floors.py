@@ -12,11 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE, MODELS = ROOT / "sarlite", ROOT / "models"
 FLOORS = [
-    {"errors", "profile", "types", "files", "command"},
+    {"errors", "keys", "profile", "types", "files", "command"},
     {"_native", "progress"},
     {"kernels"},
     {"tape", "graph", "comm"},
-    {"sar", "minibatch"},
+    {"sar"},
+    {"minibatch"},
     {"nn"},
     {"optim"},
     {"data"},

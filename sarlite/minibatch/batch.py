@@ -1,0 +1,249 @@
+"""A batch as a graph: the blocks of its layers, each a Graph, and what the picks stand for."""
+
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.errors import ConfigError
+from sarlite.graph.block import Block
+from sarlite.minibatch.sampler import Layer, Sampled
+from sarlite.sar import fn
+from sarlite.sar.graph import Graph
+from sarlite.sar.operators import SUMS, product_first
+from sarlite.sar.plan import Plan
+from sarlite.sar.schedule import Schedule
+from sarlite.tape import Tensor, ops
+from sarlite.tape.engine import as_array
+from sarlite.types import Array
+
+
+class Degrees:
+    """What the estimators of all batches of a graph need of it: in-degrees d, and where self loops were added."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.all, self.loops = graph.in_degrees, graph.added_loops
+
+    @cached_property
+    def inverse_root(self) -> Array:
+        """(n_dst,) float64: 1 / sqrt(d), of isolated rows 1."""
+        return np.sqrt(1.0 / np.maximum(self.all, 1))
+
+
+class BatchBlock(Block):
+    """A block that goes with its batch, and its transpose with it: neither takes memory outside of a step's buffers."""
+
+    @cached_property
+    def transpose(self):
+        return kernels.transpose(self.indptr, self.indices, self.n_src, position=False)[:2]
+
+    @cached_property
+    def transpose_position(self):
+        return kernels.transpose(self.indptr, self.indices, self.n_src)[2]
+
+
+class LayerGraph(Graph):
+    """The graph that one layer of a batch computes on: picked in-edges of its destinations, which are its first rows.
+
+    Its sums are estimates of the whole graph's: of k picks from d in-edges a sum is d / k times the picks', a mean the picks' mean, and "sym" a sum
+    with the whole graph's degrees. An added self loop is always there, so it counts once, and a mean over d in-edges and a loop is
+    (d / k sum of picks + loop) / (d + 1). With all in-edges they are the whole graph's. max, min and softmax are over the picks.
+
+    Parameters
+    ----------
+    graph : Graph
+        What was sampled from.
+    layer : Layer
+    rows : (n_src,) int
+        The part's rows.
+    ids : (n_src,) int64
+        Their global ids.
+    degrees : Degrees
+    """
+
+    def __init__(self, graph: Graph, layer: Layer, rows: Array, ids: Array, degrees: Degrees) -> None:
+        schedule = Schedule(Plan(layer.n_src, BatchBlock(layer.indptr, layer.columns, ids), (), ()), graph.schedule.transport, graph.schedule.mode)
+        loops = None if degrees.loops is None else degrees.loops[rows[: layer.n_dst]]
+        super().__init__(graph.comm, schedule, graph.profile, n_nodes=graph.n_nodes, dst_ids=ids[: layer.n_dst], src_ids=ids,
+                         edge_ids=None, in_degrees=np.diff(layer.indptr), added_loops=loops)
+        self.comm = graph.comm  # which counts already
+        self._graph, self._degrees, self._rows, self._positions = graph, degrees, rows, layer.positions
+        self._weights: dict[str, Array] = {}
+
+    def layers(self, n: int) -> list[Graph]:
+        """Return the graphs of `n` layers: of one, this."""
+        if n != 1:
+            raise ConfigError(f"{n} layers over one layer of a batch: ask the batch for its layers")
+        return [self]
+
+    @cached_property
+    def edge_ids(self) -> Array:
+        """(n_edges,) int64: where each pick stands in the whole graph's edge values."""
+        ids, numbers = self._graph._edge_ids, self._graph.plan.local.numbers
+        if ids is not None:
+            return ids[self._positions]
+        return (self._positions if numbers is None else numbers[self._positions]).astype(np.int64)
+
+    @cached_property
+    def _full(self):
+        """(n_dst,) in-degrees in the whole graph."""
+        return self._degrees.all[self._rows[: self.n_dst]]
+
+    @cached_property
+    def _share(self):
+        """(n_dst,) float64: d / k, which a pick stands for; added loops count in neither. None where all are 1."""
+        loops = 0 if self.added_loops is None else self.added_loops.astype(np.int64)
+        picks = self.in_degrees - loops
+        share = np.where(picks > 0, (self._full - loops) / np.maximum(picks, 1), 1.0)
+        return None if (share == 1).all() else share
+
+    @cached_property
+    def _uneven(self):
+        """Whether picks of a row count differently, as they do beside an added loop."""
+        return self._share is not None and self.added_loops is not None and bool(self.added_loops.any())
+
+    def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
+        """What `Sum` multiplies destinations and sources by; where picks count differently their weights have it all."""
+        if self._uneven:
+            return None, None
+        if reducer == "mean":
+            return self.inverse_degrees, None
+        if reducer == "sum":
+            return self._share, None
+        root = self._degrees.inverse_root[self._rows]
+        return root[: self.n_dst] * (1.0 if self._share is None else self._share), root
+
+    def _edge_weights(self, reducer):
+        """(n_edges,) float64: what each pick's message counts in the estimate."""
+        if reducer not in self._weights:
+            dst = np.repeat(np.arange(self.n_dst), self.in_degrees)
+            columns = self.plan.local.indices
+            weights = self._share[dst]
+            weights[self.added_loops[dst] & (columns == dst)] = 1.0  # a destination is its own source's row
+            if reducer == "mean":
+                weights /= self._full[dst]
+            elif reducer == "sym":
+                root = self._degrees.inverse_root[self._rows]
+                weights *= root[dst] * root[columns]
+            self._weights[reducer] = weights
+        return self._weights[reducer]
+
+    def aggregate(self, message: Any, reducer: str, src: Any = None, dst: Any = None, edge: Any = None) -> Tensor:
+        """Return the estimate of `Graph.aggregate` from the picks."""
+        fits = isinstance(message, (fn.CopySrc, fn.Linear)) or (reducer != "sym" and (isinstance(message, fn.MulEdge) or _is_function(message)))
+        if reducer not in SUMS or not self._uneven or not fits:
+            return super().aggregate(message, reducer, src, dst, edge)
+        weights = self._edge_weights(reducer)
+        if _is_function(message):
+            return super().aggregate(_weighted(message, weights), "sum", src, dst, {**(edge or {}), _WEIGHT: weights})
+        if isinstance(message, fn.Linear):
+            return self._linear(message, weights)
+        x = message.x
+        own = weights.astype(as_array(x).dtype)
+        if isinstance(message, fn.MulEdge):
+            (given,) = self.check(edge=(message.weight,))
+            own = given * own.reshape(-1, *[1] * (given.ndim - 1))
+        return super().aggregate(fn.MulEdge(x, own), "sum")
+
+    def _linear(self, message, weights):
+        (x,), w = self.check(src=(message.x,)), message.weight
+        weights = weights.astype(x.dtype)
+        if product_first(self, x, w):
+            return super().aggregate(fn.MulEdge(ops.matmul(x, w), weights), "sum")
+        return ops.matmul(super().aggregate(fn.MulEdge(x, weights), "sum"), w)
+
+
+_WEIGHT = "sarlite.pick"
+
+
+def _is_function(message):
+    return callable(message) and not isinstance(message, (fn.CopySrc, fn.Linear, fn.MulEdge, fn.Attend))
+
+
+def _weighted(message, weights):
+    def weighted(src, dst, edge):
+        out = message(src, dst, edge)
+        return out * edge[_WEIGHT].reshape(-1, *[1] * (out.ndim - 1)).astype(out.dtype)
+
+    return weighted
+
+
+class Batch(Graph):
+    """A minibatch: the graph that a model computes the seeds' rows on, and what goes with them.
+
+        loss = ops.cross_entropy(model(batch, batch.x), batch.labels, batch.rows, batch.n_global)
+
+    Attributes
+    ----------
+    n_src, n_dst : int
+        Rows that the first layer reads; distinct seeds, whose rows the last layer makes.
+    src_ids, dst_ids : (n_src,), (n_dst,) int64
+        Their global ids; seeds come first.
+    step : int
+        The global step.
+    x : Tensor (n_src, ...)
+        The input rows, gathered at the first use.
+    labels : (n_dst, ...) array, or None
+    rows : (n_seeds,) int64
+        The row of the model's output of each seed as asked: one asked for twice is there twice.
+    n_global : int
+        Seeds of all ranks, as asked: what the loss is divided by.
+    """
+
+    def __init__(self, graph: Graph, sampled: Sampled, degrees: Degrees, *, step: int, x: Array, labels: Array | None,
+                 buffers: kernels.Buffers) -> None:
+        rows, ids = sampled.rows, graph.src_ids[sampled.rows]
+        self._graphs = [LayerGraph(graph, layer, rows[: layer.n_src], ids[: layer.n_src], degrees) for layer in sampled.layers]
+        first, last = self._graphs[0], self._graphs[-1]
+        self.comm, self.profile, self.n_nodes, self.bipartite = graph.comm, graph.profile, graph.n_nodes, False
+        self.n_src, self.n_dst, self.n_edges = first.n_src, last.n_dst, sum(g.n_edges for g in self._graphs)
+        self.src_ids, self.dst_ids = first.src_ids, last.dst_ids
+        self.step, self.rows, self.n_global = step, sampled.numbers, len(sampled.numbers)
+        self.labels = None if labels is None else labels[rows[: self.n_dst]]
+        self._x, self._rows, self._buffers = x, rows, buffers
+
+    def __repr__(self) -> str:
+        return f"Batch({self.n_global} seeds, rows {[g.n_src for g in self._graphs] + [self.n_dst]}, edges {[g.n_edges for g in self._graphs]})"
+
+    @cached_property
+    def x(self) -> Tensor:
+        with self._buffers:
+            out = np.empty((self.n_src, *self._x.shape[1:]), self._x.dtype)
+        if out.dtype.kind == "f":
+            kernels.gather_rows(self._x, self._rows, out)
+        else:
+            np.take(self._x, self._rows, axis=0, out=out)
+        return Tensor(out)
+
+    def layers(self, n: int) -> list[Graph]:
+        """Return the graphs that `n` layers compute on.
+
+        Raises
+        ------
+        ConfigError
+            The batch was sampled for another number of layers.
+        """
+        if n != len(self._graphs):
+            raise ConfigError(f"fanouts has {len(self._graphs)} entries, but the model {n} layers")
+        return list(self._graphs)
+
+    def aggregate(self, message: Any, reducer: str, src: Any = None, dst: Any = None, edge: Any = None) -> Tensor:
+        """Aggregate over a batch of one layer; see `LayerGraph`."""
+        return self._only("aggregate").aggregate(message, reducer, src, dst, edge)
+
+    def _only(self, what):
+        if len(self._graphs) != 1:
+            raise ConfigError(f"{what}: a batch of {len(self._graphs)} layers has a graph for each, batch.layers({len(self._graphs)})")
+        return self._graphs[0]
+
+    def __getattr__(self, name: str) -> Any:
+        """What a graph has beside the above, such as its plan, a batch's layers have each."""
+        if name.startswith("__") or name == "_graphs":
+            raise AttributeError(name)
+        return getattr(self._only(name), name)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise ConfigError("a batch is no graph to be divided, or asked for all its edges")
+
+    shard = in_edges = out_edges = _refuse
