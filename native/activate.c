@@ -55,7 +55,10 @@ static void NAME(activate_rows)(T *restrict out, const T *restrict x, const NAME
                     y[f] = (y[f] > 0 ? y[f] : 0) + a->alpha * NAME(expm1_negative)(y[f] > 0 ? 0 : y[f]);
             if (a->ids) {
                 NAME(dropout_factors)(factor, (uint64_t)a->ids[r], a->key, a->p, first, n);
-                for (int f = 0; f < n; f++) to[f] = y[f] * factor[f];
+                for (int f = 0; f < n; f++) {                       /* not y * 0, which is NaN where y is infinite */
+                    T kept = y[f] * factor[f];
+                    to[f] = factor[f] == 0 ? 0 : kept;
+                }
             } else
                 memcpy(to, y, (size_t)n * sizeof(T));
         }
@@ -98,7 +101,10 @@ SAR_INLINE void NAME(activation_slope)(T *restrict dy, const T *g, const T *rest
     }
     if (a->ids) {
         NAME(dropout_factors)(dy, (uint64_t)a->ids[r], a->key, a->p, first, n);
-        for (int f = 0; f < n; f++) dy[f] *= g_row[f];
+        for (int f = 0; f < n; f++) {
+            T kept = g_row[f] * dy[f];
+            dy[f] = dy[f] == 0 ? 0 : kept;
+        }
     } else
         memcpy(dy, g_row, (size_t)n * sizeof(T));
     if (a->kind == SAR_ELU) {

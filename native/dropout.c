@@ -17,7 +17,10 @@ static void NAME(dropout_rows)(T *restrict out, const T *restrict x, const int64
             const T *restrict from = x + r * n_feat + first;
             T *restrict to = out + r * n_feat + first;
             NAME(dropout_factors)(factor, (uint64_t)ids[r], key, p, first, n);
-            for (int f = 0; f < n; f++) to[f] = from[f] * factor[f];
+            for (int f = 0; f < n; f++) {                           /* not x * 0, which is NaN where x is infinite */
+                T kept = from[f] * factor[f];
+                to[f] = factor[f] == 0 ? 0 : kept;
+            }
         }
 }
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from sarlite import kernels
 from sarlite.tape import Tensor, ops
 
 INF = np.inf
@@ -194,3 +195,29 @@ def test_quotients_of_tiny_numbers(dtype):
         (1 / b).sum().backward() if dtype == np.float64 else None
     np.testing.assert_allclose(a.grad[0], 1e18, rtol=1e-6)
     np.testing.assert_allclose(b.grad[0], -3e18 if dtype == np.float32 else -3e18 - 1e46, rtol=1e-6)
+
+
+@BOTH
+def test_infinite_values_that_are_dropped_are_0(dtype):
+    ids = np.arange(60)
+    x = Tensor(np.full((60, 9), INF, dtype), requires_grad=True)
+    with np.errstate(all="raise"):
+        out = ops.dropout(x, ids, 5, 0.5)
+        out.backward(np.full((60, 9), -INF, dtype))
+    kept = ops.dropout(Tensor(np.ones((60, 9), dtype)), ids, 5, 0.5).data > 0
+    np.testing.assert_array_equal(out.data, np.where(kept, dtype(INF), 0))
+    np.testing.assert_array_equal(x.grad, np.where(kept, dtype(-INF), 0))
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["identity", "relu", "elu"])
+def test_infinite_values_that_an_activation_drops_are_0(kind, dtype):
+    """The fused kernel, both ways; `identity` and ELU draw the mask again in backward."""
+    mask, x = kernels.Mask(np.arange(60), 5, 0.5), np.full((60, 9), INF, dtype)
+    out, dx, ones = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    kernels.activate(np.ones_like(x), ones, kind=kind, mask=mask)
+    kernels.activate(x, out, kind=kind, mask=mask)
+    np.testing.assert_array_equal(out, np.where(ones > 0, x, 0))
+    kernels.activate_backward(x, kind=kind, mask=mask, x=np.ones_like(x), out=ones, dx=dx)
+    if kind != "relu":  # of which backward chooses by the sign of out: see the kernels' tests
+        np.testing.assert_array_equal(dx, np.where(ones > 0, x, 0))
