@@ -249,7 +249,8 @@ def test_a_signal_while_data_load(fail, tmp_path, n_ranks, flags, name):
     at_import = LOADING.format(f"(os.kill(launcher(), signal.{name}), time.sleep(999))")
     job = fail(n_ranks=n_ranks, flags=flags, at_import=at_import)
     assert job.status != 0 and "Traceback" not in job.err
-    assert [line.removeprefix("[rank 0] ") for line in job.err.splitlines()] == [f"interrupted by {name}"], job.err
+    told = [line.partition("] ")[2] or line for line in job.err.splitlines() if not line.startswith("Abort(")]  # which is MPICH's own
+    assert set(told) == {f"interrupted by {name}"}, job.err
     assert not (tmp_path / "run").exists() or not os.listdir(tmp_path / "run")
 
 
@@ -278,7 +279,7 @@ def test_a_long_child_is_no_stall(fail):
 @pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
 @pytest.mark.parametrize("error", ["KeyError('the cause')", "MemoryError('the cause')"])
 def test_any_error_while_data_load(fail, n_ranks, flags, error):
-    job = fail(n_ranks=n_ranks, flags=flags, at_import=LOADING.format(f"raises({error})") + "\n    def raises(error): raise error")
+    job = fail(n_ranks=n_ranks, flags=flags, at_import=LOADING.format(f"raises({error})"))
     assert job.status not in (0, None) and "the cause" in job.err and job.seconds < SECONDS
 
 
