@@ -149,7 +149,7 @@ def test_relu_leaves_zeros_as_they_are(dtype):
     """-0.0 is not below 0: the tape's relu, of any number of axes, and the fused one agree in the sign of zero."""
     x = np.array([[-0.0, 0.0, -1.0, 3.0, np.nan] * 11], dtype)
     expected = np.array([[-0.0, 0.0, 0.0, 3.0, np.nan] * 11], dtype)
-    fused = nn.Activation(55, "relu", bias=False, rng=nn.Random(0), dtype=dtype)(GRAPH, Tensor(x)).data
+    fused = nn.Activation(55, "relu", bias=False, rng=nn.Random(0), dtype=dtype)(Tensor(x), GRAPH).data
     for found in (fused, ops.relu(Tensor(x)).data, ops.relu(Tensor(x.T)).data.T, [[float(ops.relu(Tensor(v)).data) for v in x[0]]]):
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(np.signbit(found)[~np.isnan(x)], np.signbit(expected)[~np.isnan(x)])
