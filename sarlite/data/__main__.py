@@ -17,9 +17,11 @@ from sarlite.graph import order as orders
 from sarlite.graph.partition import METHODS, report
 from sarlite.progress import KINDS, Progress
 
+_MOST_PARTS = 1 << 20
+
 
 def main(arguments=None):
-    """Run one command and return the exit status: 0, or 2 with a message on stderr where the input is at fault."""
+    """Run one command and return the exit status: 0, 2 with a message on stderr where the input is at fault, or 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
@@ -27,6 +29,9 @@ def main(arguments=None):
     except SarliteError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was changed that is not whole", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader of our output left, for example `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
@@ -161,8 +166,8 @@ def _warn(found):
 
 
 def _check_method(options):
-    if options.parts < 1:
-        raise ConfigError(f"--parts: {options.parts} is below 1")
+    if not 1 <= options.parts <= _MOST_PARTS:
+        raise ConfigError(f"--parts: {options.parts} is outside 1 <= parts <= {_MOST_PARTS}")
     if options.method not in METHODS and not Path(options.method).exists():
         raise ConfigError(f"--method: {options.method!r} is none of {', '.join(METHODS)}, and no such file exists")
 

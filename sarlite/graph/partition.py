@@ -10,6 +10,7 @@ from sarlite.graph.metis import Symmetric
 from sarlite.graph.renumber import edges_in_order, sequence
 
 METHODS = ("metis", "random", "contiguous")
+MOST_PARTS = 1 << 24
 
 
 def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, balance=None, seed=0):
@@ -55,8 +56,8 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
     n_nodes = indptr.size - 1
     if method not in METHODS:
         raise ConfigError(f"method: {method!r} is none of {', '.join(METHODS)}")
-    if n_parts < 1:
-        raise ConfigError(f"n_parts: {n_parts} is below 1")
+    if not 1 <= n_parts <= MOST_PARTS:
+        raise ConfigError(f"n_parts: {n_parts} is outside 1 <= n_parts <= {MOST_PARTS}")
     if seed < 0:
         raise ConfigError(f"seed: {seed} is below 0")
     balancing.check(balance)

@@ -89,6 +89,17 @@ def test_what_a_killed_writer_left_goes_with_the_next(stored, tmp_path):
     assert os.listdir(tmp_path) == ["d"] and stat.S_IMODE(stored.stat().st_mode) == mode
 
 
+def test_ctrl_c_leaves_the_old_data_set(stored, tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    before = {path: path.read_bytes() for path in stored.rglob("*") if path.is_file()}
+    monkeypatch.setattr("sarlite.data.__main__.divide", interrupted)
+    assert main(["partition", str(stored), "--parts", "2"]) == 130
+    assert capsys.readouterr().err.count("\n") == 1 and os.listdir(tmp_path) == ["d"]
+    assert {path: path.read_bytes() for path in stored.rglob("*") if path.is_file()} == before
+
+
 def test_two_partitions_at_once_lose_nothing(stored, tmp_path, capsys):
     before = format.open(stored).division
     with format.GraphWriter(stored, overwrite=True):  # another process's would do the same

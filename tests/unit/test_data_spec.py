@@ -165,7 +165,7 @@ def test_partition_with_an_order(stored, capsys, monkeypatch):
     "arguments, message",
     [
         (["info", "/gone"], "error: data set '/gone': no such directory"),
-        (["partition", "DIR", "--parts", "0"], "error: --parts: 0 is below 1"),
+        (["partition", "DIR", "--parts", "0"], "error: --parts: 0 is outside 1 <= parts <= 1048576"),
         (
             ["partition", "DIR", "--parts", "2", "--method", "best"],
             "error: --method: 'best' is none of metis, random, contiguous, and no such",

@@ -191,6 +191,12 @@ def test_even_degrees_are_balanced_as_nodes():
     assert np.array_equal(one, two)
 
 
+@pytest.mark.parametrize("n_parts", [0, -1, 10**12, 2**70])
+def test_a_number_of_parts_that_cannot_be(graph, n_parts):
+    with pytest.raises(ConfigError, match=f"n_parts: {n_parts} is outside"):
+        partition(*graph, n_parts, "contiguous")
+
+
 @pytest.mark.parametrize("balance", ["node", "nodes,nodes", "", "nodes, edges", ()])
 def test_an_unknown_balance_is_refused(graph, balance):
     with pytest.raises(ConfigError, match="balance: .* is neither auto nor some of nodes,edges,train"):
