@@ -15,7 +15,7 @@ from sarlite.errors import ConfigError, needs
 from sarlite.graph import metis_child
 from sarlite.graph.edges import chunk_edges, id_bits, row_chunks
 
-SMALL = 1 << 16
+SMALL = 1 << 14
 """Entries of a graph that METIS divides in less time than a process takes to start: that is done in this one."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "HOME", "LANG")  # and nothing of an MPI launcher's
 
