@@ -17,8 +17,8 @@ from sarlite.graph.partition import METHODS, report
 
 def main(arguments=None):
     """Run one command and return the exit status: 0, or 2 with a message on stderr where the input is at fault."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         options.run(options)
         sys.stdout.flush()
     except SarliteError as error:
