@@ -53,7 +53,8 @@ METAVARS = {  # of what is not plain from the name: the unit, or what it is
     "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "layers": "N", "hidden": "N", "heads": "N", "out-heads": "N",
     "dropout": "SHARE", "input-dropout": "SHARE", "attention-dropout": "SHARE", "epochs": "N", "lr": "RATE", "lr-schedule": "SCHEDULE",
     "weight-decay": "RATE", "seed": "N", "eval-every": "EPOCHS", "prefetch": "PEERS", "partition": "METHOD", "threads": "N", "ranks": "N",
-    "stall-timeout": "SECONDS", "run-dir": "DIR", "resume": "FILE", "trace": "FILE.json", "trace-epochs": "EPOCHS",
+    "stall-timeout": "SECONDS", "run-dir": "DIR", "checkpoint-every": "EPOCHS",
+    "resume": "FILE", "trace": "FILE.json", "trace-epochs": "EPOCHS",
 }  # fmt: skip
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
