@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from sarlite.errors import ConfigError
+
 
 def suggestion(word: Any, known: Iterable[Any]) -> str:
     """Return "; did you mean ...?" where one of the known words is close, or two are; else nothing."""
@@ -16,7 +18,7 @@ def suggestion(word: Any, known: Iterable[Any]) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser of whole option names. What it refuses is one line on standard error and status 2."""
+    """An ArgumentParser of whole option names. What it refuses is a ConfigError of one line."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
@@ -36,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         if choice:
             known = [word.strip("' ") for word in choice[2].split(",")]
             message = f"{message[:choice.start()]}{choice[1]!r} is not one of {', '.join(known)}{suggestion(choice[1], known)}"
-        self.exit(2, f"error: {message.removeprefix('argument ')} ({self.prog} --help lists all)\n")
+        raise ConfigError(f"{message.removeprefix('argument ')} ({self.prog} --help lists all)")
 
     def _all_options(self):
         """The option names of this command and of its subcommands."""

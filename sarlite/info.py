@@ -14,7 +14,7 @@ from sarlite import kernels
 from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads
 from sarlite.command import Parser
-from sarlite.errors import EXTRAS
+from sarlite.errors import EXTRAS, ConfigError
 
 PACKAGES = ("numpy", "scipy", "cffi", "threadpoolctl", *dict.fromkeys(package for packages in EXTRAS.values() for package in packages))
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl")
@@ -118,7 +118,11 @@ def text(found: dict[str, Any]) -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = Parser(prog="python -m sarlite.info", description="Show what sarlite runs on here.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args(argv)
+    try:
+        options = parser.parse_args(argv)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     print(json.dumps(collect()) if options.json else text(collect()))
 
 

@@ -22,8 +22,8 @@ _MOST_PARTS = 1 << 20
 
 def main(arguments=None):
     """Run one command and return the exit status: 0, 2 with a message on stderr where the input is at fault, or 130 after Ctrl-C."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         options.run(options)
         sys.stdout.flush()
     except SarliteError as error:

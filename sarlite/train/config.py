@@ -150,12 +150,12 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the resolved options as a Namespace; exits with status 2 on a bad flag.
+    """Return the resolved options as a Namespace; exits after --help and --version.
 
     Raises
     ------
     ConfigError
-        An unknown key or a bad value, naming it.
+        An unknown flag or key or a bad value, naming it.
     """
     flags = vars(parser().parse_args(argv))
     before = resume.base(flags["resume"]) if flags.get("resume") else {}

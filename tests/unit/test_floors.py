@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE, MODELS = ROOT / "sarlite", ROOT / "models"
 FLOORS = [
-    {"errors", "keys", "profile", "types", "files", "command"},
-    {"_native", "progress"},
+    {"errors", "keys", "profile", "types", "files"},
+    {"_native", "progress", "command"},
     {"kernels"},
     {"tape", "graph", "comm"},
     {"sar"},
