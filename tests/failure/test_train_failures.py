@@ -264,7 +264,7 @@ def test_a_load_that_is_blocked_is_a_stall(fail):
 
 @pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
 def test_a_long_load_is_no_stall(fail, n_ranks, flags):
-    work = "next(spec.load(*a, **k) for end in [time.thread_time() + 5] if not any(0 for _ in iter(lambda: time.thread_time() > end, True)))"
+    work = "(any(0 for _ in iter(lambda end=time.thread_time() + 5: time.thread_time() > end, True)), spec.load(*a, **k))[1]"
     job = fail(n_ranks=n_ranks, flags=["--stall-timeout", 2.5, *flags], at_import=LOADING.format(work))
     assert job.status == 0 and job.err == "", job.err
 
