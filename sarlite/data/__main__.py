@@ -1,6 +1,7 @@
 """python -m sarlite.data: convert, info, partition. Runs on one process, without MPI."""
 
 import argparse
+import faulthandler
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from sarlite.graph.partition import METHODS, report
 
 def main(arguments=None):
     """Run one command and return the exit status: 0, or 2 with a message on stderr where the input is at fault."""
+    faulthandler.enable(2)  # a crash in C names its place
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
