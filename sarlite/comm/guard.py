@@ -64,7 +64,8 @@ def _settle(comm, error, watchdog, ending):
     outcome = _outcome(error)
     rows = None
     if outcome is not None:
-        rows = watchdog.finish(*outcome, seconds=None if error is None else GRACE_SECONDS)
+        turn = min(comm.rank, 4) / 2 if isinstance(error, Interrupted) else 0.0  # so that one rank tells of a signal to all
+        rows = watchdog.finish(*outcome, seconds=None if error is None else GRACE_SECONDS + turn)
     if rows is None or (rows[:, STATE] != outcome[0]).any():
         if error is None:
             threading.Event().wait(END_SECONDS)  # the rank that failed ends this one
@@ -150,7 +151,8 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
             _settle(comm, None, watchdog, ending)
         except BaseException as error:
             if not alone or isinstance(error, (SarliteError, Interrupted)):
-                _settle_failure(comm, error, watchdog, ending)
+                with watchdog.interrupts.postponed():  # the signal may still come that another rank told of
+                    _settle_failure(comm, error, watchdog, ending)
             raise
         finally:
             watchdog.stop()

@@ -28,11 +28,14 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.noted, self.answer, self._holders, self._lock = 0, "", 0, threading.Lock()
-        self._handled = self._first = -math.inf
+        self._taken: list[signal.Signals] = []
+        self._handled, self._first = -math.inf, -math.inf
 
     @contextlib.contextmanager
     def postponed(self) -> Iterator[None]:
         """Only note the first signal that comes inside; a second one ends the process as outside. Any thread."""
+        for number in self._taken:
+            signal.siginterrupt(number, True)  # a C library that took it over and gave it back leaves waits that no signal ends
         with self._lock:
             self._holders += 1
         try:
@@ -44,11 +47,12 @@ class Interrupts:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Take the signals over, in the main thread. What is ignored, as SIGINT in a background job, stays so."""
-        taken = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self._handle) for number in taken}
+        self._taken = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._handle) for number in self._taken}
         try:
             yield
         finally:
+            self._taken = []
             for number, handler in before.items():
                 signal.signal(number, handler)
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import signal
 import sys
 import textwrap
 import time
@@ -15,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_failures import MPIEXEC, SECONDS, Job
 
 from sarlite.data import format, load
+from sarlite.train import checkpoint
 
 pytestmark = [
     pytest.mark.timeout(90),
@@ -30,6 +33,13 @@ MODEL = """
 
     PIDS = Path({pids!r})
     (PIDS / str(os.getpid())).touch()
+    {at_import}
+
+    def launcher():
+        "The mpiexec that started this rank's proxy; this process where there is none."
+        if "PMI_SIZE" not in os.environ:
+            return os.getpid()
+        return int(Path(f"/proc/{{os.getppid()}}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
     def raises(error):
         raise error
@@ -63,7 +73,11 @@ class Failed(Job):
     def __init__(self, folder, n_ranks, flags, environ=None, moment=None):
         launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []
         command = [*launcher, sys.executable, "-m", "sarlite.train", "--threads", "1", "--progress", "none", *map(str, flags)]
-        super().__init__(folder, command, environ, seconds=40)
+        before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what starts in the background ignores it
+        try:
+            super().__init__(folder, command, environ, seconds=40)
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert not self.running()
         self.after = time.time() - moment.stat().st_mtime if moment and moment.exists() else None
 
@@ -74,8 +88,8 @@ def fail(tmp_path):
     pids, moment, path = tmp_path / "pids", tmp_path / "moment", tmp_path / "model.py"
     pids.mkdir()
 
-    def start(in_forward="pass", in_message="pass", n_ranks=2, flags=(), **options):
-        said = {"pids": str(pids), "moment": str(moment), "in_forward": in_forward, "in_message": in_message}
+    def start(in_forward="pass", in_message="pass", n_ranks=2, flags=(), at_import="pass", **options):
+        said = {"at_import": at_import, "pids": str(pids), "moment": str(moment), "in_forward": in_forward, "in_message": in_message}
         path.write_text(textwrap.dedent(MODEL).format(**said))
         flags = ["--data", DATA, "--model", f"{path}:Model", "--run-dir", tmp_path / "run", "--epochs", 4, *flags]
         job = Failed(pids, n_ranks, flags, moment=moment, **options)
@@ -167,6 +181,106 @@ def test_threads_as_ranks(fail, when):
 def test_a_stall_of_threads_as_ranks(fail):
     job = fail(in_epoch_2("time.sleep(999)"), n_ranks=0, flags=["--ranks", 2, "--stall-timeout", 2])
     assert_ended(job, "[rank 0] no progress for 2 s", "model.py")
+
+
+# ---- signals
+
+
+def interrupted(job, name, tmp_path):
+    """The job told in one line how to go on, and its checkpoint is good. Returns its epoch, and the command that goes on."""
+    assert job.status == 128 + signal.Signals[name], job.err
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    assert job.err.startswith(f"interrupted by {name} after epoch ") and job.err.count("\n") == 1, job.err
+    assert sorted(os.listdir(tmp_path / "run")) == ["checkpoint.safetensors", "config.toml", "metrics.jsonl"]
+    command = job.err.partition("to go on: ")[2].split()
+    assert command[-4:] == ["-m", "sarlite.train", "--resume", shlex.quote(str(path))]
+    return checkpoint.load(path)[1]["epoch"], command
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("n_ranks, flags", [(1, []), (2, []), (3, ["--prefetch", 1]), (0, []), (0, ["--ranks", 3])])
+def test_a_signal_ends_the_run_with_a_checkpoint(fail, tmp_path, name, n_ranks, flags):
+    """To the launcher, which passes it on to its ranks; they meet it at different moments."""
+    job = fail(f"training and epoch == 1 and graph.comm.rank == 0 and os.kill(launcher(), signal.{name})", n_ranks=n_ranks,
+               flags=[*flags, "--epochs", 50])  # fmt: skip
+    epoch, command = interrupted(job, name, tmp_path)
+    assert 2 <= epoch < 50
+    assert command[:2] == (["mpiexec", "-n"] if n_ranks > 1 else ["python", "-m"])
+
+
+def test_the_command_that_goes_on(fail, tmp_path):
+    job = fail("training and epoch == 1 and graph.comm.rank == 0 and os.kill(launcher(), signal.SIGTERM)", flags=["--epochs", 5])
+    epoch, command = interrupted(job, "SIGTERM", tmp_path)
+    (tmp_path / "model.py").write_text((tmp_path / "model.py").read_text().replace("os.kill", "print"))
+    again = Failed(tmp_path / "pids", int(command[2]), command[6:])
+    assert again.status == 0, again.err
+    assert [json.loads(line)["epoch"] for line in (tmp_path / "run" / "metrics.jsonl").open()] == [1, 2, 3, 4, 5]
+    assert checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")[1]["epoch"] == 5
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_a_signal_to_one_rank_is_every_ranks(fail, tmp_path, n_ranks):
+    job = fail(in_epoch_2("os.kill(os.getpid(), signal.SIGTERM)"), n_ranks=n_ranks, flags=["--epochs", 50])
+    assert interrupted(job, "SIGTERM", tmp_path)[0] == 2
+
+
+def test_a_signal_in_the_last_epoch_changes_nothing(fail, tmp_path):
+    job = fail(in_epoch_2("os.kill(os.getpid(), signal.SIGTERM)"), flags=["--epochs", 2])
+    assert job.status == 0 and job.err == "" and "accuracy" in job.out
+
+
+@pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
+@pytest.mark.parametrize("block", ["time.sleep(999)", "graph.comm.start_recv(__import__('numpy').empty(1), 0, 9).wait()"])
+def test_a_second_signal_ends_it_at_once(fail, tmp_path, n_ranks, flags, block):
+    """An epoch that never ends; MPI's wait is in C, where Python's handlers do not come to run."""
+    twice = "[threading.Timer(s, os.kill, (launcher(), signal.SIGTERM)).start() for s in (0.1, 2)]"
+    job = fail(in_epoch_2(f"({twice}, {block})"), n_ranks=n_ranks, flags=[*flags, "--epochs", 50, "--checkpoint-every", 1])
+    assert job.status != 0 and job.after < SECONDS + 2
+    assert "interrupted by SIGTERM" in job.err and "Traceback" not in job.err and "File" not in job.err, job.err
+    assert checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")[1]["epoch"] == 1
+
+
+LOADING = "import sarlite.data.ranks as ranks, sarlite.data.spec as spec; ranks.load = lambda *a, **k: {}"
+
+
+@pytest.mark.parametrize("n_ranks, flags", [(0, []), (2, []), (3, []), (0, ["--ranks", 2])])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_data_load(fail, tmp_path, n_ranks, flags, name):
+    at_import = LOADING.format(f"(os.kill(launcher(), signal.{name}), time.sleep(999))")
+    job = fail(n_ranks=n_ranks, flags=flags, at_import=at_import)
+    assert job.status != 0 and "Traceback" not in job.err
+    told = [line.partition("] ")[2] or line for line in job.err.splitlines() if not line.startswith("Abort(")]  # which is MPICH's own
+    assert set(told) == {f"interrupted by {name}"}, job.err
+    assert not (tmp_path / "run").exists() or not os.listdir(tmp_path / "run")
+
+
+# ---- while data load
+
+
+def test_a_load_that_is_blocked_is_a_stall(fail):
+    job = fail(flags=["--stall-timeout", 2], at_import=LOADING.format("time.sleep(999)"))
+    assert job.status not in (0, None) and "[rank 0] no progress for 2 s" in job.err and "[rank 1] no progress for 2 s" in job.err
+
+
+@pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
+def test_a_long_load_is_no_stall(fail, n_ranks, flags):
+    work = "(any(0 for _ in iter(lambda end=time.thread_time() + 5: time.thread_time() > end, True)), spec.load(*a, **k))[1]"
+    job = fail(n_ranks=n_ranks, flags=["--stall-timeout", 2.5, *flags], at_import=LOADING.format(work))
+    assert job.status == 0 and job.err == "", job.err
+
+
+def test_a_long_child_is_no_stall(fail):
+    """Where the parts are made, say."""
+    work = "(subprocess.run([sys.executable, '-c', 'import time\\nwhile time.process_time() < 5: pass']), spec.load(*a, **k))[1]"
+    job = fail(flags=["--stall-timeout", 2.5], at_import="import subprocess; " + LOADING.format(work))
+    assert job.status == 0 and job.err == "", job.err
+
+
+@pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
+@pytest.mark.parametrize("error", ["KeyError('the cause')", "MemoryError('the cause')"])
+def test_any_error_while_data_load(fail, n_ranks, flags, error):
+    job = fail(n_ranks=n_ranks, flags=flags, at_import=LOADING.format(f"raises({error})"))
+    assert job.status not in (0, None) and "the cause" in job.err and job.seconds < SECONDS
 
 
 # ---- bad data, on two ranks: refused on all before training, told once
