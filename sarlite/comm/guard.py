@@ -71,17 +71,18 @@ def _settle(comm, error, watchdog, ending):
             threading.Event().wait(END_SECONDS)  # the rank that failed ends this one
             ending.end("another rank failed")
         ending.end(error)
-    if error is not None:
-        end_within(END_SECONDS)  # Python waits for threads, which may wait for messages that never come
-        if isinstance(comm, Channels):
-            comm.drain_channels()  # and so would Python finalize MPI while they are inside it
+    if error is None:
+        return
+    end_within(END_SECONDS)  # Python waits for threads, which may wait for messages that never come
+    if outcome[0] == REFUSED and (rows[: comm.rank, DIGEST] != outcome[1]).all():
+        tell(f"error: {error}")
+    elif isinstance(error, Interrupted) and comm.rank == 0:
+        tell(str(error))
+    if isinstance(comm, Channels):
+        comm.drain_channels()  # which brings threads out of MPI before it is finalized
     if outcome[0] == REFUSED:
-        if (rows[: comm.rank, DIGEST] != outcome[1]).all():
-            tell(f"error: {error}")
         raise SystemExit(REFUSAL_STATUS) from None
     if isinstance(error, Interrupted):
-        if comm.rank == 0:
-            tell(str(error))
         raise SystemExit(128 + error.signum) from None
 
 

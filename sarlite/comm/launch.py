@@ -65,7 +65,7 @@ def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.enviro
         Infinite for no limit.
     environ : mapping of str
     """
-    faulthandler.enable()
+    faulthandler.enable(2)
     if not _is_one_of_several(environ):
         return
     if not _Start.begun:

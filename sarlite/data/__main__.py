@@ -1,6 +1,7 @@
 """python -m sarlite.data: convert, info, partition. Runs on one process, without MPI."""
 
 import contextlib
+import faulthandler
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ _MOST_PARTS = 1 << 20
 
 def main(arguments=None):
     """Run one command and return the exit status: 0, 2 with a message on stderr where the input is at fault, or 130 after Ctrl-C."""
+    faulthandler.enable(2)  # a crash in C names its place
     try:
         options = _parser().parse_args(arguments)
         options.run(options)

@@ -176,6 +176,7 @@ def test_the_name_of_shared_memory_is_gone_once_connected(job):  # noqa: F811
     assert (done.status, done.out) == (0, "[]\n[]\n")
 
 
+@pytest.mark.timeout(900)
 def test_the_faults_in_short():
     """One of each kind; `python tests/failure/faults.py` for many."""
     sys.path.insert(0, str(Path(__file__).parent))

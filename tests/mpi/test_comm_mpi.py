@@ -132,7 +132,22 @@ def test_connect_gives_every_rank(comm):
     assert launch.launched_ranks() in (comm.size, None)
 
 
-def test_threads_on_this_node(comm):
+def test_threads_on_this_node(comm, monkeypatch):
+    monkeypatch.setattr(launch, "_quota", lambda: None)
     cores = len(os.sched_getaffinity(0))
     assert comm.size > 1 or launch.default_threads(comm) == cores
     assert 1 <= launch.default_threads(comm) <= cores
+
+
+def test_many_graphs_of_one_communicator(comm):
+    """MPICH has 2048 communicators, and a graph needs several channels."""
+    from mpi4py import MPI
+
+    from sarlite import Graph
+
+    ring = Graph.from_edges(np.arange(4), (np.arange(4) + 1) % 4, 4)
+    raw = MPI.COMM_WORLD.Dup()
+    for _ in range(700 if comm.size < 3 else 20):
+        part = ring.shard(raw, "contiguous")
+    assert part.comm.size == comm.size
+    raw.Free()

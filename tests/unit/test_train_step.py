@@ -57,7 +57,7 @@ def test_learned_rows_send_nothing():
         trainer.step()
         return trainer.graph.profile.sent_bytes["allreduce"] - trainer.flat.grad.nbytes - 8
 
-    others = 3 * 8 + 2 * 8 * 8  # counts of the splits; batch norm's backward
+    others = 3 * 8 + 2 * (1 + 2 * 8) * 8 + 2 * 8 * 8  # counts of the splits; batch norm's moments, and its backward
     assert threads.run(2, sent) == [others] * 2
 
 
