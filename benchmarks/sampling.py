@@ -19,6 +19,7 @@ from sarlite.train.loop import set_threads
 
 ABLE = ("dgl",)
 FANOUTS, BATCH = (5, 10, 15), 1000
+TIMES = ("ms", "ms_min", "ms_max", "peak_mib")
 
 
 def worker(args):
@@ -48,29 +49,36 @@ def measure(args, name, kind, threads, others):
     """Return the row of one graph, kind and number of threads."""
     counts = ["--repeats", args.repeats]
     own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", kind, "--threads-list", threads, *counts]
+    peer = ["sample", graphs.path(args.graphs, name), "--threads", threads, *counts]
+    return beside({"case": "sampling", "graph": name, "kind": kind, "threads": threads}, args.rounds, own, peer, others)
+
+
+def beside(row, rounds, own, peer, others):
+    """Measure sarlite and the other in turn, `rounds` times, and return the row of times a batch."""
     mine, theirs = [], []
-    for _ in range(args.rounds):
+    for _ in range(rounds):
         mine.append(harness.last_json(harness.python(*own)))
-        theirs += [peers.run(command, ["sample", graphs.path(args.graphs, name), "--threads", threads, *counts]) for command in others.values()]
-    row = {"case": "sampling", "graph": name, "kind": kind, "threads": threads, **per_batch(peers.pool(mine))}
-    found = per_batch(peers.pool([{k: r[k] for k in r if k in ("ms", "ms_min", "ms_max", "peak_mib", "batches", "error")} for r in theirs])) \
-        if theirs else {"ms": None}
-    row.update(peer="dgl" if theirs else None, **{f"peer_{key}": value for key, value in found.items()})
+        theirs += [peers.run(command, peer) for command in others.values()]
+    sizes = {key: mine[0][key] for key in mine[0] if key not in TIMES}
+    row = {**row, **per_batch(mine, sizes["batches"]), **sizes, "ranks": 1, "peer": next(iter(others), None)}
+    found = per_batch(theirs, theirs[0].get("batches", sizes["batches"])) if theirs else {"ms": None, "peak_mib": None}
+    row.update({f"peer_{key}": value for key, value in found.items()})
     row["ratio"] = found["ms"] / row["ms"] if found["ms"] else None
-    harness.note(f"{name} {kind} {threads} threads: {row['ms']:.1f} ms a batch, dgl {found['ms']}")
+    harness.note(f"{row['graph']} {row['case']} {row['kind']}, {row['threads']} threads: {row['ms']:.1f} ms a batch, dgl {found['ms']}")
     return row
 
 
-def per_batch(found):
-    """Times of a pass as times of a batch."""
-    return {key: value / found["batches"] if key in ("ms", "ms_min", "ms_max") and value else value for key, value in found.items()}
+def per_batch(results, batches):
+    """Several processes' passes as the times of a batch."""
+    found = peers.pool([{key: result[key] for key in (*TIMES, "error") if key in result} for result in results])
+    return {key: value / batches if key.startswith("ms") and value else value for key, value in found.items()}
 
 
-def columns():
+def columns(*more):
     def spread(prefix):
         return lambda r: f"{r[prefix + 'ms']:.1f} ({r[prefix + 'ms_min']:.1f}..{r[prefix + 'ms_max']:.1f})" if r.get(prefix + "ms") else None
 
-    return {**{name: (lambda r, name=name: r[name]) for name in ("graph", "kind", "threads", "input_rows", "edges")},
+    return {**{name: (lambda r, name=name: r.get(name)) for name in ("graph", "kind", "threads", *more)},
             "ms a batch": spread(""), "dgl's": spread("peer_"), "ratio": lambda r: f"{r['ratio']:.2f}" if r["ratio"] else None}
 
 
@@ -80,12 +88,12 @@ def main(argv=None):
         return worker(args)
     others = peers.find(args.peers, ABLE)
     rows = [measure(args, name, kind, threads, others) for name in args.graphs_list for kind in args.kinds for threads in args.threads_list]
-    harness.report("Sampling, 1,000 seeds a batch, fan-outs 5, 10, 15; blocks with transposes", rows, columns(), args.json)
+    harness.report("Sampling, 1,000 seeds a batch, fan-outs 5, 10, 15; blocks with transposes", rows, columns("input_rows", "edges"), args.json)
     return None
 
 
-def arguments():
-    parser = harness.suite_parser(__doc__)
+def arguments(text=__doc__):
+    parser = harness.suite_parser(text)
     parser.add_argument("--graphs-list", type=harness.words, default=["S", "M"], metavar="LIST")
     parser.add_argument("--kinds", type=harness.words, default=["uniform"], metavar="LIST", help="of uniform, replace, labor")
     parser.add_argument("--threads-list", type=harness.numbers, default=[1, 2], metavar="LIST")
