@@ -11,7 +11,8 @@ import tempfile
 from cffi import FFI
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm", "sample", "number"]  # for every set
+KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm",     # for every set
+           "sample", "number"]
 PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose"]
 TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 REGISTERS = {"portable": 16, "avx2": 32, "avx512": 64}     # bytes

@@ -46,9 +46,9 @@ class BatchBlock(Block):
 class LayerGraph(Graph):
     """The graph that one layer of a batch computes on: picked in-edges of its destinations, which are its first rows.
 
-    Its sums are estimates of the whole graph's: of k picks from d in-edges a sum is d / k times the picks', a mean the picks' mean, and "sym" a sum
-    with the whole graph's degrees. An added self loop is always there, so it counts once, and a mean over d in-edges and a loop is
-    (d / k sum of picks + loop) / (d + 1). With all in-edges they are the whole graph's. max, min and softmax are over the picks.
+    Its sums are estimates of the whole graph's: of k picks from d in-edges a sum is d / k times the picks', a mean the picks' mean, and
+    "sym" a sum with the whole graph's degrees. An added self loop is always there, so it counts once, and a mean over d in-edges and a loop
+    is (d / k sum of picks + loop) / (d + 1). With all in-edges they are the whole graph's. max, min and softmax are over the picks.
 
     Parameters
     ----------
@@ -63,7 +63,8 @@ class LayerGraph(Graph):
     """
 
     def __init__(self, graph: Graph, layer: Layer, rows: Array, ids: Array, degrees: Degrees) -> None:
-        schedule = Schedule(Plan(layer.n_src, BatchBlock(layer.indptr, layer.columns, ids), (), ()), graph.schedule.transport, graph.schedule.mode)
+        plan = Plan(layer.n_src, BatchBlock(layer.indptr, layer.columns, ids), (), ())
+        schedule = Schedule(plan, graph.schedule.transport, graph.schedule.mode)
         loops = None if degrees.loops is None else degrees.loops[rows[: layer.n_dst]]
         super().__init__(graph.comm, schedule, graph.profile, n_nodes=graph.n_nodes, dst_ids=ids[: layer.n_dst], src_ids=ids,
                          edge_ids=None, in_degrees=np.diff(layer.indptr), added_loops=loops)
@@ -131,7 +132,9 @@ class LayerGraph(Graph):
 
     def aggregate(self, message: Any, reducer: str, src: Any = None, dst: Any = None, edge: Any = None) -> Tensor:
         """Return the estimate of `Graph.aggregate` from the picks."""
-        fits = isinstance(message, (fn.CopySrc, fn.Linear)) or (reducer != "sym" and (isinstance(message, fn.MulEdge) or _is_function(message)))
+        fits = isinstance(message, (fn.CopySrc, fn.Linear))
+        if reducer != "sym":
+            fits = fits or isinstance(message, fn.MulEdge) or _is_function(message)
         if reducer not in SUMS or not self._uneven or not fits:
             return super().aggregate(message, reducer, src, dst, edge)
         weights = self._edge_weights(reducer)
@@ -204,7 +207,8 @@ class Batch(Graph):
         self._x, self._rows, self._buffers = x, rows, buffers
 
     def __repr__(self) -> str:
-        return f"Batch({self.n_global} seeds, rows {[g.n_src for g in self._graphs] + [self.n_dst]}, edges {[g.n_edges for g in self._graphs]})"
+        rows, edges = [*(g.n_src for g in self._graphs), self.n_dst], [g.n_edges for g in self._graphs]
+        return f"Batch({self.n_global} seeds, rows {rows}, edges {edges})"
 
     @cached_property
     def x(self) -> Tensor:
@@ -231,6 +235,13 @@ class Batch(Graph):
     def aggregate(self, message: Any, reducer: str, src: Any = None, dst: Any = None, edge: Any = None) -> Tensor:
         """Aggregate over a batch of one layer; see `LayerGraph`."""
         return self._only("aggregate").aggregate(message, reducer, src, dst, edge)
+
+    @cached_property
+    def edge_ids(self) -> Array:
+        return self._only("edge_ids").edge_ids
+
+    def recover(self) -> None:
+        self._graphs[0].recover()
 
     def _only(self, what):
         if len(self._graphs) != 1:

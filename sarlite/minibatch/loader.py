@@ -60,8 +60,8 @@ class NeighborLoader:
 
     Notes
     -----
-    An epoch's seeds stand in the order of a variate of (seed, epoch, global id), cut every `batch_size`, so a step's seeds and picks depend on the
-    numbers of ranks and threads as little as on `sample_ahead`. Memory: that of the sampler, and of 1 + sample_ahead batches.
+    An epoch's seeds stand in the order of a variate of (seed, epoch, global id), cut every `batch_size`; so a step's seeds and picks depend
+    neither on threads nor on `sample_ahead`. Memory: that of the sampler, and of 1 + sample_ahead batches.
     """
 
     def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int, seed: int = 0,

@@ -72,7 +72,7 @@ class Sampler:
     n_columns : int, optional
         By default n_dst.
     one_variate : bool
-        For "labor": a source has one variate in all layers of a step. Batches get smaller, but the layers are no longer independent, so that
+        For "labor": a source has one variate in all layers of a step. Batches get smaller, but the layers are no longer independent, so
         estimates over several layers are biased.
 
     Raises
@@ -82,8 +82,8 @@ class Sampler:
 
     Notes
     -----
-    A pick depends on the seed, the step, the layer and the destination's global id (for "labor" its sources' ids) alone: neither on the rank, the
-    number of ranks or threads, nor on the other rows of the batch. An added self loop is always kept and does not count.
+    A pick depends on the seed, the step, the layer and the destination's global id (for "labor" its sources' ids) alone: neither on ranks
+    or threads, nor on the other rows of the batch. An added self loop is always kept and does not count.
     Memory: about 5 bytes a column. Time: O(picks) a batch, for "labor" O(edges of its rows). One batch at a time: a lock sees to it.
     Source: Hamilton, Ying and Leskovec 2017; Balin and Catalyurek 2023; DistGNN-MB 3.
     """

@@ -54,6 +54,7 @@ def linear(x: Tensor, weight: Tensor) -> Linear:
     -----
     Case 1. A (X W) and (A X) W are equal but for rounding; the one that aggregates, and so sends, fewer values is taken: the first
     where n_out <= n_in. Where x needs no gradient the second has nothing to aggregate in backward, so it is taken where n_in < 2 n_out.
+    In a batch, which has more sources than destinations, the products' rows count too, and the second is mostly the cheaper one.
     With a constant x (`Tensor(x, constant=True)`) A X, (n_dst, n_in), is kept with the graph until x is freed: from the second call on
     there is nothing to aggregate and nothing to fetch, and the weight's gradient is (A X)^T G. Source: MG-GCN 4.4.
     """

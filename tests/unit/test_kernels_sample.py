@@ -112,9 +112,9 @@ def test_words_that_favour_some_are_drawn_again(tmp_path):
     with open(file, "wb") as f:
         f.truncate(4 * degree)
     indices = np.asarray(np.memmap(file, np.int32, "r"))
-    for kind, k in (("uniform", 8), ("replace", 8), ("uniform", 40)):
-        _, _, found = kernels.sample(np.array([0, degree]), indices, np.zeros(1, np.int32), k, kind=kind, key=5)
-        assert found.tolist() == offsets(kind, degree, k, 0, 5, ())
+    for kind, k, key in [(kind, k, key) for kind, k in (("uniform", 8), ("replace", 8), ("uniform", 40)) for key in range(6)]:
+        _, _, found = kernels.sample(np.array([0, degree]), indices, np.zeros(1, np.int32), k, kind=kind, key=key)
+        assert found.tolist() == offsets(kind, degree, k, 0, key, ())
 
 
 # ---- statistics

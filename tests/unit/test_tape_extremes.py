@@ -219,5 +219,4 @@ def test_infinite_values_that_an_activation_drops_are_0(kind, dtype):
     kernels.activate(x, out, kind=kind, mask=mask)
     np.testing.assert_array_equal(out, np.where(ones > 0, x, 0))
     kernels.activate_backward(x, kind=kind, mask=mask, x=np.ones_like(x), out=ones, dx=dx)
-    if kind != "relu":  # of which backward chooses by the sign of out: see the kernels' tests
-        np.testing.assert_array_equal(dx, np.where(ones > 0, x, 0))
+    np.testing.assert_array_equal(dx, np.where(ones > 0, x, 0))
