@@ -146,7 +146,8 @@ def main(arguments=None):
         print(f"{name}: {folder / 'input'}", flush=True)
         print(read(folder / "input", dice))
         return 0
-    counts, findings = campaign(known, range(options.first, options.first + options.inputs), options.seed, time.monotonic() + options.seconds)
+    numbers = range(options.first, options.first + options.inputs)
+    counts, findings = campaign(known, numbers, options.seed, time.monotonic() + options.seconds)
     for name in sorted(known):
         print(f"{name:<12} " + ", ".join(f"{counts[name, what]} {what}" for what in ("read", "refused", "raised", "ended")))
     print(f"{sum(counts.values())} inputs, {len(findings)} findings, seed {options.seed}")
