@@ -8,13 +8,13 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, ShapeError
-from sarlite.graph.rows import row_numbers
 from sarlite.keys import key, splitmix64
 from sarlite.minibatch.ahead import ahead
 from sarlite.minibatch.batch import Batch, Degrees
 from sarlite.minibatch.sampler import Sampler
 from sarlite.sar.graph import Graph
 from sarlite.tape.engine import as_array
+from sarlite.tape.rows import row_numbers
 from sarlite.types import Array
 
 
