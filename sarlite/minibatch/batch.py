@@ -145,12 +145,12 @@ class LayerGraph(Graph):
         x = message.x
         own = weights.astype(as_array(x).dtype)
         if isinstance(message, fn.MulEdge):
-            (given,) = self.check(edge=(message.weight,))
+            (given,) = self.check("fn.mul_edge", edge={"weight": message.weight})
             own = given * own.reshape(-1, *[1] * (given.ndim - 1))
         return super().aggregate(fn.MulEdge(x, own), "sum")
 
     def _linear(self, message, weights):
-        (x,), w = self.check(src=(message.x,)), message.weight
+        (x,), w = self.check("fn.linear", {"x": message.x}), message.weight
         weights = weights.astype(x.dtype)
         if product_first(self, x, w):
             return super().aggregate(fn.MulEdge(ops.matmul(x, w), weights), "sum")
