@@ -2,7 +2,7 @@
 
 A tenth of the nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15; no features, no model. sarlite makes the blocks of a batch and their
 transposes, which its backward pass walks, in the computing thread (`sample_ahead=0`); DGL makes its blocks by `NeighborSampler` and
-`DataLoader`, and their further formats only in a backward pass. A run is a pass over the seeds; both run in turn, one process a measurement.
+`DataLoader`, and their further formats only in a backward pass. A run is a pass over the seeds; both in turn, one process a measurement.
 """
 
 import sys
