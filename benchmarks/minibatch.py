@@ -1,8 +1,8 @@
 """How long does an epoch of sampled minibatches take, beside DGL?
 
-GraphSAGE (3 layers of 256, batch norm, relu, dropout 0.5) or GAT (4 x 32, 4 x 32, 1 x 47) on 100 features and 47 classes, Adam; a tenth of the
-nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15. A run is an epoch. `--kinds` are sarlite's samplers; DGL's is uniform. One process
-a measurement, both in turn.
+GraphSAGE (3 layers of 256, batch norm, relu, dropout 0.5) or GAT (4 x 32, 4 x 32, 1 x 47) on 100 features and 47 classes, Adam; a tenth of
+the nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15. A run is an epoch. `--kinds` are sarlite's samplers; DGL's is uniform. One process a
+measurement, both in turn.
 """
 
 import sys

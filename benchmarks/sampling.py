@@ -1,8 +1,8 @@
 """How fast are batches sampled, beside DGL?
 
 A tenth of the nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15; no features, no model. sarlite makes the blocks of a batch and their
-transposes, which its backward pass walks, in the computing thread (`sample_ahead=0`); DGL's `NeighborSampler` through its `DataLoader` makes
-its blocks, which get their further formats in the backward pass. A run is a pass over the seeds; both run in turn, one process a measurement.
+transposes, which its backward pass walks, in the computing thread (`sample_ahead=0`); DGL makes its blocks by `NeighborSampler` and
+`DataLoader`, and their further formats only in a backward pass. A run is a pass over the seeds; both in turn, one process a measurement.
 """
 
 import sys
@@ -30,8 +30,8 @@ def worker(args):
         graph = Graph.from_csr(arrays["indptr"], arrays["indices"])
     n = graph.n_dst
     seeds = np.random.default_rng(0).permutation(n)[: max(n // 10 // BATCH, 1) * BATCH]
-    loader = NeighborLoader(graph, np.empty((n, 0), np.float32), None, seeds, fanouts=FANOUTS, batch_size=BATCH, sampler=kind, sample_ahead=0)
-    sizes = []
+    x, sizes = np.empty((n, 0), np.float32), []
+    loader = NeighborLoader(graph, x, None, seeds, fanouts=FANOUTS, batch_size=BATCH, sampler=kind, sample_ahead=0)
 
     def run():
         for batch in loader:
@@ -76,7 +76,8 @@ def per_batch(results, batches):
 
 def columns(*more):
     def spread(prefix):
-        return lambda r: f"{r[prefix + 'ms']:.1f} ({r[prefix + 'ms_min']:.1f}..{r[prefix + 'ms_max']:.1f})" if r.get(prefix + "ms") else None
+        keys = [prefix + key for key in ("ms", "ms_min", "ms_max")]
+        return lambda r: "{:.1f} ({:.1f}..{:.1f})".format(*(r[key] for key in keys)) if r.get(keys[0]) else None
 
     return {**{name: (lambda r, name=name: r.get(name)) for name in ("graph", "kind", "threads", *more)},
             "ms a batch": spread(""), "dgl's": spread("peer_"), "ratio": lambda r: f"{r['ratio']:.2f}" if r["ratio"] else None}
@@ -88,7 +89,8 @@ def main(argv=None):
         return worker(args)
     others = peers.find(args.peers, ABLE)
     rows = [measure(args, name, kind, threads, others) for name in args.graphs_list for kind in args.kinds for threads in args.threads_list]
-    harness.report("Sampling, 1,000 seeds a batch, fan-outs 5, 10, 15; blocks with transposes", rows, columns("input_rows", "edges"), args.json)
+    title = "Sampling, 1,000 seeds a batch, fan-outs 5, 10, 15; blocks with transposes"
+    harness.report(title, rows, columns("input_rows", "edges"), args.json)
     return None
 
 

@@ -25,6 +25,38 @@ struct sample_pick {
 };
 
 /* Philox4x32-10 of SAMPLE_GROUP counters: word[w][lane]. */
+#if defined(__AVX2__) && !defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+/* With words in lanes of 64 bits, whose upper halves mean nothing, AVX2 multiplies without a shuffle, which GCC does not find by itself. */
+typedef uint64_t sample_wide __attribute__((vector_size(32)));
+typedef int sample_halves __attribute__((vector_size(32)));
+
+static void philox_lanes(uint32_t word[4][SAMPLE_GROUP], uint64_t key)
+{
+    enum { N = SAMPLE_GROUP / 4 };
+    sample_wide w[4][N];
+    const sample_wide factor0 = {0xD2511F53u, 0xD2511F53u, 0xD2511F53u, 0xD2511F53u};
+    const sample_wide factor1 = {0xCD9E8D57u, 0xCD9E8D57u, 0xCD9E8D57u, 0xCD9E8D57u};
+    uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
+    for (int k = 0; k < 4; k++)
+        for (int v = 0; v < N; v++)
+            for (int l = 0; l < 4; l++) w[k][v][l] = word[k][4 * v + l];
+    for (int round = 0; round < 10; round++) {
+        for (int v = 0; v < N; v++) {
+            sample_wide product0 = (sample_wide)__builtin_ia32_pmuludq256((sample_halves)w[0][v], (sample_halves)factor0);
+            sample_wide product1 = (sample_wide)__builtin_ia32_pmuludq256((sample_halves)w[2][v], (sample_halves)factor1);
+            w[0][v] = (product1 >> 32) ^ w[1][v] ^ (uint64_t)key0;
+            w[2][v] = (product0 >> 32) ^ w[3][v] ^ (uint64_t)key1;
+            w[1][v] = product1;
+            w[3][v] = product0;
+        }
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+    for (int k = 0; k < 4; k++)
+        for (int v = 0; v < N; v++)
+            for (int l = 0; l < 4; l++) word[k][4 * v + l] = (uint32_t)w[k][v][l];
+}
+#else
 static void philox_lanes(uint32_t word[4][SAMPLE_GROUP], uint64_t key)
 {
     uint32_t *restrict w0 = word[0], *restrict w1 = word[1], *restrict w2 = word[2], *restrict w3 = word[3];
@@ -43,6 +75,7 @@ static void philox_lanes(uint32_t word[4][SAMPLE_GROUP], uint64_t key)
         key1 += 0xBB67AE85u;
     }
 }
+#endif
 
 /* The counters (id, block, 0) of all lanes, and their words. */
 static void sample_words(uint32_t word[4][SAMPLE_GROUP], const uint64_t *restrict id, uint32_t block, uint64_t key)
@@ -256,15 +289,21 @@ static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sample_g
 {
     const I *restrict sources = graph->indices + start;
     uint32_t word[4][SAMPLE_GROUP], same = 0;
+    uint64_t variate[SAMPLE_GROUP];
     I block[SAMPLE_GROUP + 1] = {-1};   /* the source before, and the next ones */
     for (int64_t first = 0; first < degree; first += SAMPLE_GROUP) {
-        int n = degree - first < SAMPLE_GROUP ? (int)(degree - first) : SAMPLE_GROUP, repeated = 0;
-        for (int l = 0; l < n; l++) block[l + 1] = sources[first + l + (first + l >= loop)];
+        int n = degree - first < SAMPLE_GROUP ? (int)(degree - first) : SAMPLE_GROUP, repeated = 0, better = 0;
+        int before = loop <= first ? 0 : loop - first < n ? (int)(loop - first) : n;   /* of these, how many stand before the loop */
+        memcpy(block + 1, sources + first, (size_t)before * sizeof(I));
+        memcpy(block + 1 + before, sources + first + before + 1, (size_t)(n - before) * sizeof(I));
         for (int l = n; l < SAMPLE_GROUP; l++) block[l + 1] = block[n];
+        for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)block[l + 1];
+        if (graph->src_ids)
+            for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)graph->src_ids[block[l + 1]];
+#pragma omp simd reduction(| : repeated)
         for (int l = 0; l < SAMPLE_GROUP; l++) {
-            uint64_t id = graph->src_ids ? (uint64_t)graph->src_ids[block[l + 1]] : (uint64_t)block[l + 1];
-            word[0][l] = (uint32_t)id;
-            word[1][l] = (uint32_t)(id >> 32);
+            word[0][l] = (uint32_t)variate[l];
+            word[1][l] = (uint32_t)(variate[l] >> 32);
             word[2][l] = word[3][l] = 0;
             repeated |= block[l + 1] == block[l];
         }
@@ -273,8 +312,11 @@ static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sample_g
         else same = 0;
         block[0] = block[SAMPLE_GROUP];
         philox_lanes(word, key);
-        for (int l = 0; l < n; l++) {
-            struct sample_pick pick = {(uint64_t)word[1][l] << 32 | word[0][l], (uint64_t)(first + l)};
+#pragma omp simd
+        for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)word[1][l] << 32 | word[0][l];
+        for (int l = 0; first >= k && l < SAMPLE_GROUP; l++) better |= variate[l] < picks[0].variate;
+        for (int l = 0; l < n && (first < k || better); l++) {
+            struct sample_pick pick = {variate[l], (uint64_t)(first + l)};
             if (first + l < k) {
                 picks[first + l] = pick;
                 if (first + l == k - 1)

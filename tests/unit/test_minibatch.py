@@ -304,6 +304,20 @@ def test_a_pick_does_not_depend_on_the_rest_of_the_batch():
     assert sorted(picks(parts, [row], 0, **labor)[1][5]) == sorted(picks(graph, [5], 0, **labor)[1][5])
 
 
+def test_picks_and_seeds_go_by_global_ids():
+    """Rows of 20 edges under other row numbers: a node's picks are at the same places of its row, and the epoch's order is of ids."""
+    n, rng = 200, np.random.default_rng(0)
+    indptr, indices = np.arange(n + 1) * 20, np.sort(rng.integers(0, n, (n, 20)), axis=1).ravel()
+    found = []
+    for ids in (np.arange(n), rng.permutation(n)):
+        graph = Graph.from_part(plain().comm, indptr, indices, node_ids=ids)
+        loaded = NeighborLoader(graph, np.zeros((n, 1)), None, slice(None), fanouts=(4,), batch_size=30)
+        row, epoch = np.argsort(ids), [batch.dst_ids[batch.rows].tolist() for batch in loaded]
+        batch = loaded.batch(row, 3)
+        found.append((epoch, (batch.edge_ids.reshape(n, 4) - 20 * row[:, None]).tolist()))
+    assert found[0] == found[1]
+
+
 def test_one_variate_shares_sources_between_layers():
     """With one variate for all layers the batch is smaller."""
     graph = Graph.from_edges(*random_edges(2000, 40000, seed=1))

@@ -19,6 +19,8 @@ ANNOTATED = {
     "sarlite.info": ("collect", "text", "main"),
     "sarlite.profile": ("Profile", "Trace", "Span", "Counted", "Memory", "trim"),
     "sarlite.progress": ("Progress", "Step", "duration"),
+    "sarlite.keys": ("splitmix64", "word", "key"),
+    "sarlite.minibatch": ("NeighborLoader", "Batch", "Sampler"),
     "sarlite.nn": tuple(nn.__all__),
     "sarlite.nn.activate": ("activate",),
     "sarlite.nn.norm": ("merge_moments", "batch_moments"),
