@@ -214,7 +214,7 @@ class Batch(Graph):
     def x(self) -> Tensor:
         with self._buffers:
             out = np.empty((self.n_src, *self._x.shape[1:]), self._x.dtype)
-        if out.dtype.kind == "f":
+        if out.dtype in (np.float32, np.float64):
             kernels.gather_rows(self._x, self._rows, out)
         else:
             np.take(self._x, self._rows, axis=0, out=out)
