@@ -20,7 +20,7 @@ train: $(VENV)/.train
 	@echo "sarlite is installed in $(VENV): '. $(BIN)/activate' gives sarlite-train, sarlite-data, python and mpiexec"
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -q tests/unit
+	$(BIN)/python -m pytest -q -n 2 tests/unit
 	for isa in $$($(BIN)/python -c 'from sarlite import kernels; print(*kernels.instruction_sets()[:-1])'); do \
 	  SARLITE_ISA=$$isa $(BIN)/python -m pytest -q tests/unit/test_kernels_*.py tests/unit/test_activate.py || exit 1; \
 	done

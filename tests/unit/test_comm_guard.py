@@ -62,7 +62,7 @@ def test_last_words(capfd):
     end = ending.Ending(Solo())
     end.say("one\n\ntwo\n")
     assert capfd.readouterr().err == "[rank 0] one\n[rank 0] \n[rank 0] two\n"
-    assert "test_last_words" in end.stacks() and end.stacks().count("most recent call first") == 1
+    assert "test_last_words" in end.stacks() and end.stacks().count("most recent call first") >= 1
     end.close()
 
 

@@ -77,7 +77,7 @@ def test_a_configuration_that_cannot_be_read(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    "metadata, message", [("[" * 100_000, "RecursionError"), ("[1]", "metadata are list"), (None, "KeyError: 'sarlite'")]
+    "metadata, message", [("[" * 100_000, "RecursionError"), ("[1]", "metadata are not a checkpoint's"), (None, "KeyError: 'sarlite'")]
 )
 def test_checkpoints_whose_metadata_cannot_be_read(tmp_path, metadata, message):
     from safetensors.numpy import save
@@ -85,7 +85,7 @@ def test_checkpoints_whose_metadata_cannot_be_read(tmp_path, metadata, message):
     path = tmp_path / "c.safetensors"
     path.write_bytes(save({"w": np.ones(2)}, {"format": checkpoint.FORMAT, **({"sarlite": metadata} if metadata else {})}))
     with pytest.raises(CheckpointError, match=f"^checkpoint {path}: .*{message}"):
-        checkpoint.load(path)
+        checkpoint.load_metadata(path)
 
 
 def run(code, *arguments, **environment):

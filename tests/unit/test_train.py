@@ -280,7 +280,7 @@ def test_a_damaged_checkpoint_is_refused(here, three, damage, tmp_path):
         path.write_bytes(damage((three / "checkpoint.safetensors").read_bytes()))
     with pytest.raises(CheckpointError) as found:
         here(tmp_path / "run", "--epochs", 6, "--resume", path)
-    assert str(found.value).startswith(f"checkpoint {path}: cannot be read")
+    assert str(found.value).startswith(f"checkpoint {path}: {'cannot be read' if damage else 'no such file'}")
     assert not (tmp_path / "run").exists()
 
 

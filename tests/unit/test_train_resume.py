@@ -131,7 +131,7 @@ def test_a_first_epoch_that_fails_changes_nothing(three, tmp_path):
     model.write_text(text.replace("STEP", "3"))
     before = content(tmp_path / "own")
     done = command("--resume", tmp_path / "own" / "checkpoint.safetensors", "--epochs", 6, "--lr", "0.5")
-    assert done.returncode == 1 and "KeyError: 'the cause'" in done.stderr
+    assert done.returncode == 2 and "KeyError: 'the cause'" in done.stderr
     assert content(tmp_path / "own") == before
     moved = tmp_path / "moved"
     moved.mkdir()
