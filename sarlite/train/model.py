@@ -5,6 +5,7 @@ A file's class keeps a contract: `model_class` tells it. What fails in the file 
 
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from argparse import Namespace
@@ -17,12 +18,13 @@ import numpy as np
 
 from sarlite import nn
 from sarlite.command import suggestion
-from sarlite.errors import ConfigError, PeerError
+from sarlite.errors import ConfigError, PeerError, SarliteError
 from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.config import MODEL_OPTIONS
 
 _MOST_LINES = 20
+_SARLITE = str(Path(nn.__file__).parents[1]) + os.sep
 
 
 def model_class(spec: str) -> Any:
@@ -129,13 +131,16 @@ def errors_of(spec: str) -> Iterator[None]:
 
 
 def _quoted(error, path):
-    """Return the traceback's lines of the file and the error; None where it did not come through the file."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _same(frame.filename, path)]
+    """Return the traceback's lines of the file and the error; None where it did not come through the file, or is sarlite's own failure."""
+    every = traceback.extract_tb(error.__traceback__)
+    places = [k for k, frame in enumerate(every) if _same(frame.filename, path)]
     if isinstance(error, SyntaxError) and _same(error.filename, path):
         return "".join(traceback.format_exception_only(error)).rstrip()
-    if not frames:
+    if not places:
         return None
-    lines = [*traceback.format_list(frames[-_MOST_LINES:]), *traceback.format_exception_only(error)]
+    if not isinstance(error, SarliteError) and any(frame.filename.startswith(_SARLITE) for frame in every[places[-1] + 1:]):
+        return None
+    lines = [*traceback.format_list([every[k] for k in places[-_MOST_LINES:]]), *traceback.format_exception_only(error)]
     return "".join(lines).rstrip()
 
 

@@ -168,7 +168,7 @@ def test_a_thread_that_dies(fail):
 def test_a_prefetch_thread_that_dies(fail):
     """The network breaks under the prefetch thread of one rank."""
     breaks = "setattr(type(graph.schedule.transport.fetch_comm), 'start_recv', lambda *a, **k: raises(KeyError('the cause')))"
-    assert_ended(fail(in_epoch_2(breaks), flags=["--prefetch", 1]), "[rank 1] KeyError: 'the cause'", "sarlite/sar/transport.py")
+    assert_ended(fail(in_epoch_2(breaks), flags=["--prefetch", 1]), "[rank 1] KeyError: 'the cause'")
 
 
 @pytest.mark.parametrize("when", ["raises(KeyError('the cause'))", "sys.exit(3)", "sys.exit(0)"])
@@ -380,7 +380,7 @@ def test_a_checkpoint_of_another_model_is_told_once(tmp_path):
     path = tmp_path / "one" / "checkpoint.safetensors"
     again = [*flags, "--hidden", 4, "--layers", 6, "--batch-norm", "--resume", path, "--run-dir", tmp_path / "two"]
     job = Failed(tmp_path / "pids", 2, again, environ={"PYTHONHASHSEED": "random"})
-    assert job.status == 2 and job.err.startswith(f"error: checkpoint {path}: '") and job.err.count("\n") == 1, job.err
+    assert job.status == 2 and job.err.startswith("error: --layers 6: cannot change") and job.err.count("\n") == 1, job.err
 
 
 def test_the_same_run_on_mpi_and_on_threads(tmp_path):
