@@ -22,7 +22,7 @@ train: $(VENV)/.train
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -q -n 2 tests/unit
 	for isa in $$($(BIN)/python -c 'from sarlite import kernels; print(*kernels.instruction_sets()[:-1])'); do \
-	  SARLITE_ISA=$$isa $(BIN)/python -m pytest -q tests/unit/test_kernels_*.py tests/unit/test_activate.py || exit 1; \
+	  SARLITE_ISA=$$isa $(BIN)/python -m pytest -q -n 2 tests/unit/test_kernels_*.py tests/unit/test_activate.py || exit 1; \
 	done
 	for n in 1 2 3 4; do \
 	  timeout 300 $(BIN)/mpiexec -n $$n $(BIN)/python -m pytest -q --with-mpi -m mpi tests/mpi || exit 1; \
@@ -43,7 +43,7 @@ sanitize: $(VENV)/.test
 	cd build && LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS="$(SANITIZER_OPTIONS)" PYTHONPATH=$(CURDIR)/$(SANITIZED) \
 	  $(CURDIR)/$(BIN)/python -c "import sarlite._native as n; assert 'sanitize' in n.__file__, n.__file__"
 	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS="$(SANITIZER_OPTIONS)" PYTHONPATH=$(CURDIR)/$(SANITIZED) \
-	  $(BIN)/pytest -q -s --timeout 600 $(SANITIZER_TESTS)
+	  $(BIN)/pytest -q -s -n 2 --timeout 600 $(SANITIZER_TESTS)
 
 bench: $(VENV)/.plot
 	mkdir -p build/bench
