@@ -37,7 +37,7 @@ def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -
     with _temporary(target) as (temporary, file):
         _fill(file, pieces)
         (_name_new if new else os.replace)(temporary, target)
-    _sync_folder(os.path.dirname(target))
+    sync_folder(os.path.dirname(target))
 
 
 def try_whole(path: AnyPath, *pieces: bytes | memoryview) -> None:
@@ -120,7 +120,8 @@ def _name_new(temporary, path):
         os.replace(temporary, path)
 
 
-def _sync_folder(folder):
+def sync_folder(folder: AnyPath) -> None:
+    """Let the names in a folder reach the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -12,6 +12,7 @@ from pathlib import Path
 from sarlite.data import npyfile, scratch
 from sarlite.data.mapped import pieces
 from sarlite.errors import ConfigError, DataError
+from sarlite.files import sync_folder, write_whole
 from sarlite.progress import Step
 
 META = "meta.json"
@@ -92,9 +93,9 @@ class Writer:
             write_meta(self._temporary, meta(self.records))
             for folder in {(self._temporary / name).parent for name in self._files}:
                 while folder != self._temporary:
-                    _sync_directory(folder)
+                    sync_folder(folder)
                     folder = folder.parent
-            _sync_directory(self._temporary)
+            sync_folder(self._temporary)
         _check_replaceable(self.directory, self._overwrite)  # another process may have made it meanwhile
         with _writing(self.directory):
             _replace(self._temporary, self.directory)
@@ -115,18 +116,10 @@ class File:
 
 
 def write_meta(directory, meta):
-    """Write meta.json with its own hash to a temporary name, fsync, rename."""
+    """Write meta.json with its own hash."""
     meta = json.loads(json.dumps(meta))
     text = json.dumps({**meta, "sha256": meta_hash(meta)}, indent=1) + "\n"
-    temporary = Path(directory) / f".{META}.tmp-{uuid.uuid4().hex[:8]}"
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, Path(directory) / META)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(Path(directory) / META, text.encode())
 
 
 def meta_hash(meta):
@@ -157,7 +150,7 @@ def _replace(temporary, directory):
         raise
     if replaces:
         shutil.rmtree(old, ignore_errors=True)
-    _sync_directory(directory.parent)
+    sync_folder(directory.parent)
 
 
 def _remove_old(directory):
@@ -166,14 +159,6 @@ def _remove_old(directory):
     if (directory / META).is_file():
         for path in left:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync_directory(directory):
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager
