@@ -27,7 +27,7 @@ test: $(VENV)/.test
 	for n in 1 2 3 4; do \
 	  timeout 300 $(BIN)/mpiexec -n $$n $(BIN)/python -m pytest -q --with-mpi -m mpi tests/mpi || exit 1; \
 	done
-	$(BIN)/python -m pytest -q tests/failure
+	$(BIN)/python -m pytest -q -n 2 tests/failure
 	for example in examples/*.py; do timeout 120 $(BIN)/python $$example || exit 1; done
 
 # The kernels' tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer, in a place of its own.

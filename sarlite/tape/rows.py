@@ -25,7 +25,7 @@ def row_numbers(name, rows, n_rows):
     Raises
     ------
     ShapeError, DataError
-        Another kind or shape; a number out of range.
+        Another kind or shape; a number out of range; a mask of integers.
     """
     if isinstance(rows, slice):
         try:
@@ -39,6 +39,8 @@ def row_numbers(name, rows, n_rows):
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ShapeError(f"{name}: {array.dtype} {array.shape} is neither {n_rows} bools, nor a slice, nor row numbers")
+    if n_rows > 2 and array.shape == (n_rows,) and array.max() <= 1 and array.min() >= 0:
+        raise DataError(f"{name}: {n_rows} integers 0 and 1 name rows 0 and 1 again and again; of a mask take .astype(bool)")
     wrong = np.flatnonzero((array < 0) | (array >= n_rows))
     if len(wrong):
         raise DataError(f"{name}[{wrong[0]}] is {array[wrong[0]]}, but rows are 0 .. {n_rows - 1}" if n_rows else

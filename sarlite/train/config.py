@@ -223,4 +223,4 @@ def read_toml(path: AnyPath) -> dict[str, Any]:
 def to_toml(config: argparse.Namespace) -> str:
     """Return the options as TOML that `--config` reads back."""
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in vars(config).items()
-                   if value is not None and name not in ("config", "resume"))
+                   if value is not None and name not in ("config", "resume", "run_dir"))

@@ -14,7 +14,7 @@ from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.rows import row_numbers
-from sarlite.train.step import Loss, TrainingStep, mean_over_rows
+from sarlite.train.step import Loss, TrainingStep, mean_over_rows, not_finite
 from sarlite.types import Array
 
 Scores = dict[str, float | None]
@@ -59,7 +59,7 @@ class Trainer:
             raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
         self.graph, self.comm, self.model = graph, graph.comm, model
         self.x, self.labels, self.scored = Tensor(as_array(x), constant=True), as_array(labels), loss is None
-        together(self.comm, lambda: _check_arguments(rng, optimizer, schedule, loss))
+        together(self.comm, lambda: _check_arguments(model, rng, optimizer, schedule, loss))
         self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))
         self.counts = dict(zip(self.rows, map(int, self.comm.allreduce(np.array([len(r) for r in self.rows.values()])))))
         if not self.counts["train"]:
@@ -87,6 +87,8 @@ class Trainer:
                 raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
         if self.x.dtype.kind not in "fiub":
             raise ShapeError(f"x is {self.x.dtype}, but features are numbers, as by x.astype(np.float32)")
+        if (error := not_finite(self.x)) is not None:
+            raise error
         rows = {name: row_numbers(name, split, self.graph.n_dst) for name, split in splits.items()}
         if self.scored:
             self._check_labels(rows)
@@ -146,7 +148,9 @@ class Trainer:
         return output
 
 
-def _check_arguments(rng, optimizer, schedule, loss):
+def _check_arguments(model, rng, optimizer, schedule, loss):
+    if not callable(model):
+        raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines __call__(self, graph, h)")
     if not isinstance(rng, nn.Random):
         raise ConfigError(f"rng is a {type(rng).__name__}, but must be the nn.Random that the model was made with")
     for name, function, example in (("optimizer", optimizer, "lambda flat: optim.Adam(flat, 0.01)"),

@@ -68,6 +68,8 @@ def model_class(spec: str) -> Any:
         raise ConfigError(f"--model {spec}: {path} has no class {name}; it has {', '.join(classes) or 'no nn.Module'}")
     if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
         raise ConfigError(f"--model {spec}: {name} is no class that derives from nn.Module")
+    if "__call__" not in dir(cls):
+        raise ConfigError(f"--model {spec}: {name} has no __call__(self, graph, h), which returns the logits")
     return cls
 
 

@@ -12,6 +12,7 @@ from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
 from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, ops
+from sarlite.tape.reduce import surely_finite
 from sarlite.tape.rows import row_numbers
 from sarlite.types import Array
 
@@ -141,7 +142,7 @@ class TrainingStep:
             flat.allreduce(self.comm)
             total = float(self.votes.allreduce(self.comm, [total])[0])
             if not np.isfinite(total):  # the same on every rank
-                raise_together(self.comm, error or _not_finite(x, total))
+                raise_together(self.comm, error or not_finite(x, f", so the loss is {total}"))
                 raise DataError(f"the loss is {total} at step {self.n_steps + 1}: try a lower learning rate")
             with self.profile.span("optimizer"):
                 self.optimizer.step(self.schedule(self.n_steps))
@@ -166,12 +167,14 @@ class TrainingStep:
         return (share.item() if error is None else np.nan), error
 
 
-def _not_finite(x, total):
-    """The DataError that names the first value of x that is not finite, or None."""
+def not_finite(x: Any, then: str = "") -> DataError | None:
+    """Return the DataError that names the first value of x, or of the pair x, that is not finite, or None."""
     for array in x if isinstance(x, tuple) else (x,):
         array = array._data if isinstance(array, Tensor) else np.asarray(array)
-        wrong = [] if array.dtype.kind != "f" else np.argwhere(~np.isfinite(array))
+        if array.dtype.kind != "f" or surely_finite(array):
+            continue
+        wrong = np.argwhere(~np.isfinite(array))
         if len(wrong):
             where = ", ".join(map(str, wrong[0]))
-            return DataError(f"x[{where}] is {array[tuple(wrong[0])]}, so the loss is {total}: features must be finite")
+            return DataError(f"x[{where}] is {array[tuple(wrong[0])]}{then}: features must be finite")
     return None

@@ -42,6 +42,7 @@ BROKEN = {  # what replaces what in MODEL: what the error quotes
                    "the model made shape (3, 3), but the data have 4 classes: a Tensor of shape (3, 4)"),
     "no Tensor": (".relu())", ".relu()).numpy()", None, "the model made a ndarray, but the data have 4 classes"),
     "no dtype": ("rng, dtype):", "rng, typed=None):", None, "the class must take dtype: Class(n_in, n_out, *, rng, dtype)"),
+    "no call": ("def __call__", "def forward", None, "Mine has no __call__(self, graph, h), which returns the logits"),
     "no module": ("class Mine(nn.Module)", "class Mine", None, "Mine is no class that derives from nn.Module"),
     "another class": ("class Mine", "class Yours", None, "has no class Mine; it has Yours"),
 }
