@@ -344,6 +344,7 @@ def test_nor_do_buffers_of_peers_rows(prefetch, monkeypatch):
 
     for module in (messages, transport):
         monkeypatch.setattr(module, "allocate", noted)
-    for fresh in threads.run(2, lambda comm: trained(comm, "gat", prefetch=prefetch, steps=6)):
-        assert fresh[0] > 3 and fresh[-1] == 0
+    for fresh in threads.run(2, lambda comm: trained(comm, "gat", prefetch=prefetch, steps=8)):
+        assert fresh[0] > 3 and min(fresh[2:]) == 0  # how far ahead the thread comes in a step may differ
+        assert prefetch or fresh[-1] == 0
     assert len(places) > 10 and set(places) == {0}  # those of the prefetch thread too
