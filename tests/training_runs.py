@@ -11,6 +11,19 @@ import numpy as np
 from sarlite.comm import Solo, threads
 from sarlite.train import config, run
 
+MODEL = """
+from dataclasses import dataclass
+from sarlite import fn, nn
+
+class Mine(nn.Module):
+    def __init__(self, n_in, n_out, *, hidden=4, rng, dtype):
+        assert hidden == 8
+        self.one, self.two = nn.Linear(n_in, hidden, rng=rng, dtype=dtype), nn.Linear(hidden, n_out, rng=rng, dtype=dtype)
+
+    def __call__(self, graph, h):
+        return self.two(graph.aggregate(fn.copy_src(self.one(h)), "mean").relu())
+"""
+"""A model's file. Its class takes --hidden 8 alone."""
 ROOT = Path(__file__).parents[1]
 DATA = "sbm:nodes=300,classes=4,features=16,degree=8"
 SMALL = ["--data", DATA, "--hidden", "8", "--layers", "2", "--threads", "1", "--lr", "0.02", "--seed", "5", "--json", "--progress", "none"]

@@ -51,7 +51,8 @@ class _Meter:
     """The processor time of one thread and of the process's children."""
 
     def __init__(self, ident):
-        self._ident, self._clock = ident, time.pthread_getcpuclockid(ident)
+        clock = getattr(time, "pthread_getcpuclockid", None)  # without it, as on macOS, the whole process's
+        self._ident, self._clock = ident, clock(ident) if clock else time.CLOCK_PROCESS_CPUTIME_ID
         self._own, self._children = time.clock_gettime(self._clock), _children_seconds()
 
     def has_moved(self):

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from training_runs import DATA, ROOT, SMALL, assert_same_curve, command, train
+from training_runs import DATA, MODEL, ROOT, SMALL, assert_same_curve, command, train
 
 from sarlite import optim
 from sarlite.comm import threads
@@ -351,20 +351,6 @@ def test_a_really_full_disk(three, tmp_path):
 
 
 # ---- models, seeds, metrics
-
-
-MODEL = """
-from dataclasses import dataclass
-from sarlite import fn, nn
-
-class Mine(nn.Module):
-    def __init__(self, n_in, n_out, *, hidden=4, rng, dtype):
-        assert hidden == 8
-        self.one, self.two = nn.Linear(n_in, hidden, rng=rng, dtype=dtype), nn.Linear(hidden, n_out, rng=rng, dtype=dtype)
-
-    def __call__(self, graph, h):
-        return self.two(graph.aggregate(fn.copy_src(self.one(h)), "mean").relu())
-"""
 
 
 def test_a_model_of_ones_own(here, tmp_path):

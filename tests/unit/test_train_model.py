@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from training_runs import SMALL, command
+from training_runs import MODEL, SMALL, command
 
 from sarlite import nn
 from sarlite.comm import Solo, threads
@@ -17,18 +17,6 @@ from sarlite.train import config, run
 from sarlite.train.model import make_model, model_class
 
 pytestmark = pytest.mark.timeout(120)
-MODEL = """
-from dataclasses import dataclass
-from sarlite import fn, nn
-
-class Mine(nn.Module):
-    def __init__(self, n_in, n_out, *, hidden=4, rng, dtype):
-        assert hidden == 8
-        self.one, self.two = nn.Linear(n_in, hidden, rng=rng, dtype=dtype), nn.Linear(hidden, n_out, rng=rng, dtype=dtype)
-
-    def __call__(self, graph, h):
-        return self.two(graph.aggregate(fn.copy_src(self.one(h)), "mean").relu())
-"""
 BROKEN = {  # what replaces what in MODEL: what the error quotes
     "at import": ("from dataclasses", "import nowhere; from dataclasses", "line 2, in <module>", "No module named 'nowhere'"),
     "syntax": ("def __call__(self,", "def __call__(self,,", "line 10", "SyntaxError"),
