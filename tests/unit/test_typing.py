@@ -21,6 +21,7 @@ ANNOTATED = {
     "sarlite.progress": ("Progress", "Step", "duration"),
     "sarlite.keys": ("splitmix64", "word", "key"),
     "sarlite.minibatch": ("NeighborLoader", "Batch", "Sampler"),
+    "sarlite.minibatch.cache": ("Cache",),
     "sarlite.nn": tuple(nn.__all__),
     "sarlite.nn.activate": ("activate",),
     "sarlite.nn.norm": ("merge_moments", "batch_moments"),
