@@ -20,7 +20,7 @@ ANNOTATED = {
     "sarlite.profile": ("Profile", "Trace", "Span", "Counted", "Memory", "trim", "uncounted"),
     "sarlite.progress": ("Progress", "Step", "duration"),
     "sarlite.keys": ("splitmix64", "word", "key"),
-    "sarlite.minibatch": ("NeighborLoader", "Batch", "Sampler"),
+    "sarlite.minibatch": ("HEC", "NeighborLoader", "Batch", "Sampler"),
     "sarlite.minibatch.cache": ("Cache",),
     "sarlite.minibatch.borders": ("Borders", "choose"),
     "sarlite.minibatch.newest": ("Newest",),
