@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import operator
 import os
 import signal
 import stat
@@ -171,6 +172,15 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
         if item is not None:
             kind, told = item
             raise kind(told if kind is Interrupted else f"rank {rank}: {told}")
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """Return `value` as an int of `least` or more; ConfigError names it."""
+    if type(value).__name__ in ("bool", "bool_") or not hasattr(value, "__index__"):
+        raise ConfigError(f"{name} is {value!r}, but must be a whole number")
+    if operator.index(value) < least:
+        raise ConfigError(f"{name} is {value}, but must be {least} or more")
+    return operator.index(value)
 
 
 def _told(error):

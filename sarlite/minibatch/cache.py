@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from sarlite import kernels
-from sarlite.errors import CheckpointError, ConfigError
+from sarlite.errors import CheckpointError, whole
 from sarlite.types import Array
 
 
@@ -43,8 +43,8 @@ class Cache:
     """
 
     def __init__(self, n_lines: int, n_halo: int, life: int | None = None) -> None:
-        self.n_lines = min(_whole("n_lines", n_lines, 1), _whole("n_halo", n_halo, 0))
-        self.n_halo, self.life = operator.index(n_halo), None if life is None else _whole("life", life, 0)
+        self.n_lines = min(whole("n_lines", n_lines, 1), whole("n_halo", n_halo, 0))
+        self.n_halo, self.life = operator.index(n_halo), None if life is None else whole("life", life, 0)
         self._lines: kernels.Lines = self._empty()
         self._rows: Array | None = None
 
@@ -173,9 +173,3 @@ class Cache:
     def _room(self, rows):
         """Memory for as many rows as there are lines; the system gives it when they are written."""
         return kernels.unbuffered(np.empty, (self.n_lines, *np.shape(rows)[1:]), getattr(rows, "dtype", np.float32))
-
-
-def _whole(name, value, least):
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__") or operator.index(value) < least:
-        raise ConfigError(f"{name} {value!r} is not a whole number >= {least}")
-    return operator.index(value)

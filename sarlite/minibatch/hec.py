@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, whole
 from sarlite.keys import key
 from sarlite.minibatch.batch import LayerGraph
 from sarlite.minibatch.borders import Borders, choose
@@ -74,9 +74,7 @@ class HEC:
 
     def __post_init__(self) -> None:
         for name, least in (("lines", 1), ("life", 0), ("limit", 1), ("delay", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-                raise ConfigError(f"HEC: {name} {value!r} is not a whole number >= {least}")
+            whole(f"HEC: {name}", getattr(self, name), least)
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(f"HEC: {name} {getattr(self, name)!r} is not one of {', '.join(choices)}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import agree, together
-from sarlite.errors import ConfigError, ShapeError
+from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.ahead import ahead
 from sarlite.minibatch.batch import Batch, LayerGraph
 from sarlite.minibatch.columns import Columns
@@ -231,10 +231,3 @@ class NeighborLoader:
         if layer.exchange is not None:
             return layer_graph(self.graph, self._columns, layer, rows)
         return LayerGraph(self.graph, self._columns, layer, rows)
-
-
-def whole(name: str, value: Any, least: int) -> int:
-    """Return a whole number of at least `least`, or raise a ConfigError with its name."""
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__") or operator.index(value) < least:
-        raise ConfigError(f"{name} {value!r} is not a whole number >= {least}")
-    return operator.index(value)

@@ -1,6 +1,6 @@
 """Parameters, modules, layers and norms."""
 
-from sarlite.nn.arguments import whole
+from sarlite.errors import whole
 from sarlite.nn.flat import Flat, Group, flatten
 from sarlite.nn.layers import Activation, Dropout, Embedding, Linear, glorot
 from sarlite.nn.module import Module, Parameter

@@ -1,6 +1,5 @@
 """What layers ask of their arguments; each error names the argument and its value."""
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -8,17 +7,6 @@ import numpy as np
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.nn.random import Random
 from sarlite.types import DType
-
-
-def whole(name: str, value: Any, least: int = 0) -> int:
-    """Return `value` as an int of `least` or more; ConfigError names it."""
-    try:
-        found = operator.index(value)
-    except TypeError:
-        raise ConfigError(f"{name} is {value!r}, but must be a whole number") from None
-    if found < least:
-        raise ConfigError(f"{name} is {value}, but must be {least} or more")
-    return found
 
 
 def share(name: str, value: Any) -> float:

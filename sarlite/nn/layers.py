@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from sarlite import kernels
-from sarlite.errors import ConfigError, ShapeError
+from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.nn.activate import activate
-from sarlite.nn.arguments import floating, rows_of, share, source, whole
+from sarlite.nn.arguments import floating, rows_of, share, source
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm
 from sarlite.nn.random import Random

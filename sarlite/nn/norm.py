@@ -7,9 +7,9 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, whole
 from sarlite.nn.activate import Statistics, activate
-from sarlite.nn.arguments import floating, rows_of, whole
+from sarlite.nn.arguments import floating, rows_of
 from sarlite.nn.module import Module, Parameter
 from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
