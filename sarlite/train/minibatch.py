@@ -3,13 +3,13 @@
 import math
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 
-from sarlite.minibatch import NeighborLoader
+from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.tape import no_grad
 from sarlite.train.config import HEC_OPTIONS
 from sarlite.train.loop import Trainer, check_output
@@ -93,6 +93,19 @@ class BatchTrainer(Trainer):
         return found
 
 
+def remote(options: Mapping[str, Any]) -> Any:
+    """Return what NeighborLoader takes as `remote`, of the command's options.
+
+    Raises
+    ------
+    ConfigError
+        What `HEC` refuses.
+    """
+    if options.get("remote") != "hec":
+        return options.get("remote") or "exact"
+    return HEC(**{name: options[option] for option, name in HEC_OPTIONS.items() if options.get(option) is not None})
+
+
 def loaders(config, part):
     """Return a BatchTrainer's loaders, by its arguments' names. Collective.
 
@@ -106,16 +119,9 @@ def loaders(config, part):
     ConfigError, DataError
         As of NeighborLoader.
     """
-    graph, rows, own = part.graph, part.rows, {}
-    for name in ("sampler", "sample_ahead", "batches", "remote"):
-        own |= {} if getattr(config, name) is None else {name: getattr(config, name)}
-    if config.remote == "hec":
-        given = {name: getattr(config, option) for option, name in HEC_OPTIONS.items() if getattr(config, option) is not None}
-        from sarlite.minibatch import HEC
-
-        own["remote"] = HEC(**given)
-    common = {"batch_size": config.batch_size, "seed": config.seed}
-    loader = NeighborLoader(graph, rows.features, rows.labels, rows.train, fanouts=config.fanouts, **common, **own)
+    graph, rows, common = part.graph, part.rows, {"batch_size": config.batch_size, "seed": config.seed}
+    own = {name: value for name in ("sampler", "sample_ahead", "batches") if (value := getattr(config, name)) is not None}
+    loader = NeighborLoader(graph, rows.features, rows.labels, rows.train, fanouts=config.fanouts, remote=remote(vars(config)), **common, **own)
     if config.eval_fanouts is None:
         return {"loader": loader}
     return {"loader": loader, "scoring": _scoring(graph, rows, fanouts=config.eval_fanouts, **common)}

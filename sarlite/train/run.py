@@ -52,7 +52,8 @@ def train(comm, config, tick=lambda: None, interrupts=None):
     """
     threads = config.threads or default_threads(comm)
     set_threads(threads)
-    cls, schedule = together(comm, lambda: (model_class(config.model), optim.schedule(config.lr_schedule, config.epochs)))
+    cls, schedule, _ = together(comm, lambda: (model_class(config.model), optim.schedule(config.lr_schedule, config.epochs),
+                                               minibatch.remote(vars(config))))
     resumed = checkpoint.read(comm, config.resume) if config.resume else None
     if resumed:
         together(comm, lambda: resume.check_options(config, resumed[1]))
@@ -116,7 +117,8 @@ def _restore(comm, config, trainer, resumed):
         text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
         raise CheckpointError(f"checkpoint {config.resume}: {text}") from None
     if config.remote == "hec" and comm.size > 1:
-        reason = caches.restore(comm, Path(config.resume).parent, trainer, meta.get("caches"), meta["epoch"] * len(trainer.loader))
+        reason = "their flags were others" if minibatch.remote(vars(config)) != minibatch.remote(meta["options"]) else caches.restore(
+            comm, Path(config.resume).parent, trainer, meta.get("caches"), meta["epoch"] * len(trainer.loader))
         if reason and comm.rank == 0:
             print(f"warning: the caches of embeddings start empty: {reason}", file=sys.stderr, flush=True)
     best.epoch, best.scores = meta["best"]["epoch"], dict(meta["best"]["scores"])
