@@ -13,6 +13,9 @@ from typing import Any
 
 from sarlite.command import Parser, suggestion
 from sarlite.errors import ConfigError, needs, reading, regular
+from sarlite.minibatch.hec import CHOICES, HEC
+from sarlite.minibatch.sampler import KINDS
+from sarlite.minibatch.seeds import BATCHES
 from sarlite.train import resume
 from sarlite.types import Path as AnyPath
 
@@ -143,20 +146,20 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
     "minibatches": {
         "batch-size": (0, int, "seeds of all ranks a step; 0 trains full-batch"),
         "fanouts": (None, fanouts, "in-edges picked a row, the first layer's first; all takes them all"),
-        "sampler": (None, ("uniform", "replace", "full", "labor"), "how in-edges are picked [uniform]"),
+        "sampler": (None, KINDS, "how in-edges are picked [uniform]"),
         "sample-ahead": (None, int, "batches that a thread samples ahead [1]"),
-        "batches": (None, ("global", "balanced"), "one order of all training nodes, cut into steps, or each rank's own into even parts "
+        "batches": (None, tuple(BATCHES), "one order of all training nodes, cut into steps, or each rank's own into even parts "
                     "[global on one rank and for exact, else balanced]"),
         "remote": (None, ("exact", "hec", "local"), "what happens at a neighbour of another rank: it is computed there; its last row comes "
                    "from a cache; its edge is left out [exact]"),
-        "hec-lines": (None, int, "rows that each layer's cache holds [1000000]"),
-        "hec-life": (None, int, "steps from its arrival that a row counts [2]"),
-        "hec-limit": (None, int, "most rows pushed to a peer, a layer and step [2000]"),
-        "hec-delay": (None, int, "steps that a row may travel [1]"),
-        "on-miss": (None, ("drop", "zero", "local"), "leave the edge out, take zeros, or pick on among what is there [drop]"),
-        "push": (None, ("paper", "demand"), "push what each batch made, or what peers will ask for [paper]"),
-        "push-by": (None, ("degree", "cut-degree", "uniform"), "which rows count more where there are too many to push [degree]"),
-        "halo-features": (None, ("auto", "keep", "cache"), "fetch remote features once before training, or cache them [auto: keep where "
+        "hec-lines": (None, int, f"rows that each layer's cache holds [{HEC.lines}]"),
+        "hec-life": (None, int, f"steps from its arrival that a row counts [{HEC.life}]"),
+        "hec-limit": (None, int, f"most rows pushed to a peer, a layer and step [{HEC.limit}]"),
+        "hec-delay": (None, int, f"steps that a row may travel [{HEC.delay}]"),
+        "on-miss": (None, CHOICES["on_miss"], f"what a row is that the cache lacks: its edge is left out, or it is zeros [{HEC.on_miss}]"),
+        "push": (None, CHOICES["push"], f"push what each batch made, or what peers will ask for [{HEC.push}]"),
+        "push-by": (None, CHOICES["push_by"], f"which rows count more where there are too many to push [{HEC.push_by}]"),
+        "halo-features": (None, CHOICES["features"], "fetch remote features once before training, or cache them [auto: keep where "
                           "they fit]"),
         "lr-scale": (None, ("none", "sqrt", "linear"), "multiply the learning rate by a function of the number of ranks [none]"),
         "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),

@@ -121,7 +121,8 @@ def loaders(config, part):
     """
     graph, rows, common = part.graph, part.rows, {"batch_size": config.batch_size, "seed": config.seed}
     own = {name: value for name in ("sampler", "sample_ahead", "batches") if (value := getattr(config, name)) is not None}
-    loader = NeighborLoader(graph, rows.features, rows.labels, rows.train, fanouts=config.fanouts, remote=remote(vars(config)), **common, **own)
+    loader = NeighborLoader(graph, rows.features, rows.labels, rows.train, fanouts=config.fanouts, remote=remote(vars(config)),
+                            **common, **own)
     if config.eval_fanouts is None:
         return {"loader": loader}
     return {"loader": loader, "scoring": _scoring(graph, rows, fanouts=config.eval_fanouts, **common)}
