@@ -155,6 +155,17 @@ def test_caches_train_and_go_on_to_the_same_numbers(here, name, ranks, capsys, t
     assert "start empty" not in capsys.readouterr().err
 
 
+def test_the_timeline_has_tracks_of_the_sampler_and_of_the_caches(here, tmp_path):
+    flags = [*MANY, *BATCHES, "--epochs", 1, "--remote", "hec", "--ranks", 2, "--partition", "random", "--trace", tmp_path / "t.json"]
+    here(tmp_path / "run", *flags)
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    for rank in range(2):
+        own = [event for event in events if event["pid"] == 1 + rank]
+        tracks = {event["tid"]: event["args"]["name"] for event in own if event["name"] == "thread_name"}
+        found = {(tracks[event["tid"]], event["name"]) for event in own if event["ph"] == "X"}
+        assert {("sample", "sample"), ("lookup", "lookup"), ("compute", "step 4")} <= found and "push" in {track for track, _ in found}
+
+
 def test_caches_that_cannot_go_on_start_empty_and_the_run_says_so(here, capsys, tmp_path):
     flags = [*MANY, *BATCHES, "--epochs", 2, "--remote", "hec", "--ranks", 2, "--partition", "random"]
     here(tmp_path / "two", *flags)
