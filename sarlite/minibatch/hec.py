@@ -173,14 +173,14 @@ class Historical:
         """Return which halo rows are there, (k,) bool."""
         if layer == 0 and self.kept is not None:
             return np.ones(len(halo), bool)
-        with self._graph.profile.span("lookup", layer=layer):
+        with self._graph.profile.span("lookup", "lookup", layer=layer):
             return self._caches[layer].lookup(halo.astype(np.int32), step) >= 0
 
     def values(self, layer: int, step: int, halo: Array, like: Array) -> Array:
         """Return halo rows that are there, (k, ...), of the dtype and row shape of `like`."""
         if layer == 0 and self.kept is not None:
             return self.kept[halo]
-        with self._graph.profile.span("lookup", layer=layer):
+        with self._graph.profile.span("lookup", "lookup", layer=layer):
             values, cache = np.empty((len(halo), *like.shape[1:]), like.dtype), self._caches[layer]
             if len(halo):
                 cache.gather(cache.lookup(halo.astype(np.int32), step), values)

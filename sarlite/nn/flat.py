@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.comm import Communicator
+from sarlite.comm import Communicator, Request
+from sarlite.comm.requests import Staged
 from sarlite.errors import ConfigError
 from sarlite.nn.module import Module, Parameter
 from sarlite.types import Array
@@ -132,10 +133,12 @@ class Flat:
         for group in self.groups:
             group.zero_grad()
 
-    def allreduce(self, comm: Communicator) -> None:
-        """Sum the gradients of replicated parameters over ranks: the one place where that is done. Collective."""
-        if self.replicated.names:
-            comm.allreduce(self.grad)
+    def start_allreduce(self, comm: Communicator) -> Request:
+        """Start to sum the gradients of replicated parameters over ranks: the one place where that is done. Collective.
+
+        They are the sums once the request is done; until then nothing else collective may be called on `comm`: give it a channel.
+        """
+        return comm.start_allreduce(self.grad) if self.replicated.names else Staged(iter(()))
 
     def changed(self) -> None:
         """Tell the tape that the parameters have other values."""

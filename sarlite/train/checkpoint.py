@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 
 
 def save(path, tensors, metadata, *, trial=False, new=False):
-    """Write arrays and JSON-able metadata; the file appears whole or not at all.
+    """Write arrays and JSON-able metadata, and return the file's sha256; it appears whole or not at all.
 
     Parameters
     ----------
@@ -52,11 +52,13 @@ def save(path, tensors, metadata, *, trial=False, new=False):
     data = memoryview(to_bytes({name: np.asarray(a, order="C") for name, a in tensors.items()},
                                {"format": FORMAT, "sarlite": json.dumps(metadata), "sha256": _NO_SUM.decode()}))
     at = _sum_place(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    pieces = data[:at], hashlib.sha256(data).hexdigest().encode(), data[at + 64 :]
+    digits = hashlib.sha256(data).hexdigest()
+    pieces = data[:at], digits.encode(), data[at + 64 :]
     try:
         try_whole(path, *pieces) if trial else write_whole(path, *pieces, new=new)
     except OSError as error:
         raise CheckpointError(f"checkpoint {path} could not be written: {error.strerror}") from error
+    return digits
 
 
 def _sum_place(header):
@@ -68,7 +70,7 @@ def _sum_place(header):
 
 
 def verify(path):
-    """Compare a file with the checksum in it; memory: the header and a megabyte.
+    """Compare a file with the checksum in it, and return it; memory: the header and a megabyte.
 
     Raises
     ------
@@ -88,6 +90,7 @@ def verify(path):
             found.update(piece)
     if found.hexdigest().encode() != header[at : at + 64]:
         raise ValueError("its sha256 is not the one that is written in it: it was changed or damaged")
+    return found.hexdigest()
 
 
 def load(path):

@@ -13,6 +13,9 @@ from typing import Any
 
 from sarlite.command import Parser, suggestion
 from sarlite.errors import ConfigError, needs, reading, regular
+from sarlite.minibatch.hec import CHOICES, HEC
+from sarlite.minibatch.sampler import KINDS
+from sarlite.minibatch.seeds import BATCHES
 from sarlite.train import resume
 from sarlite.types import Path as AnyPath
 
@@ -21,7 +24,8 @@ _MAX_BYTES = 1 << 20  # of a configuration file
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser. Defaults are filled in by `resolve`, so that a file can come between."""
     p = Parser(prog="python -m sarlite.train", usage="%(prog)s [options]", argument_default=argparse.SUPPRESS,
-               description="Train a graph neural network, full-batch and exactly, on the ranks of mpiexec or on --ranks threads.\n"
+               description="Train a graph neural network, full-batch and exactly or on minibatches, on the ranks of mpiexec or on "
+                           "--ranks threads.\n"
                            "Each option with its [default]; all of them may stand in a file, as `hidden = 64`: --config.")
     for title, options in GROUPS.items():
         group = p.add_argument_group(title)
@@ -46,6 +50,26 @@ def every(value: Any) -> Any:
     return str(value) if found[2] else int(found[1])
 
 
+def fanouts(value: Any) -> list[int]:
+    """Return what --fanouts says, picks a row of each layer, as a list; "all" is -1.
+
+    Parameters
+    ----------
+    value : str or list
+        As "5,10,all", or [5, 10, -1] of a file.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is neither.
+    """
+    words = value.split(",") if isinstance(value, str) else map(str, value) if isinstance(value, list) else ()
+    found = [-1 if word == "all" else int(word) if _PICKS.fullmatch(word) else 0 for word in words]
+    if not found or not all(found):
+        raise argparse.ArgumentTypeError(f"{value!r} is no list of picks a row, one a layer, such as 5,10,all")
+    return found
+
+
 def seconds(every: Any) -> float | None:
     """Return the time that --checkpoint-every says, in seconds; None where it says epochs."""
     found = _EVERY.fullmatch(str(every))
@@ -54,6 +78,7 @@ def seconds(every: Any) -> float | None:
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _EVERY = re.compile(r"([0-9]{1,9})(s|min|h)?")
+_PICKS = re.compile(r"-1|[0-9]{1,9}")
 
 
 def _shown(name, default):
@@ -82,7 +107,8 @@ METAVARS = {  # of what is not plain from the name: the unit, or what it is
     "dropout": "SHARE", "input-dropout": "SHARE", "attention-dropout": "SHARE", "epochs": "N", "lr": "RATE", "lr-schedule": "SCHEDULE",
     "weight-decay": "RATE", "seed": "N", "eval-every": "EPOCHS", "prefetch": "PEERS", "partition": "METHOD", "balance": "WHAT",
     "threads": "N", "ranks": "N", "stall-timeout": "SECONDS", "run-dir": "DIR", "checkpoint-every": "EPOCHS|TIME", "resume": "FILE",
-    "trace": "FILE.json", "trace-epochs": "EPOCHS",
+    "trace": "FILE.json", "trace-epochs": "EPOCHS", "batch-size": "SEEDS", "fanouts": "K,K,..", "eval-fanouts": "K,K,..",
+    "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
 }  # fmt: skip
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
@@ -117,6 +143,27 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "seed": (0, int, "of initial parameters, dropout and partition"),
         "eval-every": (1, int, "epochs between evaluations"),
     },
+    "minibatches": {
+        "batch-size": (0, int, "seeds of all ranks a step; 0 trains full-batch"),
+        "fanouts": (None, fanouts, "in-edges picked a row, the first layer's first; all takes them all"),
+        "sampler": (None, KINDS, "how in-edges are picked [uniform]"),
+        "sample-ahead": (None, int, "batches that a thread samples ahead [1]"),
+        "batches": (None, tuple(BATCHES), "one order of all training nodes, cut into steps, or each rank's own into even parts "
+                    "[global on one rank and for exact, else balanced]"),
+        "remote": (None, ("exact", "hec", "local"), "what happens at a neighbour of another rank: it is computed there; its last row comes "
+                   "from a cache; its edge is left out [exact]"),
+        "hec-lines": (None, int, f"rows that each layer's cache holds [{HEC.lines}]"),
+        "hec-life": (None, int, f"steps from its arrival that a row counts [{HEC.life}]"),
+        "hec-limit": (None, int, f"most rows pushed to a peer, a layer and step [{HEC.limit}]"),
+        "hec-delay": (None, int, f"steps that a row may travel [{HEC.delay}]"),
+        "on-miss": (None, CHOICES["on_miss"], f"what a row is that the cache lacks: its edge is left out, or it is zeros [{HEC.on_miss}]"),
+        "push": (None, CHOICES["push"], f"push what each batch made, or what peers will ask for [{HEC.push}]"),
+        "push-by": (None, CHOICES["push_by"], f"which rows count more where there are too many to push [{HEC.push_by}]"),
+        "halo-features": (None, CHOICES["features"], "fetch remote features once before training, or cache them [auto: keep where "
+                          "they fit]"),
+        "lr-scale": (None, ("none", "sqrt", "linear"), "multiply the learning rate by a function of the number of ranks [none]"),
+        "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),
+    },
     "ranks": {
         "mode": ("sar", ("sar", "sa", "oneshot"), "how remote rows arrive"),
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a core to spare, else 0]"),
@@ -143,10 +190,16 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
 OPTIONS = {name.replace("-", "_"): spec for group in GROUPS.values() for name, spec in group.items()}
 MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "out_concat", "dropout", "input_dropout", "attention_dropout", "aggregator",
                  "residual", "activation", "batch_norm")
-_AT_LEAST = {"layers": 1, "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0,
-             "ranks": 1, "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0}
+MINIBATCH_OPTIONS = tuple(name.replace("-", "_") for name in GROUPS["minibatches"])[1:]  # but for the batch size, without which none counts
+HEC_OPTIONS = {"hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "hec_delay": "delay", "on_miss": "on_miss", "push": "push",
+               "push_by": "push_by", "halo_features": "features"}
+"""Options of the cache alone, with the names of `minibatch.HEC`'s arguments."""
+_AT_LEAST = {"batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1, "hidden": 1,
+             "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1, "trace_epochs": 1,
+             "weight_decay": 0.0, "stall_timeout": 0.0}
 _SHARES = ("dropout", "input_dropout", "attention_dropout")
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time"}
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
+          fanouts: "a list of picks a row, such as [5, 10, 15]"}  # fmt: skip
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -178,8 +231,29 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
         merged[name] = _typed(name, value, where)
         _check_range(f"{where}{key} = {value!r}", name, merged[name])
     for name, value in flags.items():
-        _check_range(f"--{name.replace('_', '-')} {value}", name, value)
-    return argparse.Namespace(**{**merged, **flags})
+        _check_range(f"{_flag(name)} {value}", name, value)
+    given = {name.replace("-", "_"): f"{where}{name}" for name in dict(file)} | {name: _flag(name) for name in flags}
+    return argparse.Namespace(**_minibatches({**merged, **flags}, given))
+
+
+def _flag(name):
+    return "--" + name.replace("_", "-")
+
+
+def _minibatches(options, given):
+    """Return options in which those of minibatches fit together: what was given is refused where it does not, what was there forgotten."""
+    for name in MINIBATCH_OPTIONS:
+        hec = name not in HEC_OPTIONS or options["remote"] == "hec"
+        missing = "--batch-size" if not options["batch_size"] else None if hec else "--remote hec"
+        if missing and name in given and options[name] is not None:
+            raise ConfigError(f"{given[name]} means nothing without {missing}")
+        options[name] = None if missing else options[name]
+    fanouts, evaluated = options["fanouts"], options["eval_fanouts"]
+    if options["batch_size"] and fanouts is None:
+        raise ConfigError("--batch-size needs --fanouts: the in-edges picked a row, one number a layer")
+    if evaluated is not None and len(evaluated) != len(fanouts):
+        raise ConfigError(f"--eval-fanouts has {len(evaluated)} entries, but --fanouts {len(fanouts)}")
+    return options
 
 
 def _check_range(shown, name, value):
@@ -196,9 +270,9 @@ def _check_range(shown, name, value):
 
 def _typed(name, value, where):
     kind = OPTIONS[name][1]
-    if kind is every:
+    if kind in (every, fanouts):
         with suppress(argparse.ArgumentTypeError):
-            return every(value)
+            return kind(value)
         good = False
     elif isinstance(kind, tuple):
         good = value in kind

@@ -9,6 +9,7 @@ from pathlib import Path
 from sarlite.comm import together
 from sarlite.errors import ConfigError
 from sarlite.files import write_whole
+from sarlite.train import caches
 
 CONFIG, METRICS, CHECKPOINT = FILES = ("config.toml", "metrics.jsonl", "checkpoint.safetensors")
 MARK = "# options of a run of sarlite.train\n"
@@ -72,7 +73,7 @@ class Folder:
     def _refuse_others(self):
         self._lock = _lock(self.path)
         if not self.continues:
-            found = [name for name in FILES if os.path.lexists(self.path / name)]
+            found = [*(name for name in FILES if os.path.lexists(self.path / name)), *(path.name for path in caches.files(self.path))]
             if found:
                 raise ConfigError(f"--run-dir {self.path} already holds {found[0]}; name another folder, or --resume a run's checkpoint")
             return

@@ -1,4 +1,4 @@
-"""Full-batch training: epochs of one step each, and evaluation over all ranks."""
+"""Training by epochs, full-batch of one step each, and evaluation over all ranks."""
 
 import time
 from collections.abc import Callable
@@ -67,8 +67,9 @@ class Trainer:
         self.flat = together(self.comm, lambda: nn.flatten(model))
         agree(self.comm, (self.x.shape[1:], str(self.x.dtype)), "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
+        self.loader: Any = None  # full-batch
         self.n_classes = max(self.comm.allgather(self._largest_label() + 1)) if self.scored else 0
-        self.loss = _checking(mean_over_rows(loss) if loss else ops.cross_entropy, type(model).__name__, graph.n_dst, self.n_classes)
+        self.loss = _checking(mean_over_rows(loss) if loss else ops.cross_entropy, type(model).__name__, self.n_classes)
         self.optimizer = optimizer(self.flat)
         if not isinstance(self.optimizer, Optimizer):
             raise ConfigError(f"optimizer made a {type(self.optimizer).__name__}, but must make an optimizer, as optim.Adam(flat, 0.01)")
@@ -119,21 +120,33 @@ class Trainer:
             self.training_step.n_steps = epoch
         return self.training_step(self.graph, self.x, self.labels, self.rows["train"], self.counts["train"], self.loss)
 
+    def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
+        """Train one epoch, full-batch a step, and return its loss; `on_step` hears of steps on the way, (steps done, loss). Collective."""
+        return self.step(epoch)
+
+    def counted(self) -> dict[str, Any]:
+        """Return what a run tells of its minibatches, by the name that `--json` gives it. Collective."""
+        return {}
+
     def evaluate(self) -> Scores:
         """Return over all ranks "train_accuracy", "val_accuracy", "test_accuracy" and "val_loss". Collective.
 
         Accuracies are None without rows and with a `loss` of your own; "val_loss" is None without rows.
         """
-        with self.buffers, no_grad():
-            output, rows = self._output(), self.rows["val"]
-            loss = self.loss(output, self.labels, rows, max(self.counts["val"], 1)).item() if len(rows) else 0.0
-            right = [self._hits(output.data, rows) for rows in self.rows.values()]
-        sums = self.votes.allreduce(self.comm, [*right, loss])
+        sums = self.votes.allreduce(self.comm, self._sums())
         scores = {f"{name}_accuracy": hits / n if n and self.scored else None for (name, n), hits in zip(self.counts.items(), sums)}
         return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
 
-    def _hits(self, output, rows):
-        return int(np.count_nonzero(output[rows].argmax(1) == self.labels[rows])) if len(rows) and self.scored else 0
+    def _sums(self):
+        """This rank's hits of each split, and its share of the validation loss."""
+        with self.buffers, no_grad():
+            return self._score(self._output(), self.labels, self.rows)
+
+    def _score(self, output, labels, rows):
+        """What some rows add to `_sums`; `rows` are those of each split."""
+        val = rows["val"]
+        loss = self.loss(output, labels, val, max(self.counts["val"], 1)).item() if len(val) else 0.0
+        return [*(_hits(output.data, labels, own) if self.scored else 0 for own in rows.values()), loss]
 
     def predict(self) -> Array:
         """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
@@ -144,8 +157,12 @@ class Trainer:
     def _output(self):
         self.model.eval()
         output = self.model(self.graph, self.x)
-        _check_output(output, type(self.model).__name__, self.graph.n_dst, self.n_classes)
+        check_output(output, type(self.model).__name__, self.graph.n_dst, self.n_classes)
         return output
+
+
+def _hits(output, labels, rows):
+    return int(np.count_nonzero(output[rows].argmax(1) == labels[rows])) if len(rows) else 0
 
 
 def _check_arguments(model, rng, optimizer, schedule, loss):
@@ -160,11 +177,11 @@ def _check_arguments(model, rng, optimizer, schedule, loss):
             raise ConfigError(f"{name} is {function!r}, but must be a function, such as {example}")
 
 
-def _checking(loss: Loss, model: str, n_rows: int, n_classes: int) -> Loss:
+def _checking(loss: Loss, model: str, n_classes: int) -> Loss:
     """Return `loss` of an output that is checked."""
 
     def share(output, targets, rows, count):
-        _check_output(output, model, n_rows, n_classes)
+        check_output(output, model, len(targets), n_classes)
         if grad_enabled() and not output.requires_grad:
             raise ConfigError(f"the output of the model {model} does not depend on its parameters: was it detached, or made by NumPy?")
         return loss(output, targets, rows, count)
@@ -172,7 +189,7 @@ def _checking(loss: Loss, model: str, n_rows: int, n_classes: int) -> Loss:
     return share
 
 
-def _check_output(output, model, n_rows, n_classes):
+def check_output(output, model, n_rows, n_classes):
     """Raise, naming the model, where its output is no Tensor of `n_rows` rows or too narrow for the labels' `n_classes`, if not 0."""
     if not isinstance(output, Tensor):
         raise ConfigError(f"the model {model} returned a {type(output).__name__}, but must return a Tensor")
@@ -204,7 +221,8 @@ class Best:
 
 
 def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, best: Best | None = None,
-        on_epoch: Callable[[dict[str, Any]], Any] = lambda record: None) -> Best:
+        on_epoch: Callable[[dict[str, Any]], Any] = lambda record: None,
+        on_step: Callable[[int, float], Any] = lambda done, loss: None) -> Best:
     """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record. Collective.
 
     Where `on_epoch` returns True, on every rank alike, training ends there.
@@ -216,16 +234,16 @@ def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, b
     best = best or Best()
     for epoch in range(start, epochs):
         with trainer.graph.profile.span(f"epoch {epoch + 1}"):
-            record = _epoch(trainer, epoch, (epoch + 1) % eval_every == 0 or epoch + 1 == epochs, best)
+            record = _epoch(trainer, epoch, (epoch + 1) % eval_every == 0 or epoch + 1 == epochs, best, on_step)
         if on_epoch(record) is True:
             break
     return best
 
 
-def _epoch(trainer, epoch, evaluates, best):
-    """Take one step, and evaluate where asked; return the epoch's record."""
+def _epoch(trainer, epoch, evaluates, best, on_step):
+    """Train an epoch, and evaluate where asked; return its record."""
     profile, begin = trainer.graph.profile, time.perf_counter()
-    loss = trainer.step(epoch)
+    loss = trainer.epoch(epoch, on_step)
     record = {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
               "train_accuracy": None, "val_accuracy": None, "test_accuracy": None, "val_loss": None}
     if evaluates:

@@ -19,6 +19,7 @@ import numpy as np
 from sarlite import nn
 from sarlite.command import suggestion
 from sarlite.errors import ConfigError, PeerError, SarliteError
+from sarlite.minibatch import NeighborLoader
 from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.config import MODEL_OPTIONS
@@ -92,17 +93,26 @@ def make_model(cls: Any, config: Namespace, n_in: int, n_out: int, rng: nn.Rando
         raise ConfigError(f"--model {config.model}: the class must take {' and '.join(missing)}: Class(n_in, n_out, *, rng, dtype)")
     with errors_of(config.model):
         model = cls(n_in, n_out, rng=rng, dtype=np.dtype(config.dtype).type, **options)
-        if ".py:" in config.model:
+        if ".py:" in config.model or config.batch_size:
             _try(model, config, n_in, n_out)
     return model
 
 
 def _try(model, config, n_in, n_out):
-    """Run a model of the user's on three nodes and leave it as it was; raise ConfigError where its output is not what training needs."""
-    state, x = model.state_dict(), np.ones((3, n_in), config.dtype)
+    """Run a model on three nodes, of a batch if that is how it trains, and leave it as it was.
+
+    Raises
+    ------
+    ConfigError
+        Its output is not what training needs, or the fan-outs are not its layers'.
+    """
+    state, x, graph = model.state_dict(), np.ones((3, n_in), config.dtype), Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 0], 3)
+    if config.batch_size:
+        graph = NeighborLoader(graph, x, None, slice(3), fanouts=config.fanouts, sampler=config.sampler or "uniform",
+                               batch_size=3).batch(np.arange(3))
     try:
         with no_grad():
-            output = model.train()(Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 0], 3), Tensor(x, constant=True))
+            output = model.train()(graph, Tensor(x, constant=True))
     finally:
         model.load_state_dict(state)
     found = f"shape {output.shape}" if isinstance(output, Tensor) else f"a {type(output).__name__}"

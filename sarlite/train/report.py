@@ -21,26 +21,39 @@ def write_metrics(file, record):
 class Progress:
     """tqdm on a terminal, else one line an interval; on standard error, with the time that is left.
 
-    Under mpiexec standard error is a pipe, so only the caller knows of a terminal: kind "bar".
+    Under mpiexec standard error is a pipe, so only the caller knows of a terminal: kind "bar". `steps` are those of an epoch.
     """
 
-    def __init__(self, kind, start, epochs):
-        self.bar, self.shown, self.epochs = None, 0.0 if kind != "none" else float("inf"), epochs
-        self.start, self.begun = start, time.monotonic()
+    def __init__(self, kind, start, epochs, steps=1):
+        self.bar, self.shown, self.epochs, self.steps = None, 0.0 if kind != "none" else float("inf"), epochs, steps
+        self.start, self.epoch, self.begun = start, start, time.monotonic()
         if kind == "bar" or (kind == "auto" and sys.stderr.isatty()):
-            self.bar = needs("tqdm", "--progress bar").tqdm(total=epochs, initial=start, unit="epoch", dynamic_ncols=True)
+            self.bar = needs("tqdm", "--progress bar").tqdm(total=epochs * steps, initial=start * steps, dynamic_ncols=True,
+                                                            unit="epoch" if steps == 1 else "step")
+
+    def step(self, done, loss):
+        """Tell of a step within an epoch: `done` are its steps so far."""
+        if done < self.steps:  # the last one is told with the epoch
+            self._tell(f"epoch {self.epoch + 1}/{self.epochs}, step {done}/{self.steps}", self.epoch + done / self.steps,
+                       [f"loss {loss:.4f}"])
 
     def update(self, record):
+        """Tell of an epoch that is done."""
+        self.epoch = record["epoch"]
         scores = [(name, record[f"{name}_accuracy"]) for name in ("train", "val")]
         parts = [f"loss {record['loss']:.4f}", *(f"{name} {score:.4f}" for name, score in scores if score is not None)]
+        self._tell(f"epoch {self.epoch}/{self.epochs}", self.epoch, parts)
+
+    def _tell(self, where, done, parts):
+        """Tell that `done` epochs are, if there is a bar or it is time for a line."""
         if self.bar is not None:
             self.bar.set_postfix_str(", ".join(parts), refresh=False)
             self.bar.update()
-        elif (record["epoch"] == self.epochs and self.shown < float("inf")) or time.monotonic() - self.shown >= LINE_SECONDS:
+        elif (done == self.epochs and self.shown < float("inf")) or time.monotonic() - self.shown >= LINE_SECONDS:
             self.shown = time.monotonic()
-            left = (time.monotonic() - self.begun) / (record["epoch"] - self.start) * (self.epochs - record["epoch"])
+            left = (time.monotonic() - self.begun) / (done - self.start) * (self.epochs - done)
             parts += [f"{duration(left)} left"] if left else []
-            print(f"epoch {record['epoch']}/{self.epochs}: {', '.join(parts)}", file=sys.stderr, flush=True)
+            print(f"{where}: {', '.join(parts)}", file=sys.stderr, flush=True)
 
     def close(self):
         if self.bar is not None:
@@ -79,7 +92,8 @@ def promise(mode, prefetch, size):
 def table(config, size, summary, counted, best, times, run_dir):
     """Return the closing table as text; `times` are the seconds of "load", of "partition" in it, and of "epochs", and their number "n"."""
     balance = summary["partition"]["imbalance"]
-    median = f", a step {1e3 * counted['epoch_seconds']:.1f} ms (median)" if times["n"] else ""
+    kind = "a step" if not config.batch_size else "an epoch"
+    median = f", {kind} {1e3 * counted['epoch_seconds']:.1f} ms (median)" if times["n"] else ""
     rows = [
         ("data", f"{summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
                  f"{summary['features']} features, {summary['classes']} classes"),
@@ -90,6 +104,7 @@ def table(config, size, summary, counted, best, times, run_dir):
         ("load", duration(times["load"])),
         ("partition", duration(times["partition"]) if times["partition"] else "none in this run"),
         ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}"),
+        *_minibatches(config, size, counted),
         ("accuracy", f"train {_share(best.scores['train_accuracy'])}, validation {_share(best.scores['val_accuracy'])}, "
                      f"test {_share(best.scores['test_accuracy'])} (epoch {best.epoch}, best validation)"),
         ("peak memory", _memory(counted["peak_bytes"], config.ranks > 1)),
@@ -99,6 +114,17 @@ def table(config, size, summary, counted, best, times, run_dir):
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _minibatches(config, size, counted):
+    """The rows of a run on minibatches, of their steps and their caches; none of another."""
+    if not config.batch_size:
+        return
+    uneven = "" if counted["imbalance"] is None or size == 1 else f"; the slowest rank's time / mean {counted['imbalance']:.2f} (median)"
+    yield "steps", f"{counted['steps']:,} of at most {config.batch_size:,} seeds{uneven}"
+    if "hit_rate" in counted:
+        hits = ", ".join("-" if rate is None else f"{100 * rate:.1f}" for rate in counted["hit_rate"])
+        yield "caches", f"{hits} % hits, by layer; {sum(counted['rows_pushed']):,} rows pushed, {_mib(counted['bytes_pushed'])}"
 
 
 def _share(value):

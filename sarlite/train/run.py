@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,12 +13,13 @@ from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.errors import CheckpointError
 from sarlite.profile import trim
-from sarlite.train import checkpoint, report, resume, trace
+from sarlite.train import caches, checkpoint, minibatch, report, resume, trace
 from sarlite.train.config import to_toml
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.load import load_part
 from sarlite.train.loop import Best, Trainer, fit, set_threads
+from sarlite.train.minibatch import BatchTrainer
 from sarlite.train.model import errors_of, make_model, model_class
 from sarlite.train.saving import Saving
 
@@ -50,7 +52,8 @@ def train(comm, config, tick=lambda: None, interrupts=None):
     """
     threads = config.threads or default_threads(comm)
     set_threads(threads)
-    cls, schedule = together(comm, lambda: (model_class(config.model), optim.schedule(config.lr_schedule, config.epochs)))
+    cls, schedule, _ = together(comm, lambda: (model_class(config.model), optim.schedule(config.lr_schedule, config.epochs),
+                                               minibatch.remote(vars(config))))
     resumed = checkpoint.read(comm, config.resume) if config.resume else None
     if resumed:
         together(comm, lambda: resume.check_options(config, resumed[1]))
@@ -92,14 +95,17 @@ def _make_trainer(comm, config, cls, schedule, part):
     def decay(name):
         return config.weight_decay if config.weight_decay_on == "all" or name.split(".")[place] == first[place] else 0.0
 
+    lr = config.lr * minibatch.LR_SCALES[config.lr_scale or "none"](comm.size)
+
     def optimizer(flat):
         if config.optimizer == "sgd":
-            return optim.SGD(flat, config.lr, momentum=0.9, weight_decay=decay)
-        return optim.Adam(flat, config.lr, weight_decay=decay, decoupled=config.optimizer == "adamw")
+            return optim.SGD(flat, lr, momentum=0.9, weight_decay=decay)
+        return optim.Adam(flat, lr, weight_decay=decay, decoupled=config.optimizer == "adamw")
 
+    kind, loaders = (BatchTrainer, minibatch.loaders(config, part)) if config.batch_size else (Trainer, {})
     rows = part.rows
-    return Trainer(part.graph, model, rows.features, rows.labels, rows.train, rows.val, rows.test,
-                   optimizer=optimizer, rng=rng, schedule=schedule)
+    return kind(part.graph, model, rows.features, rows.labels, rows.train, rows.val, rows.test,
+                optimizer=optimizer, rng=rng, schedule=schedule, **loaders)
 
 
 def _restore(comm, config, trainer, resumed):
@@ -110,6 +116,11 @@ def _restore(comm, config, trainer, resumed):
     except CheckpointError as error:
         text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
         raise CheckpointError(f"checkpoint {config.resume}: {text}") from None
+    if config.remote == "hec" and comm.size > 1:
+        reason = "their flags were others" if minibatch.remote(vars(config)) != minibatch.remote(meta["options"]) else caches.restore(
+            comm, Path(config.resume).parent, trainer, meta.get("caches"), meta["epoch"] * len(trainer.loader))
+        if reason and comm.rank == 0:
+            print(f"warning: the caches of embeddings start empty: {reason}", file=sys.stderr, flush=True)
     best.epoch, best.scores = meta["best"]["epoch"], dict(meta["best"]["scores"])
     if best.scores["val_loss"] is None:  # there was none yet
         best.scores["val_loss"] = float("inf")
@@ -119,6 +130,11 @@ def _restore(comm, config, trainer, resumed):
 def _run(comm, config, trainer, part, saving, tick):
     root, seconds = comm.rank == 0, []
     start, begin = saving.start, time.perf_counter()
+
+    def on_step(done, loss):
+        tick()
+        if root:
+            progress.step(done, loss)
 
     def on_epoch(record):
         tick()
@@ -133,10 +149,12 @@ def _run(comm, config, trainer, part, saving, tick):
     with saving.interrupts.postponed():
         if start < config.epochs:
             saving.try_disk()
-        progress = report.Progress(config.progress, start, config.epochs) if root else None
+        steps = len(trainer.loader) if trainer.loader else 1
+        progress = report.Progress(config.progress, start, config.epochs, steps) if root else None
         try:
             with trace.recording(comm, part.graph.profile) if config.trace else nullcontext() as recorded:
-                fit(trainer, config.epochs, start=start, eval_every=config.eval_every, best=saving.best, on_epoch=on_epoch)
+                fit(trainer, config.epochs, start=start, eval_every=config.eval_every, best=saving.best, on_epoch=on_epoch,
+                    on_step=on_step)
         finally:
             if root:
                 progress.close()
@@ -146,7 +164,7 @@ def _run(comm, config, trainer, part, saving, tick):
         trace.write(comm, config.trace, recorded)
     if saving.signum:
         saving.leave()
-    counted = report.collect(comm, part.graph, part.memory, seconds)
+    counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     if root:
         print(report.table(config, comm.size, part.summary, counted, saving.best, times, saving.folder.path), flush=True)
         if config.json:

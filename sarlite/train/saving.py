@@ -9,7 +9,7 @@ from sarlite.comm import together
 from sarlite.comm.ending import tell
 from sarlite.comm.interrupt import SIGNALS
 from sarlite.errors import ConfigError, raise_together
-from sarlite.train import checkpoint, report
+from sarlite.train import caches, checkpoint, report
 from sarlite.train.config import seconds
 
 WAIT_SECONDS = 2.0
@@ -95,10 +95,14 @@ class Saving:
             self._write(new=self._new, best=self.best.state)
             self.saved, self._new, self._due = self.epoch, False, time.monotonic()
 
-    def _write(self, best, **options):
+    def _write(self, best, trial=False, **options):
         scores = {name: value if value is not None and math.isfinite(value) else None for name, value in self.best.scores.items()}
         about = {**self.about, "epoch": self.epoch, "best": {"epoch": self.best.epoch, "scores": scores}}
-        checkpoint.write(self.folder.checkpoint, self.trainer, about, best, **options)
+        found = caches.write(self.comm, self.folder.path, self.trainer, trial=trial)
+        about |= {"caches": found} if found else {}
+        checkpoint.write(self.folder.checkpoint, self.trainer, about, best, trial=trial, **options)
+        if not trial:
+            caches.remove_others(self.folder.path, found, self.comm.size)
 
     def _announce(self, slow):
         """Have a signal answered at once where the end of the epoch may be long in coming."""

@@ -1,5 +1,6 @@
 """One training step: the loss of some rows of a graph, its gradients over all ranks, and a step of the optimizer."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,6 +94,8 @@ class TrainingStep:
         The global step: how many steps were taken. Set it to go on from there.
     votes : Votes
         What ranks say to each other beside the loss.
+    own_seconds : float
+        How long the last step took this rank until it had its gradients, before it waited for the other ranks'.
     buffers : kernels.Buffers
         What arrays of a step take their memory from; after the first steps no large array takes fresh memory.
     """
@@ -101,7 +104,7 @@ class TrainingStep:
                  profile: Profile | None = None) -> None:
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
-        self.buffers, self.votes, self.n_steps = kernels.Buffers(), Votes(), 0
+        self.buffers, self.votes, self.n_steps, self.own_seconds = kernels.Buffers(), Votes(), 0, 0.0
 
     def __call__(self, graph: Graph, x: Any, targets: Array, rows: Array, count: float, loss: Loss = ops.cross_entropy) -> float:
         """Take one step and return the loss over all ranks. Collective.
@@ -130,17 +133,20 @@ class TrainingStep:
 
         Notes
         -----
-        Sends what the model sends, one allreduce of the replicated parameters' gradients and one of the loss. Gradients of parameters
-        owned by rows stay where they are.
+        Sends what the model sends, one allreduce of the replicated parameters' gradients, on the channel "gradients", and beside it one of
+        the loss. Gradients of parameters owned by rows stay where they are.
         """
-        flat = self.optimizer.flat
+        flat, begin = self.optimizer.flat, time.perf_counter()
         self.rng.step = self.n_steps
         self.model.train()
         flat.zero_grad()
         with self.buffers:
             total, error = self._backward(graph, x, targets, rows, count, loss)
-            flat.allreduce(self.comm)
+            gradients = flat.start_allreduce(self.comm.channel("gradients"))
+            self.own_seconds = time.perf_counter() - begin
             total = float(self.votes.allreduce(self.comm, [total])[0])
+            with self.profile.span("allreduce", bytes=flat.data.nbytes):
+                gradients.wait()
             if not np.isfinite(total):  # the same on every rank
                 raise_together(self.comm, error or not_finite(x, f", so the loss is {total}"))
                 raise DataError(f"the loss is {total} at step {self.n_steps + 1}: try a lower learning rate")

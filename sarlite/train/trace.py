@@ -1,7 +1,7 @@
 """`--trace FILE`: a timeline of every rank in the Trace Event format, which ui.perfetto.dev and chrome://tracing open.
 
-A rank is a process of the timeline. Its tracks: `compute`, where spans nest (epoch, primitive of the tape, block, wait), `fetch`
-and `push`; spans of these that overlap lie on tracks of their own ("push 2").
+A rank is a process of the timeline. Its tracks: `compute`, where spans nest (epoch, step, primitive of the tape, block, wait), `fetch`
+and `push`, and with minibatches `sample` and `lookup`; spans of these that overlap lie on tracks of their own ("push 2").
 """
 
 import json
@@ -17,7 +17,7 @@ from sarlite.profile import Profile, Span, Trace
 from sarlite.tape.engine import Observer, observed
 from sarlite.types import Path as AnyPath
 
-TRACKS = ("compute", "fetch", "push")
+TRACKS = ("compute", "fetch", "push", "sample", "lookup")
 
 
 def check_path(comm: Communicator, path: AnyPath) -> None:

@@ -142,6 +142,16 @@ def test_a_killed_rank(fail, number):
     assert job.out + job.err != ""  # mpiexec says which rank was killed
 
 
+@pytest.mark.parametrize("when, words", [("raises(KeyError('the cause'))", ["[rank 1] KeyError: 'the cause'", "model.py"]),
+                                         ("os.kill(os.getpid(), signal.SIGKILL)", [])])  # fmt: skip
+@pytest.mark.parametrize("remote", ["exact", "hec", "local"])
+def test_on_minibatches(fail, remote, when, words):
+    """In the second step, while threads sample the next batch and push rows."""
+    flags = ["--batch-size", 4, "--fanouts", 5, "--remote", remote, *(["--halo-features", "cache"] if remote == "hec" else [])]
+    entered = "graph, h = graph.layers(1)[0].enter(h); " + in_epoch_2(when)
+    assert_ended(fail(entered, flags=flags), *words)
+
+
 def test_a_stall(fail):
     job = fail(in_epoch_2("time.sleep(999)"), flags=["--stall-timeout", 2])
     assert_ended(job, "[rank 0] no progress for 2 s", "[rank 1] no progress for 2 s")

@@ -1,4 +1,4 @@
-"""Learned rows on ranks of MPI, through a checkpoint."""
+"""The training command's parts on ranks of MPI: learned rows through a checkpoint, and minibatches."""
 
 import sys
 from pathlib import Path
@@ -8,6 +8,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from owned_rows import check_checkpoint
+from training_runs import SMALL, metrics
+
+from sarlite.train import config, run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 
@@ -17,3 +20,22 @@ def test_a_checkpoint_holds_all(tmp_path):
 
     comm = mpi.world()
     check_checkpoint(comm, comm.bcast(tmp_path / "c"))
+
+
+@pytest.mark.parametrize("remote", ["exact", "hec", "hec --push demand", "local"])
+def test_minibatches_go_on_to_the_same_numbers(remote, monkeypatch, tmp_path):
+    from sarlite.comm import mpi
+
+    comm = mpi.world()
+    folder = comm.bcast(tmp_path)
+    monkeypatch.setattr(run, "set_threads", lambda n: None)
+
+    def train(name, *more):
+        words = [*SMALL, "--batch-size", 8, "--fanouts", "3,5", "--remote", *remote.split(), "--run-dir", folder / name, *more]
+        counted = run.train(comm, config.parse(list(map(str, words))))
+        return counted, [[m["loss"], m["val_loss"], m["test_accuracy"]] for m in metrics(folder / name)]
+
+    counted, four = train("four", "--epochs", 4)
+    _, two = train("two", "--epochs", 2)
+    _, rest = train("rest", "--epochs", 4, "--resume", folder / "two" / "checkpoint.safetensors")
+    assert two + rest == four and counted["steps"] == 16 and ("hit_rate" in counted) == (comm.size > 1 and "hec" in remote)

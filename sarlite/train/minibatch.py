@@ -1,0 +1,134 @@
+"""Training on minibatches: an epoch is the loader's, and evaluation goes over the whole graph, or is sampled."""
+
+import math
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from sarlite.minibatch import HEC, NeighborLoader
+from sarlite.tape import no_grad
+from sarlite.train.config import HEC_OPTIONS
+from sarlite.train.loop import Trainer, check_output
+
+SPLITS = ("train", "val", "test")
+LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
+"""Factors of the learning rate by the number of ranks, for a batch size that grows with it."""
+
+
+class BatchTrainer(Trainer):
+    """Trains a model on minibatches of this rank's part of a graph. Construction is collective.
+
+    Parameters
+    ----------
+    *args, **options
+        As of `Trainer`. Epochs are the loader's, and so is the schedule by epoch: epoch e begins at global step e * len(loader).
+    loader : NeighborLoader
+        Of the same graph, x, labels and training rows.
+    scoring : NeighborLoader, optional
+        Makes the batches of a sampled evaluation, with the same seeds and picks each time; its labels are (n_dst, 2), the label and a 1, 2
+        and 4 for each split that the row is in. Without it evaluation is exact, on the full graph.
+
+    Attributes
+    ----------
+    own_seconds : array of float
+        How long each step took this rank until it had its gradients, from the end of the step before on.
+    """
+
+    def __init__(self, *args: Any, loader: NeighborLoader, scoring: NeighborLoader | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.loader, self.scoring, self.own_seconds = loader, scoring, array("d")
+        by_epoch = self.training_step.schedule
+        self.training_step.schedule = lambda step: by_epoch(step // len(loader))
+
+    def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
+        """Train one epoch and return its loss, the mean over the training rows of what they had in their steps. Collective."""
+        step, loader = self.training_step, self.loader
+        step.n_steps = loader.step = epoch * len(loader)
+        total = n_seeds = 0.0
+        begin = time.perf_counter()
+        with closing(iter(loader)) as batches:
+            for batch in batches:
+                with self.graph.profile.span(f"step {step.n_steps + 1}"):
+                    x = batch.x
+                    sampled = time.perf_counter()
+                    loss = step(batch, x, batch.labels, batch.rows, batch.n_global, self.loss)
+                self.own_seconds.append(sampled - begin + step.own_seconds)
+                total, n_seeds = total + loss * batch.n_global, n_seeds + batch.n_global
+                del batch, x
+                on_step(step.n_steps - epoch * len(loader), loss)
+                begin = time.perf_counter()
+        return total / n_seeds
+
+    def _sums(self):
+        if self.scoring is None:
+            return super()._sums()
+        self.scoring.step, sums = 0, np.zeros(len(SPLITS) + 1)
+        self.model.eval()
+        for batch in self.scoring:
+            labels, splits = batch.labels.T
+            rows = {name: np.flatnonzero(splits >> bit & 1) for bit, name in enumerate(SPLITS)}
+            with self.buffers, no_grad():
+                output = self.model(batch, batch.x)
+                check_output(output, type(self.model).__name__, batch.n_dst, self.n_classes)
+                sums += self._score(output, labels, rows)
+                del output
+        return sums
+
+
+    def counted(self) -> dict[str, Any]:
+        """Return "steps"; "imbalance", the largest rank's time of a step over the mean, the steps' median; with caches "hit_rate" and
+        "rows_pushed" by layer and "bytes_pushed", over all ranks and the whole run. Collective."""
+        seconds = np.array(self.own_seconds)
+        largest, mean = self.comm.allreduce(seconds.copy(), "max"), self.comm.allreduce(seconds) / self.comm.size
+        found: dict[str, Any] = {"steps": len(seconds), "imbalance": float(np.median(largest / mean)) if len(seconds) else None}
+        ranks = self.comm.allgather(self.loader.counts)
+        if all("lookups" in counts for counts in ranks):
+            sums = {name: np.sum([counts[name] for counts in ranks], 0) for name in ("lookups", "hits", "rows_pushed", "bytes_pushed")}
+            found["hit_rate"] = [int(hits) / int(n) if n else None for hits, n in zip(sums["hits"], sums["lookups"])]
+            found |= {"rows_pushed": sums["rows_pushed"].tolist(), "bytes_pushed": int(sums["bytes_pushed"])}
+        return found
+
+
+def remote(options: Mapping[str, Any]) -> Any:
+    """Return what NeighborLoader takes as `remote`, of the command's options.
+
+    Raises
+    ------
+    ConfigError
+        What `HEC` refuses.
+    """
+    if options.get("remote") != "hec":
+        return options.get("remote") or "exact"
+    return HEC(**{name: options[option] for option, name in HEC_OPTIONS.items() if options.get(option) is not None})
+
+
+def loaders(config, part):
+    """Return a BatchTrainer's loaders, by its arguments' names. Collective.
+
+    Parameters
+    ----------
+    config : Namespace of `config.OPTIONS`
+    part : load.Part
+
+    Raises
+    ------
+    ConfigError, DataError
+        As of NeighborLoader.
+    """
+    graph, rows, common = part.graph, part.rows, {"batch_size": config.batch_size, "seed": config.seed}
+    own = {name: value for name in ("sampler", "sample_ahead", "batches") if (value := getattr(config, name)) is not None}
+    loader = NeighborLoader(graph, rows.features, rows.labels, rows.train, fanouts=config.fanouts, remote=remote(vars(config)),
+                            **common, **own)
+    if config.eval_fanouts is None:
+        return {"loader": loader}
+    return {"loader": loader, "scoring": _scoring(graph, rows, fanouts=config.eval_fanouts, **common)}
+
+
+def _scoring(graph, rows, **options):
+    """A loader of the rows of all splits; a row's labels are its own and, as bits, the splits that it is in."""
+    splits = sum(np.asarray(own).astype(np.int64) << bit for bit, own in enumerate((rows.train, rows.val, rows.test)))
+    return NeighborLoader(graph, rows.features, np.stack([np.asarray(rows.labels, np.int64), splits], 1), splits > 0, **options)
