@@ -84,6 +84,7 @@ def models(graph, batch_norm=False, dropout=0.4):
     yield make(SAGE, aggregator="max-pool")
     yield make(GCN)
     yield make(GAT, heads=2, attention_dropout=0.3, residual=True)
+    yield make(GAT, heads=2, form="paper")
     rng = nn.Random(5)
     yield Weighted(rng, values(8, 2000)), rng
 
