@@ -21,7 +21,7 @@ from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.train.loop import set_threads
 
 FANOUTS, PAPER = (5, 10, 15), (0.71, 0.47, 0.37)
-UNLIMITED = 10**9
+UNLIMITED = 10**6  # as many as a cache's lines, and more than any graph here has nodes
 
 
 class Settings(NamedTuple):
@@ -92,9 +92,9 @@ class Simulation:
         self.caches, self.newest = (defaultdict(dict) for _ in range(2))
         self.lookups, self.hits, self.pushed = Counter(), Counter(), Counter()
 
-    def epoch(self, first, batches, under_way):
+    def epoch(self, first, batches):
         """Run the steps of an epoch, batches[rank][step][layer]; what is under way at its end arrives."""
-        n_steps = len(batches[0])
+        n_steps, under_way = len(batches[0]), {}
         for k in range(n_steps):
             later = [steps[k + self.settings.delay] if k + self.settings.delay < n_steps else None for steps in batches]
             for layer in range(len(FANOUTS)):
@@ -103,7 +103,6 @@ class Simulation:
                 self.look_up(layer, first + k, [steps[k][layer] for steps in batches])
         for (_, layer), messages in sorted(under_way.items()):
             self.arrive(layer, messages)
-        under_way.clear()
 
     def push(self, layer, step, batch, later):
         """The messages of a layer: (receiver, node, step in which its row was made)."""
@@ -153,13 +152,13 @@ class Simulation:
 def simulate(whole, parts, settings, found, warm_up):
     """Return the counts behind the first epochs, from the batches that `run` found on each rank."""
     edges = whole.in_edges()
-    simulation, step, under_way = Simulation(edges.indptr, edges.indices, parts, len(found), settings), 0, {}
+    simulation, step = Simulation(edges.indptr, edges.indices, parts, len(found), settings), 0
     for epoch in range(len(found[0][0])):
         if epoch == warm_up:
             for counts in (simulation.lookups, simulation.hits, simulation.pushed):
                 counts.clear()
         batches = [epochs[epoch] for epochs, _ in found]
-        simulation.epoch(step, batches, under_way)
+        simulation.epoch(step, batches)
         step += len(batches[0])
     return {"lookups": simulation.lookups, "hits": simulation.hits, "rows_pushed": simulation.pushed}
 
