@@ -35,7 +35,8 @@ SANITIZED := build/sanitize/lib
 PRELOAD = $(shell $(CC) -print-file-name=libasan.so)
 # Python leaks at its end; a test asks for more memory than there is.
 SANITIZER_OPTIONS := detect_leaks=0:allocator_may_return_null=1
-SANITIZER_TESTS := tests/unit/test_instruction_sets.py tests/unit/test_kernels_arguments.py tests/unit/test_buffers.py
+SANITIZER_TESTS := tests/unit/test_instruction_sets.py tests/unit/test_kernels_arguments.py \
+  tests/unit/test_buffers.py tests/unit/test_kernels_cache.py
 
 sanitize: $(VENV)/.test
 	@test -e "$(PRELOAD)" || { echo "make sanitize: $(CC) has no libasan.so"; exit 1; }

@@ -13,7 +13,7 @@ from cffi import FFI
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm",     # for every set
            "sample", "number"]
-PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose"]
+PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose", "cache"]
 TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 REGISTERS = {"portable": 16, "avx2": 32, "avx512": 64}     # bytes
 # For tests: the AVX-512 kernels' code compiled for AVX2, which then "avx512" runs (sar_can_run), where no processor has AVX-512.
@@ -44,6 +44,14 @@ int sar_transpose_i32(int64_t *t_indptr, int32_t *t_indices, int32_t *position, 
                       const int32_t *rows, int64_t n_dst, int64_t n_src);
 int sar_transpose_i64(int64_t *t_indptr, int64_t *t_indices, int64_t *position, const int64_t *indptr, const int64_t *indices,
                       const int64_t *rows, int64_t n_dst, int64_t n_src);
+struct sar_line { int64_t made; int32_t halo, older, newer, end; };
+int sar_cache_clear(struct sar_line *lines, int32_t *place, int64_t n_lines, int64_t n_halo);
+int sar_cache_store(int32_t *taken, struct sar_line *lines, int32_t *place, const int32_t *halo,
+                    const int64_t *made, int64_t n_lines, int64_t n);
+int sar_cache_write(uint8_t *rows, const uint8_t *from, const int32_t *taken, int64_t n, int64_t row_bytes);
+int sar_cache_lookup(int32_t *found, const struct sar_line *lines, const int32_t *place,
+                     const int32_t *halo, int64_t now, int64_t life, int64_t n);
+int sar_cache_order(int32_t *order, int64_t *n, const struct sar_line *lines, int64_t n_lines);
 """
 
 

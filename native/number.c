@@ -27,16 +27,16 @@ static int number_bits(uint64_t word)
 #endif
 #endif
 
-/* Begin a batch with its seeds, each once, in the order of their first places; numbers[k] is the number of seeds[k].
+/* Put seeds behind a batch's rows, each that it has not once, in the order of their first places; numbers[k] is the number of seeds[k].
  *
  * inputs   seeds (n_seeds): columns
- * output   rows (n_seeds): the first *n_rows are the batch's; numbers (n_seeds); members and place updated
+ * output   rows (*n_rows + n_seeds): the first *n_rows are the batch's, before and after; numbers (n_seeds); members and place updated
  * cost     O(n_seeds)
  */
 int NAME(sar_number_seeds)(I *restrict rows, int64_t *restrict numbers, int64_t *restrict n_rows, uint64_t *restrict members,
                            I *restrict place, const I *restrict seeds, int64_t n_seeds)
 {
-    int64_t n = 0;
+    int64_t n = *n_rows;
     for (int64_t k = 0; k < n_seeds; k++) {
         uint64_t *word = members + (seeds[k] >> 6), bit = NUMBER_ONE << (seeds[k] & 63);
         if (!(*word & bit)) {
@@ -122,10 +122,10 @@ int NAME(sar_number_columns)(I *restrict columns, const I *restrict place, int64
     return SAR_OK;
 }
 
-/* End a batch: forget its rows. Cost O(n_rows). */
+/* Forget rows of a batch, at its end all. Cost O(n_rows). */
 int NAME(sar_number_end)(uint64_t *restrict members, const I *restrict rows, int64_t n_rows)
 {
-    for (int64_t k = 0; k < n_rows; k++) members[rows[k] >> 6] = 0;
+    for (int64_t k = 0; k < n_rows; k++) members[rows[k] >> 6] &= ~(NUMBER_ONE << (rows[k] & 63));
     return SAR_OK;
 }
 #endif

@@ -214,13 +214,13 @@ typedef struct {
     uint64_t *seen, *summary;
 } NAME(sample_out);
 
-/* Where in its row an added loop stands: the place of the row's own number among its sources, which ascend. */
-static uint32_t NAME(sample_find)(const I *restrict sources, int64_t n, I row)
+/* Where in its row an added loop stands: the place of the row's own id among its sources', which ascend. */
+static uint32_t NAME(sample_find)(const I *restrict sources, const int64_t *restrict src_ids, int64_t n, I row)
 {
-    int64_t low = 0, high = n;
+    int64_t low = 0, high = n, id = src_ids ? src_ids[row] : (int64_t)row;
     while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (sources[middle] < row) low = middle + 1;
+        int64_t middle = low + (high - low) / 2, found = src_ids ? src_ids[sources[middle]] : (int64_t)sources[middle];
+        if (found < id) low = middle + 1;
         else high = middle;
     }
     return (uint32_t)low;
@@ -239,7 +239,7 @@ static void NAME(sample_open)(struct sample_group *restrict g, const NAME(sample
         g->start[l] = start;
         g->id[l] = graph->dst_ids ? (uint64_t)graph->dst_ids[row] : (uint64_t)row;
         if (graph->loops && graph->loops[row]) {
-            g->loop[l] = NAME(sample_find)(graph->indices + start, degree, (I)row);
+            g->loop[l] = NAME(sample_find)(graph->indices + start, graph->src_ids, degree, (I)row);
             degree--;
         }
         g->degree[l] = (uint32_t)degree;
@@ -395,8 +395,8 @@ int NAME(sar_sample_counts)(int64_t *restrict out_indptr, const int64_t *restric
  * sources, which rows share (LABOR-0: Balin and Catalyurek, Layer-neighbor sampling, 2023). A row of k edges or fewer gives all
  * but with SAR_REPLACE. An added loop is always given and does not count.
  *
- * inputs   out_indptr (n_rows + 1) of sar_sample_counts with the same k and kind; indptr, indices: CSR whose rows ascend; loops, dst_ids
- *          by row, src_ids by source, each may be NULL: no loops, ids are numbers; rows (n_rows)
+ * inputs   out_indptr (n_rows + 1) of sar_sample_counts with the same k and kind; indptr, indices: CSR whose rows ascend by the sources' ids; loops,
+ *          dst_ids by row, src_ids by source, each may be NULL: no loops, ids are numbers; rows (n_rows)
  *          workspace (n_threads, n_workspace), where k > SAMPLE_FEW and a row may exceed k: n_workspace = 2 k + 2^bits, 2^bits > 2 k
  * output   sources, positions (n_picks): each pick's source and its place in `indices`, ascending in a row, overwritten; positions may be
  *          NULL

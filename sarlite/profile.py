@@ -21,7 +21,7 @@ class Profile:
     ----------
     sent_bytes, received_bytes : Counter
         Bytes by phase: "forward_fetch", "backward_fetch", "backward_push", "allreduce", "alltoall", "gather", "broadcast", "allgather",
-        "evaluation", "setup".
+        "push_rows", "evaluation", "setup".
     live_remote_buffers, peak_remote_buffers : int or Fraction
         Peers whose rows are held now, and at most at once; a part of a peer's rows counts as a part.
     on_progress : callable or None
@@ -168,6 +168,11 @@ class Counted:
         self._profile.count("allgather", n_bytes if self.size > 1 else 0)
         with self._profile.span("allgather", bytes=n_bytes):
             return self._comm.allgather(value)
+
+
+def uncounted(comm: Any) -> Any:
+    """Return the communicator that counts nothing, for a thread that counts for itself: of a Counted the one inside."""
+    return comm._comm if isinstance(comm, Counted) else comm
 
 
 def trim() -> None:

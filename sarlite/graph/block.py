@@ -32,9 +32,11 @@ class Edges:
     source : int or "all"
         The rank that owns the columns; "all" where the local rows are followed by every peer's.
     n_src, n_edges : int
+    lasting : bool
+        Whether transposes are kept outside of a step's buffers; those of a batch go with it.
     """
 
-    numbers = None
+    numbers, lasting = None, True
 
     @property
     def n_src(self):
@@ -59,12 +61,16 @@ class Edges:
     @cached_property
     def transpose(self):
         """(indptr, indices): the same edges by column; indices are destination rows."""
-        return kernels.unbuffered(kernels.transpose, self.indptr, self.indices, self.n_src, rows=self.rows, position=False)[:2]
+        return self._transposed(rows=self.rows, position=False)[:2]
 
     @cached_property
     def transpose_position(self):
         """(n_edges,) the position in `indices` of each edge of the transpose; only values of edges need it."""
-        return kernels.unbuffered(kernels.transpose, self.indptr, self.indices, self.n_src)[2]
+        return self._transposed()[2]
+
+    def _transposed(self, **options):
+        arrays = self.indptr, self.indices, self.n_src
+        return kernels.unbuffered(kernels.transpose, *arrays, **options) if self.lasting else kernels.transpose(*arrays, **options)
 
     @cached_property
     def transpose_eid(self):
@@ -127,14 +133,14 @@ class Block(Edges):
     ----------
     order : (EdgeOrder, int), optional
         Of the part's blocks, and which of them this is; without it the block's edges are all of the part's.
-    numbers, src_ids, n_dst, rows, offset, source
+    numbers, src_ids, n_dst, rows, offset, source, lasting
         See `Edges`.
     """
 
-    def __init__(self, indptr, indices, src_ids, n_dst=None, rows=None, *, order=None, numbers=None, offset=0, source=0):
+    def __init__(self, indptr, indices, src_ids, n_dst=None, rows=None, *, order=None, numbers=None, offset=0, source=0, lasting=True):
         self.indptr, self.indices, self.src_ids, self.rows, self.numbers = indptr, indices, src_ids, rows, numbers
         self.n_dst = len(indptr) - 1 if n_dst is None else n_dst
-        self.order, self.offset, self.source = order, offset, source
+        self.order, self.offset, self.source, self.lasting = order, offset, source, lasting
 
     @cached_property
     def positions(self):
@@ -183,6 +189,7 @@ class RowRange(Edges):
         self.indptr, self.indices = block.indptr[a : b + 1] - self.edges.start, block.indices[self.edges]
         self.rows = np.arange(a, b, dtype=block.indices.dtype) if block.rows is None else block.rows[a:b]
         self.n_dst, self.src_ids, self.offset, self.source = block.n_dst, block.src_ids, block.offset, block.source
+        self.lasting = block.lasting
 
     @cached_property
     def eid(self):

@@ -12,6 +12,7 @@ Every function raises ShapeError naming the argument when shape, dtype or memory
 from sarlite.kernels.activation import ACTIVATIONS, Mask, Normal, activate, activate_backward
 from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_backward_finish, attend_ends, attend_finish, row_dot
 from sarlite.kernels.buffers import Buffers, unbuffered
+from sarlite.kernels.cache import Lines
 from sarlite.kernels.gemm import gemm, gemm_backward
 from sarlite.kernels.native import instruction_set, instruction_sets, set_instruction_set, set_threads, threads
 from sarlite.kernels.norm import column_moments
@@ -23,6 +24,7 @@ __all__ = [
     "Buffers",
     "ACTIVATIONS",
     "Dropout",
+    "Lines",
     "Mask",
     "Normal",
     "Numbering",

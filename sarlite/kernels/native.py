@@ -15,6 +15,7 @@ except ImportError as error:
 
 FLOATS = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
 INDEXES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
+LINE = np.dtype([("made", np.int64), ("halo", np.int32), ("older", np.int32), ("newer", np.int32), ("end", np.int32)])
 _C_ARRAYS = {
     np.dtype(np.float32): "float[]",
     np.dtype(np.float64): "double[]",
@@ -23,6 +24,7 @@ _C_ARRAYS = {
     np.dtype(np.uint32): "uint32_t[]",
     np.dtype(np.uint64): "uint64_t[]",
     np.dtype(np.uint8): "uint8_t[]",
+    LINE: "struct sar_line[]",
 }
 _STATUS = {
     lib.SAR_INDEX_OUT_OF_BOUNDS: "index has an entry outside 0 .. number of rows",

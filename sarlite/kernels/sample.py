@@ -41,24 +41,32 @@ class Numbering:
         self.summary = np.zeros((self.n_threads, self.n_words // 64), np.uint64)
 
     def begin(self, seeds):
-        """Start a batch.
+        """Start a batch: `add` to no rows."""
+        return self.add(np.empty(0, self.dtype), seeds)
+
+    def add(self, rows, seeds):
+        """Put seeds behind the batch's rows.
 
         Parameters
         ----------
+        rows : (n_rows,) of the dtype
+            The batch's so far.
         seeds : (n,) of the dtype
-            Columns; some may be there more than once.
+            Columns; some may be there more than once, or be rows of the batch already.
 
         Returns
         -------
-        rows : (k,) of the dtype
-            The distinct seeds, in the order of their first places.
+        rows : (n_rows + k,) of the dtype
+            The further ones are the distinct new seeds, in the order of their first places.
         numbers : (n,) int64
-            Of each seed among them.
+            Of each seed among the rows.
         """
+        check("rows", rows, dtype=self.dtype, shape=(None,))
         check("seeds", seeds, dtype=self.dtype, shape=(None,))
-        rows, numbers, n_rows = np.empty(len(seeds), self.dtype), np.empty(len(seeds), np.int64), np.zeros(1, np.int64)
+        numbers, n_rows = np.empty(len(seeds), np.int64), np.array([len(rows)])
         if len(seeds) and (seeds.min() < 0 or seeds.max() >= self.n_columns):
             raise ShapeError(f"seeds must lie in 0 .. {self.n_columns}; got {seeds.min()} .. {seeds.max()}")
+        rows = np.concatenate([rows, np.empty(len(seeds), self.dtype)])
         self._call("seeds", rows, numbers, n_rows, self.members, self.place, seeds, len(seeds))
         return rows[: int(n_rows[0])].copy(), numbers
 
@@ -89,7 +97,7 @@ class Numbering:
         return joined
 
     def end(self, rows):
-        """Forget the batch, whose rows are `rows`."""
+        """Forget these rows; at the end of a batch all of its."""
         self._call("end", self.members, check("rows", rows, dtype=self.dtype, shape=(None,)), len(rows))
 
     def clear(self):
@@ -108,7 +116,7 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
     ----------
     indptr : (n + 1,) int64
     indices : (n_edges,) int32 or int64
-        Sources, ascending in each row.
+        Sources, in each row in ascending order of their ids.
     rows : (n_rows,), indices' dtype
         The rows to pick for, in any order. Trusted, as `indices` are.
     k : int

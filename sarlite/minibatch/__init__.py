@@ -1,7 +1,8 @@
 """Minibatches: sampled in-edges, batches as graphs, and the loader that makes them."""
 
 from sarlite.minibatch.batch import Batch
+from sarlite.minibatch.hec import HEC
 from sarlite.minibatch.loader import NeighborLoader
 from sarlite.minibatch.sampler import Sampler
 
-__all__ = ["Batch", "NeighborLoader", "Sampler"]
+__all__ = ["HEC", "Batch", "NeighborLoader", "Sampler"]

@@ -8,6 +8,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ConfigError
 from sarlite.graph.block import Block
+from sarlite.minibatch.columns import Columns
 from sarlite.minibatch.sampler import Layer, Sampled
 from sarlite.sar import fn
 from sarlite.sar.graph import Graph
@@ -17,30 +18,6 @@ from sarlite.sar.schedule import Schedule
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import as_array
 from sarlite.types import Array
-
-
-class Degrees:
-    """What the estimators of all batches of a graph need of it: in-degrees d, and where self loops were added."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.all, self.loops = graph.in_degrees, graph.added_loops
-
-    @cached_property
-    def inverse_root(self) -> Array:
-        """(n_dst,) float64: 1 / sqrt(d), of isolated rows 1."""
-        return np.sqrt(1.0 / np.maximum(self.all, 1))
-
-
-class BatchBlock(Block):
-    """A block that goes with its batch, and its transpose with it: neither takes memory outside of a step's buffers."""
-
-    @cached_property
-    def transpose(self):
-        return kernels.transpose(self.indptr, self.indices, self.n_src, position=False)[:2]
-
-    @cached_property
-    def transpose_position(self):
-        return kernels.transpose(self.indptr, self.indices, self.n_src)[2]
 
 
 class LayerGraph(Graph):
@@ -54,23 +31,37 @@ class LayerGraph(Graph):
     ----------
     graph : Graph
         What was sampled from.
+    columns : Columns
+        Its edges.
     layer : Layer
+        Its halo rows are left out where `plan` has none.
     rows : (n_src,) int
-        The part's rows.
-    ids : (n_src,) int64
-        Their global ids.
-    degrees : Degrees
+        The column of each source row.
+    plan : Plan, optional
+        Of the blocks; by default one block of all edges, and no peers.
+    halo : (n_halo,) int
+        The columns that the plan brings, in the order of its blocks.
+    sizes : (n_src, n_dst, n_edges), optional
+        Of all ranks, where peers' rows come.
     """
 
-    def __init__(self, graph: Graph, layer: Layer, rows: Array, ids: Array, degrees: Degrees) -> None:
-        plan = Plan(layer.n_src, BatchBlock(layer.indptr, layer.columns, ids), (), ())
+    def __init__(self, graph: Graph, columns: Columns, layer: Layer, rows: Array, plan: Plan | None = None, halo: Any = (),
+                 sizes: tuple[int, int, int] | None = None) -> None:
+        ids = columns.ids[rows]
+        if plan is None:
+            plan = Plan(layer.n_src, Block(layer.indptr, layer.columns, ids, lasting=False), (), ())
         schedule = Schedule(plan, graph.schedule.transport, graph.schedule.mode)
-        loops = None if degrees.loops is None else degrees.loops[rows[: layer.n_dst]]
+        loops = columns.edges.added_loops
         super().__init__(graph.comm, schedule, graph.profile, n_nodes=graph.n_nodes, dst_ids=ids[: layer.n_dst], src_ids=ids,
-                         edge_ids=None, in_degrees=np.diff(layer.indptr), added_loops=loops)
+                         edge_ids=None, in_degrees=np.diff(layer.indptr), added_loops=None if loops is None else loops[rows[: layer.n_dst]])
         self.comm = graph.comm  # which counts already
-        self._graph, self._degrees, self._rows, self._positions = graph, degrees, rows, layer.positions
+        self._graph, self._columns, self._layer, self._rows, self._sizes = graph, columns, layer, rows, sizes
+        self._sources = np.concatenate([rows, halo]) if len(halo) else rows
         self._weights: dict[str, Array] = {}
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self._sizes or (self.n_src, self.n_dst, self.n_edges)
 
     def layers(self, n: int) -> list[Graph]:
         """Return the graphs of `n` layers: of one, this."""
@@ -81,15 +72,12 @@ class LayerGraph(Graph):
     @cached_property
     def edge_ids(self) -> Array:
         """(n_edges,) int64: where each pick stands in the whole graph's edge values."""
-        ids, numbers = self._graph._edge_ids, self._graph.plan.local.numbers
-        if ids is not None:
-            return ids[self._positions]
-        return (self._positions if numbers is None else numbers[self._positions]).astype(np.int64)
+        return self._columns.edge_ids(self._layer.positions)
 
     @cached_property
     def _full(self):
         """(n_dst,) in-degrees in the whole graph."""
-        return self._degrees.all[self._rows[: self.n_dst]]
+        return self._columns.degrees[self._rows[: self.n_dst]]
 
     @cached_property
     def _share(self):
@@ -101,7 +89,9 @@ class LayerGraph(Graph):
 
     @cached_property
     def _uneven(self):
-        """Whether picks of a row count differently, as they do beside an added loop."""
+        """Whether picks of a row count differently, as they do beside an added loop; ranks that exchange rows decide alike."""
+        if self.plan.steps:
+            return self._columns.has_loops
         return self._share is not None and self.added_loops is not None and bool(self.added_loops.any())
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
@@ -112,20 +102,20 @@ class LayerGraph(Graph):
             return self.inverse_degrees, None
         if reducer == "sum":
             return self._share, None
-        root = self._degrees.inverse_root[self._rows]
+        root = self._columns.inverse_root[self._sources]
         return root[: self.n_dst] * (1.0 if self._share is None else self._share), root
 
     def _edge_weights(self, reducer):
         """(n_edges,) float64: what each pick's message counts in the estimate."""
         if reducer not in self._weights:
-            dst = np.repeat(np.arange(self.n_dst), self.in_degrees)
-            columns = self.plan.local.indices
-            weights = self._share[dst]
-            weights[self.added_loops[dst] & (columns == dst)] = 1.0  # a destination is its own source's row
+            dst, columns = np.repeat(np.arange(self.n_dst), self.in_degrees), self._layer.columns
+            weights = np.ones(self.n_edges) if self._share is None else self._share[dst]
+            if self.added_loops is not None:
+                weights[self.added_loops[dst] & (columns == dst)] = 1.0  # a destination is its own source's row
             if reducer == "mean":
                 weights /= self._full[dst]
             elif reducer == "sym":
-                root = self._degrees.inverse_root[self._rows]
+                root = self._columns.inverse_root[np.concatenate([self._rows, self._layer.halo])]
                 weights *= root[dst] * root[columns]
             self._weights[reducer] = weights
         return self._weights[reducer]
@@ -194,15 +184,14 @@ class Batch(Graph):
         Seeds of all ranks, as asked: what the loss is divided by.
     """
 
-    def __init__(self, graph: Graph, sampled: Sampled, degrees: Degrees, *, step: int, x: Array, labels: Array | None,
-                 buffers: kernels.Buffers) -> None:
-        rows, ids = sampled.rows, graph.src_ids[sampled.rows]
-        self._graphs = [LayerGraph(graph, layer, rows[: layer.n_src], ids[: layer.n_src], degrees) for layer in sampled.layers]
+    def __init__(self, graph: Graph, sampled: Sampled, graphs: list[LayerGraph], *, step: int, n_global: int, x: Array,
+                 labels: Array | None, buffers: kernels.Buffers) -> None:
+        rows, self._graphs = sampled.rows, graphs
         first, last = self._graphs[0], self._graphs[-1]
         self.comm, self.profile, self.n_nodes, self.bipartite = graph.comm, graph.profile, graph.n_nodes, False
         self.n_src, self.n_dst, self.n_edges = first.n_src, last.n_dst, sum(g.n_edges for g in self._graphs)
         self.src_ids, self.dst_ids = first.src_ids, last.dst_ids
-        self.step, self.rows, self.n_global = step, sampled.numbers, len(sampled.numbers)
+        self.step, self.rows, self.n_global = step, sampled.numbers, n_global
         self.labels = None if labels is None else labels[rows[: self.n_dst]]
         self._x, self._rows, self._buffers = x, rows, buffers
 

@@ -1,17 +1,23 @@
 """The loader: which seeds each step has, and the batches of an epoch."""
 
 import operator
+import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from sarlite import kernels
-from sarlite.errors import ConfigError, DataError, ShapeError
-from sarlite.keys import key, splitmix64
+from sarlite.comm import agree, together
+from sarlite.errors import ConfigError, ShapeError
 from sarlite.minibatch.ahead import ahead
-from sarlite.minibatch.batch import Batch, Degrees
-from sarlite.minibatch.sampler import Sampler
+from sarlite.minibatch.batch import Batch, LayerGraph
+from sarlite.minibatch.columns import Columns
+from sarlite.minibatch.exact import Cooperative, layer_graph
+from sarlite.minibatch.hec import HEC, CachedLayer, Historical
+from sarlite.minibatch.sampler import Sampler, check_fanouts
+from sarlite.minibatch.seeds import divide
 from sarlite.sar.graph import Graph
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
@@ -25,15 +31,17 @@ class NeighborLoader:
         for batch in loader:
             loss = ops.cross_entropy(model(batch, batch.x), batch.labels, batch.rows, batch.n_global)
 
+    Construction is collective, and so is an epoch: every rank takes part in every step, also where it has no seeds.
+
     Parameters
     ----------
     graph : Graph
-        On one rank; not bipartite.
+        Whole, or this rank's part; not bipartite.
     x : (n_src, ...) array
-        Features. Borrowed.
+        Features of this rank's rows. Borrowed.
     labels : (n_dst, ...) array, or None
     train : (n_dst,) bools, slice, or (k,) row numbers
-        The seeds of an epoch; a row number may be there more than once, and counts as often.
+        This rank's seeds of an epoch, maybe none; a row number may be there more than once, and counts as often.
     fanouts : sequence of int
         In-edges picked a row, one entry a layer, the first layer's first; -1 takes all.
     batch_size : int
@@ -42,6 +50,12 @@ class NeighborLoader:
         Of the order and of the picks.
     sampler : {"uniform", "replace", "full", "labor"}
         See `Sampler`.
+    remote : {"exact", "local"} or HEC
+        What becomes of neighbours that other ranks own. "exact": the owners expand and compute them, so that the batch is that of one rank
+        on the seeds of all (`exact.Cooperative`). "local": edges that cross parts are left out. `HEC`: a cache has them, or not.
+    batches : {"global", "balanced"}, optional
+        "global", the default on one rank and with "exact": all ranks' seeds in one order, cut every `batch_size`. "balanced", the default
+        else: each rank's seeds, cut into parts that differ by at most one.
     sample_ahead : int
         Batches that a thread samples ahead of the one in use; 0 samples when they are asked for.
     one_variate : bool
@@ -50,87 +64,169 @@ class NeighborLoader:
     Attributes
     ----------
     step : int
-        The global step of the next batch. Set it to go on from there; within an epoch, with what is left of it.
+        The global step of the next batch. Set it to go on from there; within an epoch, with what is left of it. Set back it empties the
+        caches of an `HEC`, whose rows would be of steps that come again, and is collective.
+    counts : dict
+        Of this rank, since the start: "steps", "seeds"; with an `HEC` also "lookups", "hits" and "rows_pushed" by layer, "bytes_pushed".
 
     Raises
     ------
     ConfigError, DataError, ShapeError
-        A sharded or bipartite graph; what `Sampler` refuses; a batch_size that is not above 0, a sample_ahead below 0; x or labels
-        have not the graph's rows; train is none of the above, or empty.
+        On every rank: a bipartite graph; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a sample_ahead below 0; x or
+        labels have not the graph's rows; train is none of the above, or empty on all ranks.
 
     Notes
     -----
-    An epoch's seeds stand in the order of a variate of (seed, epoch, global id), cut every `batch_size`; so a step's seeds and picks depend
-    neither on threads nor on `sample_ahead`. Memory: that of the sampler, and of 1 + sample_ahead batches.
+    An epoch's seeds stand in the order of a variate of (seed, epoch, global id); with "global" a step's seeds are the same for any N, and a
+    step's seeds and picks never depend on threads or `sample_ahead`. Memory: that of `Columns`, the sampler, of 1 + sample_ahead batches,
+    and of the `HEC`. Without MPI_THREAD_MULTIPLE what needs peers is sampled when it is asked for.
     """
 
     def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int, seed: int = 0,
-                 sampler: str = "uniform", sample_ahead: int = 1, one_variate: bool = False) -> None:
-        if graph.comm.size > 1:
-            raise ConfigError(f"minibatches on {graph.comm.size} ranks: remote neighbours are not there yet; load the whole graph on one")
+                 sampler: str = "uniform", remote: Any = "exact", batches: str | None = None, sample_ahead: int = 1,
+                 one_variate: bool = False) -> None:
         if graph.bipartite:
             raise ConfigError("minibatches of a bipartite graph: what one layer makes are no sources of the next")
-        self.graph, self.x, self.labels = graph, np.ascontiguousarray(as_array(x)), None if labels is None else as_array(labels)
+        comm, self.graph, self.seed, self._step = graph.comm, graph, operator.index(seed), 0
+        self.sample_ahead: int
+        together(comm, lambda: self._take(x, labels, train, batch_size, sample_ahead, check_fanouts(fanouts, sampler), remote))
+        said = (tuple(fanouts), self.batch_size, self.sample_ahead, self.seed, sampler, remote, batches, one_variate)
+        agree(comm, repr(said), "fanouts, batch_size, sample_ahead, seed, sampler, remote, batches or one_variate")
+        exact = remote == "exact" or comm.size == 1
+        batches = batches or ("global" if exact else "balanced")
+        self._seeds = divide(batches, comm.channel("sample"), graph.dst_ids[self.train], self.batch_size, self.seed)
+        self._columns = Columns(graph, local=remote == "local")
+        columns = self._columns
+        options: dict[str, Any] = {"n_columns": len(columns.ids), "one_variate": one_variate, "dst_ids": columns.ids[: columns.n_local],
+                                   "src_ids": columns.ids}
+        self._remote = None
+        if exact and comm.size > 1:
+            self.sampler: Sampler = Cooperative(comm.channel("sample"), columns, fanouts, sampler, seed, **options)
+        else:
+            self.sampler = Sampler(columns.edges, fanouts, sampler, seed, **options)
+        if isinstance(remote, HEC) and comm.size > 1:
+            self._remote = Historical(graph, columns, self.x, len(self.sampler.fanouts), self.seed, remote)
+        self._window = remote.delay if self._remote and remote.push == "demand" else 0  # batches whose needs are told ahead
+        self.sample_ahead = max(self.sample_ahead, self._window)
+        if self.sample_ahead and not comm.threaded and (self._window or exact) and comm.size > 1:
+            self.sample_ahead = 0
+            if comm.rank == 0:
+                warnings.warn("MPI without MPI_THREAD_MULTIPLE: sample_ahead falls back to 0", RuntimeWarning, stacklevel=2)
+        self._buffers, self._counts = (kernels.Buffers(), kernels.Buffers()), {"steps": 0, "seeds": 0}
+
+    def _take(self, x, labels, train, batch_size, sample_ahead, _, remote):
+        self.x, self.labels = np.ascontiguousarray(as_array(x)), None if labels is None else as_array(labels)
         for name, array in (("x", self.x), ("labels", self.labels)):
-            if array is not None and array.shape[:1] != (graph.n_dst,):
-                raise ShapeError(f"{name} of shape {array.shape} has not the graph's {graph.n_dst} rows")
-        self.batch_size, self.sample_ahead = _whole("batch_size", batch_size, 1), _whole("sample_ahead", sample_ahead, 0)
-        self.train, self.seed, self.step = row_numbers("train", train, graph.n_dst), operator.index(seed), 0
-        if not len(self.train):
-            raise DataError("train: the training split is empty")
-        ids = graph.dst_ids
-        self.sampler = Sampler(graph.in_edges(), fanouts, sampler, seed, dst_ids=ids, src_ids=ids, one_variate=one_variate)
-        self._degrees, self._buffers, self._order = Degrees(graph), (kernels.Buffers(), kernels.Buffers()), (-1, self.train)
+            if array is not None and array.shape[:1] != (self.graph.n_dst,):
+                raise ShapeError(f"{name} of shape {array.shape} has not the graph's {self.graph.n_dst} rows")
+        self.batch_size, self.sample_ahead = whole("batch_size", batch_size, 1), whole("sample_ahead", sample_ahead, 0)
+        self.train = row_numbers("train", train, self.graph.n_dst)
+        if remote not in ("exact", "local") and not isinstance(remote, HEC):
+            raise ConfigError(f"remote {remote!r} is not one of exact, local, HEC(...)")
 
     def __len__(self) -> int:
-        """Steps an epoch."""
-        return -(-len(self.train) // self.batch_size)
+        """Steps an epoch, the same on every rank."""
+        return self._seeds.n_steps
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        value = whole("step", value, 0)
+        if value < self._step and self._remote:
+            self._remote.clear()
+        self._step = value
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        if self._remote is None:
+            return dict(self._counts)
+        names = ("lookups", "hits", "rows_pushed")
+        return {**self._counts, **{name: list(getattr(self._remote, name)) for name in names}, "bytes_pushed": self._remote.bytes_pushed}
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches of the epoch that `step` is in, from that step on."""
-        steps = range(self.step, (self.step // len(self) + 1) * len(self))
-        for batch in ahead(self._make, steps, self.sample_ahead):
-            self.step = batch.step + 1
-            yield batch
+        """Yield the batches of the epoch that `step` is in, from that step on. Collective."""
+        steps = range(self._step, (self._step // len(self) + 1) * len(self))
+        made, window = ahead(self._make, steps, self.sample_ahead), deque[Any]()
+        try:
+            for step in steps:
+                while len(window) <= min(self._window, steps[-1] - step):
+                    window.append(next(made))
+                batch, _ = window.popleft()
+                if self._window and len(window) == self._window:
+                    for graph, asked in zip(batch.layers(len(self.sampler.fanouts)), window[-1][1]):
+                        graph.asked = asked
+                self._counts["steps"] += 1
+                self._counts["seeds"] += len(batch.rows)
+                self._step = step + 1
+                yield batch
+                del batch, _
+            self.drain()
+        finally:
+            made.close()
+
+    def drain(self) -> None:
+        """Take rows that peers have pushed and that are under way. Collective; done at the end of an epoch."""
+        if self._remote:
+            self._remote.drain()
 
     def seeds(self, step: int) -> Array:
-        """Return the training rows of a step, (k,) int64."""
-        epoch, place = divmod(step, len(self))
-        if self._order[0] != epoch:
-            ids = self.graph.dst_ids[self.train].astype(np.uint64)
-            variates = splitmix64(ids ^ np.uint64(key(self.seed, "batches", "", epoch, 0)))
-            self._order = epoch, self.train[np.argsort(variates, kind="stable")]
-        return self._order[1][place * self.batch_size : (place + 1) * self.batch_size]
+        """Return this rank's training rows of a step, (k,) int64. Collective, and not while an epoch goes on."""
+        return self.train[self._seeds(step)]
 
     def batch(self, seeds: Any, step: int = 0) -> Batch:
-        """Return a batch of any rows, such as for a prediction.
+        """Return a batch of any rows, such as for a prediction. Collective. From a cache it reads, and pushes nothing.
 
         Parameters
         ----------
         seeds : (k,) int array
-            Rows of the graph; `Batch.rows` has a place for each, also where one is there twice.
+            This rank's rows of the graph; `Batch.rows` has a place for each, also where one is there twice.
         step : int
-            The global step, which the picks go by.
+            The global step, which the picks and the ages of cached rows go by.
 
         Raises
         ------
         ShapeError, DataError
             Seeds that are no row numbers.
         """
-        return self._batch(self.sampler(seeds, step), step)
+        sampled = self.sampler(seeds, step)
+        return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
+
+    def state(self) -> dict[str, Array]:
+        """Return what this rank's cache holds, as arrays by name; empty without one. With `step` it is what a run goes on from."""
+        return self._remote.state() if self._remote else {}
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Take over what `state` returned on the same rank of the same division."""
+        if self._remote:
+            self._remote.load_state(state)
 
     def _make(self, step):
-        with self._buffers[0]:
-            batch = self._batch(self.sampler(self.seeds(step), step), step)
-            for graph in batch.layers(len(self.sampler.fanouts))[1:]:  # where gradients flow back; features mostly need none
-                graph.plan.local.transpose  # noqa: B018 (cached at its first use)
-        return batch
+        """What the thread ahead does: a step's batch, and by layer and rank what peers will need of this rank for theirs."""
+        with self._buffers[0], self.graph.profile.span("sample", "sample", step=step):
+            sampled = self.sampler(self.train[self._seeds(step)], step)
+            batch = self._batch(sampled, step, self._seeds.count(step), pushes=True)
+            for graph in batch.layers(len(sampled.layers))[1:]:  # where gradients flow back; features mostly need none
+                for block in () if self._remote else graph.plan.blocks:
+                    block.transpose  # noqa: B018 (cached at its first use)
+            return batch, self._remote.asks(sampled) if self._remote else None
 
-    def _batch(self, sampled, step):
-        return Batch(self.graph, sampled, self._degrees, step=step, x=self.x, labels=self.labels, buffers=self._buffers[1])
+    def _batch(self, sampled, step, n_global, pushes):
+        graphs = [self._graph(layer, sampled.rows[: layer.n_src], place, step, pushes) for place, layer in enumerate(sampled.layers)]
+        return Batch(self.graph, sampled, graphs, step=step, n_global=n_global, x=self.x, labels=self.labels, buffers=self._buffers[1])
+
+    def _graph(self, layer, rows, place, step, pushes):
+        if self._remote:
+            return CachedLayer(self.graph, self._columns, layer, rows, self._remote, place, step, pushes)
+        if layer.exchange is not None:
+            return layer_graph(self.graph, self._columns, layer, rows)
+        return LayerGraph(self.graph, self._columns, layer, rows)
 
 
-def _whole(name, value, least):
+def whole(name: str, value: Any, least: int) -> int:
+    """Return a whole number of at least `least`, or raise a ConfigError with its name."""
     if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__") or operator.index(value) < least:
         raise ConfigError(f"{name} {value!r} is not a whole number >= {least}")
     return operator.index(value)

@@ -17,16 +17,21 @@ KINDS = ("uniform", "replace", "full", "labor")
 
 
 class Layer(NamedTuple):
-    """The picked in-edges of one layer. Its destinations are the first n_dst rows of the batch, its sources the first n_src.
+    """The picked in-edges of one layer. Its destinations are the first n_dst rows of the batch, its sources the first n_src and halo rows.
 
     Attributes
     ----------
     n_src, n_dst : int
+        Local rows.
     indptr : (n_dst + 1,) int64
     columns : (n_picks,) int
-        Number of each pick's source in the batch.
+        Number of each pick's source in the batch; of halo rows n_src + the place in `halo`.
     positions : (n_picks,) int
         Where each pick stands among the part's edges, ascending in a row.
+    halo : (n_halo,) int
+        The columns that are no local rows, ascending.
+    exchange : object, or None
+        What `exact.Cooperative` found for them.
     """
 
     n_src: int
@@ -34,6 +39,8 @@ class Layer(NamedTuple):
     indptr: Array
     columns: Array
     positions: Array
+    halo: Array
+    exchange: Any = None
 
 
 class Sampled(NamedTuple):
@@ -60,7 +67,8 @@ class Sampler:
     Parameters
     ----------
     edges : InEdges
-        Its indices are columns: local rows first, as many as it has destination rows; further columns are never expanded.
+        Its indices are columns: local rows first, as many as it has destination rows; further ones are never expanded. Each row's
+        stand in ascending order of `src_ids`.
     fanouts : sequence of int
         Picks a row; the first entry is the first layer's. -1 takes all.
     kind : {"uniform", "replace", "full", "labor"}
@@ -124,15 +132,24 @@ class Sampler:
                 raise
 
     def _sample(self, seeds, step):
-        layers, last = [], len(self.fanouts) - 1
+        layers: list[Layer] = []
         rows, numbers = self._numbering.begin(seeds)
-        for layer in range(last, -1, -1):
-            n_dst = len(rows)
-            indptr, columns, positions = self._pick(rows, layer, step)
-            rows = self._numbering.join(rows, columns)
-            layers.insert(0, Layer(len(rows), n_dst, indptr, columns, positions))
+        for layer in reversed(range(len(self.fanouts))):
+            rows, found = self._layer(rows, layer, step)
+            layers.insert(0, found)
         self._numbering.end(rows)
         return Sampled(rows, numbers, layers)
+
+    def _layer(self, rows, layer, step):
+        """Pick for `rows`; return the batch's rows with the new local ones, and the layer."""
+        n_dst, n_local = len(rows), self.edges.n_dst
+        indptr, columns, positions = self._pick(rows, layer, step)
+        joined = self._numbering.join(rows, columns)
+        n_src = len(joined)
+        if self._numbering.n_columns > n_local:
+            n_src = n_dst + int(np.searchsorted(joined[n_dst:], n_local))
+            self._numbering.end(joined[n_src:])
+        return joined[:n_src], Layer(n_src, n_dst, indptr, columns, positions, joined[n_src:])
 
     def _pick(self, rows, layer, step):
         k, edges = self.fanouts[layer], self.edges

@@ -236,6 +236,11 @@ class Graph:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
         return self._kept.setdefault(x, {})
 
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Source rows, destination rows and edges of all ranks whose rows are exchanged; (0, 0, 0) where nobody counted them."""
+        return (self.n_src, self.n_dst, self.n_edges) if self.comm.size == 1 else (0, 0, 0)
+
     @cached_property
     def inverse_degrees(self) -> Array:
         """(n_dst,) float64: 1 / in-degree, of isolated rows 1."""

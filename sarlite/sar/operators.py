@@ -196,17 +196,18 @@ EDGE_VALUE = 16
 def product_first(graph, x, weight):
     """Whether A (X W) is cheaper than (A X) W, forward and backward together (MG-GCN 4.4). Every rank decides alike.
 
-    The products cost rows times widths, of the sources or of the destinations, and the sums edges times a width. On several ranks, which
-    may have other numbers of rows each, the widths alone decide: there sources and destinations are the same rows.
+    The products cost rows times widths, of the sources or of the destinations, and the sums edges times a width. Where sources and
+    destinations are the same rows, the widths alone decide.
     """
     if x.constant or x.dtype.kind != "f":
         return x.dtype.kind != "f"
     needs = [grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight)]
     (n_in, n_out), passes = weight.shape, 1 + sum(needs)
     before, after = n_in * (1 + needs[0]), n_out * (1 + any(needs))
-    if graph.comm.size == 1 and graph.n_src != graph.n_dst:
-        before = graph.n_edges * before * EDGE_VALUE + graph.n_dst * n_in * n_out * passes
-        after = graph.n_edges * after * EDGE_VALUE + graph.n_src * n_in * n_out * passes
+    n_src, n_dst, n_edges = graph.sizes
+    if n_src != n_dst:
+        before = n_edges * before * EDGE_VALUE + n_dst * n_in * n_out * passes
+        after = n_edges * after * EDGE_VALUE + n_src * n_in * n_out * passes
     return after <= before
 
 

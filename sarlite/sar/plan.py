@@ -29,7 +29,7 @@ class Step(NamedTuple):
     contiguous : bool
         Whether they follow each other at their owner.
     send_rows : slice or (n_send,) int
-        Local rows, ascending; a slice where they follow each other: what is sent then is the array itself.
+        Local rows, of a graph ascending; a slice where they follow each other: what is sent then is the array itself.
     share : Fraction
         What part of the peer's rows these are.
     """
@@ -97,7 +97,7 @@ class Exchange(NamedTuple):
     cuts : list of Cut
         One a set of edges.
     needs : list of (n,) int64
-        By rank, its rows that come here, counted from its first.
+        By rank, its rows that come here, counted from its first, in the order of their columns.
     asked : list of (n,) int64
         By rank, the local rows that go there.
     src_ids : list of (n,) int64
@@ -205,12 +205,12 @@ def _n_parts(n_ranks, n_rows):
 
 
 def _as_range(rows):
-    """Ascending rows as a slice where they follow each other, else as small integers."""
+    """Rows as a slice where each follows the one before, else as small integers."""
     if len(rows) == 0:
         return slice(0, 0)
-    if rows[-1] - rows[0] + 1 == len(rows):
+    if rows[-1] - rows[0] + 1 == len(rows) and (np.diff(rows) == 1).all():
         return slice(int(rows[0]), int(rows[-1]) + 1)
-    return rows.astype(np.int32 if rows[-1] < 2**31 else np.int64)
+    return rows.astype(np.int32 if rows.max() < 2**31 else np.int64)
 
 
 def _cut_rows(rows, a, b):

@@ -1,6 +1,6 @@
 """The schedule of one graph: its plan, how rows travel, and the mode that brings them together. It knows no operator."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sarlite.errors import ConfigError, raise_together
 from sarlite.sar.modes import MODES
@@ -20,7 +20,7 @@ class Schedule(NamedTuple):
 
     plan: Plan
     transport: Transport
-    mode: object
+    mode: Any
 
     def run(self, arrays, on_block, keep=False):
         """Call `on_block(block, rows)` for each block and return the list of what it returned where `keep`. Collective.

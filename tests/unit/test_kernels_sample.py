@@ -74,14 +74,14 @@ def reference(indptr, indices, rows, k, kind, key, loops=None, dst_ids=None, src
     return [len(row) for row in found], sum(found, [])
 
 
-def csr(itype, n=100, n_edges=1300, seed=0):
-    """Rows of 0 to about 150 edges, with parallel ones; half of the nodes have an added loop, some that alone."""
+def csr(itype, n=100, n_edges=1300, seed=0, ids=None):
+    """Rows of 0 to about 150 edges by ascending ids, with parallel ones; half of the nodes have an added loop, some that alone."""
     rng = np.random.default_rng(seed)
     dst, src = (0.9 * n * rng.random(n_edges) ** 2).astype(np.int64), rng.integers(0, n, n_edges)
     keep = dst != src
     loops = rng.random(n) < 0.5
     dst, src = np.append(dst[keep], np.flatnonzero(loops)), np.append(src[keep], np.flatnonzero(loops))
-    order = np.lexsort((src, dst))
+    order = np.lexsort((src if ids is None else ids[src], dst))
     return np.searchsorted(dst[order], np.arange(n + 1)).astype(np.int64), src[order].astype(itype), loops
 
 
@@ -89,13 +89,13 @@ def csr(itype, n=100, n_edges=1300, seed=0):
 @pytest.mark.parametrize("kind", list(kernels.SAMPLERS))
 def test_picks_are_those_of_the_reference(kind, itype):
     """With and without loops and ids of their own, few picks and many, on every number of threads."""
-    indptr, indices, loops = csr(itype)
-    n, rng = len(indptr) - 1, np.random.default_rng(1)
-    ids = rng.integers(0, 2**62, n)
-    rows = rng.permutation(n).astype(itype)
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 2**62, 100)
+    rows, (indptr, _, _) = rng.permutation(100).astype(itype), csr(itype)
     assert np.diff(indptr).min() == 0 and np.diff(indptr).max() > 70
     for k, with_loops, own_ids in [(0, True, None), (1, False, None), (2, True, ids), (5, True, None), (15, False, ids), (32, True, ids),
                                    (33, True, ids), (47, False, None), (200, True, None)]:
+        indptr, indices, loops = csr(itype, ids=own_ids)
         options = {"loops": loops if with_loops else None, "dst_ids": own_ids, "src_ids": own_ids}
         key = 2**63 + 7 * k
         counts, positions = reference(indptr, indices, rows, k, kind, key, **options)

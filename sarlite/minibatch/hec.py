@@ -1,0 +1,311 @@
+"""Halo rows from a historical embedding cache, which peers fill by asynchronous pushes (DistGNN-MB 3.2, algorithms 1 and 2)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sarlite.errors import ConfigError
+from sarlite.keys import key
+from sarlite.minibatch.batch import LayerGraph
+from sarlite.minibatch.borders import Borders, choose
+from sarlite.minibatch.cache import Cache
+from sarlite.minibatch.columns import Columns, share
+from sarlite.minibatch.newest import Newest
+from sarlite.minibatch.push import Pusher
+from sarlite.minibatch.sampler import Layer, Sampled
+from sarlite.minibatch.stand_in import next_picks
+from sarlite.sar.graph import Graph
+from sarlite.tape import Tensor, ops
+from sarlite.types import Array
+
+MAX_AGE = 2**62
+"""Of rows that never go stale."""
+CHOICES = {"on_miss": ("drop", "zero", "local"), "push": ("paper", "demand"), "push_by": ("degree", "cut-degree", "uniform"),
+           "features": ("auto", "keep", "cache")}
+
+
+@dataclass(frozen=True)
+class HEC:
+    """How a minibatch meets remote neighbours by a historical embedding cache: `NeighborLoader(..., remote=HEC(...))`.
+
+    One cache for the input of each layer. Halo rows get no gradient, and their owners do not expand them.
+
+    Parameters
+    ----------
+    lines : int
+        Rows that a cache holds (the paper's cs); it never takes more than there are halo rows.
+    life : int
+        Steps that a row lives beyond the delay (ls): it is a hit while its age, from the step that made it, is at most delay + life.
+    limit : int
+        Rows pushed a step, layer and peer (nc).
+    delay : int
+        Steps after which pushed rows are taken (d), while they travel; 0 exchanges them within the step.
+    on_miss : {"drop", "zero", "local"}
+        A missing row's edges leave the batch; or it is a row of zeros that counts; or the destination's next picks among the layer's local
+        rows and those in the cache stand in for it.
+    push : {"paper", "demand"}
+        What is pushed: this step's rows that a peer has as halo; or those that peers will need `delay` steps on, each the newest that its
+        owner has, which the sampler, as many steps ahead, asks for.
+    push_by : {"degree", "cut-degree", "uniform"}
+        How likely a row is chosen above the limit: by its in-degree, by the number of peers that have it as halo, all alike.
+    features : {"auto", "keep", "cache"}
+        Layer 0, whose rows never go stale: keep those of all halo rows, or push and cache them too. "auto" keeps up to `lines` rows.
+
+    Raises
+    ------
+    ConfigError
+        Naming the parameter.
+
+    Notes
+    -----
+    Memory: lines x (4 width + 24) bytes a layer in float32, and 4 a halo row.
+    Source: DistGNN-MB 3.2.
+    """
+
+    lines: int = 1_000_000
+    life: int = 2
+    limit: int = 2000
+    delay: int = 1
+    on_miss: str = "drop"
+    push: str = "paper"
+    push_by: str = "degree"
+    features: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in (("lines", 1), ("life", 0), ("limit", 1), ("delay", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+                raise ConfigError(f"HEC: {name} {value!r} is not a whole number >= {least}")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"HEC: {name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
+        if self.lines < self.limit:
+            raise ConfigError(f"HEC: lines {self.lines} are fewer than limit {self.limit}: one push would drive out its own rows")
+        if self.push == "demand" and not self.delay:
+            raise ConfigError("HEC: push 'demand' asks for rows `delay` steps ahead, so delay is at least 1")
+
+
+class Historical:
+    """What a loader with an `HEC` has: the caches, and the pushes under way. Construction is collective.
+
+    Parameters
+    ----------
+    graph : Graph
+    columns : Columns
+    x : (n_local, ...) array
+        Features.
+    n_layers, seed : int
+    settings : HEC
+
+    Attributes
+    ----------
+    lookups, hits, rows_pushed : list of int, one a layer
+    kept : (n_halo, ...) array, or None
+        The halo rows' features.
+    """
+
+    def __init__(self, graph: Graph, columns: Columns, x: Array, n_layers: int, seed: int, settings: HEC) -> None:
+        self._graph, self._columns, self._seed, self.settings = graph, columns, seed, settings
+        keeps = settings.features == "keep" or (settings.features == "auto" and
+                                                max(graph.comm.allgather(columns.n_halo)) <= settings.lines)
+        self.kept = columns.of_columns(x)[columns.n_local :] if keeps else None
+        self._n_layers, self._features = n_layers, x
+        self._borders, self._asks = Borders(columns.asked), graph.comm.channel("sample")
+        self._pusher, self._pending = Pusher(graph.comm.channel("embeddings"), graph.profile), set[tuple[int, int]]()
+        self._empty()
+        self.lookups, self.hits, self.rows_pushed, self.bytes_pushed = [0] * n_layers, [0] * n_layers, [0] * n_layers, 0
+
+    def _empty(self):
+        settings, n_layers = self.settings, self._n_layers
+        life = settings.delay + settings.life
+        self._caches = [Cache(settings.lines, self._columns.n_halo, None if layer == 0 else life) for layer in range(n_layers)]
+        self._newest = [Newest(self._borders) for _ in range(n_layers)] if settings.push == "demand" else []
+        if self._newest:
+            self._newest[0].update(self._borders.rows, 0, self._features[self._borders.rows])
+
+    def asks(self, sampled: Sampled) -> list[list[Array]] | None:
+        """With "demand", tell owners which rows a batch needs; return by layer and rank the slots asked of this rank. Collective."""
+        if not self._newest:
+            return None
+        return [self._asks.alltoall([part.astype(np.int32) for part in self._slots(layer.halo - self._columns.n_local)])
+                for layer in sampled.layers]
+
+    def _slots(self, halo):
+        starts = self._columns.halo_starts
+        return [part - start for part, start in zip(share(halo, self._columns.owners(halo)), starts)]
+
+    def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, asked: list[Array] | None,
+              pushes: bool) -> tuple[Array, Array]:
+        """Push this layer's rows, take what was made `delay` steps ago, and look up. Collective where it pushes.
+
+        Parameters
+        ----------
+        layer, step : int
+        rows : (n,) int
+            This rank's rows of the batch.
+        h : (n, ...) array
+            Their values.
+        halo : (k,) int
+            Halo rows that are needed.
+        asked : list by rank of (n,) int32
+            With "demand", the slots that the batch `delay` steps on needs of this rank.
+        pushes : bool
+            Whether the step is one of training.
+
+        Returns
+        -------
+        found : (k,) bool
+        values : (hits, ...) array
+        """
+        if pushes and not (layer == 0 and self.kept is not None):
+            with self._graph.profile.span("push", layer=layer):
+                messages = self._messages(layer, step, rows, h, asked)
+                self.rows_pushed[layer] += sum(len(slots) for slots, _, _ in messages)
+                self.bytes_pushed += self._pusher.submit(step, layer, messages)
+                self._pending.add((step, layer))
+            due = step - self.settings.delay, layer
+            if due in self._pending:
+                self._pending.remove(due)
+                self._store(layer, self._pusher.take(*due))
+        found = self.has(layer, step, halo)
+        return self._count(layer, found), self.values(layer, step, halo[found], h)
+
+    def has(self, layer: int, step: int, halo: Array) -> Array:
+        """Return which halo rows are there, (k,) bool."""
+        if layer == 0 and self.kept is not None:
+            return np.ones(len(halo), bool)
+        with self._graph.profile.span("lookup", layer=layer):
+            return self._caches[layer].lookup(halo.astype(np.int32), step) >= 0
+
+    def values(self, layer: int, step: int, halo: Array, like: Array) -> Array:
+        """Return halo rows that are there, (k, ...), of the dtype and row shape of `like`."""
+        if layer == 0 and self.kept is not None:
+            return self.kept[halo]
+        with self._graph.profile.span("lookup", layer=layer):
+            values, cache = np.empty((len(halo), *like.shape[1:]), like.dtype), self._caches[layer]
+            if len(halo):
+                cache.gather(cache.lookup(halo.astype(np.int32), step), values)
+            return values
+
+    def key(self, layer: int, step: int) -> int:
+        """What stand-ins go by."""
+        return key(self._seed, "stand-ins", "", step, layer)
+
+    def _count(self, layer, found):
+        self.lookups[layer] += len(found)
+        self.hits[layer] += int(np.count_nonzero(found))
+        return found
+
+    def _messages(self, layer, step, rows, h, asked):
+        """By rank (slots, steps in which they were made or None, rows)."""
+        if self._newest:
+            newest = self._newest[layer]
+            newest.update(rows, step, h)
+            nothing = [np.empty(0, np.int32)] * len(self._columns.asked)
+            return newest.answers(asked or nothing, step, self.settings.life if layer else MAX_AGE)
+        columns, settings, messages = self._columns, self.settings, []
+        for peer, (places, slots) in enumerate(self._borders.of(rows)):
+            mine = rows[places]
+            weights = self._borders.weights(settings.push_by, mine, columns.degrees)
+            own = key(self._seed, "push", str(peer), step, layer)
+            places, slots = choose(places, slots, settings.limit, weights, own, columns.ids[mine])
+            messages.append((slots, None, h[places]))
+        return messages
+
+    def _store(self, layer, received):
+        for start, (slots, made, rows) in zip(self._columns.halo_starts, received):
+            if len(slots):
+                self._caches[layer].store((slots + start).astype(np.int32), made, rows)
+
+    def drain(self) -> None:
+        """Take what is under way into the caches. Collective."""
+        for _, layer, received in self._pusher.drain():
+            self._store(layer, received)
+        self._pending.clear()
+
+    def clear(self) -> None:
+        """Forget all rows, as at the start. Collective."""
+        self.drain()
+        self._empty()
+
+    def state(self) -> dict[str, Array]:
+        """Return this rank's caches, and its newest rows, as arrays by name."""
+        found = {}
+        for kind, things in (("cache", self._caches), ("newest", self._newest)):
+            for layer, thing in enumerate(things):
+                found.update({f"{kind}.{layer}.{name}": array for name, array in thing.state().items()})
+        return found
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Take over what `state` returned on the same part of the same graph."""
+        for kind, things in (("cache", self._caches), ("newest", self._newest)):
+            for layer, thing in enumerate(things):
+                own = f"{kind}.{layer}."
+                thing.load({name.removeprefix(own): array for name, array in state.items() if name.startswith(own)})
+
+
+class CachedLayer(LayerGraph):
+    """A layer whose halo rows are joined by `enter`, as far as the cache has them."""
+
+    asked: list[Array] | None = None
+    """By rank what it will need `delay` steps on, where owners are asked."""
+
+    def __init__(self, graph: Graph, columns: Columns, layer: Layer, rows: Array, remote: Historical, place: int, step: int,
+                 pushes: bool) -> None:
+        super().__init__(graph, columns, layer, rows)
+        self._remote, self._place, self._step, self._pushes = remote, place, step, pushes
+        self._joined: tuple[LayerGraph, Array | None] | None = None
+
+    def enter(self, h: Any) -> tuple[Graph, Any]:
+        """Return the graph of the rows that are there and their values: h, and behind it the halo rows that were found. Collective.
+
+        Entering again, as for a second pass, joins the same rows and pushes nothing.
+        """
+        if self._joined is None:
+            array = np.ascontiguousarray(h._data if isinstance(h, Tensor) else h)
+            halo = self._layer.halo - self._columns.n_local
+            self._joined = self._join(*self._remote.enter(self._place, self._step, self._rows, array, halo, self.asked, self._pushes))
+        graph, values = self._joined
+        return graph, h if values is None else ops.concat([h, Tensor(values)])
+
+    def _join(self, found, values):
+        """Return the graph with the halo rows that were found, and their values."""
+        layer, on_miss, n_local = self._layer, self._remote.settings.on_miss, self._columns.n_local
+        if on_miss == "zero" and not found.all():
+            whole = np.zeros((len(found), *values.shape[1:]), values.dtype)
+            whole[found] = values
+            found, values = np.ones(len(found), bool), whole
+        if not found.all():
+            missing = np.concatenate([np.zeros(layer.n_src, bool), ~found])[layer.columns]
+            dst, positions = np.repeat(np.arange(layer.n_dst), np.diff(layer.indptr))[~missing], layer.positions[~missing]
+            if on_miss == "local":
+                more_dst, more = next_picks(self._columns, layer, self._rows, missing, self._has, self._remote.key(self._place, self._step))
+                dst, positions = np.concatenate([dst, more_dst]), np.concatenate([positions, more])
+                order = np.lexsort((positions, dst))
+                dst, positions = dst[order], positions[order]
+            layer = self._relaid(dst, positions)
+            if on_miss == "local":
+                values = self._remote.values(self._place, self._step, layer.halo - n_local, values)
+        rows = np.concatenate([self._rows, layer.halo])
+        layer = layer._replace(n_src=len(rows), halo=layer.halo[:0])
+        return LayerGraph(self._graph, self._columns, layer, rows), (values if len(values) else None)
+
+    def _has(self, columns):
+        return self._remote.has(self._place, self._step, columns - self._columns.n_local)
+
+    def _relaid(self, dst, positions):
+        """The layer with these edges: by destination, and the place among the part's edges of each."""
+        layer, n_local = self._layer, self._columns.n_local
+        source = self._columns.edges.indices[positions]
+        local = source < n_local
+        halo, numbers = np.unique(source[~local], return_inverse=True)
+        by_row = np.argsort(self._rows, kind="stable")
+        columns = np.empty(len(source), layer.columns.dtype)
+        columns[local] = by_row[np.searchsorted(self._rows[by_row], source[local])]
+        columns[~local] = layer.n_src + numbers
+        return layer._replace(indptr=np.searchsorted(dst, np.arange(layer.n_dst + 1)).astype(np.int64), columns=columns,
+                              positions=positions.astype(layer.positions.dtype), halo=halo)
+
+    def aggregate(self, *args: Any, **options: Any) -> Tensor:
+        raise ConfigError("a batch's layer whose halo rows come from a cache is entered first: g, h = g.enter(h)")

@@ -1,0 +1,103 @@
+"""Ranks that fail while rows are pushed: every process is gone in seconds."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_failures import job, pytestmark  # noqa: F401
+
+BODY = """
+    from sarlite.minibatch.push import Pusher
+    from sarlite.profile import Profile
+
+    channel = comm.channel("embeddings")
+    rows = np.ones((300, 16), np.float32)
+    given = [(np.arange(300), None, rows)] * comm.size
+
+    def steps(pusher, n):
+        for step in range(n):
+            pusher.submit(step, 0, given)
+            if step:
+                pusher.take(step - 1, 0)
+"""
+
+
+def test_a_rank_killed_while_the_others_drain(job):  # noqa: F811
+    failed = job(3, BODY + """
+    with guard(comm):
+        pusher = Pusher(channel, Profile())
+        steps(pusher, 5)
+        if rank == 1:
+            time.sleep(0.3)  # the others are in `drain`, which waits for this rank's last job
+            os.kill(os.getpid(), signal.SIGKILL)
+        pusher.submit(5, 0, given)
+        pusher.drain()
+        sys.stdout.write("drained")
+    """)
+    assert failed.status != 0 and "drained" not in failed.out
+
+
+@pytest.mark.parametrize("others", ["take", "drain", "close", "barrier"])
+def test_a_push_thread_that_fails_on_one_rank(job, others):  # noqa: F811
+    failed = job(3, BODY + f"""
+    class Failing:
+        def __getattr__(self, name):
+            return getattr(channel, name)
+
+        def alltoall(self, arrays):
+            if rank == 1 and threading.current_thread().name == "sarlite-push-rows":
+                raise KeyError("the cause")
+            return channel.alltoall(arrays)
+
+    with guard(comm):
+        pusher = Pusher(Failing(), Profile())
+        pusher.submit(0, 0, given)
+        if "{others}" == "barrier":
+            comm.barrier()  # which the rank passes before it learns of its thread's failure
+            pusher.take(0, 0)
+        elif "{others}" == "take" or rank == 1:
+            pusher.take(0, 0)
+        else:
+            pusher.{others}()
+        sys.stdout.write("went on")
+    """)
+    assert failed.status != 0 and "went on" not in failed.out
+    assert "[rank 1] KeyError: 'the cause'" in failed.err and "[rank 0]" not in failed.err
+
+
+def test_a_rank_that_ends_with_jobs_under_way(job):  # noqa: F811
+    """Its exception ends all, the threads that wait in MPI too."""
+    failed = job(3, BODY + """
+    with guard(comm):
+        pusher = Pusher(channel, Profile())
+        steps(pusher, 3)
+        if rank == 1:
+            raise KeyError("the cause")
+        steps(pusher, 10**6)
+    """)
+    assert failed.status != 0 and "[rank 1] KeyError: 'the cause'" in failed.err
+
+
+def test_jobs_that_differ_are_told_once(job):  # noqa: F811
+    failed = job(2, BODY + """
+    with guard(comm):
+        pusher = Pusher(channel, Profile())
+        pusher.submit(rank, 0, given)
+        pusher.drain()
+    """)
+    assert (failed.status, failed.err) == (2, "error: ranks push different jobs: rank 0 step 0, layer 0; rank 1 step 1, layer 0\n")
+
+
+def test_without_thread_support(job):  # noqa: F811
+    done = job(2, BODY + """
+    with guard(comm):
+        assert not comm.threaded
+        pusher = Pusher(channel, Profile())
+        steps(pusher, 20)
+        assert len(pusher.drain()) == 1
+        pusher.close()
+    """, environ={"MPI4PY_RC_THREAD_LEVEL": "funneled"})
+    assert done.status == 0 and done.err.count("MPI without MPI_THREAD_MULTIPLE: rows are pushed without overlap") == 1

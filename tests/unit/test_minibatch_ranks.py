@@ -1,0 +1,300 @@
+"""Minibatches on several ranks: "exact" is one rank on the union of the seeds, "local" the graph without its cut edges; nothing hangs."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from strategies import random_edges, values
+
+from sarlite import Graph, Tensor, fn, nn, optim
+from sarlite.comm import threads
+from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
+from sarlite.minibatch import NeighborLoader
+from sarlite.models import GAT, GCN, SAGE
+from sarlite.tape import ops
+from sarlite.train.step import TrainingStep
+
+pytestmark = pytest.mark.timeout(120)
+
+N, N_IN, N_OUT = 90, 5, 3
+EDGES = random_edges(N, 700, seed=3)
+X, LABELS = values(1, N, N_IN), np.random.default_rng(2).integers(0, N_OUT, N)
+SEEDS = np.arange(1, N, 2)
+
+
+class Weighted(nn.Module):
+    """A message of edge values and of a learnable value."""
+
+    def __init__(self, rng, edge):
+        self.linears = [nn.Linear(a, b, rng=rng, dtype=np.float64) for a, b in ((N_IN, 6), (6, 6), (6, N_OUT))]
+        self.edge = edge
+
+    def __call__(self, graph, h):
+        for g, linear in zip(graph.layers(3), self.linears):
+            g, h = g.enter(h)
+            z, weight = linear(h), self.edge[g.edge_ids]
+            h = g.aggregate(lambda s, d, e: s["z"] * e["w"] + (s["z"] * d["q"]).tanh(), "mean", src={"z": z}, dst={"q": g.dst(z)},
+                            edge={"w": weight[:, None]}) + g.aggregate(fn.mul_edge(z, weight), "sum")
+        return h
+
+
+def models(batch_norm):
+    options = dict(batch_norm=batch_norm, dropout=0.4, dtype=np.float64)
+
+    def make(cls, **more):
+        rng = nn.Random(5)
+        rng.step = 3
+        return cls(N_IN, N_OUT, layers=3, hidden=6, rng=rng, **options, **more)
+
+    yield make(SAGE)
+    yield make(SAGE, aggregator="max-pool")
+    yield make(GCN)
+    yield make(GAT, heads=2, attention_dropout=0.3, residual=True)
+    yield Weighted(nn.Random(5), values(8, 2000))
+
+
+def whole(loops):
+    return Graph.from_edges(*EDGES, self_loops=loops)
+
+
+def parts(size, kind):
+    """The part of each node; of "few" ranks 0 and 2 have none."""
+    if kind == "few":
+        return np.ones(N, int)
+    return np.random.default_rng(size).integers(0, size, N) if kind == "random" else np.arange(N) * size // N
+
+
+def masks(graph):
+    return np.isin(graph.dst_ids, SEEDS)
+
+
+def passes(graph, **options):
+    """By step and model the loss, the gradients and the logits by id of each batch of an epoch, all on this rank."""
+    loader = NeighborLoader(graph, X[graph.src_ids], LABELS[graph.dst_ids], masks(graph), batch_size=16, seed=3, **options)
+    found = []
+    for batch in loader:
+        for model in models(batch_norm=True):
+            flat = nn.flatten(model)
+            flat.zero_grad()
+            logits = model(batch, batch.x)
+            loss = ops.cross_entropy(logits, batch.labels, batch.rows, batch.n_global)
+            loss.backward()
+            found.append((loss.item(), flat.grad.copy(), dict(zip(batch.dst_ids.tolist(), logits.data.copy()))))
+    return found
+
+
+def assert_equal_sums(by_rank, expected):
+    for each, (loss, grad, logits) in zip(zip(*by_rank), expected):
+        np.testing.assert_allclose(sum(e[0] for e in each), loss, rtol=1e-12)
+        np.testing.assert_allclose(sum(e[1] for e in each), grad, rtol=1e-11, atol=1e-12)
+        together = {node: row for e in each for node, row in e[2].items()}
+        assert together.keys() == logits.keys()
+        for node, row in logits.items():
+            np.testing.assert_allclose(together[node], row, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("size, kind, mode, prefetch, options", [
+    (2, "random", "sar", 0, {"fanouts": (2, 3, 2)}),
+    (3, "random", "sar", 1, {"fanouts": (3, -1, 2)}),
+    (4, "blocks", "sa", 0, {"fanouts": (2, 3, 4), "sampler": "labor"}),
+    (3, "few", "oneshot", 0, {"fanouts": (2, 3, 2), "sampler": "replace"}),
+    (2, "blocks", "oneshot", 0, {"fanouts": (-1, -1, -1), "sample_ahead": 0}),
+])  # fmt: skip
+@pytest.mark.parametrize("loops", [False, True])
+def test_exact_is_one_rank_on_the_union_of_the_seeds(size, kind, mode, prefetch, options, loops):
+    """Loss, gradients and logits of every batch, dropout and batch norm over the batch included."""
+    graph = whole(loops)
+    expected = passes(graph, **options)
+    by_rank = threads.run(size, lambda comm: passes(graph.shard(comm, parts(size, kind), mode=mode, prefetch=prefetch), **options))
+    assert_equal_sums(by_rank, expected)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_local_is_the_graph_without_its_cut_edges(size):
+    part = parts(size, "random")
+    keep = part[EDGES.src] == part[EDGES.dst]
+    inner = Graph.from_edges(EDGES.src[keep], EDGES.dst[keep], N)
+    graph, options = whole(False), {"fanouts": (3, 2, -1), "batches": "global"}
+
+    def work(comm):
+        found = passes(graph.shard(comm, part), remote="local", **options)
+        return [found[k] for k in range(len(found)) if k % 5 < 4]  # edges have other numbers in the other graph
+
+    expected = [found for k, found in enumerate(passes(inner, **options)) if k % 5 < 4]
+    assert_equal_sums(threads.run(size, work), expected)
+
+
+def steps(loader, model, rng, comm):
+    step = TrainingStep(model, optim.Adam(nn.flatten(model), 0.03), rng, comm)
+    return [step(b, b.x, b.labels, b.rows, b.n_global) for _ in range(3) for b in loader]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_whole_run_is_one_ranks(size):
+    """The loss of each step of three epochs, whatever N: seeds, picks and masks depend on ids."""
+    def run(graph):
+        rng = nn.Random(0)
+        model = SAGE(N_IN, N_OUT, layers=2, hidden=8, dropout=0.3, rng=rng, dtype=np.float64)
+        loader = NeighborLoader(graph, X[graph.src_ids], LABELS[graph.dst_ids], masks(graph), fanouts=(3, 4), batch_size=10)
+        return steps(loader, model, rng, graph.comm)
+
+    graph = whole(False)
+    for found in threads.run(size, lambda comm: run(graph.shard(comm, parts(size, "random")))):
+        np.testing.assert_allclose(found, run(graph), rtol=1e-9)
+
+
+@pytest.mark.parametrize("batches", ["global", "balanced"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_every_seed_is_there_once_an_epoch(size, batches):
+    """Also of ranks without any; balanced steps differ by at most one seed a rank, and their numbers add up."""
+    graph = whole(False)
+
+    def work(comm):
+        part = graph.shard(comm, np.where(np.arange(N) < 30, 0, size // 2))
+        loader = NeighborLoader(part, X[part.src_ids], None, masks(part), fanouts=(2,), batch_size=7, batches=batches, remote="local")
+        return [[(b.n_global, b.dst_ids[b.rows].tolist()) for b in loader] for _ in range(2)]
+
+    for epoch in zip(*threads.run(size, work)):
+        assert {len(steps) for steps in epoch} == {-(-len(SEEDS) // 7)}
+        counts = [[len(seeds) for _, seeds in steps] for steps in epoch]
+        assert np.sum(counts, 0).tolist() == [n for n, _ in epoch[0]]
+        assert sorted(node for steps in epoch for _, seeds in steps for node in seeds) == SEEDS.tolist()
+        if batches == "balanced":
+            assert all(max(own) - min(own) <= 1 for own in counts)
+
+
+def test_seeds_asked_for_twice_are_global_too():
+    graph = whole(False)
+
+    def work(comm):
+        part = graph.shard(comm, parts(comm.size, "random")) if comm.size > 1 else graph
+        rows = np.flatnonzero(np.isin(part.dst_ids, [3, 4, 50]))
+        loader = NeighborLoader(part, X[part.src_ids], None, np.repeat(rows, 3), fanouts=(2,), batch_size=2)
+        return [(b.n_global, b.dst_ids[b.rows].tolist()) for b in loader]
+
+    (alone,) = threads.run(1, work)
+    for step, expected in zip(zip(*threads.run(3, work)), alone):
+        assert {n for n, _ in step} == {expected[0]} and sorted(sum((seeds for _, seeds in step), [])) == sorted(expected[1])
+
+
+@pytest.mark.parametrize("remote", ["exact", "local"])
+def test_an_epoch_may_be_left_on_all_ranks_together(remote):
+    """The threads ahead end, and the next loop goes on from there."""
+    graph = whole(False)
+
+    def work(comm):
+        part = graph.shard(comm, "contiguous")
+        loader = NeighborLoader(part, X[part.src_ids], None, masks(part), fanouts=(2, 2), batch_size=5, remote=remote, sample_ahead=3)
+        for _ in (left := iter(loader)):
+            break
+        left.close()
+        return loader.step, [b.step for b in loader]
+
+    assert threads.run(3, work) == [(1, list(range(1, 9)))] * 3
+
+
+def test_predictions_are_those_of_one_rank():
+    graph = whole(True)
+
+    def work(comm):
+        part = graph.shard(comm, parts(3, "random")) if comm.size > 1 else graph
+        model = next(models(False)).eval()
+        loader = NeighborLoader(part, X[part.src_ids], None, masks(part), fanouts=(2, 2, 2), batch_size=5)
+        batch = loader.batch(np.arange(part.n_dst)[::-1], 7)
+        assert batch.n_global == N
+        return dict(zip(batch.dst_ids.tolist(), model(batch, batch.x).data))
+
+    (alone,) = threads.run(1, work)
+    found = {node: row for rank in threads.run(3, work) for node, row in rank.items()}
+    for node in range(N):
+        np.testing.assert_allclose(found[node], alone[node], rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("options, error, message", [
+    ({"train": np.zeros(N, bool)}, DataError, "train: the training split is empty"),
+    ({"remote": "other"}, ConfigError, "remote 'other' is not one of exact, local, HEC"),
+    ({"batches": "other"}, ConfigError, "batches 'other' is not one of global, balanced"),
+    ({"fanouts": (0,)}, ConfigError, "0 is neither"),
+])  # fmt: skip
+def test_what_all_ranks_refuse(options, error, message):
+    graph = whole(False)
+
+    def work(comm):
+        part = graph.shard(comm, "contiguous")
+        given = {"fanouts": (2,), "batch_size": 4, "train": masks(part), **options}
+        given["train"] = given["train"][: part.n_dst]
+        with pytest.raises(error, match=message):
+            NeighborLoader(part, X[part.src_ids], None, given.pop("train"), **given)
+
+    threads.run(2, work)
+
+
+@pytest.mark.parametrize("wrong", [{"x": X[:1]}, {"train": [10**6]}, {"batch_size": 3}, {"remote": "local"}, {"seed": 8}])
+def test_what_one_rank_gives_wrong_is_an_error_on_all(wrong):
+    graph = whole(False)
+
+    def work(comm):
+        part = graph.shard(comm, "contiguous")
+        given = {"x": X[part.src_ids], "train": masks(part), "fanouts": (2,), "batch_size": 4, **(wrong if comm.rank == 1 else {})}
+        with pytest.raises(SarliteError):
+            NeighborLoader(part, given.pop("x"), None, given.pop("train"), **given)
+
+    threads.run(3, work)
+
+
+def test_seeds_that_one_rank_gives_wrong_are_an_error_on_all():
+    graph = whole(False)
+
+    def work(comm):
+        part = graph.shard(comm, "contiguous")
+        loader = NeighborLoader(part, X[part.src_ids], None, masks(part), fanouts=(2, 2), batch_size=4)
+        with pytest.raises((SarliteError, ShapeError), match="seeds"):
+            loader.batch([-1] if comm.rank else [0])
+        return loader.batch([0]).n_global
+
+    assert threads.run(2, work) == [2, 2]
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_failure_while_sampling_is_one_on_all_ranks(ahead, monkeypatch):
+    graph = whole(False)
+
+    def work(comm):
+        part = graph.shard(comm, "contiguous")
+        loader = NeighborLoader(part, X[part.src_ids], None, masks(part), fanouts=(2, 2), batch_size=4, sample_ahead=ahead)
+        right, seen = loader.sampler._pick, []
+
+        def fails(rows, layer, step):
+            if comm.rank == 1 and step == 2 and layer == 0:
+                raise MemoryError("no room")
+            return right(rows, layer, step)
+
+        loader.sampler._pick = fails
+        with pytest.raises((MemoryError, SarliteError), match="no room"):
+            seen.extend(batch.step for batch in loader)
+        loader.sampler._pick = right
+        return seen, [batch.step for batch in loader][:2]
+
+    assert threads.run(3, work) == [([0, 1], [2, 3])] * 3
+
+
+def test_the_order_of_the_products_is_the_same_on_all_ranks():
+    """Ranks with other numbers of rows each: what is fetched must be the same rows."""
+    n = 2000
+    graph, x = Graph.from_edges(*random_edges(n, 20000, seed=1)), values(3, n, 40)
+
+    def work(comm):
+        part = graph.shard(comm, np.minimum(np.arange(n) // 100, comm.size - 1) if comm.size > 1 else np.zeros(n, int))
+        rng = nn.Random(0)
+        model = SAGE(40, 3, layers=3, hidden=40, dropout=0.0, batch_norm=False, rng=rng, dtype=np.float64)
+        loader = NeighborLoader(part, x[part.src_ids], np.zeros(part.n_dst, int), slice(None), fanouts=(3, 3, 3), batch_size=50)
+        step = TrainingStep(model, optim.SGD(nn.flatten(model), 0.1), rng, part.comm)
+        return [step(b, Tensor(b.x.data), b.labels, b.rows, b.n_global) for b, _ in zip(loader, range(3))]
+
+    (alone,) = threads.run(1, work)
+    for found in threads.run(3, work):
+        np.testing.assert_allclose(found, alone, rtol=1e-9)
