@@ -3,7 +3,7 @@
 import operator
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,10 @@ class NeighborLoader:
             raise ConfigError("minibatches of a bipartite graph: what one layer makes are no sources of the next")
         comm, self.graph, self.seed, self._step = graph.comm, graph, operator.index(seed), 0
         self.sample_ahead: int
+        self.sampler: Sampler
+        self._sampler_on: Callable[[str], Sampler] | None = None
+        self._predicting: Sampler | None = None
+        self._remote: Historical | None = None
         together(comm, lambda: self._take(x, labels, train, batch_size, sample_ahead, check_fanouts(fanouts, sampler), remote))
         said = (tuple(fanouts), self.batch_size, self.sample_ahead, self.seed, sampler, remote, batches, one_variate)
         agree(comm, repr(said), "fanouts, batch_size, sample_ahead, seed, sampler, remote, batches or one_variate")
@@ -99,9 +103,9 @@ class NeighborLoader:
         columns = self._columns
         options: dict[str, Any] = {"n_columns": len(columns.ids), "one_variate": one_variate, "dst_ids": columns.ids[: columns.n_local],
                                    "src_ids": columns.ids}
-        self._remote = None
         if exact and comm.size > 1:
-            self.sampler: Sampler = Cooperative(comm.channel("sample"), columns, fanouts, sampler, seed, **options)
+            self._sampler_on = lambda channel: Cooperative(comm.channel(channel), columns, fanouts, sampler, seed, **options)
+            self.sampler = self._sampler_on("sample")
         else:
             self.sampler = Sampler(columns.edges, fanouts, sampler, seed, **options)
         if isinstance(remote, HEC) and comm.size > 1:
@@ -191,7 +195,11 @@ class NeighborLoader:
         ShapeError, DataError
             Seeds that are no row numbers.
         """
-        sampled = self.sampler(seeds, step)
+        if self._sampler_on is None:
+            sampled = self.sampler(seeds, step)
+        else:  # not in the way of the thread ahead, which other ranks may have come less far with
+            self._predicting = self._predicting or self._sampler_on("predict")
+            sampled = self._predicting(seeds, step)
         return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
 
     def state(self) -> dict[str, Array]:

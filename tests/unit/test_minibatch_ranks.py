@@ -8,9 +8,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from batching import EDGES, N_IN, N_OUT, SEEDS, N, Weighted, X, loader_of, parts, picks, trained, whole
 from strategies import random_edges, values
 
-from sarlite import Graph, Tensor, fn, nn, optim
+from sarlite import Graph, Tensor, kernels, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.minibatch import HEC, NeighborLoader
@@ -19,28 +20,6 @@ from sarlite.tape import ops
 from sarlite.train.step import TrainingStep
 
 pytestmark = pytest.mark.timeout(120)
-
-N, N_IN, N_OUT = 90, 5, 3
-EDGES = random_edges(N, 700, seed=3)
-X, LABELS = values(1, N, N_IN), np.random.default_rng(2).integers(0, N_OUT, N)
-SEEDS = np.arange(1, N, 2)
-
-
-class Weighted(nn.Module):
-    """A message of edge values and of a learnable value."""
-
-    def __init__(self, rng, edge):
-        self.linears = [nn.Linear(a, b, rng=rng, dtype=np.float64) for a, b in ((N_IN, 6), (6, 6), (6, N_OUT))]
-        self.edge = edge
-
-    def __call__(self, graph, h):
-        for g, linear in zip(graph.layers(3), self.linears):
-            g, h = g.enter(h)
-            z, weight = linear(h), self.edge[g.edge_ids]
-            h = g.aggregate(lambda s, d, e: s["z"] * e["w"] + (s["z"] * d["q"]).tanh(), "mean", src={"z": z}, dst={"q": g.dst(z)},
-                            edge={"w": weight[:, None]}) + g.aggregate(fn.mul_edge(z, weight), "sum")
-        return h
-
 
 def models(batch_norm):
     options = dict(batch_norm=batch_norm, dropout=0.4, dtype=np.float64)
@@ -54,28 +33,12 @@ def models(batch_norm):
     yield make(SAGE, aggregator="max-pool")
     yield make(GCN)
     yield make(GAT, heads=2, attention_dropout=0.3, residual=True)
-    yield Weighted(nn.Random(5), values(8, 2000))
-
-
-def whole(loops):
-    return Graph.from_edges(*EDGES, self_loops=loops)
-
-
-def parts(size, kind):
-    """The part of each node; of "few" ranks 0 and 2 have none."""
-    if kind == "few":
-        return np.ones(N, int)
-    return np.random.default_rng(size).integers(0, size, N) if kind == "random" else np.arange(N) * size // N
-
-
-def masks(graph):
-    return np.isin(graph.dst_ids, SEEDS)
+    yield Weighted(nn.Random(5))
 
 
 def passes(graph, **options):
     """By step and model the loss, the gradients and the logits by id of each batch of an epoch, all on this rank."""
-    loader = NeighborLoader(graph, X[graph.src_ids], LABELS[graph.dst_ids], masks(graph), batch_size=16, seed=3, **options)
-    found = []
+    loader, found = loader_of(graph, batch_size=16, **options), []
     for batch in loader:
         for model in models(batch_norm=True):
             flat = nn.flatten(model)
@@ -115,10 +78,10 @@ def test_exact_is_one_rank_on_the_union_of_the_seeds(size, kind, mode, prefetch,
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_local_is_the_graph_without_its_cut_edges(size):
-    part = parts(size, "random")
+    part = parts(size)
     keep = part[EDGES.src] == part[EDGES.dst]
     inner = Graph.from_edges(EDGES.src[keep], EDGES.dst[keep], N)
-    graph, options = whole(False), {"fanouts": (3, 2, -1), "batches": "global"}
+    graph, options = whole(), {"fanouts": (3, 2, -1), "batches": "global"}
 
     def work(comm):
         found = passes(graph.shard(comm, part), remote="local", **options)
@@ -128,34 +91,44 @@ def test_local_is_the_graph_without_its_cut_edges(size):
     assert_equal_sums(threads.run(size, work), expected)
 
 
-def steps(loader, model, rng, comm):
-    step = TrainingStep(model, optim.Adam(nn.flatten(model), 0.03), rng, comm)
-    return [step(b, b.x, b.labels, b.rows, b.n_global) for _ in range(3) for b in loader]
-
-
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_whole_run_is_one_ranks(size):
     """The loss of each step of three epochs, whatever N: seeds, picks and masks depend on ids."""
-    def run(graph):
-        rng = nn.Random(0)
-        model = SAGE(N_IN, N_OUT, layers=2, hidden=8, dropout=0.3, rng=rng, dtype=np.float64)
-        loader = NeighborLoader(graph, X[graph.src_ids], LABELS[graph.dst_ids], masks(graph), fanouts=(3, 4), batch_size=10)
-        return steps(loader, model, rng, graph.comm)
+    expected, parameters, _ = trained(whole())
+    for losses, found, _ in threads.run(size, lambda comm: trained(whole().shard(comm, parts(size)))):
+        np.testing.assert_allclose(losses, expected, rtol=1e-9)
+        np.testing.assert_allclose(found, parameters, rtol=1e-6, atol=1e-9)
 
-    graph = whole(False)
-    for found in threads.run(size, lambda comm: run(graph.shard(comm, parts(size, "random")))):
-        np.testing.assert_allclose(found, run(graph), rtol=1e-9)
+
+@pytest.mark.parametrize("sampler", ["uniform", "replace", "labor"])
+def test_one_hash_of_the_picks(sampler):
+    """On 1, 2 and 4 ranks, on 1, 2 and 4 threads, in any division and order."""
+    def divided(comm):
+        return picks(whole(True).shard(comm, parts(comm.size), order=order), sampler=sampler)
+
+    before, found = kernels.threads(), set()
+    order = np.random.default_rng(0).permutation(N)
+    try:
+        for n_threads in (1, 2, 4):
+            kernels.set_threads(n_threads)
+            found.add(picks(whole(True), sampler=sampler))
+            for size in (1, 2, 4):
+                found.update(threads.run(size, divided))
+    finally:
+        kernels.set_threads(before)
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("batches", ["global", "balanced"])
 @pytest.mark.parametrize("size", [1, 3])
 def test_every_seed_is_there_once_an_epoch(size, batches):
     """Also of ranks without any; balanced steps differ by at most one seed a rank, and their numbers add up."""
-    graph = whole(False)
+    graph = whole()
 
     def work(comm):
         part = graph.shard(comm, np.where(np.arange(N) < 30, 0, size // 2))
-        loader = NeighborLoader(part, X[part.src_ids], None, masks(part), fanouts=(2,), batch_size=7, batches=batches, remote="local")
+        seeds = np.isin(part.dst_ids, SEEDS)
+        loader = NeighborLoader(part, X[part.src_ids], None, seeds, fanouts=(2,), batch_size=7, batches=batches, remote="local")
         return [[(b.n_global, b.dst_ids[b.rows].tolist()) for b in loader] for _ in range(2)]
 
     for epoch in zip(*threads.run(size, work)):
@@ -168,10 +141,10 @@ def test_every_seed_is_there_once_an_epoch(size, batches):
 
 
 def test_seeds_asked_for_twice_are_global_too():
-    graph = whole(False)
+    graph = whole()
 
     def work(comm):
-        part = graph.shard(comm, parts(comm.size, "random")) if comm.size > 1 else graph
+        part = graph.shard(comm, parts(comm.size)) if comm.size > 1 else graph
         rows = np.flatnonzero(np.isin(part.dst_ids, [3, 4, 50]))
         loader = NeighborLoader(part, X[part.src_ids], None, np.repeat(rows, 3), fanouts=(2,), batch_size=2)
         return [(b.n_global, b.dst_ids[b.rows].tolist()) for b in loader]
@@ -184,11 +157,12 @@ def test_seeds_asked_for_twice_are_global_too():
 @pytest.mark.parametrize("remote", ["exact", "local"])
 def test_an_epoch_may_be_left_on_all_ranks_together(remote):
     """The threads ahead end, and the next loop goes on from there."""
-    graph = whole(False)
+    graph = whole()
 
     def work(comm):
         part = graph.shard(comm, "contiguous")
-        loader = NeighborLoader(part, X[part.src_ids], None, masks(part), fanouts=(2, 2), batch_size=5, remote=remote, sample_ahead=3)
+        seeds = np.isin(part.dst_ids, SEEDS)
+        loader = NeighborLoader(part, X[part.src_ids], None, seeds, fanouts=(2, 2), batch_size=5, remote=remote, sample_ahead=3)
         for _ in (left := iter(loader)):
             break
         left.close()
@@ -201,9 +175,10 @@ def test_predictions_are_those_of_one_rank():
     graph = whole(True)
 
     def work(comm):
-        part = graph.shard(comm, parts(3, "random")) if comm.size > 1 else graph
+        part = graph.shard(comm, parts(3)) if comm.size > 1 else graph
         model = next(models(False)).eval()
-        loader = NeighborLoader(part, X[part.src_ids], None, masks(part), fanouts=(2, 2, 2), batch_size=5)
+        seeds = np.isin(part.dst_ids, SEEDS)
+        loader = NeighborLoader(part, X[part.src_ids], None, seeds, fanouts=(2, 2, 2), batch_size=5)
         batch = loader.batch(np.arange(part.n_dst)[::-1], 7)
         assert batch.n_global == N
         return dict(zip(batch.dst_ids.tolist(), model(batch, batch.x).data))
@@ -221,11 +196,11 @@ def test_predictions_are_those_of_one_rank():
     ({"fanouts": (0,)}, ConfigError, "0 is neither"),
 ])  # fmt: skip
 def test_what_all_ranks_refuse(options, error, message):
-    graph = whole(False)
+    graph = whole()
 
     def work(comm):
         part = graph.shard(comm, "contiguous")
-        given = {"fanouts": (2,), "batch_size": 4, "train": masks(part), **options}
+        given = {"fanouts": (2,), "batch_size": 4, "train": np.isin(part.dst_ids, SEEDS), **options}
         given["train"] = given["train"][: part.n_dst]
         with pytest.raises(error, match=message):
             NeighborLoader(part, X[part.src_ids], None, given.pop("train"), **given)
@@ -235,11 +210,12 @@ def test_what_all_ranks_refuse(options, error, message):
 
 @pytest.mark.parametrize("wrong", [{"x": X[:1]}, {"train": [10**6]}, {"batch_size": 3}, {"remote": "local"}, {"seed": 8}])
 def test_what_one_rank_gives_wrong_is_an_error_on_all(wrong):
-    graph = whole(False)
+    graph = whole()
 
     def work(comm):
         part = graph.shard(comm, "contiguous")
-        given = {"x": X[part.src_ids], "train": masks(part), "fanouts": (2,), "batch_size": 4, **(wrong if comm.rank == 1 else {})}
+        given = {"x": X[part.src_ids], "train": np.isin(part.dst_ids, SEEDS), "fanouts": (2,), "batch_size": 4}
+        given |= wrong if comm.rank == 1 else {}
         with pytest.raises(SarliteError):
             NeighborLoader(part, given.pop("x"), None, given.pop("train"), **given)
 
@@ -247,11 +223,12 @@ def test_what_one_rank_gives_wrong_is_an_error_on_all(wrong):
 
 
 def test_seeds_that_one_rank_gives_wrong_are_an_error_on_all():
-    graph = whole(False)
+    graph = whole()
 
     def work(comm):
         part = graph.shard(comm, "contiguous")
-        loader = NeighborLoader(part, X[part.src_ids], None, masks(part), fanouts=(2, 2), batch_size=4)
+        seeds = np.isin(part.dst_ids, SEEDS)
+        loader = NeighborLoader(part, X[part.src_ids], None, seeds, fanouts=(2, 2), batch_size=4)
         with pytest.raises((SarliteError, ShapeError), match="seeds"):
             loader.batch([-1] if comm.rank else [0])
         return loader.batch([0]).n_global
@@ -261,11 +238,12 @@ def test_seeds_that_one_rank_gives_wrong_are_an_error_on_all():
 
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_a_failure_while_sampling_is_one_on_all_ranks(ahead, monkeypatch):
-    graph = whole(False)
+    graph = whole()
 
     def work(comm):
         part = graph.shard(comm, "contiguous")
-        loader = NeighborLoader(part, X[part.src_ids], None, masks(part), fanouts=(2, 2), batch_size=4, sample_ahead=ahead)
+        seeds = np.isin(part.dst_ids, SEEDS)
+        loader = NeighborLoader(part, X[part.src_ids], None, seeds, fanouts=(2, 2), batch_size=4, sample_ahead=ahead)
         right, seen = loader.sampler._pick, []
 
         def fails(rows, layer, step):

@@ -1,0 +1,80 @@
+"""Minibatches of a small graph on any communicator: what the tests of thread ranks and of MPI ranks share."""
+
+import hashlib
+
+import numpy as np
+from strategies import random_edges, values
+
+from sarlite import Graph, fn, nn, optim
+from sarlite.minibatch import HEC, NeighborLoader
+from sarlite.models import GAT, SAGE
+from sarlite.train.step import TrainingStep
+
+N, N_IN, N_OUT = 90, 5, 3
+EDGES = random_edges(N, 700, seed=3)
+X, LABELS = values(1, N, N_IN), np.random.default_rng(2).integers(0, N_OUT, N)
+SEEDS = np.arange(1, N, 2)
+
+
+def whole(loops=False):
+    return Graph.from_edges(*EDGES, self_loops=loops)
+
+
+def parts(size, kind="random"):
+    """The part of each node; of "few" ranks but rank 1 have none."""
+    if kind == "few":
+        return np.full(N, min(1, size - 1))
+    return np.random.default_rng(size).integers(0, size, N) if kind == "random" else np.arange(N) * size // N
+
+
+def loader_of(graph, **options):
+    """A loader over the seeds that this rank owns."""
+    options = {"fanouts": (3, 4), "batch_size": 10, "seed": 3, **options}
+    train = options.pop("train", np.isin(graph.dst_ids, SEEDS))
+    return NeighborLoader(graph, X[graph.src_ids], LABELS[graph.dst_ids], train, **options)
+
+
+class Weighted(nn.Module):
+    """A message of edge values and of learnable values."""
+
+    def __init__(self, rng, layers=3):
+        widths = [N_IN, *[6] * (layers - 1), N_OUT]
+        self.linears = [nn.Linear(a, b, rng=rng, dtype=np.float64) for a, b in zip(widths, widths[1:])]
+        self.edge = values(8, 2000)
+
+    def __call__(self, graph, h):
+        for g, linear in zip(graph.layers(len(self.linears)), self.linears):
+            g, h = g.enter(h)
+            z, weight = linear(h), self.edge[g.edge_ids]
+            h = g.aggregate(lambda s, d, e: s["z"] * e["w"] + (s["z"] * d["q"]).tanh(), "mean", src={"z": z}, dst={"q": g.dst(z)},
+                            edge={"w": weight[:, None]}) + g.aggregate(fn.mul_edge(z, weight), "sum")
+        return h
+
+
+def trained(graph, name="sage", epochs=3, **options):
+    """Train for some epochs and return the losses of all steps, the parameters, and the loader."""
+    rng = nn.Random(0)
+    common = {"layers": 2, "hidden": 8, "dropout": 0.3, "rng": rng, "dtype": np.float64}
+    model = {"sage": lambda: SAGE(N_IN, N_OUT, **common), "gat": lambda: GAT(N_IN, N_OUT, heads=2, **common),
+             "function": lambda: Weighted(rng, 2)}[name]()
+    loader = loader_of(graph, **options)
+    step = TrainingStep(model, optim.Adam(nn.flatten(model), 0.03), rng, graph.comm)
+    losses = [step(b, b.x, b.labels, b.rows, b.n_global) for _ in range(epochs) for b in loader]
+    return losses, nn.flatten(model).data.copy(), loader
+
+
+def picks(graph, **options):
+    """A hash of what all ranks pick in two epochs: seeds, and by layer and destination the edges. Collective."""
+    found, loader = [], loader_of(graph, **options)
+    for batch in (batch for _ in range(2) for batch in loader):
+        found += [(batch.step, -1, node) for node in batch.dst_ids[batch.rows].tolist()]
+        for place, g in enumerate(batch.layers(len(loader.sampler.fanouts))):
+            ends = np.cumsum(g.in_degrees)[:-1]
+            found += [(batch.step, place, node, *sorted(own.tolist())) for node, own in zip(g.dst_ids.tolist(), np.split(g.edge_ids, ends))]
+    everything = sorted(item for own in graph.comm.allgather(found) for item in own)
+    return hashlib.blake2b(repr(everything).encode()).hexdigest()
+
+
+REMOTES = {"hec": HEC(limit=3), "demand": HEC(push="demand", delay=2, features="cache"), "at once": HEC(delay=0), "local": "local",
+           "stand-ins": HEC(on_miss="local", features="cache")}
+"""Ways to meet a remote neighbour that are other answers than one rank's."""

@@ -1,0 +1,44 @@
+"""Minibatches over MPI: one rank's where that is promised, else those of thread ranks."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from batching import REMOTES, parts, picks, trained, whole
+
+from sarlite.comm import threads
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
+
+
+@pytest.fixture(scope="module")
+def comm():
+    from sarlite.comm import mpi
+
+    return mpi.world()
+
+
+@pytest.mark.parametrize("name", ["sage", "gat", "function"])
+def test_exact_is_one_rank(comm, name):
+    losses, parameters, _ = trained(whole().shard(comm, parts(comm.size), prefetch=1), name, epochs=1)
+    expected, right, _ = trained(whole(), name, epochs=1)
+    np.testing.assert_allclose(losses, expected, rtol=1e-9)
+    np.testing.assert_allclose(parameters, right, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("remote", ["hec", "demand", "local"])
+def test_a_run_is_that_of_thread_ranks(comm, remote):
+    def run(ranks):
+        return trained(whole().shard(ranks, parts(ranks.size)), remote=REMOTES[remote], epochs=2)[:2]
+
+    for found, expected in zip(run(comm), threads.run(comm.size, run)[comm.rank]):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)  # MPI sums over ranks in another order
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "replace", "labor"])
+def test_picks_are_those_of_one_rank(comm, sampler):
+    assert picks(whole(True).shard(comm, parts(comm.size)), sampler=sampler) == picks(whole(True), sampler=sampler)
