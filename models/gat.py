@@ -13,49 +13,74 @@ from sarlite.nn import Activation, Dropout, Linear, Parameter, glorot
 class GATConv(nn.Module):
     """h'_i = sum_j a_ij z_j per head, a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . z_i)), z = W h.
 
+    In the paper's form (DistGNN-MB Eq. 2) z_j = relu(W_u h_j + b) of sources, and the z_i of a destination's score is relu(W_v h_i + b).
+
     Parameters
     ----------
     n_in, n_feat, n_heads : int
+    form : {"standard", "paper"}
     concat : bool
         Heads side by side, (n_dst, n_heads * n_feat); else their mean, (n_dst, n_feat).
     residual : bool
         Add h_i, projected where the widths differ.
     attention_dropout : float
+    bias : bool
+        A bias of h', in the paper's form the b of z.
     rng : nn.Random
     """
 
-    def __init__(self, n_in: int, n_feat: int, n_heads: int, *, concat: bool = True, residual: bool = False,
-                 attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True, rng: nn.Random,
+    def __init__(self, n_in: int, n_feat: int, n_heads: int, *, form: str = "standard", concat: bool = True,
+                 residual: bool = False, attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True, rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
-        self.n_heads, self.n_feat, self.concat, self.slope = n_heads, n_feat, concat, slope
-        n_out = n_heads * n_feat if concat else n_feat
-        self.linear = Linear(n_in, n_heads * n_feat, bias=False, rng=rng, dtype=dtype)
+        if form not in ("standard", "paper"):
+            raise ConfigError(f"form {form!r} is not one of standard, paper")
+        self.n_heads, self.n_feat, self.concat, self.slope, self.form = n_heads, n_feat, concat, slope, form
+        width, n_out = n_heads * n_feat, n_heads * n_feat if concat else n_feat
+        self.linear = Linear(n_in, width, bias=False, rng=rng, dtype=dtype)
         self.attn_src = glorot(rng, (n_heads, n_feat), 2 * n_feat, 1, dtype)
         self.attn_dst = glorot(rng, (n_heads, n_feat), 2 * n_feat, 1, dtype)
         self.root = Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype) if residual and n_in != n_out else None
         self.residual = residual
-        self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
+        self.bias = Parameter(np.zeros(n_out, dtype)) if bias and form == "standard" else None
+        self.linear_dst = Linear(n_in, width, bias=False, rng=rng, dtype=dtype) if form == "paper" else None
+        self.update = Activation(width, "relu", bias=bias, rng=rng, dtype=dtype) if form == "paper" else None
         self.coefficients = Dropout(attention_dropout, rng)
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         x, own = graph.src(h), graph.dst(h)
-        z = self.linear(x).reshape(-1, self.n_heads, self.n_feat)
-        w = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)
-        src, dst = x @ (w * self.attn_src).sum(-1), own @ (w * self.attn_dst).sum(-1)  # a . W h = (W a) . h
+        z, src, dst = self._standard(x, own) if self.update is None else self._paper(x, own, graph)
+        z = z.reshape(-1, self.n_heads, self.n_feat)
         out = graph.aggregate(fn.attend(z, src, dst, self.slope, *self.coefficients.coin()), "sum")
         out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
         if self.residual:
             out = out + (own if self.root is None else self.root(own))
         return out if self.bias is None else out + self.bias
 
+    def _standard(self, x, own):
+        w = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)
+        return self.linear(x), x @ (w * self.attn_src).sum(-1), own @ (w * self.attn_dst).sum(-1)  # a . W h = (W a) . h
+
+    def _paper(self, x, own, graph):
+        z, z_dst = self.update(self.linear(x), graph), self.update(self.linear_dst(own), graph)
+        return z, z @ self._by_head(self.attn_src), z_dst @ self._by_head(self.attn_dst)
+
+    def _by_head(self, a):
+        """(n_heads * n_feat, n_heads): a head's vector in its column and 0 elsewhere, so that a product is each head's a . z."""
+        return (a.reshape(-1, 1) * np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0))
+
 
 class GAT(nn.Module):
     """GAT layers with dropout on every layer's input and on the coefficients; between them batch norm or bias, and activation.
+
+    In the paper's form (DistGNN-MB Eq. 2) bias and relu are in each layer, the last one too, and batch norm, where asked for, and the
+    activation still stand between them; with neither batch norm nor a residual that activation changes nothing, since all is >= 0.
 
     Parameters
     ----------
     n_in, n_out : int
         Features and classes.
+    form : {"standard", "paper"}
+        See `GATConv`.
     layers : int
     hidden : int
         Features a head.
@@ -75,22 +100,22 @@ class GAT(nn.Module):
 
     self_loops = True
 
-    def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 8, heads: int = 8, out_heads: int = 1,
-                 out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None, attention_dropout: float = 0.6,
-                 residual: bool = False, batch_norm: bool = False, activation: str = "elu", rng: nn.Random,
+    def __init__(self, n_in: int, n_out: int, *, form: str = "standard", layers: int = 2, hidden: int = 8, heads: int = 8,
+                 out_heads: int = 1, out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None,
+                 attention_dropout: float = 0.6, residual: bool = False, batch_norm: bool = False, activation: str = "elu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
         layers, hidden, heads = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1), nn.whole("heads", heads, 1)
         out_heads = nn.whole("out_heads", out_heads, 1)
         last, width = layers - 1, hidden * heads
-        options: dict[str, Any] = dict(residual=residual, attention_dropout=attention_dropout, rng=rng, dtype=dtype)
-        self.convs = [GATConv(width if i else n_in, hidden, heads, bias=False, **options) for i in range(last)]
+        options: dict[str, Any] = dict(form=form, residual=residual, attention_dropout=attention_dropout, rng=rng, dtype=dtype)
+        self.convs = [GATConv(width if i else n_in, hidden, heads, bias=form == "paper", **options) for i in range(last)]
         if out_concat and n_out % out_heads:
             raise ConfigError(f"out_concat: {n_out} outputs cannot be divided among {out_heads} heads")
         n_feat = n_out // out_heads if out_concat else n_out
         self.convs.append(GATConv(width if last else n_in, n_feat, out_heads, concat=out_concat, **options))
         self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
-        self.activations = [Activation(width, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
-                            for _ in range(last)]
+        self.activations = [Activation(width, activation, batch_norm=batch_norm, bias=form == "standard", dropout=dropout, rng=rng,
+                                       dtype=dtype) for _ in range(last)]
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         for k, g in enumerate(graph.layers(len(self.convs))):

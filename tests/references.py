@@ -147,6 +147,8 @@ CASES = {
     "sage pool": lambda rng, dtype: SAGE(N_IN, N_OUT, layers=2, hidden=8, aggregator="max-pool", rng=rng, dtype=dtype),
     "gat": lambda rng, dtype: GAT(N_IN, N_OUT, hidden=3, heads=2, out_heads=3, residual=True, batch_norm=True,
                                   dropout=0.3, attention_dropout=0.3, rng=rng, dtype=dtype),
+    "gat, paper": lambda rng, dtype: GAT(N_IN, N_OUT, form="paper", hidden=3, heads=2, out_heads=3, dropout=0.3, attention_dropout=0.3,
+                                         rng=rng, dtype=dtype),
     "edges": lambda rng, dtype: EdgeModel(rng, dtype),
     "edges mean": lambda rng, dtype: EdgeModel(rng, dtype, "mean"),
     "softmax": lambda rng, dtype: SoftmaxModel(rng, dtype),

@@ -48,9 +48,10 @@ class LayerGraph(Graph):
     def __init__(self, graph: Graph, columns: Columns, layer: Layer, rows: Array, plan: Plan | None = None, halo: Any = (),
                  sizes: tuple[int, int, int] | None = None) -> None:
         ids = columns.ids[rows]
+        transport = graph.schedule.transport
         if plan is None:
-            plan = Plan(layer.n_src, Block(layer.indptr, layer.columns, ids, lasting=False), (), ())
-        schedule = Schedule(plan, graph.schedule.transport, graph.schedule.mode)
+            plan, transport = Plan(layer.n_src, Block(layer.indptr, layer.columns, ids, lasting=False), (), ()), columns.alone
+        schedule = Schedule(plan, transport, graph.schedule.mode)
         loops = columns.edges.added_loops
         super().__init__(graph.comm, schedule, graph.profile, n_nodes=graph.n_nodes, dst_ids=ids[: layer.n_dst], src_ids=ids,
                          edge_ids=None, in_degrees=np.diff(layer.indptr), added_loops=None if loops is None else loops[rows[: layer.n_dst]])
@@ -68,6 +69,9 @@ class LayerGraph(Graph):
         if n != 1:
             raise ConfigError(f"{n} layers over one layer of a batch: ask the batch for its layers")
         return [self]
+
+    def recover(self) -> None:
+        self._graph.recover()
 
     @cached_property
     def edge_ids(self) -> Array:

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from sarlite.comm import Solo
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph import Graph
+from sarlite.sar.transport import Transport
 from sarlite.types import Array
 
 
@@ -38,6 +40,8 @@ class Columns:
         In-degrees in the whole graph, without the edges that were left out.
     has_loops : bool
         Whether any rank has added loops.
+    alone : Transport
+        Of layers that have no peers: ranks need not aggregate over them equally often, as over the graph.
 
     Notes
     -----
@@ -47,6 +51,7 @@ class Columns:
 
     def __init__(self, graph: Graph, local: bool = False) -> None:
         self._graph, size = graph, graph.comm.size
+        self.alone = Transport(Solo(), 0, graph.profile)
         self.n_local = graph.n_dst
         steps = graph.plan.steps
         counts = np.zeros(size, np.int64)

@@ -92,7 +92,7 @@ def _models_own(name):
     """What each of the models takes where the option is not given."""
     from sarlite.models import MODELS
 
-    own = {model: inspect.signature(cls).parameters.get(name) for model, cls in MODELS.items()}
+    own = {model: inspect.signature(cls).parameters.get(KEYWORDS.get(name, name)) for model, cls in MODELS.items()}
     return ", ".join(f"{model} {_word(p.default)}" for model, p in own.items() if p is not None)
 
 
@@ -128,6 +128,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "input-dropout": (None, float, "share of dropped input features"),
         "attention-dropout": (None, float, "share of dropped attention coefficients"),
         "aggregator": (None, ("mean", "max-pool"), "how neighbours are summed up"),
+        "gat-form": (None, ("standard", "paper"), "of gat: scores from z = W h, or from relu(W h + b) as in DistGNN-MB Eq. 2"),
         "residual": (None, bool, "residual connections"),
         "activation": (None, ("relu", "elu"), "between layers"),
         "batch-norm": (None, bool, "batch norm over all ranks between layers"),
@@ -189,7 +190,8 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
 }
 OPTIONS = {name.replace("-", "_"): spec for group in GROUPS.values() for name, spec in group.items()}
 MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "out_concat", "dropout", "input_dropout", "attention_dropout", "aggregator",
-                 "residual", "activation", "batch_norm")
+                 "gat_form", "residual", "activation", "batch_norm")
+KEYWORDS = {"gat_form": "form"}  # of a model's class, where it has another name than the option
 MINIBATCH_OPTIONS = tuple(name.replace("-", "_") for name in GROUPS["minibatches"])[1:]  # but for the batch size, without which none counts
 HEC_OPTIONS = {"hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "hec_delay": "delay", "on_miss": "on_miss", "push": "push",
                "push_by": "push_by", "halo_features": "features"}

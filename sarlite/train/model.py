@@ -22,7 +22,7 @@ from sarlite.errors import ConfigError, PeerError, SarliteError
 from sarlite.minibatch import NeighborLoader
 from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, no_grad
-from sarlite.train.config import MODEL_OPTIONS
+from sarlite.train.config import KEYWORDS, MODEL_OPTIONS
 
 _MOST_LINES = 20
 _SARLITE = str(Path(nn.__file__).parents[1]) + os.sep
@@ -86,13 +86,14 @@ def make_model(cls: Any, config: Namespace, n_in: int, n_out: int, rng: nn.Rando
     options = {name: getattr(config, name) for name in MODEL_OPTIONS if getattr(config, name) is not None}
     any_name = any(p.kind is p.VAR_KEYWORD for p in taken.values())
     for name in options:
-        if name not in taken and not any_name:
+        if KEYWORDS.get(name, name) not in taken and not any_name:
             raise ConfigError(f"--{name.replace('_', '-')}: the model {config.model} takes no {name}")
     missing = [name for name in ("rng", "dtype") if name not in taken and not any_name]
     if missing:
         raise ConfigError(f"--model {config.model}: the class must take {' and '.join(missing)}: Class(n_in, n_out, *, rng, dtype)")
+    keywords = {KEYWORDS.get(name, name): value for name, value in options.items()}
     with errors_of(config.model):
-        model = cls(n_in, n_out, rng=rng, dtype=np.dtype(config.dtype).type, **options)
+        model = cls(n_in, n_out, rng=rng, dtype=np.dtype(config.dtype).type, **keywords)
         if ".py:" in config.model or config.batch_size:
             _try(model, config, n_in, n_out)
     return model

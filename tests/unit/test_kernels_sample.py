@@ -152,16 +152,16 @@ def test_each_position_and_each_pair_is_as_likely(kind, degree):
             assert p_value(counts, KEYS / len(number)) > LEAST, k
 
 
-def pair_p_value(picks, degree, replace, n_bins=8):
-    """Of two of each row's picks, chosen at random: in which bins of positions they lie."""
+def pair_p_value(picks, degree, replace, n_bins=64):
+    """Of two of each row's picks, chosen at random: each pair of positions, above 64 positions each pair of bins of them."""
     rng = np.random.default_rng(0)
     two = np.argsort(rng.random(picks.shape), axis=1)[:, :2]
-    bins = np.minimum(np.arange(degree) * n_bins // degree, n_bins - 1)
-    a, b = np.take_along_axis(picks, two, axis=1).T
+    bins = np.minimum(np.arange(degree) * min(n_bins, degree) // degree, n_bins - 1)
+    pairs = np.sort(bins[np.take_along_axis(picks, two, axis=1)], axis=1)
     size = np.bincount(bins, minlength=n_bins)
-    pairs = np.outer(size, size) - (0 if replace else np.diag(size))
-    likely = pairs.ravel() / pairs.sum()
-    counts = np.bincount(bins[a] * n_bins + bins[b], minlength=n_bins**2)
+    likely = np.outer(size, size) - (0 if replace else np.diag(size))
+    likely = np.triu(likely + likely.T - np.diag(np.diag(likely))).ravel() / likely.sum()  # of pairs without an order
+    counts = np.bincount(pairs[:, 0] * n_bins + pairs[:, 1], minlength=n_bins**2)
     assert (counts[likely == 0] == 0).all()
     return p_value(counts[likely > 0], KEYS * likely[likely > 0])
 

@@ -14,7 +14,7 @@ from strategies import random_edges, values
 from sarlite import Graph, Tensor, kernels, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
-from sarlite.minibatch import NeighborLoader
+from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
 from sarlite.train.step import TrainingStep
@@ -276,3 +276,23 @@ def test_the_order_of_the_products_is_the_same_on_all_ranks():
     (alone,) = threads.run(1, work)
     for found in threads.run(3, work):
         np.testing.assert_allclose(found, alone, rtol=1e-9)
+
+
+@pytest.mark.parametrize("remote", ["local", HEC(), HEC(features="cache", push="demand")])
+def test_ranks_need_not_aggregate_equally_often_over_layers_without_peers(remote):
+    """As where one takes A (X W) and the other (A X) W. What ranks exchange afterwards, as an evaluation does, fits together."""
+    graph = whole(False)
+
+    def work(comm):
+        part = graph.shard(comm, "random", prefetch=0)
+        own = X[part.src_ids]
+        for batch in NeighborLoader(part, own, None, slice(None), fanouts=(2,), batch_size=40, remote=remote):
+            (g,) = batch.layers(1)
+            g, h = g.enter(batch.x)
+            for _ in range(1 + comm.rank):
+                g.aggregate(fn.copy_src(h), "sum")
+        return part.dst_ids, part.aggregate(fn.copy_src(Tensor(own)), "sum").data
+
+    expected = graph.aggregate(fn.copy_src(Tensor(X)), "sum").data
+    for ids, found in threads.run(3, work):
+        np.testing.assert_allclose(found, expected[ids], rtol=1e-12)

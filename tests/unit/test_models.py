@@ -78,6 +78,33 @@ def test_gat(residual, concat):
     np.testing.assert_allclose(conv(GRAPH, Tensor(X)).data, expected, rtol=1e-11)
 
 
+@pytest.mark.parametrize("concat", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+def test_gat_in_the_papers_form(residual, concat):
+    """DistGNN-MB Eq. 2: weights of their own for destinations, one bias, relu before the scores."""
+    conv = GATConv(5, 3, 2, form="paper", concat=concat, residual=residual, rng=nn.Random(0), **F64)
+    p = parameters(conv)
+    names = {"linear.weight", "linear_dst.weight", "update.bias", "attn_src", "attn_dst"}
+    assert set(p) == names | ({"root.weight"} if residual else set())
+    z, z_dst = (np.maximum(X @ p[f"{name}.weight"] + p["update.bias"], 0).reshape(-1, 2, 3) for name in ("linear", "linear_dst"))
+    out = references.attend(EDGES, z, (z * p["attn_src"]).sum(2), (z_dst * p["attn_dst"]).sum(2), 0.2)
+    out = out.reshape(-1, 6) if concat else out.mean(1)
+    expected = out + (X @ p["root.weight"] if residual else 0)
+    np.testing.assert_allclose(conv(GRAPH, Tensor(X)).data, expected, rtol=1e-11, atol=1e-13)
+
+
+def test_layers_of_the_papers_form_follow_each_other_without_more():
+    """Without batch norm and residual what stands between them changes nothing in evaluation."""
+    model = GAT(5, 3, form="paper", layers=3, hidden=2, heads=2, rng=nn.Random(0), **F64).eval()
+    parameters(model)
+    h = Tensor(X)
+    for conv in model.convs:
+        h = conv(GRAPH, h)
+    np.testing.assert_array_equal(model(GRAPH, Tensor(X)).data, h.data)
+    with pytest.raises(ConfigError, match="form 'own' is not one of standard, paper"):
+        GAT(5, 3, form="own", rng=nn.Random(0))
+
+
 def test_a_residual_of_the_same_width_is_not_projected():
     conv = GATConv(6, 3, 2, residual=True, rng=nn.Random(0), **F64)
     assert conv.root is None
@@ -94,6 +121,8 @@ MAKE = {
     "sage, max-pool": lambda **o: SAGE(5, 3, hidden=4, layers=2, aggregator="max-pool", **o),
     "gat": lambda **o: GAT(5, 3, hidden=2, heads=2, **o),
     "gat, all": lambda **o: GAT(5, 3, hidden=2, heads=2, out_heads=2, layers=3, residual=True, batch_norm=True, **o),
+    "gat, paper": lambda **o: GAT(5, 3, form="paper", hidden=2, heads=2, out_heads=2, **o),
+    "gat, paper, all": lambda **o: GAT(5, 3, form="paper", hidden=2, heads=2, layers=3, residual=True, batch_norm=True, **o),
     "one layer": lambda **o: GCN(5, 3, layers=1, **o),
 }
 
@@ -142,6 +171,11 @@ def test_each_layer_has_one_bias(cls, batch_norm):
     shifts = [name for name, _ in model.named_parameters() if name.endswith(("bias", "beta"))]
     last = "convs.2.root.bias" if cls is SAGE else "convs.2.bias"
     assert shifts == [last, *(f"activations.{i}." + ("norm.beta" if batch_norm else "bias") for i in range(2))]
+
+
+def test_each_layer_of_the_papers_form_has_one_bias():
+    model = GAT(5, 3, form="paper", layers=3, rng=nn.Random(0))
+    assert [name for name, _ in model.named_parameters() if name.endswith("bias")] == [f"convs.{i}.update.bias" for i in range(3)]
 
 
 @pytest.mark.parametrize("cls", [GCN, SAGE, GAT])

@@ -112,6 +112,7 @@ def test_ranks_as_threads_give_the_same_run(six, tmp_path):
     ("sage", ["--aggregator", "max-pool", "--no-batch-norm", "--optimizer", "sgd", "--lr-schedule", "cosine"]),
     ("gcn", ["--input-dropout", "0", "--activation", "elu", "--batch-norm"]),
     ("gat", ["--input-dropout", "0.1", "--activation", "relu"]),
+    ("gat", ["--gat-form", "paper", "--heads", "2", "--batch-norm"]),
 ])  # fmt: skip
 def test_models_on_three_ranks(here, model, flags, tmp_path):
     flags = ["--model", model, *flags, "--dtype", "float64", "--epochs", 3, "--weight-decay", "1e-3"]

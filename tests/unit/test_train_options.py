@@ -144,6 +144,7 @@ def test_numbers_out_of_range(capsys):
     (["--config", "/no/such/file"], "/no/such/file"), (["--dropout", "1.5"], "--dropout 1.5"),
     (["--model", "gnn"], "--model 'gnn' is not one of gcn, sage, gat"),
     (["--model", "/no/file.py:Model"], "/no/file.py"), (["--model", "FILE:Model"], "--model"), (["--heads", "2"], "sage takes no heads"),
+    (["--gat-form", "paper"], "--gat-form: the model sage takes no gat_form"),
     (["--partition", "halves"], "halves"), (["--data", "sbm:nodes=many"], "nodes"),
     (["--data", "/no/such/data"], "/no/such/data"), (["--data", "sbm:knots=3"], "knots"),
     (["--data", "sbm:node=3"], "did you mean nodes?"), (["--data", "smb:nodes=3"], "no form smb:; did you mean sbm?"),

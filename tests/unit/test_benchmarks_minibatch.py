@@ -1,0 +1,109 @@
+"""The benchmarks of minibatches over several ranks: the simulated cache by hand, and small runs that leave the rows that they promise."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def on_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+
+
+def by_hand(monkeypatch, settings, epochs):
+    """Return by step the hits of layers 0 and 1, and the rows pushed by layer.
+
+    Nodes 0, 1 are rank 0's and 2, 3 rank 1's; 0 reads 2 and 3, 3 reads 1. A step of `epochs` is rank 1's own rows and what rank 0 looks up.
+    """
+    import cache
+
+    monkeypatch.setattr(cache, "FANOUTS", (1, 1))
+    look_up, found = cache.Simulation.look_up, []
+
+    def noted(self, layer, step, batch):
+        before = self.hits[layer]
+        look_up(self, layer, step, batch)
+        found.append(self.hits[layer] - before)
+
+    monkeypatch.setattr(cache.Simulation, "look_up", noted)
+    parts = np.array([0, 0, 1, 1])
+    simulation = cache.Simulation(np.array([0, 2, 2, 2, 3]), np.array([2, 3, 1]), parts, 2, cache.Settings(*settings))
+    first = 0
+    for steps in epochs:
+        simulation.epoch(first, [[[cache.Nodes([], halo)] * 2 for _, halo in steps], [[cache.Nodes(own, [])] * 2 for own, _ in steps]])
+        first += len(steps)
+    monkeypatch.setattr(cache.Simulation, "look_up", look_up)
+    return list(zip(found[::2], found[1::2])), dict(simulation.pushed)
+
+
+def test_ages_in_the_simulation(monkeypatch):
+    """Made in step 0: with d 1 and ls 1 a hit in steps 1 and 2, as features (layer 0) for ever."""
+    one = [([2], [2])] + [([], [2])] * 3
+    assert by_hand(monkeypatch, (1, 9, 1, "paper"), [one]) == ([(0, 0), (1, 1), (1, 1), (1, 0)], {0: 1, 1: 1})
+    assert by_hand(monkeypatch, (1, 9, 0, "paper"), [one])[0] == [(1, 1), (1, 1), (1, 0), (1, 0)]
+    assert by_hand(monkeypatch, (0, 9, 2, "paper"), [one])[0] == [(0, 0), (0, 0), (1, 1), (1, 0)]
+
+
+def test_what_is_under_way_arrives_at_the_end_of_an_epoch(monkeypatch):
+    assert by_hand(monkeypatch, (0, 9, 2, "paper"), [[([2], [2])], [([], [2])]])[0] == [(0, 0), (1, 1)]
+
+
+def test_the_limit_and_who_reads_what(monkeypatch):
+    """Node 1 is read by rank 1 alone and 3 by rank 0, and of two rows one goes."""
+    assert by_hand(monkeypatch, (9, 1, 1, "paper"), [[([2, 3], [2, 3]), ([], [2, 3])]]) == ([(0, 0), (1, 1)], {0: 1, 1: 1})
+
+
+def test_on_demand(monkeypatch):
+    """Asked for a step before: node 3, whose row was never made, comes as a feature alone; that of 2 while it is young."""
+    steps = [([2], []), ([], [2, 3]), ([], [2]), ([], [2]), ([], [2])]
+    hits, pushed = by_hand(monkeypatch, (1, 9, 1, "demand"), [steps])
+    assert hits == [(0, 0), (2, 1), (1, 1), (1, 0), (1, 0)] and pushed == {0: 5, 1: 2}
+
+
+def test_cache(tmp_path):
+    """Where nothing is drawn, at limits above all rows, the cache hits what the simulation hits, and pushes as many rows."""
+    import cache
+
+    out = tmp_path / "rows.json"
+    cache.main(["--graphs", str(tmp_path), "--graph", "S/100", "--ranks", "2,3", "--lives", "1,4", "--limits", f"30,{cache.UNLIMITED}",
+                "--pushes", "paper,demand", "--batch-size", "10", "--epochs", "3", "--warm-up", "1", "--json", str(out)])
+    rows = json.loads(out.read_text())
+    assert len(rows) == 2 * 2 * 2 * 2 * 3
+    for row in rows:
+        assert row["lookups"] == row["simulated_lookups"] > 0 and 0 < row["hit_rate"] <= 1
+        if row["push"] == "demand" or row["limit"] == cache.UNLIMITED:
+            assert row["hit_rate"] == row["simulated_hit_rate"] and row["rows_pushed"] == row["simulated_rows_pushed"] > 0
+        else:
+            assert row["rows_pushed"] <= 30 * (row["ranks"] - 1)
+            assert abs(row["hit_rate"] - row["simulated_hit_rate"]) < 0.1
+
+
+def test_minibatch_accuracy(tmp_path, capsys):
+    import minibatch_accuracy as accuracy
+
+    out = tmp_path / "rows.json"
+    accuracy.main(["--data", "sbm:nodes=400,homophily=0.5,noise=2", "--seeds", "2", "--ranks", "2", "--epochs", "3", "--hidden", "8",
+                   "--batch-size", "20", "--fanouts", "3,3,3", "--json", str(out)])
+    rows = json.loads(out.read_text())
+    several = [f"{remote}, {parts} parts" for remote in ("exact", "hec", "local") for parts in ("metis", "random")]
+    assert [row["way"] for row in rows] == 2 * ["full batch", "full batch, a step an epoch", "minibatches", *several]
+    assert [row["seed"] for row in rows] == [0] * 9 + [1] * 9
+    for row in rows:
+        assert len(row["curve"]) == 3 and row["accuracy"] == row["curve"][row["best_epoch"] - 1]
+        assert len(row["hit_rates"]) == (3 if row["remote"] == "hec" else 0)
+    assert "local, random parts" in capsys.readouterr().out
+
+
+def test_epochs_until_the_target_and_paired_differences():
+    import minibatch_accuracy as accuracy
+
+    assert accuracy.until([50, 69.0, 69.1, 80], 70) == 3 and accuracy.until([50], 70) is None
+    rows = [{"way": way, "seed": seed, "accuracy": a + seed, "curve": [a + seed], "hit_rates": []}
+            for seed in (0, 10) for way, a in (("full batch", 70.0), ("minibatches", 69.5), ("local", 60.0))]
+    full, one, local = accuracy.summary(rows)
+    assert full["to full"] == (0, 0) and one["to full"] == (-0.5, 0) and local["to one"] == (-9.5, 0)
+    assert (one["epochs"], local["epochs"]) == ([1, 1], ["never", "never"]) and one["accuracy"][0] == 74.5
