@@ -117,8 +117,9 @@ def _restore(comm, config, trainer, resumed):
         text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
         raise CheckpointError(f"checkpoint {config.resume}: {text}") from None
     if config.remote == "hec" and comm.size > 1:
-        reason = "their flags were others" if minibatch.remote(vars(config)) != minibatch.remote(meta["options"]) else caches.restore(
-            comm, Path(config.resume).parent, trainer, meta.get("caches"), meta["epoch"] * len(trainer.loader))
+        told, step = meta.get("caches"), meta["epoch"] * len(trainer.loader)
+        others = told and minibatch.remote(vars(config)) != minibatch.remote(meta["options"])
+        reason = "their flags were others" if others else caches.restore(comm, Path(config.resume).parent, trainer, told, step)
         if reason and comm.rank == 0:
             print(f"warning: the caches of embeddings start empty: {reason}", file=sys.stderr, flush=True)
     best.epoch, best.scores = meta["best"]["epoch"], dict(meta["best"]["scores"])

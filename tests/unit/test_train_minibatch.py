@@ -183,6 +183,7 @@ def test_caches_that_cannot_go_on_start_empty_and_the_run_says_so(here, capsys, 
     assert told("other steps", "--batch-size", 30) == ["steps count otherwise"]
     assert told("other flags", "--hec-lines", 7, "--hec-limit", 7) == ["their flags were others"]
     assert told("exact", "--remote", "exact") == []
+    assert told("hec again", "--resume", tmp_path / "exact" / "checkpoint.safetensors", "--epochs", 4) == ["the checkpoint has none"]
     for path in caches.files(saved.parent):
         path.unlink()
     assert told("missing") == ["files caches-8-0of2.safetensors and following are missing"]
