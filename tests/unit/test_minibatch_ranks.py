@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from batching import EDGES, N_IN, N_OUT, SEEDS, N, Weighted, X, loader_of, parts, picks, trained, whole
 from strategies import random_edges, values
 
-from sarlite import Graph, Tensor, kernels, nn, optim
+from sarlite import Graph, Tensor, fn, kernels, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.minibatch import HEC, NeighborLoader
