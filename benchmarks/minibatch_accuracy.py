@@ -43,7 +43,8 @@ FULL, EPOCHS, ONE = Way("full batch"), Way("full batch, a step an epoch"), Way("
 
 def ways(args):
     several = [Way(remote, args.ranks, parts, remote) for remote in args.remotes for parts in args.parts]
-    return [FULL, EPOCHS, ONE, *(several if args.ranks > 1 else [])]
+    one_step = load(args.data).train.sum() <= args.batch_size  # then as many epochs are as many steps
+    return [FULL, *([] if one_step else [EPOCHS]), ONE, *(several if args.ranks > 1 else [])]
 
 
 def train(comm, way, data, parts, args, seed, rate):
@@ -159,9 +160,9 @@ def main(argv=None):
     args = arguments().parse_args(argv)
     if args.choose:
         return choose(args)
-    rows = []
+    rows, chosen = [], ways(args)
     for seed in range(args.seeds):
-        rows += [measure(args, way, seed, args.rate) for way in ways(args)]
+        rows += [measure(args, way, seed, args.rate) for way in chosen]
         if args.json:
             args.json.write_text(harness.json.dumps(rows, indent=1) + "\n")
     title = (f"{args.data}: GraphSAGE of {LAYERS} layers of {args.hidden}, fan-outs {','.join(map(str, args.fanouts))}, "
