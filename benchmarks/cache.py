@@ -44,22 +44,28 @@ class Nodes(NamedTuple):
 
 
 def run(comm, whole, parts, seeds, settings, args):
-    """Return by epoch this rank's batches, as steps of layers of Nodes, and the loader's counts at its end."""
+    """Return by epoch this rank's batches, as steps of layers of Nodes, and the loader's counts at its end.
+
+    Then comes one more epoch, as far as the last one had to know it.
+    """
     set_threads(1)
     graph, indices = whole.shard(comm, parts), whole.in_edges().indices
     x = np.ones((graph.n_dst, 1), np.float32)
     remote = HEC(life=settings.life, limit=settings.limit, delay=settings.delay, push=settings.push, features="cache")
     loader = NeighborLoader(graph, x, None, np.isin(graph.node_ids, seeds), fanouts=FANOUTS, batch_size=args.batch_size, remote=remote)
     epochs, counts = [], []
-    for _ in range(args.epochs):
+    for epoch in range(args.epochs + 1):
         steps = []
         for batch in loader:
             layers = batch.layers(len(FANOUTS))
             steps.append([nodes(g, comm.rank, parts, indices) for g in layers])
             means(layers, batch.x)
+            if epoch == args.epochs and len(steps) == args.delay:
+                break
         epochs.append(steps)
         counts.append({name: list(loader.counts[name]) for name in ("lookups", "hits", "rows_pushed")})
-    return epochs, counts
+    loader.drain()
+    return epochs, counts[: args.epochs]
 
 
 def nodes(g, rank, parts, indices):
@@ -89,14 +95,14 @@ class Simulation:
         self.peers = defaultdict(list)  # of a node: other ranks that read it
         for pair in np.unique(indices[cut].astype(np.int64) * n_ranks + readers[cut]).tolist():
             self.peers[pair // n_ranks].append(pair % n_ranks)
-        self.caches, self.newest = (defaultdict(dict) for _ in range(2))
+        self.caches, self.newest, self.sent = (defaultdict(dict) for _ in range(3))
         self.lookups, self.hits, self.pushed = Counter(), Counter(), Counter()
 
-    def epoch(self, first, batches):
-        """Run the steps of an epoch, batches[rank][step][layer]; what is under way at its end arrives."""
+    def epoch(self, first, batches, following):
+        """Run the steps of an epoch, batches[rank][step][layer]; what is under way at its end arrives. `following` are those after it."""
         n_steps, under_way = len(batches[0]), {}
         for k in range(n_steps):
-            later = [steps[k + self.settings.delay] if k + self.settings.delay < n_steps else None for steps in batches]
+            later = [(steps + more)[k + self.settings.delay] for steps, more in zip(batches, following)]
             for layer in range(len(FANOUTS)):
                 under_way[first + k, layer] = self.push(layer, first + k, [steps[k][layer] for steps in batches], later)
                 self.arrive(layer, under_way.pop((first + k - self.settings.delay, layer), ()))
@@ -126,14 +132,19 @@ class Simulation:
         return messages
 
     def asked(self, layer, step, batch, later):
-        """On demand: the newest rows of what the batches `delay` steps on look up, as far as they are young enough; features always are."""
+        """On demand: the newest rows of what the batches `delay` steps on look up, as far as they are young enough and not there.
+
+        Features never get old, and count as made in step 0.
+        """
         for rank in self.ranks:
             self.newest[layer].update((node, step) for node in batch[rank].own)
         messages = []
         for peer, layers in zip(self.ranks, later):
-            for node in layers[layer].halo if layers else ():
-                made = step if layer == 0 else self.newest[layer].get(node)
-                if made is not None and step - made <= self.settings.life:
+            for node in layers[layer].halo:
+                made = 0 if layer == 0 else self.newest[layer].get(node)
+                young = made is not None and (layer == 0 or step - made <= self.settings.life)
+                if young and self.sent[peer, layer].get(node) != made:
+                    self.sent[peer, layer][node] = made
                     messages.append((peer, node, made))
         return messages
 
@@ -153,12 +164,13 @@ def simulate(whole, parts, settings, found, warm_up):
     """Return the counts behind the first epochs, from the batches that `run` found on each rank."""
     edges = whole.in_edges()
     simulation, step = Simulation(edges.indptr, edges.indices, parts, len(found), settings), 0
-    for epoch in range(len(found[0][0])):
+    for epoch in range(len(found[0][1])):
         if epoch == warm_up:
             for counts in (simulation.lookups, simulation.hits, simulation.pushed):
                 counts.clear()
-        batches = [epochs[epoch] for epochs, _ in found]
-        simulation.epoch(step, batches)
+        batches, following = ([sum(epochs[start:stop], []) for epochs, _ in found]
+                              for start, stop in ((epoch, epoch + 1), (epoch + 1, epoch + 1 + settings.delay)))
+        simulation.epoch(step, batches, following)
         step += len(batches[0])
     return {"lookups": simulation.lookups, "hits": simulation.hits, "rows_pushed": simulation.pushed}
 
@@ -176,7 +188,7 @@ def measure(args, whole, parts, seeds, n_ranks, settings):
     harness.note(f"{n_ranks} ranks, {settings}")
     found = threads.run(n_ranks, run, whole, parts, seeds, settings, args)
     simulated = simulate(whole, parts, settings, found, args.warm_up)
-    steps = sum(len(steps) for steps in found[0][0][args.warm_up:]) * n_ranks
+    steps = sum(len(steps) for steps in found[0][0][args.warm_up : args.epochs]) * n_ranks
     rows = []
     for layer in range(len(FANOUTS)):
         lookups, hits, pushed = (counted(found, name, layer, args.warm_up) for name in ("lookups", "hits", "rows_pushed"))

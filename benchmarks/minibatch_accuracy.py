@@ -43,7 +43,8 @@ FULL, EPOCHS, ONE = Way("full batch"), Way("full batch, a step an epoch"), Way("
 
 def ways(args):
     several = [Way(remote, args.ranks, parts, remote) for remote in args.remotes for parts in args.parts]
-    return [FULL, EPOCHS, ONE, *(several if args.ranks > 1 else [])]
+    one_step = load(args.data).train.sum() <= args.batch_size  # then as many epochs are as many steps
+    return [FULL, *([] if one_step else [EPOCHS]), ONE, *(several if args.ranks > 1 else [])]
 
 
 def train(comm, way, data, parts, args, seed, rate):
@@ -159,12 +160,14 @@ def main(argv=None):
     args = arguments().parse_args(argv)
     if args.choose:
         return choose(args)
-    rows = [measure(args, way, seed, args.rate) for seed in range(args.seeds) for way in ways(args)]
+    rows, chosen = [], ways(args)
+    for seed in range(args.seeds):
+        rows += [measure(args, way, seed, args.rate) for way in chosen]
+        if args.json:
+            args.json.write_text(harness.json.dumps(rows, indent=1) + "\n")
     title = (f"{args.data}: GraphSAGE of {LAYERS} layers of {args.hidden}, fan-outs {','.join(map(str, args.fanouts))}, "
              f"{args.batch_size} seeds a step of all ranks, learning rate {args.rate}, {args.epochs} epochs")
     harness.report(title, summary(rows), COLUMNS)
-    if args.json:
-        args.json.write_text(harness.json.dumps(rows, indent=1) + "\n")
     return None
 
 
@@ -176,9 +179,9 @@ def arguments():
     parser.add_argument("--remotes", type=harness.words, default=["exact", "hec", "local"], metavar="LIST")
     parser.add_argument("--parts", type=harness.words, default=["metis", "random"], metavar="LIST")
     parser.add_argument("--fanouts", type=harness.numbers, default=[5, 10, 15], metavar="LIST")
-    parser.add_argument("--batch-size", type=int, default=100)
-    parser.add_argument("--rate", type=float, default=0.01, help="learning rate")
-    parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--batch-size", type=int, default=1000)
+    parser.add_argument("--rate", type=float, default=0.03, help="learning rate")
+    parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--threads", type=int, default=2, help="of all ranks together")

@@ -22,6 +22,8 @@ class Borders:
 
     Attributes
     ----------
+    lengths : list by rank of int
+        How many rows go there.
     rows : (n_border,) int64
         The local rows that some peer has as halo, ascending.
 
@@ -39,7 +41,8 @@ class Borders:
         for peer, rows in enumerate(asked):
             if len(rows) and (rows[0] < 0 or (np.diff(rows) <= 0).any()):
                 raise DataError(f"the rows that rank {peer} asks for are negative or do not ascend")
-        self.size, lengths = len(asked), [len(rows) for rows in asked]
+        self.size, self.lengths = len(asked), [len(rows) for rows in asked]
+        lengths = self.lengths
         self.rows, numbers = np.unique(np.concatenate([np.asarray(rows, np.int64) for rows in asked]), return_inverse=True)
         self._numbers = np.split(numbers.astype(np.int32), np.cumsum(lengths)[:-1])
         self._number_of = np.full(int(self.rows[-1]) + 2 if len(self.rows) else 1, -1, np.int32)  # the last one is for all further rows

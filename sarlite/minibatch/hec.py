@@ -105,8 +105,8 @@ class Historical:
 
     def __init__(self, graph: Graph, columns: Columns, x: Array, n_layers: int, seed: int, settings: HEC) -> None:
         self._graph, self._columns, self._seed, self.settings = graph, columns, seed, settings
-        keeps = settings.features == "keep" or (settings.features == "auto" and
-                                                max(graph.comm.allgather(columns.n_halo)) <= settings.lines)
+        self._roomy = max(graph.comm.allgather(columns.n_halo)) <= settings.lines  # no cache ever drives out a row
+        keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
         self.kept = columns.of_columns(x)[columns.n_local :] if keeps else None
         self._n_layers, self._features = n_layers, x
         self._borders, self._asks = Borders(columns.asked), graph.comm.channel("sample")
@@ -118,7 +118,7 @@ class Historical:
         settings, n_layers = self.settings, self._n_layers
         life = settings.delay + settings.life
         self._caches = [Cache(settings.lines, self._columns.n_halo, None if layer == 0 else life) for layer in range(n_layers)]
-        self._newest = [Newest(self._borders) for _ in range(n_layers)] if settings.push == "demand" else []
+        self._newest = [Newest(self._borders, once=self._roomy) for _ in range(n_layers)] if settings.push == "demand" else []
         if self._newest:
             self._newest[0].update(self._borders.rows, 0, self._features[self._borders.rows])
 
@@ -199,7 +199,8 @@ class Historical:
         """By rank (slots, steps in which they were made or None, rows)."""
         if self._newest:
             newest = self._newest[layer]
-            newest.update(rows, step, h)
+            if layer:  # features are there from the start
+                newest.update(rows, step, h)
             nothing = [np.empty(0, np.int32)] * len(self._columns.asked)
             return newest.answers(asked or nothing, step, self.settings.life if layer else MAX_AGE)
         columns, settings, messages = self._columns, self.settings, []

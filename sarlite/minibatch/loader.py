@@ -111,6 +111,7 @@ class NeighborLoader:
         if isinstance(remote, HEC) and comm.size > 1:
             self._remote = Historical(graph, columns, self.x, len(self.sampler.fanouts), self.seed, remote)
         self._window = remote.delay if self._remote and remote.push == "demand" else 0  # batches whose needs are told ahead
+        self._told = deque[Any]()  # of the next epoch, whose needs were told in this one
         self.sample_ahead = max(self.sample_ahead, self._window)
         if self.sample_ahead and not comm.threaded and (self._window or exact) and comm.size > 1:
             self.sample_ahead = 0
@@ -152,14 +153,16 @@ class NeighborLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of the epoch that `step` is in, from that step on. Collective."""
-        steps = range(self._step, (self._step // len(self) + 1) * len(self))
-        made, window = ahead(self._make, steps, self.sample_ahead), deque[Any]()
+        end = (self._step // len(self) + 1) * len(self)
+        window = self._told if self._told and self._told[0][0].step == self._step else deque()
+        made = ahead(self._make, range(self._step + len(window), end + self._window), self.sample_ahead)
+        self._told = deque()
         try:
-            for step in steps:
-                while len(window) <= min(self._window, steps[-1] - step):
+            for step in range(self._step, end):
+                while len(window) <= self._window:
                     window.append(next(made))
                 batch, _ = window.popleft()
-                if self._window and len(window) == self._window:
+                if self._window:
                     for graph, asked in zip(batch.layers(len(self.sampler.fanouts)), window[-1][1]):
                         graph.asked = asked
                 self._counts["steps"] += 1
@@ -167,6 +170,7 @@ class NeighborLoader:
                 self._step = step + 1
                 yield batch
                 del batch, _
+            self._told = window
             self.drain()
         finally:
             made.close()

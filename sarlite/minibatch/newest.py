@@ -17,6 +17,8 @@ class Newest:
     Parameters
     ----------
     borders : Borders
+    once : bool
+        Answer with a row once a peer: whoever asks keeps what it has got. Else it is sent as often as it is asked for.
 
     Attributes
     ----------
@@ -25,17 +27,23 @@ class Newest:
 
     Notes
     -----
-    Memory: n_border x (8 + bytes of a row), the rows from the first `update` on. Local: no rank waits for another.
+    Memory: n_border x (8 + bytes of a row), the rows from the first `update` on; with `once` 8 bytes an entry of the borders. Local: no
+    rank waits for another.
     """
 
-    def __init__(self, borders: Borders) -> None:
-        self.borders, self.made = borders, np.full(len(borders.rows), -1, np.int64)
+    def __init__(self, borders: Borders, once: bool = False) -> None:
+        self.borders, self.made, self._once = borders, np.full(len(borders.rows), -1, np.int64), once
         self._rows: Any = None
+        self._sent = self._nothing_sent()
+
+    def _nothing_sent(self):
+        """By peer and slot, the step that made the row which was sent last."""
+        return [np.full(n, -1, np.int64) for n in self.borders.lengths] if self._once else []
 
     @property
     def nbytes(self) -> int:
         """Bytes of the table."""
-        return self.made.nbytes + (0 if self._rows is None else self._rows.nbytes)
+        return self.made.nbytes + sum(sent.nbytes for sent in self._sent) + (0 if self._rows is None else self._rows.nbytes)
 
     def update(self, rows: Array, made: int, values: Array) -> None:
         """Keep what this step made; rows that no peer has as halo are passed over.
@@ -76,7 +84,7 @@ class Newest:
         Returns
         -------
         list by rank of (slots (k,) int32, made (k,) int64, rows (k, ...))
-            Those with now - made <= life, in the order asked. New arrays.
+            Those with now - made <= life, in the order asked; with `once` not what that peer has got. New arrays.
 
         Raises
         ------
@@ -90,6 +98,9 @@ class Newest:
             numbers = self.borders.asked(peer, slots)
             made = self.made[numbers]
             young = (made >= 0) & (now - made <= life)
+            if self._once:
+                young &= made != self._sent[peer][slots]
+                self._sent[peer][slots[young]] = made[young]
             found.append((slots[young].astype(np.int32), made[young], self._rows[numbers[young]]))
         return found
 
@@ -98,7 +109,7 @@ class Newest:
         return {"made": self.made.copy()} | ({} if self._rows is None else {"rows": self._rows[self.made >= 0]})
 
     def load(self, state: dict[str, Array]) -> None:
-        """Take over what `state` returned.
+        """Take over what `state` returned; with `once` each row goes once more.
 
         Raises
         ------
@@ -108,7 +119,7 @@ class Newest:
         there = state["made"] >= 0
         if len(there) != len(self.made) or there.sum() != len(state.get("rows", ())):
             raise ShapeError(f"newest rows of {len(there)} border rows do not fit the {len(self.made)} of this part")
-        self.made, self._rows = state["made"].astype(np.int64), None
+        self.made, self._rows, self._sent = state["made"].astype(np.int64), None, self._nothing_sent()
         if "rows" in state:
             self._check(state["rows"], there.sum())
             self._rows[there] = state["rows"]

@@ -32,9 +32,11 @@ def by_hand(monkeypatch, settings, epochs):
     monkeypatch.setattr(cache.Simulation, "look_up", noted)
     parts = np.array([0, 0, 1, 1])
     simulation = cache.Simulation(np.array([0, 2, 2, 2, 3]), np.array([2, 3, 1]), parts, 2, cache.Settings(*settings))
-    first = 0
-    for steps in epochs:
-        simulation.epoch(first, [[[cache.Nodes([], halo)] * 2 for _, halo in steps], [[cache.Nodes(own, [])] * 2 for own, _ in steps]])
+    first, nothing = 0, [([], [])] * settings[2]
+    for steps, more in zip(epochs, [*epochs[1:], nothing]):
+        both = [([[cache.Nodes([], halo)] * 2 for _, halo in some], [[cache.Nodes(own, [])] * 2 for own, _ in some])
+                for some in (steps, more + nothing)]
+        simulation.epoch(first, *both)
         first += len(steps)
     monkeypatch.setattr(cache.Simulation, "look_up", look_up)
     return list(zip(found[::2], found[1::2])), dict(simulation.pushed)
@@ -61,7 +63,8 @@ def test_on_demand(monkeypatch):
     """Asked for a step before: node 3, whose row was never made, comes as a feature alone; that of 2 while it is young."""
     steps = [([2], []), ([], [2, 3]), ([], [2]), ([], [2]), ([], [2])]
     hits, pushed = by_hand(monkeypatch, (1, 9, 1, "demand"), [steps])
-    assert hits == [(0, 0), (2, 1), (1, 1), (1, 0), (1, 0)] and pushed == {0: 5, 1: 2}
+    assert hits == [(0, 0), (2, 1), (1, 1), (1, 0), (1, 0)] and pushed == {0: 2, 1: 1}
+    assert by_hand(monkeypatch, (1, 9, 1, "demand"), [steps[:1], steps[1:]]) == (hits, pushed)
 
 
 def test_cache(tmp_path):

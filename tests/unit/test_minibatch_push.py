@@ -414,6 +414,24 @@ def test_newest_against_a_dict():
         assert a.tolist() == d.tolist() and b.tolist() == e.tolist() and c.tobytes() == f.tobytes()
 
 
+def test_newest_answers_a_peer_once_with_a_row():
+    """Again once it was made anew, to each peer by itself, and after a load."""
+    newest = Newest(Borders([np.array([3, 5]), np.array([5]), np.arange(0)]), once=True)
+    slots, value = [np.array([0, 1]), np.array([0]), np.arange(0)], np.ones((1, 2))
+
+    def answered(now, slots=slots):
+        return [found.tolist() for found, _, _ in newest.answers(slots, now, 2)]
+
+    newest.update(np.array([5]), 0, value)
+    assert answered(0, [slots[0], slots[2], slots[2]]) == [[1], [], []] and answered(1) == [[], [0], []] and answered(1) == [[], [], []]
+    newest.update(np.array([3]), 1, value)
+    assert answered(1) == [[0], [], []]
+    newest.update(np.array([5]), 2, value)
+    assert answered(2) == [[1], [0], []]
+    newest.load(newest.state())
+    assert answered(2) == [[0, 1], [0], []] and newest.nbytes == 2 * (8 + 16) + 3 * 8
+
+
 def test_newest_without_rows():
     borders = Borders([np.arange(0), np.arange(4)])
     newest = Newest(borders)
