@@ -229,8 +229,16 @@ def unthreaded(comm):
     pusher.close()
 
 
+EARLIER: list[threading.Thread] = []  # threads that other tests have left
+
+
+@pytest.fixture(autouse=True)
+def earlier():
+    EARLIER[:] = threading.enumerate()
+
+
 def push_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "sarlite-push-rows"]
+    return [thread for thread in threading.enumerate() if thread.name == "sarlite-push-rows" and thread not in EARLIER]
 
 
 def test_the_thread_ends_with_close_and_with_the_object():

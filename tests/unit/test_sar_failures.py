@@ -83,7 +83,7 @@ def test_an_exception_in_a_transfer(which, prefetch, fail_at):
 
 
 def own_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("sarlite-")]
+    return [thread for thread in threading.enumerate() if thread.name in ("sarlite-prefetch", "sarlite-push")]
 
 
 @pytest.mark.timeout(30)

@@ -155,4 +155,4 @@ def test_no_thread_is_left():
 
 
 def _own_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("sarlite-")]
+    return [thread for thread in threading.enumerate() if thread.name in ("sarlite-prefetch", "sarlite-push")]
