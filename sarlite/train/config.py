@@ -157,7 +157,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "hec-life": (None, int, f"steps from its arrival that a row counts [{HEC.life}]"),
         "hec-limit": (None, int, f"most rows pushed to a peer, a layer and step [{HEC.limit}]"),
         "hec-delay": (None, int, f"steps that a row may travel [{HEC.delay}]"),
-        "on-miss": (None, CHOICES["on_miss"], f"of a row that the cache lacks: leave its edge out, take zeros, or other picks [{HEC.on_miss}]"),
+        "on-miss": (None, CHOICES["on_miss"], f"of a row that the cache lacks: leave it out, take zeros, or other picks [{HEC.on_miss}]"),
         "push": (None, CHOICES["push"], f"push what each batch made, or what peers will ask for [{HEC.push}]"),
         "push-by": (None, CHOICES["push_by"], f"which rows count more where there are too many to push [{HEC.push_by}]"),
         "halo-features": (None, CHOICES["features"], "fetch remote features once before training, or cache them [auto: keep where "
