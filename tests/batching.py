@@ -17,7 +17,13 @@ SEEDS = np.arange(1, N, 2)
 
 
 def whole(loops=False):
-    return Graph.from_edges(*EDGES, self_loops=loops)
+    """The graph; with added self loops, whose edge values are further ones."""
+    graph = Graph.from_edges(*EDGES, self_loops=loops)
+    if not loops:
+        return graph
+    edges, had = graph.in_edges(), np.zeros(N, bool)
+    had[EDGES.src[EDGES.src == EDGES.dst]] = True
+    return Graph.from_part(graph.comm, edges.indptr, edges.indices, added_loops=~had)
 
 
 def parts(size, kind="random"):
