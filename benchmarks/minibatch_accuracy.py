@@ -181,7 +181,7 @@ def arguments():
     parser.add_argument("--fanouts", type=harness.numbers, default=[5, 10, 15], metavar="LIST")
     parser.add_argument("--batch-size", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=0.03, help="learning rate")
-    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--threads", type=int, default=2, help="of all ranks together")

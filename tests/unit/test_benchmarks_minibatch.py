@@ -72,10 +72,10 @@ def test_cache(tmp_path):
     import cache
 
     out = tmp_path / "rows.json"
-    cache.main(["--graphs", str(tmp_path), "--graph", "S/100", "--ranks", "2,3", "--lives", "1,4", "--limits", f"30,{cache.UNLIMITED}",
+    cache.main(["--graphs", str(tmp_path), "--graph", "S/100", "--ranks", "3", "--lives", "1,4", "--limits", f"30,{cache.UNLIMITED}",
                 "--pushes", "paper,demand", "--batch-size", "10", "--epochs", "3", "--warm-up", "1", "--json", str(out)])
     rows = json.loads(out.read_text())
-    assert len(rows) == 2 * 2 * 2 * 2 * 3
+    assert len(rows) == 2 * 2 * 2 * 3
     for row in rows:
         assert row["lookups"] == row["simulated_lookups"] > 0 and 0 < row["hit_rate"] <= 1
         if row["push"] == "demand" or row["limit"] == cache.UNLIMITED:
