@@ -395,8 +395,8 @@ int NAME(sar_sample_counts)(int64_t *restrict out_indptr, const int64_t *restric
  * sources, which rows share (LABOR-0: Balin and Catalyurek, Layer-neighbor sampling, 2023). A row of k edges or fewer gives all
  * but with SAR_REPLACE. An added loop is always given and does not count.
  *
- * inputs   out_indptr (n_rows + 1) of sar_sample_counts with the same k and kind; indptr, indices: CSR whose rows ascend by the sources' ids; loops,
- *          dst_ids by row, src_ids by source, each may be NULL: no loops, ids are numbers; rows (n_rows)
+ * inputs   out_indptr (n_rows + 1) of sar_sample_counts with the same k and kind; indptr, indices: CSR whose rows ascend by the sources'
+ *          ids; loops, dst_ids by row, src_ids by source, each may be NULL: no loops, ids are numbers; rows (n_rows)
  *          workspace (n_threads, n_workspace), where k > SAMPLE_FEW and a row may exceed k: n_workspace = 2 k + 2^bits, 2^bits > 2 k
  * output   sources, positions (n_picks): each pick's source and its place in `indices`, ascending in a row, overwritten; positions may be
  *          NULL

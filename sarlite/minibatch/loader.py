@@ -176,7 +176,10 @@ class NeighborLoader:
             made.close()
 
     def drain(self) -> None:
-        """Take rows that peers have pushed and that are under way. Collective; done at the end of an epoch."""
+        """Take rows that peers have pushed and that are under way. Collective; done at the end of an epoch.
+
+        A program that leaves an epoch early, and its ranks, call it before they end: until then peers wait for rows of each other.
+        """
         if self._remote:
             self._remote.drain()
 

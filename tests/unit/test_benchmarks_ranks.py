@@ -151,6 +151,23 @@ def test_overlap_on_hosts(tmp_path):
     assert f"sarlite-{os.getpid()}" not in namespaces()
 
 
+@pytest.mark.parametrize("is_root", [False, True])
+def test_push(is_root, tmp_path, monkeypatch):
+    """On hosts, or it says why not."""
+    import hosts
+    import push
+
+    if not is_root:
+        monkeypatch.setattr(hosts.os, "geteuid", lambda: 1000)
+        assert "root" in rows_of(push, tmp_path)[0]["skipped"]
+        return
+    if reason := hosts.missing():
+        pytest.skip(reason)
+    row, = rows_of(push, tmp_path, "--nodes", "400", "--edges", "4000", "--batch", "100", "--repeats", "2")
+    assert 0 < row["ms_min"] <= row["ms"] <= row["ms_max"] and 0 < row["t0_ms"] == pytest.approx(row["comm_ms"] + row["compute_ms"])
+    assert row["hidden"] == pytest.approx((row["t0_ms"] - row["ms"]) / min(row["comm_ms"], row["compute_ms"])) and row["mib"] > 0
+
+
 def test_hosts_leave_nothing_behind(monkeypatch):
     import hosts
 
