@@ -1,8 +1,8 @@
 """How much of the smaller of transfer and computing does a delay of 1 hide, against a delay of 0, on a link of 1 Gbit/s?
 
 Training of GraphSAGE (2 layers of 256, 128 features) on minibatches with historical embedding caches, a rank of one thread on each of
-several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and iproute2; elsewhere there is one row that says
-why it was skipped). Every row that a peer has as halo is pushed, features too. Measured is a step, from one barrier to the next.
+several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and iproute2; elsewhere there is one row that
+says why it was skipped). Every row that a peer has as halo is pushed, features too. Measured is a step, from one barrier to the next.
 
 T0 is the time of a step with delay 0, which exchanges rows within the step and overlaps nothing, and T1 that with delay 1. `comm` is the
 time of an alltoall of as many bytes, and `compute` is T0 - comm. Hidden is (T0 - T1) / min(comm, compute), of medians. T0, T1 and `comm`
