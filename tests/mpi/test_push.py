@@ -18,7 +18,10 @@ pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a ra
 def comm():
     from sarlite.comm import mpi
 
-    return mpi.world()
+    world = mpi.world()
+    if world.size > 3:
+        pytest.skip("1 to 3 ranks show it, and 4 take long on two cores")
+    return world
 
 
 @pytest.mark.parametrize("name", CHECKS)
