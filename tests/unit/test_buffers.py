@@ -194,7 +194,7 @@ def test_no_buffers_live_on_in_a_thread_that_has_left_them():
 
 def test_two_threads_inside_at_once_leave_each_in_its_own_order():
     """Each gets back the handler that it had before."""
-    shared, own, steps, failed = Buffers(), Buffers(), [threading.Barrier(2, timeout=20) for _ in range(3)], []
+    shared, own, steps, failed = Buffers(), Buffers(), [threading.Barrier(2, timeout=60) for _ in range(4)], []
 
     def enters_inside_of_its_own():
         with own:
@@ -207,12 +207,14 @@ def test_two_threads_inside_at_once_leave_each_in_its_own_order():
             if own.n_fresh != before + 1:
                 failed.append("not its own any more")
             del a
+        steps[3].wait()
 
     def enters_alone():
         steps[0].wait()
         with shared:
             steps[1].wait()
             steps[2].wait()
+        steps[3].wait()  # the other thread counts in `own` up to here
         before = own.n_fresh, shared.n_fresh
         a = np.empty(40 * LARGE, np.uint8)
         if (own.n_fresh, shared.n_fresh) != before:
