@@ -9,6 +9,10 @@ RANKS ?= 2
 ARGS ?=
 BENCHMARKS ?= limits spmm attention epoch memory scaling overlap
 
+# Tests start hundreds of processes: each would compile what it imports, where the environment asks for no bytecode.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+
 # a comma in an argument of call
 , := ,
 SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)

@@ -252,7 +252,7 @@ def test_no_hit_is_older_than_delay_and_life(push, monkeypatch):
         graph = whole().shard(comm, random_parts(3))
         remote = HEC(life=2, delay=1, limit=4, lines=30, push=push, features="keep")
         loader = loader_of(graph, fanouts=(2, 2, 2), batch_size=9, remote=remote)
-        for _ in range(20):
+        for _ in range(12):
             for batch in loader:
                 for k, g in enumerate(batch.layers(3)):
                     if k:
@@ -268,7 +268,7 @@ def test_no_hit_is_older_than_delay_and_life(push, monkeypatch):
                                            ("demand", {"delay": 2}), ("paper", {"features": "cache", "on_miss": "local"})])
 def test_a_run_is_bit_equal_whatever_the_network_does(push, options, monkeypatch):
     remote = HEC(**{"push": push, **options})
-    expected = threads.run(3, lambda comm: trained(comm, remote)[:2])
+    expected = threads.run(3, lambda comm: trained(comm, remote, steps=16)[:2])
     right, lock, draw = Pusher.submit, threading.Lock(), random.Random(1)
 
     def late(self, *args):
@@ -278,7 +278,7 @@ def test_a_run_is_bit_equal_whatever_the_network_does(push, options, monkeypatch
         return right(self, *args)
 
     monkeypatch.setattr(Pusher, "submit", late)
-    for (a, b), (c, d) in zip(threads.run(3, lambda comm: trained(comm, remote)[:2]), expected):
+    for (a, b), (c, d) in zip(threads.run(3, lambda comm: trained(comm, remote, steps=16)[:2]), expected):
         assert a == c and np.array_equal(b, d)
 
 

@@ -25,7 +25,7 @@ from sarlite.minibatch.push import Pusher
 from sarlite.profile import Counted, Profile, Trace
 
 pytestmark = pytest.mark.timeout(60)
-N_KEYS = 20_000
+N_KEYS = 10_000
 
 
 def random_asked(seed, n_ranks, n_rows, rank=0):
