@@ -37,8 +37,8 @@ def test_leaving_waits_for_every_rank(comm):
 
 
 def test_only_a_tick_somewhere_is_needed(comm, capfd):
-    with guard(comm, stall_seconds=1) as watch:
-        for _ in range(15):
+    with guard(comm, stall_seconds=2) as watch:
+        for _ in range(25):
             time.sleep(0.1)
             if comm.rank == 0:
                 watch.tick()
@@ -46,7 +46,7 @@ def test_only_a_tick_somewhere_is_needed(comm, capfd):
 
 
 def test_work_beside_the_watchdog(comm):
-    with guard(comm, stall_seconds=1) as watch:
+    with guard(comm, stall_seconds=5) as watch:
         for step in range(200):
             watch.tick()
             assert comm.allreduce(np.array([step]))[0] == step * comm.size

@@ -424,7 +424,7 @@ def test_the_thread_ends_with_the_iterator():
     assert len(list(loaded)) == 1
     del iterator
     for thread in threads_of_samplers():  # of the loop that an error left: its iterator goes with the traceback
-        thread.join(10)
+        thread.join(60)
     assert not threads_of_samplers()
 
 

@@ -256,7 +256,7 @@ def test_the_thread_ends_with_close_and_with_the_object():
         mine = other._thread
         del other
         gc.collect()
-        mine.join(10)
+        mine.join(60)
         assert not mine.is_alive()
 
     threads.run(2, work)
@@ -393,7 +393,7 @@ def test_a_rank_that_ends_while_others_wait(end, waits):
         threads.run(3, work)
     for thread in push_threads():  # of the rank that raised: its pusher goes with the traceback
         gc.collect()
-        thread.join(10)
+        thread.join(60)
     assert not push_threads()
 
 

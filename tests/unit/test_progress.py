@@ -24,7 +24,7 @@ def clock(monkeypatch):
 
 
 def wait_for(stream, word):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not re.search(word, stream.getvalue()):
         assert time.monotonic() < end, stream.getvalue()
         time.sleep(0.005)

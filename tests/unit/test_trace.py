@@ -61,7 +61,7 @@ class Late:
         return getattr(self._comm, name)
 
     def start_send(self, *message):
-        assert self._begun.wait(5), "nothing is computed meanwhile"
+        assert self._begun.wait(60), "nothing is computed meanwhile"
         return self._comm.start_send(*message)
 
 
@@ -78,7 +78,7 @@ def test_rows_travel_while_a_block_is_computed(prefetch, tmp_path):
             calls.append(len(edge.ids))
             if len(calls) == 2:  # the first call is the probe, the second the local block
                 begun.set()
-                end = time.monotonic() + 5
+                end = time.monotonic() + 60
                 while prefetch and not any(track == "fetch" for _, track, *_ in graph.profile.trace.spans):
                     assert time.monotonic() < end, "no rows came"
                     time.sleep(0.001)
