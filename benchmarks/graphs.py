@@ -5,6 +5,7 @@
 | `S` | 100,000 | 5 million | degrees 6 / 31 / 353 / 2314 at minimum, median, 99th percentile, maximum; ids in community order |
 | `M` | 400,000 | 20 million | the same shape |
 | `R` | 23,000 | 11 million | Reddit-like: weights capped at 12 times their mean |
+| `P` | 1,000,000 | 29 million | of the mean degree of ogbn-papers100M, symmetric |
 
 All are symmetric, without loops or duplicates. `S-shuffled` is S relabelled at random. `S/100` is S with a hundredth of the nodes
 and of the edges, for trial runs; both together: `S/100-shuffled`. Run as a program this draws the graphs named and prints their sizes.
@@ -23,7 +24,7 @@ from sarlite import Graph
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.graph.generate import power_law
 
-NAME = re.compile(r"(?P<base>[SMR])(/(?P<part>[1-9]\d*))?(?P<shuffled>-shuffled)?")
+NAME = re.compile(r"(?P<base>[SMRP])(/(?P<part>[1-9]\d*))?(?P<shuffled>-shuffled)?")
 
 
 class Shape(NamedTuple):
@@ -33,14 +34,15 @@ class Shape(NamedTuple):
 
 
 # power_law's default exponent, 2.5: it is what gives S the degrees of the table above.
-SHAPES = {"S": Shape(100_000, 5_000_000, 60), "M": Shape(400_000, 20_000_000, 60), "R": Shape(23_000, 11_000_000, 12)}
+SHAPES = {"S": Shape(100_000, 5_000_000, 60), "M": Shape(400_000, 20_000_000, 60), "R": Shape(23_000, 11_000_000, 12),
+          "P": Shape(1_000_000, 29_000_000, 60)}
 
 
 def draw(name):
     """Return (indptr, indices) of a graph by its name; raise SystemExit where the name is not one."""
     found = NAME.fullmatch(name)
     if not found:
-        raise SystemExit(f"graph {name!r} is not S, M or R, with /NUMBER or -shuffled behind it")
+        raise SystemExit(f"graph {name!r} is not S, M, R or P, with /NUMBER or -shuffled behind it")
     shape, part = SHAPES[found["base"]], int(found["part"] or 1)
     indptr, indices = power_law(shape.nodes // part, shape.edges // part // 2 * 2, cap=shape.cap, seed=0)
     return shuffle(indptr, indices) if found["shuffled"] else (indptr, indices)

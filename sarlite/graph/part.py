@@ -69,14 +69,16 @@ class Cut(NamedTuple):
     columns : list of (n_edges of it,) int
         For each of these edges the column: the place of its source among the rows that its part sends.
     lasting : bool
-        Whether a row's edges stand in the order of their parts, so that their places need not be kept, and the blocks stay; those of a
-        batch do not.
+        Whether the blocks stay; those of a batch do not.
+    grouped : bool
+        Whether a row's edges stand in the order of their parts, so that their places need not be kept; those of a batch do not.
     """
 
     edges: InEdges
     where: list
     columns: list
     lasting: bool = True
+    grouped: bool = True
 
     def blocks(self, rank, src_ids, offsets, dtype):
         """Return a Block for each part: that of `rank` with all rows, the others with those that have edges.
@@ -92,11 +94,11 @@ class Cut(NamedTuple):
         whole = self.edges
         numbers = _as(whole.numbers, dtype)
         csrs = [_rows_with_edges(whole.indptr, where, keep_all=q == rank) for q, where in enumerate(self.where)]
-        order = EdgeOrder(whole.n_dst, csrs) if len(csrs) > 1 and self.lasting else None
+        order = EdgeOrder(whole.n_dst, csrs) if len(csrs) > 1 and self.grouped else None
         blocks = [Block(indptr, columns.astype(dtype, copy=False), ids, whole.n_dst, rows if rows is None else rows.astype(dtype),
                         order=order and (order, q), numbers=numbers, offset=offset, source=q, lasting=self.lasting)
                   for q, ((rows, indptr), columns, ids, offset) in enumerate(zip(csrs, self.columns, src_ids, offsets))]
-        if not self.lasting and len(blocks) > 1:
+        if not self.grouped and len(blocks) > 1:
             for block, where in zip(blocks, self.where):
                 block.positions = where.astype(dtype)
         return blocks

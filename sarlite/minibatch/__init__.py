@@ -1,8 +1,9 @@
 """Minibatches: sampled in-edges, batches as graphs, and the loader that makes them."""
 
 from sarlite.minibatch.batch import Batch
+from sarlite.minibatch.flow import message_flow
 from sarlite.minibatch.hec import HEC
 from sarlite.minibatch.loader import NeighborLoader
 from sarlite.minibatch.sampler import Sampler
 
-__all__ = ["HEC", "Batch", "NeighborLoader", "Sampler"]
+__all__ = ["HEC", "Batch", "NeighborLoader", "Sampler", "message_flow"]

@@ -43,14 +43,16 @@ class LayerGraph(Graph):
         The columns that the plan brings, in the order of its blocks.
     sizes : (n_src, n_dst, n_edges), optional
         Of all ranks, where peers' rows come.
+    lasting : bool
+        Whether it is used again, so that what its blocks keep is not of a step's memory.
     """
 
     def __init__(self, graph: Graph, columns: Columns, layer: Layer, rows: Array, plan: Plan | None = None, halo: Any = (),
-                 sizes: tuple[int, int, int] | None = None) -> None:
+                 sizes: tuple[int, int, int] | None = None, lasting: bool = False) -> None:
         ids = columns.ids[rows]
         transport = graph.schedule.transport
         if plan is None:
-            plan, transport = Plan(layer.n_src, Block(layer.indptr, layer.columns, ids, lasting=False), (), ()), columns.alone
+            plan, transport = Plan(layer.n_src, Block(layer.indptr, layer.columns, ids, lasting=lasting), (), ()), columns.alone
         schedule = Schedule(plan, transport, graph.schedule.mode)
         loops = columns.edges.added_loops
         super().__init__(graph.comm, schedule, graph.profile, n_nodes=graph.n_nodes, dst_ids=ids[: layer.n_dst], src_ids=ids,
@@ -186,10 +188,12 @@ class Batch(Graph):
         The row of the model's output of each seed as asked: one asked for twice is there twice.
     n_global : int
         Seeds of all ranks, as asked: what the loss is divided by.
+    lasting : bool
+        Whether it is used again: then x is a constant tensor.
     """
 
     def __init__(self, graph: Graph, sampled: Sampled, graphs: list[LayerGraph], *, step: int, n_global: int, x: Array,
-                 labels: Array | None, buffers: kernels.Buffers) -> None:
+                 labels: Array | None, buffers: kernels.Buffers, lasting: bool = False) -> None:
         rows, self._graphs = sampled.rows, graphs
         first, last = self._graphs[0], self._graphs[-1]
         self.comm, self.profile, self.n_nodes, self.bipartite = graph.comm, graph.profile, graph.n_nodes, False
@@ -197,7 +201,7 @@ class Batch(Graph):
         self.src_ids, self.dst_ids = first.src_ids, last.dst_ids
         self.step, self.rows, self.n_global = step, sampled.numbers, n_global
         self.labels = None if labels is None else labels[rows[: self.n_dst]]
-        self._x, self._rows, self._buffers = x, rows, buffers
+        self._x, self._rows, self._buffers, self.lasting = x, rows, buffers, lasting
 
     def __repr__(self) -> str:
         rows, edges = [*(g.n_src for g in self._graphs), self.n_dst], [g.n_edges for g in self._graphs]
@@ -211,7 +215,7 @@ class Batch(Graph):
             kernels.gather_rows(self._x, self._rows, out)
         else:
             np.take(self._x, self._rows, axis=0, out=out)
-        return Tensor(out)
+        return Tensor(out, constant=self.lasting)
 
     def layers(self, n: int) -> list[Graph]:
         """Return the graphs that `n` layers compute on.

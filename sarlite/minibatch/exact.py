@@ -75,17 +75,17 @@ class Cooperative(Sampler):
         return rows, found._replace(n_src=len(rows), exchange=Rows(needs, asked, sizes))
 
 
-def layer_graph(graph: Graph, columns: Columns, layer: Layer, rows: Array) -> LayerGraph:
+def layer_graph(graph: Graph, columns: Columns, layer: Layer, rows: Array, lasting: bool = False) -> LayerGraph:
     """Return the graph of a layer of `Cooperative`, whose `rows` are the local source rows."""
     starts = columns.owners(layer.halo - columns.n_local)
-    found = _exchange(graph.comm.rank, layer, columns.ids[rows], columns.ids[layer.halo], starts)
+    found = _exchange(graph.comm.rank, layer, columns.ids[rows], columns.ids[layer.halo], starts, lasting)
     halo = share(layer.halo, starts)
     n_src, n_dst, n_edges = layer.exchange.sizes.sum(0).tolist()
     return LayerGraph(graph, columns, layer, rows, graph.schedule.mode.prepare(found),
-                      np.concatenate([halo[q] for q in found.order]), (n_src, n_dst, n_edges))
+                      np.concatenate([halo[q] for q in found.order]), (n_src, n_dst, n_edges), lasting)
 
 
-def _exchange(rank, layer, ids, halo_ids, starts):
+def _exchange(rank, layer, ids, halo_ids, starts, lasting):
     """What the mode lays out; `starts` say where each owner's halo rows begin."""
     rows = layer.exchange
     src_ids, size = share(halo_ids, starts), len(rows.sizes)
@@ -98,5 +98,5 @@ def _exchange(rank, layer, ids, halo_ids, starts):
     where[rank] = order[: ends[1]]
     edges = [layer.columns[places] - (0 if q == rank else first[q]) for q, places in enumerate(where)]
     offsets = np.concatenate([[0], np.cumsum(rows.sizes[:, 0])])
-    cut = Cut(InEdges(layer.indptr, layer.columns), where, edges, lasting=False)
+    cut = Cut(InEdges(layer.indptr, layer.columns), where, edges, lasting=lasting, grouped=False)
     return Exchange(rank, offsets, [cut], rows.needs, rows.asked, src_ids)

@@ -143,6 +143,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "optimizer": ("adam", ("adam", "adamw", "sgd"), "optimizer"),
         "seed": (0, int, "of initial parameters, dropout and partition"),
         "eval-every": (1, int, "epochs between evaluations"),
+        "mfg": (False, bool, "message-flow graphs: compute at each layer only nodes that reach a labelled one"),
     },
     "minibatches": {
         "batch-size": (0, int, "seeds of all ranks a step; 0 trains full-batch"),
@@ -251,6 +252,8 @@ def _minibatches(options, given):
             raise ConfigError(f"{given[name]} means nothing without {missing}")
         options[name] = None if missing else options[name]
     fanouts, evaluated = options["fanouts"], options["eval_fanouts"]
+    if options["batch_size"] and options["mfg"]:
+        raise ConfigError("--mfg is of full-batch training: minibatches, of --batch-size, compute only what reaches their seeds anyway")
     if options["batch_size"] and fanouts is None:
         raise ConfigError("--batch-size needs --fanouts: the in-edges picked a row, one number a layer")
     if evaluated is not None and len(evaluated) != len(fanouts):

@@ -105,6 +105,7 @@ def table(config, size, summary, counted, best, times, run_dir):
         ("partition", duration(times["partition"]) if times["partition"] else "none in this run"),
         ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}"),
         *_minibatches(config, size, counted),
+        *_message_flow(counted),
         ("accuracy", f"train {_share(best.scores['train_accuracy'])}, validation {_share(best.scores['val_accuracy'])}, "
                      f"test {_share(best.scores['test_accuracy'])} (epoch {best.epoch}, best validation)"),
         ("peak memory", _memory(counted["peak_bytes"], config.ranks > 1)),
@@ -125,6 +126,16 @@ def _minibatches(config, size, counted):
     if "hit_rate" in counted:
         hits = ", ".join("-" if rate is None else f"{100 * rate:.1f}" for rate in counted["hit_rate"])
         yield "caches", f"{hits} % hits, by layer; {sum(counted['rows_pushed']):,} rows pushed, {_mib(counted['bytes_pushed'])}"
+
+
+def _message_flow(counted):
+    """A row for each layer of a run on message-flow graphs: what it computes, of what the graph has."""
+    if "message_flow" not in counted:
+        return
+    full = counted["message_flow"]["graph"]
+    for number, layer in enumerate(counted["message_flow"]["layers"], 1):
+        words = (f"{layer[name]:,} of {full[name]:,} {name.replace('_', ' ')}" for name in full if full[name])
+        yield f"layer {number}", ", ".join(words)
 
 
 def _share(value):

@@ -15,6 +15,7 @@ from sarlite.errors import CheckpointError
 from sarlite.profile import trim
 from sarlite.train import caches, checkpoint, minibatch, report, resume, trace
 from sarlite.train.config import to_toml
+from sarlite.train.flow import FlowTrainer
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.load import load_part
@@ -102,7 +103,10 @@ def _make_trainer(comm, config, cls, schedule, part):
             return optim.SGD(flat, lr, momentum=0.9, weight_decay=decay)
         return optim.Adam(flat, lr, weight_decay=decay, decoupled=config.optimizer == "adamw")
 
-    kind, loaders = (BatchTrainer, minibatch.loaders(config, part)) if config.batch_size else (Trainer, {})
+    kind, loaders = (BatchTrainer, minibatch.loaders(config, part)) if config.batch_size else (FlowTrainer if config.mfg else Trainer, {})
+    if config.mfg and comm.rank == 0 and any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules()):
+        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the full graph's",
+              file=sys.stderr, flush=True)
     rows = part.rows
     return kind(part.graph, model, rows.features, rows.labels, rows.train, rows.val, rows.test,
                 optimizer=optimizer, rng=rng, schedule=schedule, **loaders)

@@ -110,3 +110,15 @@ def test_epochs_until_the_target_and_paired_differences():
     full, one, local = accuracy.summary(rows)
     assert full["to full"] == (0, 0) and one["to full"] == (-0.5, 0) and local["to one"] == (-9.5, 0)
     assert (one["epochs"], local["epochs"]) == ([1, 1], ["never", "never"]) and one["accuracy"][0] == 74.5
+
+
+def test_message_flow(tmp_path):
+    import message_flow
+
+    out = tmp_path / "rows.json"
+    message_flow.main(["--graphs", str(tmp_path), "--graph", "P/1000", "--hidden", "8", "--repeats", "1", "--json", str(out)])
+    rows = json.loads(out.read_text())
+    assert [row["case"] for row in rows] == ["sage", "gat"]
+    for row in rows:
+        assert row["loss_difference"] < 1e-5 and row["share"] == row["flow_ms"] / row["full_ms"] > 0
+        assert 0 < row["rows_3"] < row["rows_2"] <= row["rows_1"] <= 1

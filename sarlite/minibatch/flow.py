@@ -1,0 +1,111 @@
+"""Message-flow graphs: at each layer only the rows that reach some chosen ones (SAR appendix B, Figure 9)."""
+
+from typing import Any
+
+from sarlite import kernels
+from sarlite.comm import agree, together
+from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.minibatch.batch import Batch, LayerGraph
+from sarlite.minibatch.columns import Columns
+from sarlite.minibatch.exact import Cooperative, layer_graph
+from sarlite.minibatch.sampler import Sampler
+from sarlite.sar.graph import Graph
+from sarlite.tape.engine import as_array
+from sarlite.tape.rows import row_numbers
+
+
+def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = None) -> Batch:
+    """Return the message-flow graph of some rows: a layer computes only what reaches them. Collective.
+
+        flow = message_flow(graph, train, 3, x, labels)
+        loss = ops.cross_entropy(model(flow, flow.x), flow.labels, flow.rows, flow.n_global)
+
+    It is a batch of all in-edges, made once and used in each epoch: the rows' outputs, and the gradients of what is computed from them,
+    are the whole graph's, but for what is taken over all rows, as the statistics of a batch norm.
+
+    Parameters
+    ----------
+    graph : Graph
+        Whole, or this rank's part; not bipartite.
+    rows : (n_dst,) bools, slice, or (k,) row numbers
+        This rank's rows whose outputs are wanted, maybe none; `Batch.rows` has the place of each, also where one is there twice.
+    n_layers : int
+        Of the model.
+    x : (n_src, ...) array
+        Features of this rank's rows. Those that are needed are copied, as a constant tensor.
+    labels : (n_dst, ...) array, optional
+
+    Returns
+    -------
+    Batch
+
+    Raises
+    ------
+    ConfigError, DataError, ShapeError
+        On every rank: a bipartite graph, n_layers not above 0, x or labels without the graph's rows, rows that are none.
+
+    Notes
+    -----
+    Rows and gradients travel by the graph's mode. Bytes sent while it is made: 8 a halo row of the graph, 12 of each layer's.
+    Memory: about 12 bytes an edge of each layer, 4 of the graph, and the rows of x that are read.
+    """
+    comm = graph.comm
+    if graph.bipartite:
+        raise ConfigError("message flow over a bipartite graph: what one layer makes are no sources of the next")
+    x, labels = as_array(x), None if labels is None else as_array(labels)
+    rows = together(comm, lambda: _checked(graph, rows, n_layers, x, labels))
+    agree(comm, n_layers, "n_layers")
+    columns, fanouts = Columns(graph), (-1,) * n_layers
+    options: dict[str, Any] = {"dst_ids": columns.ids[: columns.n_local], "src_ids": columns.ids, "n_columns": len(columns.ids)}
+    if comm.size > 1:
+        sampled = Cooperative(comm, columns, fanouts, "full", **options)(rows, 0)
+    else:
+        sampled = Sampler(columns.edges, fanouts, "full", **options)(rows, 0)
+    make = layer_graph if comm.size > 1 else LayerGraph
+    graphs = [make(graph, columns, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
+    n_global = sum(comm.allgather(len(rows)))
+    return Batch(graph, sampled, graphs, step=0, n_global=n_global, x=x, labels=labels, buffers=kernels.Buffers(), lasting=True)
+
+
+def _checked(graph, rows, n_layers, x, labels):
+    whole("n_layers", n_layers, 1)
+    for name, array in (("x", x), ("labels", labels)):
+        if array is not None and array.shape[:1] != (graph.n_dst,):
+            raise ShapeError(f"{name} of shape {array.shape} has not the graph's {graph.n_dst} rows")
+    return row_numbers("rows", rows, graph.n_dst)
+
+
+class _Asked(Exception):
+    """The model has asked for its layers' graphs."""
+
+
+class _Asks:
+    """A graph that tells how many layers a model asks for, and ends it there."""
+
+    def __init__(self, graph):
+        self._graph = graph
+
+    def layers(self, n):
+        raise _Asked(n)
+
+    def aggregate(self, *_, **__):
+        raise ConfigError("the model aggregates over the graph that it is given, not over those of graph.layers(n): "
+                          "which rows its layers need is not known")
+
+    def __getattr__(self, name):
+        return getattr(self._graph, name)
+
+
+def count_layers(model: Any, graph: Graph, x: Any) -> int:
+    """Return for how many layers a model asks `graph.layers(n)`. It is called, and ended where it asks.
+
+    Raises
+    ------
+    ConfigError
+        It aggregates without asking, or never asks.
+    """
+    try:
+        model(_Asks(graph), x)
+    except _Asked as asked:
+        return whole("the number of layers that the model asks for", asked.args[0], 1)
+    raise ConfigError("the model never asks for its layers, graph.layers(n), so which rows they need is not known")

@@ -1,0 +1,67 @@
+"""Full-batch training over message-flow graphs: at each layer only the nodes that reach a labelled one (SAR appendix B)."""
+
+from typing import Any
+
+import numpy as np
+
+from sarlite.comm import together
+from sarlite.minibatch.flow import count_layers, message_flow
+from sarlite.tape import no_grad
+from sarlite.train.loop import Trainer, check_output
+
+
+class FlowTrainer(Trainer):
+    """Trains as `Trainer` does, but computes at each layer only rows that reach a training row; in evaluation, one of any split.
+
+    Losses, gradients and scores are the full graph's, but with a batch norm, whose statistics are over the rows that are computed.
+    Construction is collective.
+
+    Parameters
+    ----------
+    *args, **options
+        As of `Trainer`.
+
+    Raises
+    ------
+    ConfigError
+        On every rank: the model does not ask for its layers' graphs, `graph.layers(n)`.
+
+    Notes
+    -----
+    Memory: that of two `message_flow` graphs beside the graph.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        graph, x = self.graph, self.x.data
+        with no_grad():
+            self.n_layers = together(self.comm, lambda: count_layers(self.model, graph, self.x))
+        rows = list(self.rows.values())
+        self.flow = message_flow(graph, self.rows["train"], self.n_layers, x, self.labels)
+        self.scored_flow = message_flow(graph, np.concatenate(rows), self.n_layers, x, self.labels)
+        self.scored_rows = dict(zip(self.rows, np.split(self.scored_flow.rows, np.cumsum([len(own) for own in rows[:-1]]))))
+
+    def step(self, epoch: int | None = None) -> float:
+        if epoch is not None:
+            self.training_step.n_steps = epoch
+        flow = self.flow
+        assert flow.labels is not None
+        return self.training_step(flow, flow.x, flow.labels, flow.rows, flow.n_global, self.loss)
+
+    def _sums(self):
+        flow = self.scored_flow
+        self.model.eval()
+        with self.buffers, no_grad():
+            output = self.model(flow, flow.x)
+            check_output(output, type(self.model).__name__, flow.n_dst, self.n_classes)
+            return self._score(output, flow.labels, self.scored_rows)
+
+    def counted(self) -> dict[str, Any]:
+        """Return "message_flow": by layer "rows", "edges" and "halo_rows" of all ranks in training, and the graph's.
+
+        Collective.
+        """
+        of = [(g.n_dst, g.n_edges, g.plan.n_halo) for g in (*self.flow.layers(self.n_layers), self.graph)]
+        *layers, full = self.comm.allreduce(np.array(of, np.int64)).tolist()
+        names = ("rows", "edges", "halo_rows")
+        return {"message_flow": {"layers": [dict(zip(names, layer)) for layer in layers], "graph": dict(zip(names, full))}}
