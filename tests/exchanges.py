@@ -10,7 +10,7 @@ from sarlite.sar.aggregate import Operator
 EDGES = random_edges(50, 700, seed=7)  # dense: every part needs rows of every other
 COMPLETE = Edges(*np.divmod(np.arange(2500), 50), 50)
 X = values(1, 50, 4)
-MODES = ("sar", "sa", "oneshot")
+MODES = ("sar", "sa", "oneshot")  # which exchange by peer the rows that it needs
 
 
 def shard(comm, edges=EDGES, method="random", **options):

@@ -238,7 +238,7 @@ class ThreadCommunicator(Channels):
 
     def broadcast(self, array: Array, root: int) -> Array:
         call, error = described(broadcast_call, array, root, self.rank, self.size)
-        arrays = self._meet(call, array, error)
+        arrays = self._meet(call, array if self.rank == root else None, error)  # the others' would live on in slow ranks
         if self.rank != root:
             np.copyto(as_bytes(array), as_bytes(arrays[root]))
         self._meet("broadcast's second half", None)

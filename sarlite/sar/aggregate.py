@@ -52,6 +52,17 @@ class Operator:
             What `forward` returned for this block, where it was kept.
         """
 
+    def turned(self, n_src, d_rows):
+        """Return (operator, rows) of which the aggregation over the reversed edges adds the gradient of the source rows to `d_rows`.
+
+        None where it is no such aggregation. After `begin_backward`, and in place of `backward`.
+
+        Parameters
+        ----------
+        n_src : int
+        d_rows : (n_src, ...) array
+        """
+
     def end_backward(self):
         """Return the gradients of the inputs that are not fetched, then of the sinks; None where not needed."""
         return []
@@ -82,7 +93,13 @@ def _vjp(g, needs, residuals, into, operator, schedule):
     n_src = schedule.plan.n_src
     d_rows = [(np.zeros((n_src, *shape), dtype) if at is None or not at.flags.c_contiguous else at) if need else None
               for need, (shape, dtype), at in zip(needs, templates, into)]
-    schedule.run_backward(local, kept, operator.backward, d_rows)
+    turned = operator.turned(n_src, d_rows[0]) if schedule.reverse is not None and d_rows[0] is not None else None
+    if turned is None:
+        schedule.run_backward(local, kept, operator.backward, d_rows)
+    else:
+        over_reversed, rows = turned
+        over_reversed.begin([False], rows, False)
+        schedule.reverse.run(rows, over_reversed.forward, phase="backward")
     return [*d_rows, *operator.end_backward()]
 
 

@@ -213,7 +213,7 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         Global ids of the local in-edges, for edge values; -1 for an added loop.
     added_loops : (n_local,) bool, optional
         Whether a row's self loop was added to the data.
-    mode : {"sar", "sa", "oneshot"}
+    mode : {"sar", "sa", "oneshot", "broadcast"}
     prefetch : int
         Peers' rows to fetch ahead, by a thread; 0 fetches when the rows are used.
 

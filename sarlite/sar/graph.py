@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.graph.part import InEdges, owners
+from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar import construct
 from sarlite.sar.custom import aggregate_custom, multiplied
@@ -16,6 +16,7 @@ from sarlite.sar.fn import MulEdge
 from sarlite.sar.operators import TABLE
 from sarlite.sar.plan import Plan
 from sarlite.sar.reducers import REDUCERS
+from sarlite.sar.reverse import out_edges
 from sarlite.sar.schedule import Schedule
 from sarlite.sar.shard import shard
 from sarlite.tape import Tensor
@@ -206,18 +207,8 @@ class Graph:
         -----
         Memory: 40 bytes an in-edge and an out-edge while it runs; nothing is kept.
         """
-        comm = self.comm
-        first = np.concatenate([[0], np.cumsum(comm.allgather(self.n_src))])
-        before = sum(comm.allgather(self.n_dst)[: comm.rank])
-        sources = self.in_edges().indices.astype(np.int64)
-        pairs = np.stack([sources, before + np.repeat(np.arange(self.n_dst), self.in_degrees)], axis=1)
-        owner = owners(sources, first)
-        pairs = pairs[np.argsort(owner, kind="stable")]
-        ends = np.cumsum(np.bincount(owner, minlength=comm.size))[:-1]
-        pairs = np.concatenate(comm.alltoall(np.split(pairs, ends)))
-        pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
-        rows = np.arange(first[comm.rank], first[comm.rank] + self.n_src + 1)
-        return np.searchsorted(pairs[:, 0], rows).astype(np.int64), pairs[:, 1].copy()
+        edges = out_edges(self.comm, self.in_edges(), self.n_src)
+        return edges.indptr, edges.indices
 
     # ---- what operators ask
 

@@ -24,17 +24,21 @@ class Sum(Operator):
         s.
     src_scale : (n_columns,) float64, optional
         t by column, unique over all blocks.
+    into : (n_dst, ...) array, optional
+        What the sums are added to; by default a new array.
     """
 
-    def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None):
-        self.n_dst, self.weighted, self.dst_scale, self.src_scale = n_dst, weighted, dst_scale, src_scale
+    def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None):
+        self.n_dst, self.weighted, self.dst_scale, self.src_scale, self.into = n_dst, weighted, dst_scale, src_scale, into
         self.flops_per_value = 2 if weighted else 1
 
     def begin(self, needs, arrays, keep):
         self.needs_rows = self.weighted and needs[1]
         self.weight = arrays[1] if self.weighted else None
         self.scale = None if self.dst_scale is None else self.dst_scale.astype(arrays[0].dtype)
-        self.out, self.begun = np.empty((self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype), False
+        self.out, self.begun = self.into, self.into is not None
+        if self.into is None:
+            self.out = np.empty((self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype)
 
     def forward(self, block, rows):
         if not self.begun and block.rows is not None:
@@ -60,6 +64,13 @@ class Sum(Operator):
         if self.needs_rows:
             (x,) = rows or kept
             kernels.edge_dot(block.indptr, block.indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid, dst_scale=self.scale)
+
+    def turned(self, n_src, d_rows):
+        """The gradient of x is t A^T (s g), which MG-GCN Eq. 9 aggregates as it does x."""
+        if self.weighted:
+            return None
+        g = self.g if self.scale is None else self.g * self.scale.reshape(-1, *[1] * (self.g.ndim - 1))
+        return Sum(n_src, dst_scale=None if self.src_scale is None else self.src_scale[:n_src], into=d_rows), (g,)
 
     def end_backward(self):
         return [self.d_weight] if self.weighted else []

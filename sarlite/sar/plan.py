@@ -70,12 +70,15 @@ class Plan(NamedTuple):
         One a peer: at step s, rank p fetches from p + s and sends to p - s, so every rank has one partner each way.
     backward_steps : tuple of Step
         The same, each in as many parts, so that what backward holds of a peer is small: rows fetched again, and gradients out and in.
+    stages : tuple of Stage
+        Of mode `broadcast`: one a rank, this one too, in their order.
     """
 
     n_src: int
     local: Any
     steps: tuple
     backward_steps: tuple
+    stages: tuple = ()
 
     @property
     def blocks(self):
@@ -126,6 +129,10 @@ class Exchange(NamedTuple):
         for q in self.order:
             offsets[q], end = end, end + len(self.src_ids[q])
         return offsets, end
+
+    def rows_needed(self, q):
+        """The rows of rank q that come here, counted from its first: a slice where they follow each other, else integers."""
+        return _as_range(self.needs[q])
 
     def dtype(self, n_columns):
         """The dtype of blocks' indices."""

@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 from sarlite.errors import ConfigError, raise_together
 from sarlite.sar.modes import MODES
-from sarlite.sar.plan import Plan
+from sarlite.sar.plan import Plan, build
+from sarlite.sar.reverse import is_symmetric, out_edges
 from sarlite.sar.transport import Transport
 
 
@@ -16,13 +17,16 @@ class Schedule(NamedTuple):
     plan : Plan
     transport : Transport
     mode : object of `modes.MODES`
+    reverse : Schedule, or None
+        Of the reversed edges, from destination to source rows, where the mode takes linear messages' gradients so.
     """
 
     plan: Plan
     transport: Transport
     mode: Any
+    reverse: Any = None
 
-    def run(self, arrays, on_block, keep=False):
+    def run(self, arrays, on_block, keep=False, phase="forward"):
         """Call `on_block(block, rows)` for each block and return the list of what it returned where `keep`. Collective.
 
         Parameters
@@ -32,13 +36,15 @@ class Schedule(NamedTuple):
         on_block : callable
             Given a block and the arrays of its columns, which are freed after the call.
         keep : bool
+        phase : str
+            What the bytes are counted under.
         """
         def visit(block, rows):
-            with self._span(block, "forward"):
+            with self._span(block, phase):
                 result = on_block(block, rows)
             return result if keep else None
 
-        found = self.mode.run(self, arrays, visit)
+        found = self.mode.run(self, arrays, visit, phase)
         return found if keep else None
 
     def run_backward(self, arrays, kept, on_block, d_arrays):
@@ -76,4 +82,12 @@ def check_mode(comm, mode, prefetch):
 
 def make(comm, exchange, mode, prefetch, profile):
     """Return a Schedule of the edges that `plan.build` has found. Collective."""
-    return Schedule(MODES[mode].prepare(exchange), Transport(comm, prefetch, profile), MODES[mode])
+    mode, transport = MODES[mode], Transport(comm, prefetch, profile)
+    made = Schedule(mode.prepare(exchange), transport, mode)
+    if not mode.turns or comm.size == 1 or len(exchange.cuts) > 1:
+        return made
+    (cut,), n_src = exchange.cuts, made.plan.n_src
+    if is_symmetric(comm, cut.edges, n_src):
+        return made._replace(reverse=made)
+    turned = build(comm, [out_edges(comm, cut.edges, n_src)], None, cut.edges.n_dst)
+    return made._replace(reverse=Schedule(mode.prepare(turned), transport, mode))

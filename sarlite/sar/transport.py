@@ -18,10 +18,11 @@ from sarlite.sar.messages import allocate, pack, templates_of
 
 
 class Line:
-    """What the graphs of one communicator share: the number of the last tag, and the failure after which none is usable."""
+    """What the graphs of one communicator share: the number of the last tag, the failure after which none is usable, and threads that
+    are in broadcasts."""
 
     def __init__(self):
-        self.n_tags, self.failure = 0, None
+        self.n_tags, self.failure, self.threads = 0, None, []
 
     @classmethod
     def of(cls, channel):
@@ -75,13 +76,15 @@ class Transport:
 
     def recover(self):
         """Drop what is under way, waking threads that wait for it, and agree on the next tag. Collective."""
+        while self.line.threads:  # they take part in every stage
+            self.line.threads.pop().join()
         self.line.n_tags = int(self.comm.allreduce(np.array([self.line.n_tags], np.int64), "max")[0])
         self.fetch_comm.drain()  # not before all are here: a peer may need what was sent in order to come to its own failure
         self.push_comm.drain()
         self.line.failure = None
 
 
-class _Exchange:
+class Transfer:
     """A context whose messages are under way; on an error the transport is told."""
 
     def __init__(self, transport, comm):
@@ -134,7 +137,7 @@ class NoFetch:
         pass
 
 
-class Fetch(_Exchange):
+class Fetch(Transfer):
     """Fetches each step's rows when they are asked for."""
 
     def __init__(self, transport, steps, arrays, phase):
@@ -230,8 +233,8 @@ class Prefetch(Fetch):
 class FetchAll(Fetch):
     """Fetches all peers' rows at once, into arrays behind the local rows."""
 
-    def __init__(self, transport, plan, arrays):
-        super().__init__(transport, plan.steps, arrays, "forward")
+    def __init__(self, transport, plan, arrays, phase):
+        super().__init__(transport, plan.steps, arrays, phase)
         self.n_local = plan.n_src
 
     def take_all(self):
@@ -248,7 +251,7 @@ class FetchAll(Fetch):
                 finish()
             for requests, n_bytes in sends:
                 _wait(requests)
-                self.profile.count("forward_fetch", n_bytes)
+                self.profile.count(f"{self.phase}_fetch", n_bytes)
             return rows
 
     def start(self, step, rows, place):
@@ -258,7 +261,7 @@ class FetchAll(Fetch):
         message, sections = (views[0].reshape(-1).view(np.uint8), views) if straight else allocate(step.n_rows, self.templates)
         parts = views if straight else (message,)
         n_bytes = sum(part.nbytes for part in parts)
-        span = self.profile.span("fetch", "fetch", peer=step.source, bytes=n_bytes, phase="forward")
+        span = self.profile.span("fetch", "fetch", peer=step.source, bytes=n_bytes, phase=self.phase)
         requests = [self.receive(part, step.source) for part in parts]
 
         def finish():
@@ -267,7 +270,7 @@ class FetchAll(Fetch):
             if not straight:
                 for view, section in zip(views, sections):
                     view[...] = section
-            self.profile.count("forward_fetch", 0, n_bytes)
+            self.profile.count(f"{self.phase}_fetch", 0, n_bytes)
 
         return finish
 
@@ -278,7 +281,7 @@ def halo_slices(n_local, steps):
     return [slice(int(end) - step.n_rows, int(end)) for step, end in zip(steps, ends)]
 
 
-class Push(_Exchange):
+class Push(Transfer):
     """Sends gradients of remote rows to their owners, and adds what peers send to `d_arrays`.
 
     Up to `depth` messages each way travel while something is computed.

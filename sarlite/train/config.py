@@ -167,7 +167,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),
     },
     "ranks": {
-        "mode": ("sar", ("sar", "sa", "oneshot"), "how remote rows arrive"),
+        "mode": ("sar", ("sar", "sa", "oneshot", "broadcast"), "how remote rows arrive"),
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a core to spare, else 0]"),
         "partition": ("stored", str, "metis, random, contiguous, or a file of one part a node; stored: as the data stand, else metis"),
         "order": ("stored", ("stored", "none", "metis"), "order of a part's nodes in memory: as stored with the data if it is, by id, or "

@@ -84,7 +84,7 @@ def collect(comm, graph, memory, seconds):
 
 def promise(mode, prefetch, size):
     """Return how many remote buffers the mode may hold at once (DESIGN: Memory)."""
-    if mode == "sar":
+    if mode in ("sar", "broadcast"):
         return min(1 + prefetch, size - 1)
     return None
 
@@ -159,7 +159,7 @@ def _remote(live, config, size):
     if size == 1:
         return "none: one part"
     bound = promise(config.mode, config.prefetch, size)
-    note = f"{config.mode} promises no bound" if bound is None else f"sar promises at most {bound}"
+    note = f"{config.mode} promises no bound" if bound is None else f"{config.mode} promises at most {bound}"
     return f"{'that' if live == 1 else 'those'} of {live} other part{'' if live == 1 else 's'} held at most at once, {note}"
 
 

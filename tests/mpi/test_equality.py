@@ -28,7 +28,7 @@ def comm():
     return mpi.world()
 
 
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("case", CASES)
 def test_equality(comm, case, mode):
     parts = partition(*Graph.from_edges(*EDGES).in_edges()[:2], comm.size, "random")
@@ -36,7 +36,7 @@ def test_equality(comm, case, mode):
         check_equality(comm, case, dtype, parts, mode=mode, prefetch=prefetch)
 
 
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 def test_the_order_within_parts_changes_nothing(comm, mode):
     order = np.random.default_rng(1).permutation(EDGES.n_nodes)
     for case in CASES:
@@ -50,13 +50,13 @@ def test_the_partitioner_by_name(comm, method):
         check_equality(comm, case, np.float64, method, mode="sar", prefetch=1)
 
 
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 def test_ranks_without_nodes(comm, mode):
     for case in ("sage", "gat", "edges"):
         check_equality(comm, case, np.float64, np.full(EDGES.n_nodes, comm.size - 1), mode=mode)
 
 
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("reducer", ["mean", "sym"])
 def test_a_constant_input_is_fetched_once(comm, reducer, mode):
     def gradients(graph):
@@ -69,7 +69,8 @@ def test_a_constant_input_is_fetched_once(comm, reducer, mode):
     graph = Graph.from_edges(*EDGES).shard(comm, "random", mode=mode)
     for found, expected in zip(gradients(graph), gradients(Graph.from_edges(*EDGES))):
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
-    assert graph.profile.received_bytes["forward_fetch"] == 8 * N_IN * graph.plan.n_halo
+    n_rows = EDGES.n_nodes - graph.n_dst if mode == "broadcast" else graph.plan.n_halo
+    assert graph.profile.received_bytes["forward_fetch"] == 8 * N_IN * n_rows
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
@@ -95,7 +96,7 @@ def test_a_communicator_of_mpi4py(comm):
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
-@pytest.mark.parametrize("when, mode", [("forward", "sar"), ("forward", "oneshot"), ("backward", "sar")])
+@pytest.mark.parametrize("when, mode", [("forward", "sar"), ("forward", "oneshot"), ("backward", "sar"), ("forward", "broadcast")])
 def test_after_a_failure_on_every_rank_the_graph_recovers(comm, when, mode, prefetch):
     graph, whole = shard(comm, mode=mode, prefetch=prefetch), Graph.from_edges(*exchanges.EDGES)
     for call in range(1, 2 if mode == "oneshot" else comm.size + 1):

@@ -40,7 +40,7 @@ def whole(parts):
     return found
 
 
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 def test_threads_sums_are_zeroed_once_in_an_aggregation(mode, monkeypatch):
     """Not for each block: they are threads x n_dst x heads doubles."""
     seen, attend_backward = {}, kernels.attend_backward
@@ -55,7 +55,7 @@ def test_threads_sums_are_zeroed_once_in_an_aggregation(mode, monkeypatch):
     assert len(blocks) == 3 and min(blocks) >= (1 if mode == "oneshot" else 3)
 
 
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_node_whose_edges_are_all_masked_is_zero(mode, dropout):
     """Whether all of its sources are masked or it is itself, and in whatever block they come."""
@@ -76,7 +76,7 @@ def test_a_graph_whose_edges_are_all_masked_is_zero():
         assert not a.any()
 
 
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 def test_backward_again(mode):
     once, twice = (whole(threads.run(2, attention, mode, *inputs(), passes=n)) for n in (1, 2))
     for a, b in zip(once, twice, strict=True):

@@ -66,6 +66,7 @@ def assert_equal_sums(by_rank, expected):
     (4, "blocks", "sa", 0, {"fanouts": (2, 3, 4), "sampler": "labor"}),
     (3, "few", "oneshot", 0, {"fanouts": (2, 3, 2), "sampler": "replace"}),
     (2, "blocks", "oneshot", 0, {"fanouts": (-1, -1, -1), "sample_ahead": 0}),
+    (3, "random", "broadcast", 1, {"fanouts": (2, 3, 2)}),
 ])  # fmt: skip
 @pytest.mark.parametrize("loops", [False, True])
 def test_exact_is_one_rank_on_the_union_of_the_seeds(size, kind, mode, prefetch, options, loops):

@@ -306,7 +306,7 @@ def tie_gradient(sign, comm=None, written=False, **options):
 
 
 @pytest.mark.parametrize("written", [False, True])
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 6])
 def test_ties_go_once_to_the_lowest_node(n_ranks, mode, written):
     x, g = tied_values(8, TIED.n_nodes, 6), values(5, TIED.n_nodes, 6)

@@ -23,7 +23,7 @@ from sarlite.tape import ops
 
 pytestmark = pytest.mark.timeout(60)
 
-REDUCERS, MODES = ("sum", "mean", "max", "min"), ("sar", "sa", "oneshot")
+REDUCERS, MODES = ("sum", "mean", "max", "min"), ("sar", "sa", "oneshot", "broadcast")
 WIDTH, SLOPE = 5, 0.2
 
 

@@ -24,7 +24,7 @@ from sarlite.tape import Tensor, ops
 
 pytestmark = pytest.mark.timeout(120)
 
-MODES = ("sar", "sa", "oneshot")
+MODES = ("sar", "sa", "oneshot", "broadcast")
 CSR = Graph.from_edges(*EDGES).in_edges()[:2]
 
 

@@ -31,7 +31,7 @@ def run(graph, x, e, w, reducer):
     return out.data, x.grad, e.grad, w.grad
 
 
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("reducer", ["sum", "mean", "max", "min", "softmax"])
 def test_pieces_change_nothing(reducer, mode, monkeypatch):
     graph, *arrays = problem()

@@ -1,13 +1,15 @@
 """The modes: how a layer's remote rows are computed with. A mode is an object; a new one is a file here and a line in `MODES`.
 
     prepare(exchange) -> Plan                      the blocks as the mode wants them
-    run(schedule, arrays, visit) -> list           call visit(block, rows) for each block; return what it returned, in order
+    run(schedule, arrays, visit, phase) -> list    call visit(block, rows) for each block; return what it returned, in order
     run_backward(schedule, arrays, kept, visit, d_arrays)
                                                    call visit(block, rows, kept, d_rows) for each, and bring d_rows to the rows' owners
     keeps                                          whether `run`'s list is kept for backward, so that nothing is fetched again
+    turns                                          whether a linear message's gradient is an aggregation over the reversed edges
 """
 
+from sarlite.sar.modes.broadcast import Broadcast
 from sarlite.sar.modes.oneshot import OneShot
 from sarlite.sar.modes.sequential import Sequential
 
-MODES = {mode.name: mode for mode in (Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot())}
+MODES = {mode.name: mode for mode in (Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot(), Broadcast("broadcast", keeps=False))}

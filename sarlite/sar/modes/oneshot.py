@@ -6,7 +6,7 @@ from sarlite.sar.transport import FetchAll, halo_slices
 class OneShot:
     """Fetch every peer's rows at once and visit one block of all edges, whose columns are the local rows, then each peer's."""
 
-    name, keeps = "oneshot", True
+    name, keeps, turns = "oneshot", True, False
 
     def __repr__(self):
         return self.name
@@ -14,12 +14,12 @@ class OneShot:
     def prepare(self, exchange):
         return exchange.merged()
 
-    def run(self, schedule, arrays, visit):
+    def run(self, schedule, arrays, visit, phase="forward"):
         """Collective. Holds all peers' rows."""
         plan = schedule.plan
         if not plan.steps:
             return [visit(plan.local, arrays)]
-        with FetchAll(schedule.transport, plan, arrays) as fetched:
+        with FetchAll(schedule.transport, plan, arrays, phase) as fetched:
             return [visit(plan.local, fetched.take_all())]
 
     def run_backward(self, schedule, arrays, kept, visit, d_arrays):

@@ -11,6 +11,8 @@ class Sequential:
         Whether what each block's gradient needs is kept (`sa`); else rows are fetched again (`sar`).
     """
 
+    turns = False
+
     def __init__(self, name, keeps):
         self.name, self.keeps = name, keeps
 
@@ -20,10 +22,10 @@ class Sequential:
     def prepare(self, exchange):
         return exchange.separate()
 
-    def run(self, schedule, arrays, visit):
+    def run(self, schedule, arrays, visit, phase="forward"):
         """SAR algorithm 1. Collective. Holds at most 1 + prefetch peers' rows, but for what `visit` returns."""
         plan = schedule.plan
-        with schedule.transport.fetch(plan.steps, arrays, "forward") as fetched:
+        with schedule.transport.fetch(plan.steps, arrays, phase) as fetched:
             found = [visit(plan.local, arrays)]
             for step in plan.steps:
                 found.append(visit(step.block, fetched.take(step)))
