@@ -1,4 +1,4 @@
-"""Mode broadcast (MG-GCN 4.1, 4.3): the stages, their bytes and buffers, and linear gradients over the reversed edges (threads as ranks)."""
+"""Mode broadcast (MG-GCN 4.1, 4.3): stages, bytes, buffers, linear gradients over the reversed edges, failures (threads as ranks)."""
 
 import sys
 from pathlib import Path
@@ -154,6 +154,20 @@ def test_is_symmetric(graph, both, data):
     assert set(threads.run(n_ranks, work)) == {forward == backward}
 
 
+def fails_at(number):
+    """A message that fails when it is computed for the `number`-th block."""
+    calls = []
+
+    def message(src, dst, edge):
+        if len(edge.ids) > 1:  # not the probe's
+            calls.append(len(edge.ids))
+        if len(calls) == number:
+            raise KeyError("the cause")
+        return src["x"] * 2.0
+
+    return message
+
+
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 def test_after_a_failure_on_all_ranks(prefetch):
     """The thread ahead takes part in the other stages, so that `recover` finds every rank in step."""
@@ -161,17 +175,9 @@ def test_after_a_failure_on_all_ranks(prefetch):
 
     def work(comm):
         graph = shard(comm, mode="broadcast", prefetch=prefetch)
-
-        def message(src, dst, edge):
-            calls.append(len(edge.ids))
-            if len(calls) == 2 + failing:  # the first is the probe; the ranks have come to other stages
-                raise KeyError("the cause")
-            return src["x"] * 2.0
-
-        for failing in range(3):
-            calls = []
+        for failing in range(1, 4):  # the ranks have come to different stages
             with pytest.raises(KeyError, match="the cause"):
-                graph.aggregate(message, "sum", src={"x": X[graph.node_ids]})
+                graph.aggregate(fails_at(failing), "sum", src={"x": X[graph.node_ids]})
             with pytest.raises(PeerError, match="recover"):
                 graph.aggregate(fn.copy_src(X[graph.node_ids]), "sum")
             graph.recover()

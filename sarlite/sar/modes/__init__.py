@@ -12,4 +12,5 @@ from sarlite.sar.modes.broadcast import Broadcast
 from sarlite.sar.modes.oneshot import OneShot
 from sarlite.sar.modes.sequential import Sequential
 
-MODES = {mode.name: mode for mode in (Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot(), Broadcast("broadcast", keeps=False))}
+_ALL = Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot(), Broadcast("broadcast", keeps=False)
+MODES = {mode.name: mode for mode in _ALL}

@@ -9,8 +9,8 @@ from sarlite.sar.stages import Stage, Stages, StagesAhead
 class Broadcast(Sequential):
     """All ranks take the stages in the order of ranks; each visits its own tile first, which hides the first broadcast.
 
-    Backward a linear message's gradient is the same over the reversed edges (`Schedule.reverse`): the destinations' gradients are broadcast,
-    and nothing is pushed. Other messages' goes by the peers' rows that are needed, as in mode `sar`.
+    Backward a linear message's gradient is the same over the reversed edges (`Schedule.reverse`): the destinations' gradients are
+    broadcast, and nothing is pushed. Other messages' goes by the peers' rows that are needed, as in mode `sar`.
     """
 
     turns = True  # a linear message's gradient is an aggregation over the reversed edges
