@@ -5,14 +5,14 @@ import gzip
 import numpy as np
 
 from sarlite.data import npz, table
-from sarlite.data.raw import RawGraph, check_nodes, check_room, count_classes, existing, masks, whole_labels
+from sarlite.data.raw import RawGraph, check_nodes, check_room, existing, masks, read_labels
 from sarlite.errors import DataError, reading, regular
 
 _MAX_GRAPHS = 1 << 20  # rows of a list of counts
 _INVERSE = ("sales_ranking",)  # OGB's own loader adds the inverse edges for ogbn-products, whose split this is
 
 
-def read(path, classes=None):
+def read(path, classes=None, task=None):
     """Read an OGB node data set from its folder, the one with `raw/` and `split/`.
 
     Parameters
@@ -20,6 +20,8 @@ def read(path, classes=None):
     path : path
     classes : int, optional
         By default the largest label + 1.
+    task : str, optional
+        What the labels are, as of `raw.read_labels`.
 
     Returns
     -------
@@ -42,13 +44,14 @@ def read(path, classes=None):
     packed = (raw / "data.npz").is_file()
     src, dst, features, labels = _from_npz(raw) if packed else _from_csv(raw)
     where = {"train": split_kind / "train.csv.gz", "val": split_kind / "valid.csv.gz", "test": split_kind / "test.csv.gz"}
-    ids = {name: _read_csv(file, f"{name} split", np.int64, columns=1, most=labels.size)[:, 0] for name, file in where.items()}
-    split = masks(labels.size, where, **ids)
+    ids = {name: _read_csv(file, f"{name} split", np.int64, columns=1, most=len(labels))[:, 0] for name, file in where.items()}
+    split = masks(len(labels), where, **ids)
     name = path.resolve().name.replace("_", "-")
     undirected = split_kind.name in _INVERSE
-    n_classes = count_classes(labels, raw / ("node-label.npz" if packed else "node-label.csv.gz"), classes)
+    labels, n_classes = read_labels(labels, raw / ("node-label.npz" if packed else "node-label.csv.gz"), classes, task)
     edges_in = raw / ("data.npz" if packed else "edge.csv.gz")
-    return RawGraph(src, dst, features, labels, *split, n_classes=n_classes, name=name, undirected=undirected, edges_in=edges_in)
+    return RawGraph(src, dst, features, labels, *split, n_classes=n_classes, name=name, undirected=undirected, edges_in=edges_in,
+                    task=task or "classify")
 
 
 def _split_directory(path):
@@ -64,8 +67,8 @@ def _from_csv(raw):
     check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
     edges = _read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
     features = _read_csv(raw / "node-feat.csv.gz", "features", np.float32, n_rows=n_nodes)
-    labels = _read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes, columns=1)
-    return edges[:, 0], edges[:, 1], features, whole_labels(labels, raw / "node-label.csv.gz")
+    labels = _read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes)
+    return edges[:, 0], edges[:, 1], features, labels
 
 
 def _from_npz(raw):
@@ -75,13 +78,13 @@ def _from_npz(raw):
     if counts.dtype.kind not in "iu":
         raise DataError(f"{file}: num_nodes_list: expected whole numbers, found dtype {counts.dtype}")
     n_nodes = int(counts.sum())
-    labels = whole_labels(npz.member(raw / "node-label.npz", "node_label"), raw / "node-label.npz")
+    labels = npz.member(raw / "node-label.npz", "node_label")
     if edges.ndim != 2 or edges.shape[0] != 2:
         raise DataError(f"{file}: edge_index: expected shape (2, edges), found {edges.shape}")
     if features.ndim != 2 or features.shape[0] != n_nodes:
         raise DataError(f"{file}: node_feat: expected {n_nodes} rows, found shape {features.shape}")
-    if labels.size != n_nodes:
-        raise DataError(f"{raw / 'node-label.npz'}: node_label: expected {n_nodes} labels, found {labels.size}")
+    if labels.ndim == 0 or len(labels) != n_nodes:
+        raise DataError(f"{raw / 'node-label.npz'}: node_label: expected {n_nodes} rows, found shape {labels.shape}")
     return edges[0], edges[1], features, labels
 
 

@@ -17,6 +17,8 @@ from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
 from sarlite.train import resume
+from sarlite.train.metrics import EVERY
+from sarlite.train.tasks import LOSSES
 from sarlite.types import Path as AnyPath
 
 _MAX_BYTES = 1 << 20  # of a configuration file
@@ -109,6 +111,7 @@ METAVARS = {  # of what is not plain from the name: the unit, or what it is
     "threads": "N", "ranks": "N", "stall-timeout": "SECONDS", "run-dir": "DIR", "checkpoint-every": "EPOCHS|TIME", "resume": "FILE",
     "trace": "FILE.json", "trace-epochs": "EPOCHS", "batch-size": "SEEDS", "fanouts": "K,K,..", "eval-fanouts": "K,K,..",
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
+    "patience": "EPOCHS", "clip-norm": "NORM",
 }  # fmt: skip
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
@@ -135,9 +138,15 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "dtype": ("float32", ("float32", "float64"), "of parameters and activations"),
     },
     "training": {
+        "task": (None, tuple(LOSSES), "what the labels must be: one class, several of 0 or 1, or numbers [as the data say]"),
+        "loss": (None, tuple(name for losses in LOSSES.values() for name in losses),
+                 "what is minimised [cross-entropy, bce, squared, by task]"),
+        "metric": (None, EVERY, "of each split; the best epoch has the best of validation [accuracy, roc-auc, rmse, by task]"),
         "epochs": (100, int, "number of epochs"),
         "lr": (0.01, float, "learning rate"),
-        "lr-schedule": ("constant", str, "constant, cosine, step:EVERY:FACTOR, or warmup:EPOCHS:SCHEDULE"),
+        "lr-schedule": ("constant", str, "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, or warmup:EPOCHS:SCHEDULE"),
+        "clip-norm": (None, float, "the largest norm of all gradients together; larger ones are scaled down to it"),
+        "patience": (None, int, "end after so many epochs without a better one by the metric [never]"),
         "weight-decay": (0.0, float, "L2 penalty: decay / 2 * w^2 joins the loss"),
         "weight-decay-on": ("all", ("all", "first"), "all parameters, or the first layer's (Kipf & Welling)"),
         "optimizer": ("adam", ("adam", "adamw", "sgd"), "optimizer"),
@@ -198,7 +207,7 @@ HEC_OPTIONS = {"hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "
 """Options of the cache alone, with the names of `minibatch.HEC`'s arguments."""
 _AT_LEAST = {"batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1, "hidden": 1,
              "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1, "trace_epochs": 1,
-             "weight_decay": 0.0, "stall_timeout": 0.0}
+             "weight_decay": 0.0, "stall_timeout": 0.0, "patience": 1}
 _SHARES = ("dropout", "input_dropout", "attention_dropout")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
           fanouts: "a list of picks a row, such as [5, 10, 15]"}  # fmt: skip
@@ -266,7 +275,7 @@ def _check_range(shown, name, value):
         raise ConfigError(f"{shown} is less than {_AT_LEAST[name]}")
     if name in _SHARES and not 0 <= value < 1:
         raise ConfigError(f"{shown} is not in [0, 1)")
-    if name == "lr" and not value > 0:
+    if name in ("lr", "clip_norm") and value is not None and not value > 0:
         raise ConfigError(f"{shown} is not above 0")
 
 
