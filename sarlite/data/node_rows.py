@@ -42,7 +42,7 @@ def read(path, field, ids, n_nodes, n_columns=None, dtype=None):
     shape = (n_nodes, n_columns if n_columns is not None else array.shape[1] if array.ndim == 2 else "columns")
     if array.shape != shape:
         raise DataError(f"{path}: {field}: shape {array.shape}, but the data need {str(shape).replace(chr(39), '')}")
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
         raise DataError(f"{path}: {field}: dtype {array.dtype}, but float32 or float64 is needed")
     return take(array, np.asarray(ids), dtype)
 

@@ -107,6 +107,7 @@ def table(config, size, summary, counted, best, times, run_dir):
         *_minibatches(config, size, counted),
         ("accuracy", f"train {_share(best.scores['train_accuracy'])}, validation {_share(best.scores['val_accuracy'])}, "
                      f"test {_share(best.scores['test_accuracy'])} (epoch {best.epoch}, best validation)"),
+        *_smoothed(counted.get("correct_and_smooth")),
         ("peak memory", _memory(counted["peak_bytes"], config.ranks > 1)),
         ("remote rows", _remote(counted["live_remote_buffers"], config, size)),
         ("sent", ", ".join(f"{phase} {_mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
@@ -125,6 +126,14 @@ def _minibatches(config, size, counted):
     if "hit_rate" in counted:
         hits = ", ".join("-" if rate is None else f"{100 * rate:.1f}" for rate in counted["hit_rate"])
         yield "caches", f"{hits} % hits, by layer; {sum(counted['rows_pushed']):,} rows pushed, {_mib(counted['bytes_pushed'])}"
+
+
+def _smoothed(found):
+    """The row of Correct and Smooth; none of a run without it."""
+    if found:
+        note = "kept" if found["kept"] else "not kept: validation was better before"
+        yield "smoothed", (f"train {_share(found['train_accuracy'])}, validation {_share(found['val_accuracy'])}, "
+                           f"test {_share(found['test_accuracy'])} ({note})")
 
 
 def _share(value):

@@ -13,10 +13,11 @@ from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.errors import CheckpointError
 from sarlite.profile import trim
-from sarlite.train import caches, checkpoint, minibatch, report, resume, trace
+from sarlite.train import caches, checkpoint, minibatch, propagated, report, resume, smoothing, trace
 from sarlite.train.config import to_toml
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
+from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.load import load_part
 from sarlite.train.loop import Best, Trainer, fit, set_threads
 from sarlite.train.minibatch import BatchTrainer
@@ -79,16 +80,17 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
         together(comm, lambda: resume.check_data(config, resumed[1], about["data"]))
     trim()  # of what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
-    trainer = _make_trainer(comm, config, cls, schedule, part)
+    trainer = _make_trainer(comm, config, cls, schedule, part, about["data"])
     start, best = _restore(comm, config, trainer, resumed) if resumed else (0, Best())
     saving = Saving(comm, config, folder, trainer, best, about, toml, start, interrupts)
     with errors_of(config.model):
         return _run(comm, config, trainer, part, saving, tick)
 
 
-def _make_trainer(comm, config, cls, schedule, part):
+def _make_trainer(comm, config, cls, schedule, part, data):
     rng = nn.Random(config.seed)
-    model = together(comm, lambda: make_model(cls, config, part.rows.features.shape[1], part.n_classes, rng))
+    n_in = part.rows.features.shape[1] + (part.n_classes if config.label_inputs else 0)
+    model = together(comm, lambda: make_model(cls, config, n_in, part.n_classes, rng))
     first = next(iter(dict(model.named_parameters()))).split(".")[:2]
     place = slice(1, 2) if first[-1].isdigit() else slice(2)  # convs.0 and activations.0 are one layer
 
@@ -103,8 +105,10 @@ def _make_trainer(comm, config, cls, schedule, part):
         return optim.Adam(flat, lr, weight_decay=decay, decoupled=config.optimizer == "adamw")
 
     kind, loaders = (BatchTrainer, minibatch.loaders(config, part)) if config.batch_size else (Trainer, {})
-    rows = part.rows
-    return kind(part.graph, model, rows.features, rows.labels, rows.train, rows.val, rows.test,
+    if config.label_inputs:
+        loaders = {"label_inputs": LabelInputs(config.label_inputs, part.n_classes)}
+    rows, features = part.rows, propagated.inputs(comm, config, model, part, data)
+    return kind(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test,
                 optimizer=optimizer, rng=rng, schedule=schedule, **loaders)
 
 
@@ -165,7 +169,9 @@ def _run(comm, config, trainer, part, saving, tick):
         trace.write(comm, config.trace, recorded)
     if saving.signum:
         saving.leave()
+    smoothed = smoothing.after_training(trainer, saving.best, config, saving.folder) if config.correct_and_smooth else None
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
+    counted |= {"correct_and_smooth": smoothed} if smoothed else {}
     if root:
         print(report.table(config, comm.size, part.summary, counted, saving.best, times, saving.folder.path), flush=True)
         if config.json:
