@@ -14,6 +14,7 @@ from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.rows import row_numbers
+from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.step import Loss, TrainingStep, not_finite
 from sarlite.train.stopping import Best, Scores, Stopping
 from sarlite.train.tasks import OwnLoss, Task
@@ -47,6 +48,8 @@ class Trainer:
         What labels are, loss and metric: by default of classes, cross entropy and accuracy.
     clip_norm : float, optional
         The largest norm of all ranks' gradients; larger ones are scaled down to it.
+    label_inputs : LabelInputs, optional
+        Show training labels to the model, whose input is then n_features + n_classes wide. x is copied.
 
     Raises
     ------
@@ -59,7 +62,7 @@ class Trainer:
     def __init__(self, graph: Graph, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
                  optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, schedule: Factor = lambda epoch: 1.0,
                  loss: Callable[[Tensor, Array], Tensor] | None = None, task: Task | None = None,
-                 clip_norm: float | None = None) -> None:
+                 clip_norm: float | None = None, label_inputs: LabelInputs | None = None) -> None:
         if not hasattr(graph, "comm"):
             raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
         self.graph, self.comm, self.model = graph, graph.comm, model
@@ -70,12 +73,13 @@ class Trainer:
         self.counts = dict(zip(self.rows, map(int, self.comm.allreduce(np.array([len(r) for r in self.rows.values()])))))
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
+        self.shown = None if label_inputs is None else self._show_labels(label_inputs, rng.seed)
         self.flat = together(self.comm, lambda: nn.flatten(model))
         agree(self.comm, (self.x.shape[1:], str(self.x.dtype)), "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
         self.loader: Any = None  # full-batch
-        self.n_outputs = max(self.comm.allgather(self.task.width(self.labels, self.rows)))
-        self.loss = _checking(self.task.loss, type(model).__name__, self.n_outputs)
+        self.n_classes = max(self.comm.allgather(self.task.n_classes(self.labels, self.rows)))
+        self.loss = _checking(self.task.loss, type(model).__name__, self.n_classes)
         self.left_out: dict[str, str] = {}  # by split, what its metric leaves out
         self.optimizer = optimizer(self.flat)
         if not isinstance(self.optimizer, Optimizer):
@@ -102,6 +106,14 @@ class Trainer:
         self.task.check(self.labels, rows, self.graph.n_dst)
         return rows
 
+    def _show_labels(self, label_inputs, seed):
+        """Make x wider by columns for labels, which change: it is no constant any more."""
+        train, others = self.rows["train"], np.concatenate([self.rows["val"], self.rows["test"]])
+        labels = together(self.comm, lambda: _classes(self.labels, train))
+        shown = ShownLabels(label_inputs, self.comm, self.x.data, train, self.graph.dst_ids[train], labels, others, seed)
+        self.x = Tensor(shown.x)
+        return shown
+
     def step(self, epoch: int | None = None) -> float:
         """Take one optimizer step, that of `epoch` or the next one, and return the loss over all ranks' training rows. Collective.
 
@@ -112,7 +124,10 @@ class Trainer:
         """
         if epoch is not None:
             self.training_step.n_steps = epoch
-        return self.training_step(self.graph, self.x, self.labels, self.rows["train"], self.counts["train"], self.loss)
+        rows, count = self.rows["train"], self.counts["train"]
+        if self.shown is not None:
+            rows, count = self.shown.draw(self.training_step.n_steps)
+        return self.training_step(self.graph, self.x, self.labels, rows, count, self.loss)
 
     def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
         """Train one epoch, full-batch a step, and return its loss; `on_step` hears of steps on the way, (steps done, loss). Collective."""
@@ -158,9 +173,18 @@ class Trainer:
 
     def _output(self):
         self.model.eval()
+        if self.shown is not None:
+            self.shown.show_all()
         output = self.model(self.graph, self.x)
-        check_output(output, type(self.model).__name__, self.graph.n_dst, self.n_outputs)
+        check_output(output, type(self.model).__name__, self.graph.n_dst, self.n_classes)
         return output
+
+
+def _classes(labels, rows):
+    """The classes of some rows, which alone label inputs see."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ConfigError(f"label_inputs: labels are {labels.dtype} of shape {labels.shape}, but classes are (n_dst,) integers")
+    return labels[rows].astype(np.int64)
 
 
 def _check_arguments(model, rng, optimizer, schedule, loss):

@@ -73,7 +73,7 @@ class BatchTrainer(Trainer):
             rows = {name: np.flatnonzero(splits >> bit & 1) for bit, name in enumerate(SPLITS)}
             with self.buffers, no_grad():
                 output = self.model(batch, batch.x)
-                check_output(output, type(self.model).__name__, batch.n_dst, self.n_outputs)
+                check_output(output, type(self.model).__name__, batch.n_dst, self.n_classes)
                 loss += self._add(metrics, output, labels if self.labels.ndim == 2 else labels[:, 0], rows)
                 del output
         return loss

@@ -109,8 +109,9 @@ def table(config, size, summary, counted, best, times, run_dir):
         ("partition", duration(times["partition"]) if times["partition"] else "none in this run"),
         ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}{_PATIENT.format(config.patience) if patient else ''}"),
         *_minibatches(config, size, counted),
-        (best.task.metric, f"{_scores(best)} (epoch {best.epoch}, best validation)"),
+        (best.task.metric, f"{_scores(best.scores, best.task)} (epoch {best.epoch}, best validation)"),
         *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
+        *_smoothed(counted.get("correct_and_smooth")),
         ("peak memory", _memory(counted["peak_bytes"], config.ranks > 1)),
         ("remote rows", _remote(counted["live_remote_buffers"], config, size)),
         ("sent", ", ".join(f"{phase} {_mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
@@ -135,11 +136,22 @@ _OUTPUTS = {"classify": "classes", "multilabel": "labels", "regress": "targets"}
 _PATIENT = "; none better for {}, so they ended"
 
 
-def _scores(best):
-    """The best epoch's metric of each split."""
-    found = {name: best.scores[f"{split}_{best.task.key}"] for split, name in (("train", "train"), ("val", "validation"), ("test", "test"))}
-    return ", ".join(f"{name} {'-' if value is None else f'{value:.6g}' if best.task.lower else f'{100 * value:.2f} %'}"
-                     for name, value in found.items())
+def _scores(scores, task):
+    """The metric of each split."""
+    found = {name: scores[f"{split}_{task.key}"] for split, name in (("train", "train"), ("val", "validation"), ("test", "test"))}
+    return ", ".join(f"{name} {f'{value:.6g}' if task.lower and value is not None else _share(value)}" for name, value in found.items())
+
+
+def _smoothed(found):
+    """The row of Correct and Smooth; none of a run without it."""
+    if found:
+        note = "kept" if found["kept"] else "not kept: validation was better before"
+        yield "smoothed", (f"train {_share(found['train_accuracy'])}, validation {_share(found['val_accuracy'])}, "
+                           f"test {_share(found['test_accuracy'])} ({note})")
+
+
+def _share(value):
+    return "-" if value is None else f"{100 * value:.2f} %"
 
 
 def _mib(n):

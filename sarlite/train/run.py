@@ -11,12 +11,13 @@ from sarlite import nn, optim
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
-from sarlite.errors import CheckpointError
+from sarlite.errors import CheckpointError, ConfigError
 from sarlite.profile import trim
-from sarlite.train import caches, checkpoint, minibatch, report, resume, trace
+from sarlite.train import caches, checkpoint, minibatch, propagated, report, resume, smoothing, trace
 from sarlite.train.config import to_toml
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
+from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.load import load_part
 from sarlite.train.loop import Best, Trainer, fit, set_threads
 from sarlite.train.minibatch import BatchTrainer
@@ -81,7 +82,7 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
         together(comm, lambda: resume.check_data(config, resumed[1], about["data"]))
     trim()  # of what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
-    trainer = _make_trainer(comm, config, cls, schedule, part)
+    trainer = _make_trainer(comm, config, cls, schedule, part, about["data"])
     stopping = Stopping(config.patience, optim.plateau_of(schedule))
     start, best = _restore(comm, config, trainer, resumed, stopping) if resumed else (0, Best(trainer.task))
     saving = Saving(comm, config, folder, trainer, best, about, toml, start, interrupts, stopping)
@@ -89,9 +90,10 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
         return _run(comm, config, trainer, part, saving, tick)
 
 
-def _make_trainer(comm, config, cls, schedule, part):
+def _make_trainer(comm, config, cls, schedule, part, data):
     rng, task = nn.Random(config.seed), together(comm, lambda: _task(config, part))
-    model = together(comm, lambda: make_model(cls, config, part.rows.features.shape[1], part.n_classes, rng))
+    n_in = part.rows.features.shape[1] + (part.n_classes if config.label_inputs else 0)
+    model = together(comm, lambda: make_model(cls, config, n_in, part.n_classes, rng))
     first = next(iter(dict(model.named_parameters()))).split(".")[:2]
     place = slice(1, 2) if first[-1].isdigit() else slice(2)  # convs.0 and activations.0 are one layer
 
@@ -106,14 +108,19 @@ def _make_trainer(comm, config, cls, schedule, part):
         return optim.Adam(flat, lr, weight_decay=decay, decoupled=config.optimizer == "adamw")
 
     kind, loaders = (BatchTrainer, minibatch.loaders(config, part)) if config.batch_size else (Trainer, {})
-    rows = part.rows
-    return kind(part.graph, model, rows.features, rows.labels, rows.train, rows.val, rows.test,
+    if config.label_inputs:
+        loaders = {"label_inputs": LabelInputs(config.label_inputs, part.n_classes)}
+    rows, features = part.rows, propagated.inputs(comm, config, model, part, data)
+    return kind(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test,
                 optimizer=optimizer, rng=rng, schedule=schedule, task=task, clip_norm=config.clip_norm, **loaders)
 
 
 def _task(config, part):
     task = Task(part.task, config.loss, config.metric)
     task.check_width(part.n_classes)
+    for flag, value in (("--label-inputs", config.label_inputs), ("--correct-and-smooth", config.correct_and_smooth)):
+        if value and part.task != "classify":
+            raise ConfigError(f"{flag}: is of classes, but the task is {part.task}")
     return task
 
 
@@ -175,8 +182,10 @@ def _run(comm, config, trainer, part, saving, tick):
         trace.write(comm, config.trace, recorded)
     if saving.signum:
         saving.leave()
+    smoothed = smoothing.after_training(trainer, saving.best, config, saving.folder) if config.correct_and_smooth else None
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
+    counted |= {"correct_and_smooth": smoothed} if smoothed else {}
     if root:
         print(report.table(config, comm.size, part.summary, counted, saving.best, times, saving.folder.path), flush=True)
         if config.json:

@@ -86,10 +86,9 @@ class Task:
             if found:
                 raise DataError(f"labels[{own[found[0]]}], of the {split} split, {found[1]}")
 
-    def width(self, labels: Array, rows: Mapping[str, Array]) -> int:
-        """Return how many outputs this rank's labels need of a model."""
-        width = targets.n_outputs(labels, self.name)
-        return max((int(labels[own].max()) + 1 for own in rows.values() if len(own)), default=0) if width is None else width
+    def n_classes(self, labels: Array, rows: Mapping[str, Array]) -> int:
+        """Return the largest class of this rank's splits + 1; 0 of another task, whose loss compares shapes."""
+        return max((int(labels[own].max()) + 1 for own in rows.values() if len(own)), default=0) if self.name == "classify" else 0
 
     def check_width(self, n_outputs: int) -> None:
         """Raise a ConfigError where the metric is none of so many outputs."""
@@ -110,7 +109,7 @@ class OwnLoss(Task):
     def check(self, labels: Array, rows: Mapping[str, Array], n_dst: int) -> None:
         """Take all."""
 
-    def width(self, labels: Array, rows: Mapping[str, Array]) -> int:
+    def n_classes(self, labels: Array, rows: Mapping[str, Array]) -> int:
         """Return 0: any."""
         return 0
 
