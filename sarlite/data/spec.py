@@ -90,7 +90,7 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
     """
     with reading(f"data set {spec}"):
         dataset = _read(str(spec), verify, changes, task)
-        if task not in (None, dataset.task):
+        if task not in (None, dataset.task) and dataset.n_classes:  # nobody has a label where there are none
             raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}: what says so is the reader's option "
                               f"task={task}, of npz, ogb and edges")
         return dataset.check(allow_empty) if check else dataset
@@ -98,7 +98,7 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
 
 def _read(spec, verify, changes, task):
     form, path, options = _parse(spec)
-    if task and "task" in _READERS.get(form, (None, {}))[1]:
+    if task and "task" in _READERS.get(form, (None, {}))[1] and (form != "edges" or "labels" in options):
         options.setdefault("task", task)
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
