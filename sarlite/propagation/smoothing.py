@@ -141,8 +141,7 @@ def _clipped(low, high):
 def _scales(spread, sigma):
     """(n, 1): sigma / |row|_1; 1 where that is above 1000 or has nothing to divide by."""
     norms = np.abs(spread).sum(1, keepdims=True)
-    small = norms * MOST_SCALE < sigma
-    return np.where(small | (norms == 0), 1, sigma / np.where(norms == 0, 1, norms)).astype(spread.dtype)
+    return np.where(norms * MOST_SCALE < sigma, 1, sigma / np.where(norms == 0, 1, norms)).astype(spread.dtype)
 
 
 def _checked(graph, probabilities, labels, train):
