@@ -173,7 +173,7 @@ def check_probabilities(z: Array, ids: Array, where: str = "probabilities") -> N
         Where they come from.
     """
     sums = z.sum(1, dtype=np.float64)
-    negative = (z < 0).any(1)
+    negative = np.any(z < 0, axis=1)
     bad = np.flatnonzero(negative | ~(np.abs(sums - 1) <= TOLERANCE))  # NaN and infinities too
     if len(bad):
         least = f", the least of it {z[bad[0]].min():.6g}" if negative[bad[0]] else ""
