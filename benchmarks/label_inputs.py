@@ -105,12 +105,12 @@ def main(argv=None):
     rows = []
     if "labels" in args.cases:
         rows += labels_rows(args)
-        table(rows, f"{args.data}: GraphSAGE of {args.layers} layers of {args.hidden}, share {args.share}, {args.epochs} epochs; test accuracy, "
-              "%; difference: label inputs with C&S to plain", ("plain", "label inputs", "test"))
+        table(rows, f"{args.data}: GraphSAGE of {args.layers} layers of {args.hidden}, share {args.share}, {args.epochs} epochs; test "
+              "accuracy, %; difference: label inputs with C&S to plain", ("plain", "label inputs", "test"))
     if "ranks" in args.cases:
         found = ranks_rows(args)
-        table(found, f"{args.pages}: GAT with C&S, {args.pages_epochs} epochs; test accuracy, %; difference: with C&S, {args.ranks} ranks to one",
-              ("1 rank", f"{args.ranks} ranks", "test_after"))
+        table(found, f"{args.pages}: GAT, {args.pages_epochs} epochs; test accuracy, %; difference: with C&S, {args.ranks} ranks to "
+              "one", ("1 rank", f"{args.ranks} ranks", "test_after"))
         rows += found
     if args.json:
         args.json.write_text(harness.json.dumps(rows, indent=1) + "\n")

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
-from sarlite.nn import Activation, Dropout, Linear
+from sarlite.nn import Dropout, Linear
 
 
 class APPNP(nn.Module):
@@ -47,12 +47,19 @@ class APPNP(nn.Module):
         self.dropouts = [Dropout(dropout if k or input_dropout is None else input_dropout, rng) for k in range(layers)]
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
-        z = h
-        for k, g in enumerate(graph.layers(self.hops)):
+        first, *others = graph.layers(self.hops)
+        g, h = first.enter(h)
+        z = own = self._predict(h, g.src_ids)
+        z, own = self._step(g, z, own)
+        for g in others:
             g, z = g.enter(z)
-            own = g.dst(own) if k else self._predict(z, g.src_ids)
-            z = (1 - self.teleport) * g.aggregate(fn.copy_src(z if k else own), "sym") + self.teleport * g.dst(own)
+            z, own = self._step(g, z, own)
         return z
+
+    def _step(self, g, z, own):
+        """Return the destinations' next Z, and their own predictions."""
+        own = g.dst(own)
+        return (1 - self.teleport) * g.aggregate(fn.copy_src(z), "sym") + self.teleport * own, own
 
     def _predict(self, h, ids):
         for k, (linear, dropout) in enumerate(zip(self.linears, self.dropouts)):

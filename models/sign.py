@@ -1,5 +1,7 @@
 """Scalable inception graph network: SIGN (Rossi et al., 2020)."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -52,7 +54,8 @@ class SIGN(nn.Module):
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:
         h = self.input_dropout(h, graph.src_ids)
-        h = np.concatenate([hop(h[:, k * self.n_in : (k + 1) * self.n_in]) for k, hop in enumerate(self.hops)], axis=1)
+        powers = [h[:, k * self.n_in : (k + 1) * self.n_in] for k in range(len(self.hops))]
+        z: Any = np.concatenate([hop(power) for hop, power in zip(self.hops, powers)], axis=1)  # a Tensor, as those are
         for activation, linear in zip(self.activations, self.linears):
-            h = linear(activation(h, graph))
-        return h
+            z = linear(activation(z, graph))
+        return z

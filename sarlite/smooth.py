@@ -23,8 +23,8 @@ from sarlite.train.loop import set_threads
 
 OWN = {"predictions": "(n_nodes, n_classes) probabilities in the data's original node order, .npy",
        "out": "file for the smoothed scores, as the predictions stand; replaced if it is there"}
-TAKEN = ("data", "self-loops", "mode", "prefetch", "partition", "balance", "threads", "ranks", "seed", "stall-timeout", "progress", "verify",
-         *(name for name in smoothing.OPTIONS if name != "correct-and-smooth"))
+TAKEN = ("data", "self-loops", "mode", "prefetch", "partition", "balance", "threads", "ranks", "seed", "stall-timeout", "progress",
+         "verify", *(name for name in smoothing.OPTIONS if name != "correct-and-smooth"))
 """Options of `sarlite.train` that this command has too."""
 
 

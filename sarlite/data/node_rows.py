@@ -68,8 +68,8 @@ def write(comm, path, ids, rows, n_nodes):
 
     Notes
     -----
-    Rank 0 makes a private file beside `path`; each rank writes its rows at their places and fsyncs; then rank 0 renames the file. Rows whose
-    ids follow each other are one write. Memory: a copy of the rows.
+    Rank 0 makes a private file beside `path`; each rank writes its rows at their places and fsyncs; then rank 0 renames the file. Rows
+    whose ids follow each other are one write. Memory: a copy of the rows.
     """
     agree(comm, (rows.shape[1:], str(rows.dtype)), f"{path}: width and dtype of the rows")
     n_rows = sum(comm.allgather(len(ids)))

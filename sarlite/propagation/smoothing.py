@@ -141,8 +141,7 @@ def _clipped(low, high):
 def _scales(spread, sigma):
     """(n, 1): sigma / |row|_1; 1 where that is above 1000 or has nothing to divide by."""
     norms = np.abs(spread).sum(1, keepdims=True)
-    small = norms * MOST_SCALE < sigma
-    return np.where(small | (norms == 0), 1, sigma / np.where(norms == 0, 1, norms)).astype(spread.dtype)
+    return np.where(norms * MOST_SCALE < sigma, 1, sigma / np.where(norms == 0, 1, norms)).astype(spread.dtype)
 
 
 def _checked(graph, probabilities, labels, train):
@@ -174,7 +173,7 @@ def check_probabilities(z: Array, ids: Array, where: str = "probabilities") -> N
         Where they come from.
     """
     sums = z.sum(1, dtype=np.float64)
-    negative = (z < 0).any(1)
+    negative = np.any(z < 0, axis=1)
     bad = np.flatnonzero(negative | ~(np.abs(sums - 1) <= TOLERANCE))  # NaN and infinities too
     if len(bad):
         least = f", the least of it {z[bad[0]].min():.6g}" if negative[bad[0]] else ""

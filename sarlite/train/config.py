@@ -160,7 +160,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "optimizer": ("adam", ("adam", "adamw", "sgd"), "optimizer"),
         "seed": (0, int, "of initial parameters, dropout and partition"),
         "eval-every": (1, int, "epochs between evaluations"),
-        "label-inputs": (None, float, "share of the training nodes that show their labels as inputs in an epoch; the loss runs over the rest"),
+        "label-inputs": (None, float, "share of the training nodes that show their labels as inputs in an epoch; the loss is the others'"),
     },
     "correct and smooth": smoothing.OPTIONS,
     "minibatches": {

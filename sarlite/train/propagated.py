@@ -147,7 +147,8 @@ def _read_meta(folder, facts, powers):
             raise DataError(f"{path}: its sha256 is not that of the rest: the file was changed")
     for name in ("added_self_loops", "dtype"):
         if meta[name] != facts[name]:
-            raise DataError(f"--propagated {folder}: {name.replace('_', ' ')} {meta[name]} there and {facts[name]} here; name another folder")
+            words = name.replace("_", " ")
+            raise DataError(f"--propagated {folder}: {words} {meta[name]} there and {facts[name]} here; name another folder")
     other = difference(meta["data"], facts["data"])
     if other:
         raise DataError(f"--propagated {folder}: of other data: {other}; name another folder, or remove this one")

@@ -22,7 +22,8 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "smooth-iterations": (None, int, f"iterations; 0 does not smooth [{_S.smooth_iterations}]"),
     "smooth-normalization": (None, NORMALIZATIONS, f"as --correct-normalization [{_S.smooth_normalization}]"),
 }
-METAVARS = {"correct-alpha": "SHARE", "correct-iterations": "N", "correct-scale": "FACTOR", "smooth-alpha": "SHARE", "smooth-iterations": "N"}
+METAVARS = {"correct-alpha": "SHARE", "correct-iterations": "N", "correct-scale": "FACTOR", "smooth-alpha": "SHARE",
+            "smooth-iterations": "N"}  # fmt: skip
 PREDICTIONS = "predictions.npy"
 _FIELDS = {name.replace("-", "_"): name.replace("-", "_") for name in OPTIONS if name != "correct-and-smooth"} | {"correct_scale": "scale"}
 

@@ -110,6 +110,16 @@ def test_rows_that_no_error_reaches_stay_as_they_are():
     np.testing.assert_array_equal(exact, np.eye(3)[labels])
 
 
+def test_iterations_are_clipped():
+    """A star, whose middle the symmetric normalisation gives sqrt(leaves) times a leaf's rows."""
+    leaves = np.arange(1, 26)
+    star = Edges(np.concatenate([leaves, 0 * leaves]), np.concatenate([0 * leaves, leaves]), 26)
+    labels, train, z = np.zeros(26, int), np.arange(26) > 0, Z[:26]
+    for options in ({"smooth_iterations": 0}, {"correct_iterations": 0}):
+        found = CorrectAndSmooth(**options)(Graph.from_edges(*star), z, labels, train)
+        np.testing.assert_allclose(found, dense(z, labels, train, edges=star, **options), rtol=1e-12, atol=1e-14)
+
+
 def test_labels_outside_of_training_are_not_looked_at():
     graph, other = Graph.from_edges(*EDGES), np.where(TRAIN, LABELS, -9)
     np.testing.assert_array_equal(CorrectAndSmooth()(graph, Z, LABELS, TRAIN), CorrectAndSmooth()(graph, Z, other, TRAIN))
@@ -118,6 +128,7 @@ def test_labels_outside_of_training_are_not_looked_at():
 def test_float32_stays_float32_and_nothing_is_changed():
     graph, z = Graph.from_edges(*EDGES), Z.astype(np.float32)
     before = z.copy()
+    CorrectAndSmooth(correct_iterations=0)(graph, z, LABELS, TRAIN)
     found = CorrectAndSmooth()(graph, z, LABELS, TRAIN)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(z, before)

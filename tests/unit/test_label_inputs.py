@@ -1,5 +1,6 @@
 """Labels as inputs: who shows its label when, that no label of validation or test ever is an input, and ranks that agree."""
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from sarlite import Graph, Solo, Trainer, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.models import GCN
-from sarlite.train import config
+from sarlite.propagation import CorrectAndSmooth
+from sarlite.train import config, smoothing
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
+from sarlite.train.loop import Best
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -79,6 +82,7 @@ def test_no_label_of_validation_or_test_reaches_the_model():
         assert losses[0] == losses[1]
         np.testing.assert_array_equal(runs[0].x.data, runs[1].x.data)
         scores.append([run.evaluate() for run in runs])
+        assert (runs[0].x.data[TRAIN, N_IN:] == np.eye(N_OUT)[LABELS[TRAIN]]).all() and not runs[0].x.data[~TRAIN, N_IN:].any()
         np.testing.assert_array_equal(runs[0].x.data, runs[1].x.data)
     for one, two in scores:
         assert one["train_accuracy"] == two["train_accuracy"]
@@ -134,6 +138,25 @@ def test_bad_input_is_refused():
                         (["--correct-and-smooth", "--smooth-alpha", "2"], "smooth_alpha is 2.0")):
         with pytest.raises(ConfigError, match=said):
             config.parse([*SMALL, *flags])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_after_training_the_best_model_is_smoothed_where_validation_does_not_lose(kept, tmp_path):
+    run, best = trainer(Graph.from_edges(*EDGES), LABELS.copy()), Best()
+    for _ in range(5):
+        run.step()
+    best.update(1, run.evaluate(), run.model)
+    logits = run.predict()
+    for _ in range(2):
+        run.step()
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    scores = CorrectAndSmooth(smooth_alpha=0.9)(run.graph, probabilities, LABELS, TRAIN)
+    run.labels[VAL] = (scores if kept else probabilities)[VAL].argmax(1)  # so that one of them is right everywhere
+    options = config.parse([*SMALL, "--correct-and-smooth", "--smooth-alpha", "0.9"])
+    found = smoothing.after_training(run, best, options, argparse.Namespace(path=tmp_path))
+    assert found["kept"] is kept and (found["val_accuracy"] == 1) is kept
+    assert found["test_accuracy"] == (scores[TEST].argmax(1) == LABELS[TEST]).mean()
+    np.testing.assert_allclose(np.load(tmp_path / "predictions.npy"), scores if kept else probabilities, rtol=1e-12, atol=1e-14)
 
 
 def test_a_run_with_label_inputs_and_smoothing_on_one_and_three_ranks_and_resumed(tmp_path):

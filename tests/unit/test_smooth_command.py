@@ -71,7 +71,7 @@ def test_added_self_loops_weigh_one(data):
 
 def test_bad_input_is_refused_by_name(data, tmp_path):
     for change, said in ((lambda z: z.__setitem__((11, 0), 2.0), r"bad.npy: predictions: row 11 sums to "),
-                         (lambda z: z.resize((40, 3), refcheck=False), r"bad.npy: predictions: shape \(40, 3\), but the data need \(41, 3\)")):
+                         (lambda z: z.resize((40, 3), refcheck=False), r"bad.npy: predictions: shape \(40, 3\), .* \(41, 3\)")):
         z = Z.copy()
         change(z)
         np.save(tmp_path / "bad.npy", z)
