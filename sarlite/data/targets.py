@@ -31,7 +31,7 @@ def n_outputs(labels: Array, task: str) -> int | None:
 
 def labelled(labels: Array, task: str) -> Array:
     """Return which nodes have a label, all of them if several, (n,) bool."""
-    known = labels >= 0 if task == "classify" else labels != MISSING if task == "multilabel" else ~np.isnan(labels)
+    known: Array = labels >= 0 if task == "classify" else labels != MISSING if task == "multilabel" else ~np.isnan(labels)
     return known if known.ndim == 1 else known.all(1)
 
 
