@@ -39,6 +39,7 @@ class RawGraph:
     edge_weight: np.ndarray | None = None
     edges_in: object = None
     task: str = "classify"
+    edge_features: np.ndarray | None = None
 
     @classmethod
     def of(cls, dataset):
@@ -56,11 +57,11 @@ class RawGraph:
         """
         undirected = self.undirected if undirected is None else undirected
         edges = {"undirected": undirected, "self_loops": self_loops, "deduplicate": deduplicate}
-        weighted = self.edge_weight is not None
-        if weighted and any(edges.values()):
-            raise ConfigError(f"{source}: edge_weight: {_CARRY_VALUES}")
+        values = {name: getattr(self, name) for name in ("edge_weight", "edge_features") if getattr(self, name) is not None}
+        if values and any(edges.values()):
+            raise ConfigError(f"{source}: {next(iter(values))}: {_CARRY_VALUES}")
         try:
-            indptr, indices, *origin = csr_by_dst(self.src, self.dst, self.labels.shape[0], **edges, edge_index=weighted)
+            indptr, indices, *origin = csr_by_dst(self.src, self.dst, self.labels.shape[0], **edges, edge_index=bool(values))
         except DataError as error:
             raise DataError(f"{self.edges_in or source}: edges: {error}") from error
         features = row_normalized(self.features) if normalize else self.features
@@ -69,7 +70,7 @@ class RawGraph:
         return Dataset(
             indptr, indices, features, self.labels, self.train, self.val, self.test,
             n_classes=int(self.n_classes), name=self.name, source=source, provenance=provenance or {}, task=self.task,
-            edge_weight=self.edge_weight[origin[0]] if weighted else None,
+            **{name: array[origin[0]] for name, array in values.items()},
         )  # fmt: skip
 
 

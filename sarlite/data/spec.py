@@ -38,7 +38,7 @@ _TASK = {"features": int, "classes": int, **_DRAWN}
 _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
     "planetoid": (planetoid.read, {}),
     "npz": (npz.read, {"classes": int, "task": str, **_DRAWN}),
-    "ogb": (ogb.read, {"classes": int, "task": str}),
+    "ogb": (ogb.read, {"classes": int, "task": str, "features": str}),
     "edges": (edge_list.read, {"nodes": int, "classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -49,7 +49,7 @@ FORMS = """\
   DIR                     a directory in the native format (python -m sarlite.data convert)
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
-  ogb:DIR                 ogbn-arxiv, ogbn-products or ogbn-papers100M, the folder with raw/ and split/; options classes, task
+  ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options classes, task, features
   edges:FILE              text or .npy; options nodes, classes, task, features, labels, split or {train,val,test}_ids, train, val, seed
   sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
@@ -107,7 +107,7 @@ def _read(spec, verify, changes, task):
     if form in _READERS:
         raw = _READERS[form][0](path, **options)
         if wanted.pop("drop_edge_values", False):
-            raw.edge_weight = None
+            raw.edge_weight = raw.edge_features = None
         return raw.assemble(spec, provenance=provenance, **wanted)
     if form in _GENERATORS:
         made = _GENERATORS[form][0](**options)

@@ -1,5 +1,6 @@
 """Tasks: labels of each in data sets and readers, and training with their losses and metrics on any number of ranks."""
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -115,6 +116,40 @@ def test_readers_take_what_they_are_told_and_guess_nothing(tmp_path):
         load(f"{one},task=multilabel")
     with pytest.raises(ConfigError, match="task: needs labels=FILE"):
         load(f"edges:{tmp_path}/e.txt,task=regress")
+
+
+def write_proteins(folder, **changes):
+    """ogbn-proteins' layout: 5 nodes of 2 species, 4 edges with 2 features, 3 labels."""
+    files = {"raw/num-node-list": "5\n", "raw/num-edge-list": "4\n", "raw/edge": "0,1\n1,2\n0,3\n0,1\n",
+             "raw/edge-feat": "0.5,1\n1,0\n0,0\n0.25,1\n", "raw/node_species": "9606\n3702\n9606\n9606\n3702\n",
+             "raw/node-label": "0,1,1\n1,1,0\n0,0,0\n1,0,1\n1,1,1\n", "split/species/train": "0\n1\n", "split/species/valid": "2\n",
+             "split/species/test": "3\n4\n"}  # fmt: skip
+    for name, text in {**files, **changes}.items():
+        path = folder / f"{name}.csv.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(text.encode()))
+    return f"ogb:{folder}"
+
+
+def test_the_layout_of_ogbn_proteins(tmp_path):
+    found = load(write_proteins(tmp_path))
+    assert (found.task, found.n_classes, found.labels.tolist()[0]) == ("multilabel", 3, [0, 1, 1])
+    pairs = sorted(zip(found.indices.tolist(), np.repeat(np.arange(5), np.diff(found.indptr)).tolist(), found.edge_features.tolist()))
+    one_way = [(0, 1, [0.5, 1]), (0, 1, [0.25, 1]), (1, 2, [1, 0]), (0, 3, [0, 0])]
+    assert pairs == sorted([*one_way, *((dst, src, values) for src, dst, values in one_way)])
+    means = [[0.25, 2 / 3], [1.75 / 3, 2 / 3], [1, 0], [0, 0], [0, 0]]
+    np.testing.assert_allclose(found.features, means, rtol=1e-6)
+    species = [[0, 1], [1, 0], [0, 1], [0, 1], [1, 0]]
+    assert load(f"ogb:{tmp_path},features=species,drop_edge_values").features.tolist() == species
+    both = load(f"ogb:{tmp_path},features=both,drop_edge_values")
+    assert both.edge_features is None and both.features.shape == (5, 4) and both.features[:, 2:].tolist() == species
+    for change, error, message in (({"raw/edge": "0,1\n1,2\n0,5\n0,1\n"}, DataError, "edge.csv.gz: edges: row 2 has node 5, outside"),
+                                   ({"raw/edge-feat": "0.5,1\n"}, DataError, "edge-feat.csv.gz: edge features: 1 rows, expected 4"),
+                                   ({"raw/node-label": "0,1,2\n" * 5}, DataError, "node 0 has 2.0 in column 2, expected 0, 1, or NaN")):
+        with pytest.raises(error, match=message):
+            load(write_proteins(tmp_path / "bad", **change))
+    with pytest.raises(ConfigError, match="features: 'none' is none of edges, species, both"):
+        load(f"ogb:{tmp_path},features=none")
 
 
 # ---- training
