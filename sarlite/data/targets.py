@@ -31,8 +31,8 @@ def n_outputs(labels: Array, task: str) -> int | None:
 
 def labelled(labels: Array, task: str) -> Array:
     """Return which nodes have a label, all of them if several, (n,) bool."""
-    known: Array = labels >= 0 if task == "classify" else labels != MISSING if task == "multilabel" else ~np.isnan(labels)
-    return known if known.ndim == 1 else known.all(1)
+    known = labels >= 0 if task == "classify" else labels != MISSING if task == "multilabel" else ~np.isnan(labels)
+    return np.asarray(known if known.ndim == 1 else known.all(1))
 
 
 def wrong(labels: Array, task: str, in_split: Array, n_classes: int) -> tuple[int, str] | None:

@@ -182,6 +182,21 @@ def test_a_task_trains_alike_on_any_number_of_ranks(case, here, tmp_path, capsys
     assert one[-1]["loss"] < one[0]["loss"]
 
 
+@pytest.mark.parametrize("task, columns", [("multilabel", 3), ("regress", 1)])
+def test_a_resumed_run_has_the_same_labels(task, columns, here, tmp_path):
+    """Told from others by every rank's, however they are divided."""
+    flags = ["--data", stored(tmp_path, task, columns), "--resume", tmp_path / "run" / "checkpoint.safetensors"]
+    here(tmp_path / "run", *flags[:2], "--epochs", 1)
+    here(tmp_path / "more", *flags, "--epochs", 2, "--ranks", 3)
+    other = dataset(task, columns)
+    row = np.flatnonzero(other.test)[0]
+    other.labels[row] = 1 - other.labels[row]
+    format.write(flags[1], other, overwrite=True)
+    for ranks in (1, 2):
+        with pytest.raises(SarliteError, match="of the same size, but other values"):
+            here(tmp_path / "no", *flags, "--epochs", 2, "--ranks", ranks)
+
+
 def test_the_best_epoch_is_by_the_metric(here, tmp_path):
     """Of an error the lowest; and the checkpoint tells which it was."""
     from sarlite.train import checkpoint
