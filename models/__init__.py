@@ -1,9 +1,12 @@
 """Models: one file each, written as the paper's equation."""
 
+from sarlite.models.appnp import APPNP
 from sarlite.models.gat import GAT, GATConv
 from sarlite.models.gcn import GCN, GCNConv
 from sarlite.models.sage import SAGE, SAGEConv
+from sarlite.models.sgc import SGC
+from sarlite.models.sign import SIGN
 
-MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT}
+MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT, "appnp": APPNP, "sgc": SGC, "sign": SIGN}
 
-__all__ = ["GAT", "GATConv", "GCN", "GCNConv", "MODELS", "SAGE", "SAGEConv"]
+__all__ = ["APPNP", "GAT", "GATConv", "GCN", "GCNConv", "MODELS", "SAGE", "SAGEConv", "SGC", "SIGN"]

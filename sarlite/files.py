@@ -40,6 +40,20 @@ def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -
     sync_folder(os.path.dirname(target))
 
 
+@contextlib.contextmanager
+def whole(path: AnyPath) -> Iterator[tuple[str, IO[bytes]]]:
+    """Give a private file beside `path`, its name and itself, open for writing; as the context ends well it takes the name `path`.
+
+    Others may write to it by its name meanwhile, and fsync what they wrote. Else as `write_whole`; where the context raises, the file goes.
+    """
+    target = _regular(path)
+    with _temporary(target) as (temporary, file):
+        yield temporary, file
+        _fill(file, ())
+        os.replace(temporary, target)
+    sync_folder(os.path.dirname(target))
+
+
 def try_whole(path: AnyPath, *pieces: bytes | memoryview) -> None:
     """Find out whether `write_whole` could write this here, by writing it and removing it again; raises as it does."""
     with _temporary(_regular(path)) as (_, file):

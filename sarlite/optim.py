@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.command import suggestion
-from sarlite.errors import ConfigError
+from sarlite.errors import CheckpointError, ConfigError, whole
 from sarlite.nn.flat import Flat
 from sarlite.nn.module import load_arrays
 from sarlite.types import Array
@@ -198,8 +198,65 @@ def steps(every: int, factor: float) -> Factor:
 
 
 def warmup(epochs: int, then: Factor) -> Factor:
-    """Rise linearly, 1/epochs at epoch 0 to 1 at epoch epochs - 1; after that, `then` from its own epoch 0."""
-    return lambda epoch: (epoch + 1) / epochs if epoch < epochs else then(epoch - epochs)
+    """Return what rises linearly, 1/epochs at epoch 0 to 1 at epoch epochs - 1, and is after that `then` from its own epoch 0."""
+    return Warmup(epochs, then)
+
+
+class Warmup:
+    """What `warmup` returns."""
+
+    def __init__(self, epochs: int, then: Factor) -> None:
+        self.epochs, self.then = epochs, then
+
+    def __call__(self, epoch: int) -> float:
+        return (epoch + 1) / self.epochs if epoch < self.epochs else self.then(epoch - self.epochs)
+
+
+class Plateau:
+    """A factor that falls each time that the best epoch is `patience` epochs past: `factor` to the number of falls.
+
+    Parameters
+    ----------
+    factor : float in (0, 1)
+    patience : int
+        Epochs without a better one, since the best one or since the last fall.
+
+    Attributes
+    ----------
+    falls, last : int
+        How many there were, and after which epoch the last one was.
+    """
+
+    def __init__(self, factor: float = 0.1, patience: int = 10) -> None:
+        if not 0 < factor < 1:
+            raise ConfigError(f"the factor of a plateau is {factor}, but must be in (0, 1)")
+        self.factor, self.patience = factor, whole("the patience of a plateau", patience, 1)
+        self.falls = self.last = 0
+
+    def __call__(self, epoch: int) -> float:
+        return self.factor**self.falls
+
+    def evaluated(self, epoch: int, best_epoch: int) -> None:
+        """Hear that after `epoch` the best one is `best_epoch`."""
+        if epoch - max(best_epoch, self.last) >= self.patience:
+            self.falls, self.last = self.falls + 1, epoch
+
+    def state(self) -> dict[str, int]:
+        """Return what later epochs depend on."""
+        return {"falls": self.falls, "last": self.last}
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        """Take what `state` returned; CheckpointError where it is nothing such."""
+        if not all(type(state.get(name)) is int and state[name] >= 0 for name in ("falls", "last")):
+            raise CheckpointError(f"the state of a plateau is {dict(state)}, but must be falls and last, whole numbers")
+        self.falls, self.last = state["falls"], state["last"]
+
+
+def plateau_of(schedule: Factor) -> Plateau | None:
+    """Return the Plateau in a schedule, if there is one."""
+    while isinstance(schedule, Warmup):
+        schedule = schedule.then
+    return schedule if isinstance(schedule, Plateau) else None
 
 
 def schedule(spec: str, epochs: int) -> Factor:
@@ -208,7 +265,7 @@ def schedule(spec: str, epochs: int) -> Factor:
     Parameters
     ----------
     spec : str
-        "constant", "cosine", "step:EVERY:FACTOR" or "warmup:EPOCHS:REST" with a schedule as REST,
+        "constant", "cosine", "step:EVERY:FACTOR", "plateau:FACTOR:PATIENCE" or "warmup:EPOCHS:REST" with a schedule as REST,
         such as "step:30:0.1" or "warmup:10:cosine".
     epochs : int
         The length of training; cosine ends there.
@@ -226,6 +283,8 @@ def schedule(spec: str, epochs: int) -> Factor:
             return cosine(epochs)
         if name == "step" and len(arguments) == 2:
             return steps(_positive(int(arguments[0])), _positive(float(arguments[1])))
+        if name == "plateau" and len(arguments) == 2:
+            return Plateau(float(arguments[0]), int(arguments[1]))
         if name == "warmup" and len(arguments) >= 2:
             length = _positive(int(arguments[0]))
             return warmup(length, schedule(":".join(arguments[1:]), epochs - length))
@@ -233,8 +292,9 @@ def schedule(spec: str, epochs: int) -> Factor:
         raise
     except ValueError as error:
         raise ConfigError(f"schedule {spec!r}: {error}") from None
-    close = suggestion(name, ("constant", "cosine", "step", "warmup"))
-    raise ConfigError(f"schedule {spec!r} is none of constant, cosine, step:EVERY:FACTOR, warmup:EPOCHS:REST{close}")
+    close = suggestion(name, ("constant", "cosine", "step", "plateau", "warmup"))
+    known = "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, warmup:EPOCHS:REST"
+    raise ConfigError(f"schedule {spec!r} is none of {known}{close}")
 
 
 def _positive(value):

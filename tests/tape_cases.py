@@ -268,6 +268,8 @@ CASES |= {
     "mse_rows": (lambda a, b: ops.mse(a, b, [True, False, True], weight=STRETCH), None, [A, B]),
     "mse_sum": (lambda a: ops.mse(a, TARGETS, reduction="sum"), lambda a: np.square(a - TARGETS).sum(), [A]),
     "mse_0d": (lambda a: ops.mse(a, 1), lambda a: (a - 1) ** 2, [np.array(0.7)]),
+    "mae": (lambda a, b: ops.mae(a, b), lambda a, b: np.abs(a - b).mean(), [A, B]),
+    "mae_rows": (lambda a, b: ops.mae(a, b, [True, False, True], weight=STRETCH), None, [A, B]),
     "mse_empty": (lambda a: ops.mse(a, NO_ROWS), lambda a: np.zeros(()), [NO_ROWS]),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite.data import targets
 from sarlite.data.mapped import part, pieces
 from sarlite.errors import DataError
 from sarlite.graph.edges import ascends, row_chunks
@@ -25,11 +26,13 @@ class Dataset:
         CSR by destination: the sources of node i's incoming edges are `indices[indptr[i] : indptr[i + 1]]`.
     indices : (n_edges,) int32 or int64
     features : (n_nodes, n_features) float32 or float64
-    labels : (n_nodes,) int64
-        -1 where unlabelled, which only nodes outside the splits may be.
+    labels : (n_nodes,) int64, or what the task's are
+        -1 where unlabelled, which only nodes outside the splits may be. Of task "multilabel" (n_nodes, n_labels) uint8, 0 or 1, 255 where
+        unknown; of "regress" (n_nodes,) or (n_nodes, n_values) float32 or float64, NaN where unknown.
     train, val, test : (n_nodes,) bool
         Disjoint masks; a node may be in none.
     n_classes : int
+        The numbers that a model makes of a node: of classes, or columns of the labels.
     name : str
     source : str
         What error messages name: a spec or, for the native format, the directory.
@@ -45,6 +48,7 @@ class Dataset:
         Part p holds the rows offsets[p] .. offsets[p + 1]; by default all rows are one part.
     division : dict or None
         {"parts", "partition", "order", "seed"}, and "balance" where it was given: how the rows were divided and put in order, if they were.
+    task : {"classify", "multilabel", "regress"}
     """
 
     indptr: np.ndarray
@@ -65,6 +69,7 @@ class Dataset:
     edge_ids: np.ndarray | None = None
     offsets: np.ndarray = None  # type: ignore[assignment]  # an array from __post_init__ on
     division: dict[str, Any] | None = None
+    task: str = "classify"
 
     def __post_init__(self) -> None:
         if self.offsets is None:
@@ -108,7 +113,7 @@ class Dataset:
         """Tell whether another data set has the same classes and arrays, in values and dtypes."""
         one, two = self.arrays(), other.arrays()
         return (
-            self.n_classes == other.n_classes
+            (self.n_classes, self.task) == (other.n_classes, other.task)
             and one.keys() == two.keys()
             and all(one[name].dtype == two[name].dtype and np.array_equal(one[name], two[name]) for name in one)
         )
@@ -153,6 +158,9 @@ class Dataset:
     def check_shapes(self) -> None:
         """Raise a DataError where dimensions, dtypes or lengths disagree. Reads no array."""
         for name, array in self.arrays().items():
+            if name == "labels":
+                targets.check_form(array, self.task, self.where(name))
+                continue
             dimensions, dtypes = EXPECTED[name]
             if array.ndim != dimensions:
                 raise DataError(f"{self.where(name)}: expected {dimensions} dimension(s), found shape {array.shape}")
@@ -243,14 +251,14 @@ class Dataset:
     def _check_labels(self):
         if not 0 <= self.n_classes <= MAX_CLASSES:
             raise DataError(f"{self.source}: classes: {self.n_classes}, expected 0 to {MAX_CLASSES}")
+        width = targets.n_outputs(self.labels, self.task)
+        if width not in (None, self.n_classes):
+            raise DataError(f"{self.source}: classes: {self.n_classes}, but the labels have {width} columns")
         for start, labels in pieces(self.labels):
-            splits = [part(getattr(self, name), start, start + labels.size) for name in SPLITS]
-            bad = (labels < np.where(splits[0] | splits[1] | splits[2], 0, -1)) | (labels >= self.n_classes)
-            if bad.any():
-                at, label = start + int(np.argmax(bad)), labels[np.argmax(bad)]
-                if label == -1:
-                    raise DataError(f"{self.where('labels')}: node {at} is in a split but has no label (-1)")
-                raise DataError(f"{self.where('labels')}: node {at} has label {label}, outside 0 <= label < {self.n_classes}")
+            splits = [part(getattr(self, name), start, start + len(labels)) for name in SPLITS]
+            found = targets.wrong(labels, self.task, splits[0] | splits[1] | splits[2], self.n_classes)
+            if found:
+                raise DataError(f"{self.where('labels')}: node {start + found[0]} {found[1]}")
 
 
 _STEP = 1 << 20  # rows, and edges, at a time
@@ -260,7 +268,7 @@ EXPECTED = {  # field: dimensions, dtypes
     "indptr": (1, ("int64",)),
     "indices": (1, _INT),
     "features": (2, _FLOAT),
-    "labels": (1, ("int64",)),
+    "labels": (1, ("int64",)),  # of classes: `targets` has the others
     "train": (1, ("bool",)),
     "val": (1, ("bool",)),
     "test": (1, ("bool",)),

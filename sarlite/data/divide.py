@@ -23,6 +23,7 @@ class Facts(NamedTuple):
     provenance: dict
     offsets: np.ndarray
     division: dict | None
+    task: str
 
 
 def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
@@ -60,7 +61,8 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
     tally = Tally(offsets)
     _write_edges(dataset, rows, offsets, sink, tally.add, origin=dataset.edge_ids is not None or not _counts_up(rows))
     train = np.concatenate(([0], np.cumsum(take(dataset.train, rows))))
-    sink.finish(Facts(dataset.name, dataset.n_classes, dataset.provenance, offsets, division))  # which may replace what was read
+    facts = Facts(dataset.name, dataset.n_classes, dataset.provenance, offsets, division, dataset.task)
+    sink.finish(facts)  # which may replace what was read
     return tally.measures(np.diff(train[offsets]))
 
 
@@ -73,7 +75,7 @@ def copy(dataset, sink):
         sink.array(field, array.shape, array.dtype).write(array)
     if unsorted:
         _write_edges(dataset, np.arange(dataset.n_nodes), dataset.offsets, sink, lambda *_: None, origin=True)
-    sink.finish(Facts(dataset.name, dataset.n_classes, dataset.provenance, dataset.offsets, dataset.division))
+    sink.finish(Facts(dataset.name, dataset.n_classes, dataset.provenance, dataset.offsets, dataset.division, dataset.task))
 
 
 class InMemory:

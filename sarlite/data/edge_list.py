@@ -4,7 +4,7 @@ import numpy as np
 
 from sarlite.data import table
 from sarlite.data.npyfile import load as load_npy
-from sarlite.data.raw import RawGraph, check_nodes, count_classes, existing, masks, whole_labels
+from sarlite.data.raw import RawGraph, check_nodes, existing, masks, read_labels, strata
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.generate import random_split
 
@@ -13,7 +13,7 @@ _SPARSE = 1000  # nodes an edge end above which a largest id is a typing error r
 
 
 def read(path, nodes=None, classes=None, features=None, labels=None, split=None, train_ids=None, val_ids=None, test_ids=None,
-         train=0.6, val=0.2, seed=0):
+         task=None, train=0.6, val=0.2, seed=0):
     """Read edges from text (two columns) or .npy, (2, E) or (E, 2); docs/data.md tells the files' formats.
 
     Parameters
@@ -25,12 +25,14 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
     features : path, optional
         .npy or text with one row a node; by default one column of ones.
     labels : path, optional
-        .npy or text with one integer a node, -1 where unlabelled; by default nobody has a label.
+        .npy or text with one integer a node, -1 where unlabelled, or the numbers of `task`; by default nobody has a label.
     split : path, optional
         none, train, val or test a node, a line each or in a .npy file of text.
     train_ids, val_ids, test_ids : path, optional
         Instead: the nodes of a split, by id in any order, .npy or text; or .npy masks of bool. Without these and `split`, drawn as
-        `random_split(labels, train, val, seed)`.
+        `random_split(labels, train, val, seed)`; of a task other than classify all labelled nodes are one class.
+    task : str, optional
+        What the labels are, as of `raw.read_labels`.
 
     Returns
     -------
@@ -45,29 +47,29 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
     """
     path = existing(path)
     where = {name: file for name, file in (("train", train_ids), ("val", val_ids), ("test", test_ids)) if file is not None}
-    _check_options(labels, split, where)
+    _check_options(labels, split, where, task)
     src, dst = _edges(path)
     x = None if features is None else table.read(features, "features", np.float32)
-    y = None if labels is None else whole_labels(table.read(labels, "labels", np.float64), labels)
+    y, n_classes = (None, classes or 0) if labels is None else read_labels(table.read(labels, "labels", np.float64), labels, classes, task)
     codes = None if split is None else table.names(split, "split", _NAMES)
     rows = {"features": (features, x), "labels": (labels, y), "split": (split, codes)}
     n_nodes = _count(path, nodes, src, dst, {name: (file, len(array)) for name, (file, array) in rows.items() if array is not None})
     check_nodes(n_nodes, 1 if x is None else 0, path)
     x = np.ones((n_nodes, 1), np.float32) if x is None else x
     y = np.full(n_nodes, -1) if y is None else y
-    n_classes = count_classes(y, labels, classes)
     if split is not None:
         parts = tuple(codes == _NAMES.index(name) for name in ("train", "val", "test"))
     elif where:
         found = {name: _ids(where.get(name), name, n_nodes) for name in ("train", "val", "test")}
         parts = masks(n_nodes, where, **found)
     else:
-        parts = random_split(y, train, val, seed)
-    return RawGraph(src, dst, x, y, *parts, n_classes=n_classes, name=path.stem, edges_in=path)
+        parts = random_split(strata(y, task), train, val, seed)
+    return RawGraph(src, dst, x, y, *parts, n_classes=n_classes, name=path.stem, edges_in=path,
+                    task=task or "classify")
 
 
-def _check_options(labels, split, where):
-    for name in ("split" if split is not None else None, *(f"{name}_ids" for name in where)):
+def _check_options(labels, split, where, task):
+    for name in ("task" if task is not None else None, "split" if split is not None else None, *(f"{name}_ids" for name in where)):
         if name is not None and labels is None:
             raise ConfigError(f"{name}: needs labels=FILE")
     if split is not None and where:

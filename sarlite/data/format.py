@@ -3,7 +3,7 @@
 meta.json                schema, name, node types and relations with the dtype, shape and sha256 of every array, how the rows are
                          divided, provenance, and a sha256 of itself
 nodes/TYPE/              one row a node
-  features.npy           (n, n_features) float32 or float64         labels.npy  (n,) int64, -1 is unlabelled
+  features.npy           (n, n_features) float32 or float64         labels.npy  (n,) int64, -1 is unlabelled; other tasks: `targets`
   train, val, test.npy   (n,) bool, disjoint masks                  ids.npy     (n,) original ids; absent where they count up
 edges/SRC.NAME.DST/      one row an edge, CSR by destination
   indptr.npy             (n of DST + 1,) int64                      indices.npy (e,) int32 or int64, row numbers of SRC, ascending in a row
@@ -21,6 +21,7 @@ import numpy as np
 from sarlite.data import npyfile
 from sarlite.data.dataset import EDGE_ARRAYS, FILES, NODE, NODE_ARRAYS, OPTIONAL, RELATION, Dataset
 from sarlite.data.divide import copy
+from sarlite.data.targets import TASKS
 from sarlite.data.writer import META, Writer, meta_hash
 from sarlite.errors import DataError, reading, regular
 from sarlite.progress import SILENT
@@ -113,6 +114,7 @@ def _opened(directory, verify):
         provenance=meta["provenance"],
         offsets=np.array(nodes["offsets"], np.int64),
         division=meta["division"],
+        task=nodes.get("task", "classify"),  # which older directories do not say
     )
     dataset.check_shapes()
     for name, said, found in (("nodes", nodes["count"], dataset.n_nodes), ("edges", edges["count"], dataset.n_edges)):
@@ -170,6 +172,7 @@ def _meta(facts, records):
                 "count": found["indptr"]["shape"][0] - 1,
                 "offsets": [int(offset) for offset in facts.offsets],
                 "classes": int(facts.n_classes),
+                "task": facts.task,
                 "arrays": {name: found[field] for field, name in NODE_ARRAYS.items() if field in found},
             }
         },
@@ -202,6 +205,8 @@ def _check_meta(path, meta):
                 raise DataError(f"{path}: {where}: {name}: expected a record of dtype, shape and sha256, found {record!r}")
     nodes = meta["nodes"][NODE]
     _expect(path, "classes", nodes.get("classes"), int)
+    if nodes.get("task", "classify") not in TASKS:
+        raise DataError(f"{path}: task: expected one of {', '.join(TASKS)}, found {nodes['task']!r}")
     _check_offsets(path, nodes.get("offsets"), nodes["count"])
     division = meta.get("division")
     named = isinstance(division, dict) and all(isinstance(division.get(word), str) for word in ("partition", "order"))

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data import npyfile
-from sarlite.data.raw import RawGraph, check_csr, check_room, count_classes, dense, existing, whole_labels
+from sarlite.data.raw import RawGraph, check_csr, check_room, dense, existing, read_labels, strata
 from sarlite.errors import DataError, reading, regular
 from sarlite.graph import given
 from sarlite.graph.edges import destinations
 from sarlite.graph.generate import random_split
 
 
-def read(path, classes=None, train=20, val=30, seed=0):
+def read(path, classes=None, task=None, train=20, val=30, seed=0):
     """Read adj_indptr, adj_indices, adj_shape, adj_data (weights if not all are 1), attr_* (or a dense attr_matrix) and labels.
 
     Parameters
@@ -22,8 +22,11 @@ def read(path, classes=None, train=20, val=30, seed=0):
     path : path
     classes : int, optional
         By default the largest label + 1.
+    task : str, optional
+        What the labels are, as of `raw.read_labels`.
     train, val : int or float
-        The file has no split, so one is drawn: nodes a class, or with a decimal point the share of each class.
+        The file has no split, so one is drawn: nodes a class, or with a decimal point the share of each class; of a task
+        other than classify all labelled nodes are one class.
     seed : int
 
     Returns
@@ -41,15 +44,14 @@ def read(path, classes=None, train=20, val=30, seed=0):
     n_nodes = _square(adj["shape"], path)
     indptr, indices = check_csr(adj["indptr"], adj["indices"], n_nodes, n_nodes, f"{path}: adj")
     features = _features(path)
-    labels = whole_labels(member(path, "labels"), path)
+    labels, n_classes = read_labels(member(path, "labels"), path, classes, task)
     for name, array in (("features", features), ("labels", labels)):
         if array.shape[0] != n_nodes:
             raise DataError(f"{path}: {name}: {array.shape[0]} rows, but adj_shape says {n_nodes} nodes")
     src = destinations(indptr)  # a CSR row of the file holds a node's outgoing edges
-    n_classes = count_classes(labels, path, classes)
-    split = random_split(labels, train, val, seed)
+    split = random_split(strata(labels, task), train, val, seed)
     return RawGraph(src, indices, features, labels, *split, n_classes=n_classes, name=path.stem, edges_in=path,
-                    edge_weight=_edge_weight(path, indices.size))
+                    edge_weight=_edge_weight(path, indices.size), task=task or "classify")
 
 
 def _edge_weight(path, n_edges):

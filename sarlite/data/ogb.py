@@ -1,18 +1,19 @@
-"""The raw folders of the Open Graph Benchmark: ogbn-arxiv and ogbn-products (csv.gz), ogbn-papers100M (npz)."""
+"""The raw folders of the Open Graph Benchmark: ogbn-arxiv, ogbn-products and ogbn-proteins (csv.gz), ogbn-papers100M (npz)."""
 
 import gzip
 
 import numpy as np
 
 from sarlite.data import npz, table
-from sarlite.data.raw import RawGraph, check_nodes, check_room, count_classes, existing, masks, whole_labels
-from sarlite.errors import DataError, reading, regular
+from sarlite.data.raw import RawGraph, check_nodes, check_room, existing, masks, read_labels
+from sarlite.errors import ConfigError, DataError, reading, regular
 
 _MAX_GRAPHS = 1 << 20  # rows of a list of counts
+_SPECIES = "node_species.csv.gz"
 _INVERSE = ("sales_ranking",)  # OGB's own loader adds the inverse edges for ogbn-products, whose split this is
 
 
-def read(path, classes=None):
+def read(path, classes=None, task=None, features=None):
     """Read an OGB node data set from its folder, the one with `raw/` and `split/`.
 
     Parameters
@@ -20,6 +21,11 @@ def read(path, classes=None):
     path : path
     classes : int, optional
         By default the largest label + 1.
+    task : str, optional
+        What the labels are, as of `raw.read_labels`; by default classes, of ogbn-proteins "multilabel".
+    features : {"edges", "species", "both"}, optional
+        Of ogbn-proteins, whose nodes have none: the mean of the features of a node's edges, as in OGB's examples, by default; its species,
+        one-hot by ascending number; or both side by side.
 
     Returns
     -------
@@ -39,16 +45,23 @@ def read(path, classes=None):
     """
     path = existing(path)
     raw, split_kind = path / "raw", _split_directory(path)
-    packed = (raw / "data.npz").is_file()
-    src, dst, features, labels = _from_npz(raw) if packed else _from_csv(raw)
+    packed, proteins, values = (raw / "data.npz").is_file(), (raw / _SPECIES).is_file(), None
+    if features is not None and not proteins:
+        raise ConfigError(f"features: {features!r} is of ogbn-proteins; {path} has features of its own")
+    if proteins:
+        src, dst, features, labels, values = _proteins(raw, features or "edges")
+        task = task or "multilabel"
+    else:
+        src, dst, features, labels = _from_npz(raw) if packed else _from_csv(raw)
     where = {"train": split_kind / "train.csv.gz", "val": split_kind / "valid.csv.gz", "test": split_kind / "test.csv.gz"}
-    ids = {name: _read_csv(file, f"{name} split", np.int64, columns=1, most=labels.size)[:, 0] for name, file in where.items()}
-    split = masks(labels.size, where, **ids)
+    ids = {name: _read_csv(file, f"{name} split", np.int64, columns=1, most=len(labels))[:, 0] for name, file in where.items()}
+    split = masks(len(labels), where, **ids)
     name = path.resolve().name.replace("_", "-")
     undirected = split_kind.name in _INVERSE
-    n_classes = count_classes(labels, raw / ("node-label.npz" if packed else "node-label.csv.gz"), classes)
+    labels, n_classes = read_labels(labels, raw / ("node-label.npz" if packed else "node-label.csv.gz"), classes, task)
     edges_in = raw / ("data.npz" if packed else "edge.csv.gz")
-    return RawGraph(src, dst, features, labels, *split, n_classes=n_classes, name=name, undirected=undirected, edges_in=edges_in)
+    return RawGraph(src, dst, features, labels, *split, n_classes=n_classes, name=name, undirected=undirected, edges_in=edges_in,
+                    task=task or "classify", edge_features=values)
 
 
 def _split_directory(path):
@@ -64,8 +77,40 @@ def _from_csv(raw):
     check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
     edges = _read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
     features = _read_csv(raw / "node-feat.csv.gz", "features", np.float32, n_rows=n_nodes)
-    labels = _read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes, columns=1)
-    return edges[:, 0], edges[:, 1], features, whole_labels(labels, raw / "node-label.csv.gz")
+    labels = _read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes)
+    return edges[:, 0], edges[:, 1], features, labels
+
+
+def _proteins(raw, wanted):
+    """Edges both ways, as OGB's loader has them, features of nodes as wanted, labels, and the edges' features."""
+    if wanted not in ("edges", "species", "both"):
+        raise ConfigError(f"features: {wanted!r} is none of edges, species, both")
+    n_nodes, n_edges = (_total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
+    check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
+    edges = _read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
+    bad = np.argwhere((edges < 0) | (edges >= n_nodes))
+    if len(bad):
+        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {bad[0, 0]} has node {edges[tuple(bad[0])]}, outside 0 <= id < {n_nodes}")
+    values = _read_csv(raw / "edge-feat.csv.gz", "edge features", np.float32, n_rows=n_edges)
+    labels = _read_csv(raw / "node-label.csv.gz", "labels", np.float32, n_rows=n_nodes)
+    species = _read_csv(raw / _SPECIES, "species", np.int64, n_rows=n_nodes, columns=1)[:, 0]
+    src, dst = np.concatenate([edges[:, 0], edges[:, 1]]), np.concatenate([edges[:, 1], edges[:, 0]])
+    values = np.concatenate([values, values])
+    found = [_mean_of_edges(dst, values, n_nodes)] if wanted != "species" else []
+    found += [_one_hot(species, raw / _SPECIES)] if wanted != "edges" else []
+    return src, dst, np.concatenate(found, 1), labels, values
+
+
+def _one_hot(species, path):
+    known = np.unique(species)
+    check_room(5 * species.size * known.size, f"{path}: {known.size} species of {species.size} nodes")
+    return (species[:, None] == known).astype(np.float32)
+
+
+def _mean_of_edges(dst, values, n_nodes):
+    """The mean of each node's in-edges' features, 0 without, added up in float64."""
+    degrees = np.maximum(np.bincount(dst, minlength=n_nodes), 1)
+    return np.stack([np.bincount(dst, column, n_nodes) / degrees for column in values.T], 1).astype(np.float32)
 
 
 def _from_npz(raw):
@@ -75,13 +120,13 @@ def _from_npz(raw):
     if counts.dtype.kind not in "iu":
         raise DataError(f"{file}: num_nodes_list: expected whole numbers, found dtype {counts.dtype}")
     n_nodes = int(counts.sum())
-    labels = whole_labels(npz.member(raw / "node-label.npz", "node_label"), raw / "node-label.npz")
+    labels = npz.member(raw / "node-label.npz", "node_label")
     if edges.ndim != 2 or edges.shape[0] != 2:
         raise DataError(f"{file}: edge_index: expected shape (2, edges), found {edges.shape}")
     if features.ndim != 2 or features.shape[0] != n_nodes:
         raise DataError(f"{file}: node_feat: expected {n_nodes} rows, found shape {features.shape}")
-    if labels.size != n_nodes:
-        raise DataError(f"{raw / 'node-label.npz'}: node_label: expected {n_nodes} labels, found {labels.size}")
+    if labels.ndim == 0 or len(labels) != n_nodes:
+        raise DataError(f"{raw / 'node-label.npz'}: node_label: expected {n_nodes} rows, found shape {labels.shape}")
     return edges[0], edges[1], features, labels
 
 

@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
 @contextlib.contextmanager
 def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", balance: str = "auto", seed: int = 0,
             verify: bool = False, scratch: AnyPath | None = None, progress: Progress = SILENT, seconds: dict[str, float] | None = None,
-            **changes: bool | None) -> Iterator[Dataset]:
+            task: str | None = None, allow_empty: Collection[str] = (), **changes: bool | None) -> Iterator[Dataset]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
     Parameters
@@ -61,7 +61,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         Rank 0's tells what it does.
     seconds : dict, optional
         On rank 0, how long making the parts took is put under "partition".
-    **changes
+    task, allow_empty, **changes
         As for `load`.
 
     Yields
@@ -91,7 +91,8 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         def prepare():
             if comm.rank:
                 return None, None
-            return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds, changes)
+            return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds,
+                            {"task": task, "allow_empty": allow_empty}, changes)
 
         dataset, where = together(comm, prepare)
         where = comm.bcast(where)
@@ -138,14 +139,14 @@ def _files_to_verify(comm, directory):
     return own
 
 
-def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, changes):
+def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
     """Return the data set, or the directory where all ranks find it; `held` keeps both."""
     spec, partition = wanted.spec, wanted.partition
     balancing.check(wanted.balance)
     if partition not in ("stored", *METHODS) and not Path(partition).exists():
         raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
     with progress.step(f"read {spec}", reads=source_path(spec)):
-        dataset = load(spec, verify=verify, **changes)
+        dataset = load(spec, verify=verify, **expected, **changes)
     good = suits(dataset, size, partition, wanted.order, wanted.balance)
     if size == 1:
         return dataset if good else _reordered(dataset, wanted.order, wanted.seed), None

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data.dataset import MAX_CLASSES, Dataset
+from sarlite.data.targets import MISSING, TASKS, labelled
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.profile import free_memory
@@ -14,6 +15,7 @@ MAX_GAP = 100
 """Labels in a row that no node has, above which the number of classes must be told: such labels are codes, years, or a mistake."""
 MAX_NODES = 3_000_000_000
 
+_SAY = "; what is not one class a node is read with task=multilabel or task=regress"
 _CARRY_VALUES = "edges that carry values cannot be added or merged; drop_edge_values drops them"
 
 
@@ -36,6 +38,8 @@ class RawGraph:
     undirected: bool = False
     edge_weight: np.ndarray | None = None
     edges_in: object = None
+    task: str = "classify"
+    edge_features: np.ndarray | None = None
 
     @classmethod
     def of(cls, dataset):
@@ -43,7 +47,7 @@ class RawGraph:
         for name in ("edge_weight", "edge_features"):
             if getattr(dataset, name) is not None:
                 raise ConfigError(f"{dataset.where(name)}: {_CARRY_VALUES}")
-        nodes = {name: getattr(dataset, name) for name in ("features", "labels", "train", "val", "test", "n_classes", "name")}
+        nodes = {name: getattr(dataset, name) for name in ("features", "labels", "train", "val", "test", "n_classes", "name", "task")}
         return cls(np.asarray(dataset.indices), destinations(np.asarray(dataset.indptr)), **nodes)
 
     def assemble(self, source, *, undirected=None, self_loops=False, deduplicate=False, normalize=False, provenance=None):
@@ -53,20 +57,20 @@ class RawGraph:
         """
         undirected = self.undirected if undirected is None else undirected
         edges = {"undirected": undirected, "self_loops": self_loops, "deduplicate": deduplicate}
-        weighted = self.edge_weight is not None
-        if weighted and any(edges.values()):
-            raise ConfigError(f"{source}: edge_weight: {_CARRY_VALUES}")
+        values = {name: getattr(self, name) for name in ("edge_weight", "edge_features") if getattr(self, name) is not None}
+        if values and any(edges.values()):
+            raise ConfigError(f"{source}: {next(iter(values))}: {_CARRY_VALUES}")
         try:
-            indptr, indices, *origin = csr_by_dst(self.src, self.dst, self.labels.shape[0], **edges, edge_index=weighted)
+            indptr, indices, *origin = csr_by_dst(self.src, self.dst, self.labels.shape[0], **edges, edge_index=bool(values))
         except DataError as error:
             raise DataError(f"{self.edges_in or source}: edges: {error}") from error
         features = row_normalized(self.features) if normalize else self.features
         if features.dtype.name not in ("float32", "float64"):
             features = narrowed(features)
         return Dataset(
-            indptr, indices, features, self.labels.astype(np.int64, copy=False), self.train, self.val, self.test,
-            n_classes=int(self.n_classes), name=self.name, source=source, provenance=provenance or {},
-            edge_weight=self.edge_weight[origin[0]] if weighted else None,
+            indptr, indices, features, self.labels, self.train, self.val, self.test,
+            n_classes=int(self.n_classes), name=self.name, source=source, provenance=provenance or {}, task=self.task,
+            **{name: array[origin[0]] for name, array in values.items()},
         )  # fmt: skip
 
 
@@ -142,20 +146,73 @@ def count_classes(labels, where, told=None):
     return top + 1
 
 
+def read_labels(labels, where, classes=None, task=None):
+    """Return labels in the task's form, as `Dataset` has them, and the number of a model's outputs.
+
+    Parameters
+    ----------
+    labels : (n,) or (n, k) array of numbers
+        NaN is unlabelled, of classes -1 too.
+    where : str or path
+        What messages name.
+    classes : int, optional
+        The number of classes; by default the largest label + 1.
+    task : {"classify", "multilabel", "regress"}, optional
+        By default "classify"; the others are never guessed.
+
+    Raises
+    ------
+    DataError
+        Not numbers of such a form; as `count_classes`.
+    ConfigError
+        Another task; `classes` of another task than "classify"; as `count_classes`.
+    """
+    task = task or "classify"
+    if task not in TASKS:
+        raise ConfigError(f"task: {task!r} is not one of {', '.join(TASKS)}")
+    if task == "classify":
+        labels = whole_labels(labels, where)
+        return labels, count_classes(labels, where, classes)
+    labels = np.asarray(labels)
+    if classes is not None:
+        raise ConfigError(f"classes: {classes} means nothing where task={task}")
+    if labels.ndim not in (1, 2) or labels.dtype.kind not in "iubf":
+        raise DataError(f"{where}: labels: expected rows of numbers, found shape {labels.shape}, dtype {labels.dtype}")
+    if task == "regress":
+        labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
+        found = labels if labels.dtype == np.float64 else narrowed(labels)
+        return found, 1 if found.ndim == 1 else found.shape[1]
+    return _zeros_and_ones(labels.reshape(len(labels), -1), where), 1 if labels.ndim == 1 else labels.shape[1]
+
+
+def _zeros_and_ones(labels, where):
+    missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
+    bad = ~(missing | (labels == 0) | (labels == 1))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise DataError(f"{where}: labels: node {row} has {labels[row, column]} in column {column}, expected 0, 1, or NaN where unknown")
+    return np.where(missing, MISSING, np.where(missing, 0, labels)).astype(np.uint8)
+
+
+def strata(labels, task):
+    """Return what `random_split` draws from evenly: the classes; of another task all labelled nodes alike."""
+    return labels if task in (None, "classify") else np.where(labelled(labels, task), 0, -1)
+
+
 def whole_labels(labels, where):
     """Return one integer label a node from integers or from floats with NaN for unlabelled (which becomes -1)."""
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        raise DataError(f"{where}: labels: expected one label a node, found shape {labels.shape}")
+        raise DataError(f"{where}: labels: expected one label a node, found shape {labels.shape}{_SAY}")
     if labels.dtype.kind not in "iubf":
         raise DataError(f"{where}: labels: expected numbers, found dtype {labels.dtype}")
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
     bad = ~missing & ((labels != np.floor(labels)) | (labels > 2**31) | (labels < -1)) if labels.dtype.kind != "b" else missing
     if bad.any():
         at = int(np.argmax(bad))
-        raise DataError(f"{where}: labels: node {at} has label {labels[at]}, expected a whole number, or -1 where it has none")
+        raise DataError(f"{where}: labels: node {at} has label {labels[at]}, expected a whole number, or -1 where it has none{_SAY}")
     return np.where(missing, -1, labels).astype(np.int64)
 
 

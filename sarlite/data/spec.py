@@ -37,9 +37,9 @@ _FILES = ("features", "labels", "split", "train_ids", "val_ids", "test_ids")
 _TASK = {"features": int, "classes": int, **_DRAWN}
 _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
     "planetoid": (planetoid.read, {}),
-    "npz": (npz.read, {"classes": int, **_DRAWN}),
-    "ogb": (ogb.read, {"classes": int}),
-    "edges": (edge_list.read, {"nodes": int, "classes": int, **dict.fromkeys(_FILES, str), **_DRAWN}),
+    "npz": (npz.read, {"classes": int, "task": str, **_DRAWN}),
+    "ogb": (ogb.read, {"classes": int, "task": str, "features": str}),
+    "edges": (edge_list.read, {"nodes": int, "classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sbm": (generate.sbm, {"nodes": int, "degree": float, "homophily": float, "noise": float, "exponent": float, **_TASK}),
@@ -48,15 +48,15 @@ _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 FORMS = """\
   DIR                     a directory in the native format (python -m sarlite.data convert)
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
-  npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, train, val, seed
-  ogb:DIR                 ogbn-arxiv, ogbn-products or ogbn-papers100M, the folder with raw/ and split/; option classes
-  edges:FILE              text or .npy; options nodes, classes, features, labels, split or train_ids, val_ids, test_ids, train, val, seed
+  npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
+  ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options classes, task, features
+  edges:FILE              text or .npy; options nodes, classes, task, features, labels, split or {train,val,test}_ids, train, val, seed
   sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
 with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_edge_values"""
 
 
-def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (),
+def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (), task: str | None = None,
          **changes: bool | None) -> Dataset:
     """Read, map or generate the data set that `spec` names.
 
@@ -70,6 +70,8 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
         Run `Dataset.check`, which reads everything once.
     allow_empty : collection of {"train", "val", "test"}
         Splits that may be empty.
+    task : {"classify", "multilabel", "regress"}, optional
+        What the labels must be: read so where the form takes the option, else refused if they are not.
     **changes : bool
         undirected, self_loops, deduplicate, normalize, drop_edge_values: as in the spec, which they override.
 
@@ -87,12 +89,17 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
         As the reader and `Dataset.check` say.
     """
     with reading(f"data set {spec}"):
-        dataset = _read(str(spec), verify, changes)
+        dataset = _read(str(spec), verify, changes, task)
+        if task not in (None, dataset.task) and dataset.n_classes:  # nobody has a label where there are none
+            raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}: what says so is the reader's option "
+                              f"task={task}, of npz, ogb and edges")
         return dataset.check(allow_empty) if check else dataset
 
 
-def _read(spec, verify, changes):
+def _read(spec, verify, changes, task):
     form, path, options = _parse(spec)
+    if task and "task" in _READERS.get(form, (None, {}))[1] and (form != "edges" or "labels" in options):
+        options.setdefault("task", task)
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
     wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
@@ -100,7 +107,7 @@ def _read(spec, verify, changes):
     if form in _READERS:
         raw = _READERS[form][0](path, **options)
         if wanted.pop("drop_edge_values", False):
-            raw.edge_weight = None
+            raw.edge_weight = raw.edge_features = None
         return raw.assemble(spec, provenance=provenance, **wanted)
     if form in _GENERATORS:
         made = _GENERATORS[form][0](**options)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sarlite.data.targets import labelled
 from sarlite.graph.edges import destinations, is_symmetric
 
 
@@ -16,7 +17,7 @@ def summary(dataset):
     degrees = np.diff(indptr)
     touched = degrees > 0
     touched[indices] = True
-    labels = np.asarray(dataset.labels)
+    labels, classify = np.asarray(dataset.labels), dataset.task == "classify"
     return {
         "name": dataset.name,
         "source": dataset.source,
@@ -32,10 +33,11 @@ def summary(dataset):
         "symmetric": is_symmetric(indptr, indices),
         "features": dataset.n_features,
         "feature_dtype": dataset.features.dtype.name,
+        "task": dataset.task,
         "classes": dataset.n_classes,
         "split": {name: int(np.count_nonzero(getattr(dataset, name))) for name in ("train", "val", "test")},
-        "unlabelled": int(np.count_nonzero(labels < 0)),
-        "class_nodes": np.bincount(labels[labels >= 0], minlength=dataset.n_classes).tolist(),
+        "unlabelled": int(np.count_nonzero(~labelled(labels, dataset.task))),
+        "class_nodes": np.bincount(labels[labels >= 0], minlength=dataset.n_classes).tolist() if classify else None,
         "bytes": {name: int(array.nbytes) for name, array in dataset.arrays().items()},
         "division": dataset.division and {**dataset.division, "nodes": np.diff(dataset.offsets).tolist()},
         "total_bytes": sum(int(array.nbytes) for array in dataset.arrays().values()),
@@ -44,8 +46,8 @@ def summary(dataset):
 
 def part_bytes(dataset, found):
     """Return the bytes of the input that each part holds: (local rows and edges, halo rows of features)."""
-    row = dataset.features.dtype.itemsize * dataset.n_features
-    local = [nodes * (row + 27) + edges * dataset.indices.dtype.itemsize for nodes, edges in zip(found["nodes"], found["edges"])]
+    row, label = dataset.features.dtype.itemsize * dataset.n_features, dataset.labels.nbytes // max(1, dataset.n_nodes)
+    local = [nodes * (row + 19 + label) + edges * dataset.indices.dtype.itemsize for nodes, edges in zip(found["nodes"], found["edges"])]
     return local, [rows * row for rows in found["halo_rows"]]
 
 
@@ -59,13 +61,17 @@ def summary_lines(facts):
         "in-degree": f"{degree['min']:,} / {degree['median']:,g} / {degree['max']:,} (minimum / median / maximum)",
         "isolated nodes": f"{facts['isolated_nodes']:,}",
         "features": f"{facts['features']:,} {facts['feature_dtype']}",
-        "classes": f"{facts['classes']:,} (largest {max(classes, default=0):,} nodes, smallest {min(classes, default=0):,})",
+        "classes": f"{facts['classes']:,} (largest {max(classes, default=0):,} nodes, smallest {min(classes, default=0):,})"
+                   if classes is not None else f"none: {facts['classes']:,} {_OUTPUTS[facts['task']]} a node",
         "unlabelled": f"{facts['unlabelled']:,}",
         **{name: f"{count:,} nodes" for name, count in facts["split"].items()},
         "parts": _division(facts["division"]),
         "memory": readable(facts["total_bytes"]) + " for all arrays",
     }
     yield from (f"{name:<15} {value}" for name, value in rows.items())
+
+
+_OUTPUTS = {"multilabel": "labels of 0 or 1", "regress": "numbers"}
 
 
 def _division(division):

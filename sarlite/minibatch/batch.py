@@ -210,12 +210,16 @@ class Batch(Graph):
     @cached_property
     def x(self) -> Tensor:
         with self._buffers:
-            out = np.empty((self.n_src, *self._x.shape[1:]), self._x.dtype)
+            return Tensor(self.take(self._x), constant=self.lasting)
+
+    def take(self, x: Array) -> Array:
+        """Return (n_src, ...), new: of rows of the part that was sampled from, those that the first layer reads."""
+        out = np.empty((self.n_src, *x.shape[1:]), x.dtype)
         if out.dtype in (np.float32, np.float64):
-            kernels.gather_rows(self._x, self._rows, out)
+            kernels.gather_rows(x, self._rows, out)
         else:
-            np.take(self._x, self._rows, axis=0, out=out)
-        return Tensor(out, constant=self.lasting)
+            np.take(x, self._rows, axis=0, out=out)
+        return out
 
     def layers(self, n: int) -> list[Graph]:
         """Return the graphs that `n` layers compute on.

@@ -1,4 +1,4 @@
-"""Losses: cross entropy, negative log-likelihood, binary cross entropy, squared error.
+"""Losses: cross entropy, negative log-likelihood, binary cross entropy, squared and absolute error.
 
 Each takes the rows that count, weights, and how the rows' losses are reduced; `count` makes a rank's loss its share of the mean over
 all ranks.
@@ -179,6 +179,8 @@ def _bce(x, t):
 
 pair("bce_with_logits", _bce, lambda g, x, t: g * (sigmoid_of(x) - t), lambda g, x, t: -g * x, any, lambda needs: needs[0])
 pair("squared_error", lambda x, t: np.square(np.subtract(x, t)), lambda g, x, t: 2 * g * (x - t), lambda g, x, t: 2 * g * (t - x), any, any)
+pair("absolute_error", lambda x, t: np.abs(np.subtract(x, t)), lambda g, x, t: g * np.sign(x - t), lambda g, x, t: g * np.sign(t - x),
+     any, any)
 
 
 def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
@@ -222,6 +224,15 @@ def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count:
     `targets` is any array or Tensor of x's shape, which may want a gradient too; all else is as in `bce_with_logits`.
     """
     return _of_values("squared_error", x, targets, rows, count, weight, reduction)
+
+
+def mae(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *, weight: Operand | None = None,
+        reduction: str = "mean") -> Tensor:
+    """Return 1/count * sum of w |x - targets| over the values of the selected rows; its gradient is 0 where they are equal.
+
+    All else is as in `mse`.
+    """
+    return _of_values("absolute_error", x, targets, rows, count, weight, reduction)
 
 
 def _of_values(name, x, targets, rows, count, weight, reduction):

@@ -50,7 +50,7 @@ from sarlite.tape.elementwise import (
     tanh,
 )
 from sarlite.tape.engine import Tensor, as_array
-from sarlite.tape.losses import bce_with_logits, cross_entropy, mse, nll
+from sarlite.tape.losses import bce_with_logits, cross_entropy, mae, mse, nll
 from sarlite.tape.neural import dropout, layer_norm
 from sarlite.tape.numpy_calls import array_function, array_ufunc
 from sarlite.tape.product import einsum, matmul
@@ -61,9 +61,9 @@ from sarlite.types import Array
 __all__ = [
     "abs", "add", "astype", "bce_with_logits", "bitwise_and", "bitwise_or", "clip", "concat", "cross_entropy", "cumsum", "div", "dropout",
     "einsum", "elu", "equal", "exp", "expand_dims", "expm1", "flatten", "gelu", "getitem", "greater", "greater_equal", "invert",
-    "layer_norm", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "min",
-    "minimum", "mse", "mul", "neg", "nll", "not_equal", "power", "relu", "reshape", "rpow", "scatter_add", "sigmoid", "silu", "softmax",
-    "softplus", "sqrt", "squeeze", "stack", "std", "sub", "sum", "take", "tanh", "transpose", "var", "where",
+    "layer_norm", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "logsumexp", "mae", "matmul", "max", "maximum", "mean",
+    "min", "minimum", "mse", "mul", "neg", "nll", "not_equal", "power", "relu", "reshape", "rpow", "scatter_add", "sigmoid", "silu",
+    "softmax", "softplus", "sqrt", "squeeze", "stack", "std", "sub", "sum", "take", "tanh", "transpose", "var", "where",
 ]
 # fmt: on
 

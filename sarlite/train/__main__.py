@@ -11,10 +11,14 @@ from sarlite.train import config as options
 _OWN = ("threads",)  # what may differ between ranks
 
 
-def main(argv=None):
-    """Train as the command line says; return the exit status, or exit with it."""
+def main(argv=None, parse=None, action=None):
+    """Train as the command line says; return the exit status, or exit with it.
+
+    Another command on ranks gives its own `parse(argv)`, which returns what `config.parse` does, and `action()`, which returns the function
+    (comm, config, tick, interrupts) that every rank runs.
+    """
     launch.begin()
-    config, error = _parse(argv)
+    config, error = _parse(argv, parse or _options)
     stall = (config.stall_timeout or float("inf")) if config else launch.START_SECONDS
     launch.begin(stall)
     try:
@@ -25,19 +29,24 @@ def main(argv=None):
     with guard(comm, stall, config.ranks if config else 1) as watch:
         raise_together(comm, error)
         agree_on_options(comm, config)
-        return _train(comm, config, watch)
+        return _run(comm, config, watch, (action or _train)())  # whose imports take long: they are guarded
 
 
-def _parse(argv):
+def _parse(argv, parse):
     """The options, or what the parser raised: a rank that left now would leave the others waiting."""
     try:
-        config = options.parse(argv)
-        needs("safetensors", "a checkpoint")
+        config = parse(argv)
         if config.progress == "bar":
             needs("tqdm", "--progress bar")
     except (SarliteError, SystemExit) as error:
         return None, error
     return config, None
+
+
+def _options(argv):
+    config = options.parse(argv)
+    needs("safetensors", "a checkpoint")
+    return config
 
 
 def agree_on_options(comm: Communicator, config: Any) -> None:
@@ -49,16 +58,20 @@ def agree_on_options(comm: Communicator, config: Any) -> None:
                 raise ConfigError(f"{flag} is {value!r} on rank 0, but {other[name]!r} on rank {rank}")
 
 
-def _train(comm, config, watch):
-    from sarlite.train.run import train  # whose imports take long: they are guarded
+def _train():
+    from sarlite.train.run import train
 
+    return train
+
+
+def _run(comm, config, watch, action):
     if config.ranks == 1:
-        train(comm, config, watch.tick, watch.interrupts)
+        action(comm, config, watch.tick, watch.interrupts)
         return 0
     if launch.launched_ranks() not in (None, 1):
         raise ConfigError("--ranks makes threads of one process; under mpiexec leave it out")
     try:
-        threads.run(config.ranks, train, config, watch.tick, watch.interrupts)
+        threads.run(config.ranks, action, config, watch.tick, watch.interrupts)
     except SystemExit as left:  # before the end, whatever its status says
         return left.code or 1
     return 0

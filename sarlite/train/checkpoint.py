@@ -154,9 +154,15 @@ def write(path, trainer, metadata, best=None, **options):
     together(trainer.comm, lambda: save(path, tensors, metadata, **options) if trainer.comm.rank == 0 else None)
 
 
-def read(comm, path):
-    """Return (arrays, metadata) of a checkpoint, for `restore_state`; what is owned by rows on rank 0 alone. Collective."""
+def read(comm, path, prefixes=("",)):
+    """Return (arrays, metadata) of a checkpoint, for `restore_state`; what is owned by rows on rank 0 alone. Collective.
+
+    Of `prefixes`, those of the first that any array's name begins with, and the ids of what is owned by rows; by default all.
+    """
     tensors, metadata = together(comm, lambda: load(path) if comm.rank == 0 else (None, None))
+    if tensors:
+        first = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in tensors)), "")
+        tensors = {name: array for name, array in tensors.items() if name.startswith((first, "ids."))}
     metadata = comm.bcast(metadata)
     replicated = comm.bcast(tensors and _replicated(tensors, metadata))
     return tensors or replicated, metadata
@@ -233,6 +239,25 @@ def restore_state(trainer, tensors, metadata):
     trainer.optimizer.load_state_dict(below("optimizer."))
     trainer.training_step.n_steps = metadata.get("step", metadata.get("epoch", 0))
     return below("best.")
+
+
+def restore_model(comm, model, tensors, metadata):
+    """Put what `read` returned of the one prefix "model." or "best." into a model, on any number of ranks. Collective.
+
+    Raises
+    ------
+    CheckpointError
+        On every rank: the arrays are of another model or set of rows.
+    """
+    state = {name.partition(".")[2]: array for name, array in _replicated(tensors, metadata).items()}
+    prefix = comm.bcast(next((name.partition(".")[0] for name in tensors if not name.startswith("ids.")), "model"))
+    for parameter, p in model.named_parameters():
+        if p.ids is not None:
+            owners = Owners(comm, p.ids, parameter)
+            owners.check(tensors.get("ids." + parameter, np.empty(0, np.int64)))
+            name = f"{prefix}.{parameter}"
+            state[parameter] = _scatter(owners, name, tensors.get(name), p)
+    together(comm, lambda: model.load_state_dict(state))
 
 
 def _scatter(owners, name, whole, parameter):

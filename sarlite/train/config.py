@@ -16,7 +16,9 @@ from sarlite.errors import ConfigError, needs, reading, regular
 from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
-from sarlite.train import resume
+from sarlite.train import resume, smoothing
+from sarlite.train.metrics import EVERY
+from sarlite.train.tasks import LOSSES
 from sarlite.types import Path as AnyPath
 
 _MAX_BYTES = 1 << 20  # of a configuration file
@@ -29,11 +31,16 @@ def parser() -> argparse.ArgumentParser:
                            "Each option with its [default]; all of them may stand in a file, as `hidden = 64`: --config.")
     for title, options in GROUPS.items():
         group = p.add_argument_group(title)
-        for name, (default, kind, text) in options.items():
-            keywords: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if kind is bool else \
-                {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": METAVARS.get(name, kind.__name__.upper())}
-            group.add_argument("--" + name, help=f"{text} {_shown(name, default)}".rstrip(), **keywords)
+        add_options(group, options)
     return p
+
+
+def add_options(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None:
+    """Add options to a parser or a group of one, as `GROUPS` has them."""
+    for name, (default, kind, text) in options.items():
+        keywords: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if kind is bool else \
+            {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": METAVARS.get(name, kind.__name__.upper())}
+        group.add_argument("--" + name, help=f"{text} {_shown(name, default)}".rstrip(), **keywords)
 
 
 def every(value: Any) -> Any:
@@ -108,14 +115,16 @@ METAVARS = {  # of what is not plain from the name: the unit, or what it is
     "weight-decay": "RATE", "seed": "N", "eval-every": "EPOCHS", "prefetch": "PEERS", "partition": "METHOD", "balance": "WHAT",
     "threads": "N", "ranks": "N", "stall-timeout": "SECONDS", "run-dir": "DIR", "checkpoint-every": "EPOCHS|TIME", "resume": "FILE",
     "trace": "FILE.json", "trace-epochs": "EPOCHS", "batch-size": "SEEDS", "fanouts": "K,K,..", "eval-fanouts": "K,K,..",
+    "hops": "N", "teleport": "SHARE", "label-inputs": "SHARE", "propagated": "DIR", **smoothing.METAVARS,
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
+    "patience": "EPOCHS", "clip-norm": "NORM",
 }  # fmt: skip
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
         "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, sbm:nodes=10000,... or rmat:..."),
-        "model": ("sage", str, "gcn, sage, gat, or path/to/file.py:Class"),
+        "model": ("sage", str, "gcn, sage, gat, appnp, sgc, sign, or path/to/file.py:Class"),
         "config": (None, str, "TOML file of these options"),
-        "self-loops": (None, bool, "add the self loops that are missing [gcn and gat yes, sage no]"),
+        "self-loops": (None, bool, "add the self loops that are missing [gcn, gat, appnp and sgc yes, sage and sign no]"),
         "normalize-features": (False, bool, "scale each node's features to sum 1"),
     },
     "model": {
@@ -130,21 +139,31 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "aggregator": (None, ("mean", "max-pool"), "how neighbours are summed up"),
         "gat-form": (None, ("standard", "paper"), "of gat: scores from z = W h, or from relu(W h + b) as in DistGNN-MB Eq. 2"),
         "residual": (None, bool, "residual connections"),
+        "hops": (None, int, "steps of propagation"),
+        "teleport": (None, float, "of appnp: share of its own prediction that a node has in each step"),
         "activation": (None, ("relu", "elu"), "between layers"),
         "batch-norm": (None, bool, "batch norm over all ranks between layers"),
         "dtype": ("float32", ("float32", "float64"), "of parameters and activations"),
     },
     "training": {
+        "task": (None, tuple(LOSSES), "what the labels must be: one class, several of 0 or 1, or numbers [as the data say]"),
+        "loss": (None, tuple(name for losses in LOSSES.values() for name in losses),
+                 "what is minimised [cross-entropy, bce, squared, by task]"),
+        "metric": (None, EVERY, "of each split; the best epoch has the best of validation [accuracy, roc-auc, rmse, by task]"),
         "epochs": (100, int, "number of epochs"),
         "lr": (0.01, float, "learning rate"),
-        "lr-schedule": ("constant", str, "constant, cosine, step:EVERY:FACTOR, or warmup:EPOCHS:SCHEDULE"),
+        "lr-schedule": ("constant", str, "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, or warmup:EPOCHS:SCHEDULE"),
+        "clip-norm": (None, float, "the largest norm of all gradients together; larger ones are scaled down to it"),
+        "patience": (None, int, "end after so many epochs without a better one by the metric [never]"),
         "weight-decay": (0.0, float, "L2 penalty: decay / 2 * w^2 joins the loss"),
         "weight-decay-on": ("all", ("all", "first"), "all parameters, or the first layer's (Kipf & Welling)"),
         "optimizer": ("adam", ("adam", "adamw", "sgd"), "optimizer"),
         "seed": (0, int, "of initial parameters, dropout and partition"),
         "eval-every": (1, int, "epochs between evaluations"),
         "mfg": (False, bool, "message-flow graphs: compute at each layer only nodes that reach a labelled one"),
+        "label-inputs": (None, float, "share of the training nodes that show their labels as inputs in an epoch; the loss is the others'"),
     },
+    "correct and smooth": smoothing.OPTIONS,
     "minibatches": {
         "batch-size": (0, int, "seeds of all ranks a step; 0 trains full-batch"),
         "fanouts": (None, fanouts, "in-edges picked a row, the first layer's first; all takes them all"),
@@ -186,12 +205,13 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "trace": (None, str, "write a timeline of every rank, which ui.perfetto.dev opens"),
         "trace-epochs": (3, int, "epochs that --trace records, the run's first ones"),
         "progress": ("auto", ("auto", "bar", "lines", "none"), "bar, or a line every few seconds [bar on a terminal]"),
+        "propagated": (None, str, "of sgc and sign: folder that keeps the propagated features for later runs"),
         "verify": (True, bool, "check the data files' sha256 first"),
     },
 }
 OPTIONS = {name.replace("-", "_"): spec for group in GROUPS.values() for name, spec in group.items()}
 MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "out_concat", "dropout", "input_dropout", "attention_dropout", "aggregator",
-                 "gat_form", "residual", "activation", "batch_norm")
+                 "gat_form", "residual", "hops", "teleport", "activation", "batch_norm")
 KEYWORDS = {"gat_form": "form"}  # of a model's class, where it has another name than the option
 MINIBATCH_OPTIONS = tuple(name.replace("-", "_") for name in GROUPS["minibatches"])[1:]  # but for the batch size, without which none counts
 HEC_OPTIONS = {"hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "hec_delay": "delay", "on_miss": "on_miss", "push": "push",
@@ -199,8 +219,8 @@ HEC_OPTIONS = {"hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "
 """Options of the cache alone, with the names of `minibatch.HEC`'s arguments."""
 _AT_LEAST = {"batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1, "hidden": 1,
              "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1, "trace_epochs": 1,
-             "weight_decay": 0.0, "stall_timeout": 0.0}
-_SHARES = ("dropout", "input_dropout", "attention_dropout")
+             "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1}
+_SHARES = ("dropout", "input_dropout", "attention_dropout", "teleport")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
           fanouts: "a list of picks a row, such as [5, 10, 15]"}  # fmt: skip
 
@@ -236,7 +256,7 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
     for name, value in flags.items():
         _check_range(f"{_flag(name)} {value}", name, value)
     given = {name.replace("-", "_"): f"{where}{name}" for name in dict(file)} | {name: _flag(name) for name in flags}
-    return argparse.Namespace(**_minibatches({**merged, **flags}, given))
+    return argparse.Namespace(**smoothing.fitting(_minibatches({**merged, **flags}, given), given))
 
 
 def _flag(name):
@@ -254,6 +274,8 @@ def _minibatches(options, given):
     fanouts, evaluated = options["fanouts"], options["eval_fanouts"]
     if options["batch_size"] and options["mfg"]:
         raise ConfigError("--mfg is of full-batch training: minibatches, of --batch-size, compute only what reaches their seeds anyway")
+    if options["batch_size"] and options["label_inputs"]:
+        raise ConfigError("--label-inputs does not go with --batch-size: labels are inputs in full-batch training alone")
     if options["batch_size"] and fanouts is None:
         raise ConfigError("--batch-size needs --fanouts: the in-edges picked a row, one number a layer")
     if evaluated is not None and len(evaluated) != len(fanouts):
@@ -269,7 +291,9 @@ def _check_range(shown, name, value):
         raise ConfigError(f"{shown} is less than {_AT_LEAST[name]}")
     if name in _SHARES and not 0 <= value < 1:
         raise ConfigError(f"{shown} is not in [0, 1)")
-    if name == "lr" and not value > 0:
+    if name == "label_inputs" and not 0 < value < 1:
+        raise ConfigError(f"{shown} is not above 0 and below 1")
+    if name in ("lr", "clip_norm") and not value > 0:
         raise ConfigError(f"{shown} is not above 0")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sarlite.comm import together
 from sarlite.minibatch.flow import count_layers, message_flow
-from sarlite.tape import no_grad
+from sarlite.tape import Tensor, no_grad
 from sarlite.train.loop import Trainer, check_output
 
 
@@ -44,17 +44,26 @@ class FlowTrainer(Trainer):
     def step(self, epoch: int | None = None) -> float:
         if epoch is not None:
             self.training_step.n_steps = epoch
-        flow = self.flow
+        flow, rows, count = self.flow, self.flow.rows, self.flow.n_global
         assert flow.labels is not None
-        return self.training_step(flow, flow.x, flow.labels, flow.rows, flow.n_global, self.loss)
+        if self.shown is not None:
+            hidden, count = self.shown.draw(self.training_step.n_steps)
+            rows = rows[np.isin(self.rows["train"], hidden)]
+        return self.training_step(flow, self._inputs(flow), flow.labels, rows, count, self.loss)
 
-    def _sums(self):
+    def _inputs(self, flow):
+        """Its rows of x, which change where labels are shown."""
+        return flow.x if self.shown is None else Tensor(flow.take(self.x.data))
+
+    def _add_all(self, metrics):
         flow = self.scored_flow
         self.model.eval()
+        if self.shown is not None:
+            self.shown.show_all()
         with self.buffers, no_grad():
-            output = self.model(flow, flow.x)
+            output = self.model(flow, self._inputs(flow))
             check_output(output, type(self.model).__name__, flow.n_dst, self.n_classes)
-            return self._score(output, flow.labels, self.scored_rows)
+            return self._add(metrics, output, flow.labels, self.scored_rows)
 
     def counted(self) -> dict[str, Any]:
         """Return "message_flow": by layer "rows", "edges" and "halo_rows" of all ranks in training, and the graph's.

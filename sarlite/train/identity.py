@@ -35,8 +35,14 @@ def identity(graph, rows, n_classes):
         sums = graph.aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
     values = _mixed(np.asarray(graph.dst_ids).astype(np.uint64) + _multiples(sums))
     values = _mixed(values + _multiples(rows.features))
+    labels = np.asarray(rows.labels)
+    if labels.dtype.kind in "iu" and labels.ndim == 1:
+        labels = labels.astype(np.int64)[:, None]
+    else:
+        values = _mixed(values + _multiples(_words(labels)))
+        labels = np.zeros((len(labels), 1), np.int64)
     splits = np.asarray(rows.train) + 2 * np.asarray(rows.val) + 4 * np.asarray(rows.test).astype(np.int64)
-    values = _mixed(values + _multiples(np.stack([np.asarray(rows.labels, np.int64), splits.astype(np.int64)], 1)))
+    values = _mixed(values + _multiples(np.column_stack([labels, splits.astype(np.int64)])))
     own = [int(_mixed(values + np.uint64(half)).sum(dtype=np.uint64)) for half in (0, 1)]
     n_edges = graph.n_edges - (0 if graph.added_loops is None else int(graph.added_loops.sum()))
     ranks = graph.comm.allgather((n_edges, *own))
@@ -51,6 +57,12 @@ def difference(there, here):
     if names:
         return ", ".join(f"{there.get(name)} {name} there and {here[name]} here" for name in names)
     return None if there.get("digest") == here["digest"] else "of the same size, but other values"
+
+
+def _words(labels):
+    """Labels of several columns or of floats as (n, k), a multiple of 4 bytes each; of NaNs one."""
+    labels = labels.astype(np.int32) if labels.dtype.kind in "iu" else np.where(np.isnan(labels), labels.dtype.type(np.nan), labels)
+    return labels if labels.ndim == 2 else labels[:, None]
 
 
 def _mixed(x):

@@ -31,10 +31,11 @@ class Part(NamedTuple):
     summary: dict
     memory: Memory
     seconds: dict  # of rank 0: "load", and "partition" in it
+    task: str = "classify"
 
 
-def load_part(config, comm, run_dir, self_loops, tick=lambda: None):
-    """Read this rank's rows and build its graph; `tick` as long as any rank works at it. Collective.
+def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=()):
+    """Read this rank's rows and build its graph; `tick` as long as any rank works at it; splits of `allow_empty` may be. Collective.
 
     Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks need it.
 
@@ -44,13 +45,13 @@ def load_part(config, comm, run_dir, self_loops, tick=lambda: None):
         On every rank together, naming the file, the field and the value.
     """
     with working(tick):
-        return _load_part(config, comm, run_dir, self_loops)
+        return _load_part(config, comm, run_dir, self_loops, allow_empty)
 
 
-def _load_part(config, comm, run_dir, self_loops):
+def _load_part(config, comm, run_dir, self_loops, allow_empty):
     begin, seconds = time.perf_counter(), {"partition": 0.0}
-    options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed,
-               "normalize": config.normalize_features, "progress": Progress(config.progress)}
+    options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed, "task": config.task,
+               "normalize": config.normalize_features, "progress": Progress(config.progress), "allow_empty": allow_empty}
     with divided(comm, config.data, verify=config.verify, scratch=run_dir, seconds=seconds, **options) as dataset:
         _refuse_edge_values(comm, dataset)
         gc.collect()
@@ -65,7 +66,7 @@ def _load_part(config, comm, run_dir, self_loops):
         indptr, indices, added = add_self_loops(indptr, indices, first_row)
     graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=config.mode, prefetch=config.prefetch)
     seconds["load"] = time.perf_counter() - begin
-    return Part(graph, rows, summary["classes"], summary, memory, seconds)
+    return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
 
 
 def _refuse_edge_values(comm, dataset):
@@ -80,7 +81,7 @@ def _read(comm, config, dataset):
     part = DataPart(dataset, comm.rank, comm.size)
     rows, edges = part.rows(config.dtype), part.edges()
     summary = {"data": config.data, "nodes": dataset.n_nodes, "edges": dataset.n_edges, "features": dataset.n_features,
-               "classes": dataset.n_classes, "ordered": stored_order(dataset) != "none",
+               "classes": dataset.n_classes, "task": dataset.task, "ordered": stored_order(dataset) != "none",
                "method": (dataset.division or {"partition": "none"})["partition"],
                "partition": _measures(comm, part, edges[1], rows.train)}
     return rows, edges, part.node_ids(), part.first_row, summary

@@ -11,13 +11,14 @@ from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.optim import Factor, Optimizer
 from sarlite.sar.graph import Graph
-from sarlite.tape import Tensor, no_grad, ops
+from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.rows import row_numbers
-from sarlite.train.step import Loss, TrainingStep, mean_over_rows, not_finite
+from sarlite.train.label_inputs import LabelInputs, ShownLabels
+from sarlite.train.step import Loss, TrainingStep, not_finite
+from sarlite.train.stopping import Best, Scores, Stopping
+from sarlite.train.tasks import OwnLoss, Task
 from sarlite.types import Array
-
-Scores = dict[str, float | None]
 
 
 class Trainer:
@@ -32,7 +33,7 @@ class Trainer:
         This rank's rows, in the order of `graph.src_ids`. Borrowed, and must not change: it is a constant tensor, so a first layer
         without dropout before it keeps the aggregated x, another (n_src, n_features), and aggregates and fetches only once.
     labels : (n_dst,) array of integers, or what else `loss` compares the output's rows with
-        Classes from 0. Values outside the splits are not looked at.
+        Classes from 0, or what `task` says. Values outside the splits are not looked at.
     train, val, test : (n_dst,) array of bools, slice, or (k,) array of row numbers
         This rank's rows of each split; a rank may have none.
     optimizer : callable
@@ -42,7 +43,13 @@ class Trainer:
     schedule : callable
         Factor of the learning rate by epoch.
     loss : callable, optional
-        (output, labels) -> scalar Tensor, a mean over the rows that it is given; cross entropy without it.
+        (output, labels) -> scalar Tensor, a mean over the rows that it is given; the task's without it. There is no metric then.
+    task : Task, optional
+        What labels are, loss and metric: by default of classes, cross entropy and accuracy.
+    clip_norm : float, optional
+        The largest norm of all ranks' gradients; larger ones are scaled down to it.
+    label_inputs : LabelInputs, optional
+        Show training labels to the model, whose input is then n_features + n_classes wide. x is copied.
 
     Raises
     ------
@@ -54,26 +61,31 @@ class Trainer:
 
     def __init__(self, graph: Graph, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
                  optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, schedule: Factor = lambda epoch: 1.0,
-                 loss: Callable[[Tensor, Array], Tensor] | None = None) -> None:
+                 loss: Callable[[Tensor, Array], Tensor] | None = None, task: Task | None = None,
+                 clip_norm: float | None = None, label_inputs: LabelInputs | None = None) -> None:
         if not hasattr(graph, "comm"):
             raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
         self.graph, self.comm, self.model = graph, graph.comm, model
-        self.x, self.labels, self.scored = Tensor(as_array(x), constant=True), as_array(labels), loss is None
+        self.x, self.labels = Tensor(as_array(x), constant=True), as_array(labels)
         together(self.comm, lambda: _check_arguments(model, rng, optimizer, schedule, loss))
+        self.task = (task or Task()) if loss is None else OwnLoss(loss)
         self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))
         self.counts = dict(zip(self.rows, map(int, self.comm.allreduce(np.array([len(r) for r in self.rows.values()])))))
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
+        self.shown = None if label_inputs is None else self._show_labels(label_inputs, rng.seed)
         self.flat = together(self.comm, lambda: nn.flatten(model))
         agree(self.comm, (self.x.shape[1:], str(self.x.dtype)), "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
         self.loader: Any = None  # full-batch
-        self.n_classes = max(self.comm.allgather(self._largest_label() + 1)) if self.scored else 0
-        self.loss = _checking(mean_over_rows(loss) if loss else ops.cross_entropy, type(model).__name__, self.n_classes)
+        self.n_classes = max(self.comm.allgather(self.task.n_classes(self.labels, self.rows)))
+        self.loss = _checking(self.task.loss, type(model).__name__, self.n_classes)
+        self.left_out: dict[str, str] = {}  # by split, what its metric leaves out
         self.optimizer = optimizer(self.flat)
         if not isinstance(self.optimizer, Optimizer):
             raise ConfigError(f"optimizer made a {type(self.optimizer).__name__}, but must make an optimizer, as optim.Adam(flat, 0.01)")
-        self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, schedule=schedule, profile=graph.profile)
+        self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, schedule=schedule, profile=graph.profile,
+                                          clip_norm=clip_norm)
         self.buffers, self.votes = self.training_step.buffers, self.training_step.votes
 
     def __repr__(self) -> str:
@@ -91,22 +103,16 @@ class Trainer:
         if (error := not_finite(self.x)) is not None:
             raise error
         rows = {name: row_numbers(name, split, self.graph.n_dst) for name, split in splits.items()}
-        if self.scored:
-            self._check_labels(rows)
+        self.task.check(self.labels, rows, self.graph.n_dst)
         return rows
 
-    def _check_labels(self, rows):
-        if self.labels.dtype.kind not in "iu":
-            raise DataError(f"labels are {self.labels.dtype}, but classes are integers from 0: labels.astype(np.int64), or give a loss")
-        if self.labels.ndim != 1:
-            raise ShapeError(f"labels have shape {self.labels.shape}, but classes are ({self.graph.n_dst},), one each row, or give a loss")
-        for name, split in rows.items():
-            wrong = split[self.labels[split] < 0]
-            if len(wrong):
-                raise DataError(f"labels[{wrong[0]}], of the {name} split, is {self.labels[wrong[0]]}, but classes count from 0")
-
-    def _largest_label(self):
-        return max((int(self.labels[rows].max()) for rows in self.rows.values() if len(rows)), default=-1)
+    def _show_labels(self, label_inputs, seed):
+        """Make x wider by columns for labels, which change: it is no constant any more."""
+        train, others = self.rows["train"], np.concatenate([self.rows["val"], self.rows["test"]])
+        labels = together(self.comm, lambda: _classes(self.labels, train))
+        shown = ShownLabels(label_inputs, self.comm, self.x.data, train, self.graph.dst_ids[train], labels, others, seed)
+        self.x = Tensor(shown.x)
+        return shown
 
     def step(self, epoch: int | None = None) -> float:
         """Take one optimizer step, that of `epoch` or the next one, and return the loss over all ranks' training rows. Collective.
@@ -118,7 +124,10 @@ class Trainer:
         """
         if epoch is not None:
             self.training_step.n_steps = epoch
-        return self.training_step(self.graph, self.x, self.labels, self.rows["train"], self.counts["train"], self.loss)
+        rows, count = self.rows["train"], self.counts["train"]
+        if self.shown is not None:
+            rows, count = self.shown.draw(self.training_step.n_steps)
+        return self.training_step(self.graph, self.x, self.labels, rows, count, self.loss)
 
     def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
         """Train one epoch, full-batch a step, and return its loss; `on_step` hears of steps on the way, (steps done, loss). Collective."""
@@ -129,24 +138,32 @@ class Trainer:
         return {}
 
     def evaluate(self) -> Scores:
-        """Return over all ranks "train_accuracy", "val_accuracy", "test_accuracy" and "val_loss". Collective.
+        """Return over all ranks "train_accuracy", "val_accuracy" and "test_accuracy", or the task's metric by its key, and "val_loss".
 
-        Accuracies are None without rows and with a `loss` of your own; "val_loss" is None without rows.
+        Collective. A metric is None without rows and with a `loss` of your own; "val_loss" is None without rows.
         """
-        sums = self.votes.allreduce(self.comm, self._sums())
-        scores = {f"{name}_accuracy": hits / n if n and self.scored else None for (name, n), hits in zip(self.counts.items(), sums)}
+        metrics = {name: self.task.make_metric() for name in self.rows}
+        loss = self._add_all(metrics)
+        counts = [np.zeros(0) if metric is None else metric.counts() for metric in metrics.values()]
+        sums = self.votes.allreduce(self.comm, [*np.concatenate(counts), loss])
+        found = np.split(sums[:-1], np.cumsum([len(own) for own in counts])[:-1])
+        scores = {f"{name}_{self.task.key}": metric.value(own, self.comm) if metric and self.counts[name] else None
+                  for (name, metric), own in zip(metrics.items(), found)}
+        self.left_out = {name: metric.note for name, metric in metrics.items() if metric and metric.note}
         return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
 
-    def _sums(self):
-        """This rank's hits of each split, and its share of the validation loss."""
+    def _add_all(self, metrics):
+        """Add this rank's rows of each split to its metric; return its share of the validation loss."""
         with self.buffers, no_grad():
-            return self._score(self._output(), self.labels, self.rows)
+            return self._add(metrics, self._output(), self.labels, self.rows)
 
-    def _score(self, output, labels, rows):
-        """What some rows add to `_sums`; `rows` are those of each split."""
+    def _add(self, metrics, output, labels, rows):
+        """Add some rows, and return their loss; `rows` are those of each split."""
+        for name, metric in metrics.items():
+            if metric is not None:
+                metric.add(output.data[rows[name]], labels[rows[name]])
         val = rows["val"]
-        loss = self.loss(output, labels, val, max(self.counts["val"], 1)).item() if len(val) else 0.0
-        return [*(_hits(output.data, labels, own) if self.scored else 0 for own in rows.values()), loss]
+        return self.loss(output, labels, val, max(self.counts["val"], 1)).item() if len(val) else 0.0
 
     def predict(self) -> Array:
         """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
@@ -156,13 +173,18 @@ class Trainer:
 
     def _output(self):
         self.model.eval()
+        if self.shown is not None:
+            self.shown.show_all()
         output = self.model(self.graph, self.x)
         check_output(output, type(self.model).__name__, self.graph.n_dst, self.n_classes)
         return output
 
 
-def _hits(output, labels, rows):
-    return int(np.count_nonzero(output[rows].argmax(1) == labels[rows])) if len(rows) else 0
+def _classes(labels, rows):
+    """The classes of some rows, which alone label inputs see."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ConfigError(f"label_inputs: labels are {labels.dtype} of shape {labels.shape}, but classes are (n_dst,) integers")
+    return labels[rows].astype(np.int64)
 
 
 def _check_arguments(model, rng, optimizer, schedule, loss):
@@ -200,41 +222,25 @@ def check_output(output, model, n_rows, n_classes):
         raise ShapeError(f"the model {model} returned shape {output.shape}, but {needed}")
 
 
-class Best:
-    """The best validation accuracy so far; among equal ones the lowest validation loss."""
-
-    state: dict[str, Array] | None
-    scores: Scores
-
-    def __init__(self) -> None:
-        self.epoch, self.state = 0, None
-        self.scores = {"train_accuracy": None, "val_accuracy": -1.0, "test_accuracy": None, "val_loss": np.inf}
-
-    def update(self, epoch: int, scores: Scores, model: nn.Module) -> None:
-        """Without a validation split, the last epoch is the best; without accuracies, that of the lowest validation loss."""
-        if scores["val_loss"] is None or self._key(scores) > self._key(self.scores):
-            self.epoch, self.scores, self.state = epoch, dict(scores), model.state_dict()
-
-    @staticmethod
-    def _key(scores):
-        return -1.0 if scores["val_accuracy"] is None else scores["val_accuracy"], -scores["val_loss"]
-
-
 def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, best: Best | None = None,
-        on_epoch: Callable[[dict[str, Any]], Any] = lambda record: None,
+        stopping: Stopping | None = None, on_epoch: Callable[[dict[str, Any]], Any] = lambda record: None,
         on_step: Callable[[int, float], Any] = lambda done, loss: None) -> Best:
     """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record. Collective.
 
-    Where `on_epoch` returns True, on every rank alike, training ends there.
+    Where `on_epoch` returns True, on every rank alike, training ends there, or where `stopping` says so.
 
     Returns
     -------
     Best
     """
-    best = best or Best()
+    best, stopping = best or Best(trainer.task), stopping or Stopping()
     for epoch in range(start, epochs):
+        if epoch % eval_every == 0 and stopping.ends(epoch, best):
+            break
         with trainer.graph.profile.span(f"epoch {epoch + 1}"):
             record = _epoch(trainer, epoch, (epoch + 1) % eval_every == 0 or epoch + 1 == epochs, best, on_step)
+        if record["val_loss"] is not None:
+            stopping.evaluated(epoch + 1, best)
         if on_epoch(record) is True:
             break
     return best
@@ -245,7 +251,7 @@ def _epoch(trainer, epoch, evaluates, best, on_step):
     profile, begin = trainer.graph.profile, time.perf_counter()
     loss = trainer.epoch(epoch, on_step)
     record = {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
-              "train_accuracy": None, "val_accuracy": None, "test_accuracy": None, "val_loss": None}
+              **{f"{name}_{trainer.task.key}": None for name in trainer.rows}, "val_loss": None}
     if evaluates:
         with profile.span("evaluation"), profile.phase("evaluation"):
             scores = trainer.evaluate()

@@ -29,8 +29,8 @@ class BatchTrainer(Trainer):
     loader : NeighborLoader
         Of the same graph, x, labels and training rows.
     scoring : NeighborLoader, optional
-        Makes the batches of a sampled evaluation, with the same seeds and picks each time; its labels are (n_dst, 2), the label and a 1, 2
-        and 4 for each split that the row is in. Without it evaluation is exact, on the full graph.
+        Makes the batches of a sampled evaluation, with the same seeds and picks each time; its labels are (n_dst, any) float64, the label's
+        numbers and at last 1, 2 and 4 for the splits that the row is in, added. Without it evaluation is exact, on the full graph.
 
     Attributes
     ----------
@@ -63,21 +63,20 @@ class BatchTrainer(Trainer):
                 begin = time.perf_counter()
         return total / n_seeds
 
-    def _sums(self):
+    def _add_all(self, metrics):
         if self.scoring is None:
-            return super()._sums()
-        self.scoring.step, sums = 0, np.zeros(len(SPLITS) + 1)
+            return super()._add_all(metrics)
+        self.scoring.step, loss = 0, 0.0
         self.model.eval()
         for batch in self.scoring:
-            labels, splits = batch.labels.T
+            labels, splits = batch.labels[:, :-1].astype(self.labels.dtype), batch.labels[:, -1].astype(np.int64)
             rows = {name: np.flatnonzero(splits >> bit & 1) for bit, name in enumerate(SPLITS)}
             with self.buffers, no_grad():
                 output = self.model(batch, batch.x)
                 check_output(output, type(self.model).__name__, batch.n_dst, self.n_classes)
-                sums += self._score(output, labels, rows)
+                loss += self._add(metrics, output, labels if self.labels.ndim == 2 else labels[:, 0], rows)
                 del output
-        return sums
-
+        return loss
 
     def counted(self) -> dict[str, Any]:
         """Return "steps"; "imbalance", the largest rank's time of a step over the mean, the steps' median; with caches "hit_rate" and
@@ -131,4 +130,5 @@ def loaders(config, part):
 def _scoring(graph, rows, **options):
     """A loader of the rows of all splits; a row's labels are its own and, as bits, the splits that it is in."""
     splits = sum(np.asarray(own).astype(np.int64) << bit for bit, own in enumerate((rows.train, rows.val, rows.test)))
-    return NeighborLoader(graph, rows.features, np.stack([np.asarray(rows.labels, np.int64), splits], 1), splits > 0, **options)
+    labels = np.asarray(rows.labels, np.float64)  # which holds every form's, exactly
+    return NeighborLoader(graph, rows.features, np.column_stack([labels, splits]), splits > 0, **options)

@@ -39,6 +39,8 @@ def model_class(spec: str) -> Any:
       np.float32 or np.float64. Every rank makes the same one: all that is random comes from `rng`. The flags of group "model" that
       were given come as further keywords, as hidden=64; one that the class does not take is refused.
     - `model(graph, h)` returns logits, a Tensor (n_dst, n_out), from h, a Tensor (n_src, n_in). Every rank calls it alike.
+    - `model.powers` (optional): the model takes propagated features. With powers (0, 2), h is [X, S^2 X] side by side, S = D^-1/2 A D^-1/2,
+      made once before training (`propagated`); full-batch alone.
     - `Class.self_loops` (optional, False): whether missing self loops are added where --self-loops does not say.
 
     Raises
@@ -107,7 +109,8 @@ def _try(model, config, n_in, n_out):
     ConfigError
         Its output is not what training needs, or the fan-outs are not its layers'.
     """
-    state, x, graph = model.state_dict(), np.ones((3, n_in), config.dtype), Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 0], 3)
+    width = n_in * len(getattr(model, "powers", (0,)))
+    state, x, graph = model.state_dict(), np.ones((3, width), config.dtype), Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 0], 3)
     if config.batch_size:
         graph = NeighborLoader(graph, x, None, slice(3), fanouts=config.fanouts, sampler=config.sampler or "uniform",
                                batch_size=3).batch(np.arange(3))

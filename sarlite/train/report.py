@@ -21,10 +21,12 @@ def write_metrics(file, record):
 class Progress:
     """tqdm on a terminal, else one line an interval; on standard error, with the time that is left.
 
-    Under mpiexec standard error is a pipe, so only the caller knows of a terminal: kind "bar". `steps` are those of an epoch.
+    Under mpiexec standard error is a pipe, so only the caller knows of a terminal: kind "bar". `steps` are those of an epoch,
+    `metric` its key in records.
     """
 
-    def __init__(self, kind, start, epochs, steps=1):
+    def __init__(self, kind, start, epochs, steps=1, metric="accuracy"):
+        self.metric = metric
         self.bar, self.shown, self.epochs, self.steps = None, 0.0 if kind != "none" else float("inf"), epochs, steps
         self.start, self.epoch, self.begun = start, start, time.monotonic()
         if kind == "bar" or (kind == "auto" and sys.stderr.isatty()):
@@ -40,7 +42,7 @@ class Progress:
     def update(self, record):
         """Tell of an epoch that is done."""
         self.epoch = record["epoch"]
-        scores = [(name, record[f"{name}_accuracy"]) for name in ("train", "val")]
+        scores = [(name, record[f"{name}_{self.metric}"]) for name in ("train", "val")]
         parts = [f"loss {record['loss']:.4f}", *(f"{name} {score:.4f}" for name, score in scores if score is not None)]
         self._tell(f"epoch {self.epoch}/{self.epochs}", self.epoch, parts)
 
@@ -90,24 +92,27 @@ def promise(mode, prefetch, size):
 
 
 def table(config, size, summary, counted, best, times, run_dir):
-    """Return the closing table as text; `times` are the seconds of "load", of "partition" in it, and of "epochs", and their number "n"."""
+    """Return the closing table as text; `times` are the seconds of "load", of "partition" in it, and of "epochs", their number "n", and
+    whether they ended "early"."""
     balance = summary["partition"]["imbalance"]
     kind = "a step" if not config.batch_size else "an epoch"
     median = f", {kind} {1e3 * counted['epoch_seconds']:.1f} ms (median)" if times["n"] else ""
+    patient = config.patience and times["early"]
     rows = [
         ("data", f"{summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
-                 f"{summary['features']} features, {summary['classes']} classes"),
+                 f"{summary['features']} features, {summary['classes']} {_OUTPUTS[summary['task']]}"),
         ("ranks", f"{size}, mode {config.mode}, prefetch {config.prefetch}, partition {summary['method']}, "
                   f"{100 * summary['partition']['cut_share']:.1f} % of edges cut{', nodes reordered' if summary['ordered'] else ''}"),
         ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "
                     f"training nodes {balance['train_nodes']:.2f}, edges {balance['edges']:.2f}"),
         ("load", duration(times["load"])),
         ("partition", duration(times["partition"]) if times["partition"] else "none in this run"),
-        ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}"),
+        ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}{_PATIENT.format(config.patience) if patient else ''}"),
         *_minibatches(config, size, counted),
         *_message_flow(counted),
-        ("accuracy", f"train {_share(best.scores['train_accuracy'])}, validation {_share(best.scores['val_accuracy'])}, "
-                     f"test {_share(best.scores['test_accuracy'])} (epoch {best.epoch}, best validation)"),
+        (best.task.metric, f"{_scores(best.scores, best.task)} (epoch {best.epoch}, best validation)"),
+        *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
+        *_smoothed(counted.get("correct_and_smooth")),
         ("peak memory", _memory(counted["peak_bytes"], config.ranks > 1)),
         ("remote rows", _remote(counted["live_remote_buffers"], config, size)),
         ("sent", ", ".join(f"{phase} {_mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
@@ -138,6 +143,24 @@ def _message_flow(counted):
         yield f"layer {number}", ", ".join(words)
 
 
+_OUTPUTS = {"classify": "classes", "multilabel": "labels", "regress": "targets"}
+_PATIENT = "; none better for {}, so they ended"
+
+
+def _scores(scores, task):
+    """The metric of each split."""
+    found = {name: scores[f"{split}_{task.key}"] for split, name in (("train", "train"), ("val", "validation"), ("test", "test"))}
+    return ", ".join(f"{name} {f'{value:.6g}' if task.lower and value is not None else _share(value)}" for name, value in found.items())
+
+
+def _smoothed(found):
+    """The row of Correct and Smooth; none of a run without it."""
+    if found:
+        note = "kept" if found["kept"] else "not kept: validation was better before"
+        yield "smoothed", (f"train {_share(found['train_accuracy'])}, validation {_share(found['val_accuracy'])}, "
+                           f"test {_share(found['test_accuracy'])} ({note})")
+
+
 def _share(value):
     return "-" if value is None else f"{100 * value:.2f} %"
 
@@ -165,5 +188,6 @@ def _remote(live, config, size):
 
 def json_line(config, size, counted, best):
     """Return the line of JSON that `--json` ends with."""
-    return json.dumps({"ranks": size, "mode": config.mode, "seed": config.seed, "test_accuracy": best.scores["test_accuracy"],
-                       "best_val_accuracy": best.scores["val_accuracy"], **counted})
+    key = best.task.key
+    return json.dumps({"ranks": size, "mode": config.mode, "seed": config.seed, f"test_{key}": best.scores[f"test_{key}"],
+                       f"best_val_{key}": best.scores[f"val_{key}"], **counted})

@@ -10,7 +10,8 @@ from sarlite.train.identity import difference
 OWN = ("run_dir", "resume", "config", "trace")
 """Options of one run alone: a checkpoint does not keep them."""
 LASTING = ("model", "layers", "hidden", "heads", "out_heads", "out_concat", "aggregator", "gat_form", "residual", "activation",
-           "batch_norm", "dtype", "optimizer", "seed", "self_loops", "normalize_features")
+           "batch_norm", "hops", "teleport", "label_inputs", "dtype", "task", "loss", "metric", "optimizer", "seed", "self_loops",
+           "normalize_features")
 """Options that a resumed run has from the run before: with others its state would mean something else."""
 
 
@@ -48,7 +49,7 @@ def check_options(config, metadata):
     before = metadata["options"]
     for name in LASTING:
         there, here = before.get(name), getattr(config, name, None)
-        if there != here and not (name == "model" and _same_class(there, here)):
+        if there != here and not (name == "model" and same_class(there, here)):
             raise ConfigError(f"{_flag(name, here)}: cannot change, the run of {config.resume} has {_said(there)}")
     if metadata["epoch"] > config.epochs:
         raise ConfigError(f"--epochs {config.epochs}: the checkpoint {config.resume} is of epoch {metadata['epoch']}")
@@ -62,7 +63,7 @@ def check_data(config, metadata, here):
         raise CheckpointError(f"checkpoint {config.resume}: its data, {there}, are not --data {config.data}: {found}")
 
 
-def _same_class(there, here):
+def same_class(there, here):
     """Whether two models are the same class of a file, which may have moved."""
     names = [spec.rpartition(":") for spec in (str(there), str(here))]
     return all(colon for _, colon, _ in names) and len({(os.path.basename(path), name) for path, _, name in names}) == 1

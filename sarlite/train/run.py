@@ -11,18 +11,21 @@ from sarlite import nn, optim
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
-from sarlite.errors import CheckpointError
+from sarlite.errors import CheckpointError, ConfigError
 from sarlite.profile import trim
-from sarlite.train import caches, checkpoint, minibatch, report, resume, trace
+from sarlite.train import caches, checkpoint, minibatch, propagated, report, resume, smoothing, trace
 from sarlite.train.config import to_toml
 from sarlite.train.flow import FlowTrainer
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
+from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.load import load_part
 from sarlite.train.loop import Best, Trainer, fit, set_threads
 from sarlite.train.minibatch import BatchTrainer
 from sarlite.train.model import errors_of, make_model, model_class
 from sarlite.train.saving import Saving
+from sarlite.train.stopping import Stopping
+from sarlite.train.tasks import Task
 
 
 def train(comm, config, tick=lambda: None, interrupts=None):
@@ -75,21 +78,23 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
         config = argparse.Namespace(**{**vars(config), "prefetch": default_prefetch(comm, threads)})
     loops = getattr(cls, "self_loops", False) if config.self_loops is None else config.self_loops
     part = load_part(config, comm, folder.path, loops, tick)
-    about["data"] = identity(part.graph, part.rows, part.n_classes)
+    about |= {"data": identity(part.graph, part.rows, part.n_classes), "task": part.task}
     if resumed:
         together(comm, lambda: resume.check_data(config, resumed[1], about["data"]))
     trim()  # of what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
-    trainer = _make_trainer(comm, config, cls, schedule, part)
-    start, best = _restore(comm, config, trainer, resumed) if resumed else (0, Best())
-    saving = Saving(comm, config, folder, trainer, best, about, toml, start, interrupts)
+    trainer = _make_trainer(comm, config, cls, schedule, part, about["data"])
+    stopping = Stopping(config.patience, optim.plateau_of(schedule))
+    start, best = _restore(comm, config, trainer, resumed, stopping) if resumed else (0, Best(trainer.task))
+    saving = Saving(comm, config, folder, trainer, best, about, toml, start, interrupts, stopping)
     with errors_of(config.model):
         return _run(comm, config, trainer, part, saving, tick)
 
 
-def _make_trainer(comm, config, cls, schedule, part):
-    rng = nn.Random(config.seed)
-    model = together(comm, lambda: make_model(cls, config, part.rows.features.shape[1], part.n_classes, rng))
+def _make_trainer(comm, config, cls, schedule, part, data):
+    rng, task = nn.Random(config.seed), together(comm, lambda: _task(config, part))
+    n_in = part.rows.features.shape[1] + (part.n_classes if config.label_inputs else 0)
+    model = together(comm, lambda: make_model(cls, config, n_in, part.n_classes, rng))
     first = next(iter(dict(model.named_parameters()))).split(".")[:2]
     place = slice(1, 2) if first[-1].isdigit() else slice(2)  # convs.0 and activations.0 are one layer
 
@@ -107,16 +112,28 @@ def _make_trainer(comm, config, cls, schedule, part):
     if config.mfg and comm.rank == 0 and any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules()):
         print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the full graph's",
               file=sys.stderr, flush=True)
-    rows = part.rows
-    return kind(part.graph, model, rows.features, rows.labels, rows.train, rows.val, rows.test,
-                optimizer=optimizer, rng=rng, schedule=schedule, **loaders)
+    if config.label_inputs:
+        loaders = {"label_inputs": LabelInputs(config.label_inputs, part.n_classes)}
+    rows, features = part.rows, propagated.inputs(comm, config, model, part, data)
+    return kind(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test,
+                optimizer=optimizer, rng=rng, schedule=schedule, task=task, clip_norm=config.clip_norm, **loaders)
 
 
-def _restore(comm, config, trainer, resumed):
-    """Put a checkpoint's state into the trainer; return the epoch to go on from and the best so far."""
-    (tensors, meta), best = resumed, Best()
+def _task(config, part):
+    task = Task(part.task, config.loss, config.metric)
+    task.check_width(part.n_classes)
+    for flag, value in (("--label-inputs", config.label_inputs), ("--correct-and-smooth", config.correct_and_smooth)):
+        if value and part.task != "classify":
+            raise ConfigError(f"{flag}: is of classes, but the task is {part.task}")
+    return task
+
+
+def _restore(comm, config, trainer, resumed, stopping):
+    """Put a checkpoint's state into the trainer and `stopping`; return the epoch to go on from and the best so far."""
+    (tensors, meta), best = resumed, Best(trainer.task)
     try:
         best.state = together(comm, lambda: checkpoint.restore_state(trainer, tensors, meta))
+        stopping.load_state(meta)
     except CheckpointError as error:
         text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
         raise CheckpointError(f"checkpoint {config.resume}: {text}") from None
@@ -126,7 +143,7 @@ def _restore(comm, config, trainer, resumed):
         reason = "their flags were others" if others else caches.restore(comm, Path(config.resume).parent, trainer, told, step)
         if reason and comm.rank == 0:
             print(f"warning: the caches of embeddings start empty: {reason}", file=sys.stderr, flush=True)
-    best.epoch, best.scores = meta["best"]["epoch"], dict(meta["best"]["scores"])
+    best.epoch, best.scores = meta["best"]["epoch"], {**best.scores, **meta["best"]["scores"]}
     if best.scores["val_loss"] is None:  # there was none yet
         best.scores["val_loss"] = float("inf")
     return meta["epoch"], best
@@ -155,21 +172,24 @@ def _run(comm, config, trainer, part, saving, tick):
         if start < config.epochs:
             saving.try_disk()
         steps = len(trainer.loader) if trainer.loader else 1
-        progress = report.Progress(config.progress, start, config.epochs, steps) if root else None
+        progress = report.Progress(config.progress, start, config.epochs, steps, trainer.task.key) if root else None
         try:
             with trace.recording(comm, part.graph.profile) if config.trace else nullcontext() as recorded:
-                fit(trainer, config.epochs, start=start, eval_every=config.eval_every, best=saving.best, on_epoch=on_epoch,
-                    on_step=on_step)
+                fit(trainer, config.epochs, start=start, eval_every=config.eval_every, best=saving.best, stopping=saving.stopping,
+                    on_epoch=on_epoch, on_step=on_step)
         finally:
             if root:
                 progress.close()
         saving.save()
-    times = {**part.seconds, "epochs": time.perf_counter() - begin, "n": len(seconds)}
+    times = {**part.seconds, "epochs": time.perf_counter() - begin, "n": len(seconds), "early": saving.epoch < config.epochs}
     if config.trace:
         trace.write(comm, config.trace, recorded)
     if saving.signum:
         saving.leave()
+    smoothed = smoothing.after_training(trainer, saving.best, config, saving.folder) if config.correct_and_smooth else None
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
+    counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
+    counted |= {"correct_and_smooth": smoothed} if smoothed else {}
     if root:
         print(report.table(config, comm.size, part.summary, counted, saving.best, times, saving.folder.path), flush=True)
         if config.json:

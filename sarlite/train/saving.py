@@ -36,6 +36,7 @@ class Saving:
     start : int
         The epoch that the run goes on from.
     interrupts : Interrupts
+    stopping : Stopping
 
     Attributes
     ----------
@@ -45,9 +46,9 @@ class Saving:
         The signal that training was stopped by; 0 without one.
     """
 
-    def __init__(self, comm, config, folder, trainer, best, about, toml, start, interrupts):
+    def __init__(self, comm, config, folder, trainer, best, about, toml, start, interrupts, stopping):
         self.comm, self.config, self.folder, self.trainer, self.best, self.about = comm, config, folder, trainer, best, about
-        self.toml = toml
+        self.toml, self.stopping = toml, stopping
         self.start = self.epoch = self.saved = start
         self.interrupts, self.signum, self._error = interrupts, 0, None
         self._every, self._due = seconds(config.checkpoint_every), time.monotonic()
@@ -97,7 +98,7 @@ class Saving:
 
     def _write(self, best, trial=False, **options):
         scores = {name: value if value is not None and math.isfinite(value) else None for name, value in self.best.scores.items()}
-        about = {**self.about, "epoch": self.epoch, "best": {"epoch": self.best.epoch, "scores": scores}}
+        about = {**self.about, "epoch": self.epoch, "best": {"epoch": self.best.epoch, "scores": scores}, **self.stopping.state()}
         found = caches.write(self.comm, self.folder.path, self.trainer, trial=trial)
         about |= {"caches": found} if found else {}
         checkpoint.write(self.folder.checkpoint, self.trainer, about, best, trial=trial, **options)

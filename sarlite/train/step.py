@@ -17,6 +17,7 @@ from sarlite.tape.reduce import surely_finite
 from sarlite.tape.rows import row_numbers
 from sarlite.types import Array
 
+_PIECE = 1 << 18
 Loss = Callable[[Tensor, Array, Array, float], Tensor]  # (output, targets, rows, count) -> this rank's share
 
 
@@ -87,6 +88,8 @@ class TrainingStep:
         Factor of the learning rate by global step.
     profile : Profile, optional
         Where the span "optimizer" goes.
+    clip_norm : float, optional
+        The largest norm of the gradients of all ranks' parameters together; larger ones are scaled down to it.
 
     Attributes
     ----------
@@ -101,7 +104,8 @@ class TrainingStep:
     """
 
     def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *, schedule: Factor = lambda step: 1.0,
-                 profile: Profile | None = None) -> None:
+                 profile: Profile | None = None, clip_norm: float | None = None) -> None:
+        self.clip_norm = clip_norm
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
         self.buffers, self.votes, self.n_steps, self.own_seconds = kernels.Buffers(), Votes(), 0, 0.0
@@ -127,14 +131,14 @@ class TrainingStep:
         Raises
         ------
         DataError
-            On every rank together: the loss is not finite. No parameter has changed then.
+            On every rank together: the loss, or with `clip_norm` the gradients' norm, is not finite. No parameter has changed then.
         Exception
             What `loss` raised here or `rows` are refused for; on the other ranks SarliteError with its text. No parameter has changed.
 
         Notes
         -----
         Sends what the model sends, one allreduce of the replicated parameters' gradients, on the channel "gradients", and beside it one of
-        the loss. Gradients of parameters owned by rows stay where they are.
+        the loss. Gradients of parameters owned by rows stay where they are. With `clip_norm` one number more.
         """
         flat, begin = self.optimizer.flat, time.perf_counter()
         self.rng.step = self.n_steps
@@ -150,10 +154,24 @@ class TrainingStep:
             if not np.isfinite(total):  # the same on every rank
                 raise_together(self.comm, error or not_finite(x, f", so the loss is {total}"))
                 raise DataError(f"the loss is {total} at step {self.n_steps + 1}: try a lower learning rate")
+            if self.clip_norm is not None:
+                self._clip(flat)
             with self.profile.span("optimizer"):
                 self.optimizer.step(self.schedule(self.n_steps))
         self.n_steps += 1
         return total
+
+    def _clip(self, flat):
+        """Scale all gradients down to `clip_norm`. Each rank adds up its share of the replicated ones, so all get the same number."""
+        size, rank = self.comm.size, self.comm.rank
+        share = flat.grad[flat.grad.size * rank // size : flat.grad.size * (rank + 1) // size]
+        own = sum(_squares(g) for g in (share, *(group.grad for group in flat.owned)))
+        norm = float(self.comm.allreduce(np.array([own]))[0]) ** 0.5
+        if not np.isfinite(norm):
+            raise DataError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower learning rate")
+        if norm > self.clip_norm:
+            for group in flat.groups:
+                group.grad *= self.clip_norm / norm
 
     def _backward(self, graph, x, targets, rows, count, loss):
         """Fill the gradients; return this rank's share of the loss and the error of its rows or its loss.
@@ -171,6 +189,12 @@ class TrainingStep:
         del output
         share.backward()
         return (share.item() if error is None else np.nan), error
+
+
+def _squares(gradient):
+    """The sum of squares, in float64, a piece at a time."""
+    flat = gradient.reshape(-1)
+    return float(sum(np.square(flat[at : at + _PIECE], dtype=np.float64).sum() for at in range(0, flat.size, _PIECE)))
 
 
 def not_finite(x: Any, then: str = "") -> DataError | None:

@@ -47,7 +47,7 @@ LAYERS = {
     "hidden is 0, but must be 1 or more": lambda: SAGE(3, 2, hidden=0, rng=rng()),
     "heads is 0, but must be 1 or more": lambda: GAT(3, 2, heads=0, rng=rng()),
     "lr is 'a', but must be in": lambda: optim.Adam(nn.flatten(nn.Linear(3, 2, rng=rng())), "a"),
-    "schedule 'cosin' is none of constant, cosine, step:EVERY:FACTOR, warmup:EPOCHS:REST; did you mean cosine?":
+    "schedule 'cosin' is none of constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, warmup:EPOCHS:REST; did you mean cosine?":
         lambda: optim.schedule("cosin", 3),
     "not a Linear": lambda: optim.Adam(nn.Linear(3, 2, rng=rng())),
     "the model is a function, but must be an nn.Module": lambda: nn.flatten(adam),

@@ -66,7 +66,7 @@ def test_a_path_may_hold_commas(tmp_path):
         ("sbm:nodes=-1", ConfigError, "nodes: -1"),
         ("npz:", ConfigError, "no path after npz:"),
         ("npz:/gone.npz", DataError, "/gone.npz: no such file"),
-        ("npz:/gone.npz,nodes=3", ConfigError, "option 'nodes': unknown for npz; known are classes, train, val, seed"),
+        ("npz:/gone.npz,nodes=3", ConfigError, "option 'nodes': unknown for npz; known are classes, task, train, val, seed"),
         ("planetoid:/gone/cora", DataError, "/gone: no such file"),
         ("ogb:/gone", DataError, "/gone: no such file"),
         ("/gone", DataError, "no such directory, and none of the known forms: DIR, planetoid:PATH"),

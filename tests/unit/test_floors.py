@@ -17,12 +17,13 @@ FLOORS = [
     {"kernels"},
     {"tape", "graph", "comm"},
     {"sar"},
-    {"minibatch"},
+    {"minibatch", "propagation"},
     {"nn"},
     {"optim"},
     {"data"},
     {"models"},
     {"train", "oracle", "info"},
+    {"smooth", "predict"},
 ]
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 PUBLIC = {"sarlite", "sarlite.nn", "sarlite.fn", "sarlite.errors"}

@@ -13,7 +13,7 @@ from strategies import random_edges, values
 
 from sarlite import Graph, Tensor, gradcheck, nn
 from sarlite.errors import ConfigError
-from sarlite.models import GAT, GCN, MODELS, SAGE, GATConv, GCNConv, SAGEConv
+from sarlite.models import APPNP, GAT, GCN, MODELS, SAGE, SGC, SIGN, GATConv, GCNConv, SAGEConv
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -200,8 +200,8 @@ def test_input_dropout_is_dropout_unless_given(cls):
 
 
 def test_the_table_of_models():
-    assert MODELS == {"gcn": GCN, "sage": SAGE, "gat": GAT}
-    assert [model.self_loops for model in MODELS.values()] == [True, False, True]
+    assert MODELS == {"gcn": GCN, "sage": SAGE, "gat": GAT, "appnp": APPNP, "sgc": SGC, "sign": SIGN}
+    assert [model.self_loops for model in MODELS.values()] == [True, False, True, True, True, False]
     with pytest.raises(ConfigError, match="median"):
         SAGE(5, 3, aggregator="median", rng=nn.Random(0))
 

@@ -1,0 +1,66 @@
+"""What a data set's labels are: one class a node, several labels of 0 or 1, or numbers."""
+
+import numpy as np
+
+from sarlite.errors import DataError
+from sarlite.types import Array
+
+TASKS = ("classify", "multilabel", "regress")
+MISSING = 255
+"""A value of multilabel's that is not known."""
+_FORMS = {  # task: shape in words, numbers of dimensions, dtypes
+    "classify": ("(n_nodes,)", (1,), ("int64",)),
+    "multilabel": ("(n_nodes, n_labels)", (2,), ("uint8",)),
+    "regress": ("(n_nodes,) or (n_nodes, n_values)", (1, 2), ("float32", "float64")),
+}
+
+
+def check_form(labels: Array, task: str, where: str) -> None:
+    """Raise a DataError where labels are not of the dimensions and the dtype that the task's are."""
+    if task not in TASKS:
+        raise DataError(f"{where}: task {task!r} is not one of {', '.join(TASKS)}")
+    shape, dimensions, dtypes = _FORMS[task]
+    if labels.ndim not in dimensions or labels.dtype.name not in dtypes:
+        raise DataError(f"{where}: expected {' or '.join(dtypes)} {shape}, as the task is {task}, found {labels.dtype} {labels.shape}")
+
+
+def n_outputs(labels: Array, task: str) -> int | None:
+    """Return how many numbers a model makes of a node, where the labels' shape says it: not of classes."""
+    return None if task == "classify" else 1 if labels.ndim == 1 else int(labels.shape[1])
+
+
+def labelled(labels: Array, task: str) -> Array:
+    """Return which nodes have a label, all of them if several, (n,) bool."""
+    known = labels >= 0 if task == "classify" else labels != MISSING if task == "multilabel" else ~np.isnan(labels)
+    return np.asarray(known if known.ndim == 1 else known.all(1))
+
+
+def wrong(labels: Array, task: str, in_split: Array, n_classes: int) -> tuple[int, str] | None:
+    """Return the first row whose label cannot be, and why; None where all are right.
+
+    Parameters
+    ----------
+    labels : (n, ...) array
+        Of the task's form.
+    in_split : (n,) bool
+        The rows that must have a label. The others may have none: -1 of classes, `MISSING`, or NaN of numbers.
+    """
+    if task == "classify":
+        bad = (labels < np.where(in_split, 0, -1)) | (labels >= n_classes)
+    else:
+        split = in_split.reshape(-1, *[1] * (labels.ndim - 1))
+        if task == "multilabel":
+            bad = (labels != 0) & (labels != 1) & (split | (labels != MISSING))
+        else:
+            bad = np.where(split, ~np.isfinite(labels), np.isinf(labels))
+    if not bad.any():
+        return None
+    at = np.unravel_index(int(np.argmax(bad)), bad.shape)
+    return int(at[0]), _words(labels[at], task, n_classes, "" if len(at) == 1 else f" in column {at[1]}")
+
+
+def _words(label, task, n_classes, column):
+    if label == {"classify": -1, "multilabel": MISSING}.get(task) or label != label:
+        return f"is in a split but has no label{column} ({label})"
+    expected = {"classify": f"outside 0 <= label < {n_classes}", "multilabel": "neither 0 nor 1", "regress": "not a finite number"}[task]
+    return f"has label {label}{column}, {expected}"

@@ -1,0 +1,254 @@
+"""`python -m sarlite.predict`: a trained model's outputs, or the rows of one of its layers, for the nodes of a data set."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sarlite import kernels, nn
+from sarlite.comm import together
+from sarlite.comm.launch import default_prefetch, default_threads
+from sarlite.command import Parser
+from sarlite.data import node_rows, table
+from sarlite.data.dataset import SPLITS
+from sarlite.errors import CheckpointError, ConfigError, DataError, needs
+from sarlite.files import try_whole
+from sarlite.tape import Tensor, no_grad, ops
+from sarlite.tape.engine import as_array
+from sarlite.train import __main__ as command
+from sarlite.train import checkpoint, propagated, resume
+from sarlite.train import config as training
+from sarlite.train.label_inputs import LabelInputs, ShownLabels
+from sarlite.train.load import load_part
+from sarlite.train.loop import check_output, set_threads
+from sarlite.train.model import errors_of, make_model, model_class
+
+OWN: dict[str, tuple[Any, Any, str]] = {
+    "checkpoint": (None, str, "of a run of sarlite.train, which says the model and how data are read"),
+    "nodes": (None, str, "original ids, text or .npy: their rows, in this order [all nodes]"),
+    "embeddings": (None, int, "rows of this layer, from 1 on; the last one's are the outputs before probabilities are made of them"),
+    "out": (None, str, "FILE.npy, one row a node; replaced if it is there, as is FILE.labels.npy"),
+    "weights": ("best", ("best", "last"), "of the best epoch, or the last one"),
+}
+_METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "embeddings": "LAYER", "out": "FILE.npy"}
+TAKEN = ("data", "model", "mode", "prefetch", "partition", "order", "balance", "threads", "ranks", "stall-timeout", "propagated",
+         "progress", "verify")  # fmt: skip
+"""Options of `sarlite.train` that this command has too. The checkpoint says those of data and model where they are not given."""
+_KEPT = (*resume.LASTING, *training.MODEL_OPTIONS, "data")
+_PIECE = 1 << 20  # ids of --nodes at a time
+
+
+def parse(argv=None):
+    """Return the options as a Namespace: `OWN`, those of `sarlite.train` with their defaults, and as `given` those of the command line.
+
+    Raises
+    ------
+    ConfigError
+        An unknown flag, a bad value, or a file that is not named.
+    """
+    parser = Parser(prog="python -m sarlite.predict", usage="%(prog)s --checkpoint FILE --out FILE.npy [options]",
+                    argument_default=argparse.SUPPRESS, description=__doc__)
+    for name, (default, kind, text) in OWN.items():
+        keywords = {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": _METAVARS[name]}
+        parser.add_argument(f"--{name}", help=text if default is None else f"{text} [{default}]", **keywords)
+    specs = {name.replace("_", "-"): spec for name, spec in training.OPTIONS.items()}
+    training.add_options(parser, {name: specs[name] for name in TAKEN})
+    given = vars(parser.parse_args(argv))
+    own = {name: given.pop(name, default) for name, (default, _, _) in OWN.items()}
+    for name in ("checkpoint", "out"):
+        if own[name] is None:
+            raise ConfigError(f"--{name} is missing: predict needs --checkpoint and --out")
+    if not own["out"].endswith(".npy"):
+        raise ConfigError(f"--out {own['out']}: must end in .npy, which it will be")
+    if own["embeddings"] is not None and own["embeddings"] < 1:
+        raise ConfigError(f"--embeddings {own['embeddings']}: layers count from 1")
+    needs("safetensors", "a checkpoint")
+    return argparse.Namespace(**vars(training.resolve(given)), **own, given=given)
+
+
+def predict(comm, config, tick=lambda: None, interrupts=None):
+    """Run a checkpoint's model on a data set and write each rank's rows into their places of one file. Collective.
+
+    Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before probabilities comes
+    NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels, (rows, n_labels) uint8. With
+    --embeddings a layer's rows alone.
+
+    Raises
+    ------
+    SarliteError
+        On every rank together: the checkpoint cannot be read, is of another model, or of other features or classes than the data; a node
+        is none; a file cannot be written. What stood there before is intact then.
+
+    Notes
+    -----
+    Memory: as training's forward pass, a copy of this rank's rows, and with --nodes on rank 0 8 bytes a row of it.
+    """
+    threads = config.threads or default_threads(comm)
+    set_threads(threads)
+    prefixes = ("best.", "model.") if config.weights == "best" else ("model.",)
+    tensors, meta = checkpoint.read(comm, config.checkpoint, prefixes)
+    options = together(comm, lambda: _options(config, meta))
+    if options.prefetch is None:
+        options.prefetch = default_prefetch(comm, threads)
+    cls = together(comm, lambda: model_class(options.model))
+    together(comm, lambda: _try(_paths(config, options.task)) if comm.rank == 0 else None)
+    tick()
+    loops = getattr(cls, "self_loops", False) if options.self_loops is None else options.self_loops
+    part = load_part(options, comm, Path(config.out).absolute().parent, loops, tick, allow_empty=SPLITS)
+    part.graph.profile.on_progress = tick
+    together(comm, lambda: _check_data(config, options, meta, part))
+    places, rows, n_rows = _wanted(comm, config.nodes, part.graph)
+    with errors_of(options.model):
+        found = _computed(comm, config, options, cls, part, tensors, meta)
+    for path, array in zip(_paths(config, options.task), _arrays(config, options.task, found)):
+        array = array[rows]
+        node_rows.write(comm, path, places, array, n_rows)
+        if comm.rank == 0:
+            print(f"{path}: {n_rows:,} rows of {' x '.join(map(str, array.shape[1:])) or 1}, {array.dtype}", flush=True)
+
+
+def _options(config, meta):
+    """The options of the run that wrote the checkpoint, under those of the command line."""
+    missing = [name for name in ("options", "data") if not isinstance(meta.get(name), dict)]
+    if missing:
+        raise CheckpointError(f"checkpoint {config.checkpoint} is not of a run: it has no {missing[0]}")
+    before = {name: value for name, value in meta["options"].items() if name in _KEPT}
+    model = config.given.get("model", before.get("model"))
+    if model != before.get("model") and not resume.same_class(before.get("model"), model):
+        raise ConfigError(f"--model {model}: the model of {config.checkpoint} is {before.get('model')}")
+    options = training.resolve(config.given, before=before)
+    options.task = meta.get("task", "classify")
+    return options
+
+
+def _paths(config, task):
+    """The files to write: one, or labels, and at last probabilities."""
+    alone = config.embeddings is not None or task == "regress"
+    return [config.out] if alone else [re.sub(r"\.npy$", ".labels.npy", config.out), config.out]
+
+
+def _try(paths):
+    """Find out early whether files can be written here."""
+    for path in paths:
+        try:
+            try_whole(path)
+        except OSError as error:
+            raise ConfigError(f"--out {path}: cannot be written: {error.strerror or error}") from None
+
+
+def _check_data(config, options, meta, part):
+    """Raise where the data are none that the model was trained for; of data without labels the classes are not known."""
+    trained = meta["data"]
+    there, here = (trained.get("features"), trained.get("classes")), (part.rows.features.shape[1], part.n_classes or trained.get("classes"))
+    if there != here:
+        told = ", ".join(f"{b} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
+        said = ", ".join(f"{a} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
+        raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {options.data} have {told}")
+
+
+def _wanted(comm, file, graph):
+    """Of this rank's rows, the places in the files and their own numbers; and how many rows the files have. Collective."""
+    ids = np.asarray(graph.dst_ids)
+    if file is None:
+        return ids, slice(None), graph.n_nodes
+    nodes = together(comm, lambda: _nodes(file, graph.n_nodes) if comm.rank == 0 else None)
+    n = comm.bcast(None if nodes is None else len(nodes))
+    order, places, rows = np.argsort(ids, kind="stable"), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    ascending = ids[order]
+    for at in range(0, n, _PIECE):
+        size = min(_PIECE, n - at)
+        piece = comm.broadcast(np.empty(size, np.int64) if nodes is None else nodes[at : at + size].copy(), 0)
+        spots = np.minimum(np.searchsorted(ascending, piece), max(len(ids) - 1, 0))
+        own = np.flatnonzero(ascending[spots] == piece) if len(ids) else places[0]
+        places.append(at + own)
+        rows.append(order[spots[own]])
+    return np.concatenate(places), np.concatenate(rows), n
+
+
+def _nodes(file, n_nodes):
+    """The ids of --nodes, checked, (n,) int64."""
+    found = table.read(file, "nodes", np.int64)
+    if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 1):
+        raise DataError(f"{file}: nodes: expected one whole number a line, found {found.shape[1]} columns of {found.dtype}")
+    found = found.reshape(-1)
+    bad = np.flatnonzero((found < 0) | (found >= n_nodes))
+    if len(bad):
+        raise DataError(f"{file}: nodes: entry {bad[0]} is {found[bad[0]]}, outside 0 <= node < {n_nodes}")
+    return found.astype(np.int64)
+
+
+def _computed(comm, config, options, cls, part, tensors, meta):
+    """The model's output for this rank's rows, or a layer's, (n_local, ...). Collective."""
+    rows, n_out = part.rows, meta["data"]["classes"]
+    n_in = rows.features.shape[1] + (n_out if options.label_inputs else 0)
+    model = together(comm, lambda: make_model(cls, options, n_in, n_out, nn.Random(options.seed)))
+    try:
+        checkpoint.restore_model(comm, model, tensors, meta)
+    except CheckpointError as error:
+        text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
+        raise CheckpointError(f"checkpoint {config.checkpoint}: {text}") from None
+    x = propagated.inputs(comm, options, model, part, meta["data"])
+    if options.label_inputs:
+        x = _with_labels(comm, options, part, x, n_out)
+    graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
+    with kernels.Buffers(), no_grad():
+        output = model.eval()(graph, Tensor(x, constant=True))
+        check_output(output, type(model).__name__, part.graph.n_dst, n_out)
+        return as_array(output if config.embeddings is None else graph.rows(output, options.model)).copy()
+
+
+def _with_labels(comm, options, part, x, n_classes):
+    """The input of a model that sees labels: all of the training nodes', as in evaluation."""
+    train, others = np.flatnonzero(part.rows.train), np.flatnonzero(np.asarray(part.rows.val) | np.asarray(part.rows.test))
+    inputs, ids = LabelInputs(options.label_inputs, n_classes), np.asarray(part.graph.dst_ids)
+    shown = ShownLabels(inputs, comm, x, train, ids[train], np.asarray(part.rows.labels)[train], others, options.seed)
+    shown.show_all()
+    return shown.x
+
+
+class _Layers:
+    """A graph that keeps what the layer after one gets, which is what that one made."""
+
+    def __init__(self, graph, layer):
+        self._graph, self._layer, self._entered, self._kept = graph, layer, 0, None
+
+    def __getattr__(self, name):
+        return getattr(self._graph, name)
+
+    def layers(self, n):
+        return [self for _ in self._graph.layers(n)]
+
+    def enter(self, h):
+        if self._entered == self._layer:
+            self._kept = h
+        self._entered += 1
+        return self, h
+
+    def rows(self, output, model):
+        """The layer's rows; the last one's are the output."""
+        if self._layer > self._entered:
+            has = f"has {self._entered} layers" if self._entered else "does not go through graph.layers, so its layers are not known"
+            raise ConfigError(f"--embeddings {self._layer}: the model {model} {has}")
+        return output if self._kept is None else self._kept
+
+
+def _arrays(config, task, found):
+    """What goes into each of `_paths`."""
+    if config.embeddings is not None or task == "regress":
+        return [found]
+    with no_grad():
+        probabilities = (ops.softmax(Tensor(found), 1) if task == "classify" else ops.sigmoid(Tensor(found))).data
+    labels = found.argmax(1) if task == "classify" else (found > 0).astype(np.uint8)
+    return [labels, probabilities]
+
+
+def main(argv=None):
+    """Predict as the command line says; return the exit status, or exit with it."""
+    return command.main(argv, parse, lambda: predict)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

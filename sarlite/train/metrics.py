@@ -1,0 +1,213 @@
+"""Metrics over all ranks, exactly: the same number, bit for bit, however the rows are divided.
+
+Hits and counts are whole numbers; sums of errors are made of whole numbers too (`ExactSums`); ROC-AUC counts pairs (`auc`).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sarlite.comm import Communicator
+from sarlite.train.auc import pairs
+from sarlite.types import Array
+
+
+class Metric:
+    """One metric of one split: this rank's rows are added, then all ranks tell the value.
+
+    Attributes
+    ----------
+    note : str or None
+        What `value` left out, in words.
+    """
+
+    note: str | None = None
+
+    def add(self, output: Array, labels: Array) -> None:
+        """Add rows: the model's (n, n_outputs), and their labels in the task's form. Every rank adds at least once, if no rows."""
+        raise NotImplementedError
+
+    def counts(self) -> Array:
+        """Return whole numbers below 2^53, (k,) float64, whose sums over ranks `value` takes."""
+        return np.zeros(0)
+
+    def value(self, counts: Array, comm: Communicator) -> float | None:
+        """Return the metric, the same on every rank; None where nothing can be told. Collective."""
+        raise NotImplementedError
+
+
+class Accuracy(Metric):
+    """The share of rows that are right; of several labels, in all of them."""
+
+    def __init__(self) -> None:
+        self.hits = self.n = 0
+
+    def add(self, output: Array, labels: Array) -> None:
+        """Count hits."""
+        right = output.argmax(1) == labels if labels.ndim == 1 else ((output > 0) == (labels == 1)).all(1)
+        self.hits, self.n = self.hits + int(np.count_nonzero(right)), self.n + len(right)
+
+    def counts(self) -> Array:
+        """Return hits and rows."""
+        return np.array([self.hits, self.n], np.float64)
+
+    def value(self, counts: Array, comm: Communicator) -> float | None:
+        """Return hits / rows."""
+        return float(counts[0] / counts[1]) if counts[1] else None
+
+
+class F1(Metric):
+    """2 tp / (2 tp + fp + fn): of all classes together (micro), or the mean over classes (macro).
+
+    Parameters
+    ----------
+    average : {"micro", "macro"}
+
+    Notes
+    -----
+    Of several labels a row, macro counts one that neither occurs nor is predicted as 0; such a class it leaves out. So does scikit-learn.
+    """
+
+    def __init__(self, average: str) -> None:
+        self.average, self.several = average, False
+        self.found: Any = 0.0  # (2, n_outputs) of tp and 2 tp + fp + fn, which is how often predicted, and how often true
+
+    def add(self, output: Array, labels: Array) -> None:
+        """Count by class."""
+        self.several, n = labels.ndim == 2, output.shape[1]
+        if self.several:
+            predicted, true = output > 0, labels == 1
+            found = (predicted & true).sum(0), predicted.sum(0) + true.sum(0)
+        else:
+            classes = output.argmax(1)
+            found = (np.bincount(labels[classes == labels], minlength=n),
+                     np.bincount(classes, minlength=n) + np.bincount(labels, minlength=n))
+        self.found = self.found + np.stack(found)
+
+    def counts(self) -> Array:
+        """Return the counts by class."""
+        return self.found.reshape(-1)
+
+    def value(self, counts: Array, comm: Communicator) -> float | None:
+        """Return the score; 0 where nothing is true and nothing predicted."""
+        hits, either = counts.reshape(2, -1)
+        if self.average == "micro":
+            hits, either = hits.sum(keepdims=True), either.sum(keepdims=True)
+        elif not self.several:
+            hits, either = hits[either > 0], either[either > 0]
+        return math.fsum(2 * hits / np.maximum(either, 1)) / len(hits) if len(hits) else None
+
+
+class RocAuc(Metric):
+    """The share of (positive, negative) pairs that are in order, ties as half; of several labels the mean, as OGB's.
+
+    A label whose rows are all of one class has no pairs, and is left out. Of two classes the score is the difference of the logits.
+
+    Notes
+    -----
+    Keeps this rank's scores. See `auc.pairs`.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Array, Array]] = []
+
+    def add(self, output: Array, labels: Array) -> None:
+        """Keep scores, and which are positive."""
+        scores = output if labels.ndim == 2 else output[:, 1:2].astype(np.float64) - output[:, :1]
+        self.rows.append((scores, (labels == 1).reshape(scores.shape)))
+
+    def value(self, counts: Array, comm: Communicator) -> float | None:
+        """Return the mean over labels; NaN where a score is. Collective."""
+        scores, positive = (np.concatenate([pair[k] for pair in self.rows]) for k in (0, 1))
+        if comm.allreduce(np.array([np.isnan(scores).any()], np.float64), "max")[0]:
+            return math.nan
+        found = [in_order / (2 * all_pairs) for in_order, all_pairs in pairs(comm, scores, positive) if all_pairs]
+        if len(found) < scores.shape[1]:
+            self.note = f"{scores.shape[1] - len(found)} of {scores.shape[1]} labels, whose rows are all of one class"
+        return math.fsum(found) / len(found) if found else None
+
+
+class MeanError(Metric):
+    """The mean over columns of root(mean over rows of error(output - label)).
+
+    Parameters
+    ----------
+    error : callable
+        Of an array of differences.
+    root : callable
+        Of a mean.
+    """
+
+    def __init__(self, error: Callable[[Array], Array], root: Callable[[float], float]) -> None:
+        self.sums, self.error, self.root, self.n, self.n_odd = ExactSums(), error, root, 0, 0
+
+    def add(self, output: Array, labels: Array) -> None:
+        """Add up errors."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            errors = self.error(output.astype(np.float64) - labels.reshape(output.shape))
+        odd = ~np.isfinite(errors)
+        self.n_odd += int(np.count_nonzero(odd))
+        self.sums.add(np.where(odd, 0, errors))
+        self.n += len(errors)
+
+    def counts(self) -> Array:
+        """Return the number of rows, and that of errors that are not finite."""
+        return np.array([self.n, self.n_odd], np.float64)
+
+    def value(self, counts: Array, comm: Communicator) -> float | None:
+        """Return the mean; NaN where an error is not finite. Collective."""
+        means = self.sums.means(comm, int(counts[0]))
+        if not counts[0] or counts[1]:
+            return math.nan if counts[1] else None
+        return math.fsum(map(self.root, means)) / len(means)
+
+
+class ExactSums:
+    """Sums of columns of numbers that are not negative, without rounding: 53-bit mantissas are added up by exponent.
+
+    Notes
+    -----
+    Memory: 34 kB a column. Of fewer than 2^36 numbers.
+    """
+
+    _LOW, _EXPONENTS, _PIECE = 27, 2100, 1 << 20  # bits of a mantissa's lower half; from -1074 on; numbers at a time
+    _LEAST = -1074
+
+    def __init__(self) -> None:
+        self.bins = np.zeros((2, 0, self._EXPONENTS), np.int64)  # upper halves, lower halves
+
+    def add(self, values: Array) -> None:
+        """Add rows, (n, n_columns) float64; every rank at least once."""
+        if not self.bins.size:
+            self.bins = np.zeros((2, values.shape[1], self._EXPONENTS), np.int64)
+        step = max(1, self._PIECE // max(1, values.shape[1]))
+        for at in range(0, len(values), step):
+            mantissas, exponents = np.frexp(values[at : at + step])
+            whole = (mantissas * 2.0**53).astype(np.int64)
+            places = (exponents - self._LEAST + self._EXPONENTS * np.arange(values.shape[1])).reshape(-1)
+            for bins, half in zip(self.bins, (whole >> self._LOW, whole & ((1 << self._LOW) - 1))):
+                bins += np.bincount(places, half.reshape(-1), bins.size).astype(np.int64).reshape(bins.shape)  # exact: below 2^53
+
+    def means(self, comm: Communicator, n: int) -> list[float]:
+        """Return the columns' sums over all ranks divided by `n`, each rounded once. Collective."""
+        upper, lower = comm.allreduce(self.bins.copy())
+        return [self._whole(*halves) / (max(n, 1) << (53 - self._LEAST)) for halves in zip(upper, lower)]
+
+    def _whole(self, upper, lower):
+        """A column's sum, times 2^(53 - _LEAST)."""
+        used = np.flatnonzero(upper | lower).tolist()
+        return sum(((int(upper[place]) << self._LOW) + int(lower[place])) << place for place in used)
+
+
+_CLASSES: dict[str, Callable[[], Metric]] = {"accuracy": Accuracy, "micro-f1": lambda: F1("micro"), "macro-f1": lambda: F1("macro"),
+                                             "roc-auc": RocAuc}
+METRICS: dict[str, dict[str, Callable[[], Metric]]] = {
+    "classify": _CLASSES, "multilabel": {"roc-auc": RocAuc, **_CLASSES},
+    "regress": {"rmse": lambda: MeanError(np.square, math.sqrt), "mae": lambda: MeanError(np.abs, float)},
+}  # fmt: skip
+"""By task and name, how a metric is made; a task's first is its own."""
+LOWER = ("rmse", "mae")
+"""Metrics of which less is better."""
+EVERY = tuple(dict.fromkeys(name for names in METRICS.values() for name in names))

@@ -1,0 +1,166 @@
+"""Features propagated once before training, for models that then need no neighbours; kept on disk where a folder is named.
+
+The folder has hopK.npy for each power K, (n_nodes, n_features) in the data's original node order, so that any number of ranks reads its own
+rows, and a meta.json: the data's identity, self loops, dtype and powers, a sha256 of each file and of itself.
+"""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from sarlite.comm import together
+from sarlite.data import node_rows, npyfile
+from sarlite.data import scratch as scratches
+from sarlite.data.writer import META, meta_hash, write_meta
+from sarlite.errors import ConfigError, DataError, reading, regular
+from sarlite.files import sync_folder
+from sarlite.propagation import Propagation
+from sarlite.train.identity import difference
+
+FORMAT = "sarlite propagated features 1"
+_MAX_META_BYTES = 1 << 20
+
+
+def inputs(comm, config, model, part, data):
+    """Return this rank's input rows of a model: the features, or [S^k X, for each k of `model.powers`] side by side. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    config : Namespace of `config.OPTIONS`
+        With `propagated` the powers are read from that folder, or made and kept there.
+    model : Module
+    part : load.Part
+    data : dict
+        The data's `identity`.
+
+    Returns
+    -------
+    (n, n_features * len(powers)) array
+
+    Raises
+    ------
+    ConfigError, DataError
+        On every rank: options that do not go with the model, or a folder of other data, damaged, or that cannot be written.
+
+    Notes
+    -----
+    Sends, under the phase "propagation", what as many aggregations as the largest power send, once. Memory: the result and two powers.
+    """
+    powers = getattr(model, "powers", None)
+    if powers is None:
+        if config.propagated:
+            raise ConfigError(f"--propagated {config.propagated}: the model {config.model} propagates nothing before training")
+        return part.rows.features
+    for flag, value in (("--batch-size", config.batch_size), ("--label-inputs", config.label_inputs)):
+        if value:
+            raise ConfigError(f"{flag} {value}: the model {config.model} trains on features that were propagated before")
+    graph, x = part.graph, part.rows.features
+    if config.propagated is None:
+        return _joined(_hops(graph, x, powers), x, powers)
+    loops = bool(sum(comm.allgather(0 if graph.added_loops is None else 1)))
+    facts = {"format": FORMAT, "data": data, "added_self_loops": loops, "dtype": str(x.dtype)}
+    folder = Path(config.propagated)
+    if not comm.bcast(together(comm, lambda: comm.rank == 0 and os.path.lexists(folder / META))):
+        _keep(comm, folder, facts, graph, x, powers)
+    return _read(comm, folder, facts, graph, x, powers, config.verify)
+
+
+def _hops(graph, x, powers):
+    """Yield (k, S^k X) for each k above 0 up to the largest power."""
+    propagation, h = Propagation(graph, "sym"), x
+    for k in range(1, max(powers) + 1):
+        with graph.profile.span(f"hop {k}"), graph.profile.phase("propagation"):
+            h = propagation(h)
+        yield k, h
+
+
+def _joined(hops, x, powers):
+    out, width = np.empty((len(x), x.shape[1] * len(powers)), x.dtype), x.shape[1]
+    places = {k: slice(at * width, (at + 1) * width) for at, k in enumerate(powers)}
+    if 0 in places:
+        out[:, places[0]] = x
+    for k, h in hops:
+        if k in places:
+            out[:, places[k]] = h
+    return out
+
+
+def _keep(comm, folder, facts, graph, x, powers):
+    """Write the powers into a private folder, which then takes the name. Collective; where it fails nothing is left."""
+    with contextlib.ExitStack() as held:
+        made = comm.bcast(together(comm, lambda: _begin(held, folder) if comm.rank == 0 else None))
+        for k, h in _hops(graph, x, powers):
+            if k in powers:
+                node_rows.write(comm, Path(made) / f"hop{k}.npy", graph.dst_ids, h, graph.n_nodes)
+        together(comm, lambda: _finish(Path(made), folder, facts, powers) if comm.rank == 0 else None)
+
+
+def _begin(held, folder):
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ConfigError(f"--propagated {folder}: exists and is no folder of propagated features; it is not replaced")
+    with _writing(folder):
+        return str(held.enter_context(scratches.folder(folder.absolute().parent, f".{folder.name}.tmp-")))
+
+
+def _finish(made, folder, facts, powers):
+    with _writing(folder):
+        arrays = {f"hop{k}": _record(made / f"hop{k}.npy") for k in powers if k}
+        write_meta(made, {**facts, "arrays": arrays})
+        os.rename(made, folder)
+        sync_folder(folder.absolute().parent)
+
+
+def _record(path):
+    array = npyfile.load(path, "features")
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "sha256": npyfile.sha256(path)}
+
+
+def _read(comm, folder, facts, graph, x, powers, verify):
+    """This rank's rows of the folder, once it is of these data. Collective."""
+    meta = comm.bcast(together(comm, lambda: _read_meta(folder, facts, powers) if comm.rank == 0 else None))
+
+    def rows():
+        for k in filter(None, powers):
+            path = folder / f"hop{k}.npy"
+            record = meta["arrays"][f"hop{k}"]
+            npyfile.open_map(path, record, "features")
+            if verify and k % comm.size == comm.rank:
+                npyfile.verify(path, record, "features")
+            yield k, node_rows.read(path, "features", graph.dst_ids, graph.n_nodes, x.shape[1], x.dtype)
+
+    return together(comm, lambda: _joined(rows(), x, powers))
+
+
+def _read_meta(folder, facts, powers):
+    path = folder / META
+    with reading(path):
+        if regular(path).stat().st_size > _MAX_META_BYTES:
+            raise DataError(f"{path}: more than {_MAX_META_BYTES} bytes, so it is none of propagated features")
+        meta = json.loads(path.read_bytes())
+        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+            raise DataError(f"{path}: the folder holds no propagated features of this version")
+        if meta.pop("sha256", None) != meta_hash(meta):
+            raise DataError(f"{path}: its sha256 is not that of the rest: the file was changed")
+    for name in ("added_self_loops", "dtype"):
+        if meta[name] != facts[name]:
+            words = name.replace("_", " ")
+            raise DataError(f"--propagated {folder}: {words} {meta[name]} there and {facts[name]} here; name another folder")
+    other = difference(meta["data"], facts["data"])
+    if other:
+        raise DataError(f"--propagated {folder}: of other data: {other}; name another folder, or remove this one")
+    missing = [k for k in powers if k and f"hop{k}" not in meta["arrays"]]
+    if missing:
+        raise DataError(f"--propagated {folder}: it has no hop {missing[0]}; name another folder, or remove this one")
+    return meta
+
+
+@contextlib.contextmanager
+def _writing(folder):
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"--propagated {folder}: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,86 @@
+"""The best epoch so far, and what follows where none is better: the end of training, or a lower learning rate.
+
+All of it is decided by scores that are the same on every rank, so every rank decides alike.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sarlite import nn
+from sarlite.optim import Plateau
+from sarlite.train.tasks import Task
+from sarlite.types import Array
+
+Scores = dict[str, float | None]
+
+
+class Best:
+    """The best validation metric so far; among equal ones the lowest validation loss.
+
+    Parameters
+    ----------
+    task : Task
+        Whose metric it is.
+
+    Attributes
+    ----------
+    epoch : int
+        0 before the first.
+    scores : dict
+        That epoch's.
+    state : dict of arrays, or None
+        The model's then.
+    """
+
+    state: dict[str, Array] | None
+    scores: Scores
+
+    def __init__(self, task: Task | None = None) -> None:
+        self.task = task or Task()
+        self.epoch, self.state = 0, None
+        self.scores = {f"{name}_{self.task.key}": None for name in ("train", "val", "test")} | {"val_loss": math.inf}
+
+    def update(self, epoch: int, scores: Scores, model: nn.Module) -> None:
+        """Without a validation split, the last epoch is the best; without a metric, that of the lowest validation loss."""
+        if scores["val_loss"] is None or self._key(scores) > self._key(self.scores):
+            self.epoch, self.scores, self.state = epoch, dict(scores), model.state_dict()
+
+    def _key(self, scores):
+        found = scores[f"val_{self.task.key}"]
+        if found is None or math.isnan(found):
+            found = math.inf if self.task.lower else -math.inf
+        return -found if self.task.lower else found, -scores["val_loss"]
+
+
+class Stopping:
+    """What happens after epochs without a better one.
+
+    Parameters
+    ----------
+    patience : int, optional
+        Training ends after so many epochs; it never does without.
+    plateau : Plateau, optional
+        The schedule that then lowers the learning rate.
+    """
+
+    def __init__(self, patience: int | None = None, plateau: Plateau | None = None) -> None:
+        self.patience, self.plateau = patience, plateau
+
+    def ends(self, epoch: int, best: Best) -> bool:
+        """Whether training ends after `epoch`, an evaluated one."""
+        return self.patience is not None and best.epoch > 0 and epoch - best.epoch >= self.patience
+
+    def evaluated(self, epoch: int, best: Best) -> None:
+        """Hear that `epoch` was evaluated."""
+        if self.plateau is not None:
+            self.plateau.evaluated(epoch, best.epoch)
+
+    def load_state(self, metadata: Mapping[str, Any]) -> None:
+        """Take what a checkpoint's metadata have of `state`; without it begin anew. Raises CheckpointError."""
+        if self.plateau is not None and "plateau" in metadata:
+            self.plateau.load_state(metadata["plateau"])
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps, JSON-able."""
+        return {} if self.plateau is None else {"plateau": self.plateau.state()}

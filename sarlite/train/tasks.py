@@ -1,0 +1,131 @@
+"""What training is for: which labels it takes, what it minimises, and by what metric it is judged."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from sarlite.command import suggestion
+from sarlite.data import targets
+from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.tape import Tensor, ops
+from sarlite.train.metrics import LOWER, METRICS, Metric
+from sarlite.train.step import Loss, mean_over_rows
+from sarlite.types import Array
+
+
+def _cross_entropy(output, labels, rows, count):
+    return ops.cross_entropy(output, labels, rows, count)
+
+
+def _of_values(loss):
+    """A share of a loss's mean over the values of all ranks' rows."""
+
+    def share(output, labels, rows, count):
+        chosen = labels[rows] if labels.ndim == 2 else labels[rows, None]
+        if output.shape[1:] != chosen.shape[1:]:
+            raise ShapeError(f"the model's output is {output.shape}, but the labels are {labels.shape}")
+        return loss(ops.take(output, rows), chosen, count=count * output.shape[1])
+
+    return share
+
+
+LOSSES: dict[str, dict[str, Loss]] = {
+    "classify": {"cross-entropy": _cross_entropy},
+    "multilabel": {"bce": _of_values(ops.bce_with_logits)},
+    "regress": {"squared": _of_values(ops.mse), "absolute": _of_values(ops.mae)},
+}
+"""By task and name; a task's first is its own."""
+
+
+class Task:
+    """Labels, loss and metric of a training.
+
+    Parameters
+    ----------
+    name : {"classify", "multilabel", "regress"}
+        Labels: classes from 0, (n,) integers; 0 or 1, (n, n_labels); numbers, (n,) or (n, n_values).
+    loss : str, optional
+        Of `LOSSES`; of values the mean over rows and columns. By default the task's own: cross entropy, binary cross entropy with logits,
+        squared error.
+    metric : str, optional
+        Of `METRICS`, which evaluation tells of each split, and the best epoch is found by. By default accuracy; ROC-AUC; RMSE.
+
+    Attributes
+    ----------
+    key : str
+        The metric's name in records: "val_" and this.
+    lower : bool
+        Whether less of the metric is better.
+
+    Raises
+    ------
+    ConfigError
+        The task has no such loss or metric.
+    """
+
+    def __init__(self, name: str = "classify", loss: str | None = None, metric: str | None = None) -> None:
+        _one_of("task", name, LOSSES)
+        self.name, self.metric = name, metric or next(iter(METRICS[name]))
+        self.loss = LOSSES[name][_one_of(f"loss of task {name}", loss or next(iter(LOSSES[name])), LOSSES[name])]
+        _one_of(f"metric of task {name}", self.metric, METRICS[name])
+        self.key, self.lower = self.metric.replace("-", "_"), self.metric in LOWER
+
+    def make_metric(self) -> Metric | None:
+        """Return a metric without rows, or None where the task has none."""
+        return METRICS[self.name][self.metric]()
+
+    def check(self, labels: Array, rows: Mapping[str, Array], n_dst: int) -> None:
+        """Raise, naming the row, where labels of a split are not the task's; elsewhere they are not looked at."""
+        if self.name == "classify":
+            return _check_classes(labels, rows, n_dst)
+        if labels.ndim not in (1, 2) or labels.dtype.kind not in "iufb":
+            raise ShapeError(f"labels are {labels.dtype} {labels.shape}, but of task {self.name} numbers, (n, n_outputs)")
+        for split, own in rows.items():
+            found = targets.wrong(labels[own], self.name, np.ones(len(own), bool), 0)
+            if found:
+                raise DataError(f"labels[{own[found[0]]}], of the {split} split, {found[1]}")
+
+    def n_classes(self, labels: Array, rows: Mapping[str, Array]) -> int:
+        """Return the largest class of this rank's splits + 1; 0 of another task, whose loss compares shapes."""
+        return max((int(labels[own].max()) + 1 for own in rows.values() if len(own)), default=0) if self.name == "classify" else 0
+
+    def check_width(self, n_outputs: int) -> None:
+        """Raise a ConfigError where the metric is none of so many outputs."""
+        if self.metric == "roc-auc" and self.name == "classify" and n_outputs != 2:
+            raise ConfigError(f"metric roc-auc is of several labels, or of 2 classes, but there are {n_outputs} classes")
+
+
+class OwnLoss(Task):
+    """Of a loss of one's own, a mean over the rows that it is given: labels are what it takes, and there is no metric."""
+
+    def __init__(self, loss: Callable[[Tensor, Array], Tensor]) -> None:
+        super().__init__()
+        self.loss = mean_over_rows(loss)
+
+    def make_metric(self) -> None:
+        """Return None."""
+
+    def check(self, labels: Array, rows: Mapping[str, Array], n_dst: int) -> None:
+        """Take all."""
+
+    def n_classes(self, labels: Array, rows: Mapping[str, Array]) -> int:
+        """Return 0: any."""
+        return 0
+
+
+def _one_of(what: str, word: Any, known: Any) -> Any:
+    if word not in known:
+        raise ConfigError(f"{what}: {word!r} is not one of {', '.join(known)}{suggestion(word, known)}")
+    return word
+
+
+def _check_classes(labels, rows, n_dst):
+    if labels.dtype.kind not in "iu":
+        raise DataError(f"labels are {labels.dtype}, but classes are integers from 0: labels.astype(np.int64), or give a task or a loss")
+    if labels.ndim != 1:
+        raise ShapeError(f"labels have shape {labels.shape}, but classes are ({n_dst},), one each row, or give a task or a loss")
+    for name, split in rows.items():
+        wrong = split[labels[split] < 0]
+        if len(wrong):
+            raise DataError(f"labels[{wrong[0]}], of the {name} split, is {labels[wrong[0]]}, but classes count from 0")

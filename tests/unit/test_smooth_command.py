@@ -1,0 +1,96 @@
+"""`python -m sarlite.smooth`: saved predictions of a data set, however it is divided, and what it refuses."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from test_correct_and_smooth import EDGES, LABELS, TRAIN, WEIGHTS, Z, dense
+from training_runs import ROOT
+
+from sarlite import Solo, smooth
+from sarlite.comm import threads
+from sarlite.data import Dataset, format
+from sarlite.data.__main__ import main as data_command
+from sarlite.errors import ConfigError, DataError
+from sarlite.graph.edges import csr_by_dst
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def dataset(weighted):
+    """The edges of test_correct_and_smooth as a data set."""
+    indptr, indices, order = csr_by_dst(*EDGES, edge_index=True)
+    val, test = ~TRAIN & (np.arange(EDGES.n_nodes) % 2 == 0), ~TRAIN & (np.arange(EDGES.n_nodes) % 2 == 1)
+    return Dataset(indptr, indices, np.ones((EDGES.n_nodes, 1), np.float32), LABELS, TRAIN, val, test, 3,
+                   edge_weight=WEIGHTS[order] if weighted else None)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Data sets with and without weights, in random parts, and predictions in the original order."""
+    folder = tmp_path_factory.mktemp("data")
+    for name, weighted in (("plain", False), ("weighted", True)):
+        format.write(folder / name, dataset(weighted))
+        assert data_command(["partition", str(folder / name), "--parts", "6", "--method", "random", "--progress", "none"]) == 0
+    np.save(folder / "z.npy", Z)
+    return folder
+
+
+def run(data, name, ranks, *flags):
+    options = smooth.parse(["--data", str(data / name), "--predictions", str(data / "z.npy"), "--out", str(data / "out.npy"),
+                            "--progress", "none", "--threads", "1", "--ranks", str(ranks), *map(str, flags)])
+    threads.run(ranks, smooth.smooth, options) if ranks > 1 else smooth.smooth(Solo(), options)
+    return np.load(data / "out.npy")
+
+
+@pytest.mark.parametrize("name", ["plain", "weighted"])
+def test_it_is_the_library_on_the_datas_graph_for_any_number_of_ranks(data, name, capsys):
+    """3 ranks as stored; 4 divided anew; weights of the data are used with weighted degrees."""
+    weights, options = WEIGHTS if name == "weighted" else None, {"scale": 1.5, "smooth_iterations": 4, "correct_normalization": "row"}
+    flags = ["--correct-scale", 1.5, "--smooth-iterations", 4, "--correct-normalization", "row"]
+    expected = dense(Z, LABELS, TRAIN, weights, **options)
+    for ranks in (1, 3, 4):
+        np.testing.assert_allclose(run(data, name, ranks, *flags), expected, rtol=1e-12, atol=1e-14)
+    assert "out.npy: 41 nodes, 3 classes" in capsys.readouterr().out
+
+
+def test_added_self_loops_weigh_one(data):
+    looped = np.zeros(EDGES.n_nodes, bool)
+    looped[EDGES.src[EDGES.src == EDGES.dst]] = True
+    missing = np.flatnonzero(~looped)
+    edges = type(EDGES)(np.concatenate([EDGES.src, missing]), np.concatenate([EDGES.dst, missing]), EDGES.n_nodes)
+    expected = dense(Z, LABELS, TRAIN, np.concatenate([WEIGHTS, np.ones(len(missing))]), edges=edges)
+    np.testing.assert_allclose(run(data, "weighted", 3, "--self-loops"), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_bad_input_is_refused_by_name(data, tmp_path):
+    for change, said in ((lambda z: z.__setitem__((11, 0), 2.0), r"bad.npy: predictions: row 11 sums to "),
+                         (lambda z: z.resize((40, 3), refcheck=False), r"bad.npy: predictions: shape \(40, 3\), .* \(41, 3\)")):
+        z = Z.copy()
+        change(z)
+        np.save(tmp_path / "bad.npy", z)
+        with pytest.raises(DataError, match=said):
+            run(data, "plain", 3, "--predictions", tmp_path / "bad.npy", "--out", tmp_path / "out.npy")
+    with pytest.raises(DataError, match="none.npy"):
+        run(data, "plain", 1, "--predictions", tmp_path / "none.npy")
+    with pytest.raises(DataError, match="cannot be written"):
+        run(data, "plain", 3, "--out", tmp_path / "nowhere" / "out.npy")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.npy"]
+    with pytest.raises(ConfigError, match="--predictions is missing"):
+        smooth.parse(["--data", "sbm:", "--out", "x.npy"])
+
+
+def test_the_command(data, tmp_path):
+    words = [sys.executable, "-m", "sarlite.smooth", "--data", data / "plain", "--predictions", data / "z.npy", "--threads", "1"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*words, "--out", tmp_path / "out.npy", "--ranks", "2"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), dense(Z, LABELS, TRAIN), rtol=1e-12, atol=1e-14)
+    done = subprocess.run([*words, "--out", tmp_path / "no" / "out.npy"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "cannot be written: No such file" in done.stderr
