@@ -41,6 +41,8 @@ def parse(argv=None):
     for name, text in OWN.items():
         parser.add_argument(f"--{name}", metavar="FILE.npy", help=text)
     specs = {name.replace("_", "-"): spec for name, spec in training.OPTIONS.items()}
+    specs["self-loops"] = (False, bool, "add the self loops that are missing, of weight 1")
+    specs["data"] = (None, *specs["data"][1:])
     training.add_options(parser, {name: specs[name] for name in TAKEN})
     flags = vars(parser.parse_args(argv))
     for name in ("data", *OWN):

@@ -20,7 +20,7 @@ from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import csr_by_dst
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def dataset(weighted):
