@@ -2,8 +2,11 @@
 
 from sarlite.models.gat import GAT, GATConv
 from sarlite.models.gcn import GCN, GCNConv
+from sarlite.models.rgat import RGAT, RGATConv
+from sarlite.models.rgcn import RGCN, RGCNConv
 from sarlite.models.sage import SAGE, SAGEConv
 
 MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT}
+RELATIONAL = {"rgcn": RGCN, "rgat": RGAT}
 
-__all__ = ["GAT", "GATConv", "GCN", "GCNConv", "MODELS", "SAGE", "SAGEConv"]
+__all__ = ["GAT", "GATConv", "GCN", "GCNConv", "MODELS", "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE", "SAGEConv"]
