@@ -29,10 +29,11 @@ class RGATConv(nn.Module):
     """
 
     def __init__(self, n_in: Mapping[str, int], n_feat: int, n_heads: int, relations: Any, types: Any = None, *, concat: bool = True,
-                 attention_dropout: float = 0.0, slope: float = 0.2, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+                 attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True, rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         self.relations, self.n_heads, self.n_feat, self.concat, self.slope = tuple(relations), n_heads, n_feat, concat, slope
         width = n_heads * n_feat
-        self.roots = {name: Linear(n_in[name], width if concat else n_feat, rng=rng, dtype=dtype)
+        self.roots = {name: Linear(n_in[name], width if concat else n_feat, bias=bias, rng=rng, dtype=dtype)
                       for name in (sorted({relation[2] for relation in self.relations}) if types is None else types)}
         self.weights = [glorot(rng, (n_in[source], width), n_in[source], width, dtype) for source, _, _ in self.relations]
         self.attn_src = [glorot(rng, (n_heads, n_feat), 2 * n_feat, 1, dtype) for _ in self.relations]
@@ -75,5 +76,5 @@ class RGAT(RGCN):
 
     def _conv(self, widths, n_out, graph, types, last, *, rng, dtype, **_):
         heads = self.out_heads if last else self.heads
-        return RGATConv(widths, n_out if last else n_out // heads, heads, graph.into(types), types, concat=not last,
+        return RGATConv(widths, n_out if last else n_out // heads, heads, graph.into(types), types, concat=not last, bias=last,
                         attention_dropout=self.attention_dropout, rng=rng, dtype=dtype)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from sarlite import HeteroGraph, NodeType, Tensor, fn, nn
 from sarlite.errors import ConfigError
-from sarlite.nn import Activation, Embedding, Linear, glorot
+from sarlite.nn import Activation, Embedding, Linear, Parameter, glorot
 
 Relation = tuple[str, str, str]
 
@@ -36,7 +36,8 @@ class RGCNConv(nn.Module):
                  evaluation: str | None = None, bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         self.relations, self.evaluation = tuple(relations), evaluation
         types = sorted({relation[2] for relation in self.relations}) if types is None else types
-        self.roots = {name: Linear(n_in[name], n_out, bias=bias, rng=rng, dtype=dtype) for name in types}
+        self.roots = {name: glorot(rng, (n_in[name], n_out), n_in[name], n_out, dtype) for name in types}
+        self.biases = {name: Parameter(np.zeros(n_out, dtype)) for name in types} if bias else {}
         self.weights = {}
         self.bases = self.coefficients = None
         if n_bases is None or not self.relations:
@@ -57,8 +58,9 @@ class RGCNConv(nn.Module):
         return (self.coefficients[row : row + 1] @ self.bases.reshape(n_bases, -1)).reshape(n_in, n_out)
 
     def __call__(self, graph: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        sums = graph.aggregate({r: fn.linear(h[r[0]], self.weight(r)) for r in self.relations}, "mean", evaluation=self.evaluation)
-        return {name: root(h[name]) + sums[name] if name in sums else root(h[name]) for name, root in self.roots.items()}
+        sums = graph.aggregate({r: fn.linear(h[r[0]], self.weight(r)) for r in self.relations}, "mean",
+                               own={name: (h[name], root) for name, root in self.roots.items()}, evaluation=self.evaluation)
+        return {name: out + self.biases[name] if name in self.biases else out for name, out in sums.items()}
 
 
 class RGCN(nn.Module):
@@ -99,11 +101,11 @@ class RGCN(nn.Module):
                                          rng=rng, dtype=dtype))
             widths = dict.fromkeys(types, hidden)
             if not last:
-                self.activations.append({name: Activation(hidden, activation, bias=False, dropout=dropout, rng=rng, dtype=dtype)
+                self.activations.append({name: Activation(hidden, activation, dropout=dropout, rng=rng, dtype=dtype)
                                          for name in types})
 
     def _conv(self, widths, n_out, graph, types, last, **options):
-        return RGCNConv(widths, n_out, graph.into(types), types, **options)
+        return RGCNConv(widths, n_out, graph.into(types), types, bias=last, **options)
 
     def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:
         graph, h = nodes.graph, self.inputs(x)

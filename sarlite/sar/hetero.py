@@ -77,6 +77,8 @@ class HeteroGraph:
     relations : tuple of (source type, name, destination type)
     n_nodes : dict of str to int
         Nodes of each type, of all ranks.
+    n_edges : dict of relation to int
+        Edges of each relation, of all ranks.
     node_ids : dict of str to (n,) int64
         Global ids of this rank's rows of each type: each type counts from 0.
     in_degrees : dict of relation to (n_dst,) int64
@@ -97,7 +99,9 @@ class HeteroGraph:
         counts = comm.allreduce(np.array([len(ids) for ids in node_ids.values()], np.int64))
         self.n_nodes = dict(zip(node_ids, map(int, counts)))
         self.in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
-        self._schedules: dict[tuple[Relation, ...], tuple[Any, Array]] = {}
+        counts = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
+        self.n_edges = dict(zip(in_edges, map(int, counts)))
+        self._schedules: dict[tuple[Relation, ...], tuple[Any, int]] = {}
         self._evaluations: dict[tuple[Any, ...], relations.Evaluation] = {}
         self._kept = TensorMap()  # constant Tensor -> {(relation, reducer): its aggregation}
 
@@ -157,13 +161,25 @@ class HeteroGraph:
         """Return the relations whose destination type is one of these."""
         return tuple(relation for relation in self.relations if relation[2] in node_types)
 
+    def prepare(self, chosen: Any) -> list[plan.Plan]:
+        """Find now what an aggregation over these relations will exchange, not in its first call; return the plan of each source type.
+
+        Collective.
+        """
+        groups: dict[str, list[Relation]] = {}
+        for relation in self.relations:
+            if relation in chosen:
+                groups.setdefault(relation[0], []).append(relation)
+        return [self._schedule(group)[0].plan for group in groups.values()]
+
     @property
     def evaluations(self) -> list[relations.Evaluation]:
         return list(self._evaluations.values())
 
     # ---- aggregation
 
-    def aggregate(self, messages: Mapping[Relation, Any], reducer: str, *, evaluation: str | None = None) -> dict[str, Tensor]:
+    def aggregate(self, messages: Mapping[Relation, Any], reducer: str, *, own: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+                  evaluation: str | None = None) -> dict[str, Tensor]:
         """Return by destination type out_i = sum over relations r of reduce over in-edges (j, i) of r of messages[r]. Collective.
 
         Parameters
@@ -173,9 +189,11 @@ class HeteroGraph:
             relations on every rank.
         reducer : {"sum", "mean", "max", "min"}
             As of `Graph.aggregate`: "sum" and "mean" of copy_src and linear, "max" and "min" of copy_src, "sum" of the others.
+        own : dict of str to (x, weight), optional
+            x W is added to the sums of a type, (n_dst, n_in) by (n_in, n_out): what a layer makes of the destinations' own rows.
         evaluation : {"inside", "first"}, optional
             Of the weights of `fn.linear`: inside the message, or aggregated first and transformed after; equal to rounding. By default
-            for each source type what costs fewer bytes, fetched, kept or read: see `evaluations`.
+            for each relation what costs fewer bytes: see `relations.evaluate`, and `evaluations` for what was chosen.
 
         Returns
         -------
@@ -194,14 +212,21 @@ class HeteroGraph:
         The sum or mean of a constant tensor's rows is kept, as of `Graph.aggregate`. The first call for a set of relations out of a type
         finds what is to be exchanged. Source: SAR appendix A, Eq. 4.
         """
-        found: dict[str, Tensor] = {}
-        for source, chosen in self._by_source(messages, reducer, evaluation).items():
-            for to, out in self._from(source, chosen, messages, reducer, evaluation).items():
-                found[to] = found[to] + out if to in found else out
-        return found
+        sums: dict[str, Tensor] = {}
+        pairs = {to: [pair] for to, pair in (own or {}).items()}
+        for chosen in self._by_source(messages, reducer, evaluation):
+            for key, out, weight in self._from(chosen, messages, reducer, evaluation):
+                to = key if isinstance(key, str) else key[2]
+                if weight is not None:
+                    pairs.setdefault(to, []).append((out, weight))
+                else:
+                    sums[to] = sums[to] + out if to in sums else out
+        for to, found in pairs.items():
+            sums[to] = sums[to] + products(found) if to in sums else products(found)
+        return sums
 
     def _by_source(self, messages, reducer, evaluation):
-        """The relations asked for, by source type, in the graph's order."""
+        """The relations asked for, in the graph's order, a list a source type."""
         if evaluation not in (None, *relations.EVALUATIONS):
             raise ConfigError(f"evaluation {evaluation!r} is not one of {', '.join(relations.EVALUATIONS)}")
         for relation, message in messages.items():
@@ -213,68 +238,56 @@ class HeteroGraph:
         for relation in self.relations:
             if relation in messages:
                 chosen.setdefault(relation[0], []).append(relation)
-        return chosen
+        return list(chosen.values())
 
-    def _from(self, source, chosen, messages, reducer, evaluation):
-        """The sums of the relations out of one type, by destination type."""
-        made, sizes = self._schedule(chosen)
+    def _from(self, chosen, messages, reducer, evaluation):
+        """Yield (destination type or relation, its sum, the weight that it still wants or None), over the relations out of one type."""
+        made, n_halo = self._schedule(chosen)
         views = {relation: View(self, relation, made) for relation in chosen}
-        first = self._aggregated_first(source, chosen, views, messages, sizes, evaluation)
-        kept, members = {}, []
+        first = self._aggregated_first(chosen, views, messages, n_halo, evaluation)
+        weights = {relation: weight for relation, (_, weight) in first.items()}
+        outputs, members = {}, []
         for place, relation in enumerate(chosen):
-            message = messages[relation]
-            if relation in first:
-                message = fn.copy_src(first[relation][0])
+            message = fn.copy_src(first[relation][0]) if relation in first else messages[relation]
             member = relations.MEMBERS[type(message), reducer](views[relation], message, reducer)
             constant = isinstance(message, fn.CopySrc) and reducer in ("sum", "mean") and member.fetched[0].constant
-            store = self._kept.setdefault(member.fetched[0], {}) if constant else {}
-            if (relation, reducer) in store:
-                kept[relation] = store[relation, reducer]
+            kept = self._kept.setdefault(member.fetched[0], {}) if constant else {}
+            if (relation, reducer) in kept:
+                outputs[relation] = kept[relation, reducer]
             else:
-                members.append((place, relation if constant or relation in first else relation[2], member))
-        outputs = relations.aggregate_members(made, members) if members else {}
-        for _, key, member in members:
-            if key in views and member.fetched[0].constant:
-                kept[key] = self._kept[member.fetched[0]][key, reducer] = Tensor(outputs.pop(key).data, constant=True)
-        return self._added(outputs, kept, first)
+                members.append((place, relation if constant or relation in first else relation[2], member, kept if constant else None))
+        outputs |= relations.aggregate_members(made, [member[:3] for member in members]) if members else {}
+        for _, key, _, kept in members:
+            if kept is not None:
+                outputs[key] = kept[key, reducer] = Tensor(outputs[key].data, constant=True)
+        for key, out in outputs.items():
+            yield key, out, weights.get(key)
 
-    def _added(self, outputs, kept, first):
-        """Add up by destination type what stands by relation, transformed where it was aggregated first."""
-        sums = {key: out for key, out in outputs.items() if isinstance(key, str)}
-        apart = {**kept, **{key: out for key, out in outputs.items() if not isinstance(key, str)}}
-        pairs: dict[str, list[Any]] = {}
-        for relation, out in apart.items():
-            to = relation[2]
-            if relation in first:
-                pairs.setdefault(to, []).append((out, first[relation][1]))
-            else:
-                sums[to] = sums[to] + out if to in sums else out
-        for to, found in pairs.items():
-            sums[to] = sums[to] + products(found) if to in sums else products(found)
-        return sums
-
-    def _aggregated_first(self, source, chosen, views, messages, sizes, forced):
+    def _aggregated_first(self, chosen, views, messages, n_halo, forced):
         """(x, weight) of each `fn.linear` that is aggregated first."""
-        inputs = {relation: relations.linear_inputs(views[relation], messages[relation]) for relation in chosen
-                  if isinstance(messages[relation], fn.Linear)}
-        if not inputs:
-            return {}
-        x, weight = next(iter(inputs.values()))
-        key = source, tuple(chosen), *weight.shape, x.constant, forced
-        if key not in self._evaluations:
-            self._evaluations[key] = relations.evaluate(source, chosen, sizes, *weight.shape, x.dtype.itemsize, constant=x.constant,
-                                                        forced=forced)
-        return inputs if self._evaluations[key].name == "first" else {}
+        found, n_edges = {}, max(sum(self.n_edges[relation] for relation in chosen), 1)
+        for relation in chosen:
+            if not isinstance(messages[relation], fn.Linear):
+                continue
+            x, weight = relations.linear_inputs(views[relation], messages[relation])
+            key = relation, *weight.shape, x.constant, forced
+            if key not in self._evaluations:
+                edges = self.n_edges[relation]
+                sizes = relations.Sizes(self.n_nodes[relation[0]], self.n_nodes[relation[2]], edges, n_halo * edges // n_edges)
+                self._evaluations[key] = relations.evaluate(relation, sizes, *weight.shape, x.dtype.itemsize, constant=x.constant,
+                                                            forced=forced)
+            if self._evaluations[key].name == "first":
+                found[relation] = x, weight
+        return found
 
     def _schedule(self, chosen):
-        """The schedule of some relations out of one type, and the sizes that `relations.evaluate` asks for. Collective at the first call."""
+        """The schedule of some relations out of one type, and the rows that all ranks fetch for it. Collective at the first call."""
         key = tuple(chosen)
         if key not in self._schedules:
             ids = self.node_ids[chosen[0][0]]
             exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
             made = schedule.make(self._comm, exchange, self.mode, self.prefetch, self.profile)
-            own = [made.plan.n_halo, *(sum(f(self.in_degrees[relation]) for relation in chosen) for f in (np.sum, len))]
-            self._schedules[key] = made, self._comm.allreduce(np.array(own, np.int64)).tolist()
+            self._schedules[key] = made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
         return self._schedules[key]
 
     def recover(self) -> None:

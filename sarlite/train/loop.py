@@ -25,10 +25,11 @@ class Trainer:
 
     Parameters
     ----------
-    graph : Graph
+    graph : Graph, or NodeType
+        The rows that have labels: of a `HeteroGraph` `graph.of(type)`.
     model : callable Module, model(graph, x) -> output, such as logits (n_dst, n_classes)
         The same replicated parameters on every rank: make it from the same `nn.Random` seed.
-    x : (n_src, n_features) array
+    x : (n_src, n_features) array, or of a node type of a `HeteroGraph` a dict of such by node type
         This rank's rows, in the order of `graph.src_ids`. Borrowed, and must not change: it is a constant tensor, so a first layer
         without dropout before it keeps the aggregated x, another (n_src, n_features), and aggregates and fetches only once.
     labels : (n_dst,) array of integers, or what else `loss` compares the output's rows with
@@ -58,14 +59,15 @@ class Trainer:
         if not hasattr(graph, "comm"):
             raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
         self.graph, self.comm, self.model = graph, graph.comm, model
-        self.x, self.labels, self.scored = Tensor(as_array(x), constant=True), as_array(labels), loss is None
+        self.x = {name: _constant(rows) for name, rows in x.items()} if isinstance(x, dict) else _constant(x)
+        self.labels, self.scored = as_array(labels), loss is None
         together(self.comm, lambda: _check_arguments(model, rng, optimizer, schedule, loss))
         self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))
         self.counts = dict(zip(self.rows, map(int, self.comm.allreduce(np.array([len(r) for r in self.rows.values()])))))
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
         self.flat = together(self.comm, lambda: nn.flatten(model))
-        agree(self.comm, (self.x.shape[1:], str(self.x.dtype)), "x: number of features and dtype")
+        agree(self.comm, [(name, x.shape[1:], str(x.dtype)) for name, x in _each(self.x)], "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
         self.loader: Any = None  # full-batch
         self.n_classes = max(self.comm.allgather(self._largest_label() + 1)) if self.scored else 0
@@ -79,17 +81,19 @@ class Trainer:
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
         model = f"{type(self.model).__name__} of {self.model.n_parameters:,} values"
-        return (f"Trainer({model}, {self.graph!r}, x {self.x.dtype} {self.x.shape}, "
+        return (f"Trainer({model}, {self.graph!r}, {', '.join(f'{name} {x.dtype} {x.shape}' for name, x in _each(self.x))}, "
                 f"rows of all ranks: {rows}; {self.optimizer!r}, step {self.training_step.n_steps})")
 
     def _rows(self, splits):
-        for name, array, n in (("x", self.x, self.graph.n_src), ("labels", self.labels, self.graph.n_dst)):
+        rows_of = {f"x[{name!r}]": self.graph.graph.of(name).n_src for name in self.x} if isinstance(self.x, dict) else {"x": self.graph.n_src}
+        for name, array, n in (*((name, x, rows_of[name]) for name, x in _each(self.x)), ("labels", self.labels, self.graph.n_dst)):
             if array.shape[:1] != (n,):
                 raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
-        if self.x.dtype.kind not in "fiub":
-            raise ShapeError(f"x is {self.x.dtype}, but features are numbers, as by x.astype(np.float32)")
-        if (error := not_finite(self.x)) is not None:
-            raise error
+        for name, x in _each(self.x):
+            if x.dtype.kind not in "fiub":
+                raise ShapeError(f"{name} is {x.dtype}, but features are numbers, as by x.astype(np.float32)")
+            if (error := not_finite(x, name=name)) is not None:
+                raise error
         rows = {name: row_numbers(name, split, self.graph.n_dst) for name, split in splits.items()}
         if self.scored:
             self._check_labels(rows)
@@ -159,6 +163,15 @@ class Trainer:
         output = self.model(self.graph, self.x)
         check_output(output, type(self.model).__name__, self.graph.n_dst, self.n_classes)
         return output
+
+
+def _constant(x):
+    return Tensor(as_array(x), constant=True)
+
+
+def _each(x):
+    """Yield (what an error calls it, the tensor) of x, or of each in a dict."""
+    yield from ((f"x[{name!r}]", rows) for name, rows in x.items()) if isinstance(x, dict) else [("x", x)]
 
 
 def _hits(output, labels, rows):

@@ -173,8 +173,10 @@ class TrainingStep:
         return (share.item() if error is None else np.nan), error
 
 
-def not_finite(x: Any, then: str = "") -> DataError | None:
-    """Return the DataError that names the first value of x, or of the pair x, that is not finite, or None."""
+def not_finite(x: Any, then: str = "", name: str = "x") -> DataError | None:
+    """Return the DataError that names the first value of x, or of the pair or dict x, that is not finite, or None."""
+    if isinstance(x, dict):
+        return next(filter(None, (not_finite(rows, then, f"{name}[{key!r}]") for key, rows in x.items())), None)
     for array in x if isinstance(x, tuple) else (x,):
         array = array._data if isinstance(array, Tensor) else np.asarray(array)
         if array.dtype.kind != "f" or surely_finite(array):
@@ -182,5 +184,5 @@ def not_finite(x: Any, then: str = "") -> DataError | None:
         wrong = np.argwhere(~np.isfinite(array))
         if len(wrong):
             where = ", ".join(map(str, wrong[0]))
-            return DataError(f"x[{where}] is {array[tuple(wrong[0])]}{then}: features must be finite")
+            return DataError(f"{name}[{where}] is {array[tuple(wrong[0])]}{then}: features must be finite")
     return None

@@ -16,7 +16,7 @@ from sarlite import HeteroGraph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.sar import plan
-from sarlite.sar.relations import evaluate
+from sarlite.sar.relations import Sizes, evaluate
 
 pytestmark = pytest.mark.timeout(120)
 POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot", 0), (3, "uneven", "sar", 1), (3, "random", "sa", 0),
@@ -69,8 +69,7 @@ def test_one_fetch_serves_all_relations_out_of_a_type(mode, evaluation, again):
         received = graph.profile.received_bytes
         assert received["forward_fetch"] == 8 * N_IN * len(needs) > 0
         assert received["backward_fetch"] == 8 * N_IN * len(needs) * (again if mode == "sar" else 0)
-        (found,) = graph.evaluations
-        assert found.name == evaluation
+        assert [found.name for found in graph.evaluations] == [evaluation] * 3
         return len(needs), graph.profile.sent_bytes["backward_push"]
 
     found = threads.run(3, work)
@@ -145,15 +144,16 @@ def test_different_widths_of_two_destination_types():
 
 
 def test_what_is_chosen_costs_fewer_bytes():
-    """Few values a destination are aggregated first, many inside; of rows that never change what is first is kept."""
-    sizes = 100, 5000, 300  # halo rows, edges, destination rows
-    wide = evaluate("a", (), sizes, 8, 64, 4, constant=False)
-    narrow = evaluate("a", (), sizes, 64, 8, 4, constant=False)
-    kept = evaluate("a", (), sizes, 64, 8, 4, constant=True)
-    assert (wide.name, narrow.name, kept.name) == ("first", "inside", "first")
-    assert wide.first_bytes == 4 * 8 * (300 + 100 + 2 * 5000) and wide.inside_bytes == 4 * (2 * 100 * 8 + 2 * 5000 * 64)
-    assert kept.first_bytes == 4 * 64 * 300
-    assert evaluate("a", (), sizes, 8, 64, 4, constant=False, forced="inside").name == "inside"
+    """Few values are aggregated first, many inside; few sources are multiplied inside; of rows that never change what is first is kept."""
+    sizes = Sizes(n_src=400, n_dst=300, n_edges=5000, n_halo=100)
+    wide, narrow = (evaluate(CITES, sizes, *widths, 4, constant=False) for widths in ((8, 64), (64, 8)))
+    kept = evaluate(CITES, sizes, 64, 8, 4, constant=True)
+    few = evaluate(CITES, sizes._replace(n_src=3, n_dst=9000, n_edges=10), 64, 64, 4, constant=True)
+    assert [found.name for found in (wide, narrow, kept, few)] == ["first", "inside", "first", "inside"]
+    assert wide.first_bytes == 4 * (300 * 8 + (100 + 2 * 5000) * 8 + 3 * 300 * 8 * 64 // 16)
+    assert wide.inside_bytes == 4 * (2 * 100 * 8 + 2 * 5000 * 64 + 3 * 500 * 8 * 64 // 16)
+    assert kept.first_bytes == 4 * (300 * 64 + 2 * 300 * 8 * 64 // 16)
+    assert evaluate(CITES, sizes, 8, 64, 4, constant=False, forced="inside").name == "inside"
 
 
 @pytest.mark.parametrize("edges, n_nodes, error, text", [
