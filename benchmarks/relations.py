@@ -1,15 +1,15 @@
 """How long is an epoch of R-GCN on a graph of several node types, and how much memory does it take, beside DGL?
 
 Two layers, 128 features of every type, hidden 256, 64 classes of the first type, half of whose nodes train; float32, Adam; ReLU and
-dropout 0.5 between. A layer is h_t' = W_t h_t + sum over relations r into t of the mean of W_r h. Graphs are drawn by `mag`, with 4 relations
-and their reverses: `mag` has 300,000 nodes and 8 million edges, `mag/100` a hundredth of both.
+dropout 0.5 between. A layer is h_t' = W_t h_t + sum over relations r into t of the mean of W_r h. Graphs have 4 relations and their
+reverses, as `graph.relational.mag` draws them: `mag` has 300,000 nodes and 8 million edges, `mag/100` a hundredth of both.
 
 sarlite computes of each layer the node types that the labels depend on: of the last one type, of the first all but institutions. DGL's
 `HeteroGraphConv` computes all. Features never change, so sarlite keeps the first layer's sums.
 
-Allowed, as in `epoch.py`. Flops: the products of roots and of relations, two passes in the first layer (features have no gradient), three in the
-second; a relation's rows are the fewer of its two types'. Bytes: features, the first layer's sums and the hidden rows once each time that
-they are written or read. Gathered: a row of 64 values for each edge of the second layer, forward and backward.
+Allowed, as in `epoch.py`. Flops: the products of roots and of relations, two passes in the first layer (features have no gradient), three
+in the second; a relation's rows are the fewer of its two types'. Bytes: features, the first layer's sums and the hidden rows once each
+time that they are written or read. Gathered: a row of 64 values for each edge of the second layer, forward and backward.
 """
 
 import os
@@ -44,7 +44,8 @@ def path(folder, name):
         harness.note(f"drawing graph {name}")
         data = mag(NODES // part, EDGES // part // 2 * 2, classes=8, features=1)
         types = list(data.n_nodes)
-        arrays = {f"{end}_{r}": ids.astype(np.int32) for r, pair in enumerate(data.edges.values()) for end, ids in zip(("src", "dst"), pair)}
+        arrays = {f"{end}_{r}": ids.astype(np.int32) for r, pair in enumerate(data.edges.values())
+                  for end, ids in zip(("src", "dst"), pair)}
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}.npz")
         np.savez(unfinished, names=np.array(list(data.edges)), n_nodes=np.array(list(data.n_nodes.values())),

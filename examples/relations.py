@@ -15,14 +15,14 @@ from sarlite.models import RGCN
 
 
 def on_rank(comm):
-    data = mag(nodes=2000, classes=4, features=16, noise=2.0)
+    data = mag(nodes=1000, classes=4, features=16, noise=2.0)
     graph = HeteroGraph.from_edges(data.edges, data.n_nodes, comm=comm, mode="sar")
     papers, rng = graph.of(data.target), nn.Random(seed=0)
     ids = papers.node_ids
     model = RGCN({"paper": 16}, data.n_classes, papers, hidden=32, n_bases=3, rng=rng)
-    trainer = Trainer(papers, model, {"paper": data.features["paper"][ids]}, data.labels[ids], data.train[ids], data.val[ids], data.test[ids],
-                      optimizer=lambda flat: optim.Adam(flat, lr=0.02), rng=rng)
-    for _ in range(30):
+    trainer = Trainer(papers, model, {"paper": data.features["paper"][ids]}, data.labels[ids],
+                      data.train[ids], data.val[ids], data.test[ids], optimizer=lambda flat: optim.Adam(flat, lr=0.02), rng=rng)
+    for _ in range(20):
         loss = trainer.step()
     return loss, trainer.evaluate()["test_accuracy"], graph.evaluations, linear(data)
 

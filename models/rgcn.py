@@ -148,7 +148,7 @@ class Inputs(nn.Module):
 
 def needed(graph: HeteroGraph, node_type: str, layers: int) -> list[tuple[str, ...]]:
     """Return the node types that the labels of one depend on: the first layer's input, then each layer's output; the last has one."""
-    found = [(node_type,)]
+    found: list[tuple[str, ...]] = [(node_type,)]
     for _ in range(layers):
         wanted = {*found[0], *(relation[0] for relation in graph.into(found[0]))}
         found.insert(0, tuple(name for name in graph.node_types if name in wanted))

@@ -1,15 +1,14 @@
 """HeteroGraph: nodes of several types and relations between them. What leaves one type is one bundle, fed by one fetch."""
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 
 from sarlite.comm import Communicator, Solo, agree, together, wrap
 from sarlite.errors import ConfigError, DataError
-from sarlite.graph import given, partition
 from sarlite.graph import edges as edge_lists
+from sarlite.graph import given, partition
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar import fn, plan, relations, schedule

@@ -1,7 +1,7 @@
 """Aggregation over several relations out of one node type: one operator a relation, all of them fed by one fetch."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -165,7 +165,8 @@ def _attend_linear(view, message, reducer):
     fits = x.ndim == weight.ndim == src_weight.ndim == dst.ndim == 2 and x.shape[1] == len(weight) == len(src_weight)
     if not fits or dst.shape[1] != src_weight.shape[1] or not dst.shape[1] or weight.shape[1] % dst.shape[1]:
         shapes = f"x {x.shape}, weight {weight.shape}, src_weight {src_weight.shape} and dst {dst.shape}"
-        raise ShapeError(f"fn.attend_linear: {shapes} are not (n_src, n_in), (n_in, n_heads * n_feat), (n_in, n_heads) and (n_dst, n_heads)")
+        needed = "(n_src, n_in), (n_in, n_heads * n_feat), (n_in, n_heads) and (n_dst, n_heads)"
+        raise ShapeError(f"fn.attend_linear: {shapes} are not {needed}")
     one_dtype("fn.attend_linear", x=x, weight=weight, src_weight=src_weight, dst=dst)
     operator = AttendLinear(message.slope, message.dropout, message.key, view.dst_ids, view.n_nodes)
     return Member(operator, [x], [weight, src_weight, dst])
@@ -325,10 +326,10 @@ def evaluate(relation, sizes, n_in, n_out, itemsize, *, constant, forced=None):
 
     Notes
     -----
-    Inside: halo rows of n_in are fetched, and fetched again or kept, as the mode does; edges read n_out values, forward and backward; source
-    rows are multiplied. First: halo rows of n_in are fetched; edges read n_in values, forward and backward; n_in values a destination row
-    are kept, and destination rows are multiplied. Of constant rows what is aggregated first is done once for all steps, and products
-    have two passes, not three. What is pushed is the same. `EDGE_VALUE` multiply-adds count as one value.
+    Inside: halo rows of n_in are fetched, and fetched again or kept, as the mode does; edges read n_out values, forward and backward;
+    source rows are multiplied. First: halo rows of n_in are fetched; edges read n_in values, forward and backward; n_in values a
+    destination row are kept, and destination rows are multiplied. Of constant rows what is aggregated first is done once for all steps,
+    and products have two passes, not three. What is pushed is the same. `EDGE_VALUE` multiply-adds count as one value.
     """
     n_src, n_dst, n_edges, n_halo = sizes
     product = (2 if constant else 3) * n_in * n_out / EDGE_VALUE

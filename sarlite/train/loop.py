@@ -11,6 +11,7 @@ from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.optim import Factor, Optimizer
 from sarlite.sar.graph import Graph
+from sarlite.sar.hetero import NodeType
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.rows import row_numbers
@@ -53,12 +54,13 @@ class Trainer:
         models in a replicated parameter. In a step, where the model's output does not fit.
     """
 
-    def __init__(self, graph: Graph, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
+    def __init__(self, graph: Graph | NodeType, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
                  optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, schedule: Factor = lambda epoch: 1.0,
                  loss: Callable[[Tensor, Array], Tensor] | None = None) -> None:
         if not hasattr(graph, "comm"):
             raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
-        self.graph, self.comm, self.model = graph, graph.comm, model
+        self.graph: Any = graph
+        self.comm, self.model = graph.comm, model
         self.x = {name: _constant(rows) for name, rows in x.items()} if isinstance(x, dict) else _constant(x)
         self.labels, self.scored = as_array(labels), loss is None
         together(self.comm, lambda: _check_arguments(model, rng, optimizer, schedule, loss))
@@ -85,8 +87,11 @@ class Trainer:
                 f"rows of all ranks: {rows}; {self.optimizer!r}, step {self.training_step.n_steps})")
 
     def _rows(self, splits):
-        rows_of = {f"x[{name!r}]": self.graph.graph.of(name).n_src for name in self.x} if isinstance(self.x, dict) else {"x": self.graph.n_src}
-        for name, array, n in (*((name, x, rows_of[name]) for name, x in _each(self.x)), ("labels", self.labels, self.graph.n_dst)):
+        if isinstance(self.x, dict) and not isinstance(self.graph, NodeType):
+            raise ConfigError("x is a dict by node type, but graph is no node type of a HeteroGraph, as graph.of(type) gives it")
+        sources = [self.graph.graph.of(name) for name in self.x] if isinstance(self.x, dict) else [self.graph]
+        inputs = [(name, x, nodes.n_src) for (name, x), nodes in zip(_each(self.x), sources)]
+        for name, array, n in (*inputs, ("labels", self.labels, self.graph.n_dst)):
             if array.shape[:1] != (n,):
                 raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
         for name, x in _each(self.x):

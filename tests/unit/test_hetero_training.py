@@ -11,9 +11,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from relational import LABELS, MODELS, N_IN, TRAIN, X, make
 from strategies import values
 
-from sarlite import Trainer, nn, optim
+from sarlite import Graph, Trainer, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.models import RGCN
 from sarlite.train import checkpoint
 
 pytestmark = pytest.mark.timeout(120)
@@ -97,7 +98,7 @@ def test_bad_features_are_named():
     trainer = Trainer(nodes, model, {"author": X["author"]}, LABELS, TRAIN, optimizer=OPTIMIZERS["adam"], rng=rng)
     with pytest.raises(ConfigError, match="x has no features of node type 'paper'"):
         trainer.step()
-    from sarlite.models import RGCN
-
+    with pytest.raises(ConfigError, match="graph is no node type of a HeteroGraph"):
+        Trainer(Graph.from_edges([0], [1], 23), model, {"paper": X["paper"]}, LABELS, TRAIN, optimizer=OPTIMIZERS["adam"], rng=rng)
     with pytest.raises(ConfigError, match="features of node type 'venue', which is not one of"):
         RGCN({"venue": N_IN}, 4, nodes, rng=rng)
