@@ -13,6 +13,7 @@ from sarlite.tape import ops
 N_NODES = {"paper": 23, "author": 17, "field": 7, "place": 3, "none": 0}
 WRITES, WRITTEN, CITES = ("author", "writes", "paper"), ("paper", "written", "author"), ("paper", "cites", "paper")
 TOPIC, ABOUT = ("paper", "topic", "field"), ("field", "about", "paper")
+REVIEWS = ("author", "reviews", "paper")
 EMPTY, LONELY = ("author", "likes", "paper"), ("none", "is", "author")
 N_IN, N_OUT, N_CLASSES = 5, 3, 4
 
@@ -23,7 +24,7 @@ def _pairs(seed, n_edges, n_src, n_dst):
 
 
 EDGES = {WRITES: _pairs(1, 60, 17, 20), CITES: _pairs(2, 80, 23, 20), TOPIC: _pairs(3, 40, 23, 6), ABOUT: _pairs(4, 30, 7, 20),
-         EMPTY: ([], []), LONELY: ([], []), WRITTEN: _pairs(5, 50, 23, 15)}  # the last nodes of each type are isolated
+         REVIEWS: _pairs(6, 40, 17, 20), EMPTY: ([], []), LONELY: ([], []), WRITTEN: _pairs(5, 50, 23, 15)}  # the last nodes of each type are isolated
 RNG = np.random.default_rng(9)
 LABELS, TRAIN = RNG.integers(0, N_CLASSES, 23), RNG.random(23) < 0.6
 X = {name: values(k, n, N_IN) for k, (name, n) in enumerate(N_NODES.items())}
