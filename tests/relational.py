@@ -24,7 +24,8 @@ def _pairs(seed, n_edges, n_src, n_dst):
 
 
 EDGES = {WRITES: _pairs(1, 60, 17, 20), CITES: _pairs(2, 80, 23, 20), TOPIC: _pairs(3, 40, 23, 6), ABOUT: _pairs(4, 30, 7, 20),
-         REVIEWS: _pairs(6, 40, 17, 20), EMPTY: ([], []), LONELY: ([], []), WRITTEN: _pairs(5, 50, 23, 15)}  # the last nodes of each type are isolated
+         REVIEWS: _pairs(6, 40, 17, 20), EMPTY: ([], []), LONELY: ([], []),
+         WRITTEN: _pairs(5, 50, 23, 15)}  # the last nodes of each type are isolated
 RNG = np.random.default_rng(9)
 LABELS, TRAIN = RNG.integers(0, N_CLASSES, 23), RNG.random(23) < 0.6
 X = {name: values(k, n, N_IN) for k, (name, n) in enumerate(N_NODES.items())}
