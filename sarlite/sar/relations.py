@@ -33,7 +33,7 @@ class Transformed(Operator):
 
     def begin(self, needs, arrays, keep):
         x, self.weight = arrays
-        self.needs_rows, self.needs_weight = needs[1], needs[1]
+        self.needs_rows, self.needs_weight, self.n_weights = needs[1], needs[1], self.weight.size
         self.scale = None if self.dst_scale is None else self.dst_scale.astype(x.dtype)
         self.out = np.zeros((self.n_dst, self.weight.shape[1]), x.dtype)
 
@@ -72,7 +72,7 @@ class AttendLinear(Operator):
 
     def begin(self, needs, arrays, keep):
         x, self.weight, self.src_weight, dst = arrays
-        heads = self.src_weight.shape[1]
+        heads, self.n_weights = self.src_weight.shape[1], self.weight.size + self.src_weight.size
         self.shape, self.needs = (heads, self.weight.shape[1] // heads), needs
         no_rows = np.empty((0, *self.shape), x.dtype), np.empty((0, heads), x.dtype)
         self.attend.begin(None, (*no_rows, dst), keep)
@@ -242,9 +242,11 @@ class Relations(Operator):
         return sum((operator.end_backward() for _, _, operator, _ in self.members), [])
 
     def flops(self, inputs, out, schedule, **_):
-        """Count each member's: `flops_per_value` for each value of each edge's message."""
-        return sum(sets_of(block)[place].n_edges * int(np.prod(self.places[key][1][1:])) * operator.flops_per_value
-                   for place, key, operator, _ in self.members for block in schedule.plan.blocks)
+        """Count each member's: `flops_per_value` for each value of each edge's message, and the products of columns with weights."""
+        edges = sum(sets_of(block)[place].n_edges * int(np.prod(self.places[key][1][1:])) * operator.flops_per_value
+                    for place, key, operator, _ in self.members for block in schedule.plan.blocks)
+        columns = sum(block.n_src for block in schedule.plan.blocks)
+        return edges + 2 * columns * sum(getattr(operator, "n_weights", 0) for _, _, operator, _ in self.members)
 
 
 def sets_of(block):

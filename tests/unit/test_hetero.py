@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from exchanges import MODES
-from relational import CITES, EDGES, LAYERS, MODELS, N_IN, N_NODES, TOPIC, WRITES, WRITTEN, X, check_layer, check_model, make
+from relational import CITES, EDGES, LAYERS, MODELS, N_IN, N_NODES, REVIEWS, TOPIC, WRITES, WRITTEN, X, check_layer, check_model, make
 from strategies import tied_values, values
 
 from sarlite import HeteroGraph, Tensor, fn
@@ -17,6 +17,7 @@ from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.sar import plan
 from sarlite.sar.relations import Sizes, evaluate
+from sarlite.tape import shapes
 
 pytestmark = pytest.mark.timeout(120)
 POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot", 0), (3, "uneven", "sar", 1), (3, "random", "sa", 0),
@@ -131,6 +132,42 @@ def _spread(n, ids, rows):
     return out
 
 
+def test_attention_inside_the_message_is_attention_over_transformed_rows():
+    """And each rank's edges are those that `edge_ids` name."""
+    chosen = (CITES, WRITES, REVIEWS)
+
+    def work(comm, inside):
+        graph = make(comm, "random")
+        for relation, (_, dst) in EDGES.items():
+            ends = np.repeat(graph.node_ids[relation[2]], graph.in_degrees[relation])
+            np.testing.assert_array_equal(np.asarray(dst, int)[graph.edge_ids[relation]], ends)
+        h = {name: Tensor(X[name][ids], requires_grad=True) for name, ids in graph.node_ids.items()}
+        messages = {}
+        for k, (source, name, to) in enumerate(chosen):
+            weight, scores, dst = Tensor(values(k, N_IN, 4)), Tensor(values(10 + k, N_IN, 2)), h[to] @ values(20 + k, N_IN, 2)
+            attend = (0.2, 0.3, 77 + k)  # slope, dropout, key
+            messages[source, name, to] = fn.attend_linear(h[source], weight, scores, dst, *attend) if inside else fn.attend(
+                (h[source] @ weight).reshape(-1, 2, 2), h[source] @ scores, dst, *attend)
+        out = graph.aggregate(messages, "sum")["paper"]
+        (out * out).sum().backward()
+        return graph.node_ids, out.data, {name: h[name].grad for name in ("paper", "author")}
+
+    ((_, expected, d_h),) = threads.run(1, work, False)
+    for inside in (False, True):
+        for ids, out, d_own in threads.run(3, work, inside):
+            np.testing.assert_allclose(out, expected[ids["paper"]], rtol=1e-12, atol=1e-12)
+            for name, d in d_own.items():
+                np.testing.assert_allclose(d, d_h[name][ids[name]], rtol=1e-12, atol=1e-12)
+
+
+def test_flops():
+    graph, x, weight = make(), Tensor(X["paper"]), Tensor(values(1, N_IN, 4))
+    n_edges = len(EDGES[CITES][0])
+    for evaluation, flops in (("inside", n_edges * 4 + 2 * 23 * N_IN * 4), ("first", n_edges * N_IN + 2 * 23 * N_IN * 4)):
+        records = shapes.measure(lambda evaluation=evaluation: graph.aggregate({CITES: fn.linear(x, weight)}, "mean", evaluation=evaluation))
+        assert records.flops == flops
+
+
 def test_different_widths_of_two_destination_types():
     graph = make()
     x, weights = Tensor(X["paper"], requires_grad=True), [values(k, N_IN, n) for k, n in enumerate((2, 7))]
@@ -194,3 +231,5 @@ def test_divisions_are_checked():
                         ({**dict.fromkeys(N_NODES, "random"), "place": np.array([0, 5, 1])}, "'place': parts")):
         with pytest.raises((ConfigError, DataError), match=text):
             threads.run(2, work, parts)
+    with pytest.raises(DataError, match="edges and n_nodes is not the same on every rank"):
+        threads.run(2, lambda comm: HeteroGraph.from_edges({("a", "r", "a"): ([0], [comm.rank])}, {"a": 2}, comm=comm))
