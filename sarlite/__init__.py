@@ -9,9 +9,10 @@ from sarlite import nn, optim
 from sarlite.comm import Solo
 from sarlite.sar import fn
 from sarlite.sar.graph import Graph
+from sarlite.sar.hetero import HeteroGraph, NodeType
 from sarlite.tape import Tensor, gradcheck, no_grad
 from sarlite.train.loop import Trainer
 
 __version__ = "0.1.0"
 
-__all__ = ["Graph", "Solo", "Tensor", "Trainer", "fn", "gradcheck", "nn", "no_grad", "optim"]
+__all__ = ["Graph", "HeteroGraph", "NodeType", "Solo", "Tensor", "Trainer", "fn", "gradcheck", "nn", "no_grad", "optim"]

@@ -32,6 +32,11 @@ class Optimizer:
     ----------
     kept : list of dict
         For each of `flat.groups` the arrays of its `data`'s shape that later steps depend on, by name.
+
+    Notes
+    -----
+    Of a parameter owned by rows a step changes the rows alone whose gradient is not 0, in values, decay and state: of learned rows
+    without edges nothing moves.
     """
 
     keeps: tuple[str, ...] = ()
@@ -55,8 +60,21 @@ class Optimizer:
         """Change the parameters in place, with the learning rate lr * factor. Local."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite then, the next loss tells of
             for group, decay, kept in zip(self.flat.groups, self.decays, self.kept):
-                self.update(group.data, group.grad, decay, self.lr * factor, **kept)
+                self._step_rows(group, decay, self.lr * factor, kept)
         self.flat.changed()
+
+    def _step_rows(self, group, decay, lr, kept):
+        """Step a group; of one owned by rows those that a gradient has touched."""
+        data, grad = group.data, group.grad
+        touched = None if group.ids is None else np.flatnonzero(grad.reshape(len(grad), -1).any(1)) if grad.size else group.ids[:0]
+        if touched is None or len(touched) == len(data):
+            return self.update(data, grad, decay, lr, **kept)
+        some = data[touched]
+        some_kept = {name: array[touched] for name, array in kept.items()}
+        self.update(some, grad[touched], decay, lr, **some_kept)
+        data[touched] = some
+        for name, array in some_kept.items():
+            kept[name][touched] = array
 
     def update(self, data: Array, grad: Array, decay: Any, lr: float, **kept: Array) -> None:
         """Step one group in place; `grad` stays. `decay` is None, a number, or one for each entry of `data`."""

@@ -13,6 +13,7 @@ from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm
 from sarlite.nn.random import Random
 from sarlite.sar.graph import Graph
+from sarlite.sar.hetero import NodeType
 from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
 from sarlite.tape.engine import as_array
@@ -182,13 +183,13 @@ class Activation(Module):
         self.bias = Parameter(np.zeros(n_feat, dtype)) if bias and not batch_norm else None
         self.dropout = Dropout(dropout, rng)
 
-    def __call__(self, x: Tensor, graph: Graph) -> Tensor:
+    def __call__(self, x: Tensor, graph: Graph | NodeType) -> Tensor:
         """Activate this rank's rows.
 
         Parameters
         ----------
         x : Tensor, (n_dst, n_feat)
-        graph : Graph
+        graph : Graph, or NodeType
             Its `dst_ids` number the rows for dropout, of its `node_type` where it has one; batch norm's moments are those of all its ranks.
         """
         rows_of("Activation", x, self.n_feat, x.dtype if self.norm is None and self.bias is None else self.dtype)

@@ -28,6 +28,16 @@ class Attend(NamedTuple):
     key: int
 
 
+class AttendLinear(NamedTuple):
+    x: Tensor
+    weight: Tensor
+    src_weight: Tensor
+    dst: Tensor
+    slope: float
+    dropout: float
+    key: int
+
+
 def copy_src(x: Tensor) -> CopySrc:
     """Message m_ij = x_j.
 
@@ -98,3 +108,24 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
     Source: SAR Eq. 3, fused as in SAR 3.3, softmax as in SAR 3.4.
     """
     return Attend(z, src, dst, slope, dropout, key)
+
+
+def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0,
+                  key: int = 0) -> AttendLinear:
+    """Message m_ij = a_ij x_j W, with a_ij = softmax_j(leaky_relu(x_j W_src + dst_i)), over a relation of a `HeteroGraph`.
+
+    Parameters
+    ----------
+    x : Tensor (n_src, n_in)
+    weight : Tensor (n_in, n_heads * n_feat)
+    src_weight : Tensor (n_in, n_heads)
+    dst : Tensor (n_dst, n_heads)
+    slope, dropout, key
+        See `attend`.
+
+    Notes
+    -----
+    As `attend` of z = x W, but what travels is x, once for all relations out of its type; each rank makes the z of the rows that it
+    has fetched. Case 2.
+    """
+    return AttendLinear(x, weight, src_weight, dst, slope, dropout, key)

@@ -181,7 +181,7 @@ def _sum_of(graph, x, reducer):
     return kept[reducer]
 
 
-def _one_dtype(message, **inputs):
+def one_dtype(message, **inputs):
     """Raise where float inputs differ in dtype."""
     dtypes = {name: x.dtype for name, x in inputs.items() if x.dtype.kind == "f"}
     if len(set(dtypes.values())) > 1:
@@ -194,7 +194,7 @@ def _linear(graph, message, reducer):
     (x,), weight = graph.check("fn.linear", {"x": message.x}), message.weight
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
         raise ShapeError(f"fn.linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
-    _one_dtype("fn.linear", x=x, weight=weight)
+    one_dtype("fn.linear", x=x, weight=weight)
     if product_first(graph, x, weight):
         return _sum_of(graph, ops.matmul(x, weight), reducer)
     return ops.matmul(_sum_of(graph, x, reducer), weight)
@@ -229,7 +229,7 @@ def _extremum(graph, message, reducer):
 
 def _weighted_sum(graph, message, reducer):
     inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
-    _one_dtype("fn.mul_edge", **dict(zip(("x", "weight"), inputs)))
+    one_dtype("fn.mul_edge", **dict(zip(("x", "weight"), inputs)))
     return aggregate(graph.schedule, Sum(graph.n_dst, True, *graph.scales(reducer)), inputs)
 
 
@@ -238,7 +238,7 @@ def _attend(graph, message, reducer):
     if z.ndim != 3 or src.shape[1:] != z.shape[1:2] or dst.shape[1:] != z.shape[1:2]:
         shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
         raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
-    _one_dtype("fn.attend", z=z, src=src, dst=dst)
+    one_dtype("fn.attend", z=z, src=src, dst=dst)
     operator = Attend(message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes)
     return aggregate(graph.schedule, operator, inputs)
 

@@ -74,7 +74,7 @@ def _parts(comm, parts, n, name, divide):
     """The part of each of n nodes, the same on every rank."""
     if isinstance(parts, str):
         method = parts
-        parts = _on_root(comm, lambda: divide(method))
+        parts = on_root(comm, lambda: divide(method))
     parts = together(comm, lambda: partition.check_parts(outside(name, parts), n, comm.size, "shard"))
     agree(comm, parts, name)
     return parts
@@ -88,7 +88,7 @@ def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
             raise ConfigError("src_parts: a bipartite graph's sources need a division too")
     if all(isinstance(given, str) and given == "metis" for given in (parts, both)):
         whole = np.concatenate([edges.indptr, np.full(n_src, edges.indptr[-1])]), edges.indices.astype(np.int64) + n_dst
-        found = _on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", balance="nodes", seed=seed))
+        found = on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", balance="nodes", seed=seed))
         parts, both = found[:n_dst], found[n_dst:]
     sides = []
     for name, given, n in (("parts", parts, n_dst), ("src_parts", both, n_src)):
@@ -104,7 +104,7 @@ def _order(comm, edges, order, seed):
     if isinstance(order, str):
         orders.check_method(order)
         method = order
-        order = _on_root(comm, lambda: orders.order(*edges[:2], method, seed=seed))
+        order = on_root(comm, lambda: orders.order(*edges[:2], method, seed=seed))
     order = together(comm, lambda: orders.check_order(outside("order", order), edges.n_dst, "shard"))
     agree(comm, order, "order")
     return order
@@ -118,6 +118,6 @@ def _row_numbers(comm, parts, order):
     return numbers
 
 
-def _on_root(comm, action):
+def on_root(comm, action):
     """Run `action` on rank 0 and return its result on every rank; whatever it raises is raised on every rank. Collective."""
     return comm.bcast(together(comm, lambda: action() if comm.rank == 0 else None))

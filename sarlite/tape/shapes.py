@@ -150,6 +150,7 @@ def _owner(array):
 
 FLOPS = {
     "matmul": lambda inputs, out: 2 * math.prod(out) * inputs[0][-1],
+    "products": lambda inputs, out: 2 * math.prod(out) * sum(shape[-1] for shape in inputs[::2]),
     "sum": lambda inputs, out: math.prod(inputs[0]),
     "max": lambda inputs, out: math.prod(inputs[0]),
     "min": lambda inputs, out: math.prod(inputs[0]),
@@ -161,7 +162,7 @@ FLOPS = {
     "cross_entropy": lambda inputs, out: 4 * math.prod(inputs[0]),
     "layer_norm": lambda inputs, out: 8 * math.prod(out),
     "scatter_add": lambda inputs, out: math.prod(inputs[0]),
-} | dict.fromkeys(("reshape", "transpose", "getitem", "concat", "take", "astype"), lambda inputs, out: 0)
+} | dict.fromkeys(("reshape", "transpose", "getitem", "concat", "take", "astype", "piece"), lambda inputs, out: 0)
 
 
 def flops_of(name: str, inputs: Any, out: Any, params: dict[str, Any]) -> int:

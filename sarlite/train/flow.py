@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 
 from sarlite.comm import together
+from sarlite.errors import ConfigError
 from sarlite.minibatch.flow import count_layers, message_flow
+from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.loop import Trainer, check_output
 
@@ -33,6 +35,8 @@ class FlowTrainer(Trainer):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        if not isinstance(self.graph, Graph):
+            raise ConfigError(f"message flow is over a Graph, but graph is a {type(self.graph).__name__}")
         graph, x = self.graph, self.x.data
         with no_grad():
             self.n_layers = together(self.comm, lambda: count_layers(self.model, graph, self.x))

@@ -11,6 +11,7 @@ from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.optim import Factor, Optimizer
 from sarlite.sar.graph import Graph
+from sarlite.sar.hetero import NodeType
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.rows import row_numbers
@@ -26,10 +27,11 @@ class Trainer:
 
     Parameters
     ----------
-    graph : Graph
+    graph : Graph, or NodeType
+        The rows that have labels: of a `HeteroGraph` `graph.of(type)`.
     model : callable Module, model(graph, x) -> output, such as logits (n_dst, n_classes)
         The same replicated parameters on every rank: make it from the same `nn.Random` seed.
-    x : (n_src, n_features) array
+    x : (n_src, n_features) array, or of a node type of a `HeteroGraph` a dict of such by node type
         This rank's rows, in the order of `graph.src_ids`. Borrowed, and must not change: it is a constant tensor, so a first layer
         without dropout before it keeps the aggregated x, another (n_src, n_features), and aggregates and fetches only once.
     labels : (n_dst,) array of integers, or what else `loss` compares the output's rows with
@@ -59,14 +61,16 @@ class Trainer:
         models in a replicated parameter. In a step, where the model's output does not fit.
     """
 
-    def __init__(self, graph: Graph, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
+    def __init__(self, graph: Graph | NodeType, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
                  optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, schedule: Factor = lambda epoch: 1.0,
                  loss: Callable[[Tensor, Array], Tensor] | None = None, task: Task | None = None,
                  clip_norm: float | None = None, label_inputs: LabelInputs | None = None) -> None:
         if not hasattr(graph, "comm"):
             raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
-        self.graph, self.comm, self.model = graph, graph.comm, model
-        self.x, self.labels = Tensor(as_array(x), constant=True), as_array(labels)
+        self.graph: Any = graph
+        self.comm, self.model = graph.comm, model
+        self.x = {name: _constant(rows) for name, rows in x.items()} if isinstance(x, dict) else _constant(x)
+        self.labels = as_array(labels)
         together(self.comm, lambda: _check_arguments(model, rng, optimizer, schedule, loss))
         self.task = (task or Task()) if loss is None else OwnLoss(loss)
         self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))
@@ -75,7 +79,7 @@ class Trainer:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
         self.shown = None if label_inputs is None else self._show_labels(label_inputs, rng.seed)
         self.flat = together(self.comm, lambda: nn.flatten(model))
-        agree(self.comm, (self.x.shape[1:], str(self.x.dtype)), "x: number of features and dtype")
+        agree(self.comm, [(name, x.shape[1:], str(x.dtype)) for name, x in _each(self.x)], "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
         self.loader: Any = None  # full-batch
         self.n_classes = max(self.comm.allgather(self.task.n_classes(self.labels, self.rows)))
@@ -91,23 +95,30 @@ class Trainer:
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
         model = f"{type(self.model).__name__} of {self.model.n_parameters:,} values"
-        return (f"Trainer({model}, {self.graph!r}, x {self.x.dtype} {self.x.shape}, "
+        return (f"Trainer({model}, {self.graph!r}, {', '.join(f'{name} {x.dtype} {x.shape}' for name, x in _each(self.x))}, "
                 f"rows of all ranks: {rows}; {self.optimizer!r}, step {self.training_step.n_steps})")
 
     def _rows(self, splits):
-        for name, array, n in (("x", self.x, self.graph.n_src), ("labels", self.labels, self.graph.n_dst)):
+        if isinstance(self.x, dict) and not isinstance(self.graph, NodeType):
+            raise ConfigError("x is a dict by node type, but graph is no node type of a HeteroGraph, as graph.of(type) gives it")
+        sources = [self.graph.graph.of(name) for name in self.x] if isinstance(self.x, dict) else [self.graph]
+        inputs = [(name, x, nodes.n_src) for (name, x), nodes in zip(_each(self.x), sources)]
+        for name, array, n in (*inputs, ("labels", self.labels, self.graph.n_dst)):
             if array.shape[:1] != (n,):
                 raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
-        if self.x.dtype.kind not in "fiub":
-            raise ShapeError(f"x is {self.x.dtype}, but features are numbers, as by x.astype(np.float32)")
-        if (error := not_finite(self.x)) is not None:
-            raise error
+        for name, x in _each(self.x):
+            if x.dtype.kind not in "fiub":
+                raise ShapeError(f"{name} is {x.dtype}, but features are numbers, as by x.astype(np.float32)")
+            if (error := not_finite(x, name=name)) is not None:
+                raise error
         rows = {name: row_numbers(name, split, self.graph.n_dst) for name, split in splits.items()}
         self.task.check(self.labels, rows, self.graph.n_dst)
         return rows
 
     def _show_labels(self, label_inputs, seed):
         """Make x wider by columns for labels, which change: it is no constant any more."""
+        if isinstance(self.x, dict):
+            raise ConfigError("label_inputs: x is a dict by node type, but labels are shown beside the features of one graph's nodes")
         train, others = self.rows["train"], np.concatenate([self.rows["val"], self.rows["test"]])
         labels = together(self.comm, lambda: _classes(self.labels, train))
         shown = ShownLabels(label_inputs, self.comm, self.x.data, train, self.graph.dst_ids[train], labels, others, seed)
@@ -185,6 +196,15 @@ def _classes(labels, rows):
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ConfigError(f"label_inputs: labels are {labels.dtype} of shape {labels.shape}, but classes are (n_dst,) integers")
     return labels[rows].astype(np.int64)
+
+
+def _constant(x):
+    return Tensor(as_array(x), constant=True)
+
+
+def _each(x):
+    """Yield (what an error calls it, the tensor) of x, or of each in a dict."""
+    yield from ((f"x[{name!r}]", rows) for name, rows in x.items()) if isinstance(x, dict) else [("x", x)]
 
 
 def _check_arguments(model, rng, optimizer, schedule, loss):

@@ -197,8 +197,10 @@ def _squares(gradient):
     return float(sum(np.square(flat[at : at + _PIECE], dtype=np.float64).sum() for at in range(0, flat.size, _PIECE)))
 
 
-def not_finite(x: Any, then: str = "") -> DataError | None:
-    """Return the DataError that names the first value of x, or of the pair x, that is not finite, or None."""
+def not_finite(x: Any, then: str = "", name: str = "x") -> DataError | None:
+    """Return the DataError that names the first value of x, or of the pair or dict x, that is not finite, or None."""
+    if isinstance(x, dict):
+        return next(filter(None, (not_finite(rows, then, f"{name}[{key!r}]") for key, rows in x.items())), None)
     for array in x if isinstance(x, tuple) else (x,):
         array = array._data if isinstance(array, Tensor) else np.asarray(array)
         if array.dtype.kind != "f" or surely_finite(array):
@@ -206,5 +208,5 @@ def not_finite(x: Any, then: str = "") -> DataError | None:
         wrong = np.argwhere(~np.isfinite(array))
         if len(wrong):
             where = ", ".join(map(str, wrong[0]))
-            return DataError(f"x[{where}] is {array[tuple(wrong[0])]}{then}: features must be finite")
+            return DataError(f"{name}[{where}] is {array[tuple(wrong[0])]}{then}: features must be finite")
     return None

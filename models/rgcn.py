@@ -1,0 +1,159 @@
+"""Relational graph convolutional network (Schlichtkrull et al., 2018), as SAR Eq. 4 and 5."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sarlite import HeteroGraph, NodeType, Tensor, fn, nn
+from sarlite.errors import ConfigError
+from sarlite.nn import Activation, Embedding, Linear, Parameter, glorot
+
+Relation = tuple[str, str, str]
+
+
+class RGCNConv(nn.Module):
+    """h'_i = W_t h_i + b_t + sum_r mean_{j in N_r(i)} W_r h_j, t being i's type (SAR Eq. 4); W_r = sum_b a_rb V_b (Eq. 5).
+
+    Parameters
+    ----------
+    n_in : dict of str to int
+        Width by node type.
+    n_out : int
+    relations : sequence of (source type, name, destination type)
+        Those that this layer sums over.
+    types : sequence of str, optional
+        The node types that it makes; by default those that the relations lead to.
+    n_bases : int, optional
+        How many V_b; without it each relation has a weight of its own. Then all source types need one width.
+    evaluation : {"inside", "first"}, optional
+        See `HeteroGraph.aggregate`.
+    rng : nn.Random
+    """
+
+    def __init__(self, n_in: Mapping[str, int], n_out: int, relations: Any, types: Any = None, *, n_bases: int | None = None,
+                 evaluation: str | None = None, bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        self.relations, self.evaluation = tuple(relations), evaluation
+        types = sorted({relation[2] for relation in self.relations}) if types is None else types
+        self.roots = {name: glorot(rng, (n_in[name], n_out), n_in[name], n_out, dtype) for name in types}
+        self.biases = {name: Parameter(np.zeros(n_out, dtype)) for name in types} if bias else {}
+        self.weights = {}
+        self.bases = self.coefficients = None
+        if n_bases is None or not self.relations:
+            self.weights = {_named(r): glorot(rng, (n_in[r[0]], n_out), n_in[r[0]], n_out, dtype) for r in self.relations}
+            return
+        n_bases, widths = nn.whole("n_bases", n_bases, 1), sorted({n_in[relation[0]] for relation in self.relations})
+        if len(widths) > 1:
+            raise ConfigError(f"n_bases: all source types need one width, but they have {widths}")
+        self.bases = glorot(rng, (n_bases, widths[0], n_out), widths[0], n_out, dtype)
+        self.coefficients = glorot(rng, (len(self.relations), n_bases), len(self.relations), n_bases, dtype)
+
+    def weight(self, relation: Relation) -> Tensor:
+        """Return W_r."""
+        if self.bases is None or self.coefficients is None:
+            return self.weights[_named(relation)]
+        n_bases, n_in, n_out = self.bases.shape
+        row = self.relations.index(relation)
+        return (self.coefficients[row : row + 1] @ self.bases.reshape(n_bases, -1)).reshape(n_in, n_out)
+
+    def __call__(self, graph: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        sums = graph.aggregate({r: fn.linear(h[r[0]], self.weight(r)) for r in self.relations}, "mean",
+                               own={name: (h[name], root) for name, root in self.roots.items()}, evaluation=self.evaluation)
+        return {name: out + self.biases[name] if name in self.biases else out for name, out in sums.items()}
+
+
+class RGCN(nn.Module):
+    """R-GCN layers for one node type's labels; learned rows for the types without features; between layers activation and dropout.
+
+    A layer computes the types alone that the labels depend on.
+
+    Parameters
+    ----------
+    n_in : dict of str to int
+        Features by node type; a type that is not named has learned rows of `embedding` values, owned by the rank that owns the node.
+    n_out : int
+        Classes.
+    nodes : NodeType
+        `graph.of(type)` of the type that has labels.
+    layers, hidden : int
+    embedding : int, optional
+        By default the width of the features, or `hidden` without any.
+    dropout : float
+    n_bases, evaluation
+        See `RGCNConv`. With bases features of several widths are brought to `embedding` by a product a type.
+    activation : {"relu", "elu"}
+    rng : nn.Random
+    """
+
+    def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: NodeType, *, layers: int = 2, hidden: int = 256,
+                 embedding: int | None = None, dropout: float = 0.5, n_bases: int | None = None, evaluation: str | None = None,
+                 activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        graph, layers, hidden = nodes.graph, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
+        width = hidden if embedding is None and not n_in else embedding
+        of_input, *of_layers = needed(graph, nodes.node_type, layers)
+        self.inputs = Inputs(n_in, graph, of_input, width, alike=n_bases is not None, rng=rng, dtype=dtype)
+        self.convs, self.activations = [], []
+        widths = self.inputs.widths
+        for k, types in enumerate(of_layers):
+            last = k == layers - 1
+            self.convs.append(self._conv(widths, n_out if last else hidden, graph, types, last, n_bases=n_bases, evaluation=evaluation,
+                                         rng=rng, dtype=dtype))
+            widths = dict.fromkeys(types, hidden)
+            if not last:
+                self.activations.append({name: Activation(hidden, activation, dropout=dropout, rng=rng, dtype=dtype)
+                                         for name in types})
+
+    def _conv(self, widths, n_out, graph, types, last, **options):
+        return RGCNConv(widths, n_out, graph.into(types), types, bias=last, **options)
+
+    def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:
+        graph, h = nodes.graph, self.inputs(x)
+        for k, conv in enumerate(self.convs):
+            h = conv(graph, h)
+            if k < len(self.activations):
+                h = {name: activation(h[name], graph.of(name)) for name, activation in self.activations[k].items()}
+        return h[nodes.node_type]
+
+
+class Inputs(nn.Module):
+    """What a relational model starts from: features, and learned rows for the types without.
+
+    Attributes
+    ----------
+    widths : dict of str to int
+    """
+
+    def __init__(self, n_in: Mapping[str, int], graph: HeteroGraph, types: Any, embedding: int | None, *, alike: bool, rng: nn.Random,
+                 dtype: npt.DTypeLike) -> None:
+        unknown = sorted(set(n_in) - set(graph.node_types))
+        if unknown:
+            raise ConfigError(f"features of node type {unknown[0]!r}, which is not one of {', '.join(graph.node_types)}")
+        width = embedding if embedding is not None else max(n_in.values())
+        self.embeddings = {name: Embedding(graph.node_ids[name], width, rng=rng, node_type=name, dtype=dtype)
+                           for name in types if name not in n_in}
+        self.widths = {name: n_in.get(name, width) for name in types}
+        self.projections = {}
+        if alike and len(set(self.widths.values())) > 1:
+            self.projections = {name: Linear(n_in[name], width, bias=False, rng=rng, dtype=dtype) for name in types if name in n_in}
+            self.widths = dict.fromkeys(types, width)
+
+    def __call__(self, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        missing = [name for name in self.widths if name not in self.embeddings and name not in x]
+        if missing:
+            raise ConfigError(f"x has no features of node type {missing[0]!r}, which the model takes")
+        return {name: self.embeddings[name]() if name in self.embeddings else
+                self.projections[name](x[name]) if name in self.projections else x[name] for name in self.widths}
+
+
+def needed(graph: HeteroGraph, node_type: str, layers: int) -> list[tuple[str, ...]]:
+    """Return the node types that the labels of one depend on: the first layer's input, then each layer's output; the last has one."""
+    found: list[tuple[str, ...]] = [(node_type,)]
+    for _ in range(layers):
+        wanted = {*found[0], *(relation[0] for relation in graph.into(found[0]))}
+        found.insert(0, tuple(name for name in graph.node_types if name in wanted))
+    return found
+
+
+def _named(relation):
+    return "__".join(relation)

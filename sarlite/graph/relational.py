@@ -1,0 +1,133 @@
+"""A seeded graph of several node types, shaped as ogbn-mag: papers, authors, institutions and fields."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite.graph.generate import _pick, _power_law_weights, _require, _require_room, _rng, _sums, random_split
+
+TYPES = {"paper": 0.38, "author": 0.585, "institution": 0.004, "field_of_study": 0.031}
+"""Node type to its share of the nodes."""
+RELATIONS = {("author", "writes", "paper"): 0.338, ("paper", "cites", "paper"): 0.257,
+             ("paper", "has_topic", "field_of_study"): 0.355, ("author", "affiliated_with", "institution"): 0.05}
+"""Relation to its share of the edges."""
+TARGET = "paper"
+_MAX_ROUNDS = 100
+
+
+class Relational(NamedTuple):
+    """A generated data set of several node types.
+
+    Attributes
+    ----------
+    n_nodes : dict of str to int
+    edges : dict of (source type, name, destination type) to (src, dst)
+        Each relation, then their reverses.
+    features : dict of str to (n, n_features) float32
+        Of the type with labels alone.
+    target : str
+        The type with labels.
+    labels, train, val, test : (n,)
+        Of its nodes: int64, and three disjoint masks.
+    n_classes : int
+    """
+
+    n_nodes: dict
+    edges: dict
+    features: dict
+    target: str
+    labels: np.ndarray
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
+    n_classes: int
+
+
+def mag(nodes=10000, edges=None, classes=8, features=64, homophily=0.7, noise=1.0, exponent=2.5, train=0.1, val=0.2, seed=0):
+    """Draw papers, authors, institutions and fields, whose four relations mostly stay within a class, and the reverses of these.
+
+    An edge picks its source in proportion to node weights, and its destination likewise: with probability `homophily` among those of
+    the same class. Papers alone have features, `centre[class] + noise * normal`, and labels; what the others know of classes, their
+    edges do.
+
+    Parameters
+    ----------
+    nodes : int
+        Of all types; shares as in ogbn-mag, at least one node a class and type.
+    edges : int
+        Of all relations and their reverses, an even number; by default 26 a node. Shares as in ogbn-mag.
+    classes, features : int
+    homophily : float
+    noise : float
+    exponent : float
+        Tail exponent of the nodes' weights, above 2.
+    train, val : float or int
+        As for `random_split`, of the papers.
+    seed : int
+
+    Returns
+    -------
+    Relational
+        No edge is twice in a relation. Node ids say nothing about classes.
+
+    Raises
+    ------
+    ConfigError
+        An option is outside its range, or so many edges do not fit.
+
+    Notes
+    -----
+    The same options give the same arrays. Memory: 4 * features bytes a paper, and about 50 bytes an edge of the largest relation.
+    """
+    _require(classes >= 1, "classes", classes, "at least 1")
+    _require(nodes >= 4 * classes, "nodes", nodes, f"at least {4 * classes}, one of each of 4 types and {classes} classes")
+    _require(features >= 1, "features", features, "at least 1")
+    _require(0 <= homophily <= 1, "homophily", homophily, "0 to 1")
+    _require(0 <= noise < np.inf, "noise", noise, "at least 0")
+    edges = 26 * nodes if edges is None else edges
+    _require(edges >= 0 and edges % 2 == 0, "edges", edges, "an even number: every relation has its reverse")
+    _require_room(nodes, edges, features)
+    rng = _rng(seed)
+    n_nodes = {name: max(classes, round(share * nodes)) for name, share in TYPES.items()}
+    sides = {name: _Side(rng, n, classes, exponent) for name, n in n_nodes.items()}
+    found = {relation: _draw(rng, sides[relation[0]], sides[relation[2]], round(share * (edges // 2)), homophily, relation)
+             for relation, share in RELATIONS.items()}
+    labels = sides[TARGET].labels
+    centres = rng.standard_normal((classes, features)) * (1.9 / np.sqrt(features))
+    x = rng.standard_normal((len(labels), features), dtype=np.float32) * np.float32(noise) + centres.astype(np.float32)[labels]
+    return Relational(n_nodes, with_reverses(found), {TARGET: x}, TARGET, labels, *random_split(labels, train, val, rng), classes)
+
+
+def with_reverses(edges):
+    """Return relations and, behind them, each one's reverse, under its name with "rev_" before it."""
+    return {**edges, **{(to, f"rev_{name}", source): (dst, src) for (source, name, to), (src, dst) in edges.items()}}
+
+
+class _Side:
+    """The nodes of one type: in order of their classes, with running sums of their weights, and the ids that they get."""
+
+    def __init__(self, rng, n, classes, exponent):
+        self.n, of = n, np.arange(n) * classes // n
+        self.sums = _sums(_power_law_weights(rng, n, exponent, cap=60))
+        self.classes, bounds = of, np.searchsorted(of, np.arange(classes + 1))
+        self.low, self.high = self.sums[bounds[:-1]], self.sums[bounds[1:]]
+        self.ids = rng.permutation(n)
+        self.labels = np.empty(n, np.int64)
+        self.labels[self.ids] = of
+
+
+def _draw(rng, source, to, n_edges, homophily, relation):
+    """Distinct pairs (src, dst) of ids."""
+    _require(n_edges <= source.n * to.n // 2, f"edges of {relation[1]}", n_edges, f"at most {source.n * to.n // 2} for its nodes")
+    keys = np.empty(0, np.int64)
+    for _ in range(_MAX_ROUNDS):
+        if keys.size >= n_edges:
+            break
+        size = int(1.2 * (n_edges - keys.size)) + 64
+        u = _pick(rng, source.sums, 0.0, source.sums[-1], size)
+        same, of = rng.random(size) < homophily, source.classes[u]
+        v = _pick(rng, to.sums, np.where(same, to.low[of], 0.0), np.where(same, to.high[of], to.sums[-1]), size)
+        keys = np.union1d(keys, u * to.n + v)
+    _require(keys.size >= n_edges, f"edges of {relation[1]}", n_edges, f"about {keys.size} or fewer: so dense a relation was not found")
+    keys = keys[np.sort(rng.permutation(keys.size)[:n_edges])]
+    return source.ids[keys // to.n], to.ids[keys % to.n]

@@ -1,0 +1,367 @@
+"""HeteroGraph: nodes of several types and relations between them. What leaves one type is one bundle, fed by one fetch."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from sarlite.comm import Communicator, Solo, agree, together, wrap
+from sarlite.errors import ConfigError, DataError
+from sarlite.graph import edges as edge_lists
+from sarlite.graph import given, partition
+from sarlite.graph.part import InEdges
+from sarlite.profile import Counted, Profile
+from sarlite.sar import fn, plan, relations, schedule
+from sarlite.sar.construct import outside
+from sarlite.sar.graph import Graph
+from sarlite.sar.shard import on_root
+from sarlite.tape import Tensor
+from sarlite.tape.product import products
+from sarlite.tape.tensor_map import TensorMap
+from sarlite.types import Array
+
+Relation = tuple[str, str, str]  # (source type, name, destination type)
+
+
+class NodeType:
+    """The nodes of one type, as what stands between aggregations sees them: `nn.Activation`, `nn.BatchNorm`, a `Trainer`.
+
+    Attributes
+    ----------
+    graph : HeteroGraph
+    node_type : str
+    n_nodes : int
+        Of all ranks.
+    n_src, n_dst : int
+        Rows of this rank.
+    src_ids, dst_ids, node_ids : (n_dst,) int64
+        One array: global ids of the local rows.
+    comm, profile
+        The graph's.
+    """
+
+    def __init__(self, graph: "HeteroGraph", node_type: str) -> None:
+        self.graph, self.node_type, self.n_nodes = graph, node_type, graph.n_nodes[node_type]
+        self.node_ids = self.src_ids = self.dst_ids = graph.node_ids[node_type]
+        self.n_src = self.n_dst = len(self.node_ids)
+        self.comm, self.profile = graph.comm, graph.profile
+
+    def __repr__(self) -> str:
+        return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
+
+
+class View:
+    """One relation as its operator sees it, in a bundle of a schedule."""
+
+    check = Graph.check
+    inverse_degrees, column_ids = Graph.inverse_degrees, Graph.column_ids
+
+    def __init__(self, graph, relation, made):
+        source, _, to = self.relation = relation
+        self.in_degrees, self.dst_ids, self.n_nodes = graph.in_degrees[relation], graph.node_ids[to], graph.n_nodes[to]
+        self.n_src, self.n_dst, self.n_edges = len(graph.node_ids[source]), len(self.dst_ids), int(self.in_degrees.sum())
+        self.plan = made.plan
+        self.itype = relations.sets_of(made.plan.local)[0].indices.dtype
+
+    def scales(self, reducer):
+        return self.inverse_degrees if reducer == "mean" else None, None
+
+
+class HeteroGraph:
+    """One part of a heterogeneous graph, or a whole one. Make one with `from_edges`.
+
+    Attributes
+    ----------
+    node_types : tuple of str
+    relations : tuple of (source type, name, destination type)
+    n_nodes : dict of str to int
+        Nodes of each type, of all ranks.
+    n_edges : dict of relation to int
+        Edges of each relation, of all ranks.
+    node_ids : dict of str to (n,) int64
+        Global ids of this rank's rows of each type: each type counts from 0.
+    in_degrees : dict of relation to (n_dst,) int64
+    edge_ids : dict of relation to (n_edges,) int64
+        Where each of this rank's edges stood among the relation's.
+    evaluations : list of relations.Evaluation
+        What was chosen for the weights of `fn.linear` so far, with what either way costs.
+    comm : Communicator
+    profile : Profile
+    """
+
+    def __init__(self, comm: Communicator, in_edges: Mapping[Relation, InEdges], node_ids: Mapping[str, Array],
+                 edge_ids: Mapping[Relation, Array], mode: str, prefetch: int) -> None:
+        self.profile, self.mode, self.prefetch, self._comm = Profile(), mode, prefetch, comm
+        self.comm = cast(Communicator, Counted(comm, self.profile))
+        self.node_types, self.relations = tuple(node_ids), tuple(in_edges)
+        self.node_ids, self.edge_ids, self._edges = dict(node_ids), dict(edge_ids), dict(in_edges)
+        counts = comm.allreduce(np.array([len(ids) for ids in node_ids.values()], np.int64))
+        self.n_nodes = dict(zip(node_ids, map(int, counts)))
+        self.in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
+        counts = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
+        self.n_edges = dict(zip(in_edges, map(int, counts)))
+        self._schedules: dict[tuple[Relation, ...], tuple[Any, int]] = {}
+        self._evaluations: dict[tuple[Any, ...], relations.Evaluation] = {}
+        self._kept = TensorMap()  # constant Tensor -> {(relation, reducer): its aggregation}
+
+    @classmethod
+    def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None, parts: Any = "metis",
+                   mode: str = "sar", prefetch: int = 1, seed: int = 0) -> "HeteroGraph":
+        """Make a graph from edge lists, or this rank's part of one that every rank holds. Collective.
+
+        Parameters
+        ----------
+        edges : dict of (source type, name, destination type) to (src, dst)
+            Edge e of a relation goes from node src[e] of its source type to dst[e] of its destination type: (n_edges,) int arrays,
+            or what has `__array__` or `__dlpack__`. In the same order on every rank.
+        n_nodes : dict of str to int
+            The nodes of each type; a type may be in no relation.
+        comm : Communicator, or an mpi4py communicator, optional
+            Without it the graph is whole.
+        parts : {"metis", "random", "contiguous"}, or dict of str to (n,) int array or to one of these but METIS
+            How to divide the nodes: METIS divides those of all types together, the others each type; or a division for each type.
+        mode : {"sar", "sa", "oneshot"}
+        prefetch : int
+            See `Graph.from_part`.
+        seed : int
+            Of the division.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: a relation is no triple or names an unknown type, an id is out of range, parts that do not fit, an unknown mode;
+            edges that differ between ranks, of which each hashes its own.
+        """
+        comm = Solo() if comm is None else wrap(comm)
+        schedule.check_mode(comm, mode, prefetch)
+        edges, n_nodes = together(comm, lambda: _checked(edges, n_nodes))
+        if comm.size > 1:
+            agree(comm, ([*edges], [*n_nodes.items()], [*edges.values()]), "edges and n_nodes")
+        parts = divide(comm, edges, n_nodes, parts, seed)
+        own = {name: np.flatnonzero(found == comm.rank) for name, found in parts.items()}
+        rows = {name: _row_numbers(found) for name, found in parts.items()}
+        in_edges, edge_ids = {}, {}
+        for relation, (src, dst) in edges.items():
+            in_edges[relation], edge_ids[relation] = _own_edges(relation, src, dst, parts, own, rows, comm.rank)
+        return cls(comm, in_edges, own, edge_ids, mode, prefetch)
+
+    def __repr__(self) -> str:
+        share = f", part {self.comm.rank} of {self.comm.size}, mode {self.mode}" if self.comm.size > 1 else ""
+        types = ", ".join(f"{len(ids)} {name}" for name, ids in self.node_ids.items())
+        return f"HeteroGraph({types}; {len(self.relations)} relations, {sum(map(len, self.edge_ids.values()))} edges{share})"
+
+    def of(self, node_type: str) -> NodeType:
+        """Return the nodes of one type."""
+        if node_type not in self.n_nodes:
+            raise ConfigError(f"node type {node_type!r} is not one of {', '.join(self.node_types)}")
+        return NodeType(self, node_type)
+
+    def into(self, node_types: Any) -> tuple[Relation, ...]:
+        """Return the relations whose destination type is one of these."""
+        return tuple(relation for relation in self.relations if relation[2] in node_types)
+
+    def prepare(self, chosen: Any) -> list[plan.Plan]:
+        """Find now what an aggregation over these relations will exchange, not in its first call; return the plan of each source type.
+
+        Collective.
+        """
+        groups: dict[str, list[Relation]] = {}
+        for relation in self.relations:
+            if relation in chosen:
+                groups.setdefault(relation[0], []).append(relation)
+        return [self._schedule(group)[0].plan for group in groups.values()]
+
+    @property
+    def evaluations(self) -> list[relations.Evaluation]:
+        return list(self._evaluations.values())
+
+    # ---- aggregation
+
+    def aggregate(self, messages: Mapping[Relation, Any], reducer: str, *, own: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+                  evaluation: str | None = None) -> dict[str, Tensor]:
+        """Return by destination type out_i = sum over relations r of reduce over in-edges (j, i) of r of messages[r]. Collective.
+
+        Parameters
+        ----------
+        messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.attend(...) or fn.attend_linear(...)
+            Source rows are those of the relation's source type, in the order of `node_ids`. Others' relations are left out. The same
+            relations on every rank.
+        reducer : {"sum", "mean", "max", "min"}
+            As of `Graph.aggregate`: "sum" and "mean" of copy_src and linear, "max" and "min" of copy_src, "sum" of the others.
+        own : dict of str to (x, weight), optional
+            x W is added to the sums of a type, (n_dst, n_in) by (n_in, n_out): what a layer makes of the destinations' own rows.
+        evaluation : {"inside", "first"}, optional
+            Of the weights of `fn.linear`: inside the message, or aggregated first and transformed after; equal to rounding. By default
+            for each relation what costs fewer bytes: see `relations.evaluate`, and `evaluations` for what was chosen.
+
+        Returns
+        -------
+        dict of str to Tensor (n_dst, ...)
+            0 where a node has no edges.
+
+        Raises
+        ------
+        ConfigError, ShapeError
+            An unknown relation, a message that does not go with the reducer, an input that does not fit.
+
+        Notes
+        -----
+        One fetch for each source type serves all its relations here: the rows that any of them needs travel once, and once again in
+        backward where an operator needs them (case 2: a weight inside, attention). A tensor that several messages have travels once.
+        The sum or mean of a constant tensor's rows is kept, as of `Graph.aggregate`. The first call for a set of relations out of a type
+        finds what is to be exchanged. Source: SAR appendix A, Eq. 4.
+        """
+        sums: dict[str, Tensor] = {}
+        pairs = {to: [pair] for to, pair in (own or {}).items()}
+        for chosen in self._by_source(messages, reducer, evaluation):
+            for key, out, weight in self._from(chosen, messages, reducer, evaluation):
+                to = key if isinstance(key, str) else key[2]
+                if weight is not None:
+                    pairs.setdefault(to, []).append((out, weight))
+                else:
+                    sums[to] = sums[to] + out if to in sums else out
+        for to, found in pairs.items():
+            sums[to] = sums[to] + products(found) if to in sums else products(found)
+        return sums
+
+    def _by_source(self, messages, reducer, evaluation):
+        """The relations asked for, in the graph's order, a list a source type."""
+        if evaluation not in (None, *relations.EVALUATIONS):
+            raise ConfigError(f"evaluation {evaluation!r} is not one of {', '.join(relations.EVALUATIONS)}")
+        for relation, message in messages.items():
+            if relation not in self._edges:
+                raise ConfigError(f"relation {relation!r} is none of this graph: {', '.join(map(str, self.relations))}")
+            if (type(message), reducer) not in relations.MEMBERS:
+                raise ConfigError(f"relation {relation!r}: message {type(message).__name__} does not go with reducer {reducer!r}")
+        chosen: dict[str, list[Relation]] = {}
+        for relation in self.relations:
+            if relation in messages:
+                chosen.setdefault(relation[0], []).append(relation)
+        return list(chosen.values())
+
+    def _from(self, chosen, messages, reducer, evaluation):
+        """Yield (destination type or relation, its sum, the weight that it still wants or None), over the relations out of one type."""
+        made, n_halo = self._schedule(chosen)
+        views = {relation: View(self, relation, made) for relation in chosen}
+        first = self._aggregated_first(chosen, views, messages, n_halo, evaluation)
+        weights = {relation: weight for relation, (_, weight) in first.items()}
+        outputs, members = {}, []
+        for place, relation in enumerate(chosen):
+            message = fn.copy_src(first[relation][0]) if relation in first else messages[relation]
+            member = relations.MEMBERS[type(message), reducer](views[relation], message, reducer)
+            constant = isinstance(message, fn.CopySrc) and reducer in ("sum", "mean") and member.fetched[0].constant
+            kept = self._kept.setdefault(member.fetched[0], {}) if constant else {}
+            if (relation, reducer) in kept:
+                outputs[relation] = kept[relation, reducer]
+            else:
+                members.append((place, relation if constant or relation in first else relation[2], member, kept if constant else None))
+        outputs |= relations.aggregate_members(made, [member[:3] for member in members]) if members else {}
+        for _, key, _, kept in members:
+            if kept is not None:
+                outputs[key] = kept[key, reducer] = Tensor(outputs[key].data, constant=True)
+        for key, out in outputs.items():
+            yield key, out, weights.get(key)
+
+    def _aggregated_first(self, chosen, views, messages, n_halo, forced):
+        """(x, weight) of each `fn.linear` that is aggregated first."""
+        found, n_edges = {}, max(sum(self.n_edges[relation] for relation in chosen), 1)
+        for relation in chosen:
+            if not isinstance(messages[relation], fn.Linear):
+                continue
+            x, weight = relations.linear_inputs(views[relation], messages[relation])
+            key = relation, *weight.shape, x.constant, forced
+            if key not in self._evaluations:
+                edges = self.n_edges[relation]
+                sizes = relations.Sizes(self.n_nodes[relation[0]], self.n_nodes[relation[2]], edges, n_halo * edges // n_edges)
+                self._evaluations[key] = relations.evaluate(relation, sizes, *weight.shape, x.dtype.itemsize, constant=x.constant,
+                                                            forced=forced)
+            if self._evaluations[key].name == "first":
+                found[relation] = x, weight
+        return found
+
+    def _schedule(self, chosen):
+        """The schedule of some relations out of one type, and the rows that all ranks fetch for it. Collective at the first call."""
+        key = tuple(chosen)
+        if key not in self._schedules:
+            ids = self.node_ids[chosen[0][0]]
+            exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
+            made = schedule.make(self._comm, exchange, self.mode, self.prefetch, self.profile)
+            self._schedules[key] = made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
+        return self._schedules[key]
+
+    def recover(self) -> None:
+        """Make the graph usable again after an aggregation that failed. Collective."""
+        for made, _ in self._schedules.values():
+            made.transport.recover()
+
+
+# ---- making one
+
+
+def _checked(edges, n_nodes):
+    """Return edges and n_nodes as arrays and ints; errors name the relation."""
+    if not isinstance(edges, Mapping) or not isinstance(n_nodes, Mapping):
+        raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} and {type: number of nodes}")
+    n_nodes = {name: given.count(f"n_nodes[{name!r}]", n) for name, n in n_nodes.items()}
+    found = {}
+    for relation, ends in edges.items():
+        if not (isinstance(relation, tuple) and len(relation) == 3 and all(isinstance(word, str) for word in relation)):
+            raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
+        for name in (relation[0], relation[2]):
+            if name not in n_nodes:
+                raise DataError(f"relation {relation!r}: node type {name!r} is not in n_nodes, which has {', '.join(n_nodes)}")
+        try:
+            src, dst = (outside(name, ids) for name, ids in zip(("src", "dst"), ends, strict=True))
+            found[relation] = edge_lists.checked_ends(src, dst, n_nodes[relation[0]], n_nodes[relation[2]])
+        except (DataError, TypeError, ValueError) as error:
+            raise DataError(f"relation {relation!r}: {error}") from None
+    return found, n_nodes
+
+
+def divide(comm, edges, n_nodes, parts, seed):
+    """Return the part of each node, by type. Collective."""
+    if comm.size == 1:
+        return {name: np.zeros(n, np.int32) for name, n in n_nodes.items()}
+    if isinstance(parts, str) and parts == "metis":
+        ends = np.cumsum([0, *n_nodes.values()])
+        start = dict(zip(n_nodes, ends))
+
+        def whole():
+            src, dst = (np.concatenate([np.zeros(0, np.int64), *(pair[k] + start[relation[2 * k]] for relation, pair in edges.items())])
+                        for k in (0, 1))
+            return partition.partition(*edge_lists.csr_by_dst(src, dst, int(ends[-1])), comm.size, "metis", balance="nodes", seed=seed)
+
+        found = on_root(comm, whole)
+        return dict(zip(n_nodes, np.split(found, ends[1:-1])))
+    if not isinstance(parts, str) and (not isinstance(parts, Mapping) or set(parts) != set(n_nodes)):
+        raise ConfigError(f"parts: a method, or a dict with a division for each of {', '.join(n_nodes)}")
+    return {name: _parts(comm, parts if isinstance(parts, str) else parts[name], name, n, seed) for name, n in n_nodes.items()}
+
+
+def _parts(comm, parts, name, n, seed):
+    if isinstance(parts, str):
+        method = parts
+        if method == "metis":
+            raise ConfigError("metis divides the nodes of all types together, or none")
+        nothing = np.zeros(n + 1, np.int64), np.zeros(0, np.int64)
+        parts = on_root(comm, lambda: partition.partition(*nothing, comm.size, method, seed=seed))
+    parts = together(comm, lambda: partition.check_parts(outside("parts", parts), n, comm.size, repr(name)))
+    agree(comm, parts, f"parts of {name!r}")
+    return parts
+
+
+def _row_numbers(parts):
+    """The row number of each node: by part, and in a part by the id."""
+    numbers = np.empty(len(parts), edge_lists.index_dtype(len(parts)))
+    numbers[np.argsort(parts, kind="stable")] = np.arange(len(parts))
+    return numbers
+
+
+def _own_edges(relation, src, dst, parts, own, rows, rank):
+    """This rank's in-edges of one relation, and where each stood."""
+    source, _, to = relation
+    mine = np.flatnonzero(parts[to][dst] == rank)
+    local = rows[to][dst[mine]] - (rows[to][own[to][0]] if len(own[to]) else 0)
+    n = max(len(rows[source]), len(own[to]), 1)
+    indptr, indices, order = edge_lists.csr_by_dst(rows[source][src[mine]], local, n, edge_index=True)
+    return InEdges(indptr[: len(own[to]) + 1], indices), mine[order]

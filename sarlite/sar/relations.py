@@ -1,0 +1,341 @@
+"""Aggregation over several relations out of one node type: one operator a relation, all of them fed by one fetch."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite import kernels, tape
+from sarlite.errors import ShapeError
+from sarlite.graph.block import Bundle
+from sarlite.sar import fn
+from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.sar.operators import EDGE_VALUE, Attend, Extremum, Sum, one_dtype
+from sarlite.tape import Tensor, reduce
+
+EVALUATIONS = ("inside", "first")
+
+
+class Transformed(Operator):
+    """out_i = s_i sum_j x_j W, the weight inside the message (SAR Eq. 4): case 2 where W learns, and nothing is kept.
+
+    Parameters
+    ----------
+    n_dst : int
+    dst_scale : (n_dst,) float64, or None
+        s.
+    """
+
+    flops_per_value = 1
+
+    def __init__(self, n_dst, dst_scale):
+        self.n_dst, self.dst_scale = n_dst, dst_scale
+
+    def begin(self, needs, arrays, keep):
+        x, self.weight = arrays
+        self.needs_rows, self.needs_weight, self.n_weights = needs[1], needs[1], self.weight.size
+        self.scale = None if self.dst_scale is None else self.dst_scale.astype(x.dtype)
+        self.out = np.zeros((self.n_dst, self.weight.shape[1]), x.dtype)
+
+    def forward(self, block, rows):
+        kernels.spmm(block.indptr, block.indices, reduce.product(rows[0], self.weight), self.out, rows=block.rows, dst_scale=self.scale)
+        return rows if self.needs_rows else None
+
+    def end(self):
+        out, self.out = self.out, None
+        return out
+
+    def begin_backward(self, g):
+        self.g = np.ascontiguousarray(g)
+        self.d_weight = np.zeros_like(self.weight) if self.needs_weight else None
+
+    def backward(self, block, rows, kept, d_rows):
+        sums = np.zeros((block.n_src, self.weight.shape[1]), self.g.dtype)
+        kernels.spmm(*block.transpose, self.g, sums, src_scale=self.scale)
+        if self.needs_weight:
+            self.d_weight += reduce.product_over_rows((rows or kept)[0], sums)
+        if d_rows[0] is not None:
+            reduce.product(sums, self.weight, trans_b=True, into=d_rows[0])
+
+    def end_backward(self):
+        return [self.d_weight]
+
+
+class AttendLinear(Operator):
+    """out_i = sum_j a_ij x_j W, a_ij = softmax_j(leaky_relu(x_j W_src + dst_i)): `Attend` of z = x W, which is made where it is used."""
+
+    needs_rows = True
+    flops_per_value = 2
+
+    def __init__(self, *attend):
+        self.attend = Attend(*attend)
+
+    def begin(self, needs, arrays, keep):
+        x, self.weight, self.src_weight, dst = arrays
+        heads, self.n_weights = self.src_weight.shape[1], self.weight.size + self.src_weight.size
+        self.shape, self.needs = (heads, self.weight.shape[1] // heads), needs
+        no_rows = np.empty((0, *self.shape), x.dtype), np.empty((0, heads), x.dtype)
+        self.attend.begin(None, (*no_rows, dst), keep)
+
+    def made(self, x):
+        return reduce.product(x, self.weight).reshape(-1, *self.shape), reduce.product(x, self.src_weight)
+
+    def forward(self, block, rows):
+        self.attend.forward(block, self.made(rows[0]))
+        return rows
+
+    def end(self):
+        return self.attend.end()
+
+    def begin_backward(self, g):
+        self.attend.begin_backward(g)
+        self.d_weights = [np.zeros_like(self.weight), np.zeros_like(self.src_weight)]
+
+    def backward(self, block, rows, kept, d_rows):
+        (x,) = rows or kept
+        made = self.made(x)
+        d_made = [np.zeros_like(values) for values in made]
+        self.attend.backward(block, made, None, d_made)
+        for weight, d_weight, d in zip((self.weight, self.src_weight), self.d_weights, d_made):
+            d = d.reshape(len(d), weight.shape[1])
+            d_weight += reduce.product_over_rows(x, d)
+            if d_rows[0] is not None:
+                reduce.product(d, weight, trans_b=True, into=d_rows[0])
+
+    def end_backward(self):
+        return [*self.d_weights, *self.attend.end_backward()]
+
+
+# ---- what a message of one relation becomes
+
+
+class Member(NamedTuple):
+    """One relation's part in a bundle.
+
+    Attributes
+    ----------
+    operator : Operator
+    fetched : list of Tensor
+        Rows of the source type; a tensor that several members have travels once.
+    others : list of Tensor
+        What the operator takes beside them.
+    """
+
+    operator: Operator
+    fetched: list[Tensor]
+    others: list[Tensor]
+
+
+def _sum(view, message, reducer):
+    (x,) = view.check("fn.copy_src", {"x": message.x})
+    return Member(Sum(view.n_dst, False, *view.scales(reducer)), [x], [])
+
+
+def _extremum(view, message, reducer):
+    (x,) = view.check("fn.copy_src", {"x": message.x})
+    return Member(Extremum(view.n_dst, 1 if reducer == "max" else -1, view.column_ids, view.itype), [x], [])
+
+
+def _linear(view, message, reducer):
+    x, weight = linear_inputs(view, message)
+    return Member(Transformed(view.n_dst, view.scales(reducer)[0]), [x], [weight])
+
+
+def linear_inputs(view, message):
+    """Return x and the weight of a `fn.linear`, once they fit."""
+    (x,), weight = view.check("fn.linear", {"x": message.x}), message.weight
+    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
+        raise ShapeError(f"fn.linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
+    one_dtype("fn.linear", x=x, weight=weight)
+    return x, weight
+
+
+def _attend(view, message, reducer):
+    z, src, dst = view.check("fn.attend", {"z": message.z, "src": message.src}, {"dst": message.dst})
+    if z.ndim != 3 or src.shape[1:] != z.shape[1:2] or dst.shape[1:] != z.shape[1:2]:
+        shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
+        raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
+    one_dtype("fn.attend", z=z, src=src, dst=dst)
+    return Member(Attend(message.slope, message.dropout, message.key, view.dst_ids, view.n_nodes), [z, src], [dst])
+
+
+def _attend_linear(view, message, reducer):
+    x, dst = view.check("fn.attend_linear", {"x": message.x}, {"dst": message.dst})
+    weight, src_weight = message.weight, message.src_weight
+    fits = x.ndim == weight.ndim == src_weight.ndim == dst.ndim == 2 and x.shape[1] == len(weight) == len(src_weight)
+    if not fits or dst.shape[1] != src_weight.shape[1] or not dst.shape[1] or weight.shape[1] % dst.shape[1]:
+        shapes = f"x {x.shape}, weight {weight.shape}, src_weight {src_weight.shape} and dst {dst.shape}"
+        needed = "(n_src, n_in), (n_in, n_heads * n_feat), (n_in, n_heads) and (n_dst, n_heads)"
+        raise ShapeError(f"fn.attend_linear: {shapes} are not {needed}")
+    one_dtype("fn.attend_linear", x=x, weight=weight, src_weight=src_weight, dst=dst)
+    operator = AttendLinear(message.slope, message.dropout, message.key, view.dst_ids, view.n_nodes)
+    return Member(operator, [x], [weight, src_weight, dst])
+
+
+MEMBERS: dict[tuple[type, str], Callable[..., Member]] = {
+    **{(fn.CopySrc, reducer): _sum for reducer in ("sum", "mean")},
+    **{(fn.CopySrc, reducer): _extremum for reducer in ("max", "min")},
+    **{(fn.Linear, reducer): _linear for reducer in ("sum", "mean")},
+    (fn.Attend, "sum"): _attend,
+    (fn.AttendLinear, "sum"): _attend_linear,
+}
+
+
+# ---- several of them, of one fetch
+
+
+class Relations(Operator):
+    """The members of one fetch; outputs with the same key add up. The result is one flat array, an output after the other.
+
+    Parameters
+    ----------
+    members : list of (place in the bundle, key, Operator, numbers of its inputs)
+        Inputs below `n_fetched` are rows of sources.
+    n_fetched : int
+    """
+
+    def __init__(self, members, n_fetched):
+        self.members, self.n_fetched = members, n_fetched
+
+    def begin(self, needs, arrays, keep):
+        for _, _, operator, inputs in self.members:
+            operator.begin([needs[i] for i in inputs], [arrays[i] for i in inputs], keep)
+        self.needs_rows = any(operator.needs_rows for _, _, operator, _ in self.members)
+
+    def _rows(self, arrays, inputs):
+        return None if arrays is None else tuple(arrays[i] for i in inputs if i < self.n_fetched)
+
+    def forward(self, block, rows):
+        sets = sets_of(block)
+        return [operator.forward(sets[place], self._rows(rows, inputs)) for place, _, operator, inputs in self.members]
+
+    def end(self):
+        outputs, added = {}, set()
+        for _, key, operator, _ in self.members:
+            out = operator.end()
+            if key not in outputs:
+                outputs[key] = out
+            elif out.shape != outputs[key].shape:
+                raise ShapeError(f"relations into {key!r}: their messages make rows of {outputs[key].shape[1:]} and of {out.shape[1:]}")
+            else:  # an operator may keep what it returned
+                outputs[key] = np.add(outputs[key], out, out=outputs[key] if key in added else None)
+                added.add(key)
+        ends = np.cumsum([0] + [out.size for out in outputs.values()]).tolist()
+        self.places = {key: (slice(a, b), out.shape) for (key, out), a, b in zip(outputs.items(), ends, ends[1:])}
+        flat = [out.reshape(-1) for out in outputs.values()]
+        return flat[0] if len(flat) == 1 else np.concatenate(flat)
+
+    def begin_backward(self, g):
+        for _, key, operator, _ in self.members:
+            place, shape = self.places[key]
+            operator.begin_backward(g[place].reshape(shape))
+
+    def backward(self, block, rows, kept, d_rows):
+        for k, (edges, inputs, operator) in enumerate(self._each(block)):
+            operator.backward(edges, self._rows(rows, inputs), kept and kept[k], self._rows(d_rows, inputs))
+
+    def _each(self, block):
+        sets = sets_of(block)
+        return [(sets[place], inputs, operator) for place, _, operator, inputs in self.members]
+
+    def end_backward(self):
+        return sum((operator.end_backward() for _, _, operator, _ in self.members), [])
+
+    def flops(self, inputs, out, schedule, **_):
+        """Count each member's: `flops_per_value` for each value of each edge's message, and the products of columns with weights."""
+        edges = sum(sets_of(block)[place].n_edges * int(np.prod(self.places[key][1][1:])) * operator.flops_per_value
+                    for place, key, operator, _ in self.members for block in schedule.plan.blocks)
+        columns = sum(block.n_src for block in schedule.plan.blocks)
+        return edges + 2 * columns * sum(getattr(operator, "n_weights", 0) for _, _, operator, _ in self.members)
+
+
+def sets_of(block):
+    """The sets of edges of a block: of one relation it is no bundle."""
+    return block if isinstance(block, Bundle) else (block,)
+
+
+def aggregate_members(schedule, members):
+    """Return {key: Tensor} of [(place in the bundle, key, Member)]. Collective, forward and backward."""
+    fetched, others, found = [], [], []
+    numbers: dict[int, int] = {}
+    for _, _, member in members:
+        for x in member.fetched:
+            if id(x) not in numbers:
+                numbers[id(x)] = len(fetched)
+                fetched.append(x)
+    for place, key, member in members:
+        own = range(len(fetched) + len(others), len(fetched) + len(others) + len(member.others))
+        others += member.others
+        found.append((place, key, member.operator, [*(numbers[id(x)] for x in member.fetched), *own]))
+    operator = Relations(found, len(fetched))
+    flat = aggregate(schedule, operator, [*fetched, *others])
+    if len(operator.places) == 1:
+        return {key: flat.reshape(*shape) for key, (_, shape) in operator.places.items()}
+    return {key: tape.apply("piece", flat, place=place, shape=shape) for key, (place, shape) in operator.places.items()}
+
+
+def _piece(needs, flat, place, shape):
+    return flat[place].reshape(shape), (flat.shape,)
+
+
+def _piece_vjp(g, needs, residuals, into, place, shape):
+    d = np.zeros(residuals[0], g.dtype) if into[0] is None else into[0]
+    d[place] += g.reshape(-1)
+    return (d,)
+
+
+tape.primitive("piece", _piece, _piece_vjp, owned=tape.Owned.YES, adds=True)
+
+
+# ---- which evaluation of a relation's weight
+
+
+class Evaluation(NamedTuple):
+    """How a relation's weight is evaluated, and what either way costs a training step, over all ranks.
+
+    Attributes
+    ----------
+    relation : (str, str, str)
+    n_in, n_out : int
+    constant : bool
+        Whether the sources' rows never change, so that what is aggregated first is kept.
+    name : {"inside", "first"}
+        The weight inside the message (case 2), or aggregated first and transformed after (case 1).
+    inside_bytes, first_bytes : int
+        Fetched, kept for backward, read by edges; and the products, as bytes of edges that take as long.
+    """
+
+    relation: tuple[str, str, str]
+    n_in: int
+    n_out: int
+    constant: bool
+    name: str
+    inside_bytes: int
+    first_bytes: int
+
+
+class Sizes(NamedTuple):
+    """Of a relation, all ranks together: rows of both types, edges, and its share of the rows that ranks fetch for all of the bundle."""
+
+    n_src: int
+    n_dst: int
+    n_edges: int
+    n_halo: int
+
+
+def evaluate(relation, sizes, n_in, n_out, itemsize, *, constant, forced=None):
+    """Return the `Evaluation` that costs fewer bytes, or the one that is forced.
+
+    Notes
+    -----
+    Inside: halo rows of n_in are fetched, and fetched again or kept, as the mode does; edges read n_out values, forward and backward;
+    source rows are multiplied. First: halo rows of n_in are fetched; edges read n_in values, forward and backward; n_in values a
+    destination row are kept, and destination rows are multiplied. Of constant rows what is aggregated first is done once for all steps,
+    and products have two passes, not three. What is pushed is the same. `EDGE_VALUE` multiply-adds count as one value.
+    """
+    n_src, n_dst, n_edges, n_halo = sizes
+    product = (2 if constant else 3) * n_in * n_out / EDGE_VALUE
+    inside = 2 * n_halo * n_in + 2 * n_edges * n_out + (n_src + n_halo) * product
+    first = n_dst * n_in + (0 if constant else (n_halo + 2 * n_edges) * n_in) + n_dst * product
+    name = forced or ("inside" if inside < first else "first")
+    return Evaluation(relation, n_in, n_out, constant, name, int(inside * itemsize), int(first * itemsize))

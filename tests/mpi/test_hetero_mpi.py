@@ -1,0 +1,19 @@
+"""Relations over MPI: run by `mpiexec -n N python -m pytest --with-mpi -m mpi tests/mpi`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from relational import check_model
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
+
+
+@pytest.mark.parametrize("case, mode", [("rgcn", "sar"), ("rgat", "oneshot")])
+def test_a_model_is_one_ranks(case, mode):
+    from sarlite.comm import mpi
+
+    check_model(mpi.world(), case, "uneven", mode=mode, prefetch=1)

@@ -1,0 +1,235 @@
+"""Relations: N ranks give the dense loop's answer, one fetch a source type, and bad graphs are refused (threads as ranks)."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from exchanges import MODES
+from relational import CITES, EDGES, LAYERS, MODELS, N_IN, N_NODES, REVIEWS, TOPIC, WRITES, WRITTEN, X, check_layer, check_model, make
+from strategies import tied_values, values
+
+from sarlite import HeteroGraph, Tensor, fn
+from sarlite.comm import threads
+from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.sar import plan
+from sarlite.sar.relations import Sizes, evaluate
+from sarlite.tape import shapes
+
+pytestmark = pytest.mark.timeout(120)
+POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot", 0), (3, "uneven", "sar", 1), (3, "random", "sa", 0),
+          (4, "contiguous", "sar", 0), (4, "uneven", "oneshot", 1), (4, "metis", "sa", 1)]
+
+
+@pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS)
+@pytest.mark.parametrize("case", LAYERS)
+def test_a_layer_is_the_dense_loop(case, n_ranks, parts, mode, prefetch, monkeypatch):
+    monkeypatch.setattr(plan, "STEP_ROWS", 1)  # backward takes parts of a peer's rows
+    graph, *_ = threads.run(n_ranks, check_layer, case, parts, mode=mode, prefetch=prefetch)
+    assert case == "rgat" or {found.name for found in graph.evaluations} == {case.split(", ")[1]}
+
+
+@pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS[1:5])
+@pytest.mark.parametrize("case", MODELS)
+def test_a_model_is_one_ranks(case, n_ranks, parts, mode, prefetch):
+    threads.run(n_ranks, check_model, case, parts, mode=mode, prefetch=prefetch)
+
+
+def test_more_ranks_than_nodes():
+    def work(comm):
+        graph = HeteroGraph.from_edges({("a", "to", "b"): ([0, 1, 1], [0, 0, 0])}, {"a": 2, "b": 1}, comm=comm)
+        x = Tensor(np.array([[1.0], [5.0]])[graph.node_ids["a"]], requires_grad=True)
+        out = graph.aggregate({("a", "to", "b"): fn.copy_src(x)}, "mean")["b"]
+        out.sum().backward()
+        assert graph.n_nodes == {"a": 2, "b": 1}
+        return out.data.ravel().tolist(), dict(zip(graph.node_ids["a"].tolist(), x.grad.ravel()))
+
+    found = threads.run(5, work)
+    assert sum((out for out, _ in found), []) == [11 / 3]
+    assert {k: v for _, part in found for k, v in part.items()} == {0: 1 / 3, 1: 2 / 3}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("evaluation, again", [("inside", 1), ("first", 0)])
+def test_one_fetch_serves_all_relations_out_of_a_type(mode, evaluation, again):
+    chosen, width = (WRITTEN, CITES, TOPIC), 4
+
+    def work(comm):
+        graph = make(comm, "random", mode=mode)
+        x = Tensor(X["paper"][graph.node_ids["paper"]], requires_grad=True)
+        weights = [Tensor(values(k, N_IN, width), requires_grad=True) for k in range(3)]
+        out = graph.aggregate({r: fn.linear(x, w) for r, w in zip(chosen, weights)}, "mean", evaluation=evaluation)
+        sum(o.sum() for o in out.values()).backward()
+        needs = set()
+        for relation in chosen:
+            src, dst = EDGES[relation]
+            needs |= set(src[np.isin(dst, graph.node_ids[relation[2]])]) - set(graph.node_ids["paper"])
+        received = graph.profile.received_bytes
+        assert received["forward_fetch"] == 8 * N_IN * len(needs) > 0
+        assert received["backward_fetch"] == 8 * N_IN * len(needs) * (again if mode == "sar" else 0)
+        assert [found.name for found in graph.evaluations] == [evaluation] * 3
+        return len(needs), graph.profile.sent_bytes["backward_push"]
+
+    found = threads.run(3, work)
+    assert sum(n for _, n in found) == 8 * N_IN * sum(n for n, _ in found)
+
+
+def test_features_that_never_change_are_fetched_once():
+    def work(comm):
+        graph = make(comm, "random")
+        x, weight = Tensor(X["paper"][graph.node_ids["paper"]], constant=True), Tensor(values(1, N_IN, 9), requires_grad=True)
+        for _ in range(3):
+            out = graph.aggregate({CITES: fn.linear(x, weight), WRITTEN: fn.linear(x, weight)}, "mean")
+            sum(o.sum() for o in out.values()).backward()
+            yield graph.profile.received_bytes["forward_fetch"], out["paper"].data
+
+    def collect(comm):
+        return list(work(comm))
+
+    for found in threads.run(2, collect):
+        assert found[0][0] == found[2][0] > 0
+        np.testing.assert_array_equal(found[0][1], found[2][1])
+
+
+@pytest.mark.parametrize("reducer", ["max", "min", "sum"])
+def test_extrema_of_relations_add_up_and_ties_go_to_the_lowest_id(reducer):
+    x = tied_values(3, 23, 4)
+
+    def work(comm):
+        graph = make(comm, "random", mode="sar")
+        rows = Tensor(x[graph.node_ids["paper"]], requires_grad=True)
+        out = graph.aggregate({CITES: fn.copy_src(rows), TOPIC: fn.copy_src(rows)}, reducer)
+        sum(o.sum() for o in out.values()).backward()
+        whole, d_whole = np.zeros((20 + 10, 4)), np.zeros((23, 4))
+        whole = {name: comm.allreduce(_spread(N_NODES[name], graph.node_ids[name], out[name].data)) for name in out}
+        d_whole = comm.allreduce(_spread(23, graph.node_ids["paper"], rows.grad))
+        return whole, d_whole
+
+    one, four = threads.run(1, work)[0], threads.run(4, work)[0]
+    np.testing.assert_array_equal(four[1], one[1])
+    for (_, _, to), (src, dst) in ((relation, EDGES[relation]) for relation in (CITES, TOPIC)):
+        np.testing.assert_array_equal(four[0][to], one[0][to])
+        reduce = {"max": np.max, "min": np.min, "sum": np.sum}[reducer]
+        expected = [reduce(x[src[dst == i]], 0) if (dst == i).any() else np.zeros(4) for i in range(N_NODES[to])]
+        np.testing.assert_allclose(one[0][to], expected, atol=1e-14)
+    if reducer != "sum":
+        d_expected = np.zeros((23, 4))
+        for relation in (CITES, TOPIC):
+            src, dst = EDGES[relation]
+            for i in np.unique(dst):
+                into = np.sort(src[dst == i])
+                best = (np.argmax if reducer == "max" else np.argmin)(x[into], 0)  # the first one
+                d_expected[into[best], range(4)] += 1
+        np.testing.assert_array_equal(one[1], d_expected)
+
+
+def _spread(n, ids, rows):
+    out = np.zeros((n, rows.shape[1]))
+    out[ids] = rows
+    return out
+
+
+def test_attention_inside_the_message_is_attention_over_transformed_rows():
+    """And each rank's edges are those that `edge_ids` name."""
+    chosen = (CITES, WRITES, REVIEWS)
+
+    def work(comm, inside):
+        graph = make(comm, "random")
+        for relation, (_, dst) in EDGES.items():
+            ends = np.repeat(graph.node_ids[relation[2]], graph.in_degrees[relation])
+            np.testing.assert_array_equal(np.asarray(dst, int)[graph.edge_ids[relation]], ends)
+        h = {name: Tensor(X[name][ids], requires_grad=True) for name, ids in graph.node_ids.items()}
+        messages = {}
+        for k, (source, name, to) in enumerate(chosen):
+            weight, scores, dst = Tensor(values(k, N_IN, 4)), Tensor(values(10 + k, N_IN, 2)), h[to] @ values(20 + k, N_IN, 2)
+            attend = (0.2, 0.3, 77 + k)  # slope, dropout, key
+            messages[source, name, to] = fn.attend_linear(h[source], weight, scores, dst, *attend) if inside else fn.attend(
+                (h[source] @ weight).reshape(-1, 2, 2), h[source] @ scores, dst, *attend)
+        out = graph.aggregate(messages, "sum")["paper"]
+        (out * out).sum().backward()
+        return graph.node_ids, out.data, {name: h[name].grad for name in ("paper", "author")}
+
+    ((_, expected, d_h),) = threads.run(1, work, False)
+    for inside in (False, True):
+        for ids, out, d_own in threads.run(3, work, inside):
+            np.testing.assert_allclose(out, expected[ids["paper"]], rtol=1e-12, atol=1e-12)
+            for name, d in d_own.items():
+                np.testing.assert_allclose(d, d_h[name][ids[name]], rtol=1e-12, atol=1e-12)
+
+
+def test_flops():
+    graph, x, weight = make(), Tensor(X["paper"]), Tensor(values(1, N_IN, 4))
+    n_edges = len(EDGES[CITES][0])
+    for evaluation, flops in (("inside", n_edges * 4 + 2 * 23 * N_IN * 4), ("first", n_edges * N_IN + 2 * 23 * N_IN * 4)):
+        records = shapes.measure(lambda evaluation=evaluation: graph.aggregate({CITES: fn.linear(x, weight)}, "mean", evaluation=evaluation))
+        assert records.flops == flops
+
+
+def test_different_widths_of_two_destination_types():
+    graph = make()
+    x, weights = Tensor(X["paper"], requires_grad=True), [values(k, N_IN, n) for k, n in enumerate((2, 7))]
+    out = graph.aggregate({CITES: fn.linear(x, Tensor(weights[0])), TOPIC: fn.linear(x, Tensor(weights[1]))}, "sum", evaluation="inside")
+    assert out["paper"].shape == (23, 2) and out["field"].shape == (7, 7)
+    (out["paper"].sum() + out["field"].sum()).backward()
+    expected = np.zeros((23, N_IN))
+    for relation, weight in zip((CITES, TOPIC), weights):
+        np.add.at(expected, EDGES[relation][0], weight.sum(1))
+    np.testing.assert_allclose(x.grad, expected, rtol=1e-12)
+
+
+def test_what_is_chosen_costs_fewer_bytes():
+    """Few values are aggregated first, many inside; few sources are multiplied inside; of rows that never change what is first is kept."""
+    sizes = Sizes(n_src=400, n_dst=300, n_edges=5000, n_halo=100)
+    wide, narrow = (evaluate(CITES, sizes, *widths, 4, constant=False) for widths in ((8, 64), (64, 8)))
+    kept = evaluate(CITES, sizes, 64, 8, 4, constant=True)
+    few = evaluate(CITES, sizes._replace(n_src=3, n_dst=9000, n_edges=10), 64, 64, 4, constant=True)
+    assert [found.name for found in (wide, narrow, kept, few)] == ["first", "inside", "first", "inside"]
+    assert wide.first_bytes == 4 * (300 * 8 + (100 + 2 * 5000) * 8 + 3 * 300 * 8 * 64 // 16)
+    assert wide.inside_bytes == 4 * (2 * 100 * 8 + 2 * 5000 * 64 + 3 * 500 * 8 * 64 // 16)
+    assert kept.first_bytes == 4 * (300 * 64 + 2 * 300 * 8 * 64 // 16)
+    assert evaluate(CITES, sizes, 8, 64, 4, constant=False, forced="inside").name == "inside"
+
+
+@pytest.mark.parametrize("edges, n_nodes, error, text", [
+    ({("a", "r", "b"): ([0], [0])}, {"a": 1}, DataError, r"relation \('a', 'r', 'b'\): node type 'b' is not in n_nodes, which has a"),
+    ({("a", "r", "a"): ([0, 3], [0, 0])}, {"a": 2}, DataError, r"relation \('a', 'r', 'a'\): src: node id 3 at position 1"),
+    ({("a", "r", "a"): ([0], [0, 0])}, {"a": 2}, DataError, "lengths disagree, 1 and 2"),
+    ({("a", "r", "a"): [0]}, {"a": 2}, DataError, r"relation \('a', 'r', 'a'\)"),
+    ({"r": ([0], [0])}, {"a": 2}, ConfigError, "'r' is no triple"),
+    ({}, {"a": -1}, DataError, r"n_nodes\['a'\]: -1"),
+])  # fmt: skip
+def test_bad_graphs_are_refused(edges, n_nodes, error, text):
+    with pytest.raises(error, match=text):
+        HeteroGraph.from_edges(edges, n_nodes)
+
+
+def test_bad_messages_are_refused():
+    graph, x = make(), Tensor(X["paper"])
+    for messages, reducer, error, text in (
+            ({("a", "b", "c"): fn.copy_src(x)}, "sum", ConfigError, "none of this graph"),
+            ({CITES: fn.copy_src(x)}, "sym", ConfigError, "CopySrc does not go with reducer 'sym'"),
+            ({WRITES: fn.copy_src(x)}, "sum", ShapeError, "needs 17 rows"),
+            ({CITES: fn.linear(x, Tensor(X["field"]))}, "sum", ShapeError, "fn.linear"),
+            ({CITES: fn.attend_linear(x, Tensor(values(1, 5, 3)), Tensor(values(1, 5, 2)), Tensor(values(1, 23, 2)))}, "sum", ShapeError,
+             "fn.attend_linear")):
+        with pytest.raises(error, match=text):
+            graph.aggregate(messages, reducer)
+    with pytest.raises(ConfigError, match="evaluation 'last'"):
+        graph.aggregate({CITES: fn.copy_src(x)}, "sum", evaluation="last")
+    with pytest.raises(ConfigError, match="node type 'venue'"):
+        graph.of("venue")
+
+
+def test_divisions_are_checked():
+    def work(comm, parts):
+        return HeteroGraph.from_edges(EDGES, N_NODES, comm=comm, parts=parts)
+
+    for parts, text in (({"paper": "random"}, "a division for each of paper"), (dict.fromkeys(N_NODES, "metis"), "all types together"),
+                        ({**dict.fromkeys(N_NODES, "random"), "place": np.array([0, 5, 1])}, "'place': parts")):
+        with pytest.raises((ConfigError, DataError), match=text):
+            threads.run(2, work, parts)
+    with pytest.raises(DataError, match="edges and n_nodes is not the same on every rank"):
+        threads.run(2, lambda comm: HeteroGraph.from_edges({("a", "r", "a"): ([0], [comm.rank])}, {"a": 2}, comm=comm))
