@@ -35,7 +35,7 @@ class FlowTrainer(Trainer):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        if not isinstance(self.graph, Graph):
+        if not isinstance(self.graph, Graph) or isinstance(self.x, dict):
             raise ConfigError(f"message flow is over a Graph, but graph is a {type(self.graph).__name__}")
         graph, x = self.graph, self.x.data
         with no_grad():

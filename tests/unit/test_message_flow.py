@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from batching import LABELS, N_IN, N_OUT, SEEDS, Weighted, X, parts, whole
 from strategies import values
-from training_runs import SMALL, assert_same_curve, command, metrics, train_here
+from training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
 
 from sarlite import Graph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import threads
@@ -174,3 +174,10 @@ def test_batch_norm_is_told(tmp_path):
 def test_not_with_minibatches():
     with pytest.raises(ConfigError, match="--mfg is of full-batch training"):
         config.parse(["--mfg", "--batch-size", "5", "--fanouts", "3"])
+
+
+def test_shown_labels_reach_the_flow(tmp_path):
+    """With labels as inputs the curve is the full graph's too: what is shown changes with each step, and evaluation shows all."""
+    flags = ["--model", "gcn", "--epochs", 4, "--data", DATA + ",train=0.1", "--label-inputs", 0.5]
+    expected = train_here(tmp_path / "full", *flags)
+    assert_same_curve(train_here(tmp_path / "mfg", *flags, "--mfg", "--ranks", 2), expected, rtol=1e-4)
