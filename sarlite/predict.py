@@ -132,7 +132,7 @@ def _paths(config, task):
 
 def _try(paths):
     """Find out early whether files can be written here."""
-    for path in paths:
+    for path in reversed(paths):
         try:
             try_whole(path)
         except OSError as error:
