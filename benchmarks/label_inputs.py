@@ -62,7 +62,7 @@ def accuracies(graph, scores, labels, splits):
 
 def labels_rows(args):
     rows = []
-    for seed in range(args.seeds):
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
         data = load(f"{args.data},seed={seed}")
         for way, share in (("plain", 0.0), ("label inputs", args.share)):
             found = train(Solo(), data, args, sage, share, seed, args.epochs, args.rate)
@@ -73,7 +73,7 @@ def labels_rows(args):
 
 def ranks_rows(args):
     rows = []
-    for seed in range(args.seeds):
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
         data = load(f"{args.pages},train=0.6,val=0.2,seed={seed}")
         for n in (1, args.ranks):
             how = (data, args, gat, 0.0, seed, args.pages_epochs, args.pages_rate)
@@ -121,7 +121,8 @@ def arguments():
     parser.add_argument("--cases", type=harness.words, default=["labels"], metavar="LIST", help="of labels, ranks")
     parser.add_argument("--data", default="sbm:homophily=0.5,noise=2,train=0.08", help="a generated data set; a seed is added")
     parser.add_argument("--pages", default="npz:facebook_pages.npz", help="a data set of npz; the split and a seed are added")
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="paired seeds: 0 .. N - 1")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="paired seeds")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=0.5, help="of the training nodes, that show their labels")
     parser.add_argument("--ranks", type=int, default=3, help="threads of this process")
     parser.add_argument("--threads", type=int, default=1, help="of all ranks together")

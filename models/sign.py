@@ -9,6 +9,25 @@ from sarlite import Graph, Tensor, nn
 from sarlite.nn import Activation, Dropout, Linear
 
 
+class Inception(nn.Module):
+    """[X W_0, S X W_1, .., S^K X W_K], of X, S X, .., S^K X side by side, each `n_in` wide.
+
+    Parameters
+    ----------
+    n_in, n_feat, n_powers : int
+        n_powers is K + 1.
+    rng : nn.Random
+    """
+
+    def __init__(self, n_in: int, n_feat: int, n_powers: int, *, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        self.n_in = n_in
+        self.linears = [Linear(n_in, n_feat, bias=False, rng=rng, dtype=dtype) for _ in range(n_powers)]
+
+    def __call__(self, h: Tensor) -> Any:
+        powers = [h[:, k * self.n_in : (k + 1) * self.n_in] for k in range(len(self.linears))]
+        return np.concatenate([linear(power) for linear, power in zip(self.linears, powers)], axis=1)
+
+
 class SIGN(nn.Module):
     """MLP(act([X W_0, S X W_1, .., S^K X W_K])), with S = D^-1/2 A D^-1/2. It is given [X, S X, .., S^K X], and needs no neighbours.
 
@@ -43,8 +62,8 @@ class SIGN(nn.Module):
                  input_dropout: float = 0.0, batch_norm: bool = True, activation: str = "relu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
         hops, layers, hidden = nn.whole("hops", hops, 1), nn.whole("layers", layers, 2), nn.whole("hidden", hidden, 1)
-        self.n_in, self.powers = n_in, tuple(range(hops + 1))
-        self.hops = [Linear(n_in, hidden, bias=False, rng=rng, dtype=dtype) for _ in self.powers]
+        self.powers = tuple(range(hops + 1))
+        self.inception = Inception(n_in, hidden, len(self.powers), rng=rng, dtype=dtype)
         widths = [hidden * len(self.powers), *[hidden] * (layers - 2)]
         self.linears = [Linear(a, b, bias=i == layers - 2, rng=rng, dtype=dtype)
                         for i, (a, b) in enumerate(zip(widths, [*widths[1:], n_out]))]
@@ -53,9 +72,7 @@ class SIGN(nn.Module):
                             for width in widths]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:
-        h = self.input_dropout(h, graph.src_ids)
-        powers = [h[:, k * self.n_in : (k + 1) * self.n_in] for k in range(len(self.hops))]
-        z: Any = np.concatenate([hop(power) for hop, power in zip(self.hops, powers)], axis=1)  # a Tensor, as those are
+        z = self.inception(self.input_dropout(h, graph.src_ids))
         for activation, linear in zip(self.activations, self.linears):
             z = linear(activation(z, graph))
         return z

@@ -2,12 +2,13 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from sarlite.comm import together
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.comm.working import working
 from sarlite.command import Parser
-from sarlite.data import node_rows
+from sarlite.data import node_rows, npyfile
 from sarlite.data.mapped import copied
 from sarlite.data.part import Part
 from sarlite.data.ranks import divided
@@ -41,6 +42,8 @@ def parse(argv=None):
     for name, text in OWN.items():
         parser.add_argument(f"--{name}", metavar="FILE.npy", help=text)
     specs = {name.replace("_", "-"): spec for name, spec in training.OPTIONS.items()}
+    specs["self-loops"] = (False, bool, "add the self loops that are missing, of weight 1")
+    specs["data"] = (None, *specs["data"][1:])
     training.add_options(parser, {name: specs[name] for name in TAKEN})
     flags = vars(parser.parse_args(argv))
     for name in ("data", *OWN):
@@ -63,6 +66,7 @@ def smooth(comm, config, tick=lambda: None, interrupts=None):
     threads = config.threads or default_threads(comm)
     set_threads(threads)
     prefetch = default_prefetch(comm, threads) if config.prefetch is None else config.prefetch
+    together(comm, lambda: _look(config))
     with working(tick):
         graph, labels, train, weights, n_classes = _load(comm, config, prefetch)
     graph.profile.on_progress = tick
@@ -73,8 +77,16 @@ def smooth(comm, config, tick=lambda: None, interrupts=None):
         print(f"{config.out}: {graph.n_nodes:,} nodes, {n_classes} classes", flush=True)
 
 
+def _look(config):
+    """Refuse now what would be refused after the graph is loaded."""
+    if not Path(config.out).absolute().parent.is_dir():
+        raise ConfigError(f"--out {config.out}: cannot be written: no such folder")
+    npyfile.load(config.predictions, "predictions")
+
+
 def _load(comm, config, prefetch):
     options = {name: getattr(config, name) for name in ("partition", "order", "balance", "seed", "verify")}
+    options["scratch"] = Path(config.out).absolute().parent  # which every rank sees
     with divided(comm, config.data, progress=Progress(config.progress), **options) as dataset:
         part = Part(dataset, comm.rank, comm.size)
         rows = part.first_row, part.first_row + part.n_rows

@@ -69,7 +69,8 @@ def _read(array, start, stop, row_bytes):
 
 
 def _is_whole_map(array):
-    return isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None and array.mode == "r"
+    whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None and array.mode == "r"
+    return whole and array.flags.c_contiguous  # in Fortran's order its rows are no pieces of the file
 
 
 def _fresh(array):

@@ -44,7 +44,7 @@ def read(path, field, ids, n_nodes, n_columns=None, dtype=None):
         raise DataError(f"{path}: {field}: shape {array.shape}, but the data need {str(shape).replace(chr(39), '')}")
     if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
         raise DataError(f"{path}: {field}: dtype {array.dtype}, but float32 or float64 is needed")
-    return take(array, np.asarray(ids), dtype)
+    return take(array, np.asarray(ids), dtype or array.dtype.newbyteorder("="))
 
 
 def write(comm, path, ids, rows, n_nodes):

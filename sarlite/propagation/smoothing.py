@@ -178,4 +178,4 @@ def check_probabilities(z: Array, ids: Array, where: str = "probabilities") -> N
     if len(bad):
         least = f", the least of it {z[bad[0]].min():.6g}" if negative[bad[0]] else ""
         raise DataError(f"{where}: row {ids[bad[0]]} sums to {sums[bad[0]]:.6g}{least}: probabilities are 0 or more and sum to 1 "
-                        f"within {TOLERANCE:g} ({len(bad)} rows are not)")
+                        f"within {TOLERANCE:g} (such rows: {len(bad)})")

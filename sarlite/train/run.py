@@ -83,6 +83,7 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     trim()  # of what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     trainer = _make_trainer(comm, config, cls, schedule, part, about["data"])
+    part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
     stopping = Stopping(config.patience, optim.plateau_of(schedule))
     start, best = _restore(comm, config, trainer, resumed, stopping) if resumed else (0, Best(trainer.task))
     saving = Saving(comm, config, folder, trainer, best, about, toml, start, interrupts, stopping)

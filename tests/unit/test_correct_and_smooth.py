@@ -218,6 +218,14 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     assert path.read_bytes() == b"before" and [p.name for p in tmp_path.iterdir()] == ["rows.npy"]
 
 
+def test_rows_are_read_from_any_order_of_bytes_and_axes(tmp_path):
+    for array in (np.asfortranarray(Z), Z.astype(">f8"), Z.astype(np.float32)):
+        np.save(tmp_path / "rows.npy", array)
+        found = node_rows.read(tmp_path / "rows.npy", "predictions", np.array([7, 0, 40]), EDGES.n_nodes, 3)
+        np.testing.assert_array_equal(found, array[[7, 0, 40]])
+        assert found.dtype.isnative and found.flags.c_contiguous
+
+
 def test_a_wrong_file_of_rows_is_refused_by_name(tmp_path):
     path = tmp_path / "rows.npy"
     for array, said in ((Z[:-1], r"\(40, 3\), but the data need \(41, 3\)"), (Z[:, :2], r"\(41, 2\)"), (LABELS, r"\(41,\)"),

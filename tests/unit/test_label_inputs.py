@@ -1,6 +1,7 @@
 """Labels as inputs: who shows its label when, that no label of validation or test ever is an input, and ranks that agree."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from sarlite.train import config, smoothing
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.loop import Best
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 SPLIT = np.random.default_rng(4).integers(0, 4, EDGES.n_nodes)
 TRAIN, VAL, TEST = (SPLIT == 0) | (SPLIT == 3), SPLIT == 1, SPLIT == 2
@@ -174,3 +175,17 @@ def test_a_run_with_label_inputs_and_smoothing_on_one_and_three_ranks_and_resume
     assert width == 16 + 4
     with pytest.raises(ConfigError, match="--label-inputs 0.2: cannot change"):
         train_here(tmp_path / "three", "--resume", checkpoint, "--epochs", 5, "--label-inputs", "0.2")
+
+
+def test_the_benchmark(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import label_inputs
+
+    small = ["--data", "sbm:nodes=200,homophily=0.9", "--pages", "sbm:nodes=200", "--epochs", "2", "--pages-epochs", "2", "--hidden", "4"]
+    label_inputs.main([*small, "--cases", "labels,ranks", "--seeds", "1", "--ranks", "2", "--json", str(tmp_path / "rows.json")])
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [(row["case"], row["way"], row["ranks"]) for row in rows] == [("labels", "plain", 1), ("labels", "label inputs", 1),
+                                                                         ("ranks", "GAT", 1), ("ranks", "GAT", 2)]
+    assert all(row["val_after"] >= row["val"] and (row["test_after"] == row["test_raw"] or not row["kept"]) for row in rows)
+    assert abs(rows[2]["test"] - rows[3]["test"]) < 3 and abs(rows[2]["test_after"] - rows[3]["test_after"]) < 3
+    assert "C&S not kept" in capsys.readouterr().out

@@ -62,7 +62,7 @@ def test_sgc_and_sign_are_the_papers_layers():
     np.testing.assert_allclose(sgc(graph, Tensor(powers[2])).data, powers[2] @ p["linear.weight"] + p["linear.bias"], rtol=1e-12)
     sign = SIGN(N_IN, N_OUT, hops=2, hidden=5, batch_norm=False, rng=nn.Random(0), **F64).eval()
     p = randomised(sign)
-    inner = np.concatenate([power @ p[f"hops.{k}.weight"] for k, power in enumerate(powers)], 1)
+    inner = np.concatenate([power @ p[f"inception.linears.{k}.weight"] for k, power in enumerate(powers)], 1)
     expected = np.maximum(inner + p["activations.0.bias"], 0) @ p["linears.0.weight"] + p["linears.0.bias"]
     np.testing.assert_allclose(sign(graph, Tensor(np.concatenate(powers, 1))).data, expected, rtol=1e-12, atol=1e-12)
     assert (sgc.powers, sign.powers) == ((2,), (0, 1, 2))

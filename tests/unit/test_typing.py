@@ -37,7 +37,7 @@ ANNOTATED = {
     "sarlite.sar.fn": ("copy_src", "linear", "mul_edge", "attend"),
     "sarlite.sar.graph": ("Graph",),
     "sarlite.train.loop": ("Trainer", "Best", "fit", "set_threads"),
-    "sarlite.train.label_inputs": ("LabelInputs", "ShownLabels"),
+    "sarlite.train.label_inputs": ("ShownLabels",),
     "sarlite.train.smoothing": ("fitting", "made", "after_training"),
     "sarlite.train.step": ("TrainingStep", "mean_over_rows"),
     "sarlite.data": ("Dataset", "Part", "divided", "load"),
