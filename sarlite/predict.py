@@ -66,7 +66,9 @@ def parse(argv=None):
     if own["embeddings"] is not None and own["embeddings"] < 1:
         raise ConfigError(f"--embeddings {own['embeddings']}: layers count from 1")
     needs("safetensors", "a checkpoint")
-    return argparse.Namespace(**vars(training.resolve(given)), **own, given=given)
+    resolved = vars(training.resolve(given))
+    given.pop("threads", None)  # which may differ between ranks
+    return argparse.Namespace(**resolved, **own, given=given)
 
 
 def predict(comm, config, tick=lambda: None, interrupts=None):
@@ -132,7 +134,7 @@ def _paths(config, task):
 
 def _try(paths):
     """Find out early whether files can be written here."""
-    for path in paths:
+    for path in reversed(paths):
         try:
             try_whole(path)
         except OSError as error:

@@ -65,7 +65,7 @@ def test_a_plateau_falls_after_its_patience():
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_run_ends_where_none_is_better(every, here, tmp_path, capsys):
     """At the evaluation `patience` epochs past the best; the ranks alike, and a resumed run where the whole one did, or at once."""
-    flags = ["--data", stored(tmp_path, "multilabel"), "--dtype", "float64", "--lr", "0.05", "--epochs", 60, "--patience", 3,
+    flags = ["--data", stored(tmp_path, "multilabel"), "--dtype", "float64", "--lr", "0.3", "--epochs", 60, "--patience", 3,
              "--eval-every", every, "--lr-schedule", "plateau:0.5:2"]  # fmt: skip
     one = here(tmp_path / "one", *flags)
     assert "none better for 3, so they ended" in capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_a_run_ends_where_none_is_better(every, here, tmp_path, capsys):
     assert len(one) == end < 60
     about = checkpoint.load_metadata(tmp_path / "one" / "checkpoint.safetensors")
     assert (about["epoch"], about["best"]["epoch"]) == (end, best["epoch"]) and about["plateau"]["falls"] >= 1
-    three = here(tmp_path / "three", *flags, "--ranks", 3)
+    three = here(tmp_path / "three", *flags, "--ranks", 2)
     assert len(three) == len(one)
     np.testing.assert_allclose([m["loss"] for m in three], [m["loss"] for m in one], rtol=1e-9)
     at = best["epoch"] + 2  # just after a fall

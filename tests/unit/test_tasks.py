@@ -157,26 +157,27 @@ def test_the_layout_of_ogbn_proteins(tmp_path):
 
 FLAGS = {
     "multilabel": [], "multilabel f1": ["--metric", "macro-f1", "--clip-norm", "0.5"], "regress": ["--clip-norm", "0.5"],
-    "regress absolute": ["--loss", "absolute", "--metric", "mae"], "regress batches": ["--batch-size", "40", "--fanouts", "5,all"],
+    "regress absolute": ["--loss", "absolute", "--metric", "mae"],
     "multilabel batches": ["--batch-size", "40", "--fanouts", "5,all", "--eval-fanouts", "all,all"],
 }  # fmt: skip
 KEYS = {"multilabel": "roc_auc", "multilabel f1": "macro_f1", "regress": "rmse", "regress absolute": "mae",
-        "regress batches": "rmse", "multilabel batches": "roc_auc"}  # fmt: skip
+        "multilabel batches": "roc_auc"}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", FLAGS)
 def test_a_task_trains_alike_on_any_number_of_ranks(case, here, tmp_path, capsys):
+    """And goes on to the same numbers."""
     task, key = case.split()[0], KEYS[case]
     folder = stored(tmp_path, task, 1 if case == "regress" else 3)
-    flags = ["--data", folder, "--dtype", "float64", "--epochs", 6, *FLAGS[case]]
+    flags = ["--data", folder, "--dtype", "float64", "--epochs", 4, *FLAGS[case]]
     one = here(tmp_path / "one", *flags)
     shown = capsys.readouterr().out.splitlines()
     assert any(line.split()[0] == key.replace("_", "-") for line in shown) and f"test_{key}" in json.loads(shown[-1])
-    here(tmp_path / "cut", *flags, "--epochs", 3)
+    here(tmp_path / "cut", *flags, "--epochs", 2)
     three = here(tmp_path / "three", *flags, "--ranks", 3, "--partition", "random")
     rest = here(tmp_path / "rest", *flags, "--resume", tmp_path / "cut" / "checkpoint.safetensors")
     for name in ("loss", "val_loss", f"train_{key}", f"val_{key}", f"test_{key}"):
-        found = [[m[name] for m in epochs] for epochs in (one, three, one[:3] + rest)]
+        found = [[m[name] for m in epochs] for epochs in (one, three, one[:2] + rest)]
         np.testing.assert_allclose(found[1], found[0], err_msg=name, **TOLERANCE)
         assert found[2] == found[0], name
     assert one[-1]["loss"] < one[0]["loss"]
@@ -221,10 +222,9 @@ REFUSED = {
 def test_what_is_not_of_the_task_is_refused(message, here, tmp_path):
     flags = ["--data", stored(tmp_path, "multilabel"), *REFUSED[message]]
     flags = [flag if flag != "sbm:nodes=300" else "sbm:nodes=300,classes=4" for flag in flags]
-    for ranks in (1, 2):
-        with pytest.raises(SarliteError) as found:
-            here(tmp_path / f"run{ranks}", *flags, "--epochs", 1, "--ranks", ranks)
-        assert message in str(found.value) and not (tmp_path / f"run{ranks}").exists()
+    with pytest.raises(SarliteError) as found:
+        here(tmp_path / "run", *flags, "--epochs", 1, "--ranks", 2)
+    assert message in str(found.value) and not (tmp_path / "run").exists()
 
 
 def test_a_trainer_of_a_task():
@@ -237,13 +237,15 @@ def test_a_trainer_of_a_task():
         graph = Graph.from_edges(src, dst, 6)
         graph = graph if comm.size == 1 else graph.shard(comm, np.array([0, 0, 1, 1, 0, 1]))
         rng, ids = nn.Random(0), graph.node_ids
-        trainer = Trainer(graph, GCN(3, 2, rng=rng, dtype=np.float64), x[ids], labels[ids], ids < 3, ids == 3,
+        trainer = Trainer(graph, GCN(3, 2, dropout=0.0, rng=rng, dtype=np.float64), x[ids], labels[ids], ids < 3, ids == 3,
                           optimizer=lambda flat: optim.SGD(flat, 0.1), rng=rng, task=Task(task, **options))
-        return [trainer.step() for _ in range(3)], trainer.evaluate()
+        before = trainer.predict()
+        return [trainer.step() for _ in range(3)], trainer.evaluate(), before
 
-    losses, scores = work(Solo(), labels)
+    losses, scores, before = work(Solo(), labels)
+    np.testing.assert_allclose(losses[0], np.square(before - labels)[:3].mean(), **TOLERANCE)
     assert losses[0] > losses[-1] and scores["test_rmse"] is None and scores["train_rmse"] > 0
-    for found, told in threads.run(3, work, labels):
+    for found, told, _ in threads.run(3, work, labels):
         np.testing.assert_allclose(found, losses, **TOLERANCE)
         assert told.keys() == scores.keys()
     unknown = np.where(np.arange(6)[:, None] == 1, np.nan, labels)
