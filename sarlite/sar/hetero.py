@@ -6,15 +6,12 @@ from typing import Any, cast
 import numpy as np
 
 from sarlite.comm import Communicator, Solo, agree, together, wrap
-from sarlite.errors import ConfigError, DataError
-from sarlite.graph import edges as edge_lists
-from sarlite.graph import given, partition
+from sarlite.errors import ConfigError
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
-from sarlite.sar import fn, plan, relations, schedule
-from sarlite.sar.construct import outside
+from sarlite.sar import fn, plan, relations, schedule, typed_edges
+from sarlite.sar.evaluation import EVALUATIONS, Evaluation, Sizes, evaluate
 from sarlite.sar.graph import Graph
-from sarlite.sar.shard import on_root
 from sarlite.tape import Tensor
 from sarlite.tape.product import products
 from sarlite.tape.tensor_map import TensorMap
@@ -83,7 +80,7 @@ class HeteroGraph:
     in_degrees : dict of relation to (n_dst,) int64
     edge_ids : dict of relation to (n_edges,) int64
         Where each of this rank's edges stood among the relation's.
-    evaluations : list of relations.Evaluation
+    evaluations : list of Evaluation
         What was chosen for the weights of `fn.linear` so far, with what either way costs.
     comm : Communicator
     profile : Profile
@@ -101,7 +98,7 @@ class HeteroGraph:
         counts = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
         self.n_edges = dict(zip(in_edges, map(int, counts)))
         self._schedules: dict[tuple[Relation, ...], tuple[Any, int]] = {}
-        self._evaluations: dict[tuple[Any, ...], relations.Evaluation] = {}
+        self._evaluations: dict[tuple[Any, ...], Evaluation] = {}
         self._kept = TensorMap()  # constant Tensor -> {(relation, reducer): its aggregation}
 
     @classmethod
@@ -134,15 +131,15 @@ class HeteroGraph:
         """
         comm = Solo() if comm is None else wrap(comm)
         schedule.check_mode(comm, mode, prefetch)
-        edges, n_nodes = together(comm, lambda: _checked(edges, n_nodes))
+        edges, n_nodes = together(comm, lambda: typed_edges.checked(edges, n_nodes))
         if comm.size > 1:
             agree(comm, ([*edges], [*n_nodes.items()], [*edges.values()]), "edges and n_nodes")
-        parts = divide(comm, edges, n_nodes, parts, seed)
+        parts = typed_edges.divide(comm, edges, n_nodes, parts, seed)
         own = {name: np.flatnonzero(found == comm.rank) for name, found in parts.items()}
-        rows = {name: _row_numbers(found) for name, found in parts.items()}
+        rows = {name: typed_edges.row_numbers(found) for name, found in parts.items()}
         in_edges, edge_ids = {}, {}
         for relation, (src, dst) in edges.items():
-            in_edges[relation], edge_ids[relation] = _own_edges(relation, src, dst, parts, own, rows, comm.rank)
+            in_edges[relation], edge_ids[relation] = typed_edges.own_edges(relation, src, dst, parts, own, rows, comm.rank)
         return cls(comm, in_edges, own, edge_ids, mode, prefetch)
 
     def __repr__(self) -> str:
@@ -172,7 +169,7 @@ class HeteroGraph:
         return [self._schedule(group)[0].plan for group in groups.values()]
 
     @property
-    def evaluations(self) -> list[relations.Evaluation]:
+    def evaluations(self) -> list[Evaluation]:
         return list(self._evaluations.values())
 
     # ---- aggregation
@@ -192,7 +189,7 @@ class HeteroGraph:
             x W is added to the sums of a type, (n_dst, n_in) by (n_in, n_out): what a layer makes of the destinations' own rows.
         evaluation : {"inside", "first"}, optional
             Of the weights of `fn.linear`: inside the message, or aggregated first and transformed after; equal to rounding. By default
-            for each relation what costs fewer bytes: see `relations.evaluate`, and `evaluations` for what was chosen.
+            for each relation what costs fewer bytes: see `sar.evaluation.evaluate`, and `evaluations` for what was chosen.
 
         Returns
         -------
@@ -226,8 +223,8 @@ class HeteroGraph:
 
     def _by_source(self, messages, reducer, evaluation):
         """The relations asked for, in the graph's order, a list a source type."""
-        if evaluation not in (None, *relations.EVALUATIONS):
-            raise ConfigError(f"evaluation {evaluation!r} is not one of {', '.join(relations.EVALUATIONS)}")
+        if evaluation not in (None, *EVALUATIONS):
+            raise ConfigError(f"evaluation {evaluation!r} is not one of {', '.join(EVALUATIONS)}")
         for relation, message in messages.items():
             if relation not in self._edges:
                 raise ConfigError(f"relation {relation!r} is none of this graph: {', '.join(map(str, self.relations))}")
@@ -272,8 +269,8 @@ class HeteroGraph:
             key = relation, *weight.shape, x.constant, forced
             if key not in self._evaluations:
                 edges = self.n_edges[relation]
-                sizes = relations.Sizes(self.n_nodes[relation[0]], self.n_nodes[relation[2]], edges, n_halo * edges // n_edges)
-                self._evaluations[key] = relations.evaluate(relation, sizes, *weight.shape, x.dtype.itemsize, constant=x.constant,
+                sizes = Sizes(self.n_nodes[relation[0]], self.n_nodes[relation[2]], edges, n_halo * edges // n_edges)
+                self._evaluations[key] = evaluate(relation, sizes, *weight.shape, x.dtype.itemsize, constant=x.constant,
                                                             forced=forced)
             if self._evaluations[key].name == "first":
                 found[relation] = x, weight
@@ -293,75 +290,3 @@ class HeteroGraph:
         """Make the graph usable again after an aggregation that failed. Collective."""
         for made, _ in self._schedules.values():
             made.transport.recover()
-
-
-# ---- making one
-
-
-def _checked(edges, n_nodes):
-    """Return edges and n_nodes as arrays and ints; errors name the relation."""
-    if not isinstance(edges, Mapping) or not isinstance(n_nodes, Mapping):
-        raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} and {type: number of nodes}")
-    n_nodes = {name: given.count(f"n_nodes[{name!r}]", n) for name, n in n_nodes.items()}
-    found = {}
-    for relation, ends in edges.items():
-        if not (isinstance(relation, tuple) and len(relation) == 3 and all(isinstance(word, str) for word in relation)):
-            raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
-        for name in (relation[0], relation[2]):
-            if name not in n_nodes:
-                raise DataError(f"relation {relation!r}: node type {name!r} is not in n_nodes, which has {', '.join(n_nodes)}")
-        try:
-            src, dst = (outside(name, ids) for name, ids in zip(("src", "dst"), ends, strict=True))
-            found[relation] = edge_lists.checked_ends(src, dst, n_nodes[relation[0]], n_nodes[relation[2]])
-        except (DataError, TypeError, ValueError) as error:
-            raise DataError(f"relation {relation!r}: {error}") from None
-    return found, n_nodes
-
-
-def divide(comm, edges, n_nodes, parts, seed):
-    """Return the part of each node, by type. Collective."""
-    if comm.size == 1:
-        return {name: np.zeros(n, np.int32) for name, n in n_nodes.items()}
-    if isinstance(parts, str) and parts == "metis":
-        ends = np.cumsum([0, *n_nodes.values()])
-        start = dict(zip(n_nodes, ends))
-
-        def whole():
-            src, dst = (np.concatenate([np.zeros(0, np.int64), *(pair[k] + start[relation[2 * k]] for relation, pair in edges.items())])
-                        for k in (0, 1))
-            return partition.partition(*edge_lists.csr_by_dst(src, dst, int(ends[-1])), comm.size, "metis", balance="nodes", seed=seed)
-
-        found = on_root(comm, whole)
-        return dict(zip(n_nodes, np.split(found, ends[1:-1])))
-    if not isinstance(parts, str) and (not isinstance(parts, Mapping) or set(parts) != set(n_nodes)):
-        raise ConfigError(f"parts: a method, or a dict with a division for each of {', '.join(n_nodes)}")
-    return {name: _parts(comm, parts if isinstance(parts, str) else parts[name], name, n, seed) for name, n in n_nodes.items()}
-
-
-def _parts(comm, parts, name, n, seed):
-    if isinstance(parts, str):
-        method = parts
-        if method == "metis":
-            raise ConfigError("metis divides the nodes of all types together, or none")
-        nothing = np.zeros(n + 1, np.int64), np.zeros(0, np.int64)
-        parts = on_root(comm, lambda: partition.partition(*nothing, comm.size, method, seed=seed))
-    parts = together(comm, lambda: partition.check_parts(outside("parts", parts), n, comm.size, repr(name)))
-    agree(comm, parts, f"parts of {name!r}")
-    return parts
-
-
-def _row_numbers(parts):
-    """The row number of each node: by part, and in a part by the id."""
-    numbers = np.empty(len(parts), edge_lists.index_dtype(len(parts)))
-    numbers[np.argsort(parts, kind="stable")] = np.arange(len(parts))
-    return numbers
-
-
-def _own_edges(relation, src, dst, parts, own, rows, rank):
-    """This rank's in-edges of one relation, and where each stood."""
-    source, _, to = relation
-    mine = np.flatnonzero(parts[to][dst] == rank)
-    local = rows[to][dst[mine]] - (rows[to][own[to][0]] if len(own[to]) else 0)
-    n = max(len(rows[source]), len(own[to]), 1)
-    indptr, indices, order = edge_lists.csr_by_dst(rows[source][src[mine]], local, n, edge_index=True)
-    return InEdges(indptr[: len(own[to]) + 1], indices), mine[order]

@@ -182,6 +182,18 @@ def test_epoch(folder, tmp_path, capsys):
     assert "gat on S/1000: where an epoch goes" in printed and "aggregate (Attend)" in printed and "optimizer" in printed
 
 
+def test_relations(folder, tmp_path):
+    import relations
+
+    (row,) = rows_of(relations, folder, tmp_path, "--cases", "mag/100")
+    assert (row["case"], row["graph"]) == ("rgcn", "mag/100")
+    with np.load(relations.path(folder, "mag/100")) as arrays:  # as peer.py reads it
+        assert arrays["n_nodes"].tolist() == [1140, 1755, 12, 93] and sum(arrays[f"src_{r}"].size for r in range(8)) == 80000
+        assert arrays["relations"].tolist() == [[1, 0], [0, 0], [0, 3], [1, 2], [0, 1], [0, 0], [3, 0], [2, 1]]
+    with pytest.raises(SystemExit, match="graph 'mag/x'"):
+        relations.path(folder, "mag/x")
+
+
 def test_epoch_counts_flops_and_bytes():
     import epoch
 
