@@ -1,0 +1,1 @@
+"""The correctness oracle: checks of graph kernels, layers and distributed runs in any framework."""
