@@ -1,0 +1,95 @@
+"""One function under test, the reference that it is held against, and the report that grows."""
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from sarlite.oracle import call
+from sarlite.oracle.case import Case
+from sarlite.oracle.report import Finding, Report, Verdict
+from sarlite.types import Array
+
+
+class Stop(Exception):
+    """The function hangs: nothing more can be asked of it."""
+
+
+class Trial:
+    """What the levels share.
+
+    Parameters
+    ----------
+    run, vjp : function
+        As `check` takes them.
+    reference : Reference
+    report : Report
+        Every finding and every comparison goes here.
+    worker : Worker
+        Makes the calls.
+    seed : int
+    expected_failures : sequence of str
+        Patterns of case names.
+    """
+
+    def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *, seed: int = 0,
+                 expected_failures: tuple[str, ...] = ()) -> None:
+        self.run, self.vjp, self.reference, self.report, self.worker = run, vjp, reference, report, worker
+        self.seed, self.expected_failures = seed, tuple(expected_failures)
+
+    def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain", threads: int | None = None
+                ) -> dict[str, Array] | None:
+        """Return the outputs of one call; None, with a finding, where there are none that can be compared."""
+        return self._noted(case, layout, lambda: call.outputs(self.worker, self.run, case, shapes, layout, threads))
+
+    def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
+                  threads: int | None = None) -> dict[str, Array] | None:
+        """Return the gradients of one call; those that it leaves out count as not covered."""
+        vjp = self.vjp
+        assert vjp is not None
+        found = self._noted(case, layout, lambda: call.gradients(self.worker, vjp, case, cotangents, shapes, layout, threads))
+        for name in shapes if found is not None else ():
+            if name not in found:
+                self.report.uncovered[f"the gradient of {name}, which vjp does not return"] += 1
+        return found
+
+    def _noted(self, case, layout, function):
+        try:
+            return function()
+        except call.Failure as failure:
+            verdict, cause = failure.verdict, failure.cause
+            if layout != "plain" and cause.startswith("raised"):  # to refuse a layout is right, and told
+                verdict, cause = Verdict.UNSUPPORTED, f"{layout} arrays: {cause}"
+            self.add(Finding(verdict, "call", case, failure.output, cause))
+            if verdict is Verdict.UNSUPPORTED:
+                self.report.uncovered["a case that the function refuses"] += 1
+            if failure.hangs:
+                raise Stop from failure
+            return None
+
+    def add(self, finding: Finding) -> None:
+        name = getattr(finding.case, "name", "")
+        expected = any(fnmatchcase(name, pattern) for pattern in self.expected_failures)
+        (self.report.expected if expected else self.report.findings).append(finding)
+
+    def found(self, verdict: Verdict, level: str, case: Case, output: str, cause: str, bad: Array, got: Array, expected: Array,
+              bound: Array | None = None, **place: Any) -> None:
+        """Add a finding whose place is the first element of `bad`."""
+        index = np.unravel_index(np.flatnonzero(bad)[0], bad.shape)
+        row, column = _place(index, bad.shape)
+        self.add(Finding(verdict, level, case, output, cause, expected=float(expected[index]), got=float(got[index]),
+                         bound=None if bound is None else float(bound[index]), **{"node": row, "column": column, **place}))
+
+
+def _place(index, shape):
+    """The row and the column, flat, of an element."""
+    if not shape:
+        return None, None
+    return int(index[0]), int(np.ravel_multi_index(index[1:], shape[1:])) if len(shape) > 1 else None
+
+
+def equal(a: Array, b: Array) -> Array:
+    """Where two arrays hold the same number, NaN being one of them."""
+    with np.errstate(invalid="ignore"):
+        return (a == b) | (np.isnan(a) & np.isnan(b))
