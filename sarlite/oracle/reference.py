@@ -13,7 +13,8 @@ from sarlite.oracle.arithmetic import Number
 from sarlite.oracle.case import Case
 from sarlite.oracle.definition import REFERENCES, Shapes
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.expression import constant, evaluate, gradient, variable
+from sarlite.oracle.expression import constant, evaluate, variable
+from sarlite.oracle.gradient import gradient
 from sarlite.types import Array
 
 DIALECTS = ("paper", "dgl", "pyg")
