@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError
+from sarlite.oracle.edges import EdgeList
 from sarlite.types import Array
 
 DIALECTS = ("paper", "dgl", "pyg")
@@ -34,6 +35,10 @@ class Place(NamedTuple):
 
     name: str
     layout: Layout = AS_IS
+
+    def shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
+        """The library's shape of a parameter, from the paper's."""
+        return tuple(self.layout.write(np.broadcast_to(0.0, ours)).shape)
 
 
 def _linear(ours, theirs):
@@ -77,19 +82,28 @@ COUNTERS = ("num_batches_tracked",)  # torch's batch norm counts batches; nothin
 # What a library's layer does where nothing else is asked: (layer, dialect) -> {attribute: value}
 BEHAVIOUR: dict[tuple[str, str], dict[str, Any]] = {
     ("gcn", "paper"): dict(self_loops="missing", norm="in", isolated="one"),
-    ("gcn", "dgl"): dict(self_loops="none", norm="both", isolated="one"),
+    ("gcn", "dgl"): dict(self_loops="none", norm="both", isolated="one", allow_zero_in_degree=False),
     ("gcn", "pyg"): dict(self_loops="replace", norm="in", isolated="zero"),
     ("sage", "paper"): dict(ties="lowest"),
     ("sage", "dgl"): dict(ties="first"),
-    ("sage", "pyg"): dict(ties="even"),
+    ("sage", "pyg"): dict(ties="all"),
     ("gat", "paper"): dict(self_loops="missing", epsilon=0.0, heads="concat"),
-    ("gat", "dgl"): dict(self_loops="none", epsilon=0.0, heads="axis"),
+    ("gat", "dgl"): dict(self_loops="none", epsilon=0.0, heads="axis", allow_zero_in_degree=False),
     ("gat", "pyg"): dict(self_loops="replace", epsilon=1e-16, heads="concat"),
     ("rgcn", "paper"): dict(reduce="mean"),
     ("rgcn", "dgl"): dict(reduce="sum"),
     ("rgcn", "pyg"): dict(reduce="mean"),
 }
 BEHAVIOUR |= {("gatv2", dialect): BEHAVIOUR["gat", dialect] for dialect in DIALECTS}
+
+
+def refuses(layer: str, edges: EdgeList, attributes: Mapping[str, Any]) -> str | None:
+    """Why a dialect's layer raises an error for these edges; None where it computes."""
+    if not attributes.get("allow_zero_in_degree", True) and not edges.in_degrees.all():
+        return f"DGL raises where a row has no in-edge, as row {int(np.argmin(edges.in_degrees))}, without allow_zero_in_degree"
+    if layer == "batch_norm" and attributes["dialect"] != "paper" and attributes["training"] and edges.n_dst < 2:
+        return f"torch's batch norm raises in training where there are {edges.n_dst} rows"
+    return None
 
 
 def places(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, Place]:
@@ -137,11 +151,18 @@ def read(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
         if name not in table:
             raise DataError(f"{name!r} is no parameter of {dialect}'s {layer}, which may have {', '.join(table)}")
         ours, layout = table[name]
-        if layout is TRANSPOSED and len(value.shape) != 2 or layout is BY_HEAD and (len(value.shape) != 3 or value.shape[0] != 1):
-            wanted = "(n_out, n_in)" if layout is TRANSPOSED else "(1, n_heads, n_feat)"
-            raise DataError(f"{name!r} is of shape {tuple(value.shape)}, but in {dialect} {wanted}")
+        shape = tuple(value.shape)
+        if len(shape) != axes(ours) + (layout is BY_HEAD) or layout is BY_HEAD and shape[0] != 1:
+            wanted = "(1, n_heads, n_feat)" if layout is BY_HEAD else f"{axes(ours)} axes"
+            raise DataError(f"{name!r} is of shape {shape}, but in {dialect}'s {layer} it is of {wanted}")
         found[ours] = layout.read(value)
     return found
+
+
+def axes(name: str) -> int:
+    """The number of axes of a parameter, by the paper's name."""
+    words = name.rpartition(".")[2]
+    return {"bases": 3, "weight": 2, "coefficients": 2, "attn": 2, "attn_src": 2, "attn_dst": 2}.get(words, 1)
 
 
 def write(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +176,8 @@ def write(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
 
 def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """The shapes of a dialect's parameters, from those of the paper's."""
-    return {name: a.shape for name, a in write(layer, dialect, {k: np.broadcast_to(0.0, s) for k, s in shapes.items()}).items()}
+    table = places(layer, dialect, projected="root.weight" in shapes)
+    return {table[name].name: table[name].shape(shape) for name, shape in shapes.items()}
 
 
 def arrays(state: Mapping[str, Any]) -> dict[str, Array]:
@@ -172,5 +194,5 @@ def arrays(state: Mapping[str, Any]) -> dict[str, Array]:
         array = np.asarray(value) if hasattr(value, "__array__") or not hasattr(value, "__dlpack__") else np.from_dlpack(value)
         if array.dtype.kind not in "fiu":
             raise DataError(f"{name!r} is no array of numbers: {array.dtype} {array.shape}")
-        found[name] = array
+        found[name] = array if array.dtype.kind == "f" or name.rpartition(".")[2] in COUNTERS else array.astype(np.float64)
     return found
