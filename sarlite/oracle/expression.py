@@ -1,7 +1,7 @@
 """Formulas as expressions over named inputs, which several arithmetics evaluate.
 
-An `Expr` says which primitive is applied to which expressions; an arithmetic (arithmetic.py) says what a primitive computes, and gradient.py
-its vector-Jacobian product. So one text of a formula gives exact values and bounds of error, of its results and of its gradients.
+An `Expr` says which primitive is applied to which expressions; an arithmetic (arithmetic.py) what a primitive computes, and gradient.py its
+vector-Jacobian product. So one text of a formula gives exact values and bounds of error, of its results and of its gradients.
 """
 
 from __future__ import annotations
@@ -226,8 +226,9 @@ def topological(exprs: Iterable[Expr]) -> list[Expr]:
     return order
 
 
-def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Any) -> dict[str, Any]:
-    """The numbers of expressions in an arithmetic; what is no longer needed is freed on the way."""
+def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Any, rounds: Mapping[str, int] | None = None
+             ) -> dict[str, Any]:
+    """The numbers of expressions in an arithmetic; `rounds` more roundings are allowed for an expression by its name."""
     order = topological(exprs.values())
     users: dict[int, int] = {}
     for expr in [*(arg for e in order for arg in e.args), *exprs.values()]:
@@ -237,14 +238,14 @@ def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic:
         if expr.op == "input":
             numbers[id(expr)] = arithmetic.given(inputs[expr.options["name"]])
         elif expr.op == "constant":
-            numbers[id(expr)] = arithmetic.given(expr.options["value"])
+            numbers[id(expr)] = arithmetic.constant(expr.options["value"])
         else:
             numbers[id(expr)] = getattr(arithmetic, expr.op)(*(numbers[id(arg)] for arg in expr.args), **_options(expr))
         for arg in expr.args:
             users[id(arg)] -= 1
             if not users[id(arg)]:
                 numbers.pop(id(arg), None)
-    return {name: arithmetic.result(numbers[id(expr)]) for name, expr in exprs.items()}
+    return {name: arithmetic.result(numbers[id(expr)], (rounds or {}).get(name, 0)) for name, expr in exprs.items()}
 
 
 def _options(expr):

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError
-from sarlite.oracle.expression import Expr, concat, constant, edge_dot, gather, propagate, scatter_sum, topological, where
+from sarlite.oracle.expression import (
+    Expr,
+    concat,
+    constant,
+    edge_dot,
+    gather,
+    propagate,
+    scatter_sum,
+    topological,
+    where,
+)
 
 
 def gradient(outputs: Mapping[str, Expr], cotangents: Mapping[str, Expr], inputs: Mapping[str, Expr]) -> dict[str, Expr]:

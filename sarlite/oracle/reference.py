@@ -9,12 +9,13 @@ import numpy as np
 
 from sarlite.errors import ConfigError
 from sarlite.oracle import operations  # noqa: F401  registers them
-from sarlite.oracle.arithmetic import Number
 from sarlite.oracle.case import Case
 from sarlite.oracle.definition import REFERENCES, Shapes
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.expression import constant, evaluate, variable
+from sarlite.oracle.formats import rounded
 from sarlite.oracle.gradient import gradient
+from sarlite.oracle.plain import Number
 from sarlite.types import Array
 
 DIALECTS = ("paper", "dgl", "pyg")
@@ -97,7 +98,8 @@ class Reference:
         inputs, outputs = self.expressions(case)
         wanted = {name: inputs[name] for name in self.differentiable(case)}
         products = gradient(outputs, {name: constant(cotangents[name]) for name in outputs}, wanted)
-        return evaluate(products, {**case.arrays, **case.state}, arithmetic)
+        further = max(0, int(case.edges.in_degrees.max(initial=0)) + case.n_dst - case.n_src)  # (A X)' G may stand for X' (A' G)
+        return evaluate(products, {**case.arrays, **case.state}, arithmetic, dict.fromkeys(case.state, further))
 
     def _draw(self, key, rng, shape, values, dtype):
         if key in self.definition.draw:
@@ -107,14 +109,6 @@ class Reference:
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], values: str, dtype: str) -> Array:
     return rounded(rng.standard_normal(shape) if values == "random" else rng.integers(-3, 4, shape), dtype)
-
-
-def rounded(value: Array, dtype: str) -> Array:
-    """The nearest numbers of a dtype; those of bfloat16 in float32 arrays."""
-    if dtype != "bfloat16":
-        return np.asarray(value, dtype)
-    bits = np.asarray(value, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def _known(what, name, table):
