@@ -10,6 +10,35 @@ from sarlite.types import Array
 
 
 @dataclass(frozen=True, eq=False)
+class Index:
+    """The row, of n, that each entry belongs to: what a gather reads and a scatter writes.
+
+    Parameters
+    ----------
+    rows : (k,) int64
+    n : int
+    """
+
+    rows: Array
+    n: int
+
+    @cached_property
+    def order(self) -> Array:
+        """(k,) the entries by row, those of one row as they stand."""
+        return np.argsort(self.rows, kind="stable")
+
+    @cached_property
+    def counts(self) -> Array:
+        """(n,) the number of entries of each row."""
+        return np.bincount(self.rows, minlength=self.n)
+
+    @cached_property
+    def indptr(self) -> Array:
+        """(n + 1,) where each row's entries start in `order`."""
+        return np.concatenate([[0], np.cumsum(self.counts)])
+
+
+@dataclass(frozen=True, eq=False)
 class EdgeList:
     """Edges e from source row src[e] to destination row dst[e].
 
@@ -40,6 +69,14 @@ class EdgeList:
             object.__setattr__(self, name, index)
         if len(self.src) != len(self.dst):
             raise ShapeError(f"src has {len(self.src)} edges, dst has {len(self.dst)}")
+
+    @cached_property
+    def by_src(self) -> Index:
+        return Index(self.src, self.n_src)
+
+    @cached_property
+    def by_dst(self) -> Index:
+        return Index(self.dst, self.n_dst)
 
     @property
     def n_edges(self) -> int:
