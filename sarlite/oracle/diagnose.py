@@ -1,4 +1,4 @@
-"""What a wrong result of several ranks looks like: hypotheses, each computed by the reference, and the first that explains every element."""
+"""What a wrong result of several ranks looks like: hypotheses, each computed by the reference; the first that explains every element."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -91,7 +91,8 @@ class Diagnosis:
             yield "the means over each rank's edges are added, where one mean over all is promised", _total(parts)
         if kind != "edge" and edges.n_edges <= MOST_ROWS:
             for e in np.flatnonzero(foreign):
-                yield f"edge {e} ({edges.src[e]} -> {edges.dst[e]}), from rank {owner[edges.src[e]]}, is lost", lost(np.arange(edges.n_edges) == e)
+                text = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}), from rank {owner[edges.src[e]]}, is lost"
+                yield text, lost(np.arange(edges.n_edges) == e)
 
     def _from(self, which, other):
         """The case with the node rows `which` of another case."""
@@ -135,8 +136,9 @@ class Diagnosis:
             earlier = self._gradient(*self.before)[name]
             if matches(got, _total([number, earlier])):
                 return "stale buffer: the gradient of the call before is still in it"
-        differ = [q for q, array in enumerate(arrays) if array.tobytes() != got.tobytes()]
-        return "no single cause found" + (f": rank {differ[0]} has another gradient than rank {rank}" if differ else ", the same on every rank")
+        other = next((q for q, array in enumerate(arrays) if array.tobytes() != got.tobytes()), None)
+        text = ", the same on every rank" if other is None else f": rank {other} has another one than rank {rank}"
+        return f"no single cause found{text}"
 
     # ---- of both
 
@@ -220,7 +222,8 @@ def _without(case, lost, kinds):
     """The case without some edges, and without their rows."""
     kept = np.flatnonzero(~lost)
     edges: EdgeList = case.edges.select(kept)
-    return replace(case, edges=edges, arrays={name: value[kept] if kinds.get(name) == "edge" else value for name, value in case.arrays.items()})
+    arrays = {name: value[kept] if kinds.get(name) == "edge" else value for name, value in case.arrays.items()}
+    return replace(case, edges=edges, arrays=arrays)
 
 
 def _zeros(case, kinds):
