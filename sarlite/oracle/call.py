@@ -132,7 +132,7 @@ def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tupl
         found = {next(iter(shapes)): found}
     if missing := [name for name in shapes if name not in found]:
         raise Failure(Verdict.WRONG, f"returned no {missing[0]}: a dict of {', '.join(shapes)} is wanted", missing[0])
-    return {name: _checked(found[name], name, shape, case.dtype) for name, shape in shapes.items()}
+    return {name: checked(found[name], name, shape, case.dtype) for name, shape in shapes.items()}
 
 
 def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
@@ -145,7 +145,7 @@ def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str
         raise Failure(Verdict.WRONG, f"vjp returned {_kind(found)}, not a dict of gradients by name")
     if unknown := [name for name in found if name not in {*shapes, *case.arrays, *case.state}]:
         raise Failure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is none of {', '.join(shapes)}", f"d{unknown[0]}")
-    return {name: _checked(found[name], f"d{name}", shape, case.dtype) for name, shape in shapes.items() if found.get(name) is not None}
+    return {name: checked(found[name], f"d{name}", shape, case.dtype) for name, shape in shapes.items() if found.get(name) is not None}
 
 
 def _call(worker, function, handed, threads):
@@ -209,7 +209,8 @@ def _kind(value):
     return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
 
 
-def _checked(value, name, shape, dtype):
+def checked(value: Any, name: str, shape: tuple[int, ...], dtype: str) -> Array:
+    """Return an array that has the shape and the dtype promised; raises Failure."""
     if not isinstance(value, np.ndarray):
         raise Failure(Verdict.WRONG, f"{name} is {_kind(value)}, not an array", name)
     if value.shape != tuple(shape):

@@ -21,7 +21,7 @@ from sarlite.oracle import call
 from sarlite.oracle.case import Case
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.report import Finding, Verdict
-from sarlite.oracle.trial import Stop, Trial
+from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 
 FALSE_ALARM = 1e-10
@@ -68,13 +68,8 @@ def replace_seed(one: Case, seed: int) -> Case:
 
 def picks(trial: Trial, one: Case) -> list[Array] | None:
     """Return each row's picks of one call as places in the row, ascending sources, or None with a finding: edges that cannot have been picked."""
-    try:
-        handed = call.Handed(one)
-        found = call.guarded(trial.worker, lambda: call.as_array(trial.run(handed.case)))
-    except call.Failure as failure:
-        trial.add(Finding(failure.verdict, "call", one, "out", failure.cause))
-        if failure.hangs:
-            raise Stop from failure
+    found = trial.noted(one, lambda given: call.guarded(trial.worker, lambda: call.as_array(trial.run(call.Handed(given).case))))
+    if found is None:
         return None
     if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in "iu":
         trial.add(Finding(Verdict.WRONG, "call", one, "out", "is no (n_picks,) array of edge numbers"))

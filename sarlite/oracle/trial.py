@@ -1,6 +1,7 @@
 """One function under test, the reference that it is held against, and the report that grows."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -31,35 +32,42 @@ class Trial:
     seed : int
     expected_failures : sequence of str
         Patterns of case names.
+    convert : function, optional
+        What makes the function's inputs of NumPy arrays.
     """
 
     def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *, seed: int = 0,
-                 expected_failures: tuple[str, ...] = ()) -> None:
+                 expected_failures: tuple[str, ...] = (), convert: Callable[[Array], Any] | None = None) -> None:
         self.run, self.vjp, self.reference, self.report, self.worker = run, vjp, reference, report, worker
-        self.seed, self.expected_failures = seed, tuple(expected_failures)
+        self.seed, self.expected_failures, self.convert = seed, tuple(expected_failures), convert
 
     def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain", threads: int | None = None
                 ) -> dict[str, Array] | None:
         """Return the outputs of one call; None, with a finding, where there are none that can be compared."""
-        return self._noted(case, layout, lambda: call.outputs(self.worker, self.run, case, shapes, layout, threads))
+        return self.noted(case, lambda given: call.outputs(self.worker, self.run, given, shapes, layout, threads), layout)
 
-    def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
-                  threads: int | None = None) -> dict[str, Array] | None:
+    def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], threads: int | None = None
+                  ) -> dict[str, Array] | None:
         """Return the gradients of one call; those that it leaves out count as not covered."""
         vjp = self.vjp
         assert vjp is not None
-        found = self._noted(case, layout, lambda: call.gradients(self.worker, vjp, case, cotangents, shapes, layout, threads))
+        found = self.noted(case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, "plain", threads))
         for name in shapes if found is not None else ():
             if name not in found:
                 self.report.uncovered[f"the gradient of {name}, which vjp does not return"] += 1
         return found
 
-    def _noted(self, case, layout, function):
+    def noted(self, case: Case, function: Callable[[Case], Any], layout: str = "plain") -> Any:
+        """Return what `function` makes of the case as it is given; None where that fails, with a finding or counted as not covered."""
         try:
-            return function()
+            return function(case if self.convert is None else replace(case, convert=self.convert))
         except call.Failure as failure:
-            verdict, cause = failure.verdict, failure.cause
-            if layout != "plain" and cause.startswith("raised"):  # to refuse a layout is right, and told
+            verdict, cause, raised = failure.verdict, failure.cause, failure.cause.startswith("raised")
+            refuses = getattr(self.reference, "refuses", lambda case: None)(case)
+            if raised and refuses:
+                self.report.uncovered[f"a case that the dialect refuses, as the function does: {refuses}"] += 1
+                return None
+            if raised and layout != "plain":  # to refuse a layout is right, and told
                 verdict, cause = Verdict.UNSUPPORTED, f"{layout} arrays: {cause}"
             self.add(Finding(verdict, "call", case, failure.output, cause))
             if verdict is Verdict.UNSUPPORTED:
