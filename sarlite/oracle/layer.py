@@ -66,6 +66,26 @@ class _Known(dict):
         raise DataError(f"{theirs!r} is missing from the state of {self.dialect}'s {self.layer}")
 
 
+def doubled(layer: Layer, attributes: Attributes, state: Mapping[str, Any]) -> set[str]:
+    """The names of a state whose values stand there twice, as torch saves shared weights: those of the destinations.
+
+    Raises
+    ------
+    DataError
+        The two are not equal.
+    """
+    if not attributes.get("share_weights"):
+        return set()
+    table, names = dialects.places(layer.name, attributes["dialect"]), set()
+    for word in ("weight", "bias"):
+        src, dst = (table[f"linear_{side}.{word}"].name for side in ("src", "dst"))
+        if src in state and dst in state:
+            if not np.array_equal(state[src], state[dst]):
+                raise DataError(f"share_weights: {dst!r} differs from {src!r}")
+            names.add(dst)
+    return names
+
+
 def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None) -> dict[str, Any]:
     """All attributes of a layer.
 
@@ -141,7 +161,9 @@ def definition(layer: Layer) -> Definition:
         return dialects.shapes_in(layer.name, attributes["dialect"], layer.shapes(n_in, attributes))
 
     def resolve(attributes, state):
-        state = None if state is None else dialects.arrays(state)
+        if state is not None:
+            state = dialects.arrays(state)
+            state = {name: value for name, value in state.items() if name not in doubled(layer, attributes, state)}
         return settle(layer, attributes, state), state
 
     unknown = dict.fromkeys(("n_in", *layer.sizes, *layer.options, *layer.numbers))

@@ -14,7 +14,7 @@ from sarlite.oracle.definition import Attributes, Definition, Shapes, define
 from sarlite.oracle.edges import EdgeList, Index
 from sarlite.oracle.expression import Expr, constant, elu, exp, fixed, gather, log, relu, scatter_max, scatter_sum, sqrt
 from sarlite.oracle.gradient import gradient
-from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, Layer, settle
+from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, Layer, doubled, settle
 from sarlite.oracle.layers import LAYERS
 
 ACTIVATIONS = {"relu": relu, "elu": elu}
@@ -154,6 +154,8 @@ def resolve(kind: str, attributes: Attributes, state: Mapping[str, Any] | None) 
         own["each"] = _planned(kind, own, of_layer)
         return {**own["each"][0], **own, "n_in": given.get("n_in")}, None
     state = dialects.arrays(state)
+    twice = {part[name][0] for part in parts(kind, state).layers for name in doubled(LAYERS[kind], of_layer, _values(part))}
+    state = {name: value for name, value in state.items() if name not in twice}
     found = parts(kind, state)
     own["each"] = [settle(LAYERS[kind], _for_layer(kind, of_layer, k == len(found.layers) - 1), _values(part))
                    for k, part in enumerate(found.layers)]  # fmt: skip

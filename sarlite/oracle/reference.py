@@ -73,15 +73,16 @@ class Reference:
 
     def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0, dtype: str = "float32", width: int = 17,
              index_dtype: str = "int64") -> Case:
-        """One input: standard normal numbers, or integers from -3 to 3, that are numbers of `dtype`."""
+        """One input: normal numbers, of deviation 1 and for parameters 1/4, or integers from -3 to 3, that are numbers of `dtype`."""
         _among("values", values, ("random", "integers"))
         rng = np.random.default_rng(seed)
 
-        def drawn(shapes):
-            return {key: self._draw(key, rng, shape, values, dtype) for key, shape in shapes.items()}
+        def drawn(shapes, scale=1.0):
+            return {key: self._draw(key, rng, shape, values, dtype, scale) for key, shape in shapes.items()}
 
         arrays = drawn(self.arrays(edges, width))
-        state = drawn(self.parameters(width)) if self.state is None else dict(self.state)
+        scale = 0.25 if values == "random" else 1.0  # else the scores of attention would be large, and so the bounds of their errors
+        state = drawn(self.parameters(width), scale) if self.state is None else dict(self.state)
         return Case(name, self.name, edges, arrays, dict(self.attributes), state, dtype, dtype, index_dtype)
 
     def cotangents(self, case: Case, values: str = "random", seed: int = 0) -> dict[str, Array]:
@@ -106,11 +107,11 @@ class Reference:
         further = max(0, int(case.edges.in_degrees.max(initial=0)) + case.n_dst - case.n_src)  # (A X)' G may stand for X' (A' G)
         return evaluate(products, {**case.arrays, **case.state}, arithmetic, dict.fromkeys(case.state, further))
 
-    def _draw(self, key, rng, shape, values, dtype):
+    def _draw(self, key, rng, shape, values, dtype, scale):
         if last_word(key) in self.definition.draw:
             value = self.definition.draw[last_word(key)](rng, shape, self.attributes)
             return rounded(value, dtype) if value.dtype.kind == "f" else value
-        return draw(rng, shape, values, dtype)
+        return draw(rng, shape, values, dtype) * np.asarray(scale, np.float32 if dtype == "bfloat16" else dtype)
 
 
 def last_word(name: str) -> str:
