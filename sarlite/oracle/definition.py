@@ -29,9 +29,15 @@ class Definition:
     outputs_by : dict of str to str
         Whether rows of an output are "dst", "src" or "edge".
     fixed : frozenset of str
-        Arrays that get no gradient, as masks.
+        Arrays and parameters that get no gradient, as masks; the last word of a dotted name.
     draw : dict of str to (rng, shape, attributes) -> array
-        How arrays are drawn that are not plain random numbers.
+        How arrays are drawn that are not plain random numbers, by the last word of their names. Of integers and bools the formula gets the arrays themselves.
+    resolve : (attributes, state) -> (attributes, state), optional
+        Settles what depends on the dialect and on the state, and refuses what does not agree.
+    refuses : (edges, attributes) -> str or None
+        Why the dialect raises an error for these edges, where it does.
+    has_vjp : bool
+        Whether gradients of the outputs are asked for.
     """
 
     name: str
@@ -42,6 +48,9 @@ class Definition:
     outputs_by: Mapping[str, str] = field(default_factory=lambda: {"out": "dst"})
     fixed: frozenset[str] = frozenset()
     draw: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    resolve: Callable[[Attributes, Any], tuple[dict[str, Any], Any]] = lambda attributes, state: (dict(attributes), state)
+    refuses: Callable[[EdgeList, Attributes], str | None] = lambda edges, attributes: None
+    has_vjp: bool = True
 
 
 REFERENCES: dict[str, Definition] = {}

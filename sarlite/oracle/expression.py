@@ -131,7 +131,9 @@ def relu(x: Expr) -> Expr:
 
 
 def elu(x: Expr) -> Expr:
-    return relu(x) + exp(-relu(-x)) - 1.0
+    """x where it is above 0, else exp(x) - 1; its derivative at 0 is 1."""
+    low = -relu(-x)  # min(x, 0), with the derivative 0 at 0
+    return settled(x - low) + exp(low) - 1.0
 
 
 def where(mask: Any, x: Expr) -> Expr:

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError
-from sarlite.oracle import operations  # noqa: F401  registers them
+from sarlite.oracle import layers, models, operations  # noqa: F401  registers them
 from sarlite.oracle.case import Case
 from sarlite.oracle.definition import REFERENCES, Shapes
+from sarlite.oracle.dialects import DIALECTS
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.expression import constant, evaluate, variable
 from sarlite.oracle.formats import rounded
 from sarlite.oracle.gradient import gradient
 from sarlite.oracle.plain import Number
 from sarlite.types import Array
-
-DIALECTS = ("paper", "dgl", "pyg")
 
 
 class Reference:
@@ -52,6 +51,7 @@ class Reference:
             self.attributes[key] = attributes.get(key, allowed[0] if choice else allowed)
             if choice:
                 _among(key, self.attributes[key], allowed)
+        self.attributes, self.state = self.definition.resolve(self.attributes, state)
 
     @property
     def outputs_by(self) -> Mapping[str, str]:
@@ -65,19 +65,24 @@ class Reference:
 
     def differentiable(self, case: Case) -> list[str]:
         """The names that a vector-Jacobian product gives: arrays and state."""
-        return [name for name in (*case.arrays, *case.state) if name not in self.definition.fixed]
+        return [name for name in (*case.arrays, *case.state) if self.definition.has_vjp and last_word(name) not in self.definition.fixed]
+
+    def refuses(self, case: Case) -> str | None:
+        """Why the dialect raises an error for these edges, where it does; the reference computes it anyway."""
+        return self.definition.refuses(case.edges, case.attributes)
 
     def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0, dtype: str = "float32", width: int = 17,
              index_dtype: str = "int64") -> Case:
-        """One input: standard normal numbers, or integers from -3 to 3, that are numbers of `dtype`."""
+        """One input: normal numbers, of deviation 1 and for parameters 1/4, or integers from -3 to 3, that are numbers of `dtype`."""
         _among("values", values, ("random", "integers"))
         rng = np.random.default_rng(seed)
 
-        def drawn(shapes):
-            return {key: self._draw(key, rng, shape, values, dtype) for key, shape in shapes.items()}
+        def drawn(shapes, scale=1.0):
+            return {key: self._draw(key, rng, shape, values, dtype, scale) for key, shape in shapes.items()}
 
         arrays = drawn(self.arrays(edges, width))
-        state = drawn(self.parameters(width)) if self.state is None else dict(self.state)
+        scale = 0.25 if values == "random" else 1.0  # else the scores of attention would be large, and so the bounds of their errors
+        state = drawn(self.parameters(width), scale) if self.state is None else dict(self.state)
         return Case(name, self.name, edges, arrays, dict(self.attributes), state, dtype, dtype, index_dtype)
 
     def cotangents(self, case: Case, values: str = "random", seed: int = 0) -> dict[str, Array]:
@@ -87,7 +92,8 @@ class Reference:
 
     def expressions(self, case: Case) -> tuple[dict, dict]:
         """The inputs and the outputs of the formula for a case."""
-        inputs = {name: variable(name, np.shape(value)) for name, value in {**case.arrays, **case.state}.items()}
+        inputs = {name: variable(name, np.shape(value)) if np.asarray(value).dtype.kind == "f" else value
+                  for name, value in {**case.arrays, **case.state}.items()}  # fmt: skip
         return inputs, self.definition.formula(inputs, case.edges, case.attributes)
 
     def outputs(self, case: Case, arithmetic: Any) -> dict[str, Number]:
@@ -101,10 +107,16 @@ class Reference:
         further = max(0, int(case.edges.in_degrees.max(initial=0)) + case.n_dst - case.n_src)  # (A X)' G may stand for X' (A' G)
         return evaluate(products, {**case.arrays, **case.state}, arithmetic, dict.fromkeys(case.state, further))
 
-    def _draw(self, key, rng, shape, values, dtype):
-        if key in self.definition.draw:
-            return rounded(self.definition.draw[key](rng, shape, self.attributes), dtype)
-        return draw(rng, shape, values, dtype)
+    def _draw(self, key, rng, shape, values, dtype, scale):
+        if last_word(key) in self.definition.draw:
+            value = self.definition.draw[last_word(key)](rng, shape, self.attributes)
+            return rounded(value, dtype) if value.dtype.kind == "f" else value
+        return draw(rng, shape, values, dtype) * np.asarray(scale, np.float32 if dtype == "bfloat16" else dtype)
+
+
+def last_word(name: str) -> str:
+    """Of a dotted name: "running_var" of "norms.0.running_var"."""
+    return name.rpartition(".")[2]
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], values: str, dtype: str) -> Array:
