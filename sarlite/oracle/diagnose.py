@@ -132,11 +132,13 @@ class Diagnosis:
     def _of_parameter(self, rank, name, number, arrays):
         """A parameter, or its gradient, is whole, and the same on every rank."""
         got, wanted = arrays[rank], self.part(number, rank, "whole")
-        if found := self._scaled(got, wanted, "whole", rank) or ("" if got.any() else "all zeros"):
-            return found
+        if scaled := self._scaled(got, wanted, "whole", rank):
+            return scaled
         total = np.sum([array.astype(np.float64) for array in arrays], 0)
         if self.size > 1 and matches(total, Number(wanted.value, self.size * wanted.error)):
             return "not reduced over ranks: the ranks' gradients add up to it"
+        if not got.any():
+            return "all zeros"
         if self.before is not None and name is not None:
             earlier = self._gradient(*self.before)[name]
             if matches(got, _total([number, earlier])):
@@ -208,7 +210,8 @@ def matches(got: Array, number: Number) -> bool:
 
 
 def _total(numbers):
-    return Number(sum(n.value for n in numbers), sum(np.asarray(n.error) for n in numbers) * (1 + 1e-6))
+    value = sum(n.value for n in numbers)
+    return Number(value, sum(np.asarray(n.error) for n in numbers) + 2.0**-22 * np.abs(value))
 
 
 def _times(number, factor):
