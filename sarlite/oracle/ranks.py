@@ -23,7 +23,7 @@ from sarlite.oracle.trial import Stop, Trial
 from sarlite.types import Array
 
 PARTS = ("contiguous", "random", "skewed", "one empty")
-N_GRAPHS = 6
+N_GRAPHS = 8
 MOST_EDGES = 2000
 
 
@@ -96,7 +96,7 @@ def cut(case: Case, cotangents: Mapping[str, Array], owner: Array, size: int, ki
         parts.append(Part(rank, size, edges.n_dst, ids, owner.copy(), edges.src[eids], edges.dst[eids], eids,
                           {name: rows(value, kinds[name]) for name, value in case.arrays.items()},
                           {name: np.array(value) for name, value in case.state.items()},
-                          {name: rows(value, by[name]) for name, value in cotangents.items()}, dict(case.attributes)))
+                          {name: rows(value, by.get(name, "whole")) for name, value in cotangents.items()}, dict(case.attributes)))
     return parts
 
 
@@ -183,11 +183,12 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
 
 
 def graphs() -> list[tuple[str, EdgeList]]:
-    """Return some graphs of the corpus whose sources are the destinations, from the smallest on, which has fewer nodes than ranks."""
+    """Return some graphs of the corpus whose sources are the destinations, first those that tell the most of a cause: of 200 edges or so."""
     entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"] and 0 < e.published["n_edges"] <= MOST_EDGES]
     entries.sort(key=lambda e: (e.published["n_edges"], e.name))
     places = np.linspace(0, len(entries) - 1, min(N_GRAPHS, len(entries))).astype(int)
-    return [(entries[k].name, entries[k].edges) for k in places]
+    chosen = sorted((entries[k] for k in places), key=lambda e: abs(np.log(e.published["n_edges"] / 200)))
+    return [(entry.name, entry.edges) for entry in chosen]
 
 
 def _division(trial, name, edges, size, kind, options, accumulate, gradients):
@@ -213,9 +214,11 @@ def _one(trial, case, cotangents, owner, size, before):
     results = _results(trial, case, cut(case, cotangents, owner, size, kinds, by), expected)
     if results is None:
         return case, cotangents
+    if _layers(trial, case, diagnosis, results):
+        return case, cotangents
     wrong = False
     for name, number in expected.items():
-        wrong |= _rows(trial, case, diagnosis, name, name, number, [result[name] for result in results], by[name])
+        wrong |= _rows(trial, case, diagnosis, name, name, number, [result[name] for result in results], by.get(name, "whole"))
     if not cotangents or wrong:  # a gradient of what is wrong already says nothing more
         return case, cotangents
     exact = trial.reference.gradients(case, cotangents, certified.arithmetic(case))
@@ -227,6 +230,22 @@ def _one(trial, case, cotangents, owner, size, before):
         arrays = [call.as_array(value) for value in given]
         _rows(trial, case, diagnosis, name, f"d{name}", number, arrays, kinds.get(name, "whole"))
     return case, cotangents
+
+
+def _layers(trial, case, diagnosis, results):
+    """Hold what each convolution of a model gives against the reference, where results have it; whether something is wrong."""
+    expected = trial.reference.layers(case, certified.arithmetic(case))
+    if not expected:
+        return False
+    given = [result.get("layers") for result in results]
+    if any(layers is None or len(layers) != len(expected) for layers in given):
+        trial.report.skip("the layers' results, which a rank does not return", case.name)
+        return False
+    for k, number in enumerate(expected):
+        arrays = [call.as_array(layers[k]) for layers in given]
+        if _rows(trial, case, diagnosis, k, f"layers.{k}", number, arrays, "dst"):
+            return True
+    return False
 
 
 def _results(trial, case, parts, expected):
@@ -268,8 +287,12 @@ def _rows(trial, case, diagnosis, name, output, number, arrays, kind):
     if rank is None:
         return False
     bad, part = np.nan_to_num(ratio[rank]) > 1, wanted[rank]
-    cause = diagnosis.cause(rank, name, output != name, kind, number, arrays)
+    cause = f"{int(bad.sum())} of {bad.size} elements of rank {rank} differ"
+    if trial.explanations > 0:
+        trial.explanations -= 1
+        cause = diagnosis.cause(rank, name, output == f"d{name}", kind, number, arrays)
     row = int(np.argwhere(bad)[0][0]) if bad.ndim else None
     node = row if kind == "whole" else int(diagnosis.rows(rank, kind)[row])
-    trial.found(Verdict.WRONG, "ranks", case, output, cause, bad, arrays[rank], np.asarray(part.value), part.error, rank=rank, node=node)
+    trial.found(Verdict.WRONG, "ranks", case, output, cause, bad, arrays[rank], np.asarray(part.value), part.error, rank=rank, node=node,
+                layer=name if isinstance(name, int) else None, edges=diagnosis.edges)
     return True

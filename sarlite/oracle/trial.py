@@ -12,7 +12,6 @@ from sarlite.oracle.case import Case
 from sarlite.oracle.report import Finding, Report, Verdict
 from sarlite.types import Array
 
-
 EXPLANATIONS = 4  # findings whose cause is looked for; a function that is wrong everywhere has many
 
 
