@@ -1,6 +1,7 @@
 """Level `certified`: every element is held against the largest error that any order of evaluation may make."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +15,23 @@ LOWER = {"float64": 2.0**-24, "float32": 2.0**-11, "float16": 2.0**-8, "bfloat16
 """Unit of sums in the next lower precision, by what was promised."""
 
 
+class _Lower(Bounded):
+    """Bounds where what is summed is rounded to the lower precision too, as tensor cores do, in the range of what was promised."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case.dtype, case.accumulate)
+        self.each = np.log1p(LOWER[case.accumulate])
+
+    def given(self, value: Array) -> Any:
+        return super().given(value)._replace(growth=self.each)
+
+    def result(self, x: Any, rounds: int = 0) -> Number:
+        return super().result(x, rounds + 1)
+
+
 def arithmetic(case: Case, lower: bool = False) -> Bounded:
     """The bounds of a case; with `lower`, of sums in the next lower precision than was promised."""
-    bounded = Bounded(case.dtype, case.accumulate)
-    if lower:
-        bounded.each = np.log1p(LOWER[case.accumulate])
-    return bounded
+    return _Lower(case) if lower else Bounded(case.dtype, case.accumulate)
 
 
 def ratios(got: Array, number: Number) -> Array:
@@ -32,11 +44,22 @@ def ratios(got: Array, number: Number) -> Array:
 
 
 def imprecise(got: Array, lower: Number, bad: Array) -> bool:
-    """Whether bounds of a lower precision explain the bad elements. They are wide: errors of more than 1/16 of all terms are no rounding."""
+    """Whether bounds of a lower precision explain the bad elements. They are wide: an error of 1/16 of all terms is no rounding."""
     magnitude = np.broadcast_to(lower.magnitude, got.shape)
     with np.errstate(all="ignore"):
         small = np.abs(got.astype(np.float64) - lower.value) <= magnitude / 16
     return bool((small & ~(np.nan_to_num(ratios(got, lower)) > 1))[bad].all())
+
+
+def coarse(case: Case, got: Array, expected: Array) -> bool:
+    """Whether all of `got` are numbers of the next lower precision, which the expected ones are not."""
+    unit = LOWER[case.accumulate]
+
+    def fits(value):
+        mantissa = np.frexp(value.astype(np.float64))[0] / unit
+        return mantissa == np.rint(mantissa)
+
+    return bool((fits(got) & ~fits(expected)).all())
 
 
 def level(trial: Trial, case: Case) -> None:

@@ -183,7 +183,7 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
 
 
 def graphs() -> list[tuple[str, EdgeList]]:
-    """Return some graphs of the corpus whose sources are the destinations, first those that tell the most of a cause: of 200 edges or so."""
+    """Return some graphs of the corpus whose sources are the destinations, first that of 200 edges or so, which tells the most."""
     entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"] and 0 < e.published["n_edges"] <= MOST_EDGES]
     entries.sort(key=lambda e: (e.published["n_edges"], e.name))
     places = np.linspace(0, len(entries) - 1, min(N_GRAPHS, len(entries))).astype(int)

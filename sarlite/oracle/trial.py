@@ -71,7 +71,7 @@ class Trial:
     def noted(self, case: Case, function: Callable[[Case], Any], layout: str = "plain") -> Any:
         """Return what `function` makes of the case as it is given; None where that fails, with a finding or counted as not covered."""
         try:
-            return function(case if self.convert is None else replace(case, convert=self.convert))
+            return function(self._given(case))
         except call.Failure as failure:
             verdict, cause, raised = failure.verdict, failure.cause, failure.cause.startswith("raised")
             refuses = getattr(self.reference, "refuses", lambda case: None)(case)
@@ -86,6 +86,16 @@ class Trial:
             if failure.hangs:
                 raise Stop from failure
             return None
+
+    def quietly(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array] | None:
+        """Return the outputs of one call more of a case that was looked at, or None."""
+        try:
+            return call.outputs(self.worker, self.run, self._given(case), shapes)
+        except call.Failure:
+            return None
+
+    def _given(self, case):
+        return case if self.convert is None else replace(case, convert=self.convert)
 
     def add(self, finding: Finding) -> None:
         name = getattr(finding.case, "name", "")
