@@ -1,8 +1,7 @@
 """What a check found: a verdict, findings that name the place, and what was not covered."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from sarlite.errors import SarliteError
