@@ -32,6 +32,7 @@ class Format:
 FORMATS = {
     "float64": Format(2.0**-53, 2.0**-1022, float(np.finfo(np.float64).max)),
     "float32": Format(2.0**-24, 2.0**-126, float(np.finfo(np.float32).max)),
+    "tensorfloat32": Format(2.0**-11, 2.0**-126, float(np.finfo(np.float32).max)),  # of sums alone: arrays are float32
     "float16": Format(2.0**-11, 2.0**-24, 65504.0),
     "bfloat16": Format(2.0**-8, 2.0**-126, (2 - 2.0**-7) * 2.0**127),
 }

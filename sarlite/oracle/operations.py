@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from sarlite.errors import ConfigError
@@ -15,7 +13,6 @@ from sarlite.oracle.expression import (
     edge_dot,
     gather,
     leaky,
-    lift,
     propagate,
     scatter_max,
     scatter_min,
@@ -138,7 +135,7 @@ def attention_scores(inputs, edges, attributes):
     if attributes["kind"] == "gatv2":
         hidden = leaky(gather(inputs["z_src"], j) + gather(inputs["z_dst"], i), attributes["slope"])
         return (hidden * inputs["attn"]).sum(2), inputs["z_src"]
-    return edge_dot(inputs["q"], inputs["k"], i, j, heads=1) / lift(math.sqrt(inputs["q"].shape[2])), inputs["v"]
+    return edge_dot(inputs["q"], inputs["k"], i, j, heads=1) / sqrt(constant(inputs["q"].shape[2])), inputs["v"]
 
 
 def _attention(inputs, edges, attributes):
@@ -164,12 +161,12 @@ define(Definition("attention", _attention, _attention_arrays,
                   outputs_by={"out": "dst", "coefficients": "edge"}, fixed=frozenset(["mask"]),
                   draw={"mask": lambda rng, shape, attributes: 2.0 * rng.integers(0, 2, shape)}))
 
-# ---- sample: a distribution, which sample.py tells; there is no one result
+# ---- sample: k of each row's in-edges, (n_picks,) edge numbers; a distribution, which sampling.py tells
 
 
 def _sample(inputs, edges, attributes):
-    raise ConfigError("sample: a result is one of many that are right; sarlite.oracle.sample says which, and how likely each is")
+    raise ConfigError("sample: a sample is one of many that are right, so it has no formula")
 
 
-define(Definition("sample", _sample, lambda edges, width, attributes: {}, {"fanout": 2, "replace": (False, True), "seed": 0},
+define(Definition("sample", _sample, lambda edges, width, attributes: {}, {"k": 2, "replace": (False, True), "seed": 0},
                   outputs_by={"out": "edge"}))
