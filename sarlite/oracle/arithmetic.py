@@ -221,12 +221,14 @@ class Bounded:
 
     def softmax(self, scores, index, epsilon):
         value, s = self.plain.softmax(scores.value, index, epsilon), scores.value.astype(np.float64)
-        top = np.abs(by_row(np.maximum, s, index))[index.rows]
+        top, count = by_row(np.maximum, s, index)[index.rows], _column(index.counts[index.rows], s)
         with np.errstate(all="ignore"):
-            change = self._total(scores) + 2 * self.once * np.where(np.isfinite(s), np.abs(s) + top + 1, 0)
+            # Shifted by the row's maximum m, by log(sum of exp) = m + at most log(count), or by the maximum of all rows, where exp is not 0 then.
+            below = np.minimum(np.max(s, axis=0, initial=0) - top, -np.log(self.tiny))
+            shift = np.maximum(np.abs(top) + (EXP + 2) * np.log(count), below)
+            change = self._total(scores) + self.once * np.where(np.isfinite(s), top - s + shift, 0)
             total = np.log(self.sizes.scatter_sum((value * np.exp(change)).astype(np.float64), index))[index.rows]
-            roundings = _column(RESCALED * self.each * index.counts[index.rows], s)
-            relative = np.expm1(change + np.maximum(total, 0) + roundings)
+            relative = np.expm1(change + np.maximum(total, 0) + RESCALED * self.each * count)
             return self._settled(value, np.where(s == -np.inf, 0, value * relative + 2 * self.tiny), 2 * EXP)
 
     # ---- parts of bounds

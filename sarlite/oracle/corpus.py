@@ -78,6 +78,11 @@ class Entry:
         return self.build(Draw(self.name))
 
     @property
+    def size(self) -> int:
+        """Edges and rows, times columns, without building the graph."""
+        return sum(self.published[key] for key in ("n_src", "n_dst", "n_edges")) * self.width
+
+    @property
     def published(self) -> dict:
         """n_src, n_dst, n_edges and sha256, as `corpus.json` has them."""
         return published()[self.name]
@@ -87,6 +92,11 @@ def digest(edges: EdgeList) -> str:
     """Return the SHA-256 of n_src, n_dst, src and dst, in this order, as little-endian int64."""
     numbers = np.array([edges.n_src, edges.n_dst])
     return hashlib.sha256(b"".join(part.astype("<i8").tobytes() for part in (numbers, edges.src, edges.dst))).hexdigest()
+
+
+def described(edges: EdgeList) -> dict:
+    """Return what `corpus.json` says of a graph."""
+    return {"n_src": edges.n_src, "n_dst": edges.n_dst, "n_edges": edges.n_edges, "sha256": digest(edges)}
 
 
 @cache
@@ -101,7 +111,7 @@ def corpus(level: str = "all") -> list[Entry]:
     Parameters
     ----------
     level : str
-        "all", or "ci": the half with the fewest edge-columns, and the smallest of each tag but "large".
+        "all", or "ci": the half with the fewest edges and rows, times columns, and the smallest of each tag but "large".
 
     Raises
     ------
@@ -113,7 +123,7 @@ def corpus(level: str = "all") -> list[Entry]:
     entries = list(_entries())
     if level == "all":
         return entries
-    order = sorted((e for e in entries if "large" not in e.tags), key=lambda e: e.published["n_edges"] * e.width)
+    order = sorted((e for e in entries if "large" not in e.tags), key=lambda e: e.size)
     first = {tag: e.name for e in reversed(order) for tag in e.tags}
     kept = {e.name for e in order[: len(entries) // 2]} | set(first.values())
     return [e for e in entries if e.name in kept]
@@ -129,7 +139,7 @@ def entry(name: str) -> Entry:
 
 def publish(path: Path = PUBLISHED) -> None:
     """Write `corpus.json`: after a change of the corpus, which readers of older hashes must hear of."""
-    found = {e.name: {"n_src": e.edges.n_src, "n_dst": e.edges.n_dst, "n_edges": e.edges.n_edges, "sha256": digest(e.edges)} for e in _entries()}
+    found = {entry.name: described(entry.edges) for entry in _entries()}
     lines = (f"{json.dumps(name)}: {json.dumps(values)}" for name, values in found.items())
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -1,4 +1,4 @@
-"""What a wrong result of several ranks looks like: hypotheses, each computed by the reference, and the first that explains every element."""
+"""What a wrong result of several ranks looks like: hypotheses, each computed by the reference; the first that explains every element."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -35,6 +35,7 @@ class Diagnosis:
                  before: tuple[Case, Mapping[str, Array]] | None) -> None:
         self.reference, self.case, self.cotangents, self.owner, self.size = reference, case, cotangents, owner, size
         self.kinds, self.before = kinds, before
+        self.edges: tuple = ()  # (src, dst) of the edge that the cause names
 
     def rows(self, rank: int, kind: str) -> Array:
         """The global numbers of a rank's rows: of its nodes, its edges, or all of a parameter."""
@@ -50,15 +51,15 @@ class Diagnosis:
         rows = self.rows(rank, kind)
         return Number(number.value[rows], error[rows])
 
-    def cause(self, rank: int, name: str, gradient: bool, kind: str, number: Number, arrays: list[Array]) -> str:
+    def cause(self, rank: int, name: str | int, gradient: bool, kind: str, number: Number, arrays: list[Array]) -> str:
         """Return the probable cause, one line."""
         got, wanted = arrays[rank], self.part(number, rank, kind)
-        if gradient and kind == "whole":
-            return self._of_parameter(rank, name, number, arrays)
+        if kind == "whole":
+            return self._of_parameter(rank, name if gradient else None, number, arrays)
         guesses = self._gradients(rank, name, kind) if gradient else self._outputs(rank, name, kind)
         found = self._permuted(got, wanted, rank) or self._scaled(got, wanted, kind, rank)
         found = found or next((text for text, guess in guesses if matches(got, guess)), None)
-        return found or self._place(got, wanted, rank, kind)
+        return found or ("all zeros" if not got.any() else self._place(got, wanted, rank, kind))
 
     # ---- outputs
 
@@ -69,10 +70,10 @@ class Diagnosis:
         into = owner[edges.dst] == rank
 
         def lost(which):
-            return self.part(self._evaluate(_without(self.case, which, self.kinds))[name], rank, kind)
+            return self.part(self._evaluate(_without(self.case, which, self.kinds), name), rank, kind)
 
         def mixed(which, other):
-            return self.part(self._evaluate(self._from(which, other))[name], rank, kind)
+            return self.part(self._evaluate(self._from(which, other), name), rank, kind)
 
         foreign = into & (owner[edges.src] != rank)
         if kind != "edge":
@@ -91,7 +92,10 @@ class Diagnosis:
             yield "the means over each rank's edges are added, where one mean over all is promised", _total(parts)
         if kind != "edge" and edges.n_edges <= MOST_ROWS:
             for e in np.flatnonzero(foreign):
-                yield f"edge {e} ({edges.src[e]} -> {edges.dst[e]}), from rank {owner[edges.src[e]]}, is lost", lost(np.arange(edges.n_edges) == e)
+                text = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}), from rank {owner[edges.src[e]]}, is lost"
+                self.edges = ((int(edges.src[e]), int(edges.dst[e])),)
+                yield text, lost(np.arange(edges.n_edges) == e)
+            self.edges = ()
 
     def _from(self, which, other):
         """The case with the node rows `which` of another case."""
@@ -103,8 +107,11 @@ class Diagnosis:
             arrays[name] = value
         return replace(self.case, arrays=arrays)
 
-    def _evaluate(self, case):
-        return self.reference.outputs(case, arithmetic(case))
+    def _evaluate(self, case, name):
+        """An output, or what a layer of a number gives."""
+        if isinstance(name, int):
+            return self.reference.layers(case, arithmetic(case))[name]
+        return self.reference.outputs(case, arithmetic(case))[name]
 
     # ---- gradients
 
@@ -123,20 +130,20 @@ class Diagnosis:
         return self.reference.gradients(case, cotangents, arithmetic(case))
 
     def _of_parameter(self, rank, name, number, arrays):
-        """A parameter's gradient is whole, and the same on every rank."""
+        """A parameter, or its gradient, is whole, and the same on every rank."""
         got, wanted = arrays[rank], self.part(number, rank, "whole")
-        scaled = self._scaled(got, wanted, "whole", rank)
-        if scaled:
-            return scaled
+        if found := self._scaled(got, wanted, "whole", rank) or ("" if got.any() else "all zeros"):
+            return found
         total = np.sum([array.astype(np.float64) for array in arrays], 0)
         if self.size > 1 and matches(total, Number(wanted.value, self.size * wanted.error)):
             return "not reduced over ranks: the ranks' gradients add up to it"
-        if self.before is not None:
+        if self.before is not None and name is not None:
             earlier = self._gradient(*self.before)[name]
             if matches(got, _total([number, earlier])):
                 return "stale buffer: the gradient of the call before is still in it"
-        differ = [q for q, array in enumerate(arrays) if array.tobytes() != got.tobytes()]
-        return "no single cause found" + (f": rank {differ[0]} has another gradient than rank {rank}" if differ else ", the same on every rank")
+        other = next((q for q, array in enumerate(arrays) if array.tobytes() != got.tobytes()), None)
+        text = ", the same on every rank" if other is None else f": rank {other} has another one than rank {rank}"
+        return f"no single cause found{text}"
 
     # ---- of both
 
@@ -146,8 +153,6 @@ class Diagnosis:
         at = np.isfinite(value) & (value != 0)
         if not at.any() or not np.isfinite(got).all():
             return None
-        if not got.any():
-            return "all zeros"
         place = np.unravel_index(np.argmax(np.where(at, np.abs(value), 0)), value.shape)
         factor = float(got[place]) / float(value[place])
         names = {self.size: f"summed {self.size} times", 1 / self.size: f"a mean over {self.size} ranks where a sum is promised",
@@ -155,7 +160,7 @@ class Diagnosis:
         for known, text in names.items():
             if known != 1 and matches(got, _times(wanted, known)):
                 return f"wrong scale: {text}"
-        if matches(got, _times(wanted, factor)):
+        if factor and matches(got, _times(wanted, factor)):
             return f"wrong scale: every element is {factor:.6g} times what it should be"
         if kind not in ("dst", "node"):
             return None
@@ -220,7 +225,8 @@ def _without(case, lost, kinds):
     """The case without some edges, and without their rows."""
     kept = np.flatnonzero(~lost)
     edges: EdgeList = case.edges.select(kept)
-    return replace(case, edges=edges, arrays={name: value[kept] if kinds.get(name) == "edge" else value for name, value in case.arrays.items()})
+    arrays = {name: value[kept] if kinds.get(name) == "edge" else value for name, value in case.arrays.items()}
+    return replace(case, edges=edges, arrays=arrays)
 
 
 def _zeros(case, kinds):

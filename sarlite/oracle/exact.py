@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.oracle.arithmetic import Number, Plain
 from sarlite.oracle.edges import Index
+from sarlite.oracle.formats import format_of
+from sarlite.oracle.plain import Number, Plain
 from sarlite.types import Array
 
-BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
-_LEAST = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
-_MOST = {"float64": 2.0**1000, "float32": 2.0**126, "float16": 2.0**15, "bfloat16": 2.0**126}
+BITS = {name: round(-np.log2(format_of(name).unit)) for name in ("float64", "float32", "float16", "bfloat16")}
 _VANISHES = -1000.0  # exp of it is 0 in every dtype
 
 
@@ -40,18 +39,22 @@ class Exact:
     Notes
     -----
     An element is proved where all its partial sums are multiples of one power of two, fewer than 2^bits of it, none of them denormal or
-    near overflow. Divisors have to be powers of two, and what a root is taken of a square; exp and softmax have to meet equal scores, a power of two of
-    them, beside scores 1000 and more below. Kinks have to be missed.
+    near overflow. Divisors have to be powers of two, and what a root is taken of a square; exp and softmax have to meet equal scores, a
+    power of two of them, beside scores 1000 and more below. Kinks have to be missed.
     """
 
     def __init__(self, dtype: str) -> None:
-        self.plain, self.limit, self.least, self.most = Plain(), 2.0 ** BITS[dtype], _LEAST[dtype], _MOST[dtype]
+        form = format_of(dtype)
+        self.plain, self.limit, self.most = Plain(), 1 / form.unit, form.largest / 2
+        self.least = 2.0**-14 if dtype == "float16" else form.tiny  # no denormal number: some machines flush them
 
     def given(self, value: Any) -> Grained:
         value = np.asarray(value, np.float64)
         return self._made(value, np.abs(value), _lowest_bit(value))
 
-    def result(self, x: Grained) -> Number:
+    constant = given
+
+    def result(self, x: Grained, rounds: int = 0) -> Number:
         return Number(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)
 
     def _made(self, value, magnitude, grain):
@@ -65,7 +68,9 @@ class Exact:
 
     def add(self, *terms):
         grain = np.minimum.reduce(np.broadcast_arrays(*(t.grain for t in terms)))
-        return self._made(self.plain.add(*(t.value for t in terms)), self.plain.add(*(t.magnitude for t in terms)), grain)
+        total = self._made(self.plain.add(*(t.value for t in terms)), self.plain.add(*(t.magnitude for t in terms)), grain)
+        gone = (total.value == 0) & (total.grain > 0)  # terms that cancel leave a certain 0, whatever follows
+        return Grained(total.value, np.where(gone, 0.0, total.magnitude), np.where(gone, np.inf, total.grain))
 
     def negative(self, x):
         return Grained(-x.value, x.magnitude, x.grain)
@@ -103,7 +108,6 @@ class Exact:
         return _choose(x.value > 0, x, lower, self.plain.leaky(x.value, slope))
 
     def leaky_gradient(self, g, x, slope):
-        g = Grained(g.value, np.where(g.grain > 0, np.abs(g.value), g.magnitude), np.where((g.grain > 0) & (g.value == 0), np.inf, g.grain))
         lower = self.multiply(g, self.given(slope)) if slope else self.given(np.zeros(np.broadcast_shapes(g.value.shape, x.value.shape)))
         chosen = _choose(x.value > 0, g, lower, self.plain.leaky_gradient(g.value, x.value, slope))
         at_kink = (x.value == 0) & (slope != 0) | (x.grain == 0) & (16 * np.abs(x.value) < x.magnitude)
@@ -124,7 +128,8 @@ class Exact:
         return self._made(self.plain.matmul(a.value, b.value), a.magnitude @ b.magnitude, grain)
 
     def sum(self, x, axes):
-        return self._made(self.plain.sum(x.value, axes), self.plain.sum(x.magnitude, axes), x.grain.min(axes, keepdims=True, initial=np.inf))
+        grain = x.grain.min(axes, keepdims=True, initial=np.inf)
+        return self._made(self.plain.sum(x.value, axes), self.plain.sum(x.magnitude, axes), grain)
 
     def transpose(self, x):
         return _each(self.plain.transpose, x)
@@ -147,7 +152,8 @@ class Exact:
         return _each(lambda part: part[index.rows], x)
 
     def scatter_sum(self, x, index):
-        return self._made(self.plain.scatter_sum(x.value, index), self.plain.scatter_sum(x.magnitude, index), _least_of_rows(x.grain, index))
+        value, magnitude = (self.plain.scatter_sum(part, index) for part in (x.value, x.magnitude))
+        return self._made(value, magnitude, _least_of_rows(x.grain, index))
 
     def propagate(self, x, weight=None, *, source, target):
         used = np.flatnonzero(source.counts)
@@ -164,15 +170,15 @@ class Exact:
         return self._made(self.plain.edge_dot(a.value, b.value, of_a, of_b, heads),
                           self.plain.edge_dot(a.magnitude, b.magnitude, of_a, of_b, heads), grain)
 
-    def scatter_max(self, x, index, ties, rank):
-        return Grained(self.plain.scatter_max(x.value, index, ties, rank), self.plain.scatter_max(x.magnitude, index, ties, rank),
+    def scatter_max(self, x, index, ties=None, rank=None):
+        return Grained(self.plain.scatter_max(x.value, index), self.plain.scatter_max(x.magnitude, index),
                        _least_of_rows(x.grain, index))
 
     def select(self, g, x, index, ties, rank):
         value = self.plain.select(g.value, x.value, index, ties, rank)
         proved = _least_of_rows(x.grain, index) > 0
         if ties == "all":
-            best = self.plain.scatter_max(x.value, index, ties, rank)
+            best = self.plain.scatter_max(x.value, index)
             winners = self.plain.scatter_sum((x.value == best[index.rows]).astype(float), index)
             g = self.divide(g, self.given(np.maximum(winners, 1)))
         grain = np.where(value == 0, np.inf, np.where(proved, g.grain, 0.0)[index.rows])
@@ -180,7 +186,7 @@ class Exact:
 
     def softmax(self, scores, index, epsilon=0.0):
         s = scores.value
-        best = self.plain.scatter_max(s, index, "first", None)[index.rows]
+        best = self.plain.scatter_max(s, index)[index.rows]
         at_best = (s == best) & np.isfinite(s)
         count = self.plain.scatter_sum(at_best.astype(float), index)
         clear = at_best | ~np.isfinite(s) | (s <= best + _VANISHES)

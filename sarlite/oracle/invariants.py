@@ -1,7 +1,7 @@
 """Level `invariants`: what must hold between a function's own answers, whatever its formula.
 
-Two sides are compared that are linear in answers, so the bounds of level `certified`, taken through the same sums, say how far they may be apart.
-The formula itself is not used: where a function and the reference disagree about it, this level still tells.
+Two sides are compared that are linear in answers, so the bounds of level `certified`, taken through the same sums, say how far they may be
+apart. Of the reference nothing is used but the size of these bounds.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,7 +58,8 @@ def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
 def split(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
     """The edges in two parts: the sum of both answers."""
     side = rng.random(case.n_edges) < 0.5
-    halves = [_with(trial, case, case.edges.select(np.flatnonzero(part)), "split", {"edge": np.flatnonzero(part)}) for part in (side, ~side)]
+    parts = np.flatnonzero(side), np.flatnonzero(~side)
+    halves = [_with(trial, case, case.edges.select(part), "split", {"edge": part}) for part in parts]
     return Relation("splitting the edges into two parts", (case, *halves), lambda y, name: y[0], lambda y, name: y[1] + y[2])
 
 

@@ -7,11 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sarlite.keys import splitmix64
 from sarlite.oracle.case import Case
 from sarlite.oracle.edges import EdgeList
 from sarlite.types import Array
 
 MOST_ROWS = 64  # wrong rows that are read; where there are more, it is no matter of single edges
+
+
+def direction(width: int) -> Array:
+    """Return (width,) integers from 1 to 2^20, float64, that look random."""
+    return (splitmix64(np.arange(width, dtype=np.uint64)) >> np.uint64(44)).astype(np.float64) + 1
 
 
 class Codebook:
@@ -22,7 +28,7 @@ class Codebook:
 
     def __init__(self, rows: Array) -> None:
         self.rows = rows
-        self.direction = np.random.RandomState(1).randint(1, 1 << 20, rows.shape[1]).astype(np.float64)
+        self.direction = direction(rows.shape[1])
         with np.errstate(invalid="ignore"):
             self.keys = rows @ self.direction
         self.order = np.argsort(self.keys, kind="stable")
@@ -168,7 +174,7 @@ def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
     texts, edges, pending = [], [], list(changes)
     while pending:
         change = pending.pop(0)
-        partner = next((c for c in pending if c.source == change.source and c.times * change.times < 0 and (c.edge < 0) != (change.edge < 0)), None)
+        partner = next((c for c in pending if _elsewhere(change, c)), None)
         swap = next((c for c in pending if c.row == change.row and c.edge < 0 <= change.edge and c.times > 0 > change.times), None)
         if partner is not None:
             pending.remove(partner)
@@ -189,6 +195,11 @@ def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
         edges.append(pair)
     text = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
     return text + (", in the gradient" if flow.backward else ""), tuple(edges)
+
+
+def _elsewhere(a, b):
+    """Whether one row lacks what another, without an edge for it, has too much."""
+    return a.source == b.source and a.row != b.row and a.times * b.times < 0 and (a.edge < 0) != (b.edge < 0)
 
 
 def _pair(flow, source, row):

@@ -1,6 +1,6 @@
 """The operations a second time, one number after the other, with gradients by hand: what the expressions are compared with.
 
-Nothing here is shared with expression.py, plain.py or operations.py. Rational operations are computed in fractions, so without any rounding;
+Nothing here is shared with expression.py, plain.py or operations.py. Rational operations are computed in fractions, without any rounding;
 those with roots and exponentials in longdouble. For small graphs.
 """
 

@@ -151,7 +151,7 @@ class Plain:
 
     def softmax(self, scores, index, epsilon):
         top = by_row(np.maximum, scores, index)
-        e = _quiet(np.exp, np.where(scores == -np.inf, scores, scores - top[index.rows]))
+        e = _quiet(np.exp, np.where(scores == -np.inf, scores, _quiet(np.subtract, scores, top[index.rows])))
         total = self.scatter_sum(e, index) + self.dtype.type(epsilon)
         return np.where(e == 0, e, _quiet(np.divide, e, total[index.rows]))
 

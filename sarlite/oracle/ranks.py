@@ -23,7 +23,7 @@ from sarlite.oracle.trial import Stop, Trial
 from sarlite.types import Array
 
 PARTS = ("contiguous", "random", "skewed", "one empty")
-N_GRAPHS = 6
+N_GRAPHS = 8
 MOST_EDGES = 2000
 
 
@@ -65,7 +65,7 @@ class Part:
 
 
 def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
-    """Return the (n_nodes,) rank of each node: equal ranges; at random; half of the rest to each rank; equal ranges on all ranks but one."""
+    """Return the (n_nodes,) rank of each node: equal ranges; at random; half of the rest to each; equal ranges on all ranks but one."""
     rng = Generator(Philox([seed, n_nodes, size]))
     place = np.arange(n_nodes)
     if kind == "contiguous":
@@ -82,7 +82,8 @@ def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
     return rank + (rank >= empty)
 
 
-def cut(case: Case, cotangents: Mapping[str, Array], owner: Array, size: int, kinds: Mapping[str, str], by: Mapping[str, str]) -> list[Part]:
+def cut(case: Case, cotangents: Mapping[str, Array], owner: Array, size: int, kinds: Mapping[str, str],
+        by: Mapping[str, str]) -> list[Part]:
     """Return the parts of a case: copies."""
     edges = case.edges
     parts = []
@@ -95,7 +96,7 @@ def cut(case: Case, cotangents: Mapping[str, Array], owner: Array, size: int, ki
         parts.append(Part(rank, size, edges.n_dst, ids, owner.copy(), edges.src[eids], edges.dst[eids], eids,
                           {name: rows(value, kinds[name]) for name, value in case.arrays.items()},
                           {name: np.array(value) for name, value in case.state.items()},
-                          {name: rows(value, by[name]) for name, value in cotangents.items()}, dict(case.attributes)))
+                          {name: rows(value, by.get(name, "whole")) for name, value in cotangents.items()}, dict(case.attributes)))
     return parts
 
 
@@ -129,17 +130,18 @@ def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Par
 
 
 def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Reference, *, ranks: Sequence[int] = (1, 2, 3),
-                parts: Sequence[str] = PARTS, dtype: str = "float32", accumulate: str | None = None, seed: int = 0, time_limit: float = 60.0,
-                gradients: bool = True, expected_failures: Sequence[str] = (), **attributes: Any) -> Report:
+                parts: Sequence[str] = PARTS, dtype: str = "float32", accumulate: str | None = None, seed: int = 0,
+                time_limit: float = 60.0, gradients: bool = True, expected_failures: Sequence[str] = (), **attributes: Any) -> Report:
     """Return what is wrong with a run on several ranks.
 
     Parameters
     ----------
     run : (list of Part) -> list of results, one a rank
         A result is a dict: each output's rows of this rank by name ("out"; rows by edge in the order of the part's edges), and
-        "gradients": {name: array}, of sum(output * cotangent) over all ranks: rows of this rank for arrays by node or edge, the whole gradient for a
-        parameter. Or the one output alone. `each_rank` makes such a run from a function of one rank. Under a launcher every process calls
-        `check_ranks` with `ranks=[size]` and `lambda parts: comm.allgather(mine(parts[comm.rank]))`: cases are the same everywhere.
+        "gradients": {name: array}, of sum(output * cotangent) over all ranks: rows of this rank for arrays by node or edge, the whole
+        gradient for a parameter. Or the one output alone. Of a model also "layers": each convolution's rows, before norm and activation.
+        `each_rank` makes such a run from a function of one rank. Under a launcher every process calls `check_ranks` with `ranks=[size]`
+        and `lambda parts: comm.allgather(mine(parts[comm.rank]))`: cases are the same everywhere.
     reference : str or Reference
         Of a graph whose sources and destinations are the same nodes.
     ranks : sequence of int
@@ -174,18 +176,19 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
                     for kind in parts if size > 1 else parts[:1]:
                         _division(trial, name, edges, size, kind, {"dtype": dtype}, accumulate or dtype, gradients)
         except Stop:
-            report.uncovered["what comes after a run that did not return"] += 1
+            report.skip("what comes after a run that did not return")
     if not gradients:
-        report.uncovered["gradients: not asked for"] += 1
+        report.skip("gradients: not asked for")
     return report
 
 
 def graphs() -> list[tuple[str, EdgeList]]:
-    """Return some graphs of the corpus whose sources are the destinations, from the smallest on: there are fewer nodes than ranks in the first."""
+    """Return some graphs of the corpus whose sources are the destinations, first that of 200 edges or so, which tells the most."""
     entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"] and 0 < e.published["n_edges"] <= MOST_EDGES]
     entries.sort(key=lambda e: (e.published["n_edges"], e.name))
     places = np.linspace(0, len(entries) - 1, min(N_GRAPHS, len(entries))).astype(int)
-    return [(entries[k].name, entries[k].edges) for k in places]
+    chosen = sorted((entries[k] for k in places), key=lambda e: abs(np.log(e.published["n_edges"] / 200)))
+    return [(entry.name, entry.edges) for entry in chosen]
 
 
 def _division(trial, name, edges, size, kind, options, accumulate, gradients):
@@ -196,7 +199,7 @@ def _division(trial, name, edges, size, kind, options, accumulate, gradients):
         try:
             case = trial.reference.case(edges, name=label, values=values, seed=trial.seed + k, width=5, **options)
         except (ConfigError, ShapeError) as error:
-            trial.report.uncovered[f"graphs that do not suit: {error}"] += 1
+            trial.report.skip("graphs that do not suit", f"{name}: {error}")
             return
         case = replace(case, accumulate=accumulate)
         cotangents = trial.reference.cotangents(case, values, trial.seed + k) if gradients else {}
@@ -211,20 +214,38 @@ def _one(trial, case, cotangents, owner, size, before):
     results = _results(trial, case, cut(case, cotangents, owner, size, kinds, by), expected)
     if results is None:
         return case, cotangents
+    if _layers(trial, case, diagnosis, results):
+        return case, cotangents
     wrong = False
     for name, number in expected.items():
-        wrong |= _rows(trial, case, diagnosis, name, name, number, [result[name] for result in results], by[name])
+        wrong |= _rows(trial, case, diagnosis, name, name, number, [result[name] for result in results], by.get(name, "whole"))
     if not cotangents or wrong:  # a gradient of what is wrong already says nothing more
         return case, cotangents
     exact = trial.reference.gradients(case, cotangents, certified.arithmetic(case))
     for name, number in exact.items():
         given = [result.get("gradients", {}).get(name) for result in results]
         if any(value is None for value in given):
-            trial.report.uncovered[f"the gradient of {name}, which a rank does not return"] += 1
+            trial.report.skip(f"the gradient of {name}, which a rank does not return", case.name)
             continue
         arrays = [call.as_array(value) for value in given]
         _rows(trial, case, diagnosis, name, f"d{name}", number, arrays, kinds.get(name, "whole"))
     return case, cotangents
+
+
+def _layers(trial, case, diagnosis, results):
+    """Hold what each convolution of a model gives against the reference, where results have it; whether something is wrong."""
+    expected = trial.reference.layers(case, certified.arithmetic(case))
+    if not expected:
+        return False
+    given = [result.get("layers") for result in results]
+    if any(layers is None or len(layers) != len(expected) for layers in given):
+        trial.report.skip("the layers' results, which a rank does not return", case.name)
+        return False
+    for k, number in enumerate(expected):
+        arrays = [call.as_array(layers[k]) for layers in given]
+        if _rows(trial, case, diagnosis, k, f"layers.{k}", number, arrays, "dst"):
+            return True
+    return False
 
 
 def _results(trial, case, parts, expected):
@@ -260,15 +281,18 @@ def _rows(trial, case, diagnosis, name, output, number, arrays, kind):
             return True
     ratio = [certified.ratios(array, part) for array, part in zip(arrays, wanted)]
     trial.report.checked["ranks"] += 1
-    if undecided := sum(int(np.isnan(r).sum()) for r in ratio):
-        trial.report.uncovered["elements that no bound decides"] += undecided
+    trial.report.skip("elements that no bound decides", f"{case.name}, {output}", sum(int(np.isnan(r).sum()) for r in ratio))
     trial.report.ratio = max(trial.report.ratio, *(float(np.nan_to_num(r, posinf=np.inf).max(initial=0)) for r in ratio))
     rank = next((k for k, r in enumerate(ratio) if (np.nan_to_num(r) > 1).any()), None)
     if rank is None:
         return False
     bad, part = np.nan_to_num(ratio[rank]) > 1, wanted[rank]
-    cause = diagnosis.cause(rank, name, output != name, kind, number, arrays)
+    cause = f"{int(bad.sum())} of {bad.size} elements of rank {rank} differ"
+    if trial.explanations > 0:
+        trial.explanations -= 1
+        cause = diagnosis.cause(rank, name, output == f"d{name}", kind, number, arrays)
     row = int(np.argwhere(bad)[0][0]) if bad.ndim else None
     node = row if kind == "whole" else int(diagnosis.rows(rank, kind)[row])
-    trial.found(Verdict.WRONG, "ranks", case, output, cause, bad, arrays[rank], np.asarray(part.value), part.error, rank=rank, node=node)
+    trial.found(Verdict.WRONG, "ranks", case, output, cause, bad, arrays[rank], np.asarray(part.value), part.error, rank=rank, node=node,
+                layer=name if isinstance(name, int) else None, edges=diagnosis.edges)
     return True

@@ -81,6 +81,8 @@ class Report:
         Comparisons made, by level.
     uncovered : Counter
         What was not checked: reason -> how many times.
+    examples : dict of str to str
+        The first case of a reason, and what was said of it.
     ratio : float
         The largest error over its bound that was seen; above 1 it is a proof of excess error.
     """
@@ -90,7 +92,15 @@ class Report:
     expected: list[Finding] = field(default_factory=list)
     checked: Counter = field(default_factory=Counter)
     uncovered: Counter = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
     ratio: float = 0.0
+
+    def skip(self, reason: str, example: str = "", times: int = 1) -> None:
+        """Count what is not covered."""
+        if times:
+            self.uncovered[reason] += times
+            if example:
+                self.examples.setdefault(reason, example)
 
     @property
     def verdict(self) -> Verdict:
@@ -131,7 +141,10 @@ class Report:
             lines += [f"  {bad}"]
         counts = ", ".join(f"{n} {level}" for level, n in self.checked.items())
         cases = len({getattr(finding.case, "name", None) for finding in self.findings})
-        lines.append(f"  {len(self.findings)} findings in {cases} cases; compared: {counts or 'nothing'}; error / bound {self.ratio:.3g} at most")
-        lines += [f"  not covered: {reason} ({n} times)" for reason, n in sorted(self.uncovered.items())]
+        lines.append(f"  {len(self.findings)} findings in {cases} cases; compared: {counts or 'nothing'}")
+        lines.append(f"  largest error / bound: {self.ratio:.4g}")
+        for reason, n in sorted(self.uncovered.items()):
+            example = self.examples.get(reason)
+            lines.append(f"  not covered: {reason} ({n} times" + (f"; as {example})" if example else ")"))
         lines += [f"  expected failure: {finding}" for finding in self.expected]
         return "\n".join(lines)

@@ -1,6 +1,6 @@
 """One function under test, the reference that it is held against, and the report that grows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,6 +11,8 @@ from sarlite.oracle import call
 from sarlite.oracle.case import Case
 from sarlite.oracle.report import Finding, Report, Verdict
 from sarlite.types import Array
+
+EXPLANATIONS = 4  # findings whose cause is looked for; a function that is wrong everywhere has many
 
 
 class Stop(Exception):
@@ -34,12 +36,21 @@ class Trial:
         Patterns of case names.
     convert : function, optional
         What makes the function's inputs of NumPy arrays.
+
+    Attributes
+    ----------
+    explanations : int
+        Findings whose cause is still looked for.
+    together : sequence of Case
+        The probes of the graph at hand, that share a code.
     """
 
     def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *, seed: int = 0,
                  expected_failures: tuple[str, ...] = (), convert: Callable[[Array], Any] | None = None) -> None:
         self.run, self.vjp, self.reference, self.report, self.worker = run, vjp, reference, report, worker
         self.seed, self.expected_failures, self.convert = seed, tuple(expected_failures), convert
+        self.explanations = EXPLANATIONS
+        self.together: Sequence[Case] = ()
 
     def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain", threads: int | None = None
                 ) -> dict[str, Array] | None:
@@ -54,27 +65,37 @@ class Trial:
         found = self.noted(case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, "plain", threads))
         for name in shapes if found is not None else ():
             if name not in found:
-                self.report.uncovered[f"the gradient of {name}, which vjp does not return"] += 1
+                self.report.skip(f"the gradient of {name}, which vjp does not return", case.name)
         return found
 
     def noted(self, case: Case, function: Callable[[Case], Any], layout: str = "plain") -> Any:
         """Return what `function` makes of the case as it is given; None where that fails, with a finding or counted as not covered."""
         try:
-            return function(case if self.convert is None else replace(case, convert=self.convert))
+            return function(self._given(case))
         except call.Failure as failure:
             verdict, cause, raised = failure.verdict, failure.cause, failure.cause.startswith("raised")
             refuses = getattr(self.reference, "refuses", lambda case: None)(case)
             if raised and refuses:
-                self.report.uncovered[f"a case that the dialect refuses, as the function does: {refuses}"] += 1
+                self.report.skip("cases that the dialect refuses, as the function does", f"{case.name}: {refuses}")
                 return None
             if raised and layout != "plain":  # to refuse a layout is right, and told
                 verdict, cause = Verdict.UNSUPPORTED, f"{layout} arrays: {cause}"
             self.add(Finding(verdict, "call", case, failure.output, cause))
             if verdict is Verdict.UNSUPPORTED:
-                self.report.uncovered["a case that the function refuses"] += 1
+                self.report.skip("cases that the function refuses", f"{case.name}: {cause}")
             if failure.hangs:
                 raise Stop from failure
             return None
+
+    def quietly(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array] | None:
+        """Return the outputs of one call more of a case that was looked at, or None."""
+        try:
+            return call.outputs(self.worker, self.run, self._given(case), shapes)
+        except call.Failure:
+            return None
+
+    def _given(self, case):
+        return case if self.convert is None else replace(case, convert=self.convert)
 
     def add(self, finding: Finding) -> None:
         name = getattr(finding.case, "name", "")
