@@ -140,8 +140,8 @@ def _columns(columns, bad, got):
     where = f"columns {columns[0]} to {columns[-1]}" if len(columns) > 1 else f"column {columns[0]}"
     filled = " and hold 0" if not got[bad].any() else ""
     if columns[-1] == width - 1 and len(columns) == width - columns[0]:
-        return f"{where}, the last of {width}, are wrong{filled}: a width that is no multiple of a block?"
-    return f"{where} of {width} are wrong{filled}: {len(columns)} columns"
+        return f"{where} of {width} wrong{filled}, and none before: is the width no multiple of a block?"
+    return f"{where} of {width} wrong{filled}: {len(columns)} columns"
 
 
 def _flat(bad):

@@ -66,6 +66,8 @@ def _assumptions(reference: Reference, case: Case, g) -> Iterator[tuple[str, Ref
 
 def _arrays(reference, case):
     e, rows_of = case.edges, cut.rows_of(reference, case)
+    if scores := {k: np.zeros_like(a) for k, a in case.arrays.items() if k in ("scores", "el", "er", "attn", "q")}:
+        yield "the scores are ignored: all edges of a row weigh the same", scores
     for name, array in case.arrays.items():
         if rows_of[name] == "edge" and e.n_edges:
             yield f"{name} is taken by place in CSR, not by edge", {name: array[e.eid]}
@@ -76,8 +78,6 @@ def _arrays(reference, case):
             yield f"{name} is ignored", {name: np.ones_like(array)}
         if name in ("el", "er"):
             yield f"{name} is ignored", {name: np.zeros_like(array)}
-    if scores := {k: np.zeros_like(a) for k, a in case.arrays.items() if k in ("scores", "el", "er", "attn", "q")}:
-        yield "the scores are ignored: all edges of a row weigh the same", scores
 
 
 def _graphs(reference, case):

@@ -92,12 +92,24 @@ def flow(case: Case, output: str, given: Sequence[Array]) -> Flow | None:
 
 @dataclass(frozen=True)
 class Change:
-    """What one row counts too much (`times` > 0) or too little of: a source, and the edge it came by, -1 where there is no such edge."""
+    """What one row counts too much of, or too little.
+
+    Attributes
+    ----------
+    row, source : int
+        The row has `factor` times what the source sends more than it should.
+    factor : float
+    edge : int
+        By which edge, -1 where there is none of this weight.
+    times : float
+        1 where that edge is counted twice, -1 where it is lost.
+    """
 
     row: int
     source: int
-    times: float
-    edge: int
+    factor: float
+    edge: int = -1
+    times: float = 1.0
 
 
 def read(flow: Flow, expected: Array, got: Array, book: Codebook | None = None) -> list[Change] | None:
@@ -149,11 +161,12 @@ def _of_row(flow, book, v, difference):
             other = book.find_each((difference + sign * carried) / factor)
             for k in np.flatnonzero(other >= 0):
                 own = 1.0 if flow.weight is None else float(flow.weight[mine[k]])
+                first = Change(v, int(flow.edges.src[mine[k]]), -sign * own, int(mine[k]), -sign)
                 if sign > 0 and factor == own:
-                    return [Change(v, int(flow.edges.src[mine[k]]), -1.0, int(mine[k])), Change(v, int(other[k]), 1.0, -1)]
+                    return [first, Change(v, int(other[k]), own)]
                 second = _change(flow, mine[mine != mine[k]], v, int(other[k]), factor)
                 if second is not None and second.edge >= 0:
-                    return [Change(v, int(flow.edges.src[mine[k]]), -sign, int(mine[k])), second]
+                    return [first, second]
     return None
 
 
@@ -163,10 +176,8 @@ def _change(flow, mine, v, u, factor):
     for e in own:
         times = factor / (1.0 if flow.weight is None else flow.weight[e])
         if times in (-1.0, 1.0):
-            return Change(v, u, times, int(e))
-    if flow.weight is None:
-        return Change(v, u, factor, -1) if factor > 0 else None
-    return Change(v, u, float(factor), -1)
+            return Change(v, u, factor, int(e), times)
+    return Change(v, u, factor) if factor > 0 or flow.weight is not None else None
 
 
 def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
@@ -175,13 +186,12 @@ def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
     while pending:
         change = pending.pop(0)
         partner = next((c for c in pending if _elsewhere(change, c)), None)
-        swap = next((c for c in pending if c.row == change.row and c.edge < 0 <= change.edge and c.times > 0 > change.times), None)
+        swap = next((c for c in pending if c.row == change.row and c.edge < 0 <= change.edge and change.times < 0), None)
         if partner is not None:
             pending.remove(partner)
             lost, gained = (change, partner) if change.edge >= 0 else (partner, change)
             pair = _pair(flow, lost.source, lost.row)
-            kept = "also counted for" if lost.times > 0 else "counted for"
-            texts.append(f"edge {lost.edge} ({pair[0]} -> {pair[1]}) is misrouted: {kept} row {gained.row}")
+            texts.append(f"edge {lost.edge} ({pair[0]} -> {pair[1]}) is misrouted: counted for row {gained.row}")
         elif swap is not None:
             pending.remove(swap)
             pair = _pair(flow, change.source, change.row)
@@ -199,7 +209,7 @@ def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
 
 def _elsewhere(a, b):
     """Whether one row lacks what another, without an edge for it, has too much."""
-    return a.source == b.source and a.row != b.row and a.times * b.times < 0 and (a.edge < 0) != (b.edge < 0)
+    return a.source == b.source and a.row != b.row and a.factor == -b.factor and (a.edge < 0) != (b.edge < 0)
 
 
 def _pair(flow, source, row):
@@ -231,7 +241,7 @@ def _lost_extremum(edges, mine, carried, v, got):
     for k in np.flatnonzero((carried > got).any(1)):
         rest = np.delete(carried, k, 0)
         if np.array_equal(rest.max(0) if len(rest) else np.zeros(len(got)), got):
-            return Change(v, int(edges.src[mine[k]]), -1.0, int(mine[k]))
+            return Change(v, int(edges.src[mine[k]]), -1.0, int(mine[k]), -1.0)
     return None
 
 
@@ -240,5 +250,5 @@ def _gained_extremum(x, carried, v, got):
     more = got > best
     for u in np.flatnonzero((x[:, more] == got[more]).all(1)) if more.any() else ():
         if np.array_equal(np.maximum(best, x[u]), got):
-            return Change(v, int(u), 1.0, -1)
+            return Change(v, int(u), 1.0)
     return None

@@ -91,9 +91,11 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
         with np.errstate(all="ignore"):
             found = reference.gradients(case, g, Exact(case.dtype))
         exact = {name: number.value for name, number in found.items() if np.all(number.error == 0)}
+        if bits == 1 and best is not None and len(exact) <= len(best[1]):
+            break
         if best is None or len(exact) > len(best[1]):
             best = g, exact
-        if len(exact) == len(found):
+        if len(exact) == len(found) and bits > 1:
             break
     assert best is not None
     if not best[1]:
@@ -140,14 +142,12 @@ class _Filling:
     def made(self, bits):
         """The cases that together carry the code."""
         shapes = {name: np.shape(array) for name, array in self.blank.arrays.items()}
-        coded = [name for name in shapes if self._is_coded(name)]
+        coded = [name for name, shape in shapes.items() if len(shape) > 1 and self._is_coded(name)]
         columns = max((code_columns(shapes[name][0], bits) for name in coded), default=1)
         held = min((int(np.prod(shapes[name][1:])) for name in coded), default=1)
         for chunk in range(-(-columns // max(held, 1)) if held else 1):
-            arrays = {name: rounded(self._array(name, shape, bits, chunk), self.dtype) for name, shape in shapes.items()}
-            state = {name: rounded(self._parameter(np.shape(value), name), self.dtype) for name, value in self.blank.state.items()}
-            state = self.blank.state if self.reference.state is not None else state
-            case = replace(self.blank, name=f"{self.name}/{chunk}", arrays=arrays, state=state)
+            arrays = {name: self._array(name, shape, bits, chunk) for name, shape in shapes.items()}
+            case = replace(self.blank, name=f"{self.name}/{chunk}", arrays=arrays, state=self._state())
             yield case if self.values in ("scores", "denormal") else special(self.reference, case, self.values)
 
     def _is_coded(self, name):
@@ -157,35 +157,53 @@ class _Filling:
         if name in self.reference.definition.fixed:
             return self.blank.arrays[name]
         if name in self.scores.names:
-            return self.scores.array(name, shape)
+            return rounded(self.scores.array(name, shape), self.dtype)
         if name == "weight":
-            return weights(self.edges, shape, bits, self.seed)
-        return self.scores.coded(name, codes(shape, bits, self.seed, chunk * int(np.prod(shape[1:]))))
+            return rounded(weights(self.edges, shape, bits, self.seed), self.dtype)
+        start = chunk * int(np.prod(shape[1:])) if len(shape) > 1 else 0
+        return rounded(self.scores.coded(name, codes(shape, bits, self.seed, start)), self.dtype)
 
-    def _parameter(self, shape, name):
-        """-1, 0 and 1, so that sums stay short, and no two rows alike for long."""
-        return (mixed(np.arange(int(np.prod(shape))), self.seed + sum(name.encode())) % 3).reshape(shape) - 1.0
+    def _state(self):
+        """-1, 0 and 1, so that sums stay short, and no two rows alike for long; 0 for vectors of attention, so that scores are equal."""
+        if self.reference.state is not None:
+            return self.blank.state
+        state = dict(self.blank.state)
+        for name in state.keys() - self.reference.definition.fixed:
+            shape, seed = np.shape(state[name]), self.seed + sum(name.encode())
+            value = (mixed(np.arange(int(np.prod(shape))), seed) % 3).reshape(shape) - 1.0
+            state[name] = rounded(0 * value if name.split(".")[-1].startswith("att") else value, self.dtype)
+        return state
 
 
-def _ladder(first: int) -> Iterator[int]:
-    yield from range(first, 1, -3)
-    yield 1
+def _ladder(widest: int) -> Iterator[int]:
+    """Digits from wide to narrow; the narrowest come second: where nothing is exact in them, nothing is."""
+    yield from dict.fromkeys((widest, 1, *range(widest - 3, 1, -3)))
 
 
 def _widest(filling):
     """The cases with the widest digits that are exact."""
+    narrowest = []
     for bits in _ladder(filling.first_bits()):
-        found = []
-        for case in filling.made(bits):
-            with np.errstate(all="ignore"):
-                outputs = filling.reference.outputs(case, Exact(case.dtype))
-            if any(np.any(number.error != 0) for number in outputs.values()):
-                break
-            _exact_outputs[case] = {name: number.value for name, number in outputs.items()}
-            found.append(case)
-        else:
+        try:
+            found = _exact(filling, bits)
+        except NotExact:
+            if bits == 1:
+                raise
+            continue
+        if bits > 1:
             return found
-    raise NotExact(f"{case.name}: {_reason(outputs, case)}")
+        narrowest = found
+    return narrowest
+
+
+def _exact(filling, bits):
+    """The cases of such digits; raises NotExact where one is not."""
+    found = []
+    for case in filling.made(bits):
+        with np.errstate(all="ignore"):
+            _exact_outputs[case] = _proved(filling.reference.outputs(case, Exact(case.dtype)), case)
+        found.append(case)
+    return found
 
 
 def _proved(numbers, case):
@@ -196,6 +214,8 @@ def _proved(numbers, case):
 
 def _reason(numbers, case):
     name, error = next((name, np.asarray(number.error)) for name, number in numbers.items() if np.any(number.error != 0))
-    row = int(np.flatnonzero(error.reshape(len(error), -1).any(1))[0]) if error.ndim else 0
-    degree = f", which has {case.edges.in_degrees[row]} in-edges" if row < case.edges.n_dst else ""
-    return f"{name} is exact in {case.dtype} for no integers that tell rows apart: row {row}{degree}"
+    text = f"{name} is exact in {case.dtype} for no integers that tell rows apart"
+    if not error.ndim:
+        return text
+    row = int(np.flatnonzero(error.reshape(len(error), -1).any(1))[0])
+    return f"{text}: row {row}" + (f", which has {case.edges.in_degrees[row]} in-edges" if len(error) == case.edges.n_dst else "")

@@ -69,11 +69,11 @@ def _edges(reference, case, attempts):
     """First parts alone, then all but a part, of ever more parts."""
     parts = 2
     while (n := case.edges.n_edges) and attempts.left > 0:
-        bounds = np.linspace(0, n, min(parts, n) + 1).astype(int)
+        bounds = np.linspace(0, n, min(parts, max(n, 2)) + 1).astype(int)
         ranges = [np.arange(a, b) for a, b in zip(bounds[:-1], bounds[1:])]
         rest = [] if parts == 2 else [np.setdiff1d(np.arange(n), part, assume_unique=True) for part in ranges]
         tries = [*(ranges if parts <= 8 else ()), *rest]
-        found = next((smaller for kept in tries if attempts(smaller := cut.on_edges(reference, case, kept))), None)
+        found = next((smaller for kept in tries if len(kept) < n and attempts(smaller := cut.on_edges(reference, case, kept))), None)
         if found is not None:
             case, parts = found, max(2, parts // 2)
         elif parts >= n:

@@ -30,6 +30,8 @@ def code_columns(n: int, bits: int) -> int:
 
 def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array:
     """Return (n, ...): columns `start` on of the code of each row: 1, the digits of its number, their complements, then mixed digits."""
+    if not shape:
+        return np.ones(())
     n, width, ids = shape[0], int(np.prod(shape[1:])), np.arange(shape[0])
     digits, top = code_columns(n, bits) - 1, (1 << bits) - 1
     out = np.empty((n, width))
@@ -132,7 +134,7 @@ def special(reference: Reference, case: Case, values: str) -> Case:
 
 def _special(reference, case, name, array, values):
     edges, wide = case.edges, np.asarray(array, np.float64)
-    if name in reference.definition.fixed or name in ("weight", "attn", "k", "q"):
+    if name in reference.definition.fixed or name in ("weight", "edge_weight", "attn", "k", "q"):
         return array
     if name in ("scores", "el", "er"):
         if values == "scores":
