@@ -31,7 +31,8 @@ class Definition:
     fixed : frozenset of str
         Arrays and parameters that get no gradient, as masks; the last word of a dotted name.
     draw : dict of str to (rng, shape, attributes) -> array
-        How arrays are drawn that are not plain random numbers, by the last word of their names. Of integers and bools the formula gets the arrays themselves.
+        How arrays are drawn that are not plain random numbers, by the last word of their names. Of integers and bools the formula gets
+        the arrays themselves.
     resolve : (attributes, state) -> (attributes, state), optional
         Settles what depends on the dialect and on the state, and refuses what does not agree.
     refuses : (edges, attributes) -> str or None

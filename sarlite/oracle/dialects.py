@@ -52,8 +52,8 @@ PLACES: dict[tuple[str, str], dict[str, Place]] = {
     ("sage", "dgl"): {**_linear("root", "fc_self"), "neighbour.weight": Place("fc_neigh.weight", TRANSPOSED), **_linear("pool", "fc_pool")},
     ("sage", "pyg"): {"root.weight": Place("lin_r.weight", TRANSPOSED), "root.bias": Place("lin_l.bias"),
                       "neighbour.weight": Place("lin_l.weight", TRANSPOSED), **_linear("pool", "lin")},
-    ("gat", "dgl"): {"linear.weight": Place("fc.weight", TRANSPOSED), "attn_src": Place("attn_l", BY_HEAD), "attn_dst": Place("attn_r", BY_HEAD),
-                     "bias": Place("bias"), "root.weight": Place("res_fc.weight", TRANSPOSED)},
+    ("gat", "dgl"): {"linear.weight": Place("fc.weight", TRANSPOSED), "attn_src": Place("attn_l", BY_HEAD),
+                     "attn_dst": Place("attn_r", BY_HEAD), "bias": Place("bias"), "root.weight": Place("res_fc.weight", TRANSPOSED)},
     ("gat", "pyg"): {"linear.weight": Place("lin.weight", TRANSPOSED), "attn_src": Place("att_src", BY_HEAD),
                      "attn_dst": Place("att_dst", BY_HEAD), "bias": Place("bias"), "root.weight": Place("res.weight", TRANSPOSED)},
     ("gatv2", "dgl"): {**_linear("linear_src", "fc_src"), **_linear("linear_dst", "fc_dst"), "attn": Place("attn", BY_HEAD),
@@ -181,7 +181,7 @@ def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -
 
 
 def arrays(state: Mapping[str, Any]) -> dict[str, Array]:
-    """A state as arrays: of anything with `__array__` or `__dlpack__`; torch tensors that require a gradient too.
+    """Copies of a state as arrays: of anything with `__array__` or `__dlpack__`; torch tensors that require a gradient too.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def arrays(state: Mapping[str, Any]) -> dict[str, Array]:
     found = {}
     for name, value in state.items():
         value = value.detach() if hasattr(value, "detach") else value
-        array = np.asarray(value) if hasattr(value, "__array__") or not hasattr(value, "__dlpack__") else np.from_dlpack(value)
+        array = np.array(value if hasattr(value, "__array__") or not hasattr(value, "__dlpack__") else np.from_dlpack(value), order="C")
         if array.dtype.kind not in "fiu":
             raise DataError(f"{name!r} is no array of numbers: {array.dtype} {array.shape}")
         found[name] = array if array.dtype.kind == "f" or name.rpartition(".")[2] in COUNTERS else array.astype(np.float64)

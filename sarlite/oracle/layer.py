@@ -1,4 +1,4 @@
-"""What a layer is, and how a `Reference` of one comes to its attributes: from the caller, the state's shapes, the dialect, in this order."""
+"""What a layer is, and how a `Reference` of one comes to its attributes: from the caller, the state's shapes, the dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers as formulas: GCN, SAGE, GAT, GATv2, R-GCN and batch norm, by the paper's names of parameters; dialects.py has other libraries' names."""
+"""Layers as formulas: GCN, SAGE, GAT, GATv2, R-GCN and batch norm, by the paper's names; dialects.py has other libraries' names."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _gcn_told(shapes, attributes):
 
 
 def _sage(inputs, edges, attributes):
-    """W_root h_i + b + W (mean or max over j of h_j), for max-pool of relu(W_pool h_j + b_pool) (Hamilton, Ying and Leskovec 2017, eq. 3)."""
+    """W_root h_i + b + W (mean or max over j of h_j), max-pool: of relu(W_pool h_j + b_pool) (Hamilton, Ying and Leskovec 2017, eq. 3)."""
     x = inputs["x"]
     if attributes["aggregator"] == "mean":
         out = propagate(x, edges.by_src, edges.by_dst) / np.maximum(edges.in_degrees, 1)[:, None]
@@ -268,7 +268,7 @@ def moments(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _batch_norm(inputs, edges, attributes):
-    """(x - mean) / sqrt(var + eps) * gamma + beta, the moments of the rows or, without `training`, the running ones (Ioffe and Szegedy 2015)."""
+    """(x - mean) / sqrt(var + eps) * gamma + beta, the moments of the rows or, out of training, the running ones (Ioffe and Szegedy 2015)."""
     x = inputs["x"]
     mean, var = moments(x) if attributes["training"] else (inputs["running_mean"], inputs["running_var"])
     out = (x - mean) / sqrt(var + attributes["eps"])

@@ -12,7 +12,7 @@ from sarlite.errors import ConfigError, DataError, whole
 from sarlite.oracle import dialects
 from sarlite.oracle.definition import Attributes, Definition, Shapes, define
 from sarlite.oracle.edges import EdgeList, Index
-from sarlite.oracle.expression import Expr, constant, elu, exp, fixed, gather, log, relu, scatter_max, scatter_sum, sqrt
+from sarlite.oracle.expression import Expr, constant, elu, exp, fixed, gather, log, relu, scatter_max, scatter_sum, settled, sqrt
 from sarlite.oracle.gradient import gradient
 from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, Layer, doubled, settle
 from sarlite.oracle.layers import LAYERS
@@ -112,7 +112,7 @@ def adam(parameter: Expr, g: Expr, first: Any, second: Any, step: int, attribute
     first = g * (1 - beta1) if first is None else first * beta1 + g * (1 - beta1)
     second = g * g * (1 - beta2) if second is None else second * beta2 + g * g * (1 - beta2)
     change = first / (1 - beta1**step) / (sqrt(second / (1 - beta2**step)) + attributes["epsilon_adam"])
-    return parameter - change * attributes["lr"], first, second
+    return settled(parameter - change * attributes["lr"]), first, second  # settled: a sum would dissolve in the next step's sums
 
 
 def _trained(kind, inputs, edges, attributes) -> dict[str, Expr]:
@@ -161,7 +161,8 @@ def resolve(kind: str, attributes: Attributes, state: Mapping[str, Any] | None) 
     found = parts(kind, state)
     own["each"] = [settle(LAYERS[kind], _for_layer(kind, of_layer, k == len(found.layers) - 1), _values(part))
                    for k, part in enumerate(found.layers)]  # fmt: skip
-    told = {"layers": len(found.layers), "batch_norm": bool(found.norms), "n_classes": _width(own["each"][-1]), "n_in": own["each"][0]["n_in"]}
+    told = {"layers": len(found.layers), "batch_norm": bool(found.norms), "n_classes": _width(own["each"][-1]),
+            "n_in": own["each"][0]["n_in"]}  # fmt: skip
     for name, value in told.items():
         if given.get(name, value) != value:
             raise ConfigError(f"{name} is {given[name]!r}, but in the state {value!r}")

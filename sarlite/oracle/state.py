@@ -30,8 +30,8 @@ def load_state(module: Any, state: Mapping[str, Any], dialect: str) -> None:
     module : sarlite.nn.Module
         A GCNConv, SAGEConv, GATConv, GATv2Conv or BatchNorm, or a model of one kind of layers with batch norms between them.
     state : dict of str to array
-        As `module.state_dict()` of torch gives it: torch tensors, arrays, or anything with `__array__` or `__dlpack__`. Of a model the names
-        are a word, the layer's number and the layer's own name, as "convs.0.lin.weight", "norms.0.module.weight".
+        As `module.state_dict()` of torch gives it: torch tensors, arrays, or anything with `__array__` or `__dlpack__`. Of a model the
+        names are a word, the layer's number and the layer's own name, as "convs.0.lin.weight", "norms.0.module.weight".
     dialect : "dgl", "pyg" or "paper" (sarlite's own names)
 
     Raises
@@ -52,8 +52,9 @@ def load_state(module: Any, state: Mapping[str, Any], dialect: str) -> None:
         new = _renamed(layers, own, dialect, arrays, "")
     else:
         found = parts(layers[0].kind, arrays)
-        if (len(found.layers), len(found.norms)) != (len(layers), len(norms)):
-            raise DataError(f"a state of {len(found.layers)} layers and {len(found.norms)} norms, but the model has {len(layers)} and {len(norms)}")
+        there, here = (len(found.layers), len(found.norms)), (len(layers), len(norms))
+        if there != here:
+            raise DataError(f"a state of {there[0]} layers and {there[1]} norms, but the model has {here[0]} and {here[1]}")
         new = {}
         for k, (piece, part) in enumerate([*zip(layers, found.layers), *zip(norms, found.norms)]):
             where = f"layer {k}: " if k < len(layers) else f"norm {k - len(layers)}: "
@@ -87,8 +88,8 @@ def state_of(module: Any, dialect: str) -> dict[str, Array]:
     own = module.state_dict()
     if isinstance(layers, Piece):
         return _written(layers, dialect, own)
-    state = {f"convs.{k}.{name}": value for k, piece in enumerate(layers) for name, value in _written(piece, dialect, own).items()}
-    return {**state, **{f"norms.{k}.{name}": value for k, piece in enumerate(norms) for name, value in _written(piece, dialect, own).items()}}
+    numbered = [(f"convs.{k}", piece) for k, piece in enumerate(layers)] + [(f"norms.{k}", piece) for k, piece in enumerate(norms)]
+    return {f"{where}.{name}": value for where, piece in numbered for name, value in _written(piece, dialect, own).items()}
 
 
 def _pieces(module) -> tuple[Any, list[Piece]]:

@@ -68,7 +68,8 @@ def test_a_layer_is_written_and_read(name, dialect):
 
 
 MODELS = {
-    "gcn": (GCN, {"layers": 3, "hidden": 6}, {}), "gcn norm": (GCN, {"hidden": 6, "batch_norm": True, "activation": "elu"}, {"activation": "elu"}),
+    "gcn": (GCN, {"layers": 3, "hidden": 6}, {}),
+    "gcn norm": (GCN, {"hidden": 6, "batch_norm": True, "activation": "elu"}, {"activation": "elu"}),
     "sage": (SAGE, {"layers": 2, "hidden": 6, "batch_norm": False}, {}), "gat": (GAT, {"hidden": 3, "heads": 2}, {"activation": "elu"}),
 }  # fmt: skip
 
@@ -95,9 +96,10 @@ def test_what_does_not_fit_is_refused_by_name():
     layer = random_module(lambda **o: GATConv(N_IN, 3, 2, **o))
     before, state = layer.state_dict(), state_of(layer, "pyg")
     for change, words in [
-        ({"att_src": None}, "'att_src' is missing"), ({"lin_edge.weight": np.zeros((6, 2))}, "'lin_edge.weight' is no parameter of pyg's gat"),
-        ({"res.weight": np.zeros((6, 5))}, "'res.weight' has no place"), ({"lin.weight": np.zeros((6, 4), "f4")}, "'linear.weight' is (4, 6)"),
-        ({"att_src": np.zeros((2, 3))}, "'att_src' is of shape (2, 3)"), ({"bias": np.zeros(6)}, "'bias' is float64"),
+        ({"att_src": None}, "'att_src' is missing"), ({"res.weight": np.zeros((6, 5))}, "'res.weight' has no place"),
+        ({"lin_edge.weight": np.zeros((6, 2))}, "'lin_edge.weight' is no parameter of pyg's gat"),
+        ({"lin.weight": np.zeros((6, 4), "f4")}, "'linear.weight' is (4, 6)"), ({"bias": np.zeros(6)}, "'bias' is float64"),
+        ({"att_src": np.zeros((2, 3))}, "'att_src' is of shape (2, 3)"),
         ({"bias": np.array(["a"])}, "'bias' is no array of numbers"),
     ]:  # fmt: skip
         changed = {name: value for name, value in {**state, **change}.items() if value is not None}
@@ -112,23 +114,26 @@ def test_what_does_not_fit_is_refused_by_name():
         state_of(random_module(lambda **o: GATConv(N_IN, 3, 2, form="paper", **o)), "pyg")
     with pytest.raises(DataError, match="'bias' has no place in dgl's gatv2"):
         state_of(random_module(lambda **o: GATv2Conv(N_IN, 3, 2, **o)), "dgl")
+    deeper = state_of(random_module(lambda **o: GCN(N_IN, 4, layers=3, **o)), "pyg")
     with pytest.raises(DataError, match="3 layers and 0 norms, but the model has 2 and 0"):
-        load_state(random_module(lambda **o: GCN(N_IN, 4, **o)), state_of(random_module(lambda **o: GCN(N_IN, 4, layers=3, **o)), "pyg"), "pyg")
+        load_state(random_module(lambda **o: GCN(N_IN, 4, **o)), deeper, "pyg")
 
 
 PEERS = [
-    ("pyg", "GCNConv", "gcn", {}, {}), ("pyg", "SAGEConv", "sage", {}, {}), ("pyg", "SAGEConv", "sage max-pool", {"aggr": "max", "project": True}, {}),
-    ("pyg", "GATConv", "gat", {"heads": 2}, {}), ("pyg", "GATConv", "gat mean", {"heads": 2, "concat": False, "residual": True}, {}),
+    ("pyg", "GCNConv", "gcn", {}, {}), ("pyg", "SAGEConv", "sage", {}, {}),
+    ("pyg", "SAGEConv", "sage max-pool", {"aggr": "max", "project": True}, {}), ("pyg", "GATConv", "gat", {"heads": 2}, {}),
+    ("pyg", "GATConv", "gat mean", {"heads": 2, "concat": False, "residual": True}, {}),
     ("pyg", "GATv2Conv", "gatv2 residual", {"heads": 2, "residual": True}, {}), ("dgl", "GraphConv", "gcn", {"norm": "both"}, {}),
     ("dgl", "SAGEConv", "sage", {"aggregator_type": "mean"}, {}), ("dgl", "SAGEConv", "sage max-pool", {"aggregator_type": "pool"}, {}),
     ("dgl", "GATConv", "gat", {"num_heads": 2}, {}), ("dgl", "GATConv", "gat residual", {"num_heads": 2, "residual": True}, {}),
-    ("dgl", "GATv2Conv", "gatv2", {"num_heads": 2}, {"bias": True}), ("dgl", "GATv2Conv", "gatv2 residual", {"num_heads": 2, "residual": True}, {}),
+    ("dgl", "GATv2Conv", "gatv2", {"num_heads": 2}, {"bias": True}),
+    ("dgl", "GATv2Conv", "gatv2 residual", {"num_heads": 2, "residual": True}, {}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dialect, layer, name, options, more", PEERS)
 def test_logits_of_the_real_layer(dialect, layer, name, options, more):
-    """sarlite gives the real layer's result with its state; and the real layer reads what sarlite writes. DGL's GCN: on a symmetric graph."""
+    """sarlite gives the real layer's result with its state, and the real layer sarlite's. DGL's GCN: on a graph with all reverse edges."""
     torch = pytest.importorskip("torch", reason="torch is not installed: states are not compared with real layers")
     if dialect == "pyg":
         library = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed: its layers' states are not read")
@@ -145,7 +150,8 @@ def test_logits_of_the_real_layer(dialect, layer, name, options, more):
 
     def real():
         with torch.no_grad():
-            return (theirs(x, index) if dialect == "pyg" else theirs(dgl.graph((index[0], index[1]), num_nodes=N), x)).numpy().reshape(N, -1)
+            args = (x, index) if dialect == "pyg" else (dgl.graph((index[0], index[1]), num_nodes=N), x)
+            return theirs(*args).numpy().reshape(N, -1)
 
     with torch.no_grad():
         for p in theirs.parameters():
@@ -158,3 +164,19 @@ def test_logits_of_the_real_layer(dialect, layer, name, options, more):
         other.bias.data[:] = 0  # DGL's has no place for it
     theirs.load_state_dict({key: torch.from_numpy(value) for key, value in state_of(other, dialect).items()})
     np.testing.assert_allclose(logits(other, edges), real(), rtol=1e-5, atol=1e-5)
+
+
+def test_logits_of_a_real_model():
+    """PyG's own GCN of three layers with batch norms, evaluated, and sarlite's."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: PyG's models are not read")
+    library = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed: its models are not read")
+    theirs = library.GCN(N_IN, 6, 3, 4, norm="BatchNorm", bias=False).eval()
+    with torch.no_grad():
+        for name, p in [*theirs.named_parameters(), *theirs.named_buffers()]:
+            if p.dtype.is_floating_point:
+                p.uniform_(0.5 if name.endswith("running_var") else -0.5, 1)
+        expected = theirs(torch.from_numpy(X), torch.from_numpy(np.stack([WITH_LOOPS.src, WITH_LOOPS.dst]))).numpy()
+    state = {**theirs.state_dict(), "convs.2.bias": torch.zeros(4)}  # PyG has all biases or none, sarlite the last layer's
+    ours = GCN(N_IN, 4, layers=3, hidden=6, batch_norm=True, rng=nn.Random(0)).eval()
+    load_state(ours, state, "pyg")
+    np.testing.assert_allclose(logits(ours, WITH_LOOPS), expected, rtol=1e-5, atol=1e-5)
