@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ _SHRINKING = 20.0  # seconds
 def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None,
           level: str = "ci", dtype: str = "float32", accumulate: str | None = None, index_dtype: str = "int64",
           convert: Callable[[Array], Any] | None = None, seed: int = 0, time_limit: float = 60.0, expected_failures: Sequence[str] = (),
-          shrink: bool = True, **attributes: Any) -> Report:
+          shrink: bool = True, graphs: str = "*", **attributes: Any) -> Report:
     """Return what is wrong with a function that computes an operation or a layer.
 
     Parameters
@@ -63,6 +64,8 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callab
         Patterns (fnmatch) of case names: findings there do not count, and are told.
     shrink : bool
         Whether the case of the first finding is made small, for at most 20 s.
+    graphs : str
+        Pattern (fnmatch) of the names of the corpus's graphs that are taken.
 
     Returns
     -------
@@ -82,7 +85,7 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callab
         if value not in allowed:
             raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(allowed)}")
     options = {"dtype": dtype, "index_dtype": index_dtype}
-    entries = corpus(level if level in ("ci", "large") else "all")
+    entries = [entry for entry in corpus(level if level in ("ci", "large") else "all") if fnmatchcase(entry.name, graphs)]
     reference = given(reference, attributes)
     report = Report(f"{described(reference)}, {dtype}, level {level}, seed {seed}")
     with call.working(time_limit) as worker:
