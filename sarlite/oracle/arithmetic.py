@@ -69,7 +69,7 @@ class Bounded:
     def result(self, x: Bound, rounds: int = 0) -> Number:
         with np.errstate(all="ignore"):
             error = self._total(x._replace(growth=x.growth + rounds * self.each))
-            error = np.where(np.isfinite(x.value) & (x.magnitude + error <= self.largest), error, np.inf)
+            error = np.where(x.magnitude + error <= self.largest, error, np.inf)  # also of Inf and NaN
         return Number(x.value, error, x.magnitude)
 
     # ---- by element
@@ -124,9 +124,9 @@ class Bounded:
         """Where x may have either sign, the bound has both derivatives."""
         near = self._total(x)
         undecided = (near > 0) & ~(np.abs(x.value) > near)
-        factor = np.where(undecided | (x.value > 0), 1.0, slope)
-        size = g.magnitude * factor
-        error = g.error * factor + np.where(undecided, (1 - slope) * size, 0)
+        above = undecided | (x.value > 0)
+        size, error = (np.where(above, part, slope * part if slope else 0.0) for part in (g.magnitude, g.error))
+        error = error + np.where(undecided, (1 - slope) * size, 0)
         rounds = 2 if slope else 0
         return self._bound(self.plain.leaky_gradient(g.value, x.value, slope), size, error, g.growth + rounds * self.once, rounds)
 
@@ -223,7 +223,7 @@ class Bounded:
         value, s = self.plain.softmax(scores.value, index, epsilon), scores.value.astype(np.float64)
         top, count = by_row(np.maximum, s, index)[index.rows], _column(index.counts[index.rows], s)
         with np.errstate(all="ignore"):
-            # Shifted by the row's maximum m, by log(sum of exp) = m + at most log(count), or by the maximum of all rows, where exp is not 0 then.
+            # Scores may be shifted by the row's maximum, by log(sum of exp), or, where exp is not 0 then, by the maximum of all rows.
             below = np.minimum(np.max(s, axis=0, initial=0) - top, -np.log(self.tiny))
             shift = np.maximum(np.abs(top) + (EXP + 2) * np.log(count), below)
             change = self._total(scores) + self.once * np.where(np.isfinite(s), top - s + shift, 0)

@@ -39,6 +39,8 @@ class Definition:
         Why the dialect raises an error for these edges, where it does.
     has_vjp : bool
         Whether gradients of the outputs are asked for.
+    layers : (inputs, edges, attributes) -> list of Expr, optional
+        Of a model: what each convolution gives, before norm and activation.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Definition:
     resolve: Callable[[Attributes, Any], tuple[dict[str, Any], Any]] = lambda attributes, state: (dict(attributes), state)
     refuses: Callable[[EdgeList, Attributes], str | None] = lambda edges, attributes: None
     has_vjp: bool = True
+    layers: Callable[[Mapping[str, Expr], EdgeList, Attributes], list[Expr]] | None = None
 
 
 REFERENCES: dict[str, Definition] = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -87,7 +86,7 @@ def _sums(terms, x, weight, n_dst, g):
 
 
 def _into(terms, n_dst):
-    into: list[list[Any]] = [[] for _ in range(n_dst)]
+    into = [[] for _ in range(n_dst)]
     for term in terms:
         into[term[2]].append(term)
     return into
@@ -138,8 +137,8 @@ def _spmm(case, v, g):
     x, weight, reduce = v["x"], v.get("weight"), case.attributes["reduce"]
     terms = _scales(_terms(case, case.attributes["loops"]), case, reduce)
     if reduce not in ("max", "min"):
-        if any(isinstance(value, REAL) for value in x.flat):
-            terms = [(e, j, i, c if isinstance(c, int | REAL) else REAL(c.numerator) / REAL(c.denominator)) for e, j, i, c in terms]
+        if any(isinstance(value, np.floating) for value in x.flat):
+            terms = [(e, j, i, REAL(c.numerator) / REAL(c.denominator) if isinstance(c, Fraction) else c) for e, j, i, c in terms]
         out, d = _sums(terms, x, weight, case.n_dst, g)
         return {"out": out}, d
     w = [1] * len(terms) if weight is None else [*weight, *[1] * (len(terms) - len(weight))]

@@ -72,8 +72,8 @@ def _values(part):
     return {inner: value for inner, (_, value) in part.items()}
 
 
-def _forward(kind, inputs, edges, attributes) -> Expr:
-    """The logits."""
+def _forward(kind, inputs, edges, attributes, convolved: list[Expr] | None = None) -> Expr:
+    """The logits; what each convolution gives is put into `convolved`."""
     state = {name: value for name, value in inputs.items() if name not in ARRAYS}
     arrays = {name: value for name, value in inputs.items() if name in ARRAYS}
     found, dialect, h = parts(kind, state), attributes["dialect"], inputs["x"]
@@ -82,6 +82,8 @@ def _forward(kind, inputs, edges, attributes) -> Expr:
         last = k == len(found.layers) - 1
         if len(h.shape) == 3:  # DGL's heads
             h = h.mean(1) if last else h.reshape(h.shape[0], h.shape[1] * h.shape[2])
+        if convolved is not None:
+            convolved.append(h)
         if not last and found.norms:
             norm = dialects.read("batch_norm", dialect, _values(found.norms[k]))
             h = NORM.formula({"x": h, **norm}, edges, {"training": attributes["training"], "eps": attributes["eps"]})
@@ -220,6 +222,11 @@ def _definition(kind: str, training: bool) -> Definition:
     def formula(inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
         return _trained(kind, inputs, edges, attributes) if training else {"out": _forward(kind, inputs, edges, attributes)}
 
+    def layers(inputs, edges, attributes):
+        convolved: list[Expr] = []
+        _forward(kind, inputs, edges, attributes, convolved)
+        return convolved
+
     def arrays(edges, width, attributes):
         if edges.n_src != edges.n_dst:
             raise ConfigError(f"a model's layers are of one set of nodes, not {edges.n_src} source rows and {edges.n_dst} destination rows")
@@ -236,6 +243,7 @@ def _definition(kind: str, training: bool) -> Definition:
         f"{kind}-training" if training else f"{kind}-model", formula, arrays, dict.fromkeys(_attribute_names(kind, training)),
         lambda width, attributes: _parameters(kind, width, attributes), {} if training else {"out": "dst"}, FIXED,
         {**DRAWN, "labels": _labels, "mask": _mask}, lambda attributes, state: resolve(kind, attributes, state), refuses, not training,
+        None if training else layers,
     )  # fmt: skip
 
 

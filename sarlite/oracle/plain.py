@@ -111,7 +111,7 @@ class Plain:
         return np.concatenate(parts, axis)
 
     def slice(self, x, start, stop, axis):
-        return x[(*[slice(None)] * axis, slice(start, stop))]
+        return x[(slice(None),) * axis + (slice(start, stop),)]
 
     # ---- by edges
 
@@ -131,7 +131,7 @@ class Plain:
         out = [self._product(weight[:, k], rows, target, flat[:, k]) for k in range(lead)]
         return np.stack(out, 1).reshape(target.n, *x.shape[1:]) if out else np.zeros((target.n, *x.shape[1:]), self.dtype)
 
-    def _product(self, weight, columns, index: Index, x):
+    def _product(self, weight, columns, index, x):
         """The sparse matrix of `weight`, or ones, by x: its row i has the entries of row i of the index, at `columns`."""
         data = np.ones(len(columns), self.dtype) if weight is None else np.ascontiguousarray(weight)
         matrix = sparse.csr_array((data, columns, index.indptr), shape=(index.n, len(x)))

@@ -92,12 +92,22 @@ class Reference:
 
     def expressions(self, case: Case) -> tuple[dict, dict]:
         """The inputs and the outputs of the formula for a case."""
-        inputs = {name: variable(name, np.shape(value)) if np.asarray(value).dtype.kind == "f" else value
-                  for name, value in {**case.arrays, **case.state}.items()}  # fmt: skip
+        inputs = self._inputs(case)
         return inputs, self.definition.formula(inputs, case.edges, case.attributes)
+
+    def _inputs(self, case):
+        return {name: variable(name, np.shape(value)) if np.asarray(value).dtype.kind == "f" else value
+                for name, value in {**case.arrays, **case.state}.items()}  # fmt: skip
 
     def outputs(self, case: Case, arithmetic: Any) -> dict[str, Number]:
         return evaluate(self.expressions(case)[1], {**case.arrays, **case.state}, arithmetic)
+
+    def layers(self, case: Case, arithmetic: Any) -> list[Number]:
+        """Of a model, what each convolution gives, before norm and activation, one row a node; of anything else an empty list."""
+        if self.definition.layers is None:
+            return []
+        exprs = self.definition.layers(self._inputs(case), case.edges, case.attributes)
+        return list(evaluate({f"layers.{k}": expr for k, expr in enumerate(exprs)}, {**case.arrays, **case.state}, arithmetic).values())
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], arithmetic: Any) -> dict[str, Number]:
         """Of the sum of <output, cotangent>, with respect to each array and each parameter that has one."""
