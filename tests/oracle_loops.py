@@ -1,4 +1,4 @@
-"""Layers as plain loops over nodes and edges, with each library's names and habits written out: what the oracle's formulas are tested against.
+"""Layers as plain loops over nodes and edges, each library's names and habits written out, to test the oracle's formulas.
 
 Written in functions of complex numbers too: the imaginary part at x + 1e-30 i v is the derivative along v, without cancellation.
 """
@@ -106,7 +106,7 @@ def gatv2(s, x, edges, dialect, slope=0.2, residual=False):
 
 
 def finish(out, s, x, dialect, residual):
-    """Residual and bias: DGL's bias is in the residual's projection, and heads stay an axis; PyG always projects; ours where widths differ."""
+    """Residual and bias: DGL's bias is in the residual's projection, its heads stay an axis; PyG always projects; ours if widths differ."""
     n, n_heads, n_feat = out.shape
     if dialect == "dgl":
         projection = s["res_fc.weight"].T if "res_fc.weight" in s else 0

@@ -21,7 +21,7 @@ from sarlite.oracle.trial import Stop, Trial
 from sarlite.types import Array
 
 LEVELS = {**{name: (name,) for name in ("probe", "certified", "repeat", "invariants")},
-          "ci": ("probe", "certified", "repeat", "invariants"), "all": ("probe", "certified", "repeat", "invariants")}
+          "ci": ("probe", "certified", "repeat", "invariants"), "all": ("probe", "certified", "repeat", "invariants"), "large": ("probe",)}
 DTYPES = tuple(certified.LOWER)
 JUDGES: dict[str, Callable[[Trial, Case], None]] = {}  # level -> what looks at one case
 _SHRINKING = 20.0  # seconds
@@ -47,11 +47,13 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callab
     level : str
         "probe": integers whose results are exact, compared by ==. "certified": error bounds. "repeat": the same input again, and on one
         thread. "invariants". "ci": all four, on the smaller half of the corpus; "all": on all of it.
+        "large": "probe" on more than 2^31 edges times columns; for functions that keep nothing by edge and column.
     dtype : "float64", "float32", "float16" or "bfloat16"
         Of inputs and outputs; values of bfloat16 come in float32 arrays.
     accumulate : str, optional
         The dtype in which sums are promised; `dtype` where not given.
-    index_dtype : "int64" or "int32"
+    index_dtype : "int64", "int32" or "int16"
+        With int16, on graphs that fit, elements are more than its numbers, as on a large graph those of int32.
     convert : (array) -> anything, optional
         What makes the function's inputs of NumPy arrays, as torch.from_numpy.
     seed : int
@@ -79,11 +81,11 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callab
     Not collective. A function that ends the process ends the check with it: `python -m sarlite.oracle check --command` keeps them apart.
     """
     for name, value, allowed in (("level", level, LEVELS), ("dtype", dtype, DTYPES), ("accumulate", accumulate or dtype, DTYPES),
-                                 ("index_dtype", index_dtype, ("int64", "int32"))):
+                                 ("index_dtype", index_dtype, ("int64", "int32", "int16"))):
         if value not in allowed:
             raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(allowed)}")
     options = {"dtype": dtype, "index_dtype": index_dtype}
-    entries = [entry for entry in corpus("ci" if level == "ci" else "all") if fnmatchcase(entry.name, graphs)]
+    entries = [entry for entry in corpus(level if level in ("ci", "large") else "all") if fnmatchcase(entry.name, graphs)]
     reference = given(reference, attributes)
     report = Report(f"{described(reference)}, {dtype}, level {level}, seed {seed}")
     with call.working(time_limit) as worker:
@@ -121,6 +123,9 @@ def described(reference: Reference) -> str:
 def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], options: dict, accumulate: str) -> None:
     n_layouts = 0
     for entry in entries:
+        if not entry.fits(options["index_dtype"]):
+            trial.report.skip(f"graphs that are too large for {options['index_dtype']}", entry.name)
+            continue
         exact = _cases(trial, entry, _probes, options, accumulate) if "probe" in levels else []
         random = _cases(trial, entry, _randoms, options, accumulate) if levels != ("probe",) else []
         trial.together = exact

@@ -11,10 +11,12 @@ import numpy as np
 from sarlite.errors import ConfigError, DataError, whole
 from sarlite.oracle import dialects
 from sarlite.oracle.definition import Attributes, Definition, Shapes
-from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.expression import Expr
+from sarlite.oracle.edges import EdgeList, Index
+from sarlite.oracle.expression import Expr, concat, constant, gather
 
 ARRAYS = ("x", "x_dst", "edge_weight", "relation", "labels", "mask")  # what is no parameter
+YES, NO = (True, False), (False, True)  # of options, the default first
+LOOPS = ("none", "missing", "replace")  # see `looped`
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,3 +187,47 @@ def _variance(rng, shape, attributes):
 
 FIXED = frozenset(("relation", "labels", "mask", "running_mean", "running_var", *dialects.COUNTERS))
 DRAWN: dict[str, Callable[..., Any]] = {"relation": _relation, "edge_weight": _weights, "running_var": _variance}
+
+
+# ---- what formulas of layers share
+
+
+def looped(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeList, Expr | None]:
+    """The edges with their self loops, and the edges' weights.
+
+    Parameters
+    ----------
+    self_loops : {"none", "missing", "replace"}
+        As given; one of weight 1 where a row has none; one for every row in place of those that are there, keeping the weight of the last.
+    """
+    if self_loops == "none":
+        return edges, weight
+    if edges.n_src != edges.n_dst:
+        raise ConfigError(f"self_loops {self_loops!r}: there are {edges.n_src} source rows, but {edges.n_dst} destination rows")
+    present = np.flatnonzero(edges.src == edges.dst)
+    last = np.full(edges.n_dst, -1)
+    last[edges.dst[present]] = present  # of several the last
+    if self_loops == "missing":
+        kept, own = np.arange(edges.n_edges), np.flatnonzero(last < 0)
+    else:
+        kept, own = np.flatnonzero(edges.src != edges.dst), np.arange(edges.n_dst)
+    joined = EdgeList(np.concatenate([edges.src[kept], own]), np.concatenate([edges.dst[kept], own]), edges.n_src, edges.n_dst)
+    if weight is None:
+        return joined, None
+    places = np.concatenate([kept, np.where(last[own] < 0, edges.n_edges, last[own])])
+    return joined, gather(concat([weight, constant(np.ones(1))]), Index(places, edges.n_edges + 1))
+
+
+def own_rows(inputs: Mapping[str, Any]) -> Expr:
+    """The destinations' rows: x, or x_dst where the sources are other nodes."""
+    return inputs.get("x_dst", inputs["x"])
+
+
+def plus(out: Expr, term: Expr | None) -> Expr:
+    """out + term, where there is one."""
+    return out if term is None else out + term
+
+
+def present(shapes: Shapes, wanted: Mapping[str, bool]) -> Shapes:
+    """The shapes without those that are not wanted."""
+    return {name: shape for name, shape in shapes.items() if wanted.get(name, True)}

@@ -57,7 +57,7 @@ def test_a_layer_and_its_gradients(name, dialect):
     np.testing.assert_allclose(reference.outputs(case, Plain())["out"].value, expected, rtol=1e-12, atol=1e-13)
     g = reference.cotangents(case)
     found = reference.gradients(case, g, Plain())
-    assert set(found) == {*case.arrays, *case.state} - {"relation", "running_mean", "running_var", "module.running_mean", "module.running_var"}
+    assert set(found) == {key for key in (*case.arrays, *case.state) if key != "relation" and "running" not in key}
     rng = np.random.default_rng(4)
     for key, value in found.items():
         v = rng.standard_normal(value.value.shape)
@@ -113,7 +113,8 @@ def test_epsilon_of_the_softmax():
 def test_a_model_is_its_layers(name, activation):
     reference = Reference(f"{name}-model", activation=activation, layers=3, hidden=4)
     case = reference.case(EDGES, dtype="float64", width=N_IN, seed=3)
-    np.testing.assert_allclose(reference.outputs(case, Plain())["out"].value, model(name, activation, case.state, case.arrays["x"]), rtol=1e-12)
+    expected = model(name, activation, case.state, case.arrays["x"])
+    np.testing.assert_allclose(reference.outputs(case, Plain())["out"].value, expected, rtol=1e-12)
 
 
 def model(name, activation, state, x):
@@ -187,7 +188,8 @@ def test_a_state_tells_its_sizes():
     sizes = dict(batch_norm=True, layers=3, hidden=6, n_classes=2, aggregator="max-pool")
     state = Reference("sage-model", dialect="pyg", **sizes).case(EDGES, width=4).state
     told = Reference("sage-model", dialect="pyg", state={key.replace("convs.", "conv"): value for key, value in state.items()}).attributes
-    assert (told["n_in"], told["layers"], told["n_classes"], told["batch_norm"], told["each"][1]["aggregator"]) == (4, 3, 2, True, "max-pool")
+    found = (told["n_in"], told["layers"], told["n_classes"], told["batch_norm"], told["each"][1]["aggregator"])
+    assert found == (4, 3, 2, True, "max-pool")
 
 
 GAT = Reference("gat", dialect="pyg").case(EDGES, width=N_IN).state
@@ -195,7 +197,7 @@ MODEL = Reference("gcn-model").case(EDGES, width=N_IN).state
 REFUSED = [
     ("gat", {"state": {**GAT, "att": 1.0}}, DataError, "'att' is no parameter of pyg's gat"),
     ("gat", {"state": {key: value for key, value in GAT.items() if key != "att_dst"}}, DataError, "'att_dst' is missing"),
-    ("gat", {"state": {**GAT, "att_dst": np.ones((1, 3, 3))}}, DataError, r"'att_dst' is of shape \(1, 3, 3\), but in pyg's gat \(1, 2, 3\)"),
+    ("gat", {"state": {**GAT, "att_dst": np.ones((1, 3, 3))}}, DataError, r"'att_dst' is of shape \(1, 3, 3\), but .* \(1, 2, 3\)"),
     ("gat", {"state": {**GAT, "bias": np.ones((6, 1))}}, DataError, "'bias' is of shape"),
     ("gat", {"state": {**GAT, "bias": "text"}}, DataError, "'bias' is no array of numbers"),
     ("gat", {"state": GAT, "n_heads": 3}, ConfigError, "n_heads is 3, but in the state 2"),
@@ -204,7 +206,7 @@ REFUSED = [
     ("gat", {"dialect": "dgl", "heads": "mean"}, ConfigError, "heads"), ("gat", {"dialect": "jax"}, ConfigError, "dialect"),
     ("gcn-model", {"dialect": "paper", "state": {**MODEL, "head": np.ones(2)}}, DataError, "'head' is of no layer"),
     ("gcn-model", {"dialect": "paper", "state": {**MODEL, "other.0.bias": np.ones(2)}}, DataError, "one word"),
-    ("gcn-model", {"dialect": "paper", "state": {**MODEL, "convs.1.linear.weight": np.ones((9, 4))}}, DataError, "gives 8 columns, but .* 9"),
+    ("gcn-model", {"dialect": "paper", "state": {**MODEL, "convs.1.linear.weight": np.ones((9, 4))}}, DataError, "gives 8 col.* 9"),
     ("gcn-model", {"dialect": "paper", "state": MODEL, "layers": 3}, ConfigError, "layers is 3, but in the state 2"),
     ("gcn-training", {"activation": "gelu"}, ConfigError, "activation"), ("gcn-training", {"steps": 0}, ConfigError, "steps"),
 ]  # fmt: skip
