@@ -31,10 +31,11 @@ def in_edges(edges, habit):
     return rows
 
 
-def gcn(s, x, edges, dialect, edge_weight=None):
+def gcn(s, x, edges, dialect, edge_weight=None, habit=None):
+    """Of a source without in-edges PyG's root of the degree is 0, others' 1."""
     w, b = {"paper": lambda: (s["linear.weight"], s["bias"]), "dgl": lambda: (s["weight"], s["bias"]),
             "pyg": lambda: (s["lin.weight"].T, s["bias"])}[dialect]()  # fmt: skip
-    rows = in_edges(edges, LOOPS[dialect])
+    rows = in_edges(edges, habit or LOOPS[dialect])
     weight = [[1 if e is None or edge_weight is None else edge_weight[e] for _, e in row] for row in rows]
     degree = [sum(of_row) for of_row in weight]
     out_degree = np.bincount(edges.src, minlength=edges.n_src)
@@ -44,7 +45,7 @@ def gcn(s, x, edges, dialect, edge_weight=None):
             if dialect == "dgl":
                 value = value * max(out_degree[j], 1) ** -0.5 * max(len(row), 1) ** -0.5
             else:
-                value = value * (degree[j] if len(rows[j]) else 1) ** -0.5 * degree[i] ** -0.5
+                value = value * (degree[j] ** -0.5 if len(rows[j]) else dialect != "pyg") * degree[i] ** -0.5
             out[i] += value * (x[j] @ w)
     return out
 
