@@ -114,7 +114,10 @@ def given(reference: str | Reference, attributes: Mapping[str, Any]) -> Referenc
 
 
 def described(reference: Reference) -> str:
-    return f"{reference.name}({', '.join(f'{name}={value!r}' for name, value in reference.attributes.items())})"
+    """The reference with the attributes that are not the defaults."""
+    usual = Reference(reference.name).attributes
+    given = {name: value for name, value in reference.attributes.items() if isinstance(value, (str, int, float)) and value != usual[name]}
+    return f"{reference.name}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 # ---- levels
