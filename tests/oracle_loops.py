@@ -31,10 +31,11 @@ def in_edges(edges, habit):
     return rows
 
 
-def gcn(s, x, edges, dialect, edge_weight=None):
+def gcn(s, x, edges, dialect, edge_weight=None, habit=None):
+    """Of a source without in-edges PyG's root of the degree is 0, others' 1."""
     w, b = {"paper": lambda: (s["linear.weight"], s["bias"]), "dgl": lambda: (s["weight"], s["bias"]),
             "pyg": lambda: (s["lin.weight"].T, s["bias"])}[dialect]()  # fmt: skip
-    rows = in_edges(edges, LOOPS[dialect])
+    rows = in_edges(edges, habit or LOOPS[dialect])
     weight = [[1 if e is None or edge_weight is None else edge_weight[e] for _, e in row] for row in rows]
     degree = [sum(of_row) for of_row in weight]
     out_degree = np.bincount(edges.src, minlength=edges.n_src)
@@ -44,7 +45,7 @@ def gcn(s, x, edges, dialect, edge_weight=None):
             if dialect == "dgl":
                 value = value * max(out_degree[j], 1) ** -0.5 * max(len(row), 1) ** -0.5
             else:
-                value = value * (degree[j] if len(rows[j]) else 1) ** -0.5 * degree[i] ** -0.5
+                value = value * (degree[j] ** -0.5 if len(rows[j]) else dialect != "pyg") * degree[i] ** -0.5
             out[i] += value * (x[j] @ w)
     return out
 
@@ -113,7 +114,7 @@ def finish(out, s, x, dialect, residual):
         return out + (x @ projection + s["res_fc.bias"] if "res_fc.weight" in s else s.get("bias", 0 * out[0])).reshape(-1, n_heads, n_feat)
     bias = s["bias"]
     out = out.mean(1) if len(bias) == n_feat else out.reshape(n, -1)
-    root = {"paper": lambda: s.get("root.weight"), "pyg": lambda: s["res.weight"].T if "res.weight" in s else None}[dialect]()
+    root = {"paper": lambda: s.get("root.weight"), "pyg": lambda: s["res.weight"].T if residual else None}[dialect]()
     return out + bias + (x @ root if root is not None else x if residual else 0)
 
 
