@@ -12,8 +12,8 @@ Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections 3.1 and 4
 also where k u is 1 or more. Behind what is not linear (exp, relu, a maximum) there is nothing to reassociate: there a number is settled,
 magnitude = |value|, growth = 0, and all of its bound is error.
 
-What a bound cannot see: errors below it. It is for the worst order; the error of a sum of k terms is seldom above sqrt(k) u. And it takes sums
-over rows of sums over edges row by row: a gradient of a parameter that is summed edge after edge, in one sum, may pass more roundings.
+What a bound cannot see: errors below it. It is for the worst order; the error of a sum of k terms is seldom above sqrt(k) u. And it takes
+sums over rows of sums over edges row by row: a parameter's gradient that is summed in one sum over all edges may pass more roundings.
 """
 
 from __future__ import annotations
