@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from sarlite.oracle.edges import EdgeList
     from sarlite.oracle.ranks import Part, check_ranks, each_rank
     from sarlite.oracle.reference import REFERENCES, Reference
+    from sarlite.oracle.replay import replay
     from sarlite.oracle.report import Finding, OracleError, Report, Verdict
     from sarlite.oracle.sarcase import load, save
     from sarlite.oracle.state import load_state, state_of
 
 __all__ = ["REFERENCES", "Case", "EdgeList", "Finding", "OracleError", "Part", "Reference", "Report", "Unsupported", "Verdict", "check",
-           "check_ranks", "each_rank", "load", "load_state", "save", "state_of"]
+           "check_ranks", "each_rank", "load", "load_state", "replay", "save",
+           "state_of"]
 
 lazy.names(__name__, {
     "Case": "sarlite.oracle.case", "EdgeList": "sarlite.oracle.edges", "Unsupported": "sarlite.oracle.call",
-    "check": "sarlite.oracle.check",
+    "check": "sarlite.oracle.check", "replay": "sarlite.oracle.replay",
     **dict.fromkeys(("Reference", "REFERENCES"), "sarlite.oracle.reference"),
     **dict.fromkeys(("Part", "check_ranks", "each_rank"), "sarlite.oracle.ranks"),
     **dict.fromkeys(("load", "save"), "sarlite.oracle.sarcase"), **dict.fromkeys(("load_state", "state_of"), "sarlite.oracle.state"),
