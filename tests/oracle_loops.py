@@ -114,7 +114,7 @@ def finish(out, s, x, dialect, residual):
         return out + (x @ projection + s["res_fc.bias"] if "res_fc.weight" in s else s.get("bias", 0 * out[0])).reshape(-1, n_heads, n_feat)
     bias = s["bias"]
     out = out.mean(1) if len(bias) == n_feat else out.reshape(n, -1)
-    root = {"paper": lambda: s.get("root.weight"), "pyg": lambda: s["res.weight"].T if "res.weight" in s else None}[dialect]()
+    root = {"paper": lambda: s.get("root.weight"), "pyg": lambda: s["res.weight"].T if residual else None}[dialect]()
     return out + bias + (x @ root if root is not None else x if residual else 0)
 
 

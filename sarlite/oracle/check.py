@@ -114,7 +114,10 @@ def given(reference: str | Reference, attributes: Mapping[str, Any]) -> Referenc
 
 
 def described(reference: Reference) -> str:
-    return f"{reference.name}({', '.join(f'{name}={value!r}' for name, value in reference.attributes.items())})"
+    """The reference with the attributes that are not the defaults."""
+    usual = Reference(reference.name).attributes
+    given = {name: value for name, value in reference.attributes.items() if isinstance(value, (str, int, float)) and value != usual[name]}
+    return f"{reference.name}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 # ---- levels
@@ -143,8 +146,15 @@ def _probes(trial, entry, options):
 
 
 def _randoms(trial, entry, options):
-    case = trial.reference.case(entry.edges, name=f"{entry.name}/random", values="random", seed=trial.seed, width=entry.width, **options)
+    case = _suited(trial, entry.edges, name=f"{entry.name}/random", values="random", seed=trial.seed, width=entry.width, **options)
     return [probe.special(trial.reference, case, entry.values)]
+
+
+def _suited(trial, edges, **options):
+    """A case of the reference; raises ConfigError where its formula has no meaning on these edges."""
+    case = trial.reference.case(edges, **options)
+    trial.reference.expressions(case)
+    return case
 
 
 def _cases(trial, entry, made, options, accumulate) -> list[Case]:
@@ -154,7 +164,7 @@ def _cases(trial, entry, made, options, accumulate) -> list[Case]:
     except probe.NotExact as error:
         trial.report.skip("graphs without an exact probe: integers, and whichever elements are exact", str(error))
         integers = {"name": f"{entry.name}/integers", "values": "integers", "seed": trial.seed, "width": entry.width}
-        return [replace(trial.reference.case(entry.edges, **integers, **options), accumulate=accumulate)]
+        return [replace(_suited(trial, entry.edges, **integers, **options), accumulate=accumulate)]
     except (ConfigError, ShapeError) as error:
         trial.report.skip("graphs that do not suit", f"{entry.name}: {error}")
     return []

@@ -195,7 +195,8 @@ class Exact:
         exact = _least_of_rows(np.where(at_best, scores.grain, np.inf), index) > 0
         fits &= (exact | (count == 1)) & (1.0 + epsilon == 1.0)
         value = np.where(at_best, 1 / np.maximum(count, 1)[index.rows], 0.0)
-        return self._made(value, value, np.where(fits[index.rows], _lowest_bit(value), 0.0))
+        proved = fits[index.rows]
+        return self._made(value, np.where(proved, value, 1.0), np.where(proved, _lowest_bit(value), 0.0))  # else up to 1, not 0
 
 
 _KEYS = ("value", "magnitude", "grain")

@@ -185,6 +185,50 @@ def test_float32_is_within_the_bounds(name):
             assert key in case.state or np.median(bound.error) < most, (key, np.median(bound.error))
 
 
+def test_batch_norms_running_moments():
+    """0.9 of the old and 0.1 of the new: the mean, and the variance over n - 1. Out of training they are what x is normalised with."""
+    reference = Reference("batch_norm", running=True)
+    case = reference.case(EDGES, dtype="float64", width=N_IN, seed=5)
+    x, s = case.arrays["x"], case.state
+    found = {key: number.value for key, number in reference.outputs(case, Plain()).items()}
+    np.testing.assert_allclose(found["running_mean"], 0.9 * s["running_mean"] + 0.1 * x.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(found["running_var"], 0.9 * s["running_var"] + 0.1 * x.var(0, ddof=1), rtol=1e-12)
+    ended = Reference("batch_norm", training=False, eps=0.5)
+    case = ended.case(EDGES, dtype="float64", width=N_IN, seed=5)
+    expected = (x - s["running_mean"]) / np.sqrt(s["running_var"] + 0.5) * s["gamma"] + s["beta"]
+    np.testing.assert_allclose(ended.outputs(case, Plain())["out"].value, expected, rtol=1e-12)
+
+
+def test_shared_weights_are_one_parameter():
+    """Both terms of its gradient, and a state that has it twice, as torch's, with equal values."""
+    state = dict(Reference("gatv2", dialect="pyg").case(EDGES, dtype="float64", width=N_IN).state)
+    state |= {"lin_r.weight": state["lin_l.weight"], "lin_r.bias": state["lin_l.bias"]}
+    apart, shared = Reference("gatv2", dialect="pyg", state=state), Reference("gatv2", dialect="pyg", state=state, share_weights=True)
+    case, one = apart.case(EDGES, dtype="float64"), shared.case(EDGES, dtype="float64")
+    assert "lin_r.weight" not in one.state
+    g = apart.cotangents(case)
+    two, both = apart.gradients(case, g, Plain()), shared.gradients(one, g, Plain())
+    for word in ("weight", "bias"):
+        np.testing.assert_allclose(both[f"lin_l.{word}"].value, two[f"lin_l.{word}"].value + two[f"lin_r.{word}"].value, rtol=1e-12)
+    with pytest.raises(DataError, match="share_weights: 'lin_r.bias' differs from 'lin_l.bias'"):
+        Reference("gatv2", dialect="pyg", state={**state, "lin_r.bias": state["lin_l.bias"] + 1}, share_weights=True)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "gatv2"])
+def test_where_dgl_raises(name):
+    """Where a row has no in-edge, unless that is allowed; torch's batch norm in training where there is one row."""
+    looped = EdgeList(np.arange(3), np.arange(3), 3, 3)
+    for reference, refused in [(Reference(name, dialect="dgl"), "row 6"), (Reference(name, dialect="dgl", allow_zero_in_degree=True), None),
+                               (Reference(name), None), (Reference(name, dialect="pyg"), None)]:  # fmt: skip
+        why = reference.refuses(reference.case(EDGES))
+        assert why is None if refused is None else refused in why
+        assert reference.refuses(reference.case(looped)) is None
+    model = Reference(f"{name}-model", dialect="dgl", batch_norm=True)
+    assert "row 6" in model.refuses(model.case(EDGES))
+    alone = EdgeList(np.zeros(1), np.zeros(1), 1, 1)
+    assert "1 rows" in model.refuses(model.case(alone)) and model.refuses(model.case(looped)) is None
+
+
 def test_a_state_tells_its_sizes():
     state = Reference("gat", dialect="pyg", n_heads=4, n_feat=5, heads="mean", residual=True).case(EDGES, width=N_IN).state
     told = Reference("gat", state=state, dialect="pyg").attributes
