@@ -11,6 +11,9 @@ without FMA, and however its products are associated and distributed over its su
 Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections 3.1 and 4.2, with (1 + u)^k - 1 in place of k u / (1 - k u): it holds
 also where k u is 1 or more. Behind what is not linear (exp, relu, a maximum) there is nothing to reassociate: there a number is settled,
 magnitude = |value|, growth = 0, and all of its bound is error.
+
+What a bound cannot see: errors below it. It is for the worst order; the error of a sum of k terms is seldom above sqrt(k) u. And it takes
+sums over rows of sums over edges row by row: a parameter's gradient that is summed in one sum over all edges may pass more roundings.
 """
 
 from __future__ import annotations

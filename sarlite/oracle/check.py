@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from sarlite.oracle.trial import Stop, Trial
 from sarlite.types import Array
 
 LEVELS = {**{name: (name,) for name in ("probe", "certified", "repeat", "invariants")},
-          "ci": ("probe", "certified", "repeat", "invariants"), "all": ("probe", "certified", "repeat", "invariants")}
+          "ci": ("probe", "certified", "repeat", "invariants"), "all": ("probe", "certified", "repeat", "invariants"), "large": ("probe",)}
 DTYPES = tuple(certified.LOWER)
 JUDGES: dict[str, Callable[[Trial, Case], None]] = {}  # level -> what looks at one case
 _SHRINKING = 20.0  # seconds
@@ -29,7 +30,7 @@ _SHRINKING = 20.0  # seconds
 def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None,
           level: str = "ci", dtype: str = "float32", accumulate: str | None = None, index_dtype: str = "int64",
           convert: Callable[[Array], Any] | None = None, seed: int = 0, time_limit: float = 60.0, expected_failures: Sequence[str] = (),
-          shrink: bool = True, **attributes: Any) -> Report:
+          shrink: bool = True, graphs: str = "*", **attributes: Any) -> Report:
     """Return what is wrong with a function that computes an operation or a layer.
 
     Parameters
@@ -46,11 +47,13 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callab
     level : str
         "probe": integers whose results are exact, compared by ==. "certified": error bounds. "repeat": the same input again, and on one
         thread. "invariants". "ci": all four, on the smaller half of the corpus; "all": on all of it.
+        "large": "probe" on more than 2^31 edges times columns; for functions that keep nothing by edge and column.
     dtype : "float64", "float32", "float16" or "bfloat16"
         Of inputs and outputs; values of bfloat16 come in float32 arrays.
     accumulate : str, optional
         The dtype in which sums are promised; `dtype` where not given.
-    index_dtype : "int64" or "int32"
+    index_dtype : "int64", "int32" or "int16"
+        With int16, on graphs that fit, elements are more than its numbers, as on a large graph those of int32.
     convert : (array) -> anything, optional
         What makes the function's inputs of NumPy arrays, as torch.from_numpy.
     seed : int
@@ -61,6 +64,8 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callab
         Patterns (fnmatch) of case names: findings there do not count, and are told.
     shrink : bool
         Whether the case of the first finding is made small, for at most 20 s.
+    graphs : str
+        Pattern (fnmatch) of the names of the corpus's graphs that are taken.
 
     Returns
     -------
@@ -76,11 +81,11 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callab
     Not collective. A function that ends the process ends the check with it: `python -m sarlite.oracle check --command` keeps them apart.
     """
     for name, value, allowed in (("level", level, LEVELS), ("dtype", dtype, DTYPES), ("accumulate", accumulate or dtype, DTYPES),
-                                 ("index_dtype", index_dtype, ("int64", "int32"))):
+                                 ("index_dtype", index_dtype, ("int64", "int32", "int16"))):
         if value not in allowed:
             raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(allowed)}")
     options = {"dtype": dtype, "index_dtype": index_dtype}
-    entries = corpus("ci" if level == "ci" else "all")
+    entries = [entry for entry in corpus(level if level in ("ci", "large") else "all") if fnmatchcase(entry.name, graphs)]
     reference = given(reference, attributes)
     report = Report(f"{described(reference)}, {dtype}, level {level}, seed {seed}")
     with call.working(time_limit) as worker:
@@ -109,7 +114,10 @@ def given(reference: str | Reference, attributes: Mapping[str, Any]) -> Referenc
 
 
 def described(reference: Reference) -> str:
-    return f"{reference.name}({', '.join(f'{name}={value!r}' for name, value in reference.attributes.items())})"
+    """The reference with the attributes that are not the defaults."""
+    usual = Reference(reference.name).attributes
+    given = {name: value for name, value in reference.attributes.items() if isinstance(value, (str, int, float)) and value != usual[name]}
+    return f"{reference.name}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 # ---- levels
@@ -118,6 +126,9 @@ def described(reference: Reference) -> str:
 def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], options: dict, accumulate: str) -> None:
     n_layouts = 0
     for entry in entries:
+        if not entry.fits(options["index_dtype"]):
+            trial.report.skip(f"graphs that are too large for {options['index_dtype']}", entry.name)
+            continue
         exact = _cases(trial, entry, _probes, options, accumulate) if "probe" in levels else []
         random = _cases(trial, entry, _randoms, options, accumulate) if levels != ("probe",) else []
         trial.together = exact
@@ -135,8 +146,15 @@ def _probes(trial, entry, options):
 
 
 def _randoms(trial, entry, options):
-    case = trial.reference.case(entry.edges, name=f"{entry.name}/random", values="random", seed=trial.seed, width=entry.width, **options)
+    case = _suited(trial, entry.edges, name=f"{entry.name}/random", values="random", seed=trial.seed, width=entry.width, **options)
     return [probe.special(trial.reference, case, entry.values)]
+
+
+def _suited(trial, edges, **options):
+    """A case of the reference; raises ConfigError where its formula has no meaning on these edges."""
+    case = trial.reference.case(edges, **options)
+    trial.reference.expressions(case)
+    return case
 
 
 def _cases(trial, entry, made, options, accumulate) -> list[Case]:
@@ -146,7 +164,7 @@ def _cases(trial, entry, made, options, accumulate) -> list[Case]:
     except probe.NotExact as error:
         trial.report.skip("graphs without an exact probe: integers, and whichever elements are exact", str(error))
         integers = {"name": f"{entry.name}/integers", "values": "integers", "seed": trial.seed, "width": entry.width}
-        return [replace(trial.reference.case(entry.edges, **integers, **options), accumulate=accumulate)]
+        return [replace(_suited(trial, entry.edges, **integers, **options), accumulate=accumulate)]
     except (ConfigError, ShapeError) as error:
         trial.report.skip("graphs that do not suit", f"{entry.name}: {error}")
     return []

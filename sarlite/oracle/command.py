@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="seconds of one call (default: %(default)s)")
     check.add_argument("--level", choices=_LEVELS, default="ci", help="default: %(default)s")
     check.add_argument("--expected-failure", action="append", default=[], metavar="PATTERN", help="of case names, whose findings do not count")
+    check.add_argument("--no-shrink", action="store_true", help="leave the case of the first finding as large as it is")
     check.add_argument("--save", type=Path, metavar="FAILURE.sarcase", help="where the shrunk case of the first finding is saved")
     own = add(_selfcheck, "compare the references with a second one in plain Python, and the corpus with its published hashes")
     own.add_argument("--most-edges", type=int, default=12, help="of the graphs that are compared (default: %(default)s)")
@@ -62,6 +63,7 @@ def _operation(parser, several=False):
                             f"default: each of {'; '.join(OPERATIONS)}")
     parser.add_argument("--dtype", choices=_DTYPES, default="float32", help="default: %(default)s")
     parser.add_argument("--index-dtype", choices=("int64", "int32"), default="int64", help="default: %(default)s")
+    parser.add_argument("--graphs", default="*", metavar="PATTERN", help="of names of the corpus's graphs (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="of random values (default: %(default)s)")
 
 
@@ -108,7 +110,7 @@ def _export(options):
 
     references = [reference(text.split()) for text in options.operation or OPERATIONS]
     paths = export(options.folder, references, level=options.level, dtype=options.dtype, index_dtype=options.index_dtype, seed=options.seed,
-                   most_edges=options.most_edges, shown=lambda text: print(f"writing {text}", file=sys.stderr))
+                   most_edges=options.most_edges, graphs=options.graphs, shown=lambda text: print(f"writing {text}", file=sys.stderr))
     print(f"{len(paths)} cases in {options.folder / LIST}")
     return PASSED
 
@@ -142,7 +144,8 @@ def _checked(options, program, wanted):
     from sarlite.oracle.check import check
 
     report = check(program.run, wanted, vjp=program.vjp if options.gradients else None, level=options.level, dtype=options.dtype,
-                   index_dtype=options.index_dtype, seed=options.seed, time_limit=_outer(options), expected_failures=options.expected_failure)
+                   index_dtype=options.index_dtype, seed=options.seed, time_limit=_outer(options), expected_failures=options.expected_failure,
+                   shrink=not options.no_shrink, graphs=options.graphs)
     status = _told(report)
     if options.save is not None and report.first_bad is not None:
         path = options.save if options.operation else options.save.with_name(f"{wanted.name}-{options.save.name}")

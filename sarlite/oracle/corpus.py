@@ -16,7 +16,7 @@ from sarlite.oracle.edges import EdgeList
 from sarlite.types import Array
 
 PUBLISHED = Path(__file__).with_name("corpus.json")
-LEVELS = ("ci", "all")
+LEVELS = ("ci", "all", "large")
 WIDTHS = (17, 1, 3, 100, 257)
 VALUES = ("codes", "negative", "ties", "scores", "masked", "unreachable", "denormal")
 _NARROW = 30_000  # edges; from there on the width is 1 or 3, so that the corpus takes a minute
@@ -82,6 +82,11 @@ class Entry:
         """Edges and rows, times columns, without building the graph."""
         return sum(self.published[key] for key in ("n_src", "n_dst", "n_edges")) * self.width
 
+    def fits(self, index_dtype: str) -> bool:
+        """Whether twice the rows and edges are numbers of `index_dtype`. Of int16 the elements of graphs that fit are not: there an index
+        that is made in the type of the rows overflows, as that of int32 does above 2^31, on small machines too."""
+        return 2 * max(self.published[key] for key in ("n_src", "n_dst", "n_edges")) <= np.iinfo(index_dtype).max
+
     @property
     def published(self) -> dict:
         """n_src, n_dst, n_edges and sha256, as `corpus.json` has them."""
@@ -111,7 +116,8 @@ def corpus(level: str = "all") -> list[Entry]:
     Parameters
     ----------
     level : str
-        "all", or "ci": the half with the fewest edges and rows, times columns, and the smallest of each tag but "large".
+        "all"; "ci": the half with the fewest edges and rows, times columns, and the smallest of each tag; "large": those of more than
+        2^31 edges times columns alone, for functions that keep nothing by edge and column (a float32 of each would be 8 GiB).
 
     Raises
     ------
@@ -120,10 +126,10 @@ def corpus(level: str = "all") -> list[Entry]:
     """
     if level not in LEVELS:
         raise ConfigError(f"level is {level!r}: the corpus has {', '.join(LEVELS)}")
-    entries = list(_entries())
-    if level == "all":
+    entries = [e for e in _entries() if ("large" in e.tags) == (level == "large")]
+    if level != "ci":
         return entries
-    order = sorted((e for e in entries if "large" not in e.tags), key=lambda e: e.size)
+    order = sorted(entries, key=lambda e: e.size)
     first = {tag: e.name for e in reversed(order) for tag in e.tags}
     kept = {e.name for e in order[: len(entries) // 2]} | set(first.values())
     return [e for e in entries if e.name in kept]

@@ -39,15 +39,16 @@ def explain(reference: Reference, case: Case, output: str, expected: Array, got:
     bad = wrong(expected, got)
     if not bad.any():
         return "nothing is wrong", ()
-    for cause in (_not_numbers(case, output, bad, got), _factor(expected, got)):
-        if cause:
-            return cause, ()
+    cause = _not_numbers(case, output, bad, got) or (None if got.any() else "all are 0")
+    if cause:
+        return cause, ()
     located = _located(case, output, expected, got, cotangents, siblings, book)
     few = located is not None and len(located[1]) == 1
-    cause = None if few else hypotheses.recomputed(reference, case, output, got, cotangents)
-    if cause is None and located is not None:
+    cause, edges = ("", ()) if few else hypotheses.recomputed(reference, case, output, bad, got, cotangents)
+    if not cause and located is not None:
         return located
-    return cause or _pattern(bad, expected, got) or f"no single cause found: {int(bad.sum())} of {bad.size} elements differ", ()
+    cause = cause or _factor(expected, got) or _pattern(bad, expected, got)
+    return cause or f"no single cause found: {int(bad.sum())} of {bad.size} elements differ", edges
 
 
 def wrong(expected: Array, got: Array) -> Array:
@@ -74,8 +75,6 @@ def _not_numbers(case, output, bad, got):
 
 def _factor(expected, got):
     """One factor between all elements."""
-    if not got.any():
-        return "all are 0"
     known = (expected != 0) & np.isfinite(expected)
     if not known.any() or not np.isfinite(got[known]).all():
         return None

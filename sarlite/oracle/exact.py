@@ -62,7 +62,7 @@ class Exact:
             magnitude = np.where(np.isfinite(value), magnitude, 0.0)
             proved = (magnitude <= self.limit * grain) & (magnitude < self.most) & (grain >= self.least)
             grain = np.where(np.isfinite(value), np.where(proved, grain, 0.0), np.inf)
-        return Grained(value, magnitude, grain)
+        return Grained(value, np.where(grain > 0, magnitude, np.maximum(magnitude, 1.0)), grain)  # what is not proved may not be 0
 
     # ---- by element
 
@@ -111,7 +111,7 @@ class Exact:
         lower = self.multiply(g, self.given(slope)) if slope else self.given(np.zeros(np.broadcast_shapes(g.value.shape, x.value.shape)))
         chosen = _choose(x.value > 0, g, lower, self.plain.leaky_gradient(g.value, x.value, slope))
         at_kink = (x.value == 0) & (slope != 0) | (x.grain == 0) & (16 * np.abs(x.value) < x.magnitude)
-        return Grained(chosen.value, chosen.magnitude, np.where(at_kink & ~np.isinf(g.grain), 0.0, chosen.grain))
+        return self._made(chosen.value, chosen.magnitude, np.where(at_kink & ~np.isinf(g.grain), 0.0, chosen.grain))
 
     def where(self, x, mask):
         return Grained(self.plain.where(x.value, mask), np.where(mask, x.magnitude, 0.0), np.where(mask, x.grain, np.inf))
@@ -195,7 +195,8 @@ class Exact:
         exact = _least_of_rows(np.where(at_best, scores.grain, np.inf), index) > 0
         fits &= (exact | (count == 1)) & (1.0 + epsilon == 1.0)
         value = np.where(at_best, 1 / np.maximum(count, 1)[index.rows], 0.0)
-        return self._made(value, value, np.where(fits[index.rows], _lowest_bit(value), 0.0))
+        proved = fits[index.rows]
+        return self._made(value, np.where(proved, value, 1.0), np.where(proved, _lowest_bit(value), 0.0))  # else up to 1, not 0
 
 
 _KEYS = ("value", "magnitude", "grain")

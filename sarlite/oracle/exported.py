@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from sarlite.errors import DataError, ShapeError, reading, regular
 from sarlite.oracle import call, certified, probe, sarcase
 from sarlite.oracle.case import Case
 from sarlite.oracle.check import _equal as compared
+from sarlite.oracle.check import _proved as proved
 from sarlite.oracle.corpus import corpus
+from sarlite.oracle.exact import Exact
 from sarlite.oracle.external import read_results
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
@@ -25,7 +28,7 @@ MOST_EDGES = 1000
 
 
 def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", dtype: str = "float32", index_dtype: str = "int64",
-           seed: int = 0, most_edges: int = MOST_EDGES, shown: Callable[[str], None] = lambda text: None) -> list[str]:
+           seed: int = 0, most_edges: int = MOST_EDGES, graphs: str = "*", shown: Callable[[str], None] = lambda text: None) -> list[str]:
     """Write cases of the corpus with cotangents, expected results and bounds.
 
     Parameters
@@ -37,6 +40,8 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
         "probe", "certified", or "ci" and "all": both, on the smaller half of the corpus and on all of it.
     most_edges : int
         Graphs of more are left out.
+    graphs : str
+        Pattern (fnmatch) of the names of graphs.
     shown : function
         Is told of each reference that is begun.
 
@@ -52,7 +57,7 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / LIST).is_file():
         raise DataError(f"{folder}: something else stands there; cases are exported to a new directory")
-    entries = [e for e in corpus("ci" if level == "ci" else "all") if e.published["n_edges"] <= most_edges]
+    entries = [e for e in corpus("ci" if level == "ci" else "all") if e.published["n_edges"] <= most_edges and fnmatchcase(e.name, graphs)]
     paths = []
     for reference in references:
         label = _plain("-".join([reference.name, *(str(v) for v in reference.attributes.values() if isinstance(v, str))]))
@@ -109,20 +114,27 @@ def _cases(reference, entry, level, dtype, index_dtype, seed) -> Iterator[sarcas
 
 
 def _exact(reference: Reference, case: Case, seed: int) -> sarcase.Saved:
-    expected, g = dict(probe.expected(reference, case)), {}
+    """A probe: bounds are 0, or infinite where nothing is proved."""
+    g: Mapping[str, Array] = {}
+    numbers = proved(lambda: probe.expected(reference, case), lambda: reference.outputs(case, Exact(case.dtype)))
     try:
         if reference.differentiable(case):
             g = probe.cotangents(reference, case, seed)
-            expected |= {f"d{name}": value for name, value in probe.expected_gradients(reference, case, g).items()}
+            exact = probe.expected_gradients(reference, case, g)
+            numbers = {**numbers, **{f"d{name}": Number(value, 0.0) for name, value in exact.items()}}
     except probe.NotExact:
         g = {}
-    return sarcase.Saved(case, g, _doubles(expected), {name: np.zeros(np.shape(value)) for name, value in expected.items()})
+    return _saved(case, g, numbers)
 
 
 def _bounded(reference: Reference, case: Case, seed: int) -> sarcase.Saved:
     g = reference.cotangents(case, "random", seed) if reference.differentiable(case) else {}
-    numbers = _numbers(reference, case, g)
-    expected, bounds = _doubles({name: number.value for name, number in numbers.items()}), {}
+    return _saved(case, g, _numbers(reference, case, g))
+
+
+def _saved(case: Case, g: Mapping[str, Array], numbers: Mapping[str, Number]) -> sarcase.Saved:
+    expected = {name: np.asarray(number.value, np.float64) for name, number in numbers.items()}
+    bounds = {}
     for name, number in numbers.items():  # what a longdouble loses as float64 is within the bound
         with np.errstate(invalid="ignore"):
             lost = np.nan_to_num((number.value - expected[name]).astype(np.float64))
@@ -135,30 +147,28 @@ def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")
 
 
-def _doubles(values: dict[str, Array]) -> dict[str, Array]:
-    return {name: np.asarray(value, np.float64) for name, value in values.items()}
-
-
 def _verified(report: Report, saved: sarcase.Saved, folder: Path) -> None:
     """Judge the results of one case: by == where all is exact, by its bounds otherwise."""
     case, reference = saved.case, reference_of(saved.case)
     got = read_results(folder) if folder.is_dir() else {}
     trial = Trial(lambda case: None, None, reference, report, call.Worker(0))
-    exact = not any(np.any(bound) for bound in saved.bounds.values())
+    exact = all(np.all((bound == 0) | np.isinf(bound)) for bound in saved.bounds.values())
     for name, expected in saved.expected.items():
         if name not in got:
-            report.uncovered[f"{case.op}: {name}, of which there is no result"] += 1
+            report.skip(f"{name} of {case.op}: there is no result", case.name)
             continue
         try:
             array = {name: call.checked(got[name], name, expected.shape, case.dtype)}
         except call.Failure as failure:
             trial.add(Finding(failure.verdict, "call", case, name, failure.cause))
             continue
-        number = {name: Number(expected, saved.bounds[name])}
+        number = Number(expected, saved.bounds[name])
         if exact:
-            compared(trial, case, array, number, "")
+            prefix = "" if name in reference.outputs_by else "d"
+            short = name.removeprefix(prefix)
+            compared(trial, case, {short: array[name]}, {short: number}, prefix, saved.cotangents if prefix else None)
         else:
-            certified.judge(trial, case, array, number, "", lambda: _numbers(reference, case, saved.cotangents, lower=True))
+            certified.judge(trial, case, array, {name: number}, "", lambda: _numbers(reference, case, saved.cotangents, lower=True))
 
 
 def _numbers(reference: Reference, case: Case, g: Mapping[str, Array], lower: bool = False) -> dict[str, Number]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,28 +18,57 @@ from sarlite.oracle.reference import DIALECTS, Reference
 from sarlite.types import Array
 
 MOST = 1 << 22  # edge-columns of a case that whole results are recomputed for
+MOST_EDGES = 64  # edges into wrong rows that are left out one at a time
 
 
-def recomputed(reference: Reference, case: Case, output: str, got: Array, g: Mapping[str, Array] | None) -> str | None:
-    """The first assumption under which `output` is `got`, one line; None where there is none."""
+def recomputed(reference: Reference, case: Case, output: str, bad: Array, got: Array, g: Mapping[str, Array] | None) -> tuple[str, tuple]:
+    """The first assumption under which `output` is `got`, one line, and the (src, dst) of an edge it is about; "" where there is none."""
     columns = max((int(np.prod(np.shape(a)[1:])) for a in case.arrays.values()), default=1)
     if case.edges.n_edges * columns > MOST or output.startswith("d") and g is None:
-        return None
-    for cause, other, changed, cotangents in _assumptions(reference, case, g if output.startswith("d") else None):
+        return "", ()
+    if output == "dx" and g is not None and equal(_whole_ties(case, g), got):
+        return "entries that tie for the extremum get the whole gradient each", ()
+    g = g if output.startswith("d") else None
+    for cause, changed, cotangents, edges in chain(_assumptions(reference, case, g), _edges(reference, case, output, bad, g)):
         try:
             with np.errstate(all="ignore"):
-                found = _output(other, changed, output, cotangents)
+                found = _output(reference, changed, output, cotangents)
         except (SarliteError, ValueError, IndexError, KeyError):
             continue  # the assumption makes no sense here
-        if found.shape == got.shape and equal(found, got):
-            return cause
-    return None
+        if equal(found, got):
+            return cause, edges
+    return "", ()
+
+
+def _whole_ties(case, g):
+    """The gradient of x of an extremum over edges where every winner gets all of it; an empty array of other operations."""
+    if case.op != "spmm" or case.attributes["reduce"] not in ("max", "min") or "weight" in case.arrays or case.attributes["loops"]:
+        return np.zeros(0)
+    x, e = np.asarray(case.arrays["x"], np.float64), case.edges
+    best = np.full((e.n_dst, x.shape[1]), -np.inf if case.attributes["reduce"] == "max" else np.inf)
+    (np.maximum if case.attributes["reduce"] == "max" else np.minimum).at(best, e.dst, x[e.src])
+    out = np.zeros_like(x)
+    np.add.at(out, e.src, np.where(x[e.src] == best[e.dst], np.asarray(g["out"], np.float64)[e.dst], 0))
+    return out
+
+
+def _edges(reference, case, output, bad, g):
+    """Of an output by rows: each edge into a wrong row lost, or counted twice."""
+    e = case.edges
+    if g is not None or reference.outputs_by.get(output) != "dst" or bad.ndim == 0:
+        return
+    wrong = bad.reshape(len(bad), -1).any(1)
+    into = np.flatnonzero(wrong[e.dst])
+    for k in into if len(into) <= MOST_EDGES else ():
+        name, pair = f"edge {k} ({e.src[k]} -> {e.dst[k]})", ((int(e.src[k]), int(e.dst[k])),)
+        yield f"{name} is lost", cut.on_edges(reference, case, np.delete(np.arange(e.n_edges), k)), None, pair
+        yield f"{name} is counted twice", cut.on_edges(reference, case, np.append(np.arange(e.n_edges), k)), None, pair
 
 
 def equal(a: Array, b: Array) -> bool:
-    """Whether all elements are the same number, NaN being one of them; a result that is not exact may differ by its own rounding."""
+    """Whether shapes are the same, and all elements the same number, NaN being one of them; a result that is not exact may differ by its own rounding."""
     with np.errstate(all="ignore"):
-        return bool(np.array_equal(a, b, equal_nan=True) or np.allclose(a, b, 2.0**-20, 0, equal_nan=True))
+        return a.shape == b.shape and bool(np.array_equal(a, b, equal_nan=True) or np.allclose(a, b, 2.0**-20, 0, equal_nan=True))
 
 
 def _output(reference, case, output, g):
@@ -47,21 +77,21 @@ def _output(reference, case, output, g):
     return np.asarray(reference.gradients(case, g, Plain())[output[1:]].value)
 
 
-def _assumptions(reference: Reference, case: Case, g) -> Iterator[tuple[str, Reference, Case, Any]]:
+def _assumptions(reference: Reference, case: Case, g) -> Iterator[tuple[str, Case, Any, tuple]]:
     choices = {key: allowed for key, allowed in reference.definition.attributes.items() if isinstance(allowed, tuple)}
     for key, allowed in {**choices, "dialect": DIALECTS}.items():
         for value in allowed:
             if value != case.attributes[key]:
                 other = replace(case, attributes={**case.attributes, key: value})
-                yield f"{key} is {value!r}, not {case.attributes[key]!r}", reference, other, g
+                yield f"{key} is {value!r}, not {case.attributes[key]!r}", other, g, ()
     if g is not None:
         ones = {name: np.ones_like(value) for name, value in g.items()}
-        yield "the gradient that comes in is taken to be ones", reference, case, ones
+        yield "the gradient that comes in is taken to be ones", case, ones, ()
     for cause, arrays in _arrays(reference, case):
-        yield cause, reference, replace(case, arrays={**case.arrays, **arrays}), g
+        yield cause, replace(case, arrays={**case.arrays, **arrays}), g, ()
     for cause, changed in _graphs(reference, case):
         if changed is not None:
-            yield cause, reference, changed, g
+            yield cause, changed, g, ()
 
 
 def _arrays(reference, case):

@@ -52,7 +52,11 @@ def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
     moved = EdgeList(src[edges.src[order]], dst[edges.dst[order]], edges.n_src, edges.n_dst)
     other = _with(trial, case, moved, "relabelled", rows)
     by = trial.reference.outputs_by
-    return Relation("relabelling the rows and mixing the edges", (case, other), lambda y, name: y[0][rows[by[name]]], lambda y, name: y[1])
+
+    def left(y, name):
+        return y[0][rows[by[name]]] if name in by else y[0]
+
+    return Relation("relabelling the rows and mixing the edges", (case, other), left, lambda y, name: y[1])
 
 
 def split(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:

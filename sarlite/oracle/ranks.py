@@ -198,6 +198,7 @@ def _division(trial, name, edges, size, kind, options, accumulate, gradients):
         label = f"{name}/{size} ranks/{kind}/{values}"
         try:
             case = trial.reference.case(edges, name=label, values=values, seed=trial.seed + k, width=5, **options)
+            trial.reference.expressions(case)
         except (ConfigError, ShapeError) as error:
             trial.report.skip("graphs that do not suit", f"{name}: {error}")
             return

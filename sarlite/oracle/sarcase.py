@@ -33,7 +33,7 @@ from sarlite.types import Array
 SCHEMA = 1
 _GROUPS = ("arrays", "state", "cotangents", "expected", "bounds", "got")
 _TEXTS = {"dtype": ("float64", "float32", "float16", "bfloat16"), "accumulate": ("float64", "float32", "float16", "bfloat16"),
-          "index_dtype": ("int64", "int32")}
+          "index_dtype": ("int64", "int32", "int16")}
 _FIELDS = ("schema", "name", "op", "n_src", "n_dst", *_TEXTS, "attributes", "src", "dst", *_GROUPS, "finding")
 _PLACES = ("layer", "rank", "node", "column")
 _NUMBERS = ("expected", "got", "bound")

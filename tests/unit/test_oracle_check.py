@@ -42,8 +42,9 @@ def test_sarlite_graphs_pass(few, name, options):
 
 
 def test_the_smaller_half_of_the_corpus():
-    report = check(kernel_spmm, "spmm", reduce="sum", level="certified").require()
-    assert report.checked["certified"] > 100 and "not covered: gradients: no vjp was given" in report.coverage
+    report = check(plain, "spmm", reduce="sum").require()
+    assert min(report.checked[level] for level in ("probe", "certified", "repeat", "invariant")) > 100
+    assert "not covered: gradients: no vjp was given" in report.coverage
 
 
 # ---- verdicts

@@ -134,6 +134,24 @@ def test_the_proof_fails_where_a_sum_grows_too_long():
         assert error.tolist() == [[0.0 if proved else np.inf, 0.0]]
 
 
+def test_an_index_of_the_type_of_rows_overflows_on_a_small_graph():
+    def through_messages(case):
+        """Messages by edge and column, found by a flat index of the type of the rows."""
+        width, messages = case.x.shape[1], case.x[case.src.astype(int)].ravel()
+        with np.errstate(over="ignore"):
+            flat = np.arange(case.n_edges, dtype=case.dst.dtype)[:, None] * case.dst.dtype.type(width)
+            flat = flat + np.arange(width, dtype=case.dst.dtype)
+        out = np.zeros((case.n_dst, width), np.float32)
+        np.add.at(out, case.dst.astype(int), messages[flat])
+        return out
+
+    entry = corpus.entry("uniform-100-130")
+    for index_dtype, right in (("int64", True), ("int16", False)):
+        (case,) = probe.cases(Reference("spmm"), entry, index_dtype=index_dtype)
+        assert entry.fits(index_dtype)
+        assert np.array_equal(through_messages(case), probe.expected(Reference("spmm"), case)["out"]) is right
+
+
 # ---- what a difference says
 
 
@@ -261,6 +279,26 @@ def test_wrong_gradients_are_told_apart():
     assert cause(vjp(case, np.ones_like(g["out"])))[0] == "the gradient that comes in is taken to be ones"
     assert cause(vjp(case, g["out"], reverse=False))[0].startswith("edges go the wrong way")
     assert cause(0 * lost)[0] == "all are 0"
+
+
+def test_ties_that_are_paid_twice_are_told():
+    reference, (case,) = probed("uniform-100-1000", reduce="max")
+    g = probe.cotangents(reference, case)
+    e, x = case.edges, case.arrays["x"]
+    got = np.zeros_like(x)
+    np.add.at(got, e.src, np.where(x[e.src] == spmm(case)[e.dst], g["out"][e.dst], 0))
+    expected = probe.expected_gradients(reference, case, g)["x"]
+    cause, _ = decode.explain(reference, case, "dx", expected, got, cotangents=g)
+    assert cause == "entries that tie for the extremum get the whole gradient each"
+
+
+def test_an_edge_that_a_layer_misses_is_named():
+    reference = Reference("sage")
+    (case,) = probe.cases(reference, GRAPHS["powers-100-2-32"], width=17)
+    lost = replace(case, edges=case.edges.select(np.delete(np.arange(case.n_edges), 40)))
+    got = np.asarray(reference.outputs(lost, Plain())["out"].value, np.float32)
+    u, v = int(case.edges.src[40]), int(case.edges.dst[40])
+    assert explained(got, reference, case) == (f"edge 40 ({u} -> {v}) is lost", ((u, v),))
 
 
 def test_uniform_attention_is_told():
