@@ -174,7 +174,8 @@ def definition(layer: Layer) -> Definition:
 
 
 def _relation(rng, shape, attributes):
-    return rng.integers(0, max(attributes["n_relations"], 1), shape)
+    told = attributes if "each" not in attributes else attributes["each"][0]  # of a model's layers all have as many
+    return rng.integers(0, max(told["n_relations"], 1), shape)
 
 
 def _weights(rng, shape, attributes):

@@ -121,11 +121,10 @@ def read(flow: Flow, expected: Array, got: Array, book: Codebook | None = None) 
     book = Codebook(flow.rows) if book is None else book
     found: list[Change] = []
     for v in bad:
-        for difference in _differences(flow, int(v), expected[v], got[v]):
-            changes = _of_row(flow, book, int(v), difference)
-            if changes is not None:
-                break
-        else:
+        differences = list(_differences(flow, int(v), expected[v], got[v]))
+        explained = (how(flow, book, int(v), difference) for how in (_one_change, _two_changes) for difference in differences)
+        changes = next((c for c in explained if c is not None), None)
+        if changes is None:
             return None
         found += changes
     return found
@@ -142,32 +141,39 @@ def _differences(flow, v, expected, got):
     if d == int(d):
         for wrong in (d - 1, d + 1):
             near = np.rint(got * wrong)
-            if wrong > 0 and np.all(np.abs(got * wrong - near) <= 2.0**-20 * np.maximum(np.abs(near), 1)):
+            if wrong > 0 and np.all(np.abs(got * wrong - near) <= 2.0**-22 * np.abs(near)):
                 yield near - total
 
 
-def _of_row(flow, book, v, difference):
-    """The one or two changes that make a difference of row v, or None."""
-    mine = flow.edges.eid[flow.edges.indptr[v] : flow.edges.indptr[v + 1]]
+def _mine(flow, v):
+    return flow.edges.eid[flow.edges.indptr[v] : flow.edges.indptr[v + 1]]
+
+
+def _one_change(flow, book, v, difference):
+    """The change that makes a difference of row v: one source once too often, or not at all; or None."""
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
-    for factor in (f * s for f in factors for s in (-1.0, 1.0)):
+    for factor in (f * sign for f in factors for sign in (-1.0, 1.0)):
         u = book.find(difference / factor)
-        if u is not None and (change := _change(flow, mine, v, u, factor)) is not None:
+        if u is not None and (change := _change(flow, _mine(flow, v), v, u, factor)) is not None:
             return [change]
-    factors = np.unique(factors)
-    for sign in (1.0, -1.0):  # an edge of the row is lost, or counted twice, and something else with it
-        carried = flow.rows[flow.edges.src[mine]] * (1.0 if flow.weight is None else flow.weight[mine, None])
-        for factor in (f * s for f in factors for s in (1.0, -1.0)):
-            other = book.find_each((difference + sign * carried) / factor)
-            for k in np.flatnonzero(other >= 0):
-                own = 1.0 if flow.weight is None else float(flow.weight[mine[k]])
-                first = Change(v, int(flow.edges.src[mine[k]]), -sign * own, int(mine[k]), -sign)
-                if sign > 0 and factor == own:
-                    return [first, Change(v, int(other[k]), own)]
-                second = _change(flow, mine[mine != mine[k]], v, int(other[k]), factor)
-                if second is not None and second.edge >= 0:
-                    return [first, second]
     return None
+
+
+def _two_changes(flow, book, v, difference):
+    """The two changes that make a difference of row v, of which one is by an edge of the row; None where no two do, or others do as well."""
+    mine, found = _mine(flow, v), {}
+    carried = flow.rows[flow.edges.src[mine]] * (1.0 if flow.weight is None else flow.weight[mine, None])
+    factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
+    for sign, factor in ((s, f * t) for s in (1.0, -1.0) for f in factors for t in (1.0, -1.0)):
+        other = book.find_each((difference + sign * carried) / factor)
+        for k in np.flatnonzero(other >= 0):
+            e, u = int(mine[k]), int(other[k])
+            own = 1.0 if flow.weight is None else float(flow.weight[e])
+            first = Change(v, int(flow.edges.src[e]), -sign * own, e, -sign)
+            second = Change(v, u, own) if sign > 0 and factor == own else _change(flow, mine[mine != e], v, u, factor)
+            if second is not None and (second.edge >= 0 or sign > 0 and factor == own):
+                found[frozenset((c.row, c.source, c.factor) for c in (first, second))] = [first, second]
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def _change(flow, mine, v, u, factor):

@@ -140,45 +140,49 @@ _TRAINING = ("steps", "lr", "beta1", "beta2", "epsilon_adam", "weight_decay")
 def _attribute_names(kind: str, training: bool) -> list[str]:
     layer = LAYERS[kind]
     own = [name for name in _OWN if training or name not in _TRAINING]
-    return [*own, "n_in", *(name for name in (*layer.sizes, *layer.options, *layer.numbers) if name not in ("n_out", *own))]
+    return [*own, "n_in", "each", *(name for name in (*layer.sizes, *layer.options, *layer.numbers) if name not in ("n_out", *own))]
 
 
 def resolve(kind: str, attributes: Attributes, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], Any]:
-    """All attributes of a model: those of each layer are `each`."""
-    given = {name: value for name, value in attributes.items() if value is not None}
+    """All attributes of a model: those of each layer are `each`, found anew where they are given."""
+    given = {name: value for name, value in attributes.items() if value is not None and name != "each"}
     for name, values in OPTIONS.items():
         if given.get(name, values[0]) not in values:
             raise ConfigError(f"{name}: {given[name]!r} is none of {', '.join(map(repr, values))}")
     sizes = {name: whole(name, given[name], 1) for name in SIZES if name in given}
     own = {**_OWN, **given, **sizes}
-    of_layer = {name: value for name, value in given.items() if name not in _OWN and name not in ("n_in", "each")}
+    of_layer = {name: value for name, value in given.items() if name not in _OWN and name != "n_in"}
     if state is None:
-        own["each"] = _planned(kind, own, of_layer)
-        return {**own["each"][0], **own, "n_in": given.get("n_in")}, None
+        return {**attributes, **_asked(attributes, own), "each": _planned(kind, own, of_layer)}, None
     state = dialects.arrays(state)
     twice = {part[name][0] for part in parts(kind, state).layers for name in doubled(LAYERS[kind], of_layer, _values(part))}
     state = {name: value for name, value in state.items() if name not in twice}
     found = parts(kind, state)
-    own["each"] = [settle(LAYERS[kind], _for_layer(kind, of_layer, k == len(found.layers) - 1), _values(part))
-                   for k, part in enumerate(found.layers)]  # fmt: skip
-    told = {"layers": len(found.layers), "batch_norm": bool(found.norms), "n_classes": _width(own["each"][-1]),
-            "n_in": own["each"][0]["n_in"]}  # fmt: skip
+    each = [settle(LAYERS[kind], _for_layer(kind, of_layer, k == len(found.layers) - 1), _values(part))
+            for k, part in enumerate(found.layers)]  # fmt: skip
+    told = {"layers": len(each), "batch_norm": bool(found.norms), "n_classes": _width(each[-1]), "n_in": each[0]["n_in"]}
+    told |= {"hidden": each[0].get("n_feat", each[0].get("n_out"))} if len(each) > 1 else {}
     for name, value in told.items():
         if given.get(name, value) != value:
             raise ConfigError(f"{name} is {given[name]!r}, but in the state {value!r}")
-    for before, after in zip(own["each"], own["each"][1:]):
+    for before, after in zip(each, each[1:]):
         if _width(before) != after["n_in"]:
             raise DataError(f"a layer gives {_width(before)} columns, but the next one takes {after['n_in']}")
-    for norm, before in zip(found.norms, own["each"]):
+    for norm, before in zip(found.norms, each):
         settle(NORM, {"dialect": given["dialect"], "n_in": _width(before)}, _values(norm))
-    return {**own["each"][0], **own, **told}, state
+    return {**attributes, **_asked(attributes, own), **told, "each": each}, state
+
+
+def _asked(attributes, own):
+    return {name: value for name, value in own.items() if name in attributes}
 
 
 def _for_layer(kind, of_layer, last):
-    """What a layer is told: heads are side by side, in the last layer their mean."""
-    if kind not in ("gat", "gatv2") or of_layer["dialect"] == "dgl":
+    """What a layer is told: heads are side by side, in the last layer their mean; numbers of heads and features are the hidden layers'."""
+    if kind not in ("gat", "gatv2"):
         return of_layer
-    return {**of_layer, "heads": "mean" if last else "concat"}
+    told = {name: value for name, value in of_layer.items() if not last or name not in ("n_heads", "n_feat")}
+    return told if of_layer["dialect"] == "dgl" else {**told, "heads": "mean" if last else "concat"}
 
 
 def _width(own: Attributes) -> int:
@@ -196,7 +200,7 @@ def _planned(kind, own, of_layer):
         width = own["n_classes"] if last else own["hidden"]
         told = {**_for_layer(kind, of_layer, last)}
         if kind in ("gat", "gatv2"):
-            told |= {"n_feat": width, **({"n_heads": 1} if last else {})}
+            told = {"n_feat": width, **told, **({"n_heads": 1} if last else {})}
         else:
             told["n_out"] = width
         each.append(settle(LAYERS[kind], {**told, **({"n_in": _width(each[-1])} if each else {})}, None))

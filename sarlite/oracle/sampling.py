@@ -45,7 +45,8 @@ def case(edges: EdgeList, k: int, replace: bool, seed: int, name: str, index_dty
     return Case(name, "sample", edges, {}, {"k": k, "replace": replace, "seed": seed}, index_dtype=index_dtype)
 
 
-def level(trial: Trial, k: int, replace: bool, n_calls: int, graphs: Iterable[tuple[str, EdgeList]] = (), index_dtype: str = "int64") -> None:
+def level(trial: Trial, k: int, replace: bool, n_calls: int, graphs: Iterable[tuple[str, EdgeList]] = (),
+          index_dtype: str = "int64") -> None:
     """Look at one call on each of `graphs`, then at an even number of calls on `graph`."""
     for name, edges in graphs:
         picks(trial, case(edges, k, replace, trial.seed, f"{name}/sample", index_dtype))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sarlite.oracle import corpus, decode, probe, shrink
+from sarlite.oracle import corpus, cut, decode, probe, shrink
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.exact import Exact
 from sarlite.oracle.plain import Plain
@@ -150,6 +150,36 @@ def test_an_index_of_the_type_of_rows_overflows_on_a_small_graph():
         (case,) = probe.cases(Reference("spmm"), entry, index_dtype=index_dtype)
         assert entry.fits(index_dtype)
         assert np.array_equal(through_messages(case), probe.expected(Reference("spmm"), case)["out"]) is right
+
+
+@pytest.mark.parametrize("name, attributes", [("spmm", {"reduce": "mean", "weighted": True}), ("attention", {"kind": "gat", "masked": True}),
+                                              ("attention", {"kind": "gatv2", "coefficients": True}), ("attention", {"kind": "dot"}),
+                                              ("gat", {}), ("sage-model", {})], ids=str)
+def test_what_is_proved_exact_float32_gives_in_another_order(name, attributes):
+    """Element by element, also on graphs without an exact probe: the formula in float32, its edges in a drawn order."""
+    reference, decided = Reference(name, **attributes), 0
+    for graph in ("isolated-6-odd", "doubled-17-64", "matched-8-0-3", "powers-16-2-4"):
+        edges = corpus.entry(graph).edges
+        cases = [reference.case(edges, values="integers", width=3)]
+        try:
+            cases += probe.cases(reference, edges, width=3)
+        except probe.NotExact:
+            pass
+        for case in cases:
+            order = np.random.default_rng(0).permutation(case.n_edges)
+            other, g = cut.on_edges(reference, case, order), reference.cotangents(case, "integers")
+            by_edge = {key for key, rows in reference.outputs_by.items() if rows == "edge"}
+            other_g = {key: value[order] if key in by_edge else value for key, value in g.items()}
+            pairs = [(reference.outputs(case, Exact("float32")), reference.outputs(other, Plain(np.float32))),
+                     (reference.gradients(case, g, Exact("float32")), reference.gradients(other, other_g, Plain(np.float32)))]
+            by_edge |= {key for key, rows in cut.rows_of(reference, case).items() if rows == "edge"}
+            for proved, found in pairs:
+                for key, number in proved.items():
+                    got = found[key].value[np.argsort(order)] if key in by_edge else found[key].value
+                    exact = np.broadcast_to(number.error == 0, got.shape)
+                    np.testing.assert_array_equal(got[exact], number.value[exact], f"{graph}, {key}")
+                    decided += exact.sum()
+    assert decided >= 24
 
 
 # ---- what a difference says
