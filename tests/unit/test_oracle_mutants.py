@@ -45,17 +45,15 @@ def test_there_are_many():
 
 @pytest.mark.parametrize("op, attributes", right.CORRECT, ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())))
 def test_what_is_right_is_not_called_wrong(op, attributes):
-    """In three orders of the edges, at all levels."""
+    """In a random order of the edges, at all levels; benchmarks/oracle_mutants.py does it 10,000 times."""
     run, vjp = right.KERNELS[op]
-    rng = np.random.default_rng(0)
-    for _ in range(2):
-        orders = {}
+    rng, orders = np.random.default_rng(0), {}
 
-        def order(case, rng=rng, orders=orders):
-            return orders.setdefault(case.n_edges, rng.permutation(case.n_edges))  # the same twice, as repeat asks
+    def order(case):
+        return orders.setdefault(case.n_edges, rng.permutation(case.n_edges))  # the same twice, as repeat asks
 
-        report = oracle.check(lambda case: run(case, order(case)), op, vjp=lambda case, g: vjp(case, g, order(case)), **attributes)
-        assert report.verdict is oracle.Verdict.PASS, str(report)
+    report = oracle.check(lambda case: run(case, order(case)), op, vjp=lambda case, g: vjp(case, g, order(case)), **attributes)
+    assert report.verdict is oracle.Verdict.PASS, str(report)
 
 
 def test_what_is_right_on_ranks():
