@@ -2,6 +2,7 @@
 
 from sarlite.models.appnp import APPNP
 from sarlite.models.gat import GAT, GATConv
+from sarlite.models.gatv2 import GATv2Conv
 from sarlite.models.gcn import GCN, GCNConv
 from sarlite.models.rgat import RGAT, RGATConv
 from sarlite.models.rgcn import RGCN, RGCNConv
@@ -12,5 +13,5 @@ from sarlite.models.sign import SIGN
 MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT, "appnp": APPNP, "sgc": SGC, "sign": SIGN}
 RELATIONAL = {"rgcn": RGCN, "rgat": RGAT}
 
-__all__ = ["APPNP", "GAT", "GATConv", "GCN", "GCNConv", "MODELS", "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE", "SAGEConv",
+__all__ = ["APPNP", "GAT", "GATConv", "GATv2Conv", "GCN", "GCNConv", "MODELS", "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE", "SAGEConv",
            "SGC", "SIGN"]

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE, MODELS = ROOT / "sarlite", ROOT / "models"
 FLOORS = [
-    {"errors", "keys", "profile", "types", "files"},
+    {"errors", "keys", "profile", "types", "files", "lazy"},
     {"_native", "progress", "command"},
     {"kernels"},
     {"tape", "graph", "comm"},
@@ -154,3 +154,32 @@ def test_importing_sarlite_is_light():
     assert _loaded("import sarlite", heavy) == []
     assert _loaded("import sarlite; import sarlite.models; import sarlite.comm.threads; import sarlite.comm.launch", heavy) == []
     assert _loaded("import mpi4py, scipy.sparse", heavy) == ["mpi4py", "scipy", "scipy.sparse"]
+
+
+def test_the_oracle_needs_few_parts():
+    """Neither ranks nor tape nor layers; and pytest loads the plugin in everybody's tests, so that it loads nothing."""
+    others = ["mpi4py", "torch", *(f"sarlite.{part}" for part in ("comm", "tape", "sar", "nn", "train", "data"))]
+    modules = ", ".join(f"sarlite.oracle.{path.stem}" for path in sorted((PACKAGE / "oracle").glob("*.py")) if path.stem != "__main__")
+    assert _loaded(f"import {modules.replace('.__init__', '')}", others) == []
+    assert _loaded("import sarlite.oracle", ["numpy", "scipy", *others]) == []
+
+
+def test_public_names_are_found_when_asked_for():
+    import sarlite
+    from sarlite import oracle
+
+    for package in (sarlite, oracle):
+        assert set(package.__all__) <= set(dir(package)) and all(getattr(package, name) is not None for name in package.__all__)
+    with pytest.raises(AttributeError, match="module 'sarlite' has no attribute 'Grahp'"):
+        _ = sarlite.Grahp
+
+
+def test_a_module_does_not_cover_the_public_name_it_is_called_by(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lazily").mkdir()
+    (tmp_path / "lazily" / "__init__.py").write_text("from sarlite import lazy\nlazy.names(__name__, {'check': 'lazily.check'})")
+    (tmp_path / "lazily" / "check.py").write_text("def check(): return 1")
+    import lazily
+    from lazily.check import check
+
+    assert lazily.check is check and lazily.check() == 1

@@ -1,0 +1,164 @@
+"""Does the oracle name the wrong edge, and how long does it look?
+
+`locate`: one edge of 5 million is lost, counted twice, or counted for another row, in the sums and in the means of sarlite's float32 kernel
+over a drawn graph whose in-degrees are 8, 16 and 32. The oracle knows the inputs and the result, and has to name the edge: `located` counts
+the trials in which edge, source and destination (and the row that a misrouted edge is counted for) are right. In every second mean the
+divisor counts the edges that are left, so the result is rounded. Target: 100 of 100 each. `ms` is the time of decoding one result.
+
+`levels`: the time of `check` of a correct spmm, sums and gradients, at level `probe` on the whole corpus, at level `ci`, and at level
+`large`, on more than 2^31 edges times columns. Targets: under 60 s and under 20 s on two cores.
+"""
+
+import json
+import sys
+import time
+
+import harness
+import numpy as np
+
+from sarlite import kernels
+from sarlite.oracle import decode, locate, probe
+from sarlite.oracle.check import check
+from sarlite.oracle.corpus import Draw
+from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.reference import Reference
+from sarlite.train.loop import set_threads
+
+KINDS = ("lost", "doubled", "misrouted")
+
+
+def drawn(n_nodes):
+    """A graph whose in-degrees are 8, 16 and 32, its edges in a drawn order."""
+    draw = Draw("oracle benchmark")
+    dst = np.repeat(np.arange(n_nodes), 8 << draw.below(3, n_nodes))
+    return EdgeList(draw.below(n_nodes, len(dst)), dst[draw.permutation(len(dst))], n_nodes, n_nodes)
+
+
+class Planted:
+    """Results of sarlite's kernel over a CSR in which one edge is wrong; rows do not depend on each other: only the edge's are new."""
+
+    def __init__(self, case, mean):
+        self.x, self.mean = case.arrays["x"], mean
+        self.indptr, self.indices = case.edges.indptr, case.edges.indices
+        self.right = self._sums(self.indptr, self.indices, np.diff(self.indptr))
+
+    def result(self, kind, place, row, recount):
+        """The result where the edge at `place` of the CSR is `kind`, its row and its source; a misrouted one goes to `row`."""
+        own = int(np.searchsorted(self.indptr, place, "right")) - 1
+        source, k, out = self.indices[place], place - self.indptr[own], self.right.copy()
+        mine = self._row(own)
+        if kind == "doubled":
+            self._replace(out, own, np.insert(mine, k, source), recount)
+        else:
+            self._replace(out, own, np.delete(mine, k), recount)
+            if kind == "misrouted":
+                self._replace(out, row, np.append(self._row(row) if row != own else np.delete(mine, k), source), recount)
+        return out, own, int(source)
+
+    def _row(self, row):
+        return self.indices[self.indptr[row] : self.indptr[row + 1]]
+
+    def _replace(self, out, row, sources, recount):
+        degree = len(sources) if recount else self.indptr[row + 1] - self.indptr[row]
+        out[row] = self._sums(np.array([0, len(sources)]), sources, np.array([degree]))[0]
+
+    def _sums(self, indptr, indices, degrees):
+        out = np.zeros((len(indptr) - 1, self.x.shape[1]), np.float32)
+        kernels.spmm(indptr, indices, self.x, out)
+        return out / np.maximum(degrees, 1).astype(np.float32)[:, None] if self.mean else out
+
+
+def locate_all(args):
+    """One row for each reduction and kind."""
+    edges, rows = drawn(args.nodes), []
+    harness.note(f"{edges.n_edges:,} edges, {edges.n_dst:,} nodes")
+    for reduce in args.reduce:
+        reference = Reference("spmm", reduce=reduce)
+        (case,) = probe.cases(reference, edges, width=args.width)
+        expected, planted = probe.expected(reference, case)["out"], Planted(case, reduce == "mean")
+        assert np.array_equal(planted.right, expected)
+        book = locate.Codebook(np.asarray(case.arrays["x"], np.float64))
+        for kind in KINDS:
+            draw, found, times = Draw(f"{reduce} {kind}"), 0, []
+            for trial in range(args.trials):
+                place, row = int(draw.below(edges.n_edges, 1)[0]), int(draw.below(edges.n_dst, 1)[0])
+                got, own, source = planted.result(kind, place, row, trial % 2 == 1)
+                begin = time.perf_counter()
+                cause, named = decode.explain(reference, case, "out", expected, got, book=book)
+                times.append(1e3 * (time.perf_counter() - begin))
+                found += told(edges, kind, cause, named, own, source, row)
+            rows.append({"reduce": reduce, "kind": kind, "edges": edges.n_edges, "width": args.width, "located": found,
+                         "trials": args.trials, "ms": float(np.median(times)), "example": cause})
+            harness.note(f"{reduce}, {kind}: {found} of {args.trials}; as: {cause}")
+    return rows
+
+
+def told(edges, kind, cause, named, own, source, row):
+    """Whether the cause names this edge, and its number."""
+    words = cause.split()
+    right = {"lost": cause.endswith("is lost"), "doubled": cause.endswith("is counted twice"),
+             "misrouted": row == own or cause.endswith(f"is misrouted: counted for row {row}")}[kind]
+    e = int(words[1]) if words[0] == "edge" else -1
+    return right and named == ((source, own),) and 0 <= e and (edges.src[e], edges.dst[e]) == (source, own)
+
+
+def spmm(case):
+    """Sums over the CSR by sarlite's kernel."""
+    out = np.zeros((case.n_dst, case.x.shape[1]), np.float32)
+    kernels.spmm(case.indptr.astype(np.int64), case.indices, case.x, out)
+    return out
+
+
+def spmm_vjp(case, g):
+    """The same on the transpose."""
+    t_indptr, t_indices, _ = kernels.transpose(case.indptr.astype(np.int64), case.indices, case.n_src, position=False)
+    out = np.zeros((case.n_src, g.shape[1]), np.float32)
+    kernels.spmm(t_indptr, t_indices, g, out)
+    return {"x": out}
+
+
+def levels():
+    """One row a level."""
+    rows = []
+    for level, target in (("probe", 60), ("ci", 20), ("large", None)):
+        begin, processor = time.perf_counter(), time.process_time()
+        report = check(spmm, "spmm", vjp=spmm_vjp, level=level)
+        rows.append({"level": level, "seconds": time.perf_counter() - begin, "processor_seconds": time.process_time() - processor,
+                     "target": target, "verdict": report.verdict.name, "compared": sum(report.checked.values())})
+        harness.note(str(report))
+    return rows
+
+
+def main():
+    parser = harness.parser(__doc__)
+    parser.add_argument("--nodes", type=int, default=270_000, help="the graph has about 18.7 edges a node")
+    parser.add_argument("--reduce", type=harness.words, default=["sum", "mean"], metavar="LIST")
+    parser.add_argument("--width", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", choices=("locate", "levels"))
+    args = parser.parse_args()
+    set_threads(args.threads)
+    located = [] if args.only == "levels" else locate_all(args)
+    timed = [] if args.only == "locate" else levels()
+    columns = {
+        **{name: (lambda r, name=name: r[name]) for name in ("reduce", "kind", "edges", "width")},
+        "located": lambda r: f"{r['located']} of {r['trials']}",
+        "ms": lambda r: f"{r['ms']:.0f}",
+    }
+    if located:
+        harness.report("One wrong edge", located, columns)
+    columns = {
+        "level": lambda r: r["level"],
+        "seconds": lambda r: f"{r['seconds']:.1f}",
+        "of processor": lambda r: f"{r['processor_seconds']:.1f}",
+        **{name: (lambda r, name=name: r[name]) for name in ("target", "compared", "verdict")},
+    }
+    if timed:
+        harness.report("Time of a check", timed, columns)
+    if args.json:
+        args.json.write_text(json.dumps([*located, *timed], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

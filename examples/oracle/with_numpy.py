@@ -1,0 +1,45 @@
+"""A kernel in NumPy and SciPy is checked, then one that has a defect: what the oracle says of it, and its smallest case as files."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from sarlite import oracle
+from sarlite.oracle.replay import replay
+
+
+def matrix(case):
+    """The mean over in-edges as a sparse matrix, (n_dst, n_src)."""
+    degrees = np.bincount(case.dst, minlength=case.n_dst)
+    values = (1 / np.maximum(degrees, 1)).astype(case.dtype)[case.dst]
+    return sp.csr_array((values, (case.dst, case.src)), shape=(case.n_dst, case.n_src))
+
+
+def mean(case):
+    return matrix(case) @ case.x
+
+
+def mean_vjp(case, g):
+    return {"x": matrix(case).T @ g}
+
+
+def transposed(case):
+    """A gradient by the matrix of which the columns, not the rows, were divided by their number."""
+    degrees = np.bincount(case.src, minlength=case.n_src)
+    values = (1 / np.maximum(degrees, 1)).astype(case.dtype)[case.src]
+    return sp.csr_array((values, (case.dst, case.src)), shape=(case.n_dst, case.n_src))
+
+
+report = oracle.check(mean, "spmm", reduce="mean", vjp=mean_vjp)
+print(report.require())
+
+report = oracle.check(mean, "spmm", reduce="mean", vjp=lambda case, g: {"x": transposed(case).T @ g})
+print(report)
+assert report.verdict is oracle.Verdict.WRONG and report.first_bad.output == "dx"
+with tempfile.TemporaryDirectory() as folder:
+    path = report.save(Path(folder) / "failure.sarcase")
+    print(*sorted(file.name for file in path.iterdir()))
+    again = replay(path, mean, vjp=mean_vjp)
+    print(again.require())

@@ -1,0 +1,36 @@
+"""The correctness oracle: checks of graph kernels, layers and distributed runs in any framework.
+
+    import sarlite.oracle as oracle
+    oracle.check(my_spmm, "spmm", reduce="mean").require()
+
+Needs NumPy, SciPy and the compiled module alone. docs/oracle.md tells what each level proves.
+"""
+
+from typing import TYPE_CHECKING
+
+from sarlite import lazy
+
+if TYPE_CHECKING:
+    from sarlite.oracle.call import Unsupported
+    from sarlite.oracle.case import Case
+    from sarlite.oracle.check import check
+    from sarlite.oracle.edges import EdgeList
+    from sarlite.oracle.ranks import Part, check_ranks, each_rank
+    from sarlite.oracle.reference import REFERENCES, Reference
+    from sarlite.oracle.replay import replay
+    from sarlite.oracle.report import Finding, OracleError, Report, Verdict
+    from sarlite.oracle.sarcase import load, save
+    from sarlite.oracle.state import load_state, state_of
+
+__all__ = ["REFERENCES", "Case", "EdgeList", "Finding", "OracleError", "Part", "Reference", "Report", "Unsupported", "Verdict", "check",
+           "check_ranks", "each_rank", "load", "load_state", "replay", "save",
+           "state_of"]
+
+lazy.names(__name__, {
+    "Case": "sarlite.oracle.case", "EdgeList": "sarlite.oracle.edges", "Unsupported": "sarlite.oracle.call",
+    "check": "sarlite.oracle.check", "replay": "sarlite.oracle.replay",
+    **dict.fromkeys(("Reference", "REFERENCES"), "sarlite.oracle.reference"),
+    **dict.fromkeys(("Part", "check_ranks", "each_rank"), "sarlite.oracle.ranks"),
+    **dict.fromkeys(("load", "save"), "sarlite.oracle.sarcase"), **dict.fromkeys(("load_state", "state_of"), "sarlite.oracle.state"),
+    **dict.fromkeys(("Finding", "OracleError", "Report", "Verdict"), "sarlite.oracle.report"),
+})  # fmt: skip

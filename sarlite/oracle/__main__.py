@@ -1,0 +1,8 @@
+"""python -m sarlite.oracle"""
+
+import sys
+
+from sarlite.oracle.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,312 @@
+"""The arithmetics that evaluate expressions: `Plain` (values) and `Bounded` (values with bounds of what any correct evaluation may give).
+
+A number of `Bounded` stands for all results that an evaluation in a floating type may give, whatever the order of its sums, with or
+without FMA, and however its products are associated and distributed over its sums: A (X W) or (A X) W. It holds
+
+    value      the exact result, but for the roundings of float64 (longdouble where the function under test computes in float64)
+    magnitude  the sum of the absolute values of all terms, |A| |X| |W|
+    error      what inexact inputs may add, as those that come from exp
+    growth     log of (1 + u)^k, k the most roundings that a term passes: roundings add (e^growth - 1) (magnitude + error)
+
+Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections 3.1 and 4.2, with (1 + u)^k - 1 in place of k u / (1 - k u): it holds
+also where k u is 1 or more. Behind what is not linear (exp, relu, a maximum) there is nothing to reassociate: there a number is settled,
+magnitude = |value|, growth = 0, and all of its bound is error.
+
+What a bound cannot see: errors below it. It is for the worst order; the error of a sum of k terms is seldom above sqrt(k) u. And it takes
+sums over rows of sums over edges row by row: a parameter's gradient that is summed in one sum over all edges may pass more roundings.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.oracle.formats import format_of, rounded
+from sarlite.oracle.plain import Number, Plain, by_row, first, greatest
+from sarlite.types import Array
+
+__all__ = ["Bounded", "Number", "Plain"]
+
+EXP = 4  # exp, log and tanh are taken to be within 4 units in the last place
+RESCALED = EXP + 2  # roundings of an online softmax's sum for each entry: to add it, and to rescale by exp of a difference
+
+
+class Bound(NamedTuple):
+    """A number of `Bounded`; growth is one for all, or one a row (first axis)."""
+
+    value: Array
+    magnitude: Array
+    error: Any = 0.0
+    growth: Any = 0.0
+
+
+class Bounded:
+    """Bounds of the error of evaluations in a floating type.
+
+    Parameters
+    ----------
+    dtype : str
+        "float64", "float32", "float16" or "bfloat16": of inputs, results and whatever is stored between.
+    accumulate : str, optional
+        Of the partial sums; without, `dtype`.
+    """
+
+    def __init__(self, dtype: str = "float32", accumulate: str | None = None) -> None:
+        stored, summed = format_of(dtype), format_of(accumulate or dtype)
+        self.dtype = dtype
+        self.plain = Plain(np.longdouble if dtype == "float64" else np.float64)
+        self.sizes = Plain(np.float64)
+        own = float(np.finfo(self.plain.dtype).eps) / 2
+        self.once, self.each = np.log1p(stored.unit + own), np.log1p(summed.unit + own)
+        self.tiny, self.largest = max(stored.tiny, summed.tiny), min(stored.largest, summed.largest)
+
+    def given(self, value: Array) -> Bound:
+        value = self.plain.given(value)
+        return Bound(value, np.abs(value).astype(np.float64))
+
+    def constant(self, value: Array) -> Bound:
+        exact = np.array_equal(rounded(value, self.dtype), value)
+        return self.given(value)._replace(growth=0.0 if exact else self.once)
+
+    def result(self, x: Bound, rounds: int = 0) -> Number:
+        with np.errstate(all="ignore"):
+            error = self._total(x._replace(growth=x.growth + rounds * self.each))
+            error = np.where(x.magnitude + error <= self.largest, error, np.inf)  # also of Inf and NaN
+        return Number(x.value, error, x.magnitude)
+
+    # ---- by element
+
+    def add(self, *terms):
+        value, rounds = self.plain.add(*(t.value for t in terms)), len(terms) - 1
+        size, error = self.sizes.add(*(t.magnitude for t in terms)), sum(t.error for t in terms)
+        growth = _highest([_by_row(t, value) for t in terms]) + rounds * max(self.once, self.each)
+        return self._bound(value, size, error, growth, rounds)
+
+    def negative(self, x):
+        return x._replace(value=-x.value)
+
+    def multiply(self, a, b):
+        value = self.plain.multiply(a.value, b.value)
+        return self._bilinear(np.multiply, value, a, b, _by_row(a, value) + _by_row(b, value) + self.once, 1)
+
+    def divide(self, a, b):
+        value, b_error = self.plain.divide(a.value, b.value), self._total(b)
+        with np.errstate(all="ignore"):
+            inverse = 1 / np.abs(b.value.astype(np.float64))
+            least = np.abs(b.value) - b_error
+            error = np.where(least > 0, b_error / least * inverse, np.inf)
+        inverse = Bound(inverse, inverse, error)
+        return self._bilinear(np.multiply, value, a, inverse, _by_row(a, value) + 2 * self.once, 2)
+
+    def exp(self, x):
+        value = self.plain.exp(x.value)
+        with np.errstate(all="ignore"):
+            return self._settled(value, value * np.expm1(self._total(x)) + self.tiny * (x.value != -np.inf), EXP)
+
+    def log(self, x):
+        error = self._total(x)
+        with np.errstate(all="ignore"):
+            return self._settled(self.plain.log(x.value), np.where(x.value > error, error / (x.value - error), np.inf), EXP)
+
+    def sqrt(self, x):
+        value, error = self.plain.sqrt(x.value), self._total(x)
+        with np.errstate(all="ignore"):
+            change = error / (value + np.sqrt(np.maximum(x.value - error, 0)))
+        return self._settled(value, np.where(x.value > 0, change, np.sqrt(error)), 1)
+
+    def tanh(self, x):
+        return self._settled(self.plain.tanh(x.value), np.minimum(self._total(x), 2), EXP)
+
+    def leaky(self, x, slope):
+        error = self._total(x)
+        below = x.value < -error
+        return self._settled(self.plain.leaky(x.value, slope), np.where(below, slope * error, error), 2 if slope else 0)
+
+    def leaky_gradient(self, g, x, slope):
+        """Where x may have either sign, the bound has both derivatives."""
+        near = self._total(x)
+        undecided = (near > 0) & ~(np.abs(x.value) > near)
+        above = undecided | (x.value > 0)
+        size, error = (np.where(above, part, slope * part if slope else 0.0) for part in (g.magnitude, g.error))
+        error = error + np.where(undecided, (1 - slope) * size, 0)
+        rounds = 2 if slope else 0
+        return self._bound(self.plain.leaky_gradient(g.value, x.value, slope), size, error, g.growth + rounds * self.once, rounds)
+
+    def where(self, x, mask):
+        return _each(lambda part: np.where(mask, part, 0.0), x)
+
+    def settled(self, x):
+        return Bound(x.value, np.abs(x.value).astype(np.float64), self._total(x))
+
+    def fixed(self, x):
+        return x
+
+    # ---- dense
+
+    def matmul(self, a, b):
+        value = self.plain.matmul(a.value, b.value)
+        k = a.value.shape[1]
+        return self._bilinear(self.sizes.matmul, value, a, b, a.growth + _most(b.growth) + self.once + self._summed(k), k)
+
+    def sum(self, x, axes):
+        k = int(np.prod([x.value.shape[a] for a in axes]))
+        parts = _each(lambda part: self.plain.sum(part, axes), x)
+        return self._bound(*parts[:3], (_most(x.growth) if 0 in axes else x.growth) + self._summed(k), k)
+
+    def transpose(self, x):
+        return _each(np.transpose, x)._replace(growth=_most(x.growth))
+
+    def reshape(self, x, shape):
+        return _each(lambda part: part.reshape(shape), x)._replace(growth=x.growth if shape[:1] == x.value.shape[:1] else _most(x.growth))
+
+    def broadcast(self, x, shape):
+        return _each(lambda part: np.broadcast_to(part, shape), x)._replace(growth=_by_row(x, np.broadcast_to(x.value, shape)))
+
+    def concat(self, *parts, axis):
+        error = np.concatenate([np.broadcast_to(p.error, p.value.shape) for p in parts], axis)
+        growth = max(_most(p.growth) for p in parts)
+        return Bound(np.concatenate([p.value for p in parts], axis), np.concatenate([p.magnitude for p in parts], axis), error, growth)
+
+    def slice(self, x, start, stop, axis):
+        growth = x.growth[start:stop] if axis == 0 and np.ndim(x.growth) else x.growth
+        return _each(lambda part: self.plain.slice(part, start, stop, axis), x)._replace(growth=growth)
+
+    # ---- by edges
+
+    def gather(self, x, index):
+        return _each(lambda part: part[index.rows], x)._replace(growth=_entries(x, index))
+
+    def scatter_sum(self, x, index):
+        parts = _each(lambda part: self._of(part).scatter_sum(part, index), x)
+        growth = _most_by_row(x.growth, index) + self._summed(index.counts)
+        return self._bound(*parts[:3], growth, _column(index.counts, x.value))
+
+    def propagate(self, x, weight=None, *, source, target):
+        growth = _entries(x, source) + (0.0 if weight is None else weight.growth + self.once)
+        growth = _most_by_row(growth, target) + self._summed(target.counts)
+        rounds = _column(target.counts, x.value)
+        if weight is None:
+            parts = _each(lambda part: self._of(part).propagate(part, source=source, target=target), x)
+            return self._bound(*parts[:3], growth, rounds)
+        value = self.plain.propagate(x.value, weight.value, source=source, target=target)
+
+        def product(a, w):
+            return self.sizes.propagate(a, w, source=source, target=target)
+
+        return self._bilinear(product, value, x, weight, growth, 2 * rounds)
+
+    def edge_dot(self, a, b, of_a, of_b, heads):
+        k = int(np.prod(a.value.shape[1 + heads :]))
+
+        def product(x, y):
+            return self.sizes.edge_dot(x, y, of_a, of_b, heads)
+
+        growth = _entries(a, of_a) + _entries(b, of_b) + self.once + self._summed(k)
+        return self._bilinear(product, self.plain.edge_dot(a.value, b.value, of_a, of_b, heads), a, b, growth, 2 * k)
+
+    def scatter_max(self, x, index, ties, rank):
+        error = np.where(self._contenders(x, index), self._total(x), 0)
+        return self._settled(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
+
+    def select(self, g, x, index, ties, rank):
+        """Where more than one entry may be the greatest, and not by an exact tie, the bound has every choice."""
+        may, inexact = self._contenders(x, index), self._total(x) > 0
+        alone = self.sizes.scatter_sum(may.astype(np.float64), index) <= 1
+        undecided = may & ~alone[index.rows] & by_row(np.logical_or, may & inexact, index)[index.rows]
+        value = self.plain.select(g.value, x.value, index, ties, rank)
+        size, error = (np.broadcast_to(part, g.value.shape)[index.rows] for part in (g.magnitude, g.error))
+        sure = greatest(x.value, self.plain.scatter_max(x.value, index), index)
+        sure = sure if ties == "all" else first(sure, index, rank)
+        error = np.where(sure | undecided, error, 0) + np.where(undecided, size, 0)
+        size = np.where(sure | undecided, size, 0.0)
+        return self._bound(value, size, error, _entries(g, index) + (self.once if ties == "all" else 0), 1 if ties == "all" else 0)
+
+    def softmax(self, scores, index, epsilon):
+        value, s = self.plain.softmax(scores.value, index, epsilon), scores.value.astype(np.float64)
+        top, count = by_row(np.maximum, s, index)[index.rows], _column(index.counts[index.rows], s)
+        with np.errstate(all="ignore"):
+            # Scores may be shifted by the row's maximum, by log(sum of exp), or, where exp is not 0 then, by the maximum of all rows.
+            below = np.minimum(np.max(s, axis=0, initial=0) - top, -np.log(self.tiny))
+            shift = np.maximum(np.abs(top) + (EXP + 2) * np.log(count), below)
+            change = self._total(scores) + self.once * np.where(np.isfinite(s), top - s + shift, 0)
+            total = np.log(self.sizes.scatter_sum((value * np.exp(change)).astype(np.float64), index))[index.rows]
+            relative = np.expm1(change + np.maximum(total, 0) + RESCALED * self.each * count)
+            return self._settled(value, np.where(s == -np.inf, 0, value * relative + 2 * self.tiny), 2 * EXP)
+
+    # ---- parts of bounds
+
+    def _total(self, x):
+        """All of a number's bound."""
+        with np.errstate(all="ignore"):
+            growth = np.expm1(_column(x.growth, x.value))
+            return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error), np.where(np.equal(x.error, 0), 0, np.inf))
+
+    def _summed(self, k):
+        """The growth of a sum of k terms."""
+        return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
+
+    def _settled(self, value, error, rounds):
+        return self._bound(value, np.abs(value).astype(np.float64), np.asarray(error, np.float64), rounds * self.once, 0)
+
+    def _bilinear(self, product, value, a, b, growth, rounds):
+        with np.errstate(all="ignore"):
+            error = 0.0
+            if np.any(b.error):
+                error = product(a.magnitude, b.error)
+            if np.any(a.error):
+                error = error + product(a.error, b.magnitude + b.error)
+            return self._bound(value, product(a.magnitude, b.magnitude), error, growth, rounds)
+
+    def _bound(self, value, size, error, growth, rounds):
+        """A number of which `rounds` results may have been flushed to 0, and none may have overflowed."""
+        with np.errstate(all="ignore"):
+            error = error + self.tiny * rounds * (size > 0) if np.any(rounds) else error
+            over = size + error > self.largest
+            error = np.where(over, np.inf, error) if over.any() else error
+            error = np.broadcast_to(error, value.shape).astype(np.float64, copy=False) if np.ndim(error) else error
+            return Bound(value, np.broadcast_to(size, value.shape), error, growth)
+
+    def _contenders(self, x, index):
+        """(k, ...) bool: the entries that may be the greatest of their row."""
+        error = self._total(x)
+        least = by_row(np.maximum, np.where(np.isfinite(error), x.value - error, -np.inf), index)
+        return ~(x.value + error < least[index.rows])
+
+    def _of(self, part):
+        return self.plain if part.dtype == self.plain.dtype else self.sizes
+
+
+def _each(f, x):
+    """A number of which each part went through a function that only moves or adds non-negative numbers."""
+    return Bound(f(x.value), f(x.magnitude), f(x.error) if np.ndim(x.error) else x.error, x.growth)
+
+
+def _column(growth, like):
+    """One number a row, to be broadcast with the rows of `like`."""
+    return growth if not np.ndim(growth) else np.reshape(growth, (-1, *[1] * (like.ndim - 1)))
+
+
+def _most(growth):
+    return np.max(growth, initial=0.0) if np.ndim(growth) else growth
+
+
+def _by_row(x, out):
+    """The growth of x as part of a result of which the rows are those of x, or not."""
+    aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
+    return x.growth if aligned else _most(x.growth)
+
+
+def _highest(growths):
+    out = growths[0]
+    for growth in growths[1:]:
+        out = np.maximum(out, growth)
+    return out
+
+
+def _entries(x, index):
+    return x.growth[index.rows] if np.ndim(x.growth) else x.growth
+
+
+def _most_by_row(growth, index):
+    return by_row(np.maximum, growth, index) if np.ndim(growth) else growth

@@ -1,0 +1,224 @@
+"""Calls a function under test: on arrays of its own, in a time limit, and its answer is looked at before anything reads it."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from sarlite.errors import SarliteError, one_line
+from sarlite.oracle.case import Case
+from sarlite.oracle.report import Verdict
+from sarlite.types import Array
+
+LAYOUTS = ("plain", "read-only", "strided")
+_LONG = "float64", "float32", "float16"
+
+
+class Unsupported(SarliteError, NotImplementedError):
+    """Raise it in a function under test for a case that it does not promise: the case counts as not covered."""
+
+
+class Failure(Exception):
+    """A call gave no answer that can be compared; `hangs` where it never returned."""
+
+    def __init__(self, verdict: Verdict, cause: str, output: str = "", hangs: bool = False) -> None:
+        super().__init__(cause)
+        self.verdict, self.cause, self.output, self.hangs = verdict, cause, output, hangs
+
+
+def laid_out(array: Array, layout: str) -> Array:
+    """Return a copy: C-contiguous, the same but read-only, or every second element of a wider array."""
+    if layout == "strided" and array.ndim:
+        wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+        wide[..., ::2] = array
+        return wide[..., ::2]
+    copy = np.array(array, order="C")
+    copy.flags.writeable = layout != "read-only"
+    return copy
+
+
+class Handed:
+    """A case as one call gets it, `case`: every array a copy in this layout, remembered, so that a change of it is noticed."""
+
+    def __init__(self, case: Case, layout: str = "plain") -> None:
+        self.layout, self.convert, self.original, self.held = layout, case.convert, case, []
+        arrays, state = ({name: self._copy(value) for name, value in values.items()} for values in (case.arrays, case.state))
+        self.case = replace(case, arrays=arrays, state=state, convert=self.give)
+
+    def _copy(self, array):
+        copy = laid_out(array, self.layout)
+        self.held.append((copy, array))
+        return copy
+
+    def give(self, array: Array) -> Any:
+        """Return an array as the function gets it."""
+        copy = self._copy(array)
+        return copy if self.convert is None else self.convert(copy)
+
+    def changed(self) -> str | None:
+        """The name of an array that the call has written to."""
+        kept = next((kept for copy, kept in self.held if not _same_bits(copy, kept)), None)
+        if kept is None:
+            return None
+        known = {**self.original.arrays, **self.original.state}
+        return next((name for name, value in known.items() if _same_bits(value, kept)), "of edges or cotangents")
+
+
+class Worker:
+    """A thread that makes the calls one after another. One that does not come back is left behind, as a daemon."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._jobs: queue.SimpleQueue | None = None
+
+    def call(self, job: Callable[[], Any]) -> Any:
+        """Return what `job` returns; raises what it raises, or a Failure once the time is over."""
+        if self._jobs is None:
+            self._jobs = queue.SimpleQueue()
+            threading.Thread(target=_serve, args=(self._jobs,), name="sarlite.oracle", daemon=True).start()
+        answer: Future = Future()
+        self._jobs.put((job, answer))
+        wait([answer], self.seconds)
+        if not answer.done():
+            self.close()
+            raise Failure(Verdict.WRONG, f"did not return within {self.seconds:g} s", hangs=True)
+        return answer.result()
+
+    def close(self) -> None:
+        if self._jobs is not None:
+            self._jobs.put(None)
+        self._jobs = None
+
+
+def _serve(jobs):
+    while (item := jobs.get()) is not None:
+        job, answer = item
+        try:
+            answer.set_result(job())
+        except BaseException as error:  # a function under test may raise anything: SystemExit too
+            answer.set_exception(error)
+        del job, answer, item
+
+
+@contextmanager
+def working(seconds: float) -> Iterator[Worker]:
+    worker = Worker(seconds)
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
+            threads: int | None = None) -> dict[str, Array]:
+    """Return the outputs of one call by name, each of its own shape and dtype.
+
+    Raises
+    ------
+    Failure
+        The call raised, hung, changed its inputs, or returned something else.
+    """
+    handed = Handed(case, layout)
+    found = _call(worker, lambda: run(handed.case), handed, threads)
+    if not isinstance(found, Mapping):
+        if len(shapes) != 1:
+            raise Failure(Verdict.WRONG, f"returned {_kind(found)}, not a dict of {', '.join(shapes)}")
+        found = {next(iter(shapes)): found}
+    if missing := [name for name in shapes if name not in found]:
+        raise Failure(Verdict.WRONG, f"returned no {missing[0]}: a dict of {', '.join(shapes)} is wanted", missing[0])
+    return {name: checked(found[name], name, shape, case.dtype) for name, shape in shapes.items()}
+
+
+def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
+              layout: str = "plain", threads: int | None = None) -> dict[str, Array]:
+    """Return the gradients of one call by name; those that it leaves out or gives as None are not there. Raises Failure."""
+    handed = Handed(case, layout)
+    g = {name: handed.give(value) for name, value in cotangents.items()}
+    found = _call(worker, lambda: vjp(handed.case, next(iter(g.values())) if len(g) == 1 else g), handed, threads)
+    if not isinstance(found, Mapping):
+        raise Failure(Verdict.WRONG, f"vjp returned {_kind(found)}, not a dict of gradients by name")
+    if unknown := [name for name in found if name not in {*shapes, *case.arrays, *case.state}]:
+        raise Failure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is none of {', '.join(shapes)}", f"d{unknown[0]}")
+    return {name: checked(found[name], f"d{name}", shape, case.dtype) for name, shape in shapes.items() if found.get(name) is not None}
+
+
+def _call(worker, function, handed, threads):
+    """What a function returns, every array in it as a NumPy array of its own."""
+
+    def job():
+        if threads is None:
+            return _plain(function())
+        with threadpool_limits(threads):
+            return _plain(function())
+
+    found = guarded(worker, job)
+    if (name := handed.changed()) is not None:
+        raise Failure(Verdict.WRONG, f"changed its input {name}", name)
+    return found
+
+
+def guarded(worker: Worker, job: Callable[[], Any]) -> Any:
+    """Return what `job` returns; raises Failure, whatever it raises."""
+    try:
+        return worker.call(job)
+    except Failure:
+        raise
+    except (NotImplementedError, MemoryError) as error:
+        raise Failure(Verdict.UNSUPPORTED, told(error)) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise Failure(Verdict.WRONG, told(error)) from error
+
+
+def told(error: BaseException) -> str:
+    text = one_line(str(error))
+    return f"raised {type(error).__name__}" + (f": {text}" if text else "")
+
+
+def _plain(found):
+    if isinstance(found, Mapping):
+        return {name: None if value is None else as_array(value) for name, value in found.items()}
+    return as_array(found) if _is_array(found) else found
+
+
+def _is_array(value):
+    return hasattr(value, "__array__") or hasattr(value, "__dlpack__")
+
+
+def as_array(value: Any) -> Any:
+    """Return a NumPy copy of what has `__array__` or `__dlpack__`, tensors that want a gradient included; anything else as it is."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+    if "bfloat16" in str(getattr(value, "dtype", "")):
+        value = value.float() if hasattr(value, "float") else value.astype("float32")
+    if hasattr(value, "__array__"):
+        return np.array(np.asarray(value))
+    return np.array(np.from_dlpack(value)) if hasattr(value, "__dlpack__") else value
+
+
+def _kind(value):
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
+
+
+def checked(value: Any, name: str, shape: tuple[int, ...], dtype: str) -> Array:
+    """Return an array that has the shape and the dtype promised; raises Failure."""
+    if not isinstance(value, np.ndarray):
+        raise Failure(Verdict.WRONG, f"{name} is {_kind(value)}, not an array", name)
+    if value.shape != tuple(shape):
+        raise Failure(Verdict.WRONG, f"{name} has shape {value.shape}, not {tuple(shape)}", name)
+    if value.dtype != np.dtype(dtype if dtype in _LONG else "float32"):
+        raise Failure(Verdict.WRONG, f"{name} is {value.dtype}, not {dtype}", name)
+    return value
+
+
+def _same_bits(a, b):
+    return a.shape == b.shape and a.tobytes() == b.astype(a.dtype, copy=False).tobytes()

@@ -1,0 +1,288 @@
+"""`check`: a function against a reference, on the corpus of hard graphs."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.oracle import call, certified, decode, invariants, probe, repeat, sampling
+from sarlite.oracle.arithmetic import Number
+from sarlite.oracle.case import Case
+from sarlite.oracle.corpus import Entry, corpus
+from sarlite.oracle.exact import Exact
+from sarlite.oracle.reference import Reference
+from sarlite.oracle.report import Finding, Report, Verdict
+from sarlite.oracle.shrink import shrink as shrunk
+from sarlite.oracle.trial import Stop, Trial
+from sarlite.types import Array
+
+LEVELS = {**{name: (name,) for name in ("probe", "certified", "repeat", "invariants")},
+          "ci": ("probe", "certified", "repeat", "invariants"), "all": ("probe", "certified", "repeat", "invariants"), "large": ("probe",)}
+DTYPES = tuple(certified.LOWER)
+JUDGES: dict[str, Callable[[Trial, Case], None]] = {}  # level -> what looks at one case
+_SHRINKING = 20.0  # seconds
+
+
+def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None,
+          level: str = "ci", dtype: str = "float32", accumulate: str | None = None, index_dtype: str = "int64",
+          convert: Callable[[Array], Any] | None = None, seed: int = 0, time_limit: float = 60.0, expected_failures: Sequence[str] = (),
+          shrink: bool = True, graphs: str = "*", **attributes: Any) -> Report:
+    """Return what is wrong with a function that computes an operation or a layer.
+
+    Parameters
+    ----------
+    run : (case) -> array, or {output: array}
+        Anything with `__array__` or `__dlpack__`, of the case's dtype; a dict where there are several outputs. It gets copies, which it
+        must not write to.
+    reference : str or Reference
+        "spmm", with attributes: check(f, "spmm", reduce="mean"). Or a Reference, that also has a layer's weights. "sample" checks a
+        neighbour sampler: `run` returns the (n_picks,) numbers of the picked edges (`sampling.case`).
+    vjp : (case, g) -> {name: array}, optional
+        Gradients of sum(output * g) by the names of `case.arrays` and `case.state`; g is a dict where there are several outputs. Without,
+        gradients count as not covered; so does each that it leaves out.
+    level : str
+        "probe": integers whose results are exact, compared by ==. "certified": error bounds. "repeat": the same input again, and on one
+        thread. "invariants". "ci": all four, on the smaller half of the corpus; "all": on all of it.
+        "large": "probe" on more than 2^31 edges times columns; for functions that keep nothing by edge and column.
+    dtype : "float64", "float32", "float16" or "bfloat16"
+        Of inputs and outputs; values of bfloat16 come in float32 arrays.
+    accumulate : str, optional
+        The dtype in which sums are promised; `dtype` where not given.
+    index_dtype : "int64", "int32" or "int16"
+        With int16, on graphs that fit, elements are more than its numbers, as on a large graph those of int32.
+    convert : (array) -> anything, optional
+        What makes the function's inputs of NumPy arrays, as torch.from_numpy.
+    seed : int
+        Of random values; the same seed gives the same cases.
+    time_limit : float
+        Seconds of one call. A call that takes longer is left running in its thread, and the check ends.
+    expected_failures : sequence of str
+        Patterns (fnmatch) of case names: findings there do not count, and are told.
+    shrink : bool
+        Whether the case of the first finding is made small, for at most 20 s.
+    graphs : str
+        Pattern (fnmatch) of the names of the corpus's graphs that are taken.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    ConfigError
+        An unknown level, dtype, reference or attribute.
+
+    Notes
+    -----
+    Not collective. A function that ends the process ends the check with it: `python -m sarlite.oracle check --command` keeps them apart.
+    """
+    for name, value, allowed in (("level", level, LEVELS), ("dtype", dtype, DTYPES), ("accumulate", accumulate or dtype, DTYPES),
+                                 ("index_dtype", index_dtype, ("int64", "int32", "int16"))):
+        if value not in allowed:
+            raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(allowed)}")
+    options = {"dtype": dtype, "index_dtype": index_dtype}
+    entries = [entry for entry in corpus(level if level in ("ci", "large") else "all") if fnmatchcase(entry.name, graphs)]
+    reference = given(reference, attributes)
+    report = Report(f"{described(reference)}, {dtype}, level {level}, seed {seed}")
+    with call.working(time_limit) as worker:
+        trial = Trial(run, vjp, reference, report, worker, seed=seed, expected_failures=tuple(expected_failures), convert=convert)
+        try:
+            if reference.name == "sample":
+                _sampler(trial, entries, 1024 if level == "all" else 64, index_dtype)
+            else:
+                _corpus(trial, entries, LEVELS[level], options, accumulate or dtype)
+                if shrink:
+                    _shrink_first(trial)
+        except Stop:
+            report.skip("what comes after a call that did not return")
+    if vjp is None and reference.name != "sample":
+        report.skip("gradients: no vjp was given")
+    return report
+
+
+def given(reference: str | Reference, attributes: Mapping[str, Any]) -> Reference:
+    """Return a reference of a name and attributes; ConfigError where attributes come with a Reference, which has its own."""
+    if isinstance(reference, str):
+        return Reference(reference, **attributes)
+    if attributes:
+        raise ConfigError(f"attributes {', '.join(attributes)} belong into the Reference that is given")
+    return reference
+
+
+def described(reference: Reference) -> str:
+    """The reference with the attributes that are not the defaults."""
+    usual = Reference(reference.name).attributes
+    given = {name: value for name, value in reference.attributes.items() if isinstance(value, (str, int, float)) and value != usual[name]}
+    return f"{reference.name}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+
+# ---- levels
+
+
+def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], options: dict, accumulate: str) -> None:
+    n_layouts = 0
+    for entry in entries:
+        if not entry.fits(options["index_dtype"]):
+            trial.report.skip(f"graphs that are too large for {options['index_dtype']}", entry.name)
+            continue
+        exact = _cases(trial, entry, _probes, options, accumulate) if "probe" in levels else []
+        random = _cases(trial, entry, _randoms, options, accumulate) if levels != ("probe",) else []
+        trial.together = exact
+        for level in levels:
+            for case in exact if level == "probe" else random:
+                JUDGES[level](trial, case)
+        first = next(iter([*exact, *random]), None)
+        if n_layouts < 2 and first is not None and 8 <= entry.edges.n_edges <= 1000:
+            n_layouts += 1
+            _layouts(trial, first)
+
+
+def _probes(trial, entry, options):
+    return probe.cases(trial.reference, entry, seed=trial.seed, **options)
+
+
+def _randoms(trial, entry, options):
+    case = _suited(trial, entry.edges, name=f"{entry.name}/random", values="random", seed=trial.seed, width=entry.width, **options)
+    return [probe.special(trial.reference, case, entry.values)]
+
+
+def _suited(trial, edges, **options):
+    """A case of the reference; raises ConfigError where its formula has no meaning on these edges."""
+    case = trial.reference.case(edges, **options)
+    trial.reference.expressions(case)
+    return case
+
+
+def _cases(trial, entry, made, options, accumulate) -> list[Case]:
+    """The cases of a graph; none, which counts as not covered, where the graph does not suit."""
+    try:
+        return [case if case.accumulate == accumulate else replace(case, accumulate=accumulate) for case in made(trial, entry, options)]
+    except probe.NotExact as error:
+        trial.report.skip("graphs without an exact probe: integers, and whichever elements are exact", str(error))
+        integers = {"name": f"{entry.name}/integers", "values": "integers", "seed": trial.seed, "width": entry.width}
+        return [replace(_suited(trial, entry.edges, **integers, **options), accumulate=accumulate)]
+    except (ConfigError, ShapeError) as error:
+        trial.report.skip("graphs that do not suit", f"{entry.name}: {error}")
+    return []
+
+
+def exact(trial: Trial, case: Case) -> None:
+    """Level `probe`: outputs and gradients of one case; what is exact in every order of evaluation is compared by ==."""
+    reference, g = trial.reference, None
+    if trial.vjp is not None and reference.differentiable(case):
+        try:
+            g = probe.cotangents(reference, case, trial.seed)
+        except probe.NotExact as error:
+            trial.report.skip("gradients without an exact probe", str(error))
+    expected = _proved(lambda: probe.expected(reference, case), lambda: reference.outputs(case, Exact(case.dtype)))
+    got = trial.outputs(case, _shapes(expected))
+    if got is not None:
+        _equal(trial, case, got, expected, "")
+    if g is not None:
+        expected = _proved(lambda: probe.expected_gradients(reference, case, g), lambda: reference.gradients(case, g, Exact(case.dtype)))
+        got = trial.gradients(case, g, _shapes(expected))
+        if got is not None:
+            _equal(trial, case, got, expected, "d", g)
+
+
+def _proved(whole, by_element):
+    """Numbers whose error is 0, or Inf where nothing is proved."""
+    try:
+        return {name: Number(value, 0.0) for name, value in whole().items()}
+    except probe.NotExact:
+        return by_element()
+
+
+def _equal(trial, case, got, expected, prefix, g=None):
+    for name, array in got.items():
+        trial.report.checked["probe"] += 1
+        ratio = certified.ratios(array, expected[name])
+        trial.report.skip("elements that no probe decides", f"{case.name}, {prefix}{name}", int(np.isnan(ratio).sum()))
+        bad = np.nan_to_num(ratio) > 0
+        if bad.any():
+            value = expected[name].value
+            cause, edges = f"{int(bad.sum())} of {bad.size} elements differ", ()
+            if trial.explanations > 0:
+                trial.explanations -= 1
+                siblings = () if prefix else _siblings(trial, case, name)
+                cause, edges = decode.explain(trial.reference, case, prefix + name, value, array, cotangents=g, siblings=siblings)
+            verdict = Verdict.WRONG
+            if (not edges or certified.coarse(case, array[bad], value[bad])) and _imprecise(trial, case, name, g, array, bad):
+                verdict, edges = Verdict.IMPRECISE, ()
+                cause = f"{int(bad.sum())} of {bad.size} elements differ; sums in a lower precision would explain it"
+            trial.found(verdict, "probe", case, prefix + name, cause, bad, array, value, edges=tuple(edges))
+
+
+def _imprecise(trial, case, name, g, array, bad):
+    bounds = certified.arithmetic(case, lower=True)
+    numbers = trial.reference.outputs(case, bounds) if g is None else trial.reference.gradients(case, g, bounds)
+    return certified.imprecise(array, numbers[name], bad)
+
+
+def _siblings(trial, case, name):
+    """The other cases that share a code with this one, where one has too few columns for it: (case, expected, got)."""
+    found = []
+    for other in trial.together:
+        if other is not case and len(trial.together) > 1:
+            expected = probe.expected(trial.reference, other)
+            got = trial.quietly(other, {key: value.shape for key, value in expected.items()})
+            if got is None:
+                return ()
+            found.append((other, expected[name], got[name]))
+    return tuple(found)
+
+
+def _layouts(trial: Trial, case: Case) -> None:
+    """The same case in arrays that are read-only, and in arrays that are not contiguous: to refuse them is right, and told."""
+    expected = trial.reference.outputs(case, certified.arithmetic(case))
+    plain = trial.quietly(case, _shapes(expected))
+    if plain is None:
+        return
+    for layout in call.LAYOUTS[1:]:
+        one = replace(case, name=f"{case.name}/{layout}")
+        got = trial.outputs(one, _shapes(expected), layout)
+        if got is not None and any(repeat.other_bits(got[name], plain[name]).any() for name in got):
+            certified.judge(trial, one, got, expected, "", lambda: expected, "call")
+
+
+def _sampler(trial, entries, n_calls, index_dtype):
+    attributes = trial.reference.attributes
+    graphs = ((entry.name, entry.edges) for entry in entries if entry.published["n_edges"] <= 1000)
+    sampling.level(trial, attributes["k"], attributes["replace"], n_calls, graphs, index_dtype)
+
+
+def _shapes(numbers):
+    return {name: number.value.shape for name, number in numbers.items()}
+
+
+# ---- the smallest case
+
+
+def _shrink_first(trial: Trial) -> None:
+    """Replace the first finding by that of the smallest case that has one like it."""
+    first = trial.report.first_bad
+    if first is None or first.level not in (*JUDGES, "call") or first.level == "invariants":
+        return
+    judge = JUDGES.get(first.level, certified.level)
+    until = time.monotonic() + _SHRINKING
+
+    def found(case: Case, explanations: int = 0) -> Finding | None:
+        scratch = Trial(trial.run, trial.vjp, trial.reference, Report(""), trial.worker, seed=trial.seed, convert=trial.convert)
+        scratch.explanations = explanations
+        judge(scratch, case)
+        return next((f for f in scratch.report.findings if f.verdict is first.verdict and f.output == first.output), None)
+
+    try:
+        small = shrunk(trial.reference, first.case, lambda case: time.monotonic() < until and found(case) is not None)
+        smaller = None if small is first.case else found(small, 1)
+    except Stop:
+        return
+    if smaller is not None:
+        trial.report.findings[trial.report.findings.index(first)] = replace(smaller, level=first.level)
+
+
+JUDGES.update(probe=exact, certified=certified.level, repeat=repeat.level, invariants=invariants.level)

@@ -1,0 +1,177 @@
+"""The command line: `python -m sarlite.oracle`, or `sarlite-oracle`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sarlite.command import Parser
+from sarlite.errors import ConfigError, SarliteError
+from sarlite.oracle.report import Report, Verdict
+
+PASSED, FOUND, USAGE = 0, 1, 2
+_LEVELS = ("probe", "certified", "repeat", "invariants", "ci", "all")
+_DTYPES = ("float64", "float32", "float16", "bfloat16")
+# What `export` and `selfcheck` take where no operation is named.
+OPERATIONS = ("spmm reduce=sum", "spmm reduce=sum weighted=true", "spmm reduce=mean", "spmm reduce=max", "spmm reduce=min", "spmm reduce=sym",
+              "softmax", "sddmm", "attention kind=gat", "attention kind=gatv2", "attention kind=dot", "gather", "scatter")
+_PROGRAM = """The program gets a case as a directory (docs/oracle.md: case.json and .npy files) and an empty directory, where it writes NAME.npy
+for each output, and dNAME.npy for each gradient where the case has cotangents. Exit status 77 says that it does not promise a case."""
+
+
+def parser() -> argparse.ArgumentParser:
+    whole = Parser(prog="sarlite-oracle", description="Check graph kernels and layers in any language. Exit status: 0 nothing was found, "
+                   "1 something was, 2 a wrong call or file.")
+    commands = whole.add_subparsers(required=True, metavar="COMMAND", dest="action")
+
+    def add(run, help, epilog=None):
+        one = commands.add_parser(run.__name__.strip("_"), help=help, description=help, epilog=epilog)
+        one.set_defaults(run=run)
+        return one
+
+    export = add(_export, "write cases of the corpus with expected results and bounds as .npy files, and a list of them, cases.txt")
+    export.add_argument("folder", type=Path, metavar="DIR")
+    _operation(export, several=True)
+    export.add_argument("--level", choices=("probe", "certified", "ci", "all"), default="ci", help="default: %(default)s")
+    export.add_argument("--most-edges", type=int, default=1000, help="larger graphs are left out (default: %(default)s)")
+    verify = add(_verify, "hold the results that a program wrote against the cases that it read")
+    verify.add_argument("folder", type=Path, metavar="DIR", help="of export")
+    verify.add_argument("--results", type=Path, metavar="DIR", help="has PATH/NAME.npy for each PATH of cases.txt (default: DIR/results)")
+    replay = add(_replay, "show a saved case; with --command, check it again", _PROGRAM)
+    replay.add_argument("case", type=Path, metavar="FAILURE.sarcase")
+    check = add(_check, "check a program, run for each case", _PROGRAM)
+    _operation(check)
+    for one in (replay, check):
+        one.add_argument("--command", dest="program", required=one is check, metavar="'./program {inputs} {outputs}'")
+        one.add_argument("--gradients", action="store_true", help="the program gives gradients too")
+        one.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="seconds of one call (default: %(default)s)")
+    check.add_argument("--level", choices=_LEVELS, default="ci", help="default: %(default)s")
+    check.add_argument("--expected-failure", action="append", default=[], metavar="PATTERN", help="of case names, whose findings do not count")
+    check.add_argument("--no-shrink", action="store_true", help="leave the case of the first finding as large as it is")
+    check.add_argument("--save", type=Path, metavar="FAILURE.sarcase", help="where the shrunk case of the first finding is saved")
+    own = add(_selfcheck, "compare the references with a second one in plain Python, and the corpus with its published hashes")
+    own.add_argument("--most-edges", type=int, default=12, help="of the graphs that are compared (default: %(default)s)")
+    return whole
+
+
+def _operation(parser, several=False):
+    if several:
+        parser.add_argument("--operation", action="append", metavar="'OPERATION NAME=VALUE ...'", help=f"default: {'; '.join(OPERATIONS)}")
+    else:
+        parser.add_argument("operation", nargs="*", metavar="NAME=VALUE", help="an operation and its attributes, as: spmm reduce=mean; "
+                            f"default: each of {'; '.join(OPERATIONS)}")
+    parser.add_argument("--dtype", choices=_DTYPES, default="float32", help="default: %(default)s")
+    parser.add_argument("--index-dtype", choices=("int64", "int32"), default="int64", help="default: %(default)s")
+    parser.add_argument("--graphs", default="*", metavar="PATTERN", help="of names of the corpus's graphs (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="of random values (default: %(default)s)")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status: 0, 1 where something was found, 2 with a message on stderr, or 130 after Ctrl-C."""
+    try:
+        options = parser().parse_args(words)
+        return options.run(options)
+    except (SarliteError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def reference(words: Sequence[str]) -> Any:
+    """Return the reference of words as ["spmm", "reduce=mean", "weighted=true"]; ConfigError where one is unknown."""
+    from sarlite.oracle.reference import Reference
+
+    attributes = {}
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(f"{word!r} is no NAME=VALUE")
+        attributes[name] = _value(value)
+    return Reference(words[0], **attributes)
+
+
+def _value(text):
+    known = {"true": True, "false": False, "none": None}
+    if text.lower() in known:
+        return known[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _export(options):
+    from sarlite.oracle.exported import LIST, export
+
+    references = [reference(text.split()) for text in options.operation or OPERATIONS]
+    paths = export(options.folder, references, level=options.level, dtype=options.dtype, index_dtype=options.index_dtype, seed=options.seed,
+                   most_edges=options.most_edges, graphs=options.graphs, shown=lambda text: print(f"writing {text}", file=sys.stderr))
+    print(f"{len(paths)} cases in {options.folder / LIST}")
+    return PASSED
+
+
+def _verify(options):
+    from sarlite.oracle.exported import verify
+
+    return _told(verify(options.folder, options.results))
+
+
+def _replay(options):
+    from sarlite.oracle import sarcase
+    from sarlite.oracle.replay import reference_of, replay, told
+
+    saved = sarcase.load(options.case)
+    print(told(saved))
+    if options.program is None:
+        reference_of(saved.case)
+        return PASSED if saved.finding is None else FOUND
+    program = _program(options, reference_of(saved.case))
+    return _told(replay(options.case, program.run, vjp=program.vjp if options.gradients else None, time_limit=_outer(options)))
+
+
+def _check(options):
+    references = [reference(options.operation)] if options.operation else [reference(text.split()) for text in OPERATIONS]
+    programs = [_program(options, wanted) for wanted in references]
+    return max(_checked(options, program, wanted) for program, wanted in zip(programs, references))
+
+
+def _checked(options, program, wanted):
+    from sarlite.oracle.check import check
+
+    report = check(program.run, wanted, vjp=program.vjp if options.gradients else None, level=options.level, dtype=options.dtype,
+                   index_dtype=options.index_dtype, seed=options.seed, time_limit=_outer(options), expected_failures=options.expected_failure,
+                   shrink=not options.no_shrink, graphs=options.graphs)
+    status = _told(report)
+    if options.save is not None and report.first_bad is not None:
+        path = options.save if options.operation else options.save.with_name(f"{wanted.name}-{options.save.name}")
+        print(f"  saved {report.save(path)}")
+    return status
+
+
+def _selfcheck(options):
+    from sarlite.oracle.selfcheck import selfcheck
+
+    return _told(selfcheck([reference(text.split()) for text in OPERATIONS], options.most_edges))
+
+
+def _program(options, wanted):
+    from sarlite.oracle.external import Program
+
+    if not options.time_limit > 0:
+        raise ConfigError(f"--time-limit is {options.time_limit:g}, but must be more than 0")
+    return Program(options.program, tuple(wanted.outputs_by), options.time_limit)
+
+
+def _outer(options):
+    """The time limit of a call, beyond that of the program, which can be killed and is told apart."""
+    return 2 * options.time_limit + 60
+
+
+def _told(report: Report) -> int:
+    print(report)
+    return PASSED if report.verdict is Verdict.PASS else FOUND

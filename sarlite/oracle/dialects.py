@@ -1,0 +1,198 @@
+"""Dialects: by which names and in which layout a library's layers keep their parameters, and what its layers do by default.
+
+Formulas (layers.py) and sarlite's own layers use the names of dialect "paper". Of DGL these are GraphConv, SAGEConv, GATConv, GATv2Conv and
+RelGraphConv, with torch's BatchNorm1d; of PyG GCNConv, SAGEConv, GATConv, GATv2Conv, RGCNConv and BatchNorm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.errors import ConfigError, DataError
+from sarlite.oracle.edges import EdgeList
+from sarlite.types import Array
+
+DIALECTS = ("paper", "dgl", "pyg")
+
+
+class Layout(NamedTuple):
+    """How a parameter stands in a library: `read` turns it into the paper's layout, `write` back; of arrays and of expressions."""
+
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+
+
+AS_IS = Layout(lambda a: a, lambda a: a)
+TRANSPOSED = Layout(lambda a: a.T, lambda a: a.T)  # torch's Linear keeps (n_out, n_in)
+BY_HEAD = Layout(lambda a: a.reshape(*a.shape[1:]), lambda a: a.reshape(1, *a.shape))  # (1, n_heads, n_feat)
+
+
+class Place(NamedTuple):
+    """Where a parameter stands in a library's layer."""
+
+    name: str
+    layout: Layout = AS_IS
+
+    def shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
+        """The library's shape of a parameter, from the paper's."""
+        return tuple(self.layout.write(np.broadcast_to(0.0, ours)).shape)
+
+
+def _linear(ours, theirs):
+    return {f"{ours}.weight": Place(f"{theirs}.weight", TRANSPOSED), f"{ours}.bias": Place(f"{theirs}.bias")}
+
+
+# (layer, dialect) -> {the paper's name: place}
+PLACES: dict[tuple[str, str], dict[str, Place]] = {
+    ("gcn", "dgl"): {"linear.weight": Place("weight"), "bias": Place("bias")},
+    ("gcn", "pyg"): {"linear.weight": Place("lin.weight", TRANSPOSED), "bias": Place("bias")},
+    ("sage", "dgl"): {**_linear("root", "fc_self"), "neighbour.weight": Place("fc_neigh.weight", TRANSPOSED), **_linear("pool", "fc_pool")},
+    ("sage", "pyg"): {"root.weight": Place("lin_r.weight", TRANSPOSED), "root.bias": Place("lin_l.bias"),
+                      "neighbour.weight": Place("lin_l.weight", TRANSPOSED), **_linear("pool", "lin")},
+    ("gat", "dgl"): {"linear.weight": Place("fc.weight", TRANSPOSED), "attn_src": Place("attn_l", BY_HEAD),
+                     "attn_dst": Place("attn_r", BY_HEAD), "bias": Place("bias"), "root.weight": Place("res_fc.weight", TRANSPOSED)},
+    ("gat", "pyg"): {"linear.weight": Place("lin.weight", TRANSPOSED), "attn_src": Place("att_src", BY_HEAD),
+                     "attn_dst": Place("att_dst", BY_HEAD), "bias": Place("bias"), "root.weight": Place("res.weight", TRANSPOSED)},
+    ("gatv2", "dgl"): {**_linear("linear_src", "fc_src"), **_linear("linear_dst", "fc_dst"), "attn": Place("attn", BY_HEAD),
+                       "root.weight": Place("res_fc.weight", TRANSPOSED)},
+    ("gatv2", "pyg"): {**_linear("linear_src", "lin_l"), **_linear("linear_dst", "lin_r"), "attn": Place("att", BY_HEAD),
+                       "bias": Place("bias"), "root.weight": Place("res.weight", TRANSPOSED)},
+    ("rgcn", "dgl"): {"bases": Place("linear_r.W"), "coefficients": Place("linear_r.coeff"), "root.weight": Place("loop_weight"),
+                      "bias": Place("h_bias")},
+    ("rgcn", "pyg"): {"bases": Place("weight"), "coefficients": Place("comp"), "root.weight": Place("root"), "bias": Place("bias")},
+    ("batch_norm", "dgl"): {"gamma": Place("weight"), "beta": Place("bias"), "running_mean": Place("running_mean"),
+                            "running_var": Place("running_var")},
+    ("batch_norm", "pyg"): {"gamma": Place("module.weight"), "beta": Place("module.bias"), "running_mean": Place("module.running_mean"),
+                            "running_var": Place("module.running_var")},
+}  # fmt: skip
+PAPER = {
+    "gcn": ("linear.weight", "bias"),
+    "sage": ("root.weight", "root.bias", "neighbour.weight", "pool.weight", "pool.bias"),
+    "gat": ("linear.weight", "attn_src", "attn_dst", "bias", "root.weight"),
+    "gatv2": ("linear_src.weight", "linear_src.bias", "linear_dst.weight", "linear_dst.bias", "attn", "bias", "root.weight"),
+    "rgcn": ("bases", "coefficients", "root.weight", "bias"),
+    "batch_norm": ("gamma", "beta", "running_mean", "running_var"),
+}
+PLACES |= {(layer, "paper"): {name: Place(name) for name in names} for layer, names in PAPER.items()}
+COUNTERS = ("num_batches_tracked",)  # torch's batch norm counts batches; nothing is computed with it at a fixed momentum
+
+# What a library's layer does where nothing else is asked: (layer, dialect) -> {attribute: value}
+BEHAVIOUR: dict[tuple[str, str], dict[str, Any]] = {
+    ("gcn", "paper"): dict(self_loops="missing", norm="in", isolated="one"),
+    ("gcn", "dgl"): dict(self_loops="none", norm="both", isolated="one", allow_zero_in_degree=False),
+    ("gcn", "pyg"): dict(self_loops="replace", norm="in", isolated="zero"),
+    ("sage", "paper"): dict(ties="lowest"),
+    ("sage", "dgl"): dict(ties="first"),
+    ("sage", "pyg"): dict(ties="all"),
+    ("gat", "paper"): dict(self_loops="missing", epsilon=0.0, heads="concat"),
+    ("gat", "dgl"): dict(self_loops="none", epsilon=0.0, heads="axis", allow_zero_in_degree=False),
+    ("gat", "pyg"): dict(self_loops="replace", epsilon=1e-16, heads="concat"),
+    ("rgcn", "paper"): dict(reduce="mean"),
+    ("rgcn", "dgl"): dict(reduce="sum"),
+    ("rgcn", "pyg"): dict(reduce="mean"),
+}
+BEHAVIOUR |= {("gatv2", dialect): BEHAVIOUR["gat", dialect] for dialect in DIALECTS}
+
+
+def refuses(layer: str, edges: EdgeList, attributes: Mapping[str, Any]) -> str | None:
+    """Why a dialect's layer raises an error for these edges; None where it computes."""
+    if not attributes.get("allow_zero_in_degree", True) and not edges.in_degrees.all():
+        return f"DGL raises where a row has no in-edge, as row {int(np.argmin(edges.in_degrees))}, without allow_zero_in_degree"
+    if layer == "batch_norm" and attributes["dialect"] != "paper" and attributes["training"] and edges.n_dst < 2:
+        return f"torch's batch norm raises in training where there are {edges.n_dst} rows"
+    return None
+
+
+def places(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, Place]:
+    """Where each of the paper's parameters stands in a dialect's layer.
+
+    Parameters
+    ----------
+    layer, dialect : str
+    names : iterable of str
+        Of a state in that dialect.
+    projected : bool
+        Whether the residual is projected; known from `names` where they are given. DGL's bias is then the projection's.
+
+    Raises
+    ------
+    ConfigError
+        No such layer or dialect.
+    """
+    if (layer, dialect) not in PLACES:
+        raise ConfigError(f"no layer {layer!r} in the dialect {dialect!r}: there are {', '.join(PAPER)} in {', '.join(DIALECTS)}")
+    table = dict(PLACES[layer, dialect])
+    if dialect == "dgl" and layer in ("gat", "gatv2") and (projected or "res_fc.weight" in names):
+        table["bias"] = Place("res_fc.bias")
+    return table
+
+
+def read(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a layer by the paper's names and in the paper's layouts.
+
+    Parameters
+    ----------
+    state : dict of str to array or Expr
+        By the dialect's names. A count of batches is left out.
+
+    Raises
+    ------
+    DataError
+        A name that the dialect's layer does not have, or a number of axes that its layout does not allow.
+    """
+    table = {place.name: (ours, place.layout) for ours, place in places(layer, dialect, state).items()}
+    found = {}
+    for name, value in state.items():
+        if name.rpartition(".")[2] in COUNTERS and layer == "batch_norm":
+            continue
+        if name not in table:
+            raise DataError(f"{name!r} is no parameter of {dialect}'s {layer}, which may have {', '.join(table)}")
+        ours, layout = table[name]
+        shape = tuple(value.shape)
+        if len(shape) != axes(ours) + (layout is BY_HEAD) or layout is BY_HEAD and shape[0] != 1:
+            wanted = "(1, n_heads, n_feat)" if layout is BY_HEAD else f"{axes(ours)} axes"
+            raise DataError(f"{name!r} is of shape {shape}, but in {dialect}'s {layer} it is of {wanted}")
+        found[ours] = layout.read(value)
+    return found
+
+
+def axes(name: str) -> int:
+    """The number of axes of a parameter, by the paper's name."""
+    words = name.rpartition(".")[2]
+    return {"bases": 3, "weight": 2, "coefficients": 2, "attn": 2, "attn_src": 2, "attn_dst": 2}.get(words, 1)
+
+
+def write(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `read`; a DataError names a parameter that the dialect's layer has no place for."""
+    table = places(layer, dialect, projected="root.weight" in state)
+    for name in state:
+        if name not in table:
+            raise DataError(f"{name!r} has no place in {dialect}'s {layer}")
+    return {table[name].name: table[name].layout.write(value) for name, value in state.items()}
+
+
+def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a dialect's parameters, from those of the paper's."""
+    table = places(layer, dialect, projected="root.weight" in shapes)
+    return {table[name].name: table[name].shape(shape) for name, shape in shapes.items()}
+
+
+def arrays(state: Mapping[str, Any]) -> dict[str, Array]:
+    """Copies of a state as arrays: of anything with `__array__` or `__dlpack__`; torch tensors that require a gradient too.
+
+    Raises
+    ------
+    DataError
+        Naming what is no array of numbers.
+    """
+    found = {}
+    for name, value in state.items():
+        value = value.detach() if hasattr(value, "detach") else value
+        array = np.array(value if hasattr(value, "__array__") or not hasattr(value, "__dlpack__") else np.from_dlpack(value), order="C")
+        if array.dtype.kind not in "fiu":
+            raise DataError(f"{name!r} is no array of numbers: {array.dtype} {array.shape}")
+        found[name] = array if array.dtype.kind == "f" or name.rpartition(".")[2] in COUNTERS else array.astype(np.float64)
+    return found

@@ -1,0 +1,55 @@
+"""The floating types of functions under test: their units of rounding, their ranges, and rounding to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sarlite.errors import ConfigError
+from sarlite.types import Array
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating type.
+
+    Attributes
+    ----------
+    unit : float
+        The largest relative error of a rounding.
+    tiny : float
+        The largest absolute error near 0: the smallest normal number, as results below may be flushed to 0; of float16, which is not
+        flushed, the smallest number.
+    largest : float
+    """
+
+    unit: float
+    tiny: float
+    largest: float
+
+
+FORMATS = {
+    "float64": Format(2.0**-53, 2.0**-1022, float(np.finfo(np.float64).max)),
+    "float32": Format(2.0**-24, 2.0**-126, float(np.finfo(np.float32).max)),
+    "tensorfloat32": Format(2.0**-11, 2.0**-126, float(np.finfo(np.float32).max)),  # of sums alone: arrays are float32
+    "float16": Format(2.0**-11, 2.0**-24, 65504.0),
+    "bfloat16": Format(2.0**-8, 2.0**-126, (2 - 2.0**-7) * 2.0**127),
+}
+
+
+def format_of(dtype: str) -> Format:
+    if dtype not in FORMATS:
+        raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(map(repr, FORMATS))}")
+    return FORMATS[dtype]
+
+
+def rounded(value: Array, dtype: str) -> Array:
+    """The nearest numbers of a dtype; those of bfloat16 in float32 arrays."""
+    with np.errstate(over="ignore"):
+        if dtype != "bfloat16":
+            return np.asarray(value, dtype)
+        single = np.asarray(value, np.float32)
+    bits = single.view(np.uint32)
+    bits = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(single), single, bits.view(np.float32))

@@ -1,0 +1,137 @@
+"""Level `invariants`: what must hold between a function's own answers, whatever its formula.
+
+Two sides are compared that are linear in answers, so the bounds of level `certified`, taken through the same sums, say how far they may be
+apart. Of the reference nothing is used but the size of these bounds.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.oracle.arithmetic import Number
+from sarlite.oracle.case import Case
+from sarlite.oracle.certified import arithmetic, ratios
+from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.report import Verdict
+from sarlite.oracle.trial import Trial
+from sarlite.types import Array
+
+Side = Callable[[Sequence[Array], str], Array]  # of the answers to the cases, and the name of the output
+
+
+@dataclass(frozen=True)
+class Relation:
+    """`left` of the answers equals `right` of them."""
+
+    name: str
+    cases: tuple[Case, ...]
+    left: Side
+    right: Side
+
+
+def row_kinds(reference: Any) -> dict[str, str]:
+    """Whether the rows of each array are "src", "dst", "edge" or "node" (where sources and destinations must be the same), else "whole"."""
+    for n_dst, kinds in ((7, {5: "src", 7: "dst", 11: "edge"}), (5, {5: "node", 11: "edge"})):
+        try:
+            shapes = reference.arrays(EdgeList(np.zeros(11, int), np.zeros(11, int), 5, n_dst), 13)
+        except (ConfigError, ShapeError):
+            continue
+        return {name: kinds.get(shape[0] if shape else 0, "whole") for name, shape in shapes.items()}
+    return {}
+
+
+def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
+    """Other numbers for the rows, and the edges in another order: the same answers, at the new numbers."""
+    edges = case.edges
+    src, order = rng.permutation(edges.n_src), rng.permutation(edges.n_edges)
+    dst = src if edges.n_src == edges.n_dst else rng.permutation(edges.n_dst)
+    rows = {"src": np.argsort(src), "dst": np.argsort(dst), "node": np.argsort(src), "edge": order}
+    moved = EdgeList(src[edges.src[order]], dst[edges.dst[order]], edges.n_src, edges.n_dst)
+    other = _with(trial, case, moved, "relabelled", rows)
+    by = trial.reference.outputs_by
+
+    def left(y, name):
+        return y[0][rows[by[name]]] if name in by else y[0]
+
+    return Relation("relabelling the rows and mixing the edges", (case, other), left, lambda y, name: y[1])
+
+
+def split(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
+    """The edges in two parts: the sum of both answers."""
+    side = rng.random(case.n_edges) < 0.5
+    parts = np.flatnonzero(side), np.flatnonzero(~side)
+    halves = [_with(trial, case, case.edges.select(part), "split", {"edge": part}) for part in parts]
+    return Relation("splitting the edges into two parts", (case, *halves), lambda y, name: y[0], lambda y, name: y[1] + y[2])
+
+
+def doubled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
+    """Every edge twice: sums are doubled, anything else stays."""
+    twice, factor = np.tile(np.arange(case.n_edges), 2), 2 if _sums(case) else 1
+    other = _with(trial, case, case.edges.select(twice), "doubled", {"edge": twice})
+    return Relation("every edge twice", (case, other), lambda y, name: y[0] * factor, lambda y, name: y[1])
+
+
+def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
+    """One row without edges more: the others stay."""
+    edges = case.edges
+    more = EdgeList(edges.src, edges.dst, edges.n_src + 1, edges.n_dst + 1)
+    rows = {"src": np.append(np.arange(edges.n_src), 0), "dst": np.append(np.arange(edges.n_dst), 0)}
+    rows["node"] = rows["src"]
+    other = _with(trial, case, more, "isolated", rows if edges.n_src and edges.n_dst else {})
+    return Relation("an isolated node more", (case, other), lambda y, name: y[0], lambda y, name: y[1][: len(y[0])])
+
+
+def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
+    """f(x) + f(y) = f(x + y), on numbers whose sums are exact in the dtype."""
+    x = [rng.integers(-8, 9, np.shape(case.x)).astype(case.x.dtype) for _ in range(2)]
+    cases = [replace(case, name=f"{case.name}/linear", arrays={**case.arrays, "x": value}) for value in (*x, x[0] + x[1])]
+    return Relation("the sum of two inputs", tuple(cases), lambda y, name: y[0] + y[1], lambda y, name: y[2])
+
+
+def applicable(trial: Trial, case: Case) -> list[Callable[[Trial, Case, np.random.Generator], Relation]]:
+    """The invariants that hold for an operation: of a layer or a model, relabelling alone."""
+    if case.state or "edge" in trial.reference.outputs_by.values() or case.op not in ("spmm", "attention"):
+        return [relabelled]
+    attributes = case.attributes
+    plain = not attributes.get("loops") and attributes.get("reduce") != "sym"
+    found = [relabelled, *([isolated] if case.edges.n_src and case.edges.n_dst else []), *([doubled] if plain else [])]
+    if case.op == "spmm" and attributes.get("reduce") in ("sum", "mean", "sym"):
+        found.append(linear)
+    return [*found, split] if _sums(case) and plain else found
+
+
+def level(trial: Trial, case: Case) -> None:
+    """Look at one of the invariants that hold, the next one for the next case."""
+    rng = np.random.default_rng([trial.seed, case.n_edges, case.n_dst])
+    kinds = applicable(trial, case)
+    relation = kinds[trial.report.checked["invariant"] % len(kinds)](trial, case, rng)
+    answers, bounds = [], []
+    for one in relation.cases:
+        expected = trial.reference.outputs(one, arithmetic(one))
+        got = trial.outputs(one, {name: number.value.shape for name, number in expected.items()})
+        if got is None:
+            return
+        answers.append({name: value.astype(np.float64) for name, value in got.items()})
+        bounds.append({name: np.broadcast_to(number.error, number.value.shape) for name, number in expected.items()})
+    trial.report.checked["invariant"] += 1
+    for name in answers[0]:
+        left, right = (side([y[name] for y in answers], name) for side in (relation.left, relation.right))
+        bound = sum(side([e[name] for e in bounds], name) for side in (relation.left, relation.right))
+        bad = np.nan_to_num(ratios(right, Number(left, bound))) > 1
+        if bad.any():
+            cause = f"{relation.name} changes what must stay: {int(bad.sum())} of {bad.size} elements"
+            trial.found(Verdict.WRONG, "invariant", relation.cases[-1], name, cause, bad, right, left, bound)
+
+
+def _sums(case):
+    return case.op == "spmm" and case.attributes.get("reduce", "sum") == "sum"
+
+
+def _with(trial, case, edges, name, rows):
+    """The case on other edges, the rows of its arrays taken as `rows` says by kind."""
+    kinds = row_kinds(trial.reference)
+    arrays = {key: value[rows[kinds[key]]] if kinds.get(key) in rows else value for key, value in case.arrays.items()}
+    return replace(case, name=f"{case.name}/{name}", edges=edges, arrays=arrays)

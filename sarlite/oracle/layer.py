@@ -1,0 +1,234 @@
+"""What a layer is, and how a `Reference` of one comes to its attributes: from the caller, the state's shapes, the dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sarlite.errors import ConfigError, DataError, whole
+from sarlite.oracle import dialects
+from sarlite.oracle.definition import Attributes, Definition, Shapes
+from sarlite.oracle.edges import EdgeList, Index
+from sarlite.oracle.expression import Expr, concat, constant, gather
+
+ARRAYS = ("x", "x_dst", "edge_weight", "relation", "labels", "mask")  # what is no parameter
+YES, NO = (True, False), (False, True)  # of options, the default first
+LOOPS = ("none", "missing", "replace")  # see `looped`
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A layer's formula and its parameters.
+
+    Attributes
+    ----------
+    name : str
+    formula : (inputs, edges, attributes) -> Expr
+        `inputs` has the arrays and, by the paper's names, the parameters.
+    shapes : (n_in, attributes) -> {the paper's name: shape}
+    told : ({the paper's name: shape}, attributes) -> {attribute: value}
+        What a state's shapes tell; "n_in" among it.
+    sizes, numbers : dict of str to int, of str to float
+        Attributes with their values where nothing tells them.
+    options : dict of str to tuple
+        Attributes with their possible values, the first where nothing tells it.
+    arrays : (edges, n_in, attributes) -> {name: shape}
+    more : (inputs, attributes) -> {output: Expr}
+        Outputs beside "out".
+    """
+
+    name: str
+    formula: Callable[[Mapping[str, Any], EdgeList, Attributes], Expr]
+    shapes: Callable[[int, Attributes], Shapes]
+    told: Callable[[Shapes, Attributes], dict[str, Any]]
+    sizes: Mapping[str, int]
+    options: Mapping[str, tuple[Any, ...]]
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    arrays: Callable[[EdgeList, int, Attributes], Shapes] = lambda edges, n_in, attributes: rows_of(edges, n_in)
+    more: Callable[[Mapping[str, Any], Attributes], dict[str, Expr]] = lambda inputs, attributes: {}
+
+
+def rows_of(edges: EdgeList, n_in: int) -> Shapes:
+    """x of the sources, and x_dst of the destinations where they are other nodes."""
+    return {"x": (edges.n_src, n_in), **({} if edges.n_src == edges.n_dst else {"x_dst": (edges.n_dst, n_in)})}
+
+
+class _Known(dict):
+    """Shapes by the paper's names; what is missing is refused by the dialect's name."""
+
+    def __init__(self, layer, dialect, shapes):
+        super().__init__(shapes)
+        self.layer, self.dialect = layer, dialect
+
+    def __missing__(self, name):
+        theirs = dialects.places(self.layer, self.dialect)[name].name
+        raise DataError(f"{theirs!r} is missing from the state of {self.dialect}'s {self.layer}")
+
+
+def doubled(layer: Layer, attributes: Attributes, state: Mapping[str, Any]) -> set[str]:
+    """The names of a state whose values stand there twice, as torch saves shared weights: those of the destinations.
+
+    Raises
+    ------
+    DataError
+        The two are not equal.
+    """
+    if not attributes.get("share_weights"):
+        return set()
+    table, names = dialects.places(layer.name, attributes["dialect"]), set()
+    for word in ("weight", "bias"):
+        src, dst = (table[f"linear_{side}.{word}"].name for side in ("src", "dst"))
+        if src in state and dst in state:
+            if not np.array_equal(state[src], state[dst]):
+                raise DataError(f"share_weights: {dst!r} differs from {src!r}")
+            names.add(dst)
+    return names
+
+
+def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All attributes of a layer.
+
+    Parameters
+    ----------
+    attributes : dict
+        None where the caller does not tell it; with "dialect".
+    state : dict of str to array, optional
+        By the dialect's names.
+
+    Raises
+    ------
+    ConfigError
+        A value that is none of those possible, or another than the state's.
+    DataError
+        A parameter that is missing, unknown or of a wrong shape.
+    """
+    dialect = attributes["dialect"]
+    given = {name: _checked(layer, name, value) for name, value in attributes.items() if value is not None}
+    told: dict[str, Any] = {}
+    if state is not None:
+        shapes = {name: tuple(value.shape) for name, value in dialects.read(layer.name, dialect, state).items()}
+        told = layer.told(_Known(layer.name, dialect, shapes), given)
+    for name, value in told.items():
+        if given.get(name, value) != value:
+            raise ConfigError(f"{name} is {given[name]!r}, but in the state {value!r}")
+    first = {name: values[0] for name, values in layer.options.items()}
+    settled = {"n_in": None, **layer.sizes, **layer.numbers, **first, **dialects.BEHAVIOUR.get((layer.name, dialect), {}), **told, **given}
+    if dialect == "dgl" and settled.get("heads") == "mean":
+        raise ConfigError("heads 'mean': DGL's layers keep heads as an axis, and who calls them takes the mean")
+    if state is not None:
+        _agree(layer, dialect, shapes, layer.shapes(settled["n_in"], settled))
+    return settled
+
+
+def _checked(layer, name, value):
+    if name in layer.options and value not in layer.options[name]:
+        raise ConfigError(f"{name}: {value!r} is none of {', '.join(map(repr, layer.options[name]))}")
+    if name in layer.sizes or name == "n_in":
+        return whole(name, value)
+    if name in layer.numbers and not (isinstance(value, (int, float)) and np.isfinite(value)):
+        raise ConfigError(f"{name} is {value!r}, but must be a number")
+    return value
+
+
+def _agree(layer, dialect, found, wanted):
+    """Refuse a state that is not of these shapes."""
+    place = dialects.places(layer.name, dialect, projected="root.weight" in wanted)
+    for name in [*wanted, *found]:
+        theirs = place[name].name if name in place else name
+        if name not in found:
+            raise DataError(f"{theirs!r} is missing from the state of {dialect}'s {layer.name}")
+        if name not in wanted:
+            raise DataError(f"{theirs!r} has no place in {dialect}'s {layer.name} with these attributes and shapes")
+        if found[name] != wanted[name]:
+            theirs_found, theirs_wanted = (place[name].shape(shape) for shape in (found[name], wanted[name]))
+            raise DataError(f"{theirs!r} is of shape {theirs_found}, but in {dialect}'s {layer.name} {theirs_wanted}")
+
+
+def definition(layer: Layer) -> Definition:
+    """The entry of a layer in the table of references."""
+
+    def formula(inputs, edges, attributes):
+        state = {name: value for name, value in inputs.items() if name not in ARRAYS}
+        own = {**inputs, **dialects.read(layer.name, attributes["dialect"], state)}
+        return {"out": layer.formula(own, edges, attributes), **layer.more(own, attributes)}
+
+    def arrays(edges, width, attributes):
+        return layer.arrays(edges, width if attributes["n_in"] is None else attributes["n_in"], attributes)
+
+    def parameters(width, attributes):
+        n_in = width if attributes["n_in"] is None else attributes["n_in"]
+        return dialects.shapes_in(layer.name, attributes["dialect"], layer.shapes(n_in, attributes))
+
+    def resolve(attributes, state):
+        if state is not None:
+            state = dialects.arrays(state)
+            state = {name: value for name, value in state.items() if name not in doubled(layer, attributes, state)}
+        return settle(layer, attributes, state), state
+
+    unknown = dict.fromkeys(("n_in", *layer.sizes, *layer.options, *layer.numbers))
+    return Definition(layer.name, formula, arrays, unknown, parameters, fixed=FIXED, draw=DRAWN, resolve=resolve,
+                      refuses=lambda edges, attributes: dialects.refuses(layer.name, edges, attributes))  # fmt: skip
+
+
+def _relation(rng, shape, attributes):
+    told = attributes if "each" not in attributes else attributes["each"][0]  # of a model's layers all have as many
+    return rng.integers(0, max(told["n_relations"], 1), shape)
+
+
+def _weights(rng, shape, attributes):
+    return rng.integers(1, 9, shape) / 4
+
+
+def _variance(rng, shape, attributes):
+    return rng.integers(1, 9, shape) / 2
+
+
+FIXED = frozenset(("relation", "labels", "mask", "running_mean", "running_var", *dialects.COUNTERS))
+DRAWN: dict[str, Callable[..., Any]] = {"relation": _relation, "edge_weight": _weights, "running_var": _variance}
+
+
+# ---- what formulas of layers share
+
+
+def looped(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeList, Expr | None]:
+    """The edges with their self loops, and the edges' weights.
+
+    Parameters
+    ----------
+    self_loops : {"none", "missing", "replace"}
+        As given; one of weight 1 where a row has none; one for every row in place of those that are there, keeping the weight of the last.
+    """
+    if self_loops == "none":
+        return edges, weight
+    if edges.n_src != edges.n_dst:
+        raise ConfigError(f"self_loops {self_loops!r}: there are {edges.n_src} source rows, but {edges.n_dst} destination rows")
+    present = np.flatnonzero(edges.src == edges.dst)
+    last = np.full(edges.n_dst, -1)
+    last[edges.dst[present]] = present  # of several the last
+    if self_loops == "missing":
+        kept, own = np.arange(edges.n_edges), np.flatnonzero(last < 0)
+    else:
+        kept, own = np.flatnonzero(edges.src != edges.dst), np.arange(edges.n_dst)
+    joined = EdgeList(np.concatenate([edges.src[kept], own]), np.concatenate([edges.dst[kept], own]), edges.n_src, edges.n_dst)
+    if weight is None:
+        return joined, None
+    places = np.concatenate([kept, np.where(last[own] < 0, edges.n_edges, last[own])])
+    return joined, gather(concat([weight, constant(np.ones(1))]), Index(places, edges.n_edges + 1))
+
+
+def own_rows(inputs: Mapping[str, Any]) -> Expr:
+    """The destinations' rows: x, or x_dst where the sources are other nodes."""
+    return inputs.get("x_dst", inputs["x"])
+
+
+def plus(out: Expr, term: Expr | None) -> Expr:
+    """out + term, where there is one."""
+    return out if term is None else out + term
+
+
+def present(shapes: Shapes, wanted: Mapping[str, bool]) -> Shapes:
+    """The shapes without those that are not wanted."""
+    return {name: shape for name, shape in shapes.items() if wanted.get(name, True)}

@@ -1,0 +1,195 @@
+"""GCN, SAGE, R-GCN and batch norm as formulas, by the paper's names of parameters, and the table of all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sarlite.errors import DataError
+from sarlite.oracle import dialects
+from sarlite.oracle.attention_layers import GAT, GATV2
+from sarlite.oracle.definition import Attributes, define
+from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.expression import Expr, constant, gather, propagate, relu, scatter_max, scatter_sum, settled, sqrt, where
+from sarlite.oracle.layer import LOOPS, NO, YES, Layer, definition, looped, own_rows, plus, present, rows_of
+from sarlite.types import Array
+
+
+def _inverse_root(degree: Expr, counts: Array, isolated: str) -> Expr:
+    """(n, 1): degree^-1/2; of a row without edges 1, or 0."""
+    root = 1.0 / sqrt(degree + constant((counts == 0) * 1.0))
+    return (root if isolated == "one" else where(counts > 0, root)).reshape(-1, 1)
+
+
+def _normed(x: Expr, edges: EdgeList, weight: Expr | None, attributes: Attributes) -> Expr:
+    """The weighted sum of the sources' rows, with the norm of GCN."""
+    norm, isolated, by_src, by_dst = attributes["norm"], attributes["isolated"], edges.by_src, edges.by_dst
+
+    def degree(index):
+        unweighted = weight is None or norm != "in"  # DGL counts edges
+        return constant(index.counts * 1.0) if unweighted else scatter_sum(weight, index)
+
+    right = _inverse_root(degree(by_dst), by_dst.counts, isolated) if norm in ("in", "both") else None
+    if norm == "in":
+        x = x * right
+    elif norm == "both":
+        x = x * _inverse_root(degree(by_src), by_src.counts, isolated)
+    elif norm == "left":
+        x = x / np.maximum(by_src.counts, 1)[:, None]
+    out = propagate(x, by_src, by_dst, weight)
+    if norm == "right":
+        return out / np.maximum(by_dst.counts, 1)[:, None]
+    return out if right is None else out * right
+
+
+# ---- the layers
+
+
+def _gcn(inputs, edges, attributes):
+    """D^-1/2 A D^-1/2 X W + b (Kipf and Welling 2017, eq. 2, 8)."""
+    edges, weight = looped(edges, inputs.get("edge_weight"), attributes["self_loops"])
+    return plus(_normed(inputs["x"], edges, weight, attributes) @ inputs["linear.weight"], inputs.get("bias"))
+
+
+def _gcn_shapes(n_in, attributes):
+    n_out = attributes["n_out"]
+    return present({"linear.weight": (n_in, n_out), "bias": (n_out,)}, {"bias": attributes["bias"]})
+
+
+def _gcn_told(shapes, attributes):
+    n_in, n_out = shapes["linear.weight"]
+    return {"n_in": n_in, "n_out": n_out, "bias": "bias" in shapes}
+
+
+def _sage(inputs, edges, attributes):
+    """W_root h_i + b + W (mean or max over j of h_j), max-pool: of relu(W_pool h_j + b_pool) (Hamilton, Ying and Leskovec 2017, eq. 3)."""
+    x = inputs["x"]
+    if attributes["aggregator"] == "mean":
+        out = propagate(x, edges.by_src, edges.by_dst) / np.maximum(edges.in_degrees, 1)[:, None]
+    else:
+        pooled = relu(x @ inputs["pool.weight"] + inputs["pool.bias"]) if attributes["aggregator"] == "max-pool" else x
+        ties, rank = {"lowest": ("first", edges.src)}.get(attributes["ties"], (attributes["ties"], None))
+        out = scatter_max(gather(pooled, edges.by_src), edges.by_dst, ties, rank)
+    out = out @ inputs["neighbour.weight"]
+    if "root.weight" in inputs:
+        out = own_rows(inputs) @ inputs["root.weight"] + out
+    return plus(out, inputs.get("root.bias"))
+
+
+def _sage_shapes(n_in, attributes):
+    n_out, pool = attributes["n_out"], attributes["aggregator"] == "max-pool"
+    shapes = {"root.weight": (n_in, n_out), "root.bias": (n_out,), "neighbour.weight": (n_in, n_out), "pool.weight": (n_in, n_in),
+              "pool.bias": (n_in,)}  # fmt: skip
+    return present(shapes, {"root.weight": attributes["root"], "root.bias": attributes["bias"], "pool.weight": pool, "pool.bias": pool})
+
+
+def _sage_told(shapes, attributes):
+    n_in, n_out = shapes["neighbour.weight"]
+    pool = {"aggregator": "max-pool"} if "pool.weight" in shapes else {}
+    return {"n_in": n_in, "n_out": n_out, "bias": "root.bias" in shapes, "root": "root.weight" in shapes, **pool}
+
+
+def _rgcn(inputs, edges, attributes):
+    """W_root h_i + b + sum_r (sum or mean over j in N_r(i)) W_r h_j, W_r = sum_b c_rb V_b (Schlichtkrull et al. 2018, eq. 2, 3)."""
+    x, bases, relation = inputs["x"], inputs["bases"], np.asarray(inputs["relation"])
+    n_bases, n_in, n_out = bases.shape
+    weights = bases.reshape(n_bases, n_in * n_out)
+    weights = weights if "coefficients" not in inputs else inputs["coefficients"] @ weights
+    _within("relation", relation, weights.shape[0])
+    out = constant(np.zeros((edges.n_dst, n_out)))
+    for r in range(weights.shape[0]):
+        part = edges.select(relation == r)
+        rows = propagate(x, part.by_src, part.by_dst)
+        rows = rows / np.maximum(part.in_degrees, 1)[:, None] if attributes["reduce"] == "mean" else rows
+        out = out + rows @ weights.slice(r, r + 1).reshape(n_in, n_out)
+    if "root.weight" in inputs:
+        out = out + own_rows(inputs) @ inputs["root.weight"]
+    return plus(out, inputs.get("bias"))
+
+
+def _within(name, index, n):
+    if len(index) and (index.min() < 0 or index.max() >= n):
+        raise DataError(f"{name}: numbers from 0 to {n - 1} are asked for, but there is {index.min() if index.min() < 0 else index.max()}")
+
+
+def _rgcn_shapes(n_in, attributes):
+    n_out, n_relations, n_bases = attributes["n_out"], attributes["n_relations"], attributes["n_bases"]
+    shapes = {"bases": (n_bases or n_relations, n_in, n_out), "coefficients": (n_relations, n_bases), "root.weight": (n_in, n_out),
+              "bias": (n_out,)}  # fmt: skip
+    return present(shapes, {"coefficients": n_bases > 0, "root.weight": attributes["root"], "bias": attributes["bias"]})
+
+
+def _rgcn_told(shapes, attributes):
+    n_bases, n_in, n_out = shapes["bases"]
+    n_relations, n_bases = shapes.get("coefficients", (n_bases, 0))
+    return {"n_in": n_in, "n_out": n_out, "n_relations": n_relations, "n_bases": n_bases, "root": "root.weight" in shapes,
+            "bias": "bias" in shapes}  # fmt: skip
+
+
+def moments(x: Expr) -> tuple[Expr, Expr]:
+    """The mean and the biased variance of each column, (1, n_feat)."""
+    mean = x.mean(0, keepdims=True)
+    difference = settled(x - mean)  # the moments of large means may not cancel
+    return mean, (difference * difference).mean(0, keepdims=True)
+
+
+def _batch_norm(inputs, edges, attributes):
+    """(x - mean) / sqrt(var + eps) * gamma + beta, the moments of the rows or, out of training, the running ones (Ioffe, Szegedy 2015)."""
+    x = inputs["x"]
+    mean, var = moments(x) if attributes["training"] else (inputs["running_mean"], inputs["running_var"])
+    out = settled(x - mean) / sqrt(var + attributes["eps"])
+    return out if "gamma" not in inputs else out * inputs["gamma"] + inputs["beta"]
+
+
+def running(inputs: Mapping[str, Any], attributes: Attributes) -> dict[str, Expr]:
+    """The running moments after a step: of the mean, and of the variance over n - 1."""
+    x, momentum = inputs["x"], attributes["momentum"]
+    mean, var = moments(x)
+    n, n_feat = x.shape
+    new = {"running_mean": mean.reshape(n_feat), "running_var": var.reshape(n_feat) * n / max(n - 1, 1)}
+    return {name: inputs[name] * (1.0 - momentum) + value * momentum for name, value in new.items() if name in inputs}
+
+
+def _batch_norm_shapes(n_in, attributes):
+    names = dialects.PAPER["batch_norm"]
+    affine, tracked = attributes["affine"], attributes["tracked"]
+    return present(dict.fromkeys(names, (n_in,)), dict(zip(names, (affine, affine, tracked, tracked))))
+
+
+def _batch_norm_told(shapes, attributes):
+    return {"n_in": next(iter(shapes.values()))[0], "affine": "gamma" in shapes, "tracked": "running_mean" in shapes}
+
+
+# ---- the table
+
+
+def _gcn_arrays(edges, n_in, attributes):
+    return {"x": (edges.n_src, n_in), **({"edge_weight": (edges.n_edges,)} if attributes["weighted"] else {})}
+
+
+def _rgcn_arrays(edges, n_in, attributes):
+    return {**rows_of(edges, n_in), "relation": (edges.n_edges,)}
+
+
+def _norm_outputs(inputs, attributes):
+    return running(inputs, attributes) if attributes["training"] and attributes["running"] else {}
+
+
+LAYERS = {
+    "gcn": Layer("gcn", _gcn, _gcn_shapes, _gcn_told, {"n_out": 4},
+                 {"norm": ("in", "both", "left", "right", "none"), "self_loops": LOOPS, "isolated": ("one", "zero"), "weighted": NO,
+                  "bias": YES, "allow_zero_in_degree": YES}, arrays=_gcn_arrays),
+    "sage": Layer("sage", _sage, _sage_shapes, _sage_told, {"n_out": 4},
+                  {"aggregator": ("mean", "max-pool", "max"), "ties": ("lowest", "first", "all"), "root": YES, "bias": YES}),
+    "gat": GAT,
+    "gatv2": GATV2,
+    "rgcn": Layer("rgcn", _rgcn, _rgcn_shapes, _rgcn_told, {"n_out": 4, "n_relations": 3, "n_bases": 2},
+                  {"reduce": ("mean", "sum"), "root": YES, "bias": YES}, arrays=_rgcn_arrays),
+    "batch_norm": Layer("batch_norm", _batch_norm, _batch_norm_shapes, _batch_norm_told, {},
+                        {"training": YES, "running": NO, "affine": YES, "tracked": YES}, {"eps": 1e-5, "momentum": 0.1},
+                        arrays=lambda edges, n_in, attributes: {"x": (edges.n_dst, n_in)}, more=_norm_outputs),
+}  # fmt: skip
+for _layer in LAYERS.values():
+    define(definition(_layer))

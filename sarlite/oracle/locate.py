@@ -1,0 +1,260 @@
+"""Edges read off a difference: a row that lost, gained or confused one differs by what that edge carries, and this names its source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sarlite.keys import splitmix64
+from sarlite.oracle.case import Case
+from sarlite.oracle.edges import EdgeList
+from sarlite.types import Array
+
+MOST_ROWS = 64  # wrong rows that are read; where there are more, it is no matter of single edges
+
+
+def direction(width: int) -> Array:
+    """Return (width,) integers from 1 to 2^20, float64, that look random."""
+    return (splitmix64(np.arange(width, dtype=np.uint64)) >> np.uint64(44)).astype(np.float64) + 1
+
+
+class Codebook:
+    """Rows by what stands in them: O(n log n) once, then O(log n) a look.
+
+    Rows are projected on one drawn direction of integers, in float64, which is exact for the integers of probes; a hit is compared in full.
+    """
+
+    def __init__(self, rows: Array) -> None:
+        self.rows = rows
+        self.direction = direction(rows.shape[1])
+        with np.errstate(invalid="ignore"):
+            self.keys = rows @ self.direction
+        self.order = np.argsort(self.keys, kind="stable")
+        self.sorted = self.keys[self.order]
+
+    def find(self, row: Array) -> int | None:
+        """The row that is equal to `row`; None where there is none, or more than one."""
+        found = self.find_each(row[None])[0]
+        return None if found < 0 else int(found)
+
+    def find_each(self, rows: Array) -> Array:
+        """(k,) of the rows that are equal to each of (k, width); -1 where there is none, or more than one."""
+        keys = rows @ self.direction
+        first, last = np.searchsorted(self.sorted, keys, "left"), np.searchsorted(self.sorted, keys, "right")
+        hits = self.order[np.minimum(first, len(self.order) - 1)] if len(self.order) else np.zeros(len(keys), np.int64)
+        good = last - first == 1
+        good[good] = (self.rows[hits[good]] == rows[good]).all(1)
+        return np.where(good, hits, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """A sum over edges, as a difference is read: out[v] = scale[v] * sum of weight[e] * rows[source of e].
+
+    Attributes
+    ----------
+    edges : EdgeList
+        As the values flow: reversed for a gradient.
+    rows : (n_src, width) float64
+        What each source sends, the columns of all cases that share a code side by side.
+    weight : (n_edges,) float64, or None
+    degrees : (n_dst,), or None
+        What the sums are divided by.
+    backward : bool
+    """
+
+    edges: EdgeList
+    rows: Array
+    weight: Array | None
+    degrees: Array | None
+    backward: bool = False
+
+
+def flow(case: Case, output: str, given: Sequence[Array]) -> Flow | None:
+    """The sum that makes `output` of an spmm, where it is one; `given` are x, or the cotangents, of the cases that share a code."""
+    a = case.attributes
+    if case.op != "spmm" or a.get("reduce") not in ("sum", "mean", "sym") or a.get("loops") or output not in ("out", "dx"):
+        return None
+    backward, edges = output == "dx", case.edges
+    rows = np.concatenate([np.asarray(x, np.float64) for x in given], 1)
+    weight = None if "weight" not in case.arrays else np.asarray(case.arrays["weight"], np.float64)
+    of_src = edges.in_degrees if a.get("degrees") == "in" else edges.out_degrees
+    here, there = (np.maximum(d, 1)[:, None] for d in ((of_src, edges.in_degrees) if backward else (edges.in_degrees, of_src)))
+    divisor = None
+    if a["reduce"] == "sym":
+        rows, divisor = rows / np.sqrt(there), np.sqrt(here)[:, 0]
+    elif a["reduce"] == "mean":
+        rows, divisor = (rows / there, None) if backward else (rows, here[:, 0])
+    return Flow(edges.reversed() if backward else edges, rows, weight, divisor, backward)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one row counts too much of, or too little.
+
+    Attributes
+    ----------
+    row, source : int
+        The row has `factor` times what the source sends more than it should.
+    factor : float
+    edge : int
+        By which edge, -1 where there is none of this weight.
+    times : float
+        1 where that edge is counted twice, -1 where it is lost.
+    """
+
+    row: int
+    source: int
+    factor: float
+    edge: int = -1
+    times: float = 1.0
+
+
+def read(flow: Flow, expected: Array, got: Array, book: Codebook | None = None) -> list[Change] | None:
+    """The changes that explain every wrong row; None where they do not."""
+    with np.errstate(invalid="ignore"):
+        bad = np.flatnonzero(((got != expected) & ~(np.isnan(got) & np.isnan(expected))).any(1))
+    if len(bad) > MOST_ROWS or not len(bad) or not np.isfinite(got[bad]).all():
+        return None
+    book = Codebook(flow.rows) if book is None else book
+    found: list[Change] = []
+    for v in bad:
+        differences = list(_differences(flow, int(v), expected[v], got[v]))
+        explained = (how(flow, book, int(v), difference) for how in (_one_change, _two_changes) for difference in differences)
+        changes = next((c for c in explained if c is not None), None)
+        if changes is None:
+            return None
+        found += changes
+    return found
+
+
+def _differences(flow, v, expected, got):
+    """The difference of the sum of a row, divided as it should be, or by the number of edges that it has now."""
+    if flow.degrees is None:
+        yield got - expected
+        return
+    d = flow.degrees[v]
+    total = expected * d
+    yield got * d - total
+    if d == int(d):
+        for wrong in (d - 1, d + 1):
+            near = np.rint(got * wrong)
+            if wrong > 0 and np.all(np.abs(got * wrong - near) <= 2.0**-22 * np.abs(near)):
+                yield near - total
+
+
+def _mine(flow, v):
+    return flow.edges.eid[flow.edges.indptr[v] : flow.edges.indptr[v + 1]]
+
+
+def _one_change(flow, book, v, difference):
+    """The change that makes a difference of row v: one source once too often, or not at all; or None."""
+    factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
+    for factor in (f * sign for f in factors for sign in (-1.0, 1.0)):
+        u = book.find(difference / factor)
+        if u is not None and (change := _change(flow, _mine(flow, v), v, u, factor)) is not None:
+            return [change]
+    return None
+
+
+def _two_changes(flow, book, v, difference):
+    """The two changes that make a difference of row v, of which one is by an edge of the row; None where no two do, or others do as well."""
+    mine, found = _mine(flow, v), {}
+    carried = flow.rows[flow.edges.src[mine]] * (1.0 if flow.weight is None else flow.weight[mine, None])
+    factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
+    for sign, factor in ((s, f * t) for s in (1.0, -1.0) for f in factors for t in (1.0, -1.0)):
+        other = book.find_each((difference + sign * carried) / factor)
+        for k in np.flatnonzero(other >= 0):
+            e, u = int(mine[k]), int(other[k])
+            own = 1.0 if flow.weight is None else float(flow.weight[e])
+            first = Change(v, int(flow.edges.src[e]), -sign * own, e, -sign)
+            second = Change(v, u, own) if sign > 0 and factor == own else _change(flow, mine[mine != e], v, u, factor)
+            if second is not None and (second.edge >= 0 or sign > 0 and factor == own):
+                found[frozenset((c.row, c.source, c.factor) for c in (first, second))] = [first, second]
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _change(flow, mine, v, u, factor):
+    """The change that has this factor: by an edge of the row from u, else by one that is not the row's."""
+    own = mine[flow.edges.src[mine] == u]
+    for e in own:
+        times = factor / (1.0 if flow.weight is None else flow.weight[e])
+        if times in (-1.0, 1.0):
+            return Change(v, u, factor, int(e), times)
+    return Change(v, u, factor) if factor > 0 or flow.weight is not None else None
+
+
+def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
+    """One line, and the (src, dst) of the edges it is about."""
+    texts, edges, pending = [], [], list(changes)
+    while pending:
+        change = pending.pop(0)
+        partner = next((c for c in pending if _elsewhere(change, c)), None)
+        swap = next((c for c in pending if c.row == change.row and c.edge < 0 <= change.edge and change.times < 0), None)
+        if partner is not None:
+            pending.remove(partner)
+            lost, gained = (change, partner) if change.edge >= 0 else (partner, change)
+            pair = _pair(flow, lost.source, lost.row)
+            texts.append(f"edge {lost.edge} ({pair[0]} -> {pair[1]}) is misrouted: counted for row {gained.row}")
+        elif swap is not None:
+            pending.remove(swap)
+            pair = _pair(flow, change.source, change.row)
+            texts.append(f"edge {change.edge} ({pair[0]} -> {pair[1]}) reads row {swap.source} in place of {change.source}")
+        else:
+            pair = _pair(flow, change.source, change.row)
+            if change.edge >= 0:
+                texts.append(f"edge {change.edge} ({pair[0]} -> {pair[1]}) is {'lost' if change.times < 0 else 'counted twice'}")
+            else:
+                texts.append(f"row {change.row} counts row {change.source}, from which it has no edge")
+        edges.append(pair)
+    text = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
+    return text + (", in the gradient" if flow.backward else ""), tuple(edges)
+
+
+def _elsewhere(a, b):
+    """Whether one row lacks what another, without an edge for it, has too much."""
+    return a.source == b.source and a.row != b.row and a.factor == -b.factor and (a.edge < 0) != (b.edge < 0)
+
+
+def _pair(flow, source, row):
+    return (int(row), int(source)) if flow.backward else (int(source), int(row))
+
+
+def extremum(case: Case, expected: Array, got: Array) -> list[Change] | None:
+    """The same for a maximum or minimum over edges, `out` of an spmm: which source explains each wrong row."""
+    largest = case.attributes["reduce"] == "max"
+    edges, sign = case.edges, 1.0 if largest else -1.0
+    x = sign * np.asarray(case.arrays["x"], np.float64)
+    weight = np.asarray(case.arrays.get("weight", np.ones(edges.n_edges)), np.float64)[:, None]
+    expected, got = sign * expected, sign * got
+    bad = np.flatnonzero((got != expected).any(1))
+    if len(bad) > MOST_ROWS or not np.isfinite(got[bad]).all():
+        return None
+    found = []
+    for v in bad:
+        mine = edges.eid[edges.indptr[v] : edges.indptr[v + 1]]
+        carried = x[edges.src[mine]] * weight[mine]
+        change = _lost_extremum(edges, mine, carried, int(v), got[v]) or _gained_extremum(x, carried, int(v), got[v])
+        if change is None:
+            return None
+        found.append(change)
+    return found
+
+
+def _lost_extremum(edges, mine, carried, v, got):
+    for k in np.flatnonzero((carried > got).any(1)):
+        rest = np.delete(carried, k, 0)
+        if np.array_equal(rest.max(0) if len(rest) else np.zeros(len(got)), got):
+            return Change(v, int(edges.src[mine[k]]), -1.0, int(mine[k]), -1.0)
+    return None
+
+
+def _gained_extremum(x, carried, v, got):
+    best = carried.max(0) if len(carried) else np.full(len(got), -np.inf)
+    more = got > best
+    for u in np.flatnonzero((x[:, more] == got[more]).all(1)) if more.any() else ():
+        if np.array_equal(np.maximum(best, x[u]), got):
+            return Change(v, int(u), 1.0)
+    return None

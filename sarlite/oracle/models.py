@@ -1,0 +1,267 @@
+"""Whole models, and a training step: layers one after the other, cross entropy over a mask, its gradients, Adam."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.errors import ConfigError, DataError, whole
+from sarlite.oracle import dialects
+from sarlite.oracle.definition import Attributes, Definition, Shapes, define
+from sarlite.oracle.edges import EdgeList, Index
+from sarlite.oracle.expression import Expr, constant, elu, exp, fixed, gather, log, relu, scatter_max, scatter_sum, settled, sqrt
+from sarlite.oracle.gradient import gradient
+from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, Layer, doubled, settle
+from sarlite.oracle.layers import LAYERS
+
+ACTIVATIONS = {"relu": relu, "elu": elu}
+NORM = LAYERS["batch_norm"]
+
+
+class Parts(NamedTuple):
+    """A model's state by its layers and the batch norms between them: each {the name in the layer: (the name in the model, value)}."""
+
+    layers: list[dict[str, tuple[str, Any]]]
+    norms: list[dict[str, tuple[str, Any]]]
+
+
+def parts(kind: str, state: Mapping[str, Any]) -> Parts:
+    """Sort a model's state by layers.
+
+    Parameters
+    ----------
+    kind : str
+        Of LAYERS.
+    state : dict of str to value
+        Names are a word, the layer's number, and the name in the layer, as "convs.0.lin.weight" or "conv1.lin.weight"; words with "norm"
+        or "bn" are batch norms. sarlite's models keep hidden layers' biases and norms in "activations.0.bias", "activations.0.norm.gamma".
+
+    Raises
+    ------
+    DataError
+        Naming what is of no layer; or numbers of layers and norms that do not agree.
+    """
+    layers: dict[int, dict[str, tuple[str, Any]]] = {}
+    norms: dict[int, dict[str, tuple[str, Any]]] = {}
+    words = set()
+    for name, value in state.items():
+        found = re.match(r"(.*?\D)(\d+)\.(.+)$", name)
+        if not found:
+            raise DataError(f"{name!r} is of no layer: such names are a word, a number and the layer's own name, as 'convs.0.bias'")
+        word, number, inner = found[1], int(found[2]), found[3]
+        if word == "activations." and inner == "bias":
+            layers.setdefault(number, {})["root.bias" if kind == "sage" else "bias"] = (name, value)
+        elif word == "activations." and inner.startswith("norm."):
+            norms.setdefault(number, {})[inner.removeprefix("norm.")] = (name, value)
+        elif "norm" in word or "bn" in word:
+            norms.setdefault(number, {})[inner] = (name, value)
+        else:
+            words.add(word)
+            layers.setdefault(number, {})[inner] = (name, value)
+    if len(words) > 1:
+        raise DataError(f"layers are of one word, not of {', '.join(sorted(words))}")
+    if norms and len(norms) != len(layers) - 1:
+        raise DataError(f"between {len(layers)} layers stand {len(layers) - 1} norms, not {len(norms)}")
+    return Parts(*([group[k] for k in sorted(group)] for group in (layers, norms)))
+
+
+def _values(part):
+    return {inner: value for inner, (_, value) in part.items()}
+
+
+def _forward(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes, convolved: list[Expr] | None = None) -> Expr:
+    """The logits; what each convolution gives is put into `convolved`."""
+    state = {name: value for name, value in inputs.items() if name not in ARRAYS}
+    arrays = {name: value for name, value in inputs.items() if name in ARRAYS}
+    found, dialect, h = parts(kind, state), attributes["dialect"], inputs["x"]
+    for k, (part, own) in enumerate(zip(found.layers, attributes["each"])):
+        h = LAYERS[kind].formula({**arrays, "x": h, **dialects.read(kind, dialect, _values(part))}, edges, own)
+        last = k == len(found.layers) - 1
+        if len(h.shape) == 3:  # DGL's heads
+            h = h.mean(1) if last else h.reshape(h.shape[0], h.shape[1] * h.shape[2])
+        if convolved is not None:
+            convolved.append(h)
+        if not last and found.norms:
+            norm = dialects.read("batch_norm", dialect, _values(found.norms[k]))
+            h = NORM.formula({"x": h, **norm}, edges, {"training": attributes["training"], "eps": attributes["eps"]})
+        h = h if last else ACTIVATIONS[attributes["activation"]](h)
+    return h
+
+
+def cross_entropy(logits: Expr, labels: Any, mask: Any) -> Expr:
+    """The mean over the rows of the mask of -log softmax(logits)[label]; 0 where there is none."""
+    n, n_classes = logits.shape
+    flat, by_row = logits.reshape(n * n_classes), Index(np.repeat(np.arange(n), n_classes), n)
+    top = fixed(scatter_max(flat, by_row))
+    total = top + log(scatter_sum(exp(flat - gather(top, by_row)), by_row))
+    rows = np.flatnonzero(mask)
+    labels = np.asarray(labels)[rows]
+    if len(rows) and (labels.min() < 0 or labels.max() >= n_classes):
+        raise DataError(f"labels: the model has {n_classes} classes, but there is {labels.min() if labels.min() < 0 else labels.max()}")
+    picked = gather(flat, Index(rows * n_classes + labels, n * n_classes))
+    return (gather(total, Index(rows, n)) - picked).sum(0) / max(len(rows), 1)
+
+
+def adam(parameter: Expr, g: Expr, first: Any, second: Any, step: int, attributes: Attributes) -> tuple[Expr, Any, Any]:
+    """One step of Adam, and its two moments (Kingma and Ba 2015, alg. 1); weight decay is added to the gradient."""
+    beta1, beta2 = attributes["beta1"], attributes["beta2"]
+    g = g + parameter * attributes["weight_decay"] if attributes["weight_decay"] else g
+    first = g * (1 - beta1) if first is None else first * beta1 + g * (1 - beta1)
+    second = g * g * (1 - beta2) if second is None else second * beta2 + g * g * (1 - beta2)
+    change = first / (1 - beta1**step) / (sqrt(second / (1 - beta2**step)) + attributes["epsilon_adam"])
+    return settled(parameter - change * attributes["lr"]), first, second  # settled: a sum would dissolve in the next step's sums
+
+
+def _trained(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
+    """The loss and the gradients of the last step, and the parameters after it."""
+    now = {name: value for name, value in inputs.items() if name not in ARRAYS and name.rpartition(".")[2] not in BUFFERS}
+    moments: dict[str, tuple[Any, Any]] = {name: (None, None) for name in now}
+    outputs: dict[str, Expr] = {}
+    for step in range(1, attributes["steps"] + 1):
+        loss = cross_entropy(_forward(kind, {**inputs, **now}, edges, attributes), inputs["labels"], inputs["mask"])
+        g = gradient({"loss": loss}, {"loss": constant(1.0)}, now)
+        for name in now:
+            now[name], first, second = adam(now[name], g[name], *moments[name], step, attributes)
+            moments[name] = first, second
+        outputs = {"loss": loss, **{f"d{name}": value for name, value in g.items()}, **now}
+    return outputs
+
+
+BUFFERS = ("running_mean", "running_var", *dialects.COUNTERS)
+SIZES = {"layers": 2, "hidden": 8, "n_classes": 4, "steps": 1}
+OPTIONS: dict[str, tuple[Any, ...]] = {"activation": ("relu", "elu"), "batch_norm": (False, True), "training": (True, False)}
+NUMBERS = {"eps": 1e-5, "lr": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon_adam": 1e-8, "weight_decay": 0.0}
+_OWN = {**SIZES, **NUMBERS, **{name: values[0] for name, values in OPTIONS.items()}}
+_TRAINING = ("steps", "lr", "beta1", "beta2", "epsilon_adam", "weight_decay")
+
+
+def _attribute_names(kind: str, training: bool) -> list[str]:
+    layer = LAYERS[kind]
+    own = [name for name in _OWN if training or name not in _TRAINING]
+    return [*own, "n_in", "each", *(name for name in (*layer.sizes, *layer.options, *layer.numbers) if name not in ("n_out", *own))]
+
+
+def resolve(kind: str, attributes: Attributes, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], Any]:
+    """All attributes of a model: those of each layer are `each`, found anew where they are given."""
+    given = {name: value for name, value in attributes.items() if value is not None and name != "each"}
+    for name, values in OPTIONS.items():
+        if given.get(name, values[0]) not in values:
+            raise ConfigError(f"{name}: {given[name]!r} is none of {', '.join(map(repr, values))}")
+    sizes = {name: whole(name, given[name], 1) for name in SIZES if name in given}
+    own = {**_OWN, **given, **sizes}
+    of_layer = {name: value for name, value in given.items() if name not in _OWN and name != "n_in"}
+    if state is None:
+        return {**attributes, **_asked(attributes, own), "each": _planned(kind, own, of_layer)}, None
+    state = dialects.arrays(state)
+    twice = {part[name][0] for part in parts(kind, state).layers for name in doubled(LAYERS[kind], of_layer, _values(part))}
+    state = {name: value for name, value in state.items() if name not in twice}
+    found = parts(kind, state)
+    each = [settle(LAYERS[kind], _for_layer(kind, of_layer, k == len(found.layers) - 1), _values(part))
+            for k, part in enumerate(found.layers)]  # fmt: skip
+    told = {"layers": len(each), "batch_norm": bool(found.norms), "n_classes": _width(each[-1]), "n_in": each[0]["n_in"]}
+    told |= {"hidden": each[0].get("n_feat", each[0].get("n_out"))} if len(each) > 1 else {}
+    for name, value in told.items():
+        if given.get(name, value) != value:
+            raise ConfigError(f"{name} is {given[name]!r}, but in the state {value!r}")
+    for before, after in zip(each, each[1:]):
+        if _width(before) != after["n_in"]:
+            raise DataError(f"a layer gives {_width(before)} columns, but the next one takes {after['n_in']}")
+    for norm, before in zip(found.norms, each):
+        settle(NORM, {"dialect": given["dialect"], "n_in": _width(before)}, _values(norm))
+    return {**attributes, **_asked(attributes, own), **told, "each": each}, state
+
+
+def _asked(attributes, own):
+    return {name: value for name, value in own.items() if name in attributes}
+
+
+def _for_layer(kind, of_layer, last):
+    """What a layer is told: heads are side by side, in the last layer their mean; numbers of heads and features are the hidden layers'."""
+    if kind not in ("gat", "gatv2"):
+        return of_layer
+    told = {name: value for name, value in of_layer.items() if not last or name not in ("n_heads", "n_feat")}
+    return told if of_layer["dialect"] == "dgl" else {**told, "heads": "mean" if last else "concat"}
+
+
+def _width(own: Attributes) -> int:
+    """Columns of a layer's result, as the next layer gets it."""
+    if "n_heads" not in own:
+        return own["n_out"]
+    return own["n_feat"] if own["heads"] == "mean" else own["n_heads"] * own["n_feat"]
+
+
+def _planned(kind, own, of_layer):
+    """The layers' attributes where there is no state."""
+    each: list[dict[str, Any]] = []
+    for k in range(own["layers"]):
+        last = k == own["layers"] - 1
+        width = own["n_classes"] if last else own["hidden"]
+        told = {**_for_layer(kind, of_layer, last)}
+        if kind in ("gat", "gatv2"):
+            told = {"n_feat": width, **told, **({"n_heads": 1} if last else {})}
+        else:
+            told["n_out"] = width
+        each.append(settle(LAYERS[kind], {**told, **({"n_in": _width(each[-1])} if each else {})}, None))
+    return each
+
+
+def _parameters(kind: str, width: int, attributes: Attributes) -> Shapes:
+    shapes: Shapes = {}
+    dialect = attributes["dialect"]
+    for k, own in enumerate(attributes["each"]):
+        n_in = own["n_in"] if own["n_in"] is not None else attributes["n_in"] if attributes["n_in"] is not None else width
+        of_layer = dialects.shapes_in(kind, dialect, LAYERS[kind].shapes(n_in, own))
+        shapes |= {f"convs.{k}.{name}": shape for name, shape in of_layer.items()}
+        if attributes["batch_norm"] and k < len(attributes["each"]) - 1:
+            of_norm = NORM.shapes(_width(own), {"affine": True, "tracked": True})
+            shapes |= {f"norms.{k}.{name}": shape for name, shape in dialects.shapes_in("batch_norm", dialect, of_norm).items()}
+    return shapes
+
+
+def _definition(kind: str, training: bool) -> Definition:
+    layer: Layer = LAYERS[kind]
+
+    def formula(inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
+        return _trained(kind, inputs, edges, attributes) if training else {"out": _forward(kind, inputs, edges, attributes)}
+
+    def layers(inputs, edges, attributes):
+        convolved: list[Expr] = []
+        _forward(kind, inputs, edges, attributes, convolved)
+        return convolved
+
+    def arrays(edges, width, attributes):
+        if edges.n_src != edges.n_dst:
+            raise ConfigError(f"a model's layers are of one set of nodes, not {edges.n_src} source rows and {edges.n_dst} destination rows")
+        first = attributes["each"][0]
+        shapes = layer.arrays(edges, width if attributes["n_in"] is None else attributes["n_in"], first)
+        return {**shapes, **({"labels": (edges.n_dst,), "mask": (edges.n_dst,)} if training else {})}
+
+    def refuses(edges, attributes):
+        norm = {"dialect": attributes["dialect"], "training": attributes["training"]}
+        return dialects.refuses(kind, edges, attributes["each"][0]) or (dialects.refuses("batch_norm", edges, norm)
+                                                                        if attributes["batch_norm"] else None)  # fmt: skip
+
+    return Definition(
+        f"{kind}-training" if training else f"{kind}-model", formula, arrays, dict.fromkeys(_attribute_names(kind, training)),
+        lambda width, attributes: _parameters(kind, width, attributes), {} if training else {"out": "dst"}, FIXED,
+        {**DRAWN, "labels": _labels, "mask": _mask}, lambda attributes, state: resolve(kind, attributes, state), refuses, not training,
+        None if training else layers,
+    )  # fmt: skip
+
+
+def _labels(rng, shape, attributes):
+    return rng.integers(0, attributes["n_classes"], shape)
+
+
+def _mask(rng, shape, attributes):
+    mask = rng.random(shape) < 0.6
+    mask[:1] = True
+    return mask
+
+
+for _kind in ("gcn", "sage", "gat", "gatv2", "rgcn"):
+    define(_definition(_kind, False))
+    define(_definition(_kind, True))

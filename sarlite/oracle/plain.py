@@ -1,0 +1,192 @@
+"""`Plain`: what each primitive computes, in one floating type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from sarlite.oracle.edges import Index
+from sarlite.types import Array
+
+CHUNK = 1 << 22  # numbers of an edge-wise product that are held at once
+
+
+@dataclass(frozen=True, eq=False)
+class Number:
+    """An array of results.
+
+    Attributes
+    ----------
+    value : array
+        float64 or longdouble.
+    error : array or 0
+        The most by which a result may differ from `value`; inf where nothing can be said.
+    magnitude : array or None
+        The sum of the absolute values of all terms, whatever their association.
+    """
+
+    value: Array
+    error: Any = 0.0
+    magnitude: Any = None
+
+
+class Plain:
+    """Values in float64 or longdouble, one rounding an operation: exact where all partial results are."""
+
+    def __init__(self, dtype: Any = np.float64) -> None:
+        self.dtype = np.dtype(dtype)
+
+    def given(self, value: Array) -> Array:
+        return np.asarray(value, self.dtype)
+
+    constant = given
+
+    def result(self, value: Array, rounds: int = 0) -> Number:
+        return Number(value)
+
+    # ---- by element
+
+    def add(self, first, *rest):
+        for term in rest:
+            first = _quiet(np.add, first, term)
+        return first
+
+    def negative(self, x):
+        return -x
+
+    def multiply(self, a, b):
+        return _quiet(np.multiply, a, b)
+
+    def divide(self, a, b):
+        return _quiet(np.divide, a, b)
+
+    def exp(self, x):
+        return _quiet(np.exp, x)
+
+    def log(self, x):
+        return _quiet(np.log, x)
+
+    def sqrt(self, x):
+        return _quiet(np.sqrt, x)
+
+    def tanh(self, x):
+        return np.tanh(x)
+
+    def leaky(self, x, slope):
+        return np.where(x > 0, x, np.where(np.isnan(x), x, slope * x if slope else 0))
+
+    def leaky_gradient(self, g, x, slope):
+        return np.where(x > 0, g, slope * g if slope else 0)
+
+    def where(self, x, mask):
+        return np.where(mask, x, self.dtype.type(0))
+
+    def settled(self, x):
+        return x
+
+    def fixed(self, x):
+        return x
+
+    # ---- dense
+
+    def matmul(self, a, b):
+        return _quiet(np.matmul, a, b)
+
+    def sum(self, x, axes):
+        return _quiet(np.sum, x, axis=axes, keepdims=True)
+
+    def transpose(self, x):
+        return x.T
+
+    def reshape(self, x, shape):
+        return x.reshape(shape)
+
+    def broadcast(self, x, shape):
+        return np.broadcast_to(x, shape)
+
+    def concat(self, *parts, axis):
+        return np.concatenate(parts, axis)
+
+    def slice(self, x, start, stop, axis):
+        return x[(slice(None),) * axis + (slice(start, stop),)]
+
+    # ---- by edges
+
+    def gather(self, x, index):
+        return x[index.rows]
+
+    def scatter_sum(self, x, index):
+        return self._product(None, index.order, index, x)
+
+    def propagate(self, x, weight=None, *, source, target):
+        if weight is None:
+            return self._product(None, source.rows[target.order], target, x)
+        heads = weight.ndim - 1
+        lead = int(np.prod(weight.shape[1:]))
+        weight, rows = weight[target.order].reshape(-1, lead), source.rows[target.order]
+        flat = x.reshape(len(x), lead, int(np.prod(x.shape[1 + heads :])))
+        out = [self._product(weight[:, k], rows, target, flat[:, k]) for k in range(lead)]
+        return np.stack(out, 1).reshape(target.n, *x.shape[1:]) if out else np.zeros((target.n, *x.shape[1:]), self.dtype)
+
+    def _product(self, weight, columns, index, x):
+        """The sparse matrix of `weight`, or ones, by x: its row i has the entries of row i of the index, at `columns`."""
+        data = np.ones(len(columns), self.dtype) if weight is None else np.ascontiguousarray(weight)
+        matrix = sparse.csr_array((data, columns, index.indptr), shape=(index.n, len(x)))
+        flat = np.ascontiguousarray(x).reshape(len(x), int(np.prod(x.shape[1:])))
+        return (matrix @ flat).reshape(index.n, *x.shape[1:])
+
+    def edge_dot(self, a, b, of_a, of_b, heads):
+        out = np.empty((len(of_a.rows), *a.shape[1 : 1 + heads]), self.dtype)
+        step = max(1, CHUNK // max(1, int(np.prod(a.shape[1:]))))
+        for start in range(0, len(out), step):
+            i, j = of_a.rows[start : start + step], of_b.rows[start : start + step]
+            out[start : start + step] = _quiet(np.multiply, a[i], b[j]).sum(tuple(range(1 + heads, a.ndim)))
+        return out
+
+    def scatter_max(self, x, index, ties=None, rank=None):
+        return by_row(np.maximum, x, index)
+
+    def softmax(self, scores, index, epsilon):
+        top = by_row(np.maximum, scores, index)
+        e = _quiet(np.exp, np.where(scores == -np.inf, scores, _quiet(np.subtract, scores, top[index.rows])))
+        total = self.scatter_sum(e, index) + self.dtype.type(epsilon)
+        return np.where(e == 0, e, _quiet(np.divide, e, total[index.rows]))
+
+    def select(self, g, x, index, ties, rank):
+        won = greatest(x, self.scatter_max(x, index), index)
+        if ties == "all":
+            g = _quiet(np.divide, g, np.maximum(self.scatter_sum(won.astype(self.dtype), index), 1))
+        else:
+            won = first(won, index, rank)
+        return np.where(won, g[index.rows], self.dtype.type(0))
+
+
+def by_row(reduce: np.ufunc, x: Array, index: Index) -> Array:
+    """(n, ...) the entries of each row reduced; 0 where there is none."""
+    out = np.zeros((index.n, *x.shape[1:]), x.dtype)
+    full = np.flatnonzero(index.counts)
+    if len(full):
+        out[full] = reduce.reduceat(x[index.order], index.indptr[full])
+    return out
+
+
+def greatest(x: Array, best: Array, index: Index) -> Array:
+    """(k, ...) bool: the entries that are the greatest of their row; where that is NaN, those that are NaN."""
+    return (x == best[index.rows]) | np.isnan(x)
+
+
+def first(among: Array, index: Index, rank: Array | None) -> Array:
+    """(k, ...) bool: the first by (rank, place) of each row's entries `among`."""
+    order = index.order if rank is None else np.lexsort((rank, index.rows))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    place = np.where(among, place.reshape(-1, *[1] * (among.ndim - 1)), len(order))
+    return among & (place == by_row(np.minimum, place, index)[index.rows])
+
+
+def _quiet(f, *args, **options):
+    with np.errstate(all="ignore"):
+        return f(*args, **options)

@@ -1,0 +1,221 @@
+"""Level `probe`: inputs whose exact result every correct function gives, whatever its order of evaluation, so that `==` decides.
+
+Rows of the inputs are codes of their own number: a one, the digits of the number, the digits' complements, mixed digits. What a result
+lacks or has too much of is then a row's code, and names it (`decode`). Digits are as wide as the precision allows, with partial sums up to
+2^24 in float32 (2^53, 2^11, 2^8 in float64, float16, bfloat16), and `Exact` proves each case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from sarlite.errors import SarliteError
+from sarlite.oracle.case import Case
+from sarlite.oracle.corpus import Entry
+from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.exact import BITS, Exact
+from sarlite.oracle.formats import rounded
+from sarlite.oracle.reference import Reference
+from sarlite.oracle.values import Scores, code_columns, codes, kinds, mixed, special, weights
+from sarlite.types import Array
+
+__all__ = ["NotExact", "cases", "cotangents", "expected", "expected_gradients", "special"]
+
+_MOST_BITS = 16  # of a digit
+
+_exact_outputs: WeakKeyDictionary[Case, dict[str, Array]] = WeakKeyDictionary()
+_exact_gradients: WeakKeyDictionary[Case, tuple[Any, dict[str, Array]]] = WeakKeyDictionary()
+
+
+class NotExact(SarliteError):
+    """No input of this kind has an exact result on this graph: the message says why."""
+
+
+def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0, index_dtype: str = "int64",
+          width: int = 17, skipped: list[str] | None = None) -> list[Case]:
+    """Return cases whose outputs are exact; where one has too few columns for a code, several that share it.
+
+    Parameters
+    ----------
+    reference : Reference
+    graph : Entry or EdgeList
+        An entry of the corpus brings its width and what is special about its values.
+    dtype : str
+        "float64", "float32", "float16" or "bfloat16".
+    width : int
+        Columns, for an EdgeList.
+    skipped : list, optional
+        Gets a line for each kind of input that has no exact result, where another has.
+
+    Raises
+    ------
+    NotExact
+        Degrees, roots or sizes of sums leave no exact result.
+
+    Notes
+    -----
+    Each attempt costs three evaluations of the reference; wider digits are tried first.
+    """
+    name, edges, values = "graph", graph, "codes"
+    if isinstance(graph, Entry):
+        name, edges, width, values = graph.name, graph.edges, graph.width, graph.values
+    made, refused = [], [] if skipped is None else skipped
+    for kind in kinds(reference, width, values):
+        filling = _Filling(reference, edges, width, dtype, seed, kind, values, index_dtype, f"{name}/{kind}")
+        try:
+            made += _widest(filling)
+        except NotExact as error:
+            refused.append(str(error))
+    if not made:
+        raise NotExact(refused.pop())
+    return made
+
+
+def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Array]:
+    """Return codes of the rows of each output, for which gradients of a case are exact: as many of them as can be.
+
+    Raises
+    ------
+    NotExact
+        None can be.
+    """
+    shapes = {name: expr.shape for name, expr in reference.expressions(case)[1].items()}
+    best: tuple[Any, dict[str, Array]] | None = None
+    for bits in _ladder(min(_MOST_BITS, BITS[case.dtype] - 1)):
+        g = {name: rounded(codes(shape, bits, seed + 1), case.dtype) for name, shape in shapes.items()}
+        with np.errstate(all="ignore"):
+            found = reference.gradients(case, g, Exact(case.dtype))
+        exact = {name: number.value for name, number in found.items() if np.all(number.error == 0)}
+        if bits == 1 and best is not None and len(exact) <= len(best[1]):
+            break
+        if best is None or len(exact) > len(best[1]):
+            best = g, exact
+        if len(exact) == len(found) and bits > 1:
+            break
+    assert best is not None
+    if not best[1]:
+        raise NotExact(f"{case.name}: no gradient is exact in {case.dtype} for any cotangent of integers")
+    _exact_gradients[case] = best
+    return best[0]
+
+
+def expected(reference: Reference, case: Case) -> dict[str, Array]:
+    """Return the exact outputs of a case, float64."""
+    if case not in _exact_outputs:
+        _exact_outputs[case] = _proved(reference.outputs(case, Exact(case.dtype)), case)
+    return _exact_outputs[case]
+
+
+def expected_gradients(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the exact gradients of a case by the name of the array, float64; those that are not exact are not there."""
+    if case not in _exact_gradients or _exact_gradients[case][0] is not g:
+        found = reference.gradients(case, g, Exact(case.dtype))
+        _exact_gradients[case] = g, {name: number.value for name, number in found.items() if np.all(number.error == 0)}
+    return _exact_gradients[case][1]
+
+
+# ---- which inputs
+
+
+class _Filling:
+    """Makes the inputs of one kind on one graph, with digits of so many bits."""
+
+    def __init__(self, reference, edges, width, dtype, seed, kind, values, index_dtype, name):
+        self.reference, self.edges, self.width, self.dtype, self.seed = reference, edges, width, dtype, seed
+        self.values, self.index_dtype, self.name = values, index_dtype, name
+        self.scores = Scores(reference, edges, kind, seed)
+        self.blank = reference.case(edges, name=name, values="integers", seed=seed, dtype=dtype, width=width, index_dtype=index_dtype)
+
+    def first_bits(self):
+        """Digits that may fit: by the longest sum, and where gradients are products, by the sum of these over the columns."""
+        bits, longest = BITS[self.dtype], int(max(self.edges.in_degrees.max(initial=1), 1))
+        most = min(_MOST_BITS, bits - 1, bits - (longest - 1).bit_length())
+        if len(self.reference.differentiable(self.blank)) > 1:
+            most = min(most, (bits - (max(self.width, 1) - 1).bit_length()) // 2)
+        return max(most, 1)
+
+    def made(self, bits):
+        """The cases that together carry the code."""
+        shapes = {name: np.shape(array) for name, array in self.blank.arrays.items()}
+        coded = [name for name, shape in shapes.items() if len(shape) > 1 and self._is_coded(name)]
+        columns = max((code_columns(shapes[name][0], bits) for name in coded), default=1)
+        held = min((int(np.prod(shapes[name][1:])) for name in coded), default=1)
+        for chunk in range(-(-columns // max(held, 1)) if held else 1):
+            arrays = {name: self._array(name, shape, bits, chunk) for name, shape in shapes.items()}
+            case = replace(self.blank, name=f"{self.name}/{chunk}", arrays=arrays, state=self._state())
+            yield case if self.values in ("scores", "denormal") else special(self.reference, case, self.values)
+
+    def _is_coded(self, name):
+        return name not in (*self.reference.definition.fixed, *self.scores.names, "weight")
+
+    def _array(self, name, shape, bits, chunk):
+        if name in self.reference.definition.fixed:
+            return self.blank.arrays[name]
+        if name in self.scores.names:
+            return rounded(self.scores.array(name, shape), self.dtype)
+        if name == "weight":
+            return rounded(weights(self.edges, shape, bits, self.seed), self.dtype)
+        start = chunk * int(np.prod(shape[1:])) if len(shape) > 1 else 0
+        return rounded(self.scores.coded(name, codes(shape, bits, self.seed, start)), self.dtype)
+
+    def _state(self):
+        """-1, 0 and 1, so that sums stay short, and no two rows alike for long; 0 for vectors of attention, so that scores are equal."""
+        if self.reference.state is not None:
+            return self.blank.state
+        state = dict(self.blank.state)
+        for name in state.keys() - self.reference.definition.fixed:
+            shape, seed = np.shape(state[name]), self.seed + sum(name.encode())
+            value = (mixed(np.arange(int(np.prod(shape))), seed) % 3).reshape(shape) - 1.0
+            state[name] = rounded(0 * value if name.split(".")[-1].startswith("att") else value, self.dtype)
+        return state
+
+
+def _ladder(widest: int) -> Iterator[int]:
+    """Digits from wide to narrow; the narrowest come second: where nothing is exact in them, nothing is."""
+    yield from dict.fromkeys((widest, 1, *range(widest - 3, 1, -3)))
+
+
+def _widest(filling):
+    """The cases with the widest digits that are exact."""
+    narrowest = []
+    for bits in _ladder(filling.first_bits()):
+        try:
+            found = _exact(filling, bits)
+        except NotExact:
+            if bits == 1:
+                raise
+            continue
+        if bits > 1:
+            return found
+        narrowest = found
+    return narrowest
+
+
+def _exact(filling, bits):
+    """The cases of such digits; raises NotExact where one is not."""
+    found = []
+    for case in filling.made(bits):
+        with np.errstate(all="ignore"):
+            _exact_outputs[case] = _proved(filling.reference.outputs(case, Exact(case.dtype)), case)
+        found.append(case)
+    return found
+
+
+def _proved(numbers, case):
+    if any(np.any(number.error != 0) for number in numbers.values()):
+        raise NotExact(f"{case.name}: {_reason(numbers, case)}")
+    return {name: number.value for name, number in numbers.items()}
+
+
+def _reason(numbers, case):
+    name, error = next((name, np.asarray(number.error)) for name, number in numbers.items() if np.any(number.error != 0))
+    text = f"{name} is exact in {case.dtype} for no integers that tell rows apart"
+    if not error.ndim:
+        return text
+    row = int(np.flatnonzero(error.reshape(len(error), -1).any(1))[0])
+    return f"{text}: row {row}" + (f", which has {case.edges.in_degrees[row]} in-edges" if len(error) == case.edges.n_dst else "")

@@ -1,0 +1,299 @@
+"""`check_ranks`: a run on several ranks against the reference on the whole graph, under anybody's launcher."""
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator, Philox
+
+from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.oracle import call, certified
+from sarlite.oracle.case import Case
+from sarlite.oracle.check import described, given
+from sarlite.oracle.corpus import corpus
+from sarlite.oracle.diagnose import Diagnosis
+from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.invariants import row_kinds
+from sarlite.oracle.reference import Reference
+from sarlite.oracle.report import Finding, Report, Verdict
+from sarlite.oracle.trial import Stop, Trial
+from sarlite.types import Array
+
+PARTS = ("contiguous", "random", "skewed", "one empty")
+N_GRAPHS = 8
+MOST_EDGES = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one rank gets: its nodes, the edges into them, and the rows of the inputs that belong to these.
+
+    Attributes
+    ----------
+    rank, size, n_nodes : int
+        n_nodes of the whole graph.
+    ids : (n_local,) int64
+        Global ids of its nodes, ascending: the order of its rows.
+    owner : (n_nodes,) int64
+        The rank of each node.
+    src, dst, eids : (n_local_edges,) int64
+        Global ids of the ends of the edges into its nodes, and the edges' global numbers, ascending.
+    arrays : dict of str to array
+        Inputs: rows of its nodes, rows of its edges.
+    state : dict of str to array
+        Parameters, the same on every rank.
+    cotangents : dict of str to array
+        The rows of the gradient of each output, by which gradients are asked.
+    attributes : dict
+    """
+
+    rank: int
+    size: int
+    n_nodes: int
+    ids: Array
+    owner: Array
+    src: Array
+    dst: Array
+    eids: Array
+    arrays: Mapping[str, Array]
+    state: Mapping[str, Array]
+    cotangents: Mapping[str, Array]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
+    """Return the (n_nodes,) rank of each node: equal ranges; at random; half of the rest to each; equal ranges on all ranks but one."""
+    rng = Generator(Philox([seed, n_nodes, size]))
+    place = np.arange(n_nodes)
+    if kind == "contiguous":
+        return place * size // max(n_nodes, 1)
+    if kind == "random":
+        return rng.integers(0, size, n_nodes)
+    if kind == "skewed":
+        ends = n_nodes - (n_nodes / 2.0 ** np.arange(1, size)).astype(np.int64)
+        return np.searchsorted(ends, place, side="right")
+    if size == 1:
+        return np.zeros(n_nodes, np.int64)
+    empty = int(rng.integers(size))
+    rank = place * (size - 1) // max(n_nodes, 1)
+    return rank + (rank >= empty)
+
+
+def cut(case: Case, cotangents: Mapping[str, Array], owner: Array, size: int, kinds: Mapping[str, str],
+        by: Mapping[str, str]) -> list[Part]:
+    """Return the parts of a case: copies."""
+    edges = case.edges
+    parts = []
+    for rank in range(size):
+        ids, eids = np.flatnonzero(owner == rank), np.flatnonzero(owner[edges.dst] == rank)
+
+        def rows(value, kind, ids=ids, eids=eids):
+            return np.array(value) if kind == "whole" else value[eids if kind == "edge" else ids]
+
+        parts.append(Part(rank, size, edges.n_dst, ids, owner.copy(), edges.src[eids], edges.dst[eids], eids,
+                          {name: rows(value, kinds[name]) for name, value in case.arrays.items()},
+                          {name: np.array(value) for name, value in case.state.items()},
+                          {name: rows(value, by.get(name, "whole")) for name, value in cotangents.items()}, dict(case.attributes)))
+    return parts
+
+
+def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Part]], list[Any]]:
+    """Return a run of N threads, each of which calls `function(rank, part, ids)`; how they talk to each other is the function's business.
+
+    The first exception of a rank ends the run: the others are left behind, as daemons.
+    """
+
+    def run(parts: list[Part]) -> list[Any]:
+        done: queue.SimpleQueue = queue.SimpleQueue()
+
+        def serve(part):
+            try:
+                done.put((part.rank, function(part.rank, part, part.ids), None))
+            except BaseException as error:  # whatever it is, the run's caller hears of it
+                done.put((part.rank, None, error))
+
+        for part in parts:
+            threading.Thread(target=serve, args=(part,), name=f"sarlite.oracle rank {part.rank}", daemon=True).start()
+        results: list[Any] = [None] * len(parts)
+        for _ in parts:
+            rank, results[rank], error = done.get()
+            if isinstance(error, NotImplementedError):
+                raise error
+            if error is not None:
+                raise RuntimeError(f"on rank {rank}: {call.told(error)}") from error
+        return results
+
+    return run
+
+
+def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Reference, *, ranks: Sequence[int] = (1, 2, 3),
+                parts: Sequence[str] = PARTS, dtype: str = "float32", accumulate: str | None = None, seed: int = 0,
+                time_limit: float = 60.0, gradients: bool = True, expected_failures: Sequence[str] = (), **attributes: Any) -> Report:
+    """Return what is wrong with a run on several ranks.
+
+    Parameters
+    ----------
+    run : (list of Part) -> list of results, one a rank
+        A result is a dict: each output's rows of this rank by name ("out"; rows by edge in the order of the part's edges), and
+        "gradients": {name: array}, of sum(output * cotangent) over all ranks: rows of this rank for arrays by node or edge, the whole
+        gradient for a parameter. Or the one output alone. Of a model also "layers": each convolution's rows, before norm and activation.
+        `each_rank` makes such a run from a function of one rank. Under a launcher every process calls `check_ranks` with `ranks=[size]`
+        and `lambda parts: comm.allgather(mine(parts[comm.rank]))`: cases are the same everywhere.
+    reference : str or Reference
+        Of a graph whose sources and destinations are the same nodes.
+    ranks : sequence of int
+    parts : sequence of str
+        Of "contiguous", "random", "skewed", "one empty".
+    dtype, accumulate, seed, time_limit, expected_failures
+        As in `check`; the time is of one run.
+    gradients : bool
+        Whether results have gradients; without they count as not covered.
+
+    Returns
+    -------
+    Report
+        Findings have the level "ranks", and name the layer, the rank and the global id of the first row that is wrong. Errors are held
+        against the bounds of level `certified`; the run is called twice on each division, with other values, so that stale rows show.
+
+    Raises
+    ------
+    ConfigError
+        An unknown part, a number of ranks below 1, an unknown reference or attribute.
+    """
+    reference = given(reference, attributes)
+    if unknown := [kind for kind in parts if kind not in PARTS]:
+        raise ConfigError(f"parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
+    sizes = [whole("ranks", n, 1) for n in ranks]
+    report = Report(f"{described(reference)} on {', '.join(map(str, sizes))} ranks, {dtype}, seed {seed}")
+    with call.working(time_limit) as worker:
+        trial = Trial(run, None, reference, report, worker, seed=seed, expected_failures=tuple(expected_failures))
+        try:
+            for name, edges in graphs():
+                for size in sizes:
+                    for kind in parts if size > 1 else parts[:1]:
+                        _division(trial, name, edges, size, kind, {"dtype": dtype}, accumulate or dtype, gradients)
+        except Stop:
+            report.skip("what comes after a run that did not return")
+    if not gradients:
+        report.skip("gradients: not asked for")
+    return report
+
+
+def graphs() -> list[tuple[str, EdgeList]]:
+    """Return some graphs of the corpus whose sources are the destinations: the two that tell the most, and some of all sizes."""
+    entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"] and 0 < e.published["n_edges"] <= MOST_EDGES]
+    entries.sort(key=lambda e: (e.published["n_edges"], e.name))
+    telling = sorted(entries, key=lambda e: ("random" not in e.tags, abs(np.log(e.published["n_edges"] / 200)), e.name))[:2]
+    places = np.linspace(0, len(entries) - 1, N_GRAPHS - 2).astype(int)
+    return [(entry.name, entry.edges) for entry in dict.fromkeys([*telling, *(entries[k] for k in places)])]
+
+
+def _division(trial, name, edges, size, kind, options, accumulate, gradients):
+    """One graph in one division: two calls, with other values, so that what is left of the first shows in the second."""
+    owner, before = owners(kind, edges.n_dst, size, trial.seed), None
+    for k, values in enumerate(("integers", "random")):
+        label = f"{name}/{size} ranks/{kind}/{values}"
+        try:
+            case = trial.reference.case(edges, name=label, values=values, seed=trial.seed + k, width=5, **options)
+            trial.reference.expressions(case)
+        except (ConfigError, ShapeError) as error:
+            trial.report.skip("graphs that do not suit", f"{name}: {error}")
+            return
+        case = replace(case, accumulate=accumulate)
+        cotangents = trial.reference.cotangents(case, values, trial.seed + k) if gradients else {}
+        before = _one(trial, case, cotangents, owner, size, before)
+
+
+def _one(trial, case, cotangents, owner, size, before):
+    """One run; returns its case and cotangents, for the diagnosis of the next."""
+    kinds, by = row_kinds(trial.reference), trial.reference.outputs_by
+    diagnosis = Diagnosis(trial.reference, case, cotangents, owner, size, kinds, before)
+    expected = trial.reference.outputs(case, certified.arithmetic(case))
+    results = _results(trial, case, cut(case, cotangents, owner, size, kinds, by), expected)
+    if results is None:
+        return case, cotangents
+    if _layers(trial, case, diagnosis, results):
+        return case, cotangents
+    wrong = False
+    for name, number in expected.items():
+        wrong |= _rows(trial, case, diagnosis, name, name, number, [result[name] for result in results], by.get(name, "whole"))
+    if not cotangents or wrong:  # a gradient of what is wrong already says nothing more
+        return case, cotangents
+    exact = trial.reference.gradients(case, cotangents, certified.arithmetic(case))
+    for name, number in exact.items():
+        given = [result.get("gradients", {}).get(name) for result in results]
+        if any(value is None for value in given):
+            trial.report.skip(f"the gradient of {name}, which a rank does not return", case.name)
+            continue
+        arrays = [call.as_array(value) for value in given]
+        _rows(trial, case, diagnosis, name, f"d{name}", number, arrays, kinds.get(name, "whole"))
+    return case, cotangents
+
+
+def _layers(trial, case, diagnosis, results):
+    """Hold what each convolution of a model gives against the reference, where results have it; whether something is wrong."""
+    expected = trial.reference.layers(case, certified.arithmetic(case))
+    if not expected:
+        return False
+    given = [result.get("layers") for result in results]
+    if any(layers is None or len(layers) != len(expected) for layers in given):
+        trial.report.skip("the layers' results, which a rank does not return", case.name)
+        return False
+    for k, number in enumerate(expected):
+        arrays = [call.as_array(layers[k]) for layers in given]
+        if _rows(trial, case, diagnosis, k, f"layers.{k}", number, arrays, "dst"):
+            return True
+    return False
+
+
+def _results(trial, case, parts, expected):
+    """Each rank's result as a dict of arrays; None, with a finding, where that cannot be."""
+    found = trial.noted(case, lambda given: call.guarded(trial.worker, lambda: [_plain(result, expected) for result in trial.run(parts)]))
+    if found is None:
+        return None
+    if len(found) != len(parts):
+        trial.add(Finding(Verdict.WRONG, "call", case, "", f"returned {len(found)} results of {len(parts)} ranks"))
+        return None
+    for rank, result in enumerate(found):
+        missing = [name for name in expected if result.get(name) is None]
+        if missing:
+            trial.add(Finding(Verdict.WRONG, "call", case, missing[0], f"rank {rank} returned no {missing[0]}", rank=rank))
+            return None
+    return found
+
+
+def _plain(result, expected):
+    if not isinstance(result, Mapping):
+        result = {next(iter(expected)): result}
+    return {name: value if isinstance(value, (Mapping, list, tuple)) else call.as_array(value) for name, value in result.items()}
+
+
+def _rows(trial, case, diagnosis, name, output, number, arrays, kind):
+    """Hold one output or gradient of every rank against its rows; whether something is wrong."""
+    wanted = [diagnosis.part(number, rank, kind) for rank in range(diagnosis.size)]
+    for rank, (array, part) in enumerate(zip(arrays, wanted)):
+        try:
+            call.checked(array, output, part.value.shape, case.dtype)
+        except call.Failure as failure:
+            trial.add(Finding(Verdict.WRONG, "call", case, output, f"rank {rank}: {failure.cause}", rank=rank))
+            return True
+    ratio = [certified.ratios(array, part) for array, part in zip(arrays, wanted)]
+    trial.report.checked["ranks"] += 1
+    trial.report.skip("elements that no bound decides", f"{case.name}, {output}", sum(int(np.isnan(r).sum()) for r in ratio))
+    trial.report.ratio = max(trial.report.ratio, *(float(np.nan_to_num(r, posinf=np.inf).max(initial=0)) for r in ratio))
+    rank = next((k for k, r in enumerate(ratio) if (np.nan_to_num(r) > 1).any()), None)
+    if rank is None:
+        return False
+    bad, part = np.nan_to_num(ratio[rank]) > 1, wanted[rank]
+    cause = f"{int(bad.sum())} of {bad.size} elements of rank {rank} differ"
+    if trial.explanations > 0:
+        trial.explanations -= 1
+        cause = diagnosis.cause(rank, name, output == f"d{name}", kind, number, arrays)
+    row = int(np.argwhere(bad)[0][0]) if bad.ndim else None
+    node = row if kind == "whole" else int(diagnosis.rows(rank, kind)[row])
+    trial.found(Verdict.WRONG, "ranks", case, output, cause, bad, arrays[rank], np.asarray(part.value), part.error, rank=rank, node=node,
+                layer=name if isinstance(name, int) else None, edges=diagnosis.edges)
+    return True

@@ -1,0 +1,143 @@
+"""`Reference`: one operation or layer with its attributes, its cases, exact results and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sarlite.errors import ConfigError
+from sarlite.oracle import layers, models, operations  # noqa: F401  registers them
+from sarlite.oracle.case import Case
+from sarlite.oracle.definition import REFERENCES, Shapes
+from sarlite.oracle.dialects import DIALECTS
+from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.expression import constant, evaluate, variable
+from sarlite.oracle.formats import rounded
+from sarlite.oracle.gradient import gradient
+from sarlite.oracle.plain import Number
+from sarlite.types import Array
+
+
+class Reference:
+    """An operation or a layer that results are compared with.
+
+    Parameters
+    ----------
+    name : str
+        Of REFERENCES, as "spmm".
+    dialect : "paper", "dgl" or "pyg"
+    state : dict of str to array, optional
+        Parameters; without, each case gets its own.
+    **attributes
+        As reduce="mean".
+
+    Raises
+    ------
+    ConfigError
+        An unknown name, attribute or value.
+    """
+
+    def __init__(self, name: str, *, dialect: str = "paper", state: Mapping[str, Array] | None = None, **attributes: Any) -> None:
+        self.definition = _known("reference", name, REFERENCES)
+        self.name, self.dialect, self.state = name, dialect, state
+        _among("dialect", dialect, DIALECTS)
+        self.attributes: dict[str, Any] = {"dialect": dialect}
+        for key in attributes:
+            _known(f"attribute of {name}", key, self.definition.attributes)
+        for key, allowed in self.definition.attributes.items():
+            choice = isinstance(allowed, tuple)
+            self.attributes[key] = attributes.get(key, allowed[0] if choice else allowed)
+            if choice:
+                _among(key, self.attributes[key], allowed)
+        self.attributes, self.state = self.definition.resolve(self.attributes, state)
+
+    @property
+    def outputs_by(self) -> Mapping[str, str]:
+        return self.definition.outputs_by
+
+    def arrays(self, edges: EdgeList, width: int) -> Shapes:
+        return self.definition.arrays(edges, width, self.attributes)
+
+    def parameters(self, width: int) -> Shapes:
+        return self.definition.parameters(width, self.attributes)
+
+    def differentiable(self, case: Case) -> list[str]:
+        """The names that a vector-Jacobian product gives: arrays and state."""
+        return [name for name in (*case.arrays, *case.state) if self.definition.has_vjp and last_word(name) not in self.definition.fixed]
+
+    def refuses(self, case: Case) -> str | None:
+        """Why the dialect raises an error for these edges, where it does; the reference computes it anyway."""
+        return self.definition.refuses(case.edges, case.attributes)
+
+    def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0, dtype: str = "float32", width: int = 17,
+             index_dtype: str = "int64") -> Case:
+        """One input: normal numbers, of deviation 1 and for parameters 1/4, or integers from -3 to 3, that are numbers of `dtype`."""
+        _among("values", values, ("random", "integers"))
+        rng = np.random.default_rng(seed)
+
+        def drawn(shapes, scale=1.0):
+            return {key: self._draw(key, rng, shape, values, dtype, scale) for key, shape in shapes.items()}
+
+        arrays = drawn(self.arrays(edges, width))
+        scale = 0.25 if values == "random" else 1.0  # else the scores of attention would be large, and so the bounds of their errors
+        state = drawn(self.parameters(width), scale) if self.state is None else dict(self.state)
+        return Case(name, self.name, edges, arrays, dict(self.attributes), state, dtype, dtype, index_dtype)
+
+    def cotangents(self, case: Case, values: str = "random", seed: int = 0) -> dict[str, Array]:
+        """A gradient of each output, by which gradients are asked."""
+        rng = np.random.default_rng([seed, 1])
+        return {name: draw(rng, expr.shape, values, case.dtype) for name, expr in self.expressions(case)[1].items()}
+
+    def expressions(self, case: Case) -> tuple[dict, dict]:
+        """The inputs and the outputs of the formula for a case."""
+        inputs = self._inputs(case)
+        return inputs, self.definition.formula(inputs, case.edges, case.attributes)
+
+    def _inputs(self, case):
+        return {name: variable(name, np.shape(value)) if np.asarray(value).dtype.kind == "f" else value
+                for name, value in {**case.arrays, **case.state}.items()}  # fmt: skip
+
+    def outputs(self, case: Case, arithmetic: Any) -> dict[str, Number]:
+        return evaluate(self.expressions(case)[1], {**case.arrays, **case.state}, arithmetic)
+
+    def layers(self, case: Case, arithmetic: Any) -> list[Number]:
+        """Of a model, what each convolution gives, before norm and activation, one row a node; of anything else an empty list."""
+        if self.definition.layers is None:
+            return []
+        exprs = self.definition.layers(self._inputs(case), case.edges, case.attributes)
+        return list(evaluate({f"layers.{k}": expr for k, expr in enumerate(exprs)}, {**case.arrays, **case.state}, arithmetic).values())
+
+    def gradients(self, case: Case, cotangents: Mapping[str, Array], arithmetic: Any) -> dict[str, Number]:
+        """Of the sum of <output, cotangent>, with respect to each array and each parameter that has one."""
+        inputs, outputs = self.expressions(case)
+        wanted = {name: inputs[name] for name in self.differentiable(case)}
+        products = gradient(outputs, {name: constant(cotangents[name]) for name in outputs}, wanted)
+        further = max(0, int(case.edges.in_degrees.max(initial=0)) + case.n_dst - case.n_src)  # (A X)' G may stand for X' (A' G)
+        return evaluate(products, {**case.arrays, **case.state}, arithmetic, dict.fromkeys(case.state, further))
+
+    def _draw(self, key, rng, shape, values, dtype, scale):
+        if last_word(key) in self.definition.draw:
+            value = self.definition.draw[last_word(key)](rng, shape, self.attributes)
+            return rounded(value, dtype) if value.dtype.kind == "f" else value
+        return draw(rng, shape, values, dtype) * np.asarray(scale, np.float32 if dtype == "bfloat16" else dtype)
+
+
+def last_word(name: str) -> str:
+    """Of a dotted name: "running_var" of "norms.0.running_var"."""
+    return name.rpartition(".")[2]
+
+
+def draw(rng: np.random.Generator, shape: tuple[int, ...], values: str, dtype: str) -> Array:
+    return rounded(rng.standard_normal(shape) if values == "random" else rng.integers(-3, 4, shape), dtype)
+
+
+def _known(what, name, table):
+    _among(what, name, tuple(table))
+    return table[name]
+
+
+def _among(what, value, allowed):
+    if value not in allowed:
+        raise ConfigError(f"{what}: {value!r} is none of {', '.join(map(repr, allowed))}")

@@ -1,0 +1,68 @@
+"""One saved case again: what it says, and what a function makes of it now."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sarlite.oracle import call, sarcase
+from sarlite.oracle.case import Case
+from sarlite.oracle.check import JUDGES, described
+from sarlite.oracle.reference import Reference
+from sarlite.oracle.report import Report
+from sarlite.oracle.trial import Stop, Trial
+from sarlite.types import Array
+
+LEVELS = ("probe", "certified", "repeat")
+_MOST_EDGES = 20  # are written out
+
+
+def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *, vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None,
+           convert: Callable[[Array], Any] | None = None, time_limit: float = 60.0, seed: int = 0) -> Report:
+    """Check a function on one saved case: by == where its result is exact, by bounds, and by the same input twice.
+
+    Parameters
+    ----------
+    path : path
+        A .sarcase.
+    run, vjp, convert, time_limit, seed
+        As of `check`.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    DataError
+        The case cannot be read.
+    ConfigError
+        Its operation, its dialect or an attribute is unknown.
+    """
+    case = sarcase.load(path).case
+    reference = reference_of(case)
+    report = Report(f"{described(reference)}, {case.dtype}, {case.name}")
+    with call.working(time_limit) as worker:
+        trial = Trial(run, vjp, reference, report, worker, seed=seed, convert=convert)
+        try:
+            for level in LEVELS:
+                JUDGES[level](trial, case)
+        except Stop:
+            report.skip("what comes after a call that did not return")
+    return report
+
+
+def reference_of(case: Case) -> Reference:
+    """Return the reference that a case is of; ConfigError where its operation, its dialect or an attribute is unknown."""
+    attributes = {name: value for name, value in case.attributes.items() if name != "dialect"}
+    return Reference(case.op, dialect=case.attributes.get("dialect", "paper"), state=case.state or None, **attributes)
+
+
+def told(saved: sarcase.Saved) -> str:
+    """What a saved case is, in a few lines: shapes, attributes, its edges where they are few, and what was found."""
+    case = saved.case
+    lines = [f"{case.op}, {case.name}: {case.n_edges} edges from {case.n_src} to {case.n_dst} rows, {case.dtype}, sums in {case.accumulate}"]
+    lines += ["  " + ", ".join(f"{name}={value!r}" for name, value in case.attributes.items())] if case.attributes else []
+    lines += ["  " + ", ".join(f"{name} {tuple(value.shape)}" for name, value in {**case.arrays, **case.state}.items())]
+    if case.n_edges <= _MOST_EDGES:
+        lines.append("  edges " + ", ".join(f"{u} -> {v}" for u, v in zip(case.edges.src.tolist(), case.edges.dst.tolist())))
+    return "\n".join([*lines, f"  found: {saved.finding}" if saved.finding is not None else "  nothing was found in it"])

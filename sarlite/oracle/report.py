@@ -1,0 +1,150 @@
+"""What a check found: a verdict, findings that name the place, and what was not covered."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from sarlite.errors import ConfigError, SarliteError
+
+
+class Verdict(Enum):
+    """The worst of what was found: the first that applies, in this order."""
+
+    WRONG = "a result that no order of evaluation and no rounding explains"
+    IMPRECISE = "an error above the bound of every order of evaluation, that sums in a lower precision would explain"
+    NONDETERMINISTIC = "two answers to one input"
+    UNSUPPORTED = "the function refused what it was asked, and nothing was checked"
+    PASS = "nothing was found"
+
+
+class OracleError(SarliteError, AssertionError):
+    """Raised by `Report.require`: a check found something."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found, with its place.
+
+    Attributes
+    ----------
+    verdict : Verdict
+    level : str
+        "probe", "certified", "repeat", "invariant", "call", "sampling" or "ranks".
+    case : Case
+    output : str
+        "out" or the name of an output; "d<name>" of a gradient.
+    cause : str
+        The probable cause, one line, as "edge 17 (3 -> 5) is lost".
+    layer, rank, node, column : int, optional
+        The first element that is wrong: its row (a node, or an edge for values by edge) and its column, flat.
+    edges : tuple of (src, dst)
+        What the difference decodes to.
+    expected, got, bound : float, optional
+    """
+
+    verdict: Verdict
+    level: str
+    case: Any
+    output: str
+    cause: str
+    layer: int | None = None
+    rank: int | None = None
+    node: int | None = None
+    column: int | None = None
+    edges: tuple = ()
+    expected: float | None = None
+    got: float | None = None
+    bound: float | None = None
+
+    def __str__(self) -> str:
+        places = [f"{name} {value}" for name in ("layer", "rank", "node", "column") if (value := getattr(self, name)) is not None]
+        text = f"{self.level}, {getattr(self.case, 'name', self.case)}, " + ", ".join([self.output, *places])
+        if self.got is not None:
+            text += f": expected {self.expected!r}" + (f" +- {self.bound:.3g}" if self.bound else "") + f", got {self.got!r}"
+        return f"{text}; {self.cause}"
+
+
+@dataclass
+class Report:
+    """What one check found.
+
+    Attributes
+    ----------
+    what : str
+        The reference, the dtype, the level and the seed.
+    findings : list of Finding
+    expected : list of Finding
+        Of cases that were named as expected failures; they do not count in the verdict.
+    checked : Counter
+        Comparisons made, by level.
+    uncovered : Counter
+        What was not checked: reason -> how many times.
+    examples : dict of str to str
+        The first case of a reason, and what was said of it.
+    ratio : float
+        The largest error over its bound that was seen; above 1 it is a proof of excess error.
+    """
+
+    what: str
+    findings: list[Finding] = field(default_factory=list)
+    expected: list[Finding] = field(default_factory=list)
+    checked: Counter = field(default_factory=Counter)
+    uncovered: Counter = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    ratio: float = 0.0
+
+    def skip(self, reason: str, example: str = "", times: int = 1) -> None:
+        """Count what is not covered."""
+        if times:
+            self.uncovered[reason] += times
+            if example:
+                self.examples.setdefault(reason, example)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the findings; UNSUPPORTED alone does not count where something was checked. Where nothing was, UNSUPPORTED."""
+        found = {finding.verdict for finding in self.findings} - {Verdict.UNSUPPORTED}
+        if not found and not self.checked.total():
+            return Verdict.UNSUPPORTED
+        return next(verdict for verdict in Verdict if verdict in found or verdict is Verdict.PASS)
+
+    @property
+    def first_bad(self) -> Finding | None:
+        """The first finding of the verdict; None of PASS."""
+        return next((finding for finding in self.findings if finding.verdict is self.verdict), None)
+
+    @property
+    def coverage(self) -> dict[str, int]:
+        """Comparisons made by level, and what was not covered, by reason: "not covered: REASON" -> count."""
+        return {**self.checked, **{f"not covered: {reason}": n for reason, n in sorted(self.uncovered.items())}}
+
+    def require(self) -> "Report":
+        """Return the report where it is PASS; raises OracleError with its text otherwise."""
+        if self.verdict is not Verdict.PASS:
+            raise OracleError(str(self))
+        return self
+
+    def save(self, path: str | Path) -> Path:
+        """Write the case of `first_bad`, shrunk, as a .sarcase directory; ConfigError where there is none."""
+        from sarlite.oracle import sarcase
+
+        bad = self.first_bad
+        if bad is None or bad.case is None:
+            raise ConfigError(f"{path}: nothing to save, the verdict is {self.verdict.name}")
+        return sarcase.save(bad, path)
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict.name}: {self.what}"]
+        if (bad := self.first_bad) is not None:
+            lines += [f"  {bad}"]
+        counts = ", ".join(f"{n} {level}" for level, n in self.checked.items())
+        cases = len({getattr(finding.case, "name", None) for finding in self.findings})
+        lines.append(f"  {len(self.findings)} findings in {cases} cases; compared: {counts or 'nothing'}")
+        lines.append(f"  largest error / bound: {self.ratio:.4g}")
+        for reason, n in sorted(self.uncovered.items()):
+            example = self.examples.get(reason)
+            lines.append(f"  not covered: {reason} ({n} times" + (f"; as {example})" if example else ")"))
+        lines += [f"  expected failure: {finding}" for finding in self.expected]
+        return "\n".join(lines)

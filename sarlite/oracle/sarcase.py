@@ -1,0 +1,259 @@
+"""Cases as files: a .sarcase is a directory of `case.json` and .npy files, for any language. No code, no pickle.
+
+case.json
+    schema          1
+    name, op        as of `Case`
+    n_src, n_dst    numbers of rows
+    dtype, accumulate, index_dtype
+    attributes      as {"reduce": "mean", "dialect": "paper"}
+    src, dst        records of the edges' rows, (n_edges,) int64
+    arrays, state, cotangents, expected, bounds, got
+                    records by name; `cotangents`, `expected` (outputs, and gradients as d<name>), `bounds` and `got` may be empty
+    finding         what was found, or null
+
+A record is {"file", "dtype", "shape", "sha256"}, the hash of the whole .npy file.
+"""
+
+import json
+import math
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sarlite.errors import DataError, SarliteError, reading, regular, whole
+from sarlite.oracle import npy
+from sarlite.oracle.case import Case
+from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.report import Finding, Verdict
+from sarlite.types import Array
+
+SCHEMA = 1
+_GROUPS = ("arrays", "state", "cotangents", "expected", "bounds", "got")
+_TEXTS = {"dtype": ("float64", "float32", "float16", "bfloat16"), "accumulate": ("float64", "float32", "float16", "bfloat16"),
+          "index_dtype": ("int64", "int32", "int16")}
+_FIELDS = ("schema", "name", "op", "n_src", "n_dst", *_TEXTS, "attributes", "src", "dst", *_GROUPS, "finding")
+_PLACES = ("layer", "rank", "node", "column")
+_NUMBERS = ("expected", "got", "bound")
+_FINDING = ("verdict", "level", "output", "cause", *_PLACES, *_NUMBERS, "edges")
+_JSON_LIMIT = 1 << 24  # bytes
+_ROWS_LIMIT = npy.LIMIT // 8  # what is counted by row takes 8 bytes each
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """What a .sarcase holds.
+
+    Attributes
+    ----------
+    case : Case
+    cotangents : dict of str to array
+        The gradient of each output that gradients were asked by; empty where none were.
+    expected, bounds, got : dict of str to array
+        Outputs by name, gradients as "d<name>": in float64, the largest error that rounding explains, and what the function gave.
+    finding : Finding, optional
+    """
+
+    case: Case
+    cotangents: Mapping[str, Array] = field(default_factory=dict)
+    expected: Mapping[str, Array] = field(default_factory=dict)
+    bounds: Mapping[str, Array] = field(default_factory=dict)
+    got: Mapping[str, Array] = field(default_factory=dict)
+    finding: Finding | None = None
+
+
+def save(item: Saved | Finding | Case, path: str | os.PathLike[str]) -> Path:
+    """Write a case, a finding with its case, or all that belongs to it, and return the path.
+
+    Parameters
+    ----------
+    item : Saved, Finding or Case
+    path : path
+        A new directory, or one that was written by `save`, which is replaced.
+
+    Raises
+    ------
+    DataError
+        Something else stands at `path`; a name is not one of letters, digits, "_", "-" and "."; an attribute is no JSON.
+
+    Notes
+    -----
+    The files are written to a private name beside `path`, which is then renamed.
+    """
+    if isinstance(item, Finding):
+        item = Saved(item.case, finding=item)
+    elif isinstance(item, Case):
+        item = Saved(item)
+    path = Path(path)
+    if os.path.lexists(path) and (path.is_symlink() or not (path / "case.json").is_file()):
+        raise DataError(f"{path}: something else stands there; a case is written to a new directory")
+    private, old = (path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.{end}") for end in ("tmp", "old"))
+    private.mkdir(parents=True)
+    try:
+        (private / "case.json").write_text(_json(path, _described(item, private)))
+        if path.is_dir():
+            path.rename(old)
+        private.rename(path)
+    finally:
+        for folder in (private, old):
+            shutil.rmtree(folder, ignore_errors=True)
+    return path
+
+
+def load(path: str | os.PathLike[str]) -> Saved:
+    """Read what `save` wrote, or somebody else as the module's head says.
+
+    Raises
+    ------
+    DataError
+        In one line with file, field and value: a field is missing, unknown or impossible; a file's name leads elsewhere; a file's header,
+        size or hash is another; more than 4 GiB. Found before memory is taken.
+    """
+    folder = Path(path)
+    source = folder / "case.json"
+    try:
+        with reading(source):
+            return _loaded(folder, _parsed(source))
+    except SarliteError as error:
+        raise DataError(str(error) if str(folder) in str(error) else f"{source}: {error}") from error
+
+
+def _parsed(source):
+    if regular(source).stat().st_size > _JSON_LIMIT:
+        raise DataError(f"{source}: more than {_JSON_LIMIT} bytes")
+    told = json.loads(source.read_bytes(), object_pairs_hook=_once, parse_constant=_no_number)
+    _has(told, "", _FIELDS)
+    if told["schema"] != SCHEMA:
+        raise DataError(f"{source}: schema is {told['schema']!r}, this version reads {SCHEMA}")
+    return told
+
+
+def _json(path, described):
+    try:
+        return json.dumps(described, indent=1, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path}: attributes cannot be written as JSON: {error}") from error
+
+
+def _described(item, folder):
+    case = item.case
+    arrays = {"src": case.edges.src, "dst": case.edges.dst}
+    groups = {"arrays": case.arrays, "state": case.state, **{name: getattr(item, name) for name in _GROUPS[2:]}}
+    return {
+        "schema": SCHEMA, "name": case.name, "op": case.op, "n_src": int(case.edges.n_src), "n_dst": int(case.edges.n_dst),
+        **{name: getattr(case, name) for name in _TEXTS}, "attributes": dict(case.attributes),
+        **{name: npy.write(folder / f"{name}.npy", value) for name, value in arrays.items()},
+        **{group: {name: npy.write(folder / f"{group}.{npy.plain(name, group)}.npy", value) for name, value in values.items()}
+           for group, values in groups.items()},
+        "finding": None if item.finding is None else _told(item.finding),
+    }  # fmt: skip
+
+
+def _told(finding):
+    """A finding as JSON; numbers that JSON does not know as text."""
+    numbers = {name: getattr(finding, name) for name in _NUMBERS}
+    return {
+        "verdict": finding.verdict.name, "level": finding.level, "output": finding.output, "cause": finding.cause,
+        **{name: getattr(finding, name) for name in _PLACES},
+        **{name: value if value is None or math.isfinite(value) else str(value) for name, value in numbers.items()},
+        "edges": [[int(end) for end in edge] for edge in finding.edges],
+    }  # fmt: skip
+
+
+def _loaded(folder, told):
+    for name in ("name", "op"):
+        _text(told, name)
+    for name, known in _TEXTS.items():
+        if told[name] not in known:
+            raise DataError(f"{folder}: {name} is {told[name]!r}, none of {', '.join(known)}")
+    n_src, n_dst = (_rows(told, name) for name in ("n_src", "n_dst"))
+    _within(folder, told)
+    src, dst = (_index(folder, told, name) for name in ("src", "dst"))
+    groups = {group: {name: npy.read(folder, f"{group}.{name}", record) for name, record in told[group].items()} for group in _GROUPS}
+    case = Case(told["name"], told["op"], EdgeList(src, dst, n_src, n_dst), groups.pop("arrays"), _attributes(told["attributes"]),
+                groups.pop("state"), **{name: told[name] for name in _TEXTS})
+    return Saved(case, finding=None if told["finding"] is None else _finding(told["finding"], case), **groups)
+
+
+def _within(folder, told):
+    """Refuse groups that are none, names that are not plain, and more bytes together than one case may have."""
+    total = 0
+    for group in _GROUPS:
+        if not isinstance(told[group], dict):
+            raise DataError(f"{folder}: {group} is no object of records")
+        for name, record in told[group].items():
+            npy.plain(name, f"{folder}: {group}")
+            if not isinstance(record, dict):
+                raise DataError(f"{folder}: {group}.{name} is no record")
+            path = folder / npy.plain(record.get("file"), f"{folder}: {group}.{name}")
+            total += path.lstat().st_size
+    if total >= npy.LIMIT:
+        raise DataError(f"{folder}: {total} bytes, at most {npy.LIMIT}")
+
+
+def _index(folder, told, name):
+    if not isinstance(told[name], dict):
+        raise DataError(f"{folder}: {name} is no record")
+    index = npy.read(folder, name, told[name])
+    if index.dtype.kind != "i" or index.ndim != 1:
+        raise DataError(f"{folder}: {name}: {index.dtype} of shape {index.shape}, expected (n_edges,) int64")
+    return index
+
+
+def _rows(told, name):
+    if whole(name, told[name]) > _ROWS_LIMIT:
+        raise DataError(f"{name} is {told[name]}, at most {_ROWS_LIMIT}")
+    return told[name]
+
+
+def _text(told, name):
+    if not isinstance(told[name], str) or len(told[name]) > 1000:
+        raise DataError(f"{name} is {told[name]!r}, but must be a text of at most 1000 characters")
+    return told[name]
+
+
+def _attributes(told):
+    if not isinstance(told, dict):
+        raise DataError(f"attributes is {told!r}, but must be an object")
+    return {name: _tuples(value) for name, value in told.items()}
+
+
+def _tuples(value):
+    """JSON's arrays as tuples, as attributes have them."""
+    if isinstance(value, list):
+        return tuple(_tuples(each) for each in value)
+    return {name: _tuples(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _finding(told, case):
+    _has(told, "finding", _FINDING)
+    if told["verdict"] not in Verdict.__members__:
+        raise DataError(f"finding.verdict is {told['verdict']!r}, none of {', '.join(Verdict.__members__)}")
+    places = {name: None if told[name] is None else whole(f"finding.{name}", told[name]) for name in _PLACES}
+    numbers = {name: None if told[name] is None else float(told[name]) for name in _NUMBERS}
+    edges = tuple(tuple(whole("finding.edges", end) for end in edge) for edge in told["edges"])
+    texts = [_text(told, name) for name in ("level", "output", "cause")]
+    return Finding(Verdict[told["verdict"]], texts[0], case, texts[1], texts[2], edges=edges, **places, **numbers)
+
+
+def _has(told, what, fields):
+    """An object of just these fields."""
+    if not isinstance(told, dict):
+        raise DataError(f"{what or 'case.json'} is no object")
+    if odd := [name for name in told if name not in fields]:
+        raise DataError(f"{what}{what and '.'}{odd[0]} is no field that is known")
+    if missing := [name for name in fields if name not in told]:
+        raise DataError(f"{what}{what and '.'}{missing[0]} is missing")
+
+
+def _once(pairs):
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise DataError("a field stands twice")
+    return found
+
+
+def _no_number(text):
+    raise DataError(f"{text} is no number of JSON")

@@ -1,0 +1,265 @@
+"""The structures of the corpus: families of graphs, and which of them with which sizes."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from sarlite.oracle.edges import EdgeList
+
+
+def _graph(src: Any, dst: Any, n: int, n_dst: int | None = None) -> EdgeList:
+    return EdgeList(np.asarray(src, np.int64), np.asarray(dst, np.int64), n, n if n_dst is None else n_dst)
+
+
+def _renamed(draw, edges: EdgeList) -> EdgeList:
+    """The same graph under drawn node ids, its edges in a drawn order."""
+    name, order = draw.permutation(edges.n_src), draw.permutation(edges.n_edges)
+    return _graph(name[edges.src[order]], name[edges.dst[order]], edges.n_src)
+
+
+def empty(draw, n_src: int, n_dst: int) -> EdgeList:
+    return _graph([], [], n_src, n_dst)
+
+
+def single(draw, n: int, u: int, v: int) -> EdgeList:
+    """One edge u -> v among n nodes."""
+    return _graph([u], [v], n)
+
+
+def in_star(draw, leaves: int, centre: int = 0) -> EdgeList:
+    ids = np.delete(np.arange(leaves + 1), centre)
+    return _graph(ids, np.full(leaves, centre), leaves + 1)
+
+
+def out_star(draw, leaves: int, centre: int = 0) -> EdgeList:
+    return in_star(draw, leaves, centre).reversed()
+
+
+def both_star(draw, leaves: int) -> EdgeList:
+    one = in_star(draw, leaves)
+    return _graph(np.concatenate([one.src, one.dst]), np.concatenate([one.dst, one.src]), leaves + 1)
+
+
+def clique(draw, n: int, loops: str = "no-loops") -> EdgeList:
+    src, dst = np.divmod(np.arange(n * n), n)
+    kept = (src != dst) | (loops == "loops")
+    return _graph(src[kept], dst[kept], n)
+
+
+def chain(draw, n: int, way: str = "up") -> EdgeList:
+    ids = np.arange(n)
+    if way == "shuffled":
+        return _renamed(draw, _graph(ids[:-1], ids[1:], n))
+    return _graph(ids[:-1], ids[1:], n) if way == "up" else _graph(ids[1:], ids[:-1], n)
+
+
+def ring(draw, n: int) -> EdgeList:
+    ids = np.arange(n)
+    return _graph(ids, (ids + 1) % n, n)
+
+
+def loops(draw, n: int, times: int = 1) -> EdgeList:
+    """Self loops alone."""
+    ids = np.repeat(np.arange(n), times)
+    return _graph(ids, ids, n)
+
+
+def repeated(draw, n: int, times: int) -> EdgeList:
+    """One edge `times` times, among n nodes."""
+    return _graph(np.full(times, n - 1), np.zeros(times), n)
+
+
+def doubled(draw, n: int, edges: int) -> EdgeList:
+    """Every edge twice, the copies apart."""
+    one = uniform(draw, n, edges)
+    return _graph(np.tile(one.src, 2), np.tile(one.dst, 2), n)
+
+
+def uniform(draw, n: int, edges: int, n_dst: int | None = None) -> EdgeList:
+    return _graph(draw.below(n, edges), draw.below(n_dst or n, edges), n, n_dst)
+
+
+def bipartite(draw, n_src: int, n_dst: int, degree: int) -> EdgeList:
+    return _graph(draw.below(n_src, n_dst * degree), np.repeat(np.arange(n_dst), degree), n_src, n_dst)
+
+
+def complete(draw, n_src: int, n_dst: int) -> EdgeList:
+    """Every source to every destination."""
+    src, dst = np.divmod(np.arange(n_src * n_dst), n_dst)
+    return _graph(src, dst, n_src, n_dst)
+
+
+def isolated(draw, n: int, which: str) -> EdgeList:
+    """Edges among some of the nodes: of the rest no row has an edge in or out."""
+    ids = {"first": np.arange(n // 2, n), "last": np.arange(n - n // 2), "odd": np.arange(0, n, 2),
+           "most": np.arange(n // 2, n // 2 + 2)}[which]
+    one = uniform(draw, len(ids), 4 * len(ids))
+    return _graph(ids[one.src], ids[one.dst], n)
+
+
+def powers(draw, n: int, base: int, most: int) -> EdgeList:
+    """In-degrees of base^0 .. most, each as often, drawn sources."""
+    choices = base ** np.arange(int(round(np.log(most) / np.log(base))) + 1)
+    degrees = choices[draw.below(len(choices), n)]
+    dst = np.repeat(np.arange(n), degrees)
+    order = draw.permutation(len(dst))
+    return _graph(draw.below(n, len(dst))[order], dst[order], n)
+
+
+def regular(draw, n: int, degree: int) -> EdgeList:
+    """In- and out-degree alike, no loops: offsets 1 .. degree on a ring of n > degree, renamed."""
+    src, offset = np.divmod(np.arange(n * degree), degree)
+    return _renamed(draw, _graph(src, (src + offset + 1) % n, n))
+
+
+def matched(draw, n: int, *degrees: int) -> EdgeList:
+    """In-degrees and out-degrees each of `degrees`, taken in turn, ends matched by chance: loops and duplicates too."""
+    each = np.resize(np.array(degrees), n)
+    ends = [np.repeat(draw.permutation(n), each) for _ in range(2)]
+    return _graph(ends[0], ends[1][draw.permutation(len(ends[1]))], n)
+
+
+def skewed(draw, n: int, edges: int, way: str) -> EdgeList:
+    """Few rows get ("in") or give ("out") most edges: row numbers are products of two draws, squared."""
+    few = draw.below(n, edges) * draw.below(n, edges) // max(n, 1) * draw.below(n, edges) // max(n, 1)
+    even = draw.below(n, edges)
+    return _renamed(draw, _graph(few, even, n) if way == "out" else _graph(even, few, n))
+
+
+def grid(draw, rows: int, columns: int) -> EdgeList:
+    ids = np.arange(rows * columns).reshape(rows, columns)
+    pairs = [(ids[:, :-1], ids[:, 1:]), (ids[:-1], ids[1:])]
+    src = np.concatenate([a.ravel() for a, _ in pairs] + [b.ravel() for _, b in pairs])
+    dst = np.concatenate([b.ravel() for _, b in pairs] + [a.ravel() for a, _ in pairs])
+    return _graph(src, dst, rows * columns)
+
+
+def tree(draw, n: int) -> EdgeList:
+    """Each node sends to a drawn one before it."""
+    ids = np.arange(1, n)
+    parents = np.array([int(draw.below(int(k), 1)[0]) for k in ids], np.int64)
+    return _graph(ids, parents, n)
+
+
+def components(draw, count: int, size: int) -> EdgeList:
+    """Cliques without a bridge."""
+    one = clique(draw, size)
+    shift = np.repeat(np.arange(count) * size, one.n_edges)
+    return _graph(np.tile(one.src, count) + shift, np.tile(one.dst, count) + shift, count * size)
+
+
+def ordered(draw, n: int, edges: int, way: str) -> EdgeList:
+    """The edges of one drawn graph by source, by destination, or backwards: values by edge must go with them."""
+    one = uniform(draw, n, edges)
+    by_dst = np.lexsort((one.src, one.dst))
+    order = {"src": np.lexsort((one.dst, one.src)), "dst": by_dst, "dst-down": by_dst[::-1]}[way]
+    return _graph(one.src[order], one.dst[order], n)
+
+
+def half(draw, n: int, edges: int, way: str) -> EdgeList:
+    """Edges "into" the lower half of the rows alone, or from the upper half "across": parts of the rows have none."""
+    low, high = draw.below(n // 2, edges), n // 2 + draw.below(n - n // 2, edges)
+    return _graph(draw.below(n, edges) if way == "into" else high, low, n)
+
+
+def sparse_ids(draw, n: int, edges: int) -> EdgeList:
+    """Few edges among many rows, the first, the last and those beside powers of two among them."""
+    edge = np.array([0, 1, n - 1, n - 2, *[2**k + d for k in range(1, 31) for d in (-1, 0, 1) if 2**k + d < n]])
+    ends = np.concatenate([edge, draw.below(n, edges)])
+    return _graph(ends[draw.permutation(len(ends))], ends[draw.permutation(len(ends))], n)
+
+
+FAMILIES: dict[str, Callable[..., EdgeList]] = {
+    "empty": empty, "single": single, "in-star": in_star, "out-star": out_star, "both-star": both_star, "clique": clique, "chain": chain,
+    "ring": ring, "loops": loops, "repeated": repeated, "doubled": doubled, "uniform": uniform, "bipartite": bipartite,
+    "complete": complete, "isolated": isolated, "powers": powers, "regular": regular, "matched": matched, "skewed": skewed, "grid": grid,
+    "tree": tree, "components": components, "ordered": ordered, "half": half, "sparse-ids": sparse_ids,
+}  # fmt: skip
+
+_LEAVES = (1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 4096,
+           65535, 65536, 65537, 100_000)
+_HARD = ("negative", "ties", "scores", "masked", "unreachable", "denormal")
+
+
+def listed() -> Iterator[tuple[str, tuple, tuple[str, ...], dict]]:
+    """Yield (family, sizes, tags, options) of each graph; options are `width` and `values` where they are not taken in turn."""
+    yield from _small()
+    yield from _stars()
+    yield from _exact_degrees()
+    yield from _shapes()
+    yield from _special_values()
+
+
+def _each(family, many, *tags, **options):
+    for sizes in many:
+        yield family, sizes if isinstance(sizes, tuple) else (sizes,), tags, options
+
+
+def _small():
+    yield from _each("empty", [(0, 0)], "no nodes", "fewer nodes than parts")
+    yield from _each("empty", [(1, 1), (2, 2)], "no edges", "fewer nodes than parts")
+    yield from _each("empty", [(17, 17), (1000, 1000), (5, 3)], "no edges", "zero degree")
+    yield from _each("empty", [(0, 5), (5, 0)], "no edges", "empty part")
+    yield from _each("single", [(1, 0, 0), (2, 0, 1), (2, 1, 0), (3, 2, 2)], "fewer nodes than parts")
+    yield from _each("single", [(17, 16, 0), (17, 0, 16), (1000, 999, 998)], "zero degree", "isolated nodes")
+    yield from _each("loops", [1, 2, 17, 256, (5, 2), (16, 4), (3, 257)], "self loops")
+    yield from _each("repeated", [(n, times) for n in (1, 2, 5) for times in (2, 3, 4, 16, 255, 256, 257, 1000)], "duplicate edges")
+    yield from _each("doubled", [(5, 8), (17, 64), (100, 500), (1000, 4000)], "duplicate edges")
+    some = [(n, which) for n in (6, 33, 300) for which in ("first", "last", "odd", "most")]
+    yield from _each("isolated", some, "isolated nodes", "zero degree")
+
+
+def _stars():
+    for family in ("in-star", "out-star"):
+        yield from _each(family, _LEAVES, family, "zero degree")
+        yield from _each(family, [(16, 16), (17, 8), (100_000, 100_000), (65536, 32768)], family, "zero degree")
+    yield from _each("both-star", [3, 16, 64, 257, 1024, 20_000], "in-star", "out-star")
+
+
+def _exact_degrees():
+    yield from _each("powers", [(n, 2, most) for n in (3, 16, 33, 100, 256, 257, 1000, 4096) for most in (4, 32)], "powers of two")
+    yield from _each("powers", [(n, 2, 1024) for n in (5, 64)] + [(20_000, 2, 8)], "powers of two")
+    yield from _each("regular", [(n, d) for n in (5, 20, 33, 257) for d in (1, 4)], "powers of four")
+    yield from _each("regular", [(17, 16), (100, 16), (65, 64), (300, 64), (1000, 4), (5000, 4)], "powers of four")
+    less_one = [(n, d) for n in (17, 100) for d in (3, 15)] + [(100, 63), (1000, 3), (5000, 3)]
+    yield from _each("regular", less_one, "powers of four with loops")
+    mixed = [(8, 1, 4), (30, 1, 4, 16), (85, 1, 4, 16, 64), (300, 4, 1, 1), (1000, 1, 4, 16), (64, 0, 4), (300, 0, 1, 16)]
+    yield from _each("matched", mixed, "powers of four", "self loops", "duplicate edges")
+    less_one = [(8, 0, 3), (30, 3, 15), (85, 0, 3, 15, 63), (1000, 0, 3), (300, 3, 3, 15)]
+    yield from _each("matched", less_one, "powers of four with loops")
+
+
+def _shapes():
+    yield from _each("clique", [2, 3, 4, 5, 9, 16, 17, 33, 65, 128], "clique")
+    yield from _each("clique", [(n, "loops") for n in (2, 3, 4, 8, 16, 31, 64, 128)], "clique", "self loops")
+    yield from _each("chain", [(n, way) for n in (2, 17, 1000) for way in ("up", "down", "shuffled")] + [(20_000, "shuffled")], "chain")
+    yield from _each("ring", [2, 3, 17, 256, 257, 10_000], "chain")
+    two_sides = [(3, 7, 2), (100, 1, 64), (1, 100, 4), (64, 300, 4), (300, 64, 16), (1000, 10, 256), (10, 1000, 8)]
+    yield from _each("bipartite", two_sides, "bipartite")
+    yield from _each("complete", [(1, 1), (1, 64), (64, 1), (4, 17), (17, 4), (32, 32), (100, 64)], "bipartite")
+    drawn = [(3, 5), (10, 30), (17, 100), (100, 250), (100, 1000), (257, 3000), (1000, 5000), (3000, 9000), (50, 20_000)]
+    yield from _each("uniform", drawn, "random")
+    yield from _each("uniform", [(40, 100, 60), (500, 2000, 30), (30, 2000, 500)], "bipartite", "random")
+    yield from _each("skewed", [(n, e, way) for n, e in ((20, 100), (300, 3000), (5000, 20_000)) for way in ("in", "out")], "skewed")
+    yield from _each("grid", [(1, 5), (4, 4), (7, 13), (30, 30)], "grid")
+    yield from _each("tree", [3, 17, 300, 1000], "tree")
+    yield from _each("components", [(2, 3), (10, 5), (30, 9)], "components")
+    yield from _each("ordered", [(n, e, way) for n, e in ((17, 60), (200, 2000)) for way in ("src", "dst", "dst-down")], "edge order")
+    halves = [(n, e, way) for n, e in ((4, 6), (50, 300), (1000, 3000)) for way in ("into", "across")]
+    yield from _each("half", halves, "empty part", "zero degree")
+    yield from _each("sparse-ids", [(70_000, 20), (300, 10), (33_000, 30), (140_000, 40)], "row numbers above 2^15")
+    yield from _each("uniform", [(100, 130), (120, 3000), (2000, 30_000)], "edge-columns above 2^15", width=257)
+    yield from _each("complete", [(4096, 2048)], "edge-columns above 2^31", "large", width=257)
+
+
+def _special_values():
+    """Each with rows that have no edge in, and rows that have none out."""
+    for values in _HARD:
+        yield from _each("in-star", [3, 16], "zero degree", values=values)
+        yield from _each("isolated", [(12, "odd"), (40, "first")], "isolated nodes", "zero degree", values=values)
+        yield from _each("half", [(16, 64, "across"), (100, 500, "across")], "zero degree", values=values)
+        yield from _each("powers", [(60, 2, 16)], "powers of two", values=values)
+        yield from _each("uniform", [(100, 300)], "random", values=values)
+        yield from _each("empty", [(3, 3)], "no edges", "zero degree", values=values)
+        yield from _each("repeated", [(3, 4)], "duplicate edges", values=values)

@@ -1,0 +1,124 @@
+"""One function under test, the reference that it is held against, and the report that grows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from sarlite.oracle import call
+from sarlite.oracle.case import Case
+from sarlite.oracle.report import Finding, Report, Verdict
+from sarlite.types import Array
+
+EXPLANATIONS = 4  # findings whose cause is looked for; a function that is wrong everywhere has many
+
+
+class Stop(Exception):
+    """The function hangs: nothing more can be asked of it."""
+
+
+class Trial:
+    """What the levels share.
+
+    Parameters
+    ----------
+    run, vjp : function
+        As `check` takes them.
+    reference : Reference
+    report : Report
+        Every finding and every comparison goes here.
+    worker : Worker
+        Makes the calls.
+    seed : int
+    expected_failures : sequence of str
+        Patterns of case names.
+    convert : function, optional
+        What makes the function's inputs of NumPy arrays.
+
+    Attributes
+    ----------
+    explanations : int
+        Findings whose cause is still looked for.
+    together : sequence of Case
+        The probes of the graph at hand, that share a code.
+    """
+
+    def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *, seed: int = 0,
+                 expected_failures: tuple[str, ...] = (), convert: Callable[[Array], Any] | None = None) -> None:
+        self.run, self.vjp, self.reference, self.report, self.worker = run, vjp, reference, report, worker
+        self.seed, self.expected_failures, self.convert = seed, tuple(expected_failures), convert
+        self.explanations = EXPLANATIONS
+        self.together: Sequence[Case] = ()
+
+    def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain", threads: int | None = None
+                ) -> dict[str, Array] | None:
+        """Return the outputs of one call; None, with a finding, where there are none that can be compared."""
+        return self.noted(case, lambda given: call.outputs(self.worker, self.run, given, shapes, layout, threads), layout)
+
+    def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], threads: int | None = None
+                  ) -> dict[str, Array] | None:
+        """Return the gradients of one call; those that it leaves out count as not covered."""
+        vjp = self.vjp
+        assert vjp is not None
+        found = self.noted(case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, "plain", threads))
+        for name in shapes if found is not None else ():
+            if name not in found:
+                self.report.skip(f"the gradient of {name}, which vjp does not return", case.name)
+        return found
+
+    def noted(self, case: Case, function: Callable[[Case], Any], layout: str = "plain") -> Any:
+        """Return what `function` makes of the case as it is given; None where that fails, with a finding or counted as not covered."""
+        try:
+            return function(self._given(case))
+        except call.Failure as failure:
+            verdict, cause, raised = failure.verdict, failure.cause, failure.cause.startswith("raised")
+            refuses = getattr(self.reference, "refuses", lambda case: None)(case)
+            if raised and refuses:
+                self.report.skip("cases that the dialect refuses, as the function does", f"{case.name}: {refuses}")
+                return None
+            if raised and layout != "plain":  # to refuse a layout is right, and told
+                verdict, cause = Verdict.UNSUPPORTED, f"{layout} arrays: {cause}"
+            self.add(Finding(verdict, "call", case, failure.output, cause))
+            if verdict is Verdict.UNSUPPORTED:
+                self.report.skip("cases that the function refuses", f"{case.name}: {cause}")
+            if failure.hangs:
+                raise Stop from failure
+            return None
+
+    def quietly(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array] | None:
+        """Return the outputs of one call more of a case that was looked at, or None."""
+        try:
+            return call.outputs(self.worker, self.run, self._given(case), shapes)
+        except call.Failure:
+            return None
+
+    def _given(self, case):
+        return case if self.convert is None else replace(case, convert=self.convert)
+
+    def add(self, finding: Finding) -> None:
+        name = getattr(finding.case, "name", "")
+        expected = any(fnmatchcase(name, pattern) for pattern in self.expected_failures)
+        (self.report.expected if expected else self.report.findings).append(finding)
+
+    def found(self, verdict: Verdict, level: str, case: Case, output: str, cause: str, bad: Array, got: Array, expected: Array,
+              bound: Array | None = None, **place: Any) -> None:
+        """Add a finding whose place is the first element of `bad`."""
+        index = np.unravel_index(np.flatnonzero(bad)[0], bad.shape)
+        row, column = _place(index, bad.shape)
+        self.add(Finding(verdict, level, case, output, cause, expected=float(expected[index]), got=float(got[index]),
+                         bound=None if bound is None else float(bound[index]), **{"node": row, "column": column, **place}))
+
+
+def _place(index, shape):
+    """The row and the column, flat, of an element."""
+    if not shape:
+        return None, None
+    return int(index[0]), int(np.ravel_multi_index(index[1:], shape[1:])) if len(shape) > 1 else None
+
+
+def equal(a: Array, b: Array) -> Array:
+    """Where two arrays hold the same number, NaN being one of them."""
+    with np.errstate(invalid="ignore"):
+        return (a == b) | (np.isnan(a) & np.isnan(b))

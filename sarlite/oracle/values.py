@@ -1,0 +1,159 @@
+"""The numbers that stand in the inputs of a probe: codes of row numbers, weights that tell edges apart, scores, and what is special."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sarlite.keys import GAMMA, splitmix64
+from sarlite.oracle.case import Case
+from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.formats import rounded
+from sarlite.oracle.reference import Reference
+from sarlite.types import Array
+
+_FAR, _FARTHER = 1024.0, 8192.0  # between scores: exp of it vanishes; of a fifth of the other too
+_EQUAL = 0.5  # scores up to here have exp(s - s) = 1 even where it is made as exp2 of two rounded products
+
+
+def mixed(numbers: Array, seed: int) -> Array:
+    """(n,) of int64 from 0: 31 bits that look random."""
+    key = np.uint64(splitmix64(seed % 2**64))
+    return (splitmix64(np.asarray(numbers).astype(np.uint64) * np.uint64(GAMMA) ^ key) >> np.uint64(33)).astype(np.int64)
+
+
+def code_columns(n: int, bits: int) -> int:
+    """Return the columns that a code of n rows needs: a one, and the digits of 2^bits."""
+    return 1 + max(1, -(-max(n - 1, 1).bit_length() // bits))
+
+
+def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array:
+    """Return (n, ...): columns `start` on of the code of each row: 1, the digits of its number, their complements, then mixed digits."""
+    if not shape:
+        return np.ones(())
+    n, width, ids = shape[0], int(np.prod(shape[1:])), np.arange(shape[0])
+    digits, top = code_columns(n, bits) - 1, (1 << bits) - 1
+    out = np.empty((n, width))
+    for c in range(width):
+        k = c + start
+        if k == 0:
+            out[:, c] = 1
+        elif k <= 2 * digits:
+            digit = ids >> (bits * ((k - 1) % digits)) & top
+            out[:, c] = digit if k <= digits else top - digit
+        else:
+            out[:, c] = mixed(ids + n * k, seed) & top
+    return out.reshape(shape)
+
+
+def places(edges: EdgeList) -> Array:
+    """Return (n_edges,) the place of each edge among those of its row, in CSR by destination."""
+    out = np.empty(edges.n_edges, np.int64)
+    out[edges.eid] = np.arange(edges.n_edges) - edges.indptr[edges.dst[edges.eid]]
+    return out
+
+
+def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Array:
+    """Return small integers, of either sign, that tell the edges of a row apart for as long as they last."""
+    place, top = _column(places(edges), len(shape)), min(7, 1 << bits // 2)
+    shift = np.arange(int(np.prod(shape[1:]))).reshape(shape[1:])
+    sign = 1 - 2 * _column(mixed(np.arange(edges.n_edges), seed) % 2, len(shape))
+    return (1 + (place + shift) % top) * sign * np.ones(shape)
+
+
+def kinds(reference: Reference, width: int, values: str) -> tuple[str, ...]:
+    """Return the kinds of probes of an operation: of softmax and attention equal scores, and scores of which one takes all."""
+    attributes = reference.attributes
+    if reference.name not in ("softmax", "attention"):
+        return ("codes",)
+    if attributes.get("kind") == "dot" and width < 2:
+        return ("equal",)
+    return ("saturated",) if values in ("scores", "masked") else ("equal", "saturated")
+
+
+class Scores:
+    """The arrays that scores are made of, such that each row's are equal, or one is 0 and the others are far below."""
+
+    def __init__(self, reference: Reference, edges: EdgeList, kind: str, seed: int) -> None:
+        self.edges, self.kind, self.seed = edges, kind, seed
+        self.form = reference.attributes.get("kind", "") if reference.name == "attention" else ""
+        by_form = {"gat": ("el", "er"), "gatv2": ("attn",), "dot": ("q", "k")}
+        self.names = ("scores",) if reference.name == "softmax" else by_form.get(self.form, ())
+
+    def array(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Return the array of a name of `names`."""
+        out = np.zeros(shape)
+        if name == "scores":
+            return self._by_edge(shape)
+        if self.kind == "equal":
+            return out + (_EQUAL / 2 if self.form == "gat" else 0)
+        sources, least = self._ranks()
+        if name == "el":
+            out -= _FARTHER * _column(sources, len(shape))
+        elif name == "er":
+            out += _FARTHER * _column(least, len(shape))
+        elif name == "attn":
+            out[:, -1:] = -_FAR
+        elif name == "q":
+            out[..., 0], out[..., 1] = -_FAR * shape[-1], _FAR * shape[-1] * _column(least, len(shape) - 1)
+        else:
+            out[..., 0], out[..., 1] = _column(sources, len(shape) - 1), 1
+        return out
+
+    def coded(self, name: str, array: Array) -> Array:
+        """Return a coded array with what scores need in it: of gatv2 a last column of ranks."""
+        if self.form == "gatv2" and self.kind == "saturated" and array.shape[-1]:
+            sources, least = self._ranks()
+            array[..., -1] = _column(sources if name == "z_src" else -least, array.ndim - 1)
+        return array
+
+    def _ranks(self):
+        """A drawn order of the sources, and the lowest in it of each row."""
+        sources = np.argsort(np.argsort(mixed(np.arange(self.edges.n_src), self.seed), kind="stable"))
+        least = np.full(self.edges.n_dst, self.edges.n_src)
+        np.minimum.at(least, self.edges.dst, sources[self.edges.src])
+        return sources, np.where(self.edges.in_degrees > 0, least, 0)
+
+    def _by_edge(self, shape):
+        dst, ndim, heads = self.edges.dst, len(shape), np.arange(int(np.prod(shape[1:]))).reshape(shape[1:])
+        if self.kind == "equal":
+            return np.choose(_column(dst, ndim) % 3, (0.0, _EQUAL, -_EQUAL)) * np.ones(shape)
+        winner = (_column(mixed(dst, self.seed), ndim) + heads) % _column(self.edges.in_degrees[dst], ndim)
+        return np.where(_column(places(self.edges), ndim) == winner, 0.0, -1e4)
+
+
+def special(reference: Reference, case: Case, values: str) -> Case:
+    """Return a case with what `values` (corpus.VALUES) says about its inputs; the same numbers where it says nothing about them.
+
+    "negative": all below 0, and so all maxima. "ties": what a ReLU leaves of few integers. "unreachable": NaN and Inf in rows that no edge
+    leaves. "denormal": below the smallest normal number. "scores": +-1e4. "masked": -Inf at all edges of every second row.
+    """
+    return replace(case, arrays={name: _special(reference, case, name, array, values) for name, array in case.arrays.items()})
+
+
+def _special(reference, case, name, array, values):
+    edges, wide = case.edges, np.asarray(array, np.float64)
+    if name in reference.definition.fixed or name in ("weight", "edge_weight", "attn", "k", "q"):
+        return array
+    if name in ("scores", "el", "er"):
+        if values == "scores":
+            return rounded(np.where(wide >= 0, 1e4, -1e4), case.dtype)
+        if values == "masked" and name != "el":
+            rows = np.arange(len(array)) if name == "er" else edges.dst
+            return np.where(_column(rows % 2 == 0, array.ndim), -np.inf, array).astype(array.dtype)
+        return array
+    if values == "negative":
+        return rounded(-1.0 - np.abs(wide), case.dtype)
+    if values == "ties":
+        return rounded(np.maximum(np.floor(np.abs(wide)) % 4 - 1, 0), case.dtype)
+    if values == "denormal":
+        return rounded(wide * {"float16": 2.0**-22, "float64": 2.0**-1070}.get(case.dtype, 2.0**-130), case.dtype)
+    if values == "unreachable" and name in ("x", "z", "z_src", "v") and not case.state and not case.attributes.get("loops"):
+        spoilt = np.choose(_column(np.arange(len(array)) % 3, array.ndim), (np.nan, np.inf, -np.inf))
+        return np.where(_column(edges.out_degrees == 0, array.ndim), spoilt, array).astype(array.dtype)
+    return array
+
+
+def _column(by_row, ndim):
+    return np.reshape(by_row, (-1, *[1] * (ndim - 1)))
