@@ -14,9 +14,10 @@ from sarlite.oracle.definition import Attributes, define
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.expression import Expr, constant, gather, propagate, relu, scatter_max, scatter_sum, sqrt, where
 from sarlite.oracle.layer import LOOPS, NO, YES, Layer, definition, looped, own_rows, plus, present, rows_of
+from sarlite.types import Array
 
 
-def _inverse_root(degree: Expr, counts, isolated: str) -> Expr:
+def _inverse_root(degree: Expr, counts: Array, isolated: str) -> Expr:
     """(n, 1): degree^-1/2; of a row without edges 1, or 0."""
     root = 1.0 / sqrt(degree + constant((counts == 0) * 1.0))
     return (root if isolated == "one" else where(counts > 0, root)).reshape(-1, 1)

@@ -72,7 +72,7 @@ def _values(part):
     return {inner: value for inner, (_, value) in part.items()}
 
 
-def _forward(kind, inputs, edges, attributes, convolved: list[Expr] | None = None) -> Expr:
+def _forward(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes, convolved: list[Expr] | None = None) -> Expr:
     """The logits; what each convolution gives is put into `convolved`."""
     state = {name: value for name, value in inputs.items() if name not in ARRAYS}
     arrays = {name: value for name, value in inputs.items() if name in ARRAYS}
@@ -115,7 +115,7 @@ def adam(parameter: Expr, g: Expr, first: Any, second: Any, step: int, attribute
     return settled(parameter - change * attributes["lr"]), first, second  # settled: a sum would dissolve in the next step's sums
 
 
-def _trained(kind, inputs, edges, attributes) -> dict[str, Expr]:
+def _trained(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
     """The loss and the gradients of the last step, and the parameters after it."""
     now = {name: value for name, value in inputs.items() if name not in ARRAYS and name.rpartition(".")[2] not in BUFFERS}
     moments: dict[str, tuple[Any, Any]] = {name: (None, None) for name in now}
@@ -124,7 +124,8 @@ def _trained(kind, inputs, edges, attributes) -> dict[str, Expr]:
         loss = cross_entropy(_forward(kind, {**inputs, **now}, edges, attributes), inputs["labels"], inputs["mask"])
         g = gradient({"loss": loss}, {"loss": constant(1.0)}, now)
         for name in now:
-            now[name], *moments[name] = adam(now[name], g[name], *moments[name], step, attributes)
+            now[name], first, second = adam(now[name], g[name], *moments[name], step, attributes)
+            moments[name] = first, second
         outputs = {"loss": loss, **{f"d{name}": value for name, value in g.items()}, **now}
     return outputs
 
@@ -207,7 +208,7 @@ def _planned(kind, own, of_layer):
     return each
 
 
-def _parameters(kind, width, attributes) -> Shapes:
+def _parameters(kind: str, width: int, attributes: Attributes) -> Shapes:
     shapes: Shapes = {}
     dialect = attributes["dialect"]
     for k, own in enumerate(attributes["each"]):

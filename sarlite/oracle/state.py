@@ -92,13 +92,14 @@ def state_of(module: Any, dialect: str) -> dict[str, Array]:
     return {f"{where}.{name}": value for where, piece in numbered for name, value in _written(piece, dialect, own).items()}
 
 
-def _pieces(module) -> tuple[Any, list[Piece]]:
+def _pieces(module: Any) -> tuple[Any, list[Piece]]:
     """The piece that a layer is; or the layers and the norms of a model, in order."""
     own = list(module.state_dict())
     found = [(name, _kind(inner), inner) for name, inner in module.named_modules()]
     if found[0][1]:
         return Piece(found[0][1], {name: name for name in own}), []
-    layers, norms = [], []
+    layers: list[Piece] = []
+    norms: list[Piece] = []
     for name, kind, _ in found:
         if kind:
             names = {full.removeprefix(f"{name}."): full for full in own if full.startswith(f"{name}.")}
