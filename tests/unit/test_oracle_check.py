@@ -311,7 +311,8 @@ def test_expected_failures_do_not_count(few):
 
 
 @pytest.mark.parametrize("options, text", [({"level": "none"}, "level is 'none'"), ({"dtype": "int8"}, "dtype is 'int8'"),
-                                           ({"accumulate": "x"}, "accumulate"), ({"reduce": "product"}, "reduce: 'product'")])
+                                           ({"accumulate": "x"}, "accumulate"), ({"graphs": "nowhere"}, "no graph of the corpus"),
+                                           ({"reduce": "product"}, "reduce: 'product'")])
 def test_arguments_are_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         check(plain, "spmm", **options)
