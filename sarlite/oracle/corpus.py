@@ -4,43 +4,22 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
 from sarlite.errors import ConfigError
-from sarlite.keys import GAMMA, splitmix64, word
+from sarlite.keys import word
 from sarlite.oracle import structures
 from sarlite.oracle.edges import EdgeList
-from sarlite.types import Array
+from sarlite.oracle.structures import Draw
 
 PUBLISHED = Path(__file__).with_name("corpus.json")
 LEVELS = ("ci", "all", "large")
 WIDTHS = (17, 1, 3, 100, 257)
 VALUES = ("codes", "negative", "ties", "scores", "masked", "unreachable", "denormal")
 _NARROW = 30_000  # edges; from there on the width is 1 or 3, so that the corpus takes a minute
-
-
-class Draw:
-    """Random numbers of a name: SplitMix64 of a counter (Steele, Lea and Flood 2014), in integers alone."""
-
-    def __init__(self, name: str) -> None:
-        self.key, self.count = word(name), 0
-
-    def raw(self, size: int) -> Array:
-        """(size,) of uint64."""
-        counter = np.arange(self.count, self.count + size, dtype=np.uint64)
-        self.count += size
-        return splitmix64(counter * np.uint64(GAMMA) + np.uint64(self.key))
-
-    def below(self, n: int, size: int) -> Array:
-        """(size,) of int64 from 0 to n - 1, n up to 2^31: the upper 32 bits times n, shifted."""
-        return ((self.raw(size) >> np.uint64(32)) * np.uint64(max(n, 1)) >> np.uint64(32)).astype(np.int64)
-
-    def permutation(self, n: int) -> Array:
-        """(n,) of int64."""
-        return np.argsort(self.raw(n), kind="stable")
 
 
 @dataclass(frozen=True)
@@ -157,8 +136,12 @@ def _entries() -> Iterator[Entry]:
         name += "" if values == "codes" else f"-{values}"
         large = any(isinstance(size, int) and size > _NARROW for size in sizes)
         width = options.get("width", (1, 3)[k % 2] if large else WIDTHS[k % len(WIDTHS)])
-        yield Entry(name, lambda draw, make=make, sizes=sizes: make(draw, *sizes), width, (1, 2, 1, 3)[k % 4], values,
+        yield Entry(name, partial(_built, make, sizes), width, (1, 2, 1, 3)[k % 4], values,
                     (*tags, *(() if values == "codes" else (values,))))
+
+
+def _built(make: Callable[..., EdgeList], sizes: tuple, draw: Draw) -> EdgeList:
+    return make(draw, *sizes)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import numpy as np
 
 from sarlite.errors import SarliteError
 from sarlite.oracle.case import Case
+from sarlite.oracle.definition import Shapes
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.reference import Reference
 from sarlite.types import Array
@@ -39,8 +40,8 @@ def on_used_rows(reference: Reference, case: Case) -> Case:
     src, dst = np.flatnonzero(e.out_degrees), np.flatnonzero(e.in_degrees)
     if e.n_src == e.n_dst:
         src = dst = np.union1d(src, dst)
-    kept = {"src": src, "dst": dst}
-    arrays = {name: array[kept[rows[name]]] if rows[name] in kept else array for name, array in case.arrays.items()}
+    kept: dict[str | None, Array] = {"src": src, "dst": dst}
+    arrays = {name: array[kept.get(rows[name], slice(None))] for name, array in case.arrays.items()}
     return replace(case, edges=EdgeList(np.searchsorted(src, e.src), np.searchsorted(dst, e.dst), len(src), len(dst)), arrays=arrays)
 
 
@@ -61,7 +62,7 @@ def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
     return replace(case, arrays=arrays, state=state)
 
 
-def _sliced(arrays: Mapping[str, Array], shapes, wider, start, stop):
+def _sliced(arrays: Mapping[str, Array], shapes: Shapes, wider: Shapes, start: int, stop: int) -> dict[str, Array]:
     """The arrays, cut on the axes that are as long as the width."""
     out = {}
     for name, array in arrays.items():

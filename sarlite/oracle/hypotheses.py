@@ -66,7 +66,7 @@ def _edges(reference, case, output, bad, g):
 
 
 def equal(a: Array, b: Array) -> bool:
-    """Whether shapes are the same, and all elements the same number, NaN being one of them; a result that is not exact may differ by its own rounding."""
+    """Whether shapes are the same, and elements the same numbers, NaN being one; where a result is not exact, up to its rounding."""
     with np.errstate(all="ignore"):
         return a.shape == b.shape and bool(np.array_equal(a, b, equal_nan=True) or np.allclose(a, b, 2.0**-20, 0, equal_nan=True))
 
@@ -77,7 +77,7 @@ def _output(reference, case, output, g):
     return np.asarray(reference.gradients(case, g, Plain())[output[1:]].value)
 
 
-def _assumptions(reference: Reference, case: Case, g) -> Iterator[tuple[str, Case, Any, tuple]]:
+def _assumptions(reference: Reference, case: Case, g: Any) -> Iterator[tuple[str, Case, Any, tuple]]:
     choices = {key: allowed for key, allowed in reference.definition.attributes.items() if isinstance(allowed, tuple)}
     for key, allowed in {**choices, "dialect": DIALECTS}.items():
         for value in allowed:
@@ -137,7 +137,7 @@ def _graphs(reference, case):
             yield f"row numbers are taken modulo 2^{bits}", replace(case, edges=EdgeList(e.src & low, e.dst & low, e.n_src, e.n_dst))
 
 
-def _without(reference, case, lost: Array):
+def _without(reference, case, lost):
     """The case without some edges; None where that is no change, or of one edge, which is read off the difference."""
     return cut.on_edges(reference, case, np.flatnonzero(~lost)) if lost.sum() > 1 else None
 

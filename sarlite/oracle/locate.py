@@ -160,7 +160,7 @@ def _one_change(flow, book, v, difference):
 
 
 def _two_changes(flow, book, v, difference):
-    """The two changes that make a difference of row v, of which one is by an edge of the row; None where no two do, or others do as well."""
+    """The two changes that make a difference of row v, one of them by an edge of the row; None where no two do, or others do as well."""
     mine, found = _mine(flow, v), {}
     carried = flow.rows[flow.edges.src[mine]] * (1.0 if flow.weight is None else flow.weight[mine, None])
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))

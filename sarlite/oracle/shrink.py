@@ -51,7 +51,7 @@ class _Attempts:
     def __init__(self, still_fails, left):
         self.still_fails, self.left = still_fails, left
 
-    def __call__(self, case) -> bool:
+    def __call__(self, case: Case) -> bool:
         if self.left <= 0:
             return False
         self.left -= 1

@@ -5,92 +5,115 @@ from typing import Any
 
 import numpy as np
 
+from sarlite.keys import GAMMA, splitmix64, word
 from sarlite.oracle.edges import EdgeList
+from sarlite.types import Array
+
+
+class Draw:
+    """Random numbers of a name: SplitMix64 of a counter (Steele, Lea and Flood 2014), in integers alone."""
+
+    def __init__(self, name: str) -> None:
+        self.key, self.count = word(name), 0
+
+    def raw(self, size: int) -> Array:
+        """(size,) of uint64."""
+        counter = np.arange(self.count, self.count + size, dtype=np.uint64)
+        self.count += size
+        return splitmix64(counter * np.uint64(GAMMA) + np.uint64(self.key))
+
+    def below(self, n: int, size: int) -> Array:
+        """(size,) of int64 from 0 to n - 1, n up to 2^31: the upper 32 bits times n, shifted."""
+        return ((self.raw(size) >> np.uint64(32)) * np.uint64(max(n, 1)) >> np.uint64(32)).astype(np.int64)
+
+    def permutation(self, n: int) -> Array:
+        """(n,) of int64."""
+        return np.argsort(self.raw(n), kind="stable")
 
 
 def _graph(src: Any, dst: Any, n: int, n_dst: int | None = None) -> EdgeList:
     return EdgeList(np.asarray(src, np.int64), np.asarray(dst, np.int64), n, n if n_dst is None else n_dst)
 
 
-def _renamed(draw, edges: EdgeList) -> EdgeList:
+def _renamed(draw: Draw, edges: EdgeList) -> EdgeList:
     """The same graph under drawn node ids, its edges in a drawn order."""
     name, order = draw.permutation(edges.n_src), draw.permutation(edges.n_edges)
     return _graph(name[edges.src[order]], name[edges.dst[order]], edges.n_src)
 
 
-def empty(draw, n_src: int, n_dst: int) -> EdgeList:
+def empty(draw: Draw, n_src: int, n_dst: int) -> EdgeList:
     return _graph([], [], n_src, n_dst)
 
 
-def single(draw, n: int, u: int, v: int) -> EdgeList:
+def single(draw: Draw, n: int, u: int, v: int) -> EdgeList:
     """One edge u -> v among n nodes."""
     return _graph([u], [v], n)
 
 
-def in_star(draw, leaves: int, centre: int = 0) -> EdgeList:
+def in_star(draw: Draw, leaves: int, centre: int = 0) -> EdgeList:
     ids = np.delete(np.arange(leaves + 1), centre)
     return _graph(ids, np.full(leaves, centre), leaves + 1)
 
 
-def out_star(draw, leaves: int, centre: int = 0) -> EdgeList:
+def out_star(draw: Draw, leaves: int, centre: int = 0) -> EdgeList:
     return in_star(draw, leaves, centre).reversed()
 
 
-def both_star(draw, leaves: int) -> EdgeList:
+def both_star(draw: Draw, leaves: int) -> EdgeList:
     one = in_star(draw, leaves)
     return _graph(np.concatenate([one.src, one.dst]), np.concatenate([one.dst, one.src]), leaves + 1)
 
 
-def clique(draw, n: int, loops: str = "no-loops") -> EdgeList:
+def clique(draw: Draw, n: int, loops: str = "no-loops") -> EdgeList:
     src, dst = np.divmod(np.arange(n * n), n)
     kept = (src != dst) | (loops == "loops")
     return _graph(src[kept], dst[kept], n)
 
 
-def chain(draw, n: int, way: str = "up") -> EdgeList:
+def chain(draw: Draw, n: int, way: str = "up") -> EdgeList:
     ids = np.arange(n)
     if way == "shuffled":
         return _renamed(draw, _graph(ids[:-1], ids[1:], n))
     return _graph(ids[:-1], ids[1:], n) if way == "up" else _graph(ids[1:], ids[:-1], n)
 
 
-def ring(draw, n: int) -> EdgeList:
+def ring(draw: Draw, n: int) -> EdgeList:
     ids = np.arange(n)
     return _graph(ids, (ids + 1) % n, n)
 
 
-def loops(draw, n: int, times: int = 1) -> EdgeList:
+def loops(draw: Draw, n: int, times: int = 1) -> EdgeList:
     """Self loops alone."""
     ids = np.repeat(np.arange(n), times)
     return _graph(ids, ids, n)
 
 
-def repeated(draw, n: int, times: int) -> EdgeList:
+def repeated(draw: Draw, n: int, times: int) -> EdgeList:
     """One edge `times` times, among n nodes."""
     return _graph(np.full(times, n - 1), np.zeros(times), n)
 
 
-def doubled(draw, n: int, edges: int) -> EdgeList:
+def doubled(draw: Draw, n: int, edges: int) -> EdgeList:
     """Every edge twice, the copies apart."""
     one = uniform(draw, n, edges)
     return _graph(np.tile(one.src, 2), np.tile(one.dst, 2), n)
 
 
-def uniform(draw, n: int, edges: int, n_dst: int | None = None) -> EdgeList:
+def uniform(draw: Draw, n: int, edges: int, n_dst: int | None = None) -> EdgeList:
     return _graph(draw.below(n, edges), draw.below(n_dst or n, edges), n, n_dst)
 
 
-def bipartite(draw, n_src: int, n_dst: int, degree: int) -> EdgeList:
+def bipartite(draw: Draw, n_src: int, n_dst: int, degree: int) -> EdgeList:
     return _graph(draw.below(n_src, n_dst * degree), np.repeat(np.arange(n_dst), degree), n_src, n_dst)
 
 
-def complete(draw, n_src: int, n_dst: int) -> EdgeList:
+def complete(draw: Draw, n_src: int, n_dst: int) -> EdgeList:
     """Every source to every destination."""
     src, dst = np.divmod(np.arange(n_src * n_dst), n_dst)
     return _graph(src, dst, n_src, n_dst)
 
 
-def isolated(draw, n: int, which: str) -> EdgeList:
+def isolated(draw: Draw, n: int, which: str) -> EdgeList:
     """Edges among some of the nodes: of the rest no row has an edge in or out."""
     ids = {"first": np.arange(n // 2, n), "last": np.arange(n - n // 2), "odd": np.arange(0, n, 2),
            "most": np.arange(n // 2, n // 2 + 2)}[which]
@@ -98,7 +121,7 @@ def isolated(draw, n: int, which: str) -> EdgeList:
     return _graph(ids[one.src], ids[one.dst], n)
 
 
-def powers(draw, n: int, base: int, most: int) -> EdgeList:
+def powers(draw: Draw, n: int, base: int, most: int) -> EdgeList:
     """In-degrees of base^0 .. most, each as often, drawn sources."""
     choices = base ** np.arange(int(round(np.log(most) / np.log(base))) + 1)
     degrees = choices[draw.below(len(choices), n)]
@@ -107,27 +130,27 @@ def powers(draw, n: int, base: int, most: int) -> EdgeList:
     return _graph(draw.below(n, len(dst))[order], dst[order], n)
 
 
-def regular(draw, n: int, degree: int) -> EdgeList:
+def regular(draw: Draw, n: int, degree: int) -> EdgeList:
     """In- and out-degree alike, no loops: offsets 1 .. degree on a ring of n > degree, renamed."""
     src, offset = np.divmod(np.arange(n * degree), degree)
     return _renamed(draw, _graph(src, (src + offset + 1) % n, n))
 
 
-def matched(draw, n: int, *degrees: int) -> EdgeList:
+def matched(draw: Draw, n: int, *degrees: int) -> EdgeList:
     """In-degrees and out-degrees each of `degrees`, taken in turn, ends matched by chance: loops and duplicates too."""
     each = np.resize(np.array(degrees), n)
     ends = [np.repeat(draw.permutation(n), each) for _ in range(2)]
     return _graph(ends[0], ends[1][draw.permutation(len(ends[1]))], n)
 
 
-def skewed(draw, n: int, edges: int, way: str) -> EdgeList:
+def skewed(draw: Draw, n: int, edges: int, way: str) -> EdgeList:
     """Few rows get ("in") or give ("out") most edges: row numbers are products of two draws, squared."""
     few = draw.below(n, edges) * draw.below(n, edges) // max(n, 1) * draw.below(n, edges) // max(n, 1)
     even = draw.below(n, edges)
     return _renamed(draw, _graph(few, even, n) if way == "out" else _graph(even, few, n))
 
 
-def grid(draw, rows: int, columns: int) -> EdgeList:
+def grid(draw: Draw, rows: int, columns: int) -> EdgeList:
     ids = np.arange(rows * columns).reshape(rows, columns)
     pairs = [(ids[:, :-1], ids[:, 1:]), (ids[:-1], ids[1:])]
     src = np.concatenate([a.ravel() for a, _ in pairs] + [b.ravel() for _, b in pairs])
@@ -135,21 +158,21 @@ def grid(draw, rows: int, columns: int) -> EdgeList:
     return _graph(src, dst, rows * columns)
 
 
-def tree(draw, n: int) -> EdgeList:
+def tree(draw: Draw, n: int) -> EdgeList:
     """Each node sends to a drawn one before it."""
     ids = np.arange(1, n)
     parents = np.array([int(draw.below(int(k), 1)[0]) for k in ids], np.int64)
     return _graph(ids, parents, n)
 
 
-def components(draw, count: int, size: int) -> EdgeList:
+def components(draw: Draw, count: int, size: int) -> EdgeList:
     """Cliques without a bridge."""
     one = clique(draw, size)
     shift = np.repeat(np.arange(count) * size, one.n_edges)
     return _graph(np.tile(one.src, count) + shift, np.tile(one.dst, count) + shift, count * size)
 
 
-def ordered(draw, n: int, edges: int, way: str) -> EdgeList:
+def ordered(draw: Draw, n: int, edges: int, way: str) -> EdgeList:
     """The edges of one drawn graph by source, by destination, or backwards: values by edge must go with them."""
     one = uniform(draw, n, edges)
     by_dst = np.lexsort((one.src, one.dst))
@@ -157,13 +180,13 @@ def ordered(draw, n: int, edges: int, way: str) -> EdgeList:
     return _graph(one.src[order], one.dst[order], n)
 
 
-def half(draw, n: int, edges: int, way: str) -> EdgeList:
+def half(draw: Draw, n: int, edges: int, way: str) -> EdgeList:
     """Edges "into" the lower half of the rows alone, or from the upper half "across": parts of the rows have none."""
     low, high = draw.below(n // 2, edges), n // 2 + draw.below(n - n // 2, edges)
     return _graph(draw.below(n, edges) if way == "into" else high, low, n)
 
 
-def sparse_ids(draw, n: int, edges: int) -> EdgeList:
+def sparse_ids(draw: Draw, n: int, edges: int) -> EdgeList:
     """Few edges among many rows, the first, the last and those beside powers of two among them."""
     edge = np.array([0, 1, n - 1, n - 2, *[2**k + d for k in range(1, 31) for d in (-1, 0, 1) if 2**k + d < n]])
     ends = np.concatenate([edge, draw.below(n, edges)])

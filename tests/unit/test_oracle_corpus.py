@@ -53,7 +53,7 @@ def test_the_smaller_half_has_every_difficulty():
     half = corpus.corpus("ci")
     assert len(half) <= len(SMALL) * 0.55
     assert {t for e in half for t in e.tags} == {t for e in ENTRIES for t in e.tags} - {"large", "edge-columns above 2^31"}
-    assert all(e.fits("int16") for e in half if "edge-columns above 2^15" in e.tags) and not corpus.entry("in-star-65536").fits("int16")
+    assert all(e.fits("int16") for e in half if "edge-columns above 2^15" in e.tags) and not corpus.entry("uniform-50-20000").fits("int16")
     assert sum(e.size for e in half) < sum(e.size for e in SMALL) / 20
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sarlite.oracle import corpus, cut, decode, probe, shrink
+from sarlite.oracle import corpus, cut, decode, locate, probe, shrink, values
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.exact import Exact
 from sarlite.oracle.plain import Plain
@@ -122,6 +122,17 @@ def test_what_is_not_exact_is_refused():
     with pytest.raises(probe.NotExact, match="bfloat16"):
         probe.cases(Reference("spmm"), corpus.entry("in-star-1024"), dtype="bfloat16")
     assert probed("uniform-100-1000", dtype="bfloat16")[1]
+    skipped = []
+    cases = probe.cases(Reference("softmax"), corpus.entry("in-star-3").edges, width=2, skipped=skipped)
+    assert [case.name for case in cases] == ["graph/saturated/0"] and "row 0" in skipped[0] and len(skipped) == 1
+
+
+def test_columns_carry_the_digits_of_row_numbers():
+    code = values.codes((5000, 9), 4, seed=0)
+    assert values.code_columns(5000, 4) == 5 and (code[:, 0] == 1).all()
+    np.testing.assert_array_equal(code[:, 1:5] @ 16 ** np.arange(4), np.arange(5000))
+    np.testing.assert_array_equal(code[:, 1:5] + code[:, 5:9], 15)
+    np.testing.assert_array_equal(np.hstack([values.codes((5000, 3), 4, 0, start) for start in (0, 3, 6)]), code)
 
 
 def test_the_proof_fails_where_a_sum_grows_too_long():
@@ -152,7 +163,7 @@ def test_an_index_of_the_type_of_rows_overflows_on_a_small_graph():
         assert np.array_equal(through_messages(case), probe.expected(Reference("spmm"), case)["out"]) is right
 
 
-@pytest.mark.parametrize("name, attributes", [("spmm", {"reduce": "mean", "weighted": True}), ("attention", {"kind": "gat", "masked": True}),
+@pytest.mark.parametrize("name, attributes", [("spmm", {"reduce": "mean", "weighted": True}), ("attention", {"kind": "gat"}),
                                               ("attention", {"kind": "gatv2", "coefficients": True}), ("attention", {"kind": "dot"}),
                                               ("gat", {}), ("sage-model", {})], ids=str)
 def test_what_is_proved_exact_float32_gives_in_another_order(name, attributes):
@@ -233,6 +244,9 @@ def test_a_lost_edge_that_the_mean_no_longer_counts():
     kept = np.delete(np.arange(case.n_edges), e)
     got = spmm(case, kept, degrees=case.edges.select(kept).in_degrees)
     assert explained(got, reference, case)[0] == f"edge {e} ({case.edges.src[e]} -> {v}) is lost"
+    flow, expected = locate.flow(case, "out", [case.arrays["x"]]), probe.expected(reference, case)["out"]
+    (change,) = locate.read(flow, expected, got.astype(np.float64))
+    assert (change.row, change.edge, change.times) == (v, e, -1)
 
 
 def test_a_maximum_that_misses_an_edge_or_has_one_more():
