@@ -117,9 +117,11 @@ class Exact:
         return Grained(self.plain.where(x.value, mask), np.where(mask, x.magnitude, 0.0), np.where(mask, x.grain, np.inf))
 
     def settled(self, x):
-        return x
+        """What is exact is one number, not the sum that it came from."""
+        return Grained(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)
 
-    fixed = settled
+    def fixed(self, x):
+        return x
 
     # ---- dense
 

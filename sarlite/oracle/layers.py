@@ -12,7 +12,7 @@ from sarlite.oracle import dialects
 from sarlite.oracle.attention_layers import GAT, GATV2
 from sarlite.oracle.definition import Attributes, define
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.expression import Expr, constant, gather, propagate, relu, scatter_max, scatter_sum, sqrt, where
+from sarlite.oracle.expression import Expr, constant, gather, propagate, relu, scatter_max, scatter_sum, settled, sqrt, where
 from sarlite.oracle.layer import LOOPS, NO, YES, Layer, definition, looped, own_rows, plus, present, rows_of
 from sarlite.types import Array
 
@@ -131,7 +131,7 @@ def _rgcn_told(shapes, attributes):
 def moments(x: Expr) -> tuple[Expr, Expr]:
     """The mean and the biased variance of each column, (1, n_feat)."""
     mean = x.mean(0, keepdims=True)
-    difference = x - mean
+    difference = settled(x - mean)  # the moments of large means may not cancel
     return mean, (difference * difference).mean(0, keepdims=True)
 
 
@@ -139,7 +139,7 @@ def _batch_norm(inputs, edges, attributes):
     """(x - mean) / sqrt(var + eps) * gamma + beta, the moments of the rows or, out of training, the running ones (Ioffe, Szegedy 2015)."""
     x = inputs["x"]
     mean, var = moments(x) if attributes["training"] else (inputs["running_mean"], inputs["running_var"])
-    out = (x - mean) / sqrt(var + attributes["eps"])
+    out = settled(x - mean) / sqrt(var + attributes["eps"])
     return out if "gamma" not in inputs else out * inputs["gamma"] + inputs["beta"]
 
 

@@ -1,0 +1,103 @@
+"""Question: which planted and real bugs does the oracle catch, at which level, and does it ever call a right result wrong?
+
+Every mutant of tests/oracle_mutants.py at level probe, at level certified and at its own; then right float32 results in random orders of their sums.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import harness
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import oracle_kernels as right
+import oracle_mutants as planted
+
+from sarlite import oracle
+from sarlite.oracle import certified
+from sarlite.oracle.corpus import corpus, entry
+
+FOUND = {oracle.Verdict.WRONG, oracle.Verdict.IMPRECISE, oracle.Verdict.NONDETERMINISTIC}
+
+
+def caught(mutant, level, graphs):
+    """Whether a level finds something; None where it does not apply."""
+    if mutant.level in ("ranks", "sampling"):
+        if level != mutant.level:
+            return None
+        report = oracle.check_ranks(mutant.run, mutant.op, ranks=(1, 3), **mutant.attributes) if level == "ranks" else oracle.check(mutant.run, mutant.op)
+    elif mutant.run is planted.cancelling:
+        report = large_mean(mutant.run, level)
+    else:
+        report = oracle.check(mutant.run, mutant.op, vjp=mutant.vjp, level=level, shrink=False, graphs=graphs, **mutant.attributes)
+    return report.verdict in FOUND
+
+
+def large_mean(run, level):
+    """Batch norm of rows whose mean is large, which the corpus does not have."""
+    reference = oracle.Reference("batch_norm")
+    case = reference.case(entry("powers-16-2-32").edges, name="large-mean")
+    case.arrays["x"][:] += np.float32(3000)
+    with tempfile.TemporaryDirectory() as folder:
+        report = oracle.replay(oracle.save(case, Path(folder) / "case"), run)
+    report.findings[:] = [finding for finding in report.findings if finding.level == level]
+    return report
+
+
+def table(graphs):
+    for mutant in planted.MUTANTS:
+        levels = ("probe", "certified", mutant.level)
+        found = {level: caught(mutant, level, graphs) for level in dict.fromkeys(levels)}
+        yield {"mutant": mutant.name, "op": mutant.op, "link": mutant.link, "upstream": mutant.upstream if mutant.link else None,
+               "probe": found["probe"], "certified": found["certified"], "own level": mutant.level, "caught": found[mutant.level]}
+
+
+def false_alarms(wanted, seed):
+    """Right results, outputs and gradients each one, in random orders: (how many, how many above their bound, the largest ratio)."""
+    rng, count, alarms, most = np.random.default_rng(seed), 0, 0, 0.0
+    entries = [e for e in corpus("ci") if 0 < e.published["n_edges"] <= 300]
+    while count < wanted:
+        op, attributes = right.CORRECT[rng.integers(len(right.CORRECT))]
+        run, vjp = right.KERNELS[op]
+        one, reference = entries[rng.integers(len(entries))], oracle.Reference(op, **attributes)
+        case = reference.case(one.edges, seed=int(rng.integers(1 << 30)), width=min(one.width, 17))
+        g = reference.cotangents(case, "random", int(rng.integers(1 << 30)))
+        arithmetic = certified.arithmetic(case)
+        expected = {**reference.outputs(case, arithmetic), **{f"d{k}": v for k, v in reference.gradients(case, g, arithmetic).items()}}
+        for _ in range(10):
+            order = rng.permutation(case.n_edges)
+            back = vjp(case, g["out"], order)
+            for name, array in {"out": run(case, order), **{f"d{k}": v for k, v in back.items()}}.items():
+                ratio = certified.ratios(array, expected[name])
+                count, alarms = count + 1, alarms + bool((np.nan_to_num(ratio, posinf=np.inf) > 1).any())
+                most = max(most, float(np.nan_to_num(ratio, posinf=np.inf).max(initial=0)))
+    return count, alarms, most
+
+
+def main():
+    parser = harness.parser(__doc__)
+    parser.add_argument("--graphs", default="*", help="pattern of the corpus's graphs")
+    parser.add_argument("--results", type=int, default=10_000, help="right results")
+    args = parser.parse_args()
+    rows = list(table(args.graphs))
+
+    def told(name):
+        return lambda row: {True: "caught", False: "no", None: None}[row[name]]
+
+    columns = {"bug": lambda r: r["mutant"], "of": lambda r: r["op"], "probe": told("probe"), "certified": told("certified"),
+               "at its level": lambda r: f"{r['own level']}: {'caught' if r['caught'] else 'no'}", "upstream's tests": lambda r: r["upstream"],
+               "link": lambda r: r["link"]}
+    harness.report("Planted bugs and real ones", rows, columns, args.json)
+    local = [row for row in rows if row["own level"] not in ("ranks", "sampling", "repeat")]
+    both = sum(row["probe"] or row["certified"] for row in local)
+    real = [row for row in rows if row["link"]]
+    print(f"\nprobe and certified together: {both} of {len(local)}; real bugs at their level: {sum(r['caught'] for r in real)} of {len(real)}; "
+          f"all at their level: {sum(r['caught'] for r in rows)} of {len(rows)}")
+    count, alarms, most = false_alarms(args.results, 0)
+    print(f"false alarms: {alarms} of {count} right results in random orders; largest error / bound {most:.3g}")
+
+
+if __name__ == "__main__":
+    main()
