@@ -32,7 +32,7 @@ test: $(VENV)/.test
 	  timeout 300 $(BIN)/mpiexec -n $$n $(BIN)/python -m pytest -q --with-mpi -m mpi tests/mpi || exit 1; \
 	done
 	$(BIN)/python -m pytest -q -n 2 tests/failure
-	for example in examples/*.py; do timeout 120 $(BIN)/python $$example || exit 1; done
+	for example in examples/*.py examples/oracle/*.py; do timeout 120 $(BIN)/python $$example || exit 1; done
 
 # The kernels' tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer, in a place of its own.
 SANITIZED := build/sanitize/lib

@@ -47,7 +47,8 @@ class Handed:
     """A case as one call gets it, `case`: every array a copy in this layout, remembered, so that a change of it is noticed."""
 
     def __init__(self, case: Case, layout: str = "plain") -> None:
-        self.layout, self.convert, self.original, self.held = layout, case.convert, case, []
+        self.layout, self.convert, self.original = layout, case.convert, case
+        self.held: list[tuple[Array, Array]] = []  # (copy, what it is of)
         arrays, state = ({name: self._copy(value) for name, value in values.items()} for values in (case.arrays, case.state))
         self.case = replace(case, arrays=arrays, state=state, convert=self.give)
 
@@ -139,8 +140,12 @@ def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str
               layout: str = "plain", threads: int | None = None) -> dict[str, Array]:
     """Return the gradients of one call by name; those that it leaves out or gives as None are not there. Raises Failure."""
     handed = Handed(case, layout)
-    g = {name: handed.give(value) for name, value in cotangents.items()}
-    found = _call(worker, lambda: vjp(handed.case, next(iter(g.values())) if len(g) == 1 else g), handed, threads)
+
+    def gradient():
+        g = {name: handed.give(value) for name, value in cotangents.items()}
+        return vjp(handed.case, next(iter(g.values())) if len(g) == 1 else g)
+
+    found = _call(worker, gradient, handed, threads)
     if not isinstance(found, Mapping):
         raise Failure(Verdict.WRONG, f"vjp returned {_kind(found)}, not a dict of gradients by name")
     if unknown := [name for name in found if name not in {*shapes, *case.arrays, *case.state}]:

@@ -86,6 +86,8 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callab
             raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(allowed)}")
     options = {"dtype": dtype, "index_dtype": index_dtype}
     entries = [entry for entry in corpus(level if level in ("ci", "large") else "all") if fnmatchcase(entry.name, graphs)]
+    if not entries:
+        raise ConfigError(f"graphs: no graph of the corpus has a name like {graphs!r}")
     reference = given(reference, attributes)
     report = Report(f"{described(reference)}, {dtype}, level {level}, seed {seed}")
     with call.working(time_limit) as worker:
@@ -136,7 +138,8 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], opt
             for case in exact if level == "probe" else random:
                 JUDGES[level](trial, case)
         first = next(iter([*exact, *random]), None)
-        if n_layouts < 2 and first is not None and 8 <= entry.edges.n_edges <= 1000:
+        vars(entry).pop("edges", None)  # the next graph may need the memory
+        if n_layouts < 2 and first is not None and 8 <= first.n_edges <= 1000:
             n_layouts += 1
             _layouts(trial, first)
 
@@ -157,14 +160,14 @@ def _suited(trial, edges, **options):
     return case
 
 
-def _cases(trial, entry, made, options, accumulate) -> list[Case]:
+def _cases(trial: Trial, entry: Entry, made: Callable[[Trial, Entry, dict], list[Case]], options: dict, accumulate: str) -> list[Case]:
     """The cases of a graph; none, which counts as not covered, where the graph does not suit."""
     try:
         return [case if case.accumulate == accumulate else replace(case, accumulate=accumulate) for case in made(trial, entry, options)]
     except probe.NotExact as error:
         trial.report.skip("graphs without an exact probe: integers, and whichever elements are exact", str(error))
-        integers = {"name": f"{entry.name}/integers", "values": "integers", "seed": trial.seed, "width": entry.width}
-        return [replace(_suited(trial, entry.edges, **integers, **options), accumulate=accumulate)]
+        integers = {**options, "name": f"{entry.name}/integers", "values": "integers", "seed": trial.seed, "width": entry.width}
+        return [replace(_suited(trial, entry.edges, **integers), accumulate=accumulate)]
     except (ConfigError, ShapeError) as error:
         trial.report.skip("graphs that do not suit", f"{entry.name}: {error}")
     return []
@@ -282,7 +285,8 @@ def _shrink_first(trial: Trial) -> None:
     except Stop:
         return
     if smaller is not None:
-        trial.report.findings[trial.report.findings.index(first)] = replace(smaller, level=first.level)
+        cause = smaller.cause if smaller.cause == first.cause else f"{smaller.cause}; in {first.case.name}: {first.cause}"
+        trial.report.findings[trial.report.findings.index(first)] = replace(smaller, level=first.level, cause=cause)
 
 
 JUDGES.update(probe=exact, certified=certified.level, repeat=repeat.level, invariants=invariants.level)

@@ -13,6 +13,7 @@ from sarlite.oracle.edges import EdgeList
 from sarlite.types import Array
 
 MOST_ROWS = 400  # rows of a rank that are compared each with each
+MOST_EDGES = 64  # edges into wrong rows that are taken to be lost or doubled, one by one
 
 
 class Diagnosis:
@@ -56,14 +57,14 @@ class Diagnosis:
         got, wanted = arrays[rank], self.part(number, rank, kind)
         if kind == "whole":
             return self._of_parameter(rank, name if gradient else None, number, arrays)
-        guesses = self._gradients(rank, name, kind) if gradient else self._outputs(rank, name, kind)
+        guesses = self._gradients(rank, str(name), kind) if gradient else self._outputs(rank, name, kind, got, wanted)
         found = self._permuted(got, wanted, rank) or self._scaled(got, wanted, kind, rank)
         found = found or next((text for text, guess in guesses if matches(got, guess)), None)
         return found or ("all zeros" if not got.any() else self._place(got, wanted, rank, kind))
 
     # ---- outputs
 
-    def _outputs(self, rank, name, kind) -> Iterator[tuple[str, Number]]:
+    def _outputs(self, rank: int, name: str | int, kind: str, got: Array, wanted: Number) -> Iterator[tuple[str, Number]]:
         """(cause, what the rank's rows would be)."""
         edges, owner = self.case.edges, self.owner
         peers = [q for q in range(self.size) if q != rank and np.any((owner[edges.src] == q) & (owner[edges.dst] == rank))]
@@ -90,12 +91,15 @@ class Diagnosis:
         if self.case.attributes.get("reduce") == "mean":
             parts = [lost(into & (owner[edges.src] != q)) for q in range(self.size)]
             yield "the means over each rank's edges are added, where one mean over all is promised", _total(parts)
-        if kind != "edge" and edges.n_edges <= MOST_ROWS:
-            for e in np.flatnonzero(foreign):
-                text = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}), from rank {owner[edges.src[e]]}, is lost"
-                self.edges = ((int(edges.src[e]), int(edges.dst[e])),)
-                yield text, lost(np.arange(edges.n_edges) == e)
-            self.edges = ()
+        bad = (np.nan_to_num(ratios(got, wanted)) > 1).reshape(len(got), -1).any(1)
+        into_bad = np.flatnonzero(np.isin(edges.dst, self.rows(rank, kind)[bad])) if kind != "edge" else ()
+        for e in into_bad[:MOST_EDGES]:
+            text = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}), from rank {owner[edges.src[e]]}, is"
+            self.edges = ((int(edges.src[e]), int(edges.dst[e])),)
+            yield f"{text} lost", lost(np.arange(edges.n_edges) == e)
+            twice = _on(self.case, np.append(np.arange(edges.n_edges), e), self.kinds)
+            yield f"{text} counted twice", self.part(self._evaluate(twice, name), rank, kind)
+        self.edges = ()
 
     def _from(self, which, other):
         """The case with the node rows `which` of another case."""
@@ -115,7 +119,7 @@ class Diagnosis:
 
     # ---- gradients
 
-    def _gradients(self, rank, name, kind) -> Iterator[tuple[str, Number]]:
+    def _gradients(self, rank: int, name: str, kind: str) -> Iterator[tuple[str, Number]]:
         """(cause, what the rank's rows of a gradient would be)."""
         own = {key: _only(value, self.rows(rank, self.reference.outputs_by[key])) for key, value in self.cotangents.items()}
         whole = self._gradient(self.case, self.cotangents)[name]
@@ -225,8 +229,11 @@ def _only(value, rows):
 
 
 def _without(case, lost, kinds):
-    """The case without some edges, and without their rows."""
-    kept = np.flatnonzero(~lost)
+    return _on(case, np.flatnonzero(~lost), kinds)
+
+
+def _on(case, kept, kinds):
+    """The case on the edges `kept`, with their rows."""
     edges: EdgeList = case.edges.select(kept)
     arrays = {name: value[kept] if kinds.get(name) == "edge" else value for name, value in case.arrays.items()}
     return replace(case, edges=edges, arrays=arrays)

@@ -97,10 +97,11 @@ def applicable(trial: Trial, case: Case) -> list[Callable[[Trial, Case, np.rando
         return [relabelled]
     attributes = case.attributes
     plain = not attributes.get("loops") and attributes.get("reduce") != "sym"
-    found = [relabelled, *([isolated] if case.edges.n_src and case.edges.n_dst else []), *([doubled] if plain else [])]
+    found: list[Callable[[Trial, Case, np.random.Generator], Relation]] = [relabelled]
+    found += [isolated] * bool(case.edges.n_src and case.edges.n_dst) + [doubled] * plain
     if case.op == "spmm" and attributes.get("reduce") in ("sum", "mean", "sym"):
         found.append(linear)
-    return [*found, split] if _sums(case) and plain else found
+    return found + [split] * (_sums(case) and plain)
 
 
 def level(trial: Trial, case: Case) -> None:
@@ -119,7 +120,7 @@ def level(trial: Trial, case: Case) -> None:
     trial.report.checked["invariant"] += 1
     for name in answers[0]:
         left, right = (side([y[name] for y in answers], name) for side in (relation.left, relation.right))
-        bound = sum(side([e[name] for e in bounds], name) for side in (relation.left, relation.right))
+        bound = np.add(*(side([e[name] for e in bounds], name) for side in (relation.left, relation.right)))
         bad = np.nan_to_num(ratios(right, Number(left, bound))) > 1
         if bad.any():
             cause = f"{relation.name} changes what must stay: {int(bad.sum())} of {bad.size} elements"

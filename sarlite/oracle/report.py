@@ -33,6 +33,7 @@ class Finding:
     level : str
         "probe", "certified", "repeat", "invariant", "call", "sampling" or "ranks".
     case : Case
+        Of later findings its name alone.
     output : str
         "out" or the name of an output; "d<name>" of a gradient.
     cause : str

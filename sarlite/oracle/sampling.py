@@ -126,7 +126,7 @@ def _distribution(trial, one, drawn):
                           got=float(observed[worst])))
 
 
-def _counts(one, drawn) -> Iterator[tuple[int, int, float, str, int | None, tuple]]:
+def _counts(one: Case, drawn: list[list[Array]]) -> Iterator[tuple[int, int, float, str, int | None, tuple]]:
     """Yield (count, n, p, what is counted, row, edges) of everything that has a binomial distribution."""
     edges, k = one.edges, one.k
     for degree in DEGREES:
@@ -167,7 +167,7 @@ def _by_set(degree, places, replaced):
         yield int(equal.sum()), equal.size, same, text, None, ()
 
 
-def _chances(degree, k, replaced) -> dict[tuple[int, ...], Any]:
+def _chances(degree: int, k: int, replaced: bool) -> dict[tuple[int, ...], Any]:
     """The probability of each set of picks; with replacement, of each multiset."""
     if not replaced:
         return dict.fromkeys(combinations(range(degree), k), 1 / comb(degree, k))

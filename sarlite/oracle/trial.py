@@ -14,6 +14,8 @@ from sarlite.types import Array
 
 EXPLANATIONS = 4  # findings whose cause is looked for; a function that is wrong everywhere has many
 
+KEPT = 20  # findings that keep their case; of the others, but the first of a verdict, the name is left
+
 
 class Stop(Exception):
     """The function hangs: nothing more can be asked of it."""
@@ -99,6 +101,9 @@ class Trial:
 
     def add(self, finding: Finding) -> None:
         name = getattr(finding.case, "name", "")
+        known = {other.verdict for other in self.report.findings}
+        if len(self.report.findings) >= KEPT and finding.verdict in known:
+            finding = replace(finding, case=name)
         expected = any(fnmatchcase(name, pattern) for pattern in self.expected_failures)
         (self.report.expected if expected else self.report.findings).append(finding)
 

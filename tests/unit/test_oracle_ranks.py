@@ -70,6 +70,8 @@ class Run:
         if bug in ("remote edges", "one edge") and remote.any():
             kept = ~remote if bug == "remote edges" else np.arange(len(src)) != np.flatnonzero(remote)[0]
             src, dst = src[kept], dst[kept]
+        if bug == "edge twice" and remote.any():
+            src, dst = np.append(src, src[remote][-1]), np.append(dst, dst[remote][-1])
         if bug == "stale rows" and x0 is not None:
             x = np.where(foreign, x0, x)
         out = spmm(src, dst, x, part.n_nodes)[part.ids]
@@ -87,7 +89,7 @@ class Run:
 
 @pytest.mark.parametrize("bug, output, cause", [
     ("remote edges", "out", "all edges from other ranks into rank 0 are lost"),
-    ("one edge", "out", "is lost"),
+    ("one edge", "out", "is lost"), ("edge twice", "out", "is counted twice"),
     ("stale rows", "out", "stale buffer: rows from other ranks are those of the call before"),
     ("mean over ranks", "out", "wrong scale: a mean over 2 ranks where a sum is promised"),
     ("sum of edges", "out", "wrong scale: a sum over the edges where a mean is promised"),
@@ -103,7 +105,7 @@ def test_bugs_are_named(few, bug, output, cause):
     report = check_ranks(Run(bug), "spmm", reduce="sum")
     bad = report.first_bad
     assert report.verdict is Verdict.WRONG and bad.output == output and cause in bad.cause, str(report)
-    if bug == "one edge":
+    if bug in ("one edge", "edge twice"):
         edges = bad.case.edges
         assert bad.edges[0][1] == bad.node and bad.edges[0] in set(zip(edges.src.tolist(), edges.dst.tolist()))
     if bad.level == "ranks":
