@@ -1,6 +1,30 @@
 """Before anything loads OpenMP."""
 
+import hashlib
 import os
+from collections import defaultdict
+
+import pytest
 
 # The tests start teams of threads by the ten thousand, often beside other processes: a thread that waits by spinning takes their cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--every-case", action="store_true", help="run every case of the tests that are marked `sampled`")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Of a test marked `sampled(n)` run n cases, chosen by a hash of their names: the same each time."""
+    by_test = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled") and not config.getoption("--every-case"):
+            by_test[item.nodeid.partition("[")[0]].append(item)
+    left_out = set()
+    for cases in by_test.values():
+        cases.sort(key=lambda item: hashlib.blake2b(item.nodeid.partition("::")[2].encode()).digest())
+        left_out.update(cases[cases[0].get_closest_marker("sampled").args[0] :])
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]

@@ -34,6 +34,7 @@ from sarlite import kernels
 
 @every_type
 @every_kind
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("shape", [(1, 1), (2, 7), (4, 32), (5, 33), (1, 257)])
 @pytest.mark.parametrize("dropped", [False, True])
 def test_attend(dtype, itype, kind, shape, dropped):
@@ -179,6 +180,7 @@ def test_attend_backward_against_finite_differences(kind, shape, dropped):
 
 @every_type
 @every_kind
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 8), (4, 32), (2, 100)])
 def test_attend_backward(dtype, itype, kind, dropped, shape):

@@ -91,6 +91,7 @@ def test_extremum(dtype, itype, kind, order):
 @every_type
 @every_kind
 @every_order
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("dropped", [False, True])
 def test_attend_and_its_gradients(dtype, itype, kind, order, dropped):
     graph, rng = make_graph(kind, itype), np.random.default_rng(35)

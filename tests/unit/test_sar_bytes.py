@@ -90,6 +90,7 @@ def captured(worker, n_ranks):
     return results, [t.grad for t in (W, V, TABLE)]
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("reducer", ["sum", "max"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", [*CASE_1, *CASE_2])

@@ -41,6 +41,7 @@ def test_equality(case, n_ranks, mode):
         threads.run(n_ranks, check_equality, case, dtype, owners(method, n_ranks), mode=mode, prefetch=prefetch)
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("case", CASES)

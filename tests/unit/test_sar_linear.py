@@ -83,6 +83,7 @@ ORDERS = {(8, 3, True, True): (3, 3), (3, 8, True, True): (3, 3), (4, 4, True, T
           (5, 4, False, False): (4, 0), (4, 5, False, False): (4, 0)}  # fmt: skip
 
 
+@pytest.mark.sampled(45)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("reducer", SUMS)
 @pytest.mark.parametrize("case", ORDERS)
