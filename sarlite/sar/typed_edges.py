@@ -37,6 +37,8 @@ def divide(comm, edges, n_nodes, parts, seed):
     """Return the part of each node, by type. Collective."""
     if comm.size == 1:
         return {name: np.zeros(n, np.int32) for name, n in n_nodes.items()}
+    kind = lambda found: found if isinstance(found, str) else type(found).__name__  # noqa: E731
+    agree(comm, {str(name): kind(found) for name, found in parts.items()} if isinstance(parts, Mapping) else kind(parts), "parts")
     if isinstance(parts, str) and parts == "metis":
         ends = np.cumsum([0, *n_nodes.values()])
         start = dict(zip(n_nodes, ends))

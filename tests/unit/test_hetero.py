@@ -243,5 +243,7 @@ def test_divisions_are_checked():
                         ({**dict.fromkeys(N_NODES, "random"), "place": np.array([0, 5, 1])}, "'place': parts")):
         with pytest.raises((ConfigError, DataError), match=text):
             threads.run(2, work, parts)
+    with pytest.raises(DataError, match="parts is not the same on every rank"):
+        threads.run(2, lambda comm: work(comm, ["random", "metis"][comm.rank]))
     with pytest.raises(DataError, match="edges and n_nodes is not the same on every rank"):
         threads.run(2, lambda comm: HeteroGraph.from_edges({("a", "r", "a"): ([0], [comm.rank])}, {"a": 2}, comm=comm))
