@@ -14,8 +14,8 @@ from sarlite.types import Array
 class Case:
     """What the function under test gets: `run(case)` gives the output, `vjp(case, g)` the gradients by name.
 
-    Values are attributes: `case.src`, `case.dst`, `case.n_src`, `case.n_dst`, `case.n_edges`, `case.indptr`, `case.indices`, `case.eid` (CSR
-    by destination), each array by its name (`case.x`, `case.weight`), each attribute by its name (`case.reduce`), and `case.state`.
+    Values are attributes: `case.src`, `case.dst`, `case.n_src`, `case.n_dst`, `case.n_edges`, `case.indptr`, `case.indices`, `case.eid`
+    (CSR by destination), each array by its name (`case.x`, `case.weight`), each attribute by its name (`case.reduce`), and `case.state`.
 
     Attributes
     ----------
