@@ -37,6 +37,13 @@ def _scale(case):
     return (1 / np.maximum(np.diff(case.indptr), 1)).astype(case.x.dtype)
 
 
+def kernel_sample(case):
+    """sarlite.kernels.sample."""
+    rows = np.arange(case.n_dst, dtype=case.indices.dtype)
+    kind = "replace" if case.replace else "uniform"
+    return case.eid[kernels.sample(case.indptr.astype(np.int64), case.indices, rows, case.k, kind=kind, key=case.seed)[2]]
+
+
 def message(arrays, reduce):
     """The tape's leaves and sarlite's message of an operation's arrays."""
     leaves = {name: Tensor(value, requires_grad=True) for name, value in arrays.items()}

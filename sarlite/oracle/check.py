@@ -285,7 +285,8 @@ def _shrink_first(trial: Trial) -> None:
     except Stop:
         return
     if smaller is not None:
-        trial.report.findings[trial.report.findings.index(first)] = replace(smaller, level=first.level)
+        cause = smaller.cause if smaller.cause == first.cause else f"{smaller.cause}; in {first.case.name}: {first.cause}"
+        trial.report.findings[trial.report.findings.index(first)] = replace(smaller, level=first.level, cause=cause)
 
 
 JUDGES.update(probe=exact, certified=certified.level, repeat=repeat.level, invariants=invariants.level)

@@ -13,6 +13,7 @@ from sarlite.oracle.edges import EdgeList
 from sarlite.types import Array
 
 MOST_ROWS = 400  # rows of a rank that are compared each with each
+MOST_EDGES = 64  # edges into wrong rows that are taken to be lost or doubled, one by one
 
 
 class Diagnosis:
@@ -92,7 +93,7 @@ class Diagnosis:
             yield "the means over each rank's edges are added, where one mean over all is promised", _total(parts)
         bad = (np.nan_to_num(ratios(got, wanted)) > 1).reshape(len(got), -1).any(1)
         into_bad = np.flatnonzero(np.isin(edges.dst, self.rows(rank, kind)[bad])) if kind != "edge" else ()
-        for e in into_bad[:MOST_ROWS]:
+        for e in into_bad[:MOST_EDGES]:
             text = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}), from rank {owner[edges.src[e]]}, is"
             self.edges = ((int(edges.src[e]), int(edges.dst[e])),)
             yield f"{text} lost", lost(np.arange(edges.n_edges) == e)
