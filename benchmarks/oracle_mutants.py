@@ -1,6 +1,7 @@
 """Question: which planted and real bugs does the oracle catch, at which level, and does it ever call a right result wrong?
 
-Every mutant of tests/oracle_mutants.py at level probe, at level certified and at its own; then right float32 results in random orders of their sums.
+Every mutant of tests/oracle_mutants.py at level probe, at level certified and at its own; then right float32 results in random orders
+of their sums.
 """
 
 import sys
@@ -27,7 +28,8 @@ def caught(mutant, level, graphs):
     if mutant.level in ("ranks", "sampling"):
         if level != mutant.level:
             return None
-        report = oracle.check_ranks(mutant.run, mutant.op, ranks=(1, 3), **mutant.attributes) if level == "ranks" else oracle.check(mutant.run, mutant.op)
+        report = oracle.check(mutant.run, mutant.op) if level == "sampling" else oracle.check_ranks(mutant.run, mutant.op, ranks=(1, 3),
+                                                                                                    **mutant.attributes)
     elif mutant.run is planted.cancelling:
         report = large_mean(mutant.run, level)
     else:
@@ -87,14 +89,14 @@ def main():
         return lambda row: {True: "caught", False: "no", None: None}[row[name]]
 
     columns = {"bug": lambda r: r["mutant"], "of": lambda r: r["op"], "probe": told("probe"), "certified": told("certified"),
-               "at its level": lambda r: f"{r['own level']}: {'caught' if r['caught'] else 'no'}", "upstream's tests": lambda r: r["upstream"],
-               "link": lambda r: r["link"]}
+               "at its level": lambda r: f"{r['own level']}: {'caught' if r['caught'] else 'no'}",
+               "upstream's tests": lambda r: r["upstream"], "link": lambda r: r["link"]}
     harness.report("Planted bugs and real ones", rows, columns, args.json)
     local = [row for row in rows if row["own level"] not in ("ranks", "sampling", "repeat")]
     both = sum(row["probe"] or row["certified"] for row in local)
     real = [row for row in rows if row["link"]]
-    print(f"\nprobe and certified together: {both} of {len(local)}; real bugs at their level: {sum(r['caught'] for r in real)} of {len(real)}; "
-          f"all at their level: {sum(r['caught'] for r in rows)} of {len(rows)}")
+    print(f"\nprobe and certified together: {both} of {len(local)}")
+    print(f"at their level: real bugs {sum(r['caught'] for r in real)} of {len(real)}, all {sum(r['caught'] for r in rows)} of {len(rows)}")
     count, alarms, most = false_alarms(args.results, 0)
     print(f"false alarms: {alarms} of {count} right results in random orders; largest error / bound {most:.3g}")
 

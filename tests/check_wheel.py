@@ -15,8 +15,8 @@ import zipfile
 from pathlib import Path
 
 COMPILERS = ("cc", "gcc", "g++", "clang", "c++", "x86_64-linux-gnu-gcc", "make", "ld", "as")
-HOLDS = ("sarlite/py.typed", "sarlite/models/gat.py", "sarlite/_native.abi3.so", "sarlite/kernels/native.py")
-MAY_HOLD = r"sarlite/.*\.(py|typed)|sarlite/_native\.abi3\.so|sarlite\.libs/.*\.so.*|sarlite-[\d.]+\.dist-info/.*"
+HOLDS = ("sarlite/py.typed", "sarlite/models/gat.py", "sarlite/_native.abi3.so", "sarlite/kernels/native.py", "sarlite/oracle/corpus.json")
+MAY_HOLD = r"sarlite/.*\.(py|typed)|.*/corpus\.json|sarlite/_native\.abi3\.so|sarlite\.libs/.*\.so.*|sarlite-[\d.]+\.dist-info/.*"
 SCRATCH = Path(__file__).parents[1] / "build"
 LIBRARY = """
 import importlib.util, numpy as np, sarlite, sarlite.models

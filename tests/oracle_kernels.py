@@ -126,7 +126,8 @@ def sddmm(case, order=None):
 
 def sddmm_vjp(case, g, order=None):
     edges, x, y = Sparse(case, order), case.x, case.y
-    return {"x": edges.into(edges.src, edges.n_src, g[:, None] * y[edges.dst]), "y": edges.into(edges.dst, edges.n_dst, g[:, None] * x[edges.src])}
+    g = g[:, None]
+    return {"x": edges.into(edges.src, edges.n_src, g * y[edges.dst]), "y": edges.into(edges.dst, edges.n_dst, g * x[edges.src])}
 
 
 def _columns(x, order):
@@ -157,5 +158,8 @@ def gat_vjp(case, g, order=None):
 
 
 KERNELS = {"spmm": (spmm, spmm_vjp), "softmax": (softmax, softmax_vjp), "sddmm": (sddmm, sddmm_vjp), "attention": (gat, gat_vjp)}
-CORRECT = (("spmm", {"reduce": "sum"}), ("spmm", {"reduce": "sum", "weighted": True}), ("spmm", {"reduce": "mean"}), ("spmm", {"reduce": "sym"}),
-           ("spmm", {"reduce": "max"}), ("spmm", {"reduce": "min"}), ("softmax", {}), ("sddmm", {}), ("attention", {}), ("attention", {"masked": True}))
+CORRECT = (
+    ("spmm", {"reduce": "sum"}), ("spmm", {"reduce": "sum", "weighted": True}), ("spmm", {"reduce": "mean"}), ("spmm", {"reduce": "sym"}),
+    ("spmm", {"reduce": "max"}), ("spmm", {"reduce": "min"}), ("softmax", {}), ("sddmm", {}), ("attention", {}),
+    ("attention", {"masked": True}),
+)  # fmt: skip

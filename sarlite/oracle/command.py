@@ -14,10 +14,11 @@ PASSED, FOUND, USAGE = 0, 1, 2
 _LEVELS = ("probe", "certified", "repeat", "invariants", "ci", "all")
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 # What `export` and `selfcheck` take where no operation is named.
-OPERATIONS = ("spmm reduce=sum", "spmm reduce=sum weighted=true", "spmm reduce=mean", "spmm reduce=max", "spmm reduce=min", "spmm reduce=sym",
-              "softmax", "sddmm", "attention kind=gat", "attention kind=gatv2", "attention kind=dot", "gather", "scatter")
-_PROGRAM = """The program gets a case as a directory (docs/oracle.md: case.json and .npy files) and an empty directory, where it writes NAME.npy
-for each output, and dNAME.npy for each gradient where the case has cotangents. Exit status 77 says that it does not promise a case."""
+OPERATIONS = ("spmm reduce=sum", "spmm reduce=sum weighted=true", "spmm reduce=mean", "spmm reduce=max", "spmm reduce=min",
+              "spmm reduce=sym", "softmax", "sddmm", "attention kind=gat", "attention kind=gatv2", "attention kind=dot", "gather",
+              "scatter")
+_PROGRAM = """The program gets a case as a directory (docs/oracle.md: case.json and .npy files) and an empty directory, where it writes
+NAME.npy for each output, and dNAME.npy for each gradient where the case has cotangents. Exit status 77: it does not promise a case."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,7 +48,8 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--gradients", action="store_true", help="the program gives gradients too")
         one.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="seconds of one call (default: %(default)s)")
     check.add_argument("--level", choices=_LEVELS, default="ci", help="default: %(default)s")
-    check.add_argument("--expected-failure", action="append", default=[], metavar="PATTERN", help="of case names, whose findings do not count")
+    check.add_argument("--expected-failure", action="append", default=[], metavar="PATTERN",
+                       help="of case names, whose findings do not count")
     check.add_argument("--no-shrink", action="store_true", help="leave the case of the first finding as large as it is")
     check.add_argument("--save", type=Path, metavar="FAILURE.sarcase", help="where the shrunk case of the first finding is saved")
     own = add(_selfcheck, "compare the references with a second one in plain Python, and the corpus with its published hashes")
@@ -144,8 +146,8 @@ def _checked(options, program, wanted):
     from sarlite.oracle.check import check
 
     report = check(program.run, wanted, vjp=program.vjp if options.gradients else None, level=options.level, dtype=options.dtype,
-                   index_dtype=options.index_dtype, seed=options.seed, time_limit=_outer(options), expected_failures=options.expected_failure,
-                   shrink=not options.no_shrink, graphs=options.graphs)
+                   index_dtype=options.index_dtype, seed=options.seed, time_limit=_outer(options),
+                   expected_failures=options.expected_failure, shrink=not options.no_shrink, graphs=options.graphs)
     status = _told(report)
     if options.save is not None and report.first_bad is not None:
         path = options.save if options.operation else options.save.with_name(f"{wanted.name}-{options.save.name}")

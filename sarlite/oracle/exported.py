@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from sarlite.oracle import call, certified, probe, sarcase
 from sarlite.oracle.case import Case
 from sarlite.oracle.check import _equal as compared
 from sarlite.oracle.check import _proved as proved
-from sarlite.oracle.corpus import corpus
+from sarlite.oracle.corpus import Entry, corpus
 from sarlite.oracle.exact import Exact
 from sarlite.oracle.external import read_results
 from sarlite.oracle.plain import Number
@@ -78,8 +79,8 @@ def verify(folder: Path, results: Path | None = None) -> Report:
     folder : Path
         Of `export`.
     results : Path, optional
-        For the case PATH.sarcase of `cases.txt` it has PATH.sarcase/NAME.npy for each output, and dNAME.npy for each gradient; `folder`/results where
-        not given.
+        For the case PATH of `cases.txt` it has PATH/NAME.npy for each output, and PATH/dNAME.npy for each gradient; `folder`/results
+        where not given.
 
     Raises
     ------
@@ -97,8 +98,8 @@ def verify(folder: Path, results: Path | None = None) -> Report:
     return report
 
 
-def _cases(reference, entry, level, dtype, index_dtype, seed) -> Iterator[sarcase.Saved]:
-    options = {"dtype": dtype, "seed": seed, "index_dtype": index_dtype}
+def _cases(reference: Reference, entry: Entry, level: str, dtype: str, index_dtype: str, seed: int) -> Iterator[sarcase.Saved]:
+    options: dict[str, Any] = {"dtype": dtype, "seed": seed, "index_dtype": index_dtype}
     try:
         if level != "certified":
             for case in probe.cases(reference, entry, **options):

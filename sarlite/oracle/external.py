@@ -30,8 +30,8 @@ class Program:
     Parameters
     ----------
     command : str
-        Words as in a shell, which none is used for: `{inputs}` is replaced by the case's directory (a .sarcase), `{outputs}` by an empty one. The
-        program writes `NAME.npy` there for each output, and, where the case has `cotangents`, `dNAME.npy` for each gradient.
+        Words as in a shell, which none is used for: `{inputs}` is replaced by the case's directory (a .sarcase), `{outputs}` by an
+        empty one. The program writes `NAME.npy` there for each output, and, where the case has `cotangents`, `dNAME.npy` for each gradient.
     outputs : sequence of str
         Names of the operation's outputs.
     time_limit : float

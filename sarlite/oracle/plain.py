@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from sarlite.oracle.edges import Index
 from sarlite.types import Array
@@ -134,6 +133,8 @@ class Plain:
     def _product(self, weight, columns, index, x):
         """The sparse matrix of `weight`, or ones, by x: its row i has the entries of row i of the index, at `columns`."""
         data = np.ones(len(columns), self.dtype) if weight is None else np.ascontiguousarray(weight)
+        from scipy import sparse  # takes longer to import than all of the oracle
+
         matrix = sparse.csr_array((data, columns, index.indptr), shape=(index.n, len(x)))
         flat = np.ascontiguousarray(x).reshape(len(x), int(np.prod(x.shape[1:])))
         return (matrix @ flat).reshape(index.n, *x.shape[1:])

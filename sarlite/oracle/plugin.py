@@ -21,7 +21,7 @@ _KEY = "sarlite_oracle"  # of the fixture, and of what reports carry, from xdist
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sarlite", "sarlite.oracle")
-    group.addoption("--oracle-level", choices=LEVELS, help="level of all checks that name none themselves (default: ini oracle_level, or ci)")
+    group.addoption("--oracle-level", choices=LEVELS, help="level of checks that name none themselves (default: ini oracle_level, or ci)")
     group.addoption("--oracle-seed", type=int, default=0, metavar="N", help="seed of random values (default: 0)")
     group.addoption("--oracle-save", metavar="DIR", help="where the shrunk case of a failing check is saved, as DIR/TEST.sarcase")
     parser.addini("oracle_level", "level of checks that name none themselves", default="ci")
@@ -71,8 +71,8 @@ class Oracle:
 
     def _judged(self, report):
         __tracebackhide__ = True
-        told = {"what": report.what, "verdict": report.verdict.name, "compared": report.checked.total(), "uncovered": dict(report.uncovered),
-                "expected": [str(finding) for finding in report.expected]}
+        told = {"what": report.what, "verdict": report.verdict.name, "compared": report.checked.total(),
+                "uncovered": dict(report.uncovered), "expected": [str(finding) for finding in report.expected]}
         self._node.user_properties.append((_KEY, json.dumps(told)))
         if report.verdict.name == "UNSUPPORTED":
             pytest.skip(f"nothing was checked: {report}")
@@ -96,7 +96,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.line(line)
 
 
-def _summary(terminalreporter) -> Iterator[str]:
+def _summary(terminalreporter: Any) -> Iterator[str]:
     for report in _last_reports(terminalreporter):
         told = [json.loads(value) for key, value in report.user_properties if key == _KEY and value]
         for one in told:

@@ -60,7 +60,8 @@ def reference_of(case: Case) -> Reference:
 def told(saved: sarcase.Saved) -> str:
     """What a saved case is, in a few lines: shapes, attributes, its edges where they are few, and what was found."""
     case = saved.case
-    lines = [f"{case.op}, {case.name}: {case.n_edges} edges from {case.n_src} to {case.n_dst} rows, {case.dtype}, sums in {case.accumulate}"]
+    edges = f"{case.n_edges} edges from {case.n_src} to {case.n_dst} rows"
+    lines = [f"{case.op}, {case.name}: {edges}, {case.dtype}, sums in {case.accumulate}"]
     lines += ["  " + ", ".join(f"{name}={value!r}" for name, value in case.attributes.items())] if case.attributes else []
     lines += ["  " + ", ".join(f"{name} {tuple(value.shape)}" for name, value in {**case.arrays, **case.state}.items())]
     if case.n_edges <= _MOST_EDGES:

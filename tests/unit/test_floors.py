@@ -158,7 +158,7 @@ def test_importing_sarlite_is_light():
 
 def test_the_oracle_needs_few_parts():
     """Neither ranks nor tape nor layers; and pytest loads the plugin in everybody's tests, so that it loads nothing."""
-    others = ["mpi4py", "torch", *(f"sarlite.{part}" for part in ("comm", "tape", "sar", "nn", "train", "data"))]
+    others = ["mpi4py", "torch", "scipy", *(f"sarlite.{part}" for part in ("comm", "tape", "sar", "nn", "train", "data"))]
     modules = ", ".join(f"sarlite.oracle.{path.stem}" for path in sorted((PACKAGE / "oracle").glob("*.py")) if path.stem != "__main__")
     assert _loaded(f"import {modules.replace('.__init__', '')}", others) == []
     assert _loaded("import sarlite.oracle", ["numpy", "scipy", *others]) == []

@@ -1,4 +1,4 @@
-"""The command line: cases for other languages and their results, programs that are run for each case, replay; what is wrong is told in a line."""
+"""The command line: cases for other languages and their results, programs run for each case, replay; errors are one line."""
 
 import json
 import sys

@@ -11,8 +11,8 @@ from sarlite import oracle
 from sarlite.oracle.corpus import entry
 
 pytestmark = pytest.mark.timeout(120)
-GRAPHS = ("clique-4-loops", "doubled-5-8", "isolated-6-odd", "in-star-17-8", "in-star-16-16", "components-2-3", "powers-16-2-32", "isolated-12-odd-ties",
-          "isolated-12-odd-negative", "isolated-12-odd-scores", "isolated-12-odd-masked", "empty-3-3-ties")
+GRAPHS = ("clique-4-loops", "doubled-5-8", "isolated-6-odd", "in-star-17-8", "in-star-16-16", "components-2-3", "powers-16-2-32",
+          "isolated-12-odd-ties", "isolated-12-odd-negative", "isolated-12-odd-scores", "isolated-12-odd-masked", "empty-3-3-ties")
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_there_are_many():
     assert len({mutant.name for mutant in planted.MUTANTS}) == len(planted.MUTANTS)
 
 
-@pytest.mark.parametrize("op, attributes", right.CORRECT, ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())))
+@pytest.mark.parametrize("op, attributes", right.CORRECT, ids=[f"{op}-{'-'.join(map(str, a.values()))}" for op, a in right.CORRECT])
 def test_what_is_right_is_not_called_wrong(op, attributes):
     """In a random order of the edges, at all levels; benchmarks/oracle_mutants.py does it 10,000 times."""
     run, vjp = right.KERNELS[op]

@@ -59,7 +59,8 @@ def test_other():
     pass
 """
 SUMMARY = (
-    "::test_right: PASS, ", "  not covered: gradients: no vjp was given", "::test_wrong: WRONG, ", "::test_expected: ", "  expected failure: probe, clique-3",
+    "::test_right: PASS, ", "  not covered: gradients: no vjp was given", "::test_wrong: WRONG, ", "::test_expected: ",
+    "  expected failure: probe, clique-3",
     "::test_refused: not covered, skipped: nothing was checked", "::test_skipped: not covered, skipped: no GPU here",
     "::test_imports: not covered, skipped: could not import 'no_such_framework'",
 )  # fmt: skip
@@ -69,7 +70,8 @@ SUMMARY = (
 def test_the_plugin(tmp_path, words):
     (tmp_path / "test_kernels.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\noracle_level = probe\noracle_expected_failures =\n    nowhere-*\n")
-    command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "--strict-markers", *words, "--oracle-seed", "3", "--oracle-save", "cases"]
+    command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "--strict-markers", *words, "--oracle-seed", "3",
+               "--oracle-save", "cases"]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PMI_"))} | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1 and "1 failed, 3 passed, 3 skipped" in done.stdout, done.stdout + done.stderr
