@@ -13,5 +13,5 @@ from sarlite.models.sign import SIGN
 MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT, "appnp": APPNP, "sgc": SGC, "sign": SIGN}
 RELATIONAL = {"rgcn": RGCN, "rgat": RGAT}
 
-__all__ = ["APPNP", "GAT", "GATConv", "GATv2Conv", "GCN", "GCNConv", "MODELS", "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE", "SAGEConv",
-           "SGC", "SIGN"]
+__all__ = ["APPNP", "GAT", "GATConv", "GATv2Conv", "GCN", "GCNConv", "MODELS", "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE",
+           "SAGEConv", "SGC", "SIGN"]
