@@ -142,6 +142,7 @@ def test_a_killed_rank(fail, number):
     assert job.out + job.err != ""  # mpiexec says which rank was killed
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("when, words", [("raises(KeyError('the cause'))", ["[rank 1] KeyError: 'the cause'", "model.py"]),
                                          ("os.kill(os.getpid(), signal.SIGKILL)", [])])  # fmt: skip
 @pytest.mark.parametrize("remote", ["exact", "hec", "local"])
@@ -207,6 +208,7 @@ def interrupted(job, name, tmp_path):
     return checkpoint.load(path)[1]["epoch"], command
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("n_ranks, flags", [(1, []), (2, []), (3, ["--prefetch", 1]), (0, []), (0, ["--ranks", 3])])
 def test_a_signal_ends_the_run_with_a_checkpoint(fail, tmp_path, name, n_ranks, flags):
@@ -253,6 +255,7 @@ def test_a_second_signal_ends_it_at_once(fail, tmp_path, n_ranks, flags, block):
 LOADING = "import sarlite.data.ranks as ranks, sarlite.data.spec as spec; ranks.load = lambda *a, **k: {}"
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("n_ranks, flags", [(0, []), (2, []), (3, []), (0, ["--ranks", 2])])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_while_data_load(fail, tmp_path, n_ranks, flags, name):

@@ -26,6 +26,7 @@ POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot
           (4, "uneven", "sar", 0)]
 
 
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS)
 @pytest.mark.parametrize("case", LAYERS)
 def test_a_layer_is_the_dense_loop(case, n_ranks, parts, mode, prefetch, monkeypatch):

@@ -232,6 +232,7 @@ def attend(arrays, kind, shape, slope, dropped, given=False):
 
 
 @every_float
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("heads", [*HEADS, "other graphs"])
 def test_attend(dtype, heads, dropped):

@@ -160,6 +160,7 @@ def test_shifting_scores_changes_no_softmax(seed, n, n_edges, shift):
 
 
 @every_kind
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("shape", [(1, 1), (2, 7), (5, 33)])
 @pytest.mark.parametrize("dropped", [False, True])
 def test_attend_backward_against_finite_differences(kind, shape, dropped):

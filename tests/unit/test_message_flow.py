@@ -46,6 +46,7 @@ def trained(graph, name, kind, epochs=3):
     return np.array(found), trainer.flat.grad.copy(), trainer.flat.data.copy(), trainer
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("n_ranks, mode, kind", [(1, "sar", "random"), (2, "sa", "random"), (3, "sar", "random"), (3, "oneshot", "blocks"),
                                                  (4, "sar", "few")])
 @pytest.mark.parametrize("name", MODELS)

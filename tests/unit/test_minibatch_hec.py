@@ -105,6 +105,7 @@ def test_without_delay_and_limits_logits_are_the_full_batchs_at_every_step(name,
         assert counts["hits"] == counts["lookups"] and min(counts["lookups"]) > 0
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("push", ["paper", "demand"])
 @pytest.mark.parametrize("name", MODELS)
 def test_without_learning_logits_become_the_full_batchs(name, push):

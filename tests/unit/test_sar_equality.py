@@ -32,6 +32,7 @@ def owners(method, n_ranks):
     return partition(*CSR, n_ranks, method)
 
 
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("n_ranks, mode", [(1, "sar"), *itertools.product((2, 3, 4), MODES)])
 @pytest.mark.parametrize("case", CASES)
 def test_equality(case, n_ranks, mode):
@@ -122,7 +123,7 @@ def test_more_ranks_than_nodes(mode, monkeypatch):
     monkeypatch.setattr(references, "EDGES", small)
     monkeypatch.setattr(references, "TRAIN", np.array([True, False, True]))
     monkeypatch.setattr(references, "WEIGHTS", references.WEIGHTS[:4])
-    for case, method in itertools.product(("gcn", "sage", "edges", "softmax", "weighted"), ("metis", "random", "contiguous")):
+    for case, method in zip(("gcn", "sage", "edges", "softmax", "weighted"), ("metis", "random", "contiguous", "metis", "random")):
         expected = Step(Graph.from_edges(*small), case, np.float64)
         steps = threads.run(5, lambda comm: Step(Graph.from_edges(*small).shard(comm, method, mode=mode), case, np.float64))  # noqa: B023
         for step in steps:
