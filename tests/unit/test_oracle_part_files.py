@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -114,6 +115,41 @@ def test_what_ranks_wrote_is_judged(tmp_path, few):
     assert (bad.output, bad.rank) == ("dx", 0) and bad.cause.startswith("not reduced: the gradients that other ranks have"), str(bad)
     bad = check_ranks(Inside(tmp_path / "few", "few"), "spmm", reduce="mean", ranks=[3], gradients=False).first_bad
     assert (bad.output, bad.rank, bad.cause) == ("out", 1, "rank 1 returned no out"), str(bad)
+
+
+def test_every_process_of_a_launcher_comes_to_the_same_verdict(few):
+    """Threads in place of processes: each calls the check, computes its own part, and gives what all have."""
+    board, barrier, verdicts = [None, None], threading.Barrier(2), [None, None]
+
+    def allgather(rank, mine):
+        board[rank] = mine
+        barrier.wait(60)
+        found = list(board)
+        barrier.wait(60)  # nobody writes before all have read
+        return found
+
+    def mean(part, x):
+        out, degree = np.zeros_like(x), np.maximum(np.bincount(part.dst, minlength=part.n_nodes), 1).astype(np.float32)
+        np.add.at(out, part.dst, x[part.src])
+        return (out / degree[:, None])[part.ids]
+
+    def process(rank, bug):
+        def run(parts):
+            x = np.zeros((parts[0].n_nodes, parts[0].arrays["x"].shape[1]), np.float32)
+            for part in parts[: 1 if bug else 2]:
+                x[part.ids] = part.arrays["x"]
+            return allgather(rank, mean(parts[rank], x))
+
+        verdicts[rank] = check_ranks(run, "spmm", reduce="mean", ranks=[2], parts=["random"], gradients=False)
+
+    for bug, verdict in ((False, Verdict.PASS), (True, Verdict.WRONG)):
+        threads = [threading.Thread(target=process, args=(rank, bug)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert [report.verdict for report in verdicts] == [verdict, verdict] and str(verdicts[0]) == str(verdicts[1])
+    assert verdicts[0].first_bad.rank == 0 and verdicts[0].first_bad.cause == "rows from other ranks are zeros", str(verdicts[0])
 
 
 def test_the_command_line_runs_a_program_once_for_each_division(tmp_path, program, few, capsys):
