@@ -18,8 +18,8 @@ from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.invariants import row_kinds
 from sarlite.oracle.parts import PARTS, Part, cut, owners
 from sarlite.oracle.reference import Reference
-from sarlite.oracle.report import Evidence, Finding, Report, Verdict
-from sarlite.oracle.trial import Stop, Trial
+from sarlite.oracle.report import Finding, Report, Verdict
+from sarlite.oracle.trial import Stop, Trial, evidence_of
 from sarlite.types import Array
 
 N_GRAPHS = 8
@@ -226,7 +226,7 @@ def _rows(trial, case, diagnosis, name, output, number, arrays, kind):
     node = row if kind == "whole" else int(diagnosis.rows(rank, kind)[row])
     trial.found(Verdict.WRONG, "ranks", case, output, cause, bad, arrays[rank], np.asarray(part.value), part.error, rank=rank, node=node,
                 layer=name if isinstance(name, int) else None, edges=diagnosis.edges,
-                evidence=Evidence.of(output, _whole(diagnosis, number, arrays, kind, rank), number.value,
+                evidence=evidence_of(output, _whole(diagnosis, number, arrays, kind, rank), number.value,
                                      np.broadcast_to(number.error, number.value.shape), diagnosis.cotangents))
     return True
 

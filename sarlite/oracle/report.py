@@ -7,10 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sarlite.errors import ConfigError, SarliteError
-from sarlite.types import Array
 
 
 class Verdict(Enum):
@@ -31,15 +28,10 @@ class OracleError(SarliteError, AssertionError):
 class Evidence:
     """The arrays of a finding, as `sarcase.Saved` has them: by the name of the output."""
 
-    cotangents: Mapping[str, Array] = field(default_factory=dict)
-    expected: Mapping[str, Array] = field(default_factory=dict)
-    bounds: Mapping[str, Array] = field(default_factory=dict)
-    got: Mapping[str, Array] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, output: str, got: Array, expected: Array, bound: Array | None, cotangents: Mapping[str, Array] | None) -> "Evidence":
-        bounds = {} if bound is None else {output: np.asarray(bound, np.float64)}
-        return cls(dict(cotangents or {}), {output: np.asarray(expected, np.float64)}, bounds, {output: got})
+    cotangents: Mapping[str, Any] = field(default_factory=dict)
+    expected: Mapping[str, Any] = field(default_factory=dict)
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+    got: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

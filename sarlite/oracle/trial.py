@@ -116,10 +116,16 @@ class Trial:
         """Add a finding whose place is the first element of `bad`; `cotangents` are those that a gradient was asked by."""
         index = np.unravel_index(np.flatnonzero(bad)[0], bad.shape)
         row, column = _place(index, bad.shape)
-        evidence = Evidence.of(output, got, expected, bound, cotangents)
+        evidence = evidence_of(output, got, expected, bound, cotangents)
         self.add(Finding(verdict, level, case, output, cause, expected=float(expected[index]), got=float(got[index]),
                          bound=None if bound is None else float(bound[index]),
                          **{"node": row, "column": column, "evidence": evidence, **place}))
+
+
+def evidence_of(output: str, got: Array, expected: Array, bound: Array | None, cotangents: Mapping[str, Array] | None) -> Evidence:
+    """The arrays of a finding about one output."""
+    bounds = {} if bound is None else {output: np.asarray(bound, np.float64)}
+    return Evidence(dict(cotangents or {}), {output: np.asarray(expected, np.float64)}, bounds, {output: got})
 
 
 def _place(index, shape):
