@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from sarlite.oracle.case import Case
     from sarlite.oracle.check import check
     from sarlite.oracle.edges import EdgeList
-    from sarlite.oracle.ranks import Part, check_ranks, each_rank
+    from sarlite.oracle.part_files import read_results, write_parts
+    from sarlite.oracle.parts import Part
+    from sarlite.oracle.ranks import check_ranks, each_rank
     from sarlite.oracle.reference import REFERENCES, Reference
     from sarlite.oracle.replay import replay
     from sarlite.oracle.report import Finding, OracleError, Report, Verdict
@@ -23,14 +25,14 @@ if TYPE_CHECKING:
     from sarlite.oracle.state import load_state, state_of
 
 __all__ = ["REFERENCES", "Case", "EdgeList", "Finding", "OracleError", "Part", "Reference", "Report", "Unsupported", "Verdict", "check",
-           "check_ranks", "each_rank", "load", "load_state", "replay", "save",
-           "state_of"]
+           "check_ranks", "each_rank", "load", "load_state", "read_results", "replay", "save", "state_of", "write_parts"]
 
 lazy.names(__name__, {
     "Case": "sarlite.oracle.case", "EdgeList": "sarlite.oracle.edges", "Unsupported": "sarlite.oracle.call",
     "check": "sarlite.oracle.check", "replay": "sarlite.oracle.replay",
     **dict.fromkeys(("Reference", "REFERENCES"), "sarlite.oracle.reference"),
-    **dict.fromkeys(("Part", "check_ranks", "each_rank"), "sarlite.oracle.ranks"),
+    "Part": "sarlite.oracle.parts", **dict.fromkeys(("check_ranks", "each_rank"), "sarlite.oracle.ranks"),
+    **dict.fromkeys(("read_results", "write_parts"), "sarlite.oracle.part_files"),
     **dict.fromkeys(("load", "save"), "sarlite.oracle.sarcase"), **dict.fromkeys(("load_state", "state_of"), "sarlite.oracle.state"),
     **dict.fromkeys(("Finding", "OracleError", "Report", "Verdict"), "sarlite.oracle.report"),
 })  # fmt: skip

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.oracle.formats import format_of, rounded
-from sarlite.oracle.plain import Number, Plain, by_row, first, greatest
+from sarlite.oracle.plain import Number, Plain, all_masked, by_row, first, greatest
 from sarlite.types import Array
 
 __all__ = ["Bounded", "Number", "Plain"]
@@ -233,6 +233,9 @@ class Bounded:
             total = np.log(self.sizes.scatter_sum((value * np.exp(change)).astype(np.float64), index))[index.rows]
             relative = np.expm1(change + np.maximum(total, 0) + RESCALED * self.each * count)
             return self._settled(value, np.where(s == -np.inf, 0, value * relative + 2 * self.tiny), 2 * EXP)
+
+    def promised(self, x, scores, index):
+        return x._replace(error=np.where(all_masked(scores.value, index), np.inf, x.error))
 
     # ---- parts of bounds
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from sarlite.oracle.definition import Attributes
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.expression import Expr, gather, leaky, propagate, softmax
+from sarlite.oracle.expression import Expr, gather, leaky, propagate
 from sarlite.oracle.layer import LOOPS, NO, YES, Layer, looped, own_rows, plus, present
+from sarlite.oracle.operations import edge_softmax
 
 
 def _heads(out: Expr, inputs: Mapping[str, Any], attributes: Attributes) -> Expr:
@@ -24,7 +25,7 @@ def _heads(out: Expr, inputs: Mapping[str, Any], attributes: Attributes) -> Expr
 
 
 def _attended(z: Expr, scores: Expr, edges: EdgeList, attributes: Attributes) -> Expr:
-    return propagate(z, edges.by_src, edges.by_dst, softmax(scores, edges.by_dst, attributes["epsilon"]))
+    return propagate(z, edges.by_src, edges.by_dst, edge_softmax(scores, edges, attributes["dialect"], attributes["epsilon"]))
 
 
 def _gat(inputs, edges, attributes):

@@ -70,15 +70,17 @@ def level(trial: Trial, case: Case) -> None:
         judge(trial, case, got, expected, "", lambda: trial.reference.outputs(case, arithmetic(case, lower=True)))
     if trial.vjp is None or not trial.reference.differentiable(case):
         return
-    cotangents = trial.reference.cotangents(case, "random", trial.seed)
+    cotangents = trial.cotangents or trial.reference.cotangents(case, "random", trial.seed)
     expected = trial.reference.gradients(case, cotangents, arithmetic(case))
     got = trial.gradients(case, cotangents, _shapes(expected))
     if got is not None:
-        judge(trial, case, got, expected, "d", lambda: trial.reference.gradients(case, cotangents, arithmetic(case, lower=True)))
+        judge(trial, case, got, expected, "d", lambda: trial.reference.gradients(case, cotangents, arithmetic(case, lower=True)),
+              cotangents=cotangents)
 
 
 def judge(trial: Trial, case: Case, got: Mapping[str, Array], expected: Mapping[str, Number], prefix: str,
-          lower: Callable[[], Mapping[str, Number]], level: str = "certified") -> None:
+          lower: Callable[[], Mapping[str, Number]], level: str = "certified", cotangents: Mapping[str, Array] | None = None
+          ) -> None:
     """Add a finding for each array that is above its bound: IMPRECISE where the bounds `lower()` explain it."""
     for name, array in got.items():
         ratio = ratios(array, expected[name])
@@ -97,7 +99,7 @@ def judge(trial: Trial, case: Case, got: Mapping[str, Array], expected: Mapping[
             if verdict is Verdict.IMPRECISE:
                 cause += "; sums in a lower precision would explain it"
             trial.found(verdict, level, case, prefix + name, cause, worst, array, expected[name].value,
-                        np.broadcast_to(expected[name].error, array.shape))
+                        np.broadcast_to(expected[name].error, array.shape), cotangents=cotangents)
 
 
 def _shapes(numbers):

@@ -6,16 +6,12 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-import numpy as np
-
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.oracle import call, certified, decode, invariants, probe, repeat, sampling
-from sarlite.oracle.arithmetic import Number
+from sarlite.oracle import call, certified, equality, invariants, probe, repeat, sampling
 from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import Entry, corpus
-from sarlite.oracle.exact import Exact
 from sarlite.oracle.reference import Reference
-from sarlite.oracle.report import Finding, Report, Verdict
+from sarlite.oracle.report import Finding, Report
 from sarlite.oracle.shrink import shrink as shrunk
 from sarlite.oracle.trial import Stop, Trial
 from sarlite.types import Array
@@ -173,72 +169,6 @@ def _cases(trial: Trial, entry: Entry, made: Callable[[Trial, Entry, dict], list
     return []
 
 
-def exact(trial: Trial, case: Case) -> None:
-    """Level `probe`: outputs and gradients of one case; what is exact in every order of evaluation is compared by ==."""
-    reference, g = trial.reference, None
-    if trial.vjp is not None and reference.differentiable(case):
-        try:
-            g = probe.cotangents(reference, case, trial.seed)
-        except probe.NotExact as error:
-            trial.report.skip("gradients without an exact probe", str(error))
-    expected = _proved(lambda: probe.expected(reference, case), lambda: reference.outputs(case, Exact(case.dtype)))
-    got = trial.outputs(case, _shapes(expected))
-    if got is not None:
-        _equal(trial, case, got, expected, "")
-    if g is not None:
-        expected = _proved(lambda: probe.expected_gradients(reference, case, g), lambda: reference.gradients(case, g, Exact(case.dtype)))
-        got = trial.gradients(case, g, _shapes(expected))
-        if got is not None:
-            _equal(trial, case, got, expected, "d", g)
-
-
-def _proved(whole, by_element):
-    """Numbers whose error is 0, or Inf where nothing is proved."""
-    try:
-        return {name: Number(value, 0.0) for name, value in whole().items()}
-    except probe.NotExact:
-        return by_element()
-
-
-def _equal(trial, case, got, expected, prefix, g=None):
-    for name, array in got.items():
-        trial.report.checked["probe"] += 1
-        ratio = certified.ratios(array, expected[name])
-        trial.report.skip("elements that no probe decides", f"{case.name}, {prefix}{name}", int(np.isnan(ratio).sum()))
-        bad = np.nan_to_num(ratio) > 0
-        if bad.any():
-            value = expected[name].value
-            cause, edges = f"{int(bad.sum())} of {bad.size} elements differ", ()
-            if trial.explanations > 0:
-                trial.explanations -= 1
-                siblings = () if prefix else _siblings(trial, case, name)
-                cause, edges = decode.explain(trial.reference, case, prefix + name, value, array, cotangents=g, siblings=siblings)
-            verdict = Verdict.WRONG
-            if (not edges or certified.coarse(case, array[bad], value[bad])) and _imprecise(trial, case, name, g, array, bad):
-                verdict, edges = Verdict.IMPRECISE, ()
-                cause = f"{int(bad.sum())} of {bad.size} elements differ; sums in a lower precision would explain it"
-            trial.found(verdict, "probe", case, prefix + name, cause, bad, array, value, edges=tuple(edges))
-
-
-def _imprecise(trial, case, name, g, array, bad):
-    bounds = certified.arithmetic(case, lower=True)
-    numbers = trial.reference.outputs(case, bounds) if g is None else trial.reference.gradients(case, g, bounds)
-    return certified.imprecise(array, numbers[name], bad)
-
-
-def _siblings(trial, case, name):
-    """The other cases that share a code with this one, where one has too few columns for it: (case, expected, got)."""
-    found = []
-    for other in trial.together:
-        if other is not case and len(trial.together) > 1:
-            expected = probe.expected(trial.reference, other)
-            got = trial.quietly(other, {key: value.shape for key, value in expected.items()})
-            if got is None:
-                return ()
-            found.append((other, expected[name], got[name]))
-    return tuple(found)
-
-
 def _layouts(trial: Trial, case: Case) -> None:
     """The same case in arrays that are read-only, and in arrays that are not contiguous: to refuse them is right, and told."""
     expected = trial.reference.outputs(case, certified.arithmetic(case))
@@ -289,4 +219,4 @@ def _shrink_first(trial: Trial) -> None:
         trial.report.findings[trial.report.findings.index(first)] = replace(smaller, level=first.level, cause=cause)
 
 
-JUDGES.update(probe=exact, certified=certified.level, repeat=repeat.level, invariants=invariants.level)
+JUDGES.update(probe=equality.level, certified=certified.level, repeat=repeat.level, invariants=invariants.level)

@@ -41,13 +41,17 @@ def parser() -> argparse.ArgumentParser:
     verify.add_argument("--results", type=Path, metavar="DIR", help="has PATH/NAME.npy for each PATH of cases.txt (default: DIR/results)")
     replay = add(_replay, "show a saved case; with --command, check it again", _PROGRAM)
     replay.add_argument("case", type=Path, metavar="FAILURE.sarcase")
-    check = add(_check, "check a program, run for each case", _PROGRAM)
+    check = add(_check, "check a program, run for each case; with --ranks, a distributed one, run for each case and division", _PROGRAM)
     _operation(check)
     for one in (replay, check):
         one.add_argument("--command", dest="program", required=one is check, metavar="'./program {inputs} {outputs}'")
         one.add_argument("--gradients", action="store_true", help="the program gives gradients too")
         one.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="seconds of one call (default: %(default)s)")
-    check.add_argument("--level", choices=_LEVELS, default="ci", help="default: %(default)s")
+    check.add_argument("--level", choices=_LEVELS, help="default: ci")
+    check.add_argument("--ranks", metavar="1,2,3", help="numbers of ranks: {inputs} has a folder a rank, {outputs} too, and {ranks} is "
+                       "their number, as in 'mpiexec -n {ranks} ./program {inputs} {outputs}'")
+    check.add_argument("--parts", metavar="KIND,KIND", help="how nodes are divided, with --ranks: contiguous, random, skewed, one empty "
+                       "(default: all)")
     check.add_argument("--expected-failure", action="append", default=[], metavar="PATTERN",
                        help="of case names, whose findings do not count")
     check.add_argument("--no-shrink", action="store_true", help="leave the case of the first finding as large as it is")
@@ -138,16 +142,44 @@ def _replay(options):
 
 def _check(options):
     references = [reference(options.operation)] if options.operation else [reference(text.split()) for text in OPERATIONS]
-    programs = [_program(options, wanted) for wanted in references]
-    return max(_checked(options, program, wanted) for program, wanted in zip(programs, references))
+    if options.parts is not None and options.ranks is None:
+        raise ConfigError("--parts: needs --ranks")
+    judge = _calls if options.ranks is None else _ranks
+    checks = [judge(options, wanted) for wanted in references]
+    return max(_checked(options, wanted, check) for wanted, check in zip(references, checks))
 
 
-def _checked(options, program, wanted):
+def _calls(options, wanted):
+    """What checks a program that is one process."""
     from sarlite.oracle.check import check
 
-    report = check(program.run, wanted, vjp=program.vjp if options.gradients else None, level=options.level, dtype=options.dtype,
-                   index_dtype=options.index_dtype, seed=options.seed, time_limit=_outer(options),
-                   expected_failures=options.expected_failure, shrink=not options.no_shrink, graphs=options.graphs)
+    program = _program(options, wanted)
+    return lambda: check(program.run, wanted, vjp=program.vjp if options.gradients else None, level=options.level or "ci",
+                         dtype=options.dtype, index_dtype=options.index_dtype, seed=options.seed, time_limit=_outer(options),
+                         expected_failures=options.expected_failure, shrink=not options.no_shrink, graphs=options.graphs)
+
+
+def _ranks(options, wanted):
+    """What checks a program of several ranks."""
+    from sarlite.oracle.part_files import RanksProgram
+    from sarlite.oracle.ranks import PARTS, check_ranks
+
+    refused = [("--level", options.level), ("--no-shrink", options.no_shrink), ("--index-dtype", options.index_dtype != "int64")]
+    if given := [name for name, value in refused if value]:
+        raise ConfigError(f"{given[0]}: does not go with --ranks")
+    try:
+        ranks = [int(word) for word in options.ranks.split(",")]
+    except ValueError:
+        raise ConfigError(f"--ranks {options.ranks!r} is no list of whole numbers, as 1,2,3") from None
+    parts = PARTS if options.parts is None else [word.strip() for word in options.parts.split(",")]
+    program = RanksProgram(options.program, _seconds(options))
+    return lambda: check_ranks(program, wanted, ranks=ranks, parts=parts, dtype=options.dtype, seed=options.seed,
+                               time_limit=_outer(options), gradients=options.gradients, expected_failures=options.expected_failure,
+                               graphs=options.graphs)
+
+
+def _checked(options, wanted, check):
+    report = check()
     status = _told(report)
     if options.save is not None and report.first_bad is not None:
         path = options.save if options.operation else options.save.with_name(f"{wanted.name}-{options.save.name}")
@@ -164,9 +196,13 @@ def _selfcheck(options):
 def _program(options, wanted):
     from sarlite.oracle.external import Program
 
+    return Program(options.program, tuple(wanted.outputs_by), _seconds(options))
+
+
+def _seconds(options):
     if not options.time_limit > 0:
         raise ConfigError(f"--time-limit is {options.time_limit:g}, but must be more than 0")
-    return Program(options.program, tuple(wanted.outputs_by), options.time_limit)
+    return options.time_limit
 
 
 def _outer(options):

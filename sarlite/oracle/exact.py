@@ -9,7 +9,7 @@ import numpy as np
 
 from sarlite.oracle.edges import Index
 from sarlite.oracle.formats import format_of
-from sarlite.oracle.plain import Number, Plain
+from sarlite.oracle.plain import Number, Plain, all_masked
 from sarlite.types import Array
 
 BITS = {name: round(-np.log2(format_of(name).unit)) for name in ("float64", "float32", "float16", "bfloat16")}
@@ -199,6 +199,10 @@ class Exact:
         value = np.where(at_best, 1 / np.maximum(count, 1)[index.rows], 0.0)
         proved = fits[index.rows]
         return self._made(value, np.where(proved, value, 1.0), np.where(proved, _lowest_bit(value), 0.0))  # else up to 1, not 0
+
+    def promised(self, x, scores, index):
+        open_ = all_masked(scores.value, index)
+        return Grained(x.value, np.where(open_, np.maximum(x.magnitude, 1.0), x.magnitude), np.where(open_, 0.0, x.grain))
 
 
 _KEYS = ("value", "magnitude", "grain")

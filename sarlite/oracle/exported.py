@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import DataError, ShapeError, reading, regular
-from sarlite.oracle import call, certified, probe, sarcase
+from sarlite.oracle import call, certified, equality, probe, sarcase
 from sarlite.oracle.case import Case
-from sarlite.oracle.check import _equal as compared
-from sarlite.oracle.check import _proved as proved
 from sarlite.oracle.corpus import Entry, corpus
 from sarlite.oracle.exact import Exact
-from sarlite.oracle.external import read_results
+from sarlite.oracle.external import read_arrays
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
 from sarlite.oracle.replay import reference_of
@@ -117,7 +115,7 @@ def _cases(reference: Reference, entry: Entry, level: str, dtype: str, index_dty
 def _exact(reference: Reference, case: Case, seed: int) -> sarcase.Saved:
     """A probe: bounds are 0, or infinite where nothing is proved."""
     g: Mapping[str, Array] = {}
-    numbers = proved(lambda: probe.expected(reference, case), lambda: reference.outputs(case, Exact(case.dtype)))
+    numbers = equality.proved(lambda: probe.expected(reference, case), lambda: reference.outputs(case, Exact(case.dtype)))
     try:
         if reference.differentiable(case):
             g = probe.cotangents(reference, case, seed)
@@ -151,7 +149,7 @@ def _plain(text: str) -> str:
 def _verified(report: Report, saved: sarcase.Saved, folder: Path) -> None:
     """Judge the results of one case: by == where all is exact, by its bounds otherwise."""
     case, reference = saved.case, reference_of(saved.case)
-    got = read_results(folder) if folder.is_dir() else {}
+    got = read_arrays(folder) if folder.is_dir() else {}
     trial = Trial(lambda case: None, None, reference, report, call.Worker(0))
     exact = all(np.all((bound == 0) | np.isinf(bound)) for bound in saved.bounds.values())
     for name, expected in saved.expected.items():
@@ -167,9 +165,10 @@ def _verified(report: Report, saved: sarcase.Saved, folder: Path) -> None:
         if exact:
             prefix = "" if name in reference.outputs_by else "d"
             short = name.removeprefix(prefix)
-            compared(trial, case, {short: array[name]}, {short: number}, prefix, saved.cotangents if prefix else None)
+            equality.compare(trial, case, {short: array[name]}, {short: number}, prefix, saved.cotangents if prefix else None)
         else:
-            certified.judge(trial, case, array, {name: number}, "", lambda: _numbers(reference, case, saved.cotangents, lower=True))
+            certified.judge(trial, case, array, {name: number}, "", lambda: _numbers(reference, case, saved.cotangents, lower=True),
+                            cotangents=saved.cotangents)
 
 
 def _numbers(reference: Reference, case: Case, g: Mapping[str, Array], lower: bool = False) -> dict[str, Number]:

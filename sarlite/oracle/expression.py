@@ -189,6 +189,11 @@ def softmax(scores: Expr, index: Index, epsilon: float = 0.0) -> Expr:
     return Expr("softmax", (scores,), scores.shape, index=index, epsilon=epsilon)
 
 
+def promised(x: Expr, scores: Expr, index: Index) -> Expr:
+    """x (k, ...); where all scores of an entry's row are -Inf nothing is promised: no arithmetic decides these entries."""
+    return Expr("promised", (x, scores), x.shape, index=index)
+
+
 def propagate(x: Expr, source: Index, target: Index, weight: Expr | None = None) -> Expr:
     """out[i] = sum of weight[e] * x[source of e] over the entries e of target row i: a sparse product.
 

@@ -24,16 +24,17 @@ class ProgramError(SarliteError):
     """A program ended with an error, took too long, or left no result."""
 
 
-class Program:
-    """Runs a command for each case.
+class ProgramTimeout(ProgramError):
+    """A program took too long, and was killed with all that it had started."""
+
+
+class Command:
+    """Words of a command, in which places as `{inputs}` are filled for each call.
 
     Parameters
     ----------
     command : str
-        Words as in a shell, which none is used for: `{inputs}` is replaced by the case's directory (a .sarcase), `{outputs}` by an
-        empty one. The program writes `NAME.npy` there for each output, and, where the case has `cotangents`, `dNAME.npy` for each gradient.
-    outputs : sequence of str
-        Names of the operation's outputs.
+        Words as in a shell, which none is used for. It has `{inputs}` and `{outputs}`.
     time_limit : float
         Seconds of one call; then it is killed with all that it has started.
 
@@ -43,7 +44,7 @@ class Program:
         The command has no such words, or there is no such program.
     """
 
-    def __init__(self, command: str, outputs: tuple[str, ...], time_limit: float = 60.0) -> None:
+    def __init__(self, command: str, time_limit: float = 60.0) -> None:
         try:
             self.words = shlex.split(command)
         except ValueError as error:
@@ -53,7 +54,59 @@ class Program:
                 raise ConfigError(f"--command {command!r} has no {place}")
         if shutil.which(self.words[0]) is None:
             raise ConfigError(f"--command: {self.words[0]!r} is no program that can be run")
-        self.outputs, self.time_limit = outputs, time_limit
+        self.time_limit = time_limit
+
+    def call(self, folder: Path, **places: Any) -> None:
+        """Run it once; `folder` keeps what it says.
+
+        Raises
+        ------
+        Unsupported
+            Its exit status is 77.
+        ProgramError
+            It is another one than 0, or the time is over.
+        """
+        words = self.words
+        for name, value in places.items():
+            words = [word.replace(f"{{{name}}}", str(value)) for word in words]
+        with open(folder / "stderr", "w+b") as errors:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
+            try:
+                status = process.wait(self.time_limit)
+            except subprocess.TimeoutExpired:
+                raise ProgramTimeout(f"{words[0]}: did not end within {self.time_limit:g} s") from None
+            finally:
+                _end(process)
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TOLD))
+            said = one_line(errors.read().decode(errors="replace").strip())
+        if status == SKIPPED:
+            raise Unsupported(said or f"exit status {SKIPPED}")
+        if status:
+            cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+            raise ProgramError(f"{words[0]}: {cause}" + (f": {said}" if said else ""))
+
+
+class Program:
+    """Runs a command for each case.
+
+    Parameters
+    ----------
+    command : str
+        As of `Command`: `{inputs}` is replaced by the case's directory (a .sarcase), `{outputs}` by an empty one. The program writes
+        `NAME.npy` there for each output, and, where the case has `cotangents`, `dNAME.npy` for each gradient.
+    outputs : sequence of str
+        Names of the operation's outputs.
+    time_limit : float
+        Seconds of one call.
+
+    Raises
+    ------
+    ConfigError
+        As of `Command`.
+    """
+
+    def __init__(self, command: str, outputs: tuple[str, ...], time_limit: float = 60.0) -> None:
+        self.command, self.outputs = Command(command, time_limit), outputs
 
     def run(self, case: Case) -> dict[str, Array]:
         found = self._results(sarcase.Saved(case))
@@ -71,33 +124,16 @@ class Program:
             inputs = sarcase.save(saved, Path(folder) / "case.sarcase")
             outputs = Path(folder) / "results"
             outputs.mkdir()
-            self._call([word.replace("{inputs}", str(inputs)).replace("{outputs}", str(outputs)) for word in self.words], folder)
-            return read_results(outputs)
+            self.command.call(Path(folder), inputs=inputs, outputs=outputs)
+            return read_arrays(outputs)
 
     def _written(self, found, names):
         if missing := [name for name in names if name not in found]:
             raise ProgramError(f"wrote no {missing[0]}.npy: {', '.join(f'{name}.npy' for name in found) or 'nothing'} is there")
         return names
 
-    def _call(self, words, folder):
-        with open(Path(folder) / "stderr", "w+b") as errors:
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
-            try:
-                status = process.wait(self.time_limit)
-            except subprocess.TimeoutExpired:
-                raise ProgramError(f"{words[0]}: did not end within {self.time_limit:g} s") from None
-            finally:
-                _end(process)
-            errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TOLD))
-            said = one_line(errors.read().decode(errors="replace").strip())
-        if status == SKIPPED:
-            raise Unsupported(said or f"exit status {SKIPPED}")
-        if status:
-            cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-            raise ProgramError(f"{words[0]}: {cause}" + (f": {said}" if said else ""))
 
-
-def read_results(folder: Path) -> dict[str, Array]:
+def read_arrays(folder: Path) -> dict[str, Array]:
     """Return the arrays of a folder's .npy files by name; raises DataError, as `npy.read_result`."""
     return {path.stem: npy.read_result(path, path.stem) for path in sorted(folder.glob("*.npy"))}
 

@@ -5,7 +5,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +61,12 @@ def read(folder: Path, field: str, record: Mapping[str, Any]) -> Array:
         return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
 
 
-def read_result(path: Path, field: str) -> Array:
-    """Return the array that another program wrote, in C's or Fortran's order; raises DataError as `read` does."""
+def read_result(path: Path, field: str, shape: Sequence[int] | None = None) -> Array:
+    """Return the array that another program wrote, in C's or Fortran's order; raises DataError as `read` does, or for another `shape`."""
     with reading(path, field):
-        _header(path, field)
+        _, found = _header(path, field)
+        if shape is not None and found != tuple(shape):
+            raise DataError(f"{path}: {field}: shape {found}, not {tuple(shape)}")
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
 

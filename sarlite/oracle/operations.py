@@ -13,6 +13,7 @@ from sarlite.oracle.expression import (
     edge_dot,
     gather,
     leaky,
+    promised,
     propagate,
     scatter_max,
     scatter_min,
@@ -24,6 +25,7 @@ from sarlite.oracle.expression import (
 # Who gets the gradient of a maximum: the entry of the lowest source, the first of the edges, or all in equal shares (torch.scatter_reduce).
 TIES = ("lowest", "first", "all")
 EPSILON = {"pyg": 1e-16}  # what a dialect adds to the denominator of a softmax
+NAN_OF_MASKED = ("dgl", "pyg")  # whose softmax is NaN where all scores of a row are -Inf, by no promise; the paper's is 0
 
 
 def extremum(messages, edges, reduce, ties):
@@ -36,8 +38,10 @@ def mean(total, edges):
     return total / np.maximum(edges.in_degrees, 1).reshape(-1, *[1] * (len(total.shape) - 1))
 
 
-def edge_softmax(scores, edges, dialect):
-    return softmax(scores, edges.by_dst, EPSILON.get(dialect, 0.0))
+def edge_softmax(scores, edges, dialect, epsilon=None):
+    """The softmax of a dialect; `epsilon` where it is not that of the operation."""
+    out = softmax(scores, edges.by_dst, EPSILON.get(dialect, 0.0) if epsilon is None else epsilon)
+    return promised(out, scores, edges.by_dst) if dialect in NAN_OF_MASKED else out
 
 
 def with_loops(edges: EdgeList) -> EdgeList:

@@ -156,6 +156,9 @@ class Plain:
         total = self.scatter_sum(e, index) + self.dtype.type(epsilon)
         return np.where(e == 0, e, _quiet(np.divide, e, total[index.rows]))
 
+    def promised(self, x, scores, index):
+        return x
+
     def select(self, g, x, index, ties, rank):
         won = greatest(x, self.scatter_max(x, index), index)
         if ties == "all":
@@ -172,6 +175,11 @@ def by_row(reduce: np.ufunc, x: Array, index: Index) -> Array:
     if len(full):
         out[full] = reduce.reduceat(x[index.order], index.indptr[full])
     return out
+
+
+def all_masked(scores: Array, index: Index) -> Array:
+    """(k, ...) bool: the entries of rows whose scores are all -Inf."""
+    return (by_row(np.maximum, scores, index) == -np.inf)[index.rows]
 
 
 def greatest(x: Array, best: Array, index: Index) -> Array:

@@ -3,101 +3,27 @@
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator, Philox
 
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.oracle import call, certified
-from sarlite.oracle.case import Case
 from sarlite.oracle.check import described, given
 from sarlite.oracle.corpus import corpus
 from sarlite.oracle.diagnose import Diagnosis
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.invariants import row_kinds
+from sarlite.oracle.parts import PARTS, Part, cut, owners
 from sarlite.oracle.reference import Reference
 from sarlite.oracle.report import Finding, Report, Verdict
-from sarlite.oracle.trial import Stop, Trial
+from sarlite.oracle.trial import Stop, Trial, evidence_of
 from sarlite.types import Array
 
-PARTS = ("contiguous", "random", "skewed", "one empty")
 N_GRAPHS = 8
 MOST_EDGES = 2000
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What one rank gets: its nodes, the edges into them, and the rows of the inputs that belong to these.
-
-    Attributes
-    ----------
-    rank, size, n_nodes : int
-        n_nodes of the whole graph.
-    ids : (n_local,) int64
-        Global ids of its nodes, ascending: the order of its rows.
-    owner : (n_nodes,) int64
-        The rank of each node.
-    src, dst, eids : (n_local_edges,) int64
-        Global ids of the ends of the edges into its nodes, and the edges' global numbers, ascending.
-    arrays : dict of str to array
-        Inputs: rows of its nodes, rows of its edges.
-    state : dict of str to array
-        Parameters, the same on every rank.
-    cotangents : dict of str to array
-        The rows of the gradient of each output, by which gradients are asked.
-    attributes : dict
-    """
-
-    rank: int
-    size: int
-    n_nodes: int
-    ids: Array
-    owner: Array
-    src: Array
-    dst: Array
-    eids: Array
-    arrays: Mapping[str, Array]
-    state: Mapping[str, Array]
-    cotangents: Mapping[str, Array]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-
-
-def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
-    """Return the (n_nodes,) rank of each node: equal ranges; at random; half of the rest to each; equal ranges on all ranks but one."""
-    rng = Generator(Philox([seed, n_nodes, size]))
-    place = np.arange(n_nodes)
-    if kind == "contiguous":
-        return place * size // max(n_nodes, 1)
-    if kind == "random":
-        return rng.integers(0, size, n_nodes)
-    if kind == "skewed":
-        ends = n_nodes - (n_nodes / 2.0 ** np.arange(1, size)).astype(np.int64)
-        return np.searchsorted(ends, place, side="right")
-    if size == 1:
-        return np.zeros(n_nodes, np.int64)
-    empty = int(rng.integers(size))
-    rank = place * (size - 1) // max(n_nodes, 1)
-    return rank + (rank >= empty)
-
-
-def cut(case: Case, cotangents: Mapping[str, Array], owner: Array, size: int, kinds: Mapping[str, str],
-        by: Mapping[str, str]) -> list[Part]:
-    """Return the parts of a case: copies."""
-    edges = case.edges
-    parts = []
-    for rank in range(size):
-        ids, eids = np.flatnonzero(owner == rank), np.flatnonzero(owner[edges.dst] == rank)
-
-        def rows(value, kind, ids=ids, eids=eids):
-            return np.array(value) if kind == "whole" else value[eids if kind == "edge" else ids]
-
-        parts.append(Part(rank, size, edges.n_dst, ids, owner.copy(), edges.src[eids], edges.dst[eids], eids,
-                          {name: rows(value, kinds[name]) for name, value in case.arrays.items()},
-                          {name: np.array(value) for name, value in case.state.items()},
-                          {name: rows(value, by.get(name, "whole")) for name, value in cotangents.items()}, dict(case.attributes)))
-    return parts
 
 
 def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Part]], list[Any]]:
@@ -131,7 +57,8 @@ def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Par
 
 def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Reference, *, ranks: Sequence[int] = (1, 2, 3),
                 parts: Sequence[str] = PARTS, dtype: str = "float32", accumulate: str | None = None, seed: int = 0,
-                time_limit: float = 60.0, gradients: bool = True, expected_failures: Sequence[str] = (), **attributes: Any) -> Report:
+                time_limit: float = 60.0, gradients: bool = True, expected_failures: Sequence[str] = (), graphs: str = "*",
+                **attributes: Any) -> Report:
     """Return what is wrong with a run on several ranks.
 
     Parameters
@@ -147,7 +74,7 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
     ranks : sequence of int
     parts : sequence of str
         Of "contiguous", "random", "skewed", "one empty".
-    dtype, accumulate, seed, time_limit, expected_failures
+    dtype, accumulate, seed, time_limit, expected_failures, graphs
         As in `check`; the time is of one run.
     gradients : bool
         Whether results have gradients; without they count as not covered.
@@ -161,17 +88,17 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
     Raises
     ------
     ConfigError
-        An unknown part, a number of ranks below 1, an unknown reference or attribute.
+        An unknown part, a number of ranks below 1, an unknown reference or attribute, or no graph has such a name.
     """
     reference = given(reference, attributes)
     if unknown := [kind for kind in parts if kind not in PARTS]:
         raise ConfigError(f"parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
-    sizes = [whole("ranks", n, 1) for n in ranks]
+    sizes, chosen = [whole("ranks", n, 1) for n in ranks], chosen_graphs(graphs)
     report = Report(f"{described(reference)} on {', '.join(map(str, sizes))} ranks, {dtype}, seed {seed}")
     with call.working(time_limit) as worker:
         trial = Trial(run, None, reference, report, worker, seed=seed, expected_failures=tuple(expected_failures))
         try:
-            for name, edges in graphs():
+            for name, edges in chosen:
                 for size in sizes:
                     for kind in parts if size > 1 else parts[:1]:
                         _division(trial, name, edges, size, kind, {"dtype": dtype}, accumulate or dtype, gradients)
@@ -182,9 +109,12 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
     return report
 
 
-def graphs() -> list[tuple[str, EdgeList]]:
+def chosen_graphs(pattern: str = "*") -> list[tuple[str, EdgeList]]:
     """Return some graphs of the corpus whose sources are the destinations: the two that tell the most, and some of all sizes."""
     entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"] and 0 < e.published["n_edges"] <= MOST_EDGES]
+    entries = [e for e in entries if fnmatchcase(e.name, pattern)]
+    if not entries:
+        raise ConfigError(f"graphs: no graph that is cut among ranks has a name like {pattern!r}")
     entries.sort(key=lambda e: (e.published["n_edges"], e.name))
     telling = sorted(entries, key=lambda e: ("random" not in e.tags, abs(np.log(e.published["n_edges"] / 200)), e.name))[:2]
     places = np.linspace(0, len(entries) - 1, N_GRAPHS - 2).astype(int)
@@ -212,7 +142,7 @@ def _one(trial, case, cotangents, owner, size, before):
     kinds, by = row_kinds(trial.reference), trial.reference.outputs_by
     diagnosis = Diagnosis(trial.reference, case, cotangents, owner, size, kinds, before)
     expected = trial.reference.outputs(case, certified.arithmetic(case))
-    results = _results(trial, case, cut(case, cotangents, owner, size, kinds, by), expected)
+    results = _results(trial, case, cut(trial.reference, case, cotangents, owner, size), expected)
     if results is None:
         return case, cotangents
     if _layers(trial, case, diagnosis, results):
@@ -295,5 +225,17 @@ def _rows(trial, case, diagnosis, name, output, number, arrays, kind):
     row = int(np.argwhere(bad)[0][0]) if bad.ndim else None
     node = row if kind == "whole" else int(diagnosis.rows(rank, kind)[row])
     trial.found(Verdict.WRONG, "ranks", case, output, cause, bad, arrays[rank], np.asarray(part.value), part.error, rank=rank, node=node,
-                layer=name if isinstance(name, int) else None, edges=diagnosis.edges)
+                layer=name if isinstance(name, int) else None, edges=diagnosis.edges,
+                evidence=evidence_of(output, _whole(diagnosis, number, arrays, kind, rank), number.value,
+                                     np.broadcast_to(number.error, number.value.shape), diagnosis.cotangents))
     return True
+
+
+def _whole(diagnosis, number, arrays, kind, rank):
+    """The rows of all ranks in their places; of a parameter, what this rank has."""
+    if kind == "whole":
+        return arrays[rank]
+    out = np.zeros(number.value.shape, arrays[rank].dtype)
+    for q, array in enumerate(arrays):
+        out[diagnosis.rows(q, kind)] = array
+    return out

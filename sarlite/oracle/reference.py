@@ -104,10 +104,13 @@ class Reference:
 
     def layers(self, case: Case, arithmetic: Any) -> list[Number]:
         """Of a model, what each convolution gives, before norm and activation, one row a node; of anything else an empty list."""
+        return list(evaluate(self.layer_expressions(case), {**case.arrays, **case.state}, arithmetic).values())
+
+    def layer_expressions(self, case: Case) -> dict[str, Any]:
+        """What `layers` evaluates, as "layers.0" and so on."""
         if self.definition.layers is None:
-            return []
-        exprs = self.definition.layers(self._inputs(case), case.edges, case.attributes)
-        return list(evaluate({f"layers.{k}": expr for k, expr in enumerate(exprs)}, {**case.arrays, **case.state}, arithmetic).values())
+            return {}
+        return {f"layers.{k}": expr for k, expr in enumerate(self.definition.layers(self._inputs(case), case.edges, case.attributes))}
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], arithmetic: Any) -> dict[str, Number]:
         """Of the sum of <output, cotangent>, with respect to each array and each parameter that has one."""

@@ -16,13 +16,13 @@ def level(trial: Trial, case: Case) -> None:
     shapes = {name: expr.shape for name, expr in expected.items()}
     _compare(trial, case, lambda threads: trial.outputs(case, shapes, threads=threads), "")
     if trial.vjp is not None and trial.reference.differentiable(case):
-        cotangents = trial.reference.cotangents(case, "random", trial.seed)
+        cotangents = trial.cotangents or trial.reference.cotangents(case, "random", trial.seed)
         given = {name: np.shape(value) for name, value in {**case.arrays, **case.state}.items()}
         shapes = {name: given[name] for name in trial.reference.differentiable(case)}
-        _compare(trial, case, lambda threads: trial.gradients(case, cotangents, shapes, threads=threads), "d")
+        _compare(trial, case, lambda threads: trial.gradients(case, cotangents, shapes, threads=threads), "d", cotangents)
 
 
-def _compare(trial, case, call, prefix):
+def _compare(trial, case, call, prefix, cotangents=None):
     first = call(None)
     if first is None:
         return
@@ -40,7 +40,8 @@ def _compare(trial, case, call, prefix):
             differ = other_bits(first[name], again[name])
             if differ.any():
                 text = f"{cause}: {int(differ.sum())} of {differ.size} elements differ"
-                trial.found(Verdict.NONDETERMINISTIC, "repeat", case, prefix + name, text, differ, again[name], first[name])
+                trial.found(Verdict.NONDETERMINISTIC, "repeat", case, prefix + name, text, differ, again[name], first[name],
+                            cotangents=cotangents)
                 return
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sarlite.errors import DataError
 from sarlite.oracle import call, sarcase
 from sarlite.oracle.case import Case
 from sarlite.oracle.check import JUDGES, described
@@ -20,6 +21,8 @@ def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *, vjp: Cal
            convert: Callable[[Array], Any] | None = None, time_limit: float = 60.0, seed: int = 0) -> Report:
     """Check a function on one saved case: by == where its result is exact, by bounds, and by the same input twice.
 
+    Gradients are asked by the cotangents that were saved with it, or, where there are none, by those of `seed`.
+
     Parameters
     ----------
     path : path
@@ -34,15 +37,16 @@ def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *, vjp: Cal
     Raises
     ------
     DataError
-        The case cannot be read.
+        The case cannot be read, or its cotangents are not those of its outputs.
     ConfigError
         Its operation, its dialect or an attribute is unknown.
     """
-    case = sarcase.load(path).case
-    reference = reference_of(case)
+    saved = sarcase.load(path)
+    case, reference = saved.case, reference_of(saved.case)
     report = Report(f"{described(reference)}, {case.dtype}, {case.name}")
     with call.working(time_limit) as worker:
-        trial = Trial(run, vjp, reference, report, worker, seed=seed, convert=convert)
+        trial = Trial(run, vjp, reference, report, worker, seed=seed, convert=convert,
+                      cotangents=_cotangents(path, saved, reference))
         try:
             for level in LEVELS:
                 JUDGES[level](trial, case)
@@ -55,6 +59,15 @@ def reference_of(case: Case) -> Reference:
     """Return the reference that a case is of; ConfigError where its operation, its dialect or an attribute is unknown."""
     attributes = {name: value for name, value in case.attributes.items() if name != "dialect"}
     return Reference(case.op, dialect=case.attributes.get("dialect", "paper"), state=case.state or None, **attributes)
+
+
+def _cotangents(path, saved, reference):
+    """The cotangents of a saved case; None where it has none."""
+    wanted = {name: expr.shape for name, expr in reference.expressions(saved.case)[1].items()}
+    found = {name: value.shape for name, value in saved.cotangents.items()}
+    if found and found != wanted:
+        raise DataError(f"{path}: cotangents are of shape {found}, but outputs are of {wanted}")
+    return saved.cotangents or None
 
 
 def told(saved: sarcase.Saved) -> str:

@@ -1,6 +1,7 @@
 """What a check found: a verdict, findings that name the place, and what was not covered."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -23,6 +24,16 @@ class OracleError(SarliteError, AssertionError):
     """Raised by `Report.require`: a check found something."""
 
 
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The arrays of a finding, as `sarcase.Saved` has them: by the name of the output."""
+
+    cotangents: Mapping[str, Any] = field(default_factory=dict)
+    expected: Mapping[str, Any] = field(default_factory=dict)
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+    got: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing found, with its place.
@@ -43,6 +54,8 @@ class Finding:
     edges : tuple of (src, dst)
         What the difference decodes to.
     expected, got, bound : float, optional
+    evidence : Evidence, optional
+        The arrays that were compared; of later findings none.
     """
 
     verdict: Verdict
@@ -58,6 +71,7 @@ class Finding:
     expected: float | None = None
     got: float | None = None
     bound: float | None = None
+    evidence: Evidence | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         places = [f"{name} {value}" for name in ("layer", "rank", "node", "column") if (value := getattr(self, name)) is not None]
@@ -128,7 +142,10 @@ class Report:
         return self
 
     def save(self, path: str | Path) -> Path:
-        """Write the case of `first_bad`, shrunk, as a .sarcase directory; ConfigError where there is none."""
+        """Write the case of `first_bad`, shrunk, as a .sarcase directory, with what was expected, what came, and the cotangents.
+
+        Raises ConfigError where there is none.
+        """
         from sarlite.oracle import sarcase
 
         bad = self.first_bad

@@ -83,7 +83,7 @@ def save(item: Saved | Finding | Case, path: str | os.PathLike[str]) -> Path:
     The files are written to a private name beside `path`, which is then renamed.
     """
     if isinstance(item, Finding):
-        item = Saved(item.case, finding=item)
+        item = Saved(item.case, finding=item, **({} if item.evidence is None else vars(item.evidence)))
     elif isinstance(item, Case):
         item = Saved(item)
     path = Path(path)

@@ -9,7 +9,7 @@ import numpy as np
 
 from sarlite.oracle import call
 from sarlite.oracle.case import Case
-from sarlite.oracle.report import Finding, Report, Verdict
+from sarlite.oracle.report import Evidence, Finding, Report, Verdict
 from sarlite.types import Array
 
 EXPLANATIONS = 4  # findings whose cause is looked for; a function that is wrong everywhere has many
@@ -38,6 +38,8 @@ class Trial:
         Patterns of case names.
     convert : function, optional
         What makes the function's inputs of NumPy arrays.
+    cotangents : dict of str to array, optional
+        By which gradients are asked, where one case is looked at again; else each level makes its own.
 
     Attributes
     ----------
@@ -48,9 +50,11 @@ class Trial:
     """
 
     def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *, seed: int = 0,
-                 expected_failures: tuple[str, ...] = (), convert: Callable[[Array], Any] | None = None) -> None:
+                 expected_failures: tuple[str, ...] = (), convert: Callable[[Array], Any] | None = None,
+                 cotangents: Mapping[str, Array] | None = None) -> None:
         self.run, self.vjp, self.reference, self.report, self.worker = run, vjp, reference, report, worker
         self.seed, self.expected_failures, self.convert = seed, tuple(expected_failures), convert
+        self.cotangents = cotangents
         self.explanations = EXPLANATIONS
         self.together: Sequence[Case] = ()
 
@@ -103,17 +107,25 @@ class Trial:
         name = getattr(finding.case, "name", "")
         known = {other.verdict for other in self.report.findings}
         if len(self.report.findings) >= KEPT and finding.verdict in known:
-            finding = replace(finding, case=name)
+            finding = replace(finding, case=name, evidence=None)
         expected = any(fnmatchcase(name, pattern) for pattern in self.expected_failures)
         (self.report.expected if expected else self.report.findings).append(finding)
 
     def found(self, verdict: Verdict, level: str, case: Case, output: str, cause: str, bad: Array, got: Array, expected: Array,
-              bound: Array | None = None, **place: Any) -> None:
-        """Add a finding whose place is the first element of `bad`."""
+              bound: Array | None = None, *, cotangents: Mapping[str, Array] | None = None, **place: Any) -> None:
+        """Add a finding whose place is the first element of `bad`; `cotangents` are those that a gradient was asked by."""
         index = np.unravel_index(np.flatnonzero(bad)[0], bad.shape)
         row, column = _place(index, bad.shape)
+        evidence = evidence_of(output, got, expected, bound, cotangents)
         self.add(Finding(verdict, level, case, output, cause, expected=float(expected[index]), got=float(got[index]),
-                         bound=None if bound is None else float(bound[index]), **{"node": row, "column": column, **place}))
+                         bound=None if bound is None else float(bound[index]),
+                         **{"node": row, "column": column, "evidence": evidence, **place}))
+
+
+def evidence_of(output: str, got: Array, expected: Array, bound: Array | None, cotangents: Mapping[str, Array] | None) -> Evidence:
+    """The arrays of a finding about one output."""
+    bounds = {} if bound is None else {output: np.asarray(bound, np.float64)}
+    return Evidence(dict(cotangents or {}), {output: np.asarray(expected, np.float64)}, bounds, {output: got})
 
 
 def _place(index, shape):

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
+from sarlite.oracle import Verdict, check
 from sarlite.oracle.arithmetic import Plain
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.reference import Reference
@@ -212,3 +213,49 @@ def test_a_training_step_is_torchs(pyg):
         np.testing.assert_allclose(found[f"d{key}"].value, p.grad.numpy(), rtol=1e-9, atol=1e-12, err_msg=key)
         if key != "convs.0.bias":  # the mean takes it away: its gradient is 0 but for rounding, which Adam divides by its own size
             np.testing.assert_allclose(found[key].value, p.detach().numpy(), rtol=1e-9, err_msg=key)
+
+
+# ---- rows whose scores are all -Inf, in both libraries NaN
+
+
+def by_library(scores, dst, n_dst):
+    """A softmax by destination as both libraries compute it: the difference to a maximum of -Inf is NaN."""
+    top, total = np.full((n_dst, *scores.shape[1:]), -np.inf, scores.dtype), np.zeros((n_dst, *scores.shape[1:]), scores.dtype)
+    np.maximum.at(top, dst, scores)
+    with np.errstate(invalid="ignore"):
+        e = np.exp(scores - top[dst])
+        np.add.at(total, dst, e)
+        return e / total[dst]
+
+
+def of_rows(values, dst, n_dst):
+    out = np.zeros((n_dst, *values.shape[1:]), values.dtype)
+    np.add.at(out, dst, values)
+    return out
+
+
+def softmax_vjp(case, g):
+    p = by_library(case.scores, case.dst, case.n_dst)
+    return {"scores": p * (g - of_rows(p * g, case.dst, case.n_dst)[case.dst])}
+
+
+def attention(case):
+    scores = case.el[case.src] + case.er[case.dst]
+    scores = np.where(scores > 0, scores, np.float32(case.slope) * scores)
+    return of_rows(by_library(scores, case.dst, case.n_dst)[:, :, None] * case.z[case.src], case.dst, case.n_dst)
+
+
+@pytest.mark.parametrize("name, dialect, run, vjp", [
+    ("softmax", "pyg", lambda case: by_library(case.scores, case.dst, case.n_dst), softmax_vjp), ("attention", "dgl", attention, None),
+])  # fmt: skip
+def test_rows_of_which_all_scores_are_masked_are_not_promised(name, dialect, run, vjp):
+    options = {"level": "ci", "graphs": "isolated-*-masked", "shrink": False}
+    report = check(run, Reference(name, dialect=dialect), vjp=vjp, **options).require()
+    assert report.uncovered["elements that no bound decides"] > 0
+    assert check(run, Reference(name), vjp=vjp, **options).verdict is Verdict.WRONG  # the paper's softmax is 0 there
+
+    def wrong(case):
+        """Twice what it should be, where there are scores."""
+        return run(case) * np.float32(2)
+
+    assert check(wrong, Reference(name, dialect=dialect), **options).verdict is Verdict.WRONG

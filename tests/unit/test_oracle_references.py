@@ -18,6 +18,7 @@ from sarlite.oracle.expression import (
     gather,
     leaky,
     log,
+    promised,
     propagate,
     scatter_max,
     scatter_min,
@@ -108,7 +109,8 @@ def everything(v):
     j, i = Index(np.array([0, 1, 2, 3, 3, 0]), 4), Index(np.array([0, 0, 1, 1, 1, 3]), 4)
     x, w, a = v["x"], v["w"], v["a"]  # (4, 3), (3, 2), (6, 2)
     z = leaky(tanh(x) @ w, 0.2) / (1.0 + exp(-x).sum(1, keepdims=True))
-    p = softmax(gather(z, j) * a, i)
+    scores = gather(z, j) * a
+    p = promised(softmax(scores, i), scores, i)
     y = concat([z, elu(z - 0.1)], axis=1).reshape(4, 2, 2)
     mixed = propagate(y, j, i, p) - propagate(y, j, i)
     s = edge_dot(y, mixed, j, i, heads=1) + scatter_max(s_of(y, j), i).sum(0) * where(np.arange(12).reshape(6, 2) % 3 > 0, settled(a))

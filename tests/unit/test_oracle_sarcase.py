@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from oracle_candidates import plain, plain_vjp
 
 from sarlite.errors import DataError
-from sarlite.oracle import npy, sarcase
+from sarlite.oracle import check, load, npy, replay, sarcase, save
 from sarlite.oracle.case import Case
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.report import Finding, Verdict
@@ -161,3 +163,27 @@ def test_hostile_cases_are_refused(name, tmp_path, monkeypatch):
     assert "\n" not in str(found.value) and str(path) in str(found.value)
     assert "arrays.x.npy" not in read or "hash" in name or "arrays.x" not in str(found.value)
     assert "huge" not in name or read == ["case.json"] or read == ["case.json", "src.npy", "dst.npy"]
+
+
+@pytest.mark.parametrize("level", ["probe", "certified"])
+def test_a_failing_gradient_is_saved_with_its_cotangents_and_replayed_with_them(tmp_path, level):
+    asked = []
+
+    def vjp(case, g, factor=1):
+        asked.append(np.array(g))
+        return {"x": plain_vjp(case, g)["x"] * np.float32(factor)}
+
+    report = check(plain, "spmm", vjp=lambda case, g: vjp(case, g, 2), level=level, seed=3, graphs="uniform-100-250")
+    saved = load(report.save(tmp_path / "failure.sarcase"))
+    got, expected, bound = saved.got["dx"], saved.expected["dx"], saved.bounds["dx"]
+    place = saved.finding.node, saved.finding.column
+    assert got.shape == expected.shape == bound.shape == saved.case.x.shape and got.dtype == np.float32
+    assert abs(got[place] - expected[place]) > bound[place] and (got[place], expected[place]) == (saved.finding.got, saved.finding.expected)
+    np.testing.assert_array_equal(got, 2 * vjp(saved.case, saved.cotangents["out"])["x"])
+    asked.clear()
+    assert replay(tmp_path / "failure.sarcase", plain, vjp=lambda case, g: vjp(case, g, 2)).verdict is Verdict.WRONG
+    replay(tmp_path / "failure.sarcase", plain, vjp=vjp).require()
+    assert len(asked) >= 4 and all(np.array_equal(g, saved.cotangents["out"]) for g in asked)
+    save(replace(saved, cotangents={"out": np.ones((1, 1), np.float32)}), tmp_path / "failure.sarcase")
+    with pytest.raises(DataError, match="failure.sarcase: cotangents are of shape"):
+        replay(tmp_path / "failure.sarcase", plain, vjp=vjp)
