@@ -3,6 +3,7 @@
 `mpi` implements it over mpi4py, `threads` for N ranks as threads of one process, `Solo` for one rank.
 """
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -158,6 +159,12 @@ class Communicator(Protocol):
     def channel(self, name: str) -> "Communicator":
         """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are made often."""
 
+    def numbered(self, name: str, holder: Any) -> int:
+        """Return a number that is above those of all living holders of `name` on any rank, and `holder`'s as long as it lives. Collective.
+
+        Those whose threads communicate side by side take channels by it, since on one channel their calls would meet.
+        """
+
     def free(self) -> None:
         """Drain a duplicate that was made by `dup`, and its channels, and give them back."""
 
@@ -240,6 +247,12 @@ class Channels:
         if name not in kept:
             kept[name] = self.dup()
         return kept[name]
+
+    def numbered(self, name: str, holder: Any) -> int:
+        held = self.__dict__.setdefault("_holders", {}).setdefault(name, {})
+        number = max(self.allgather(max((k + 1 for k, living in held.items() if living() is not None), default=0)))
+        held[number] = weakref.ref(holder)
+        return number
 
     def drain_channels(self) -> None:
         """Drain every channel, which brings threads that wait for messages there out of MPI. Collective."""

@@ -1,5 +1,6 @@
 """Halo rows from a historical embedding cache, which peers fill by asynchronous pushes (DistGNN-MB 3.2, algorithms 1 and 2)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,8 @@ class Historical:
         Features.
     n_layers, seed : int
     settings : HEC
+    channels : callable, name -> Communicator
+        The loader's own channels: what it samples on, "sample", and "embeddings".
 
     Attributes
     ----------
@@ -103,14 +106,15 @@ class Historical:
         The halo rows' features.
     """
 
-    def __init__(self, graph: Graph, columns: Columns, x: Array, n_layers: int, seed: int, settings: HEC) -> None:
+    def __init__(self, graph: Graph, columns: Columns, x: Array, n_layers: int, seed: int, settings: HEC,
+                 channels: Callable[[str], Any]) -> None:
         self._graph, self._columns, self._seed, self.settings = graph, columns, seed, settings
         self._roomy = max(graph.comm.allgather(columns.n_halo)) <= settings.lines  # no cache ever drives out a row
         keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
         self.kept = columns.of_columns(x)[columns.n_local :] if keeps else None
         self._n_layers, self._features = n_layers, x
-        self._borders, self._asks = Borders(columns.asked), graph.comm.channel("sample")
-        self._pusher, self._pending = Pusher(graph.comm.channel("embeddings"), graph.profile), set[tuple[int, int]]()
+        self._borders, self._asks = Borders(columns.asked), channels("sample")
+        self._pusher, self._pending = Pusher(channels("embeddings"), graph.profile), set[tuple[int, int]]()
         self._empty()
         self.lookups, self.hits, self.rows_pushed, self.bytes_pushed = [0] * n_layers, [0] * n_layers, [0] * n_layers, 0
 

@@ -79,7 +79,8 @@ class NeighborLoader:
     -----
     An epoch's seeds stand in the order of a variate of (seed, epoch, global id); with "global" a step's seeds are the same for any N, and a
     step's seeds and picks never depend on threads or `sample_ahead`. Memory: that of `Columns`, the sampler, of 1 + sample_ahead batches,
-    and of the `HEC`. Without MPI_THREAD_MULTIPLE what needs peers is sampled when it is asked for.
+    and of the `HEC`. Without MPI_THREAD_MULTIPLE what needs peers is sampled when it is asked for. Several
+    loaders of one communicator may be in use at once.
     """
 
     def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int, seed: int = 0,
@@ -96,20 +97,22 @@ class NeighborLoader:
         together(comm, lambda: self._take(x, labels, train, batch_size, sample_ahead, check_fanouts(fanouts, sampler), remote))
         said = (tuple(fanouts), self.batch_size, self.sample_ahead, self.seed, sampler, remote, batches, one_variate)
         agree(comm, repr(said), "fanouts, batch_size, sample_ahead, seed, sampler, remote, batches or one_variate")
+        number = comm.numbered("loader", self)  # several may be in use at once, each with threads that communicate
+        channels = lambda name: comm.channel(f"{name} {number}" if number else name)  # noqa: E731
         exact = remote == "exact" or comm.size == 1
         batches = batches or ("global" if exact else "balanced")
-        self._seeds = divide(batches, comm.channel("sample"), graph.dst_ids[self.train], self.batch_size, self.seed)
+        self._seeds = divide(batches, channels("sample"), graph.dst_ids[self.train], self.batch_size, self.seed)
         self._columns = Columns(graph, local=remote == "local")
         columns = self._columns
         options: dict[str, Any] = {"n_columns": len(columns.ids), "one_variate": one_variate, "dst_ids": columns.ids[: columns.n_local],
                                    "src_ids": columns.ids}
         if exact and comm.size > 1:
-            self._sampler_on = lambda channel: Cooperative(comm.channel(channel), columns, fanouts, sampler, seed, **options)
+            self._sampler_on = lambda channel: Cooperative(channels(channel), columns, fanouts, sampler, seed, **options)
             self.sampler = self._sampler_on("sample")
         else:
             self.sampler = Sampler(columns.edges, fanouts, sampler, seed, **options)
         if isinstance(remote, HEC) and comm.size > 1:
-            self._remote = Historical(graph, columns, self.x, len(self.sampler.fanouts), self.seed, remote)
+            self._remote = Historical(graph, columns, self.x, len(self.sampler.fanouts), self.seed, remote, channels)
         self._window = remote.delay if self._remote and remote.push == "demand" else 0  # batches whose needs are told ahead
         self._told = deque[Any]()  # of the next epoch, whose needs were told in this one
         self.sample_ahead = max(self.sample_ahead, self._window)

@@ -407,3 +407,38 @@ def test_a_failure_of_the_push_thread_ends_the_run(monkeypatch):
 def test_what_the_settings_refuse(options, message):
     with pytest.raises(ConfigError, match=message):
         HEC(**options)
+
+
+@pytest.mark.parametrize("remote", [HEC(delay=1, limit=4), "exact"])
+def test_two_loaders_at_once_do_not_meet(remote, monkeypatch):
+    """Their threads communicate side by side; on one channel one rank's push of a loader would meet another rank's of the other."""
+    late = random.Random(3)
+
+    def seen(batch):
+        found = [batch.src_ids, batch.rows]
+        for k, g in enumerate(batch.layers(3)):
+            g, h = g.enter(Tensor(np.full((g.n_src, 2), float(batch.step))) if k else batch.x)
+            found += [g.src_ids, h.data]
+        return found
+
+    def loaders(comm):
+        graph = whole().shard(comm, random_parts(comm.size))
+        return [loader_of(graph, fanouts=(3, 3, 3), batch_size=20, remote=remote, seed=seed) for seed in (1, 2)]
+
+    def each(comm):
+        return [[seen(batch) for batch in loader] for loader in loaders(comm)]
+
+    def both(comm):
+        found, made = ([], []), loaders(comm)
+        for pair in zip(*made):
+            for batch, to in zip(pair, found):
+                time.sleep(late.random() * 0.002)
+                to.append(seen(batch))
+        made[1].drain()  # `zip` leaves its epoch before the end
+        return found
+
+    for one, other in zip(threads.run(3, each), threads.run(3, both)):
+        for mine, theirs in zip(one, other):
+            assert len(mine) == len(theirs) > 3
+            for batch, again in zip(mine, theirs):
+                assert all(np.array_equal(a, b) for a, b in zip(batch, again))
