@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 
-from sarlite.data import format, load
+from sarlite.data import format, load, pigo
 from sarlite.data.divide import divide
 from sarlite.data.summary import summary, summary_lines
 from sarlite.data.table import read_parts
@@ -31,7 +31,8 @@ def formats():
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         found = {}
-        for make in (_planetoid, _npz, _ogb, _ogb_npz, _edges_text, _edges_npy, _native, _divided, _parts, _toml, _checkpoint, _options):
+        for make in (_planetoid, _npz, _ogb, _ogb_npz, _edges_text, _edges_npy, _native, _divided, _parts, _toml, _checkpoint, _options,
+                     _pigo, _mggcn, _roc, _reddit):
             name = make.__name__[1:]
             (folder / name).mkdir()
             read = make(folder / name, rng)
@@ -158,6 +159,40 @@ def _checkpoint(folder, rng):
     tensors = {"model.w": rng.random((3, 4), np.float32), "optimizer.m": rng.random(12), "ids.e": np.arange(3)}
     checkpoint.save(folder / "c.safetensors", tensors, {"epoch": 3, "step": 3, "rows": {"model.w": "e"}, "config": {"lr": 0.1}})
     return lambda folder, _: checkpoint.load(folder / "c.safetensors")
+
+
+def _pigo(folder, rng):
+    made = load("sbm:nodes=20,degree=4,features=3,classes=3")
+    pigo.write(folder / "g.bin", made)
+    made.edge_weight = rng.random(made.n_edges, np.float32)
+    pigo.write(folder / "w.bin", made)
+    (folder / "y.txt").write_text("".join(f"{n % 3}\n" for n in range(20)))
+    return lambda folder, dice: read_data(f"pigo:{folder}/{dice.choice('gw')}.bin,labels={folder}/y.txt")
+
+
+def _mggcn(folder, rng):
+    pigo.write_directory(folder, load("sbm:nodes=20,degree=4,features=3,classes=3"))
+    return lambda folder, dice: read_data(f"mggcn:{folder}" + dice.choice(["", ",classes=5"]))
+
+
+def _roc(folder, rng):
+    ends = np.array([2, 2, 5, 6], "<u8")
+    lux = np.array(4, "<u4").tobytes() + np.array(6, "<u8").tobytes() + ends.tobytes() + rng.integers(0, 4, 6).astype("<u4").tobytes()
+    (folder / "g.add_self_edge.lux").write_bytes(lux)
+    (folder / "h.add_self_edge.lux").write_bytes(lux)
+    np.savetxt(folder / "g.feats.csv", rng.random((4, 3)), "%g", ",")
+    (folder / "h.feats.bin").write_bytes(rng.random((4, 3)).astype("<f4").tobytes())
+    for name in "gh":
+        (folder / f"{name}.label").write_text("1\n0\n1\n2\n")
+        (folder / f"{name}.mask").write_text("Train\nNone\nTest\nVal\n")
+    return lambda folder, dice: read_data(f"roc:{folder}/{dice.choice('gh')}")
+
+
+def _reddit(folder, rng):
+    row, col = rng.integers(0, 8, (2, 15))
+    np.savez(folder / "reddit_data.npz", feature=rng.random((8, 3), np.float32), node_types=np.arange(8) % 4, label=np.arange(8) % 3)
+    np.savez(folder / "reddit_graph.npz", row=row, col=col, data=np.ones(15), shape=np.array([8, 8]))
+    return lambda folder, _: read_data(f"reddit:{folder}")
 
 
 def _options(folder, rng):

@@ -1,4 +1,4 @@
-"""python -m sarlite.data: convert, info, partition. Runs on one process, without MPI."""
+"""python -m sarlite.data: convert, info, partition, export. Runs on one process, without MPI."""
 
 import contextlib
 import faulthandler
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from sarlite.command import Parser
-from sarlite.data import format, scratch
+from sarlite.data import format, pigo, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
 from sarlite.data.spec import FORMS, load, native_directory, source_path
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
@@ -41,7 +41,7 @@ def main(arguments=None):
 
 def _parser():
     top = Parser(prog="python -m sarlite.data", description=__doc__, epilog=f"SPEC is one of\n{FORMS}")
-    commands = top.add_subparsers(required=True, metavar="{convert,info,partition}")
+    commands = top.add_subparsers(required=True, metavar="{convert,info,partition,export}")
 
     convert = commands.add_parser("convert", help="write SPEC into DIR in the native format", epilog=f"SPEC is one of\n{FORMS}")
     convert.set_defaults(run=_convert)
@@ -74,6 +74,15 @@ def _parser():
     _add_progress(divided)
     divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
+
+    export = commands.add_parser("export", help="write SPEC in another program's format, by original id", epilog=f"SPEC is one of\n{FORMS}")
+    export.set_defaults(run=_export)
+    export.add_argument("spec", metavar="SPEC")
+    export.add_argument("output", metavar="OUT", help="a file of format pigo, a folder of format mggcn")
+    export.add_argument("--format", choices=pigo.WRITERS, required=True,
+                        help="PIGO's binary CSR of the graph alone, or MG-GCN's four files")  # fmt: skip
+    export.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    _add_allow_empty(export)
     return top
 
 
@@ -144,6 +153,12 @@ def _partition(options):
     _warn(found)
     if near is not None:
         print(near)
+
+
+def _export(options):
+    dataset = load(options.spec, verify=True, allow_empty=options.allow_empty)
+    pigo.WRITERS[options.format](options.output, dataset, overwrite=options.overwrite)
+    print(f"{options.output}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges")
 
 
 def _reading(directory):

@@ -13,7 +13,7 @@ _SPARSE = 1000  # nodes an edge end above which a largest id is a typing error r
 
 
 def read(path, nodes=None, classes=None, features=None, labels=None, split=None, train_ids=None, val_ids=None, test_ids=None,
-         task=None, train=0.6, val=0.2, seed=0):
+         task=None, train=0.6, val=0.2, seed=0, graph=None):
     """Read edges from text (two columns) or .npy, (2, E) or (E, 2); docs/data.md tells the files' formats.
 
     Parameters
@@ -33,6 +33,8 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
         `random_split(labels, train, val, seed)`; of a task other than classify all labelled nodes are one class.
     task : str, optional
         What the labels are, as of `raw.read_labels`.
+    graph : callable, optional
+        Of another format: graph(path) returns src, dst, the number of nodes and edge weights, or None instead of these.
 
     Returns
     -------
@@ -48,11 +50,11 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
     path = existing(path)
     where = {name: file for name, file in (("train", train_ids), ("val", val_ids), ("test", test_ids)) if file is not None}
     _check_options(labels, split, where, task)
-    src, dst = _edges(path)
+    src, dst, told, weight = (graph or _edges)(path)
     x = None if features is None else table.read(features, "features", np.float32)
     y, n_classes = (None, classes or 0) if labels is None else read_labels(table.read(labels, "labels", np.float64), labels, classes, task)
     codes = None if split is None else table.names(split, "split", _NAMES)
-    rows = {"features": (features, x), "labels": (labels, y), "split": (split, codes)}
+    rows = {"features": (features, x), "labels": (labels, y), "split": (split, codes), "n": (path, None if told is None else range(told))}
     n_nodes = _count(path, nodes, src, dst, {name: (file, len(array)) for name, (file, array) in rows.items() if array is not None})
     check_nodes(n_nodes, 1 if x is None else 0, path)
     x = np.ones((n_nodes, 1), np.float32) if x is None else x
@@ -65,7 +67,7 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
     else:
         parts = random_split(strata(y, task), train, val, seed)
     return RawGraph(src, dst, x, y, *parts, n_classes=n_classes, name=path.stem, edges_in=path,
-                    task=task or "classify")
+                    task=task or "classify", edge_weight=weight)
 
 
 def _check_options(labels, split, where, task):
@@ -78,7 +80,7 @@ def _check_options(labels, split, where, task):
 
 def _count(path, nodes, src, dst, rows):
     """Return the number of nodes, on which the files and the option must agree."""
-    largest = int(max(src.max(initial=-1), dst.max(initial=-1)))
+    largest = max(int(ids.max()) if ids.size else -1 for ids in (src, dst))
     if nodes is not None:
         rows = {"option": ("nodes", nodes), **rows}
     if not rows:
@@ -100,7 +102,7 @@ def _edges(path):
     if pairs.shape == (2, 2) and path.suffix == ".npy":
         raise DataError(f"{path}: edges: shape (2, 2) is two edges by rows or by columns, and nothing says which: write them as text")
     if pairs.size == 0:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.empty(0, np.int64), np.empty(0, np.int64), None, None
     if path.suffix == ".npy" and pairs.ndim == 2 and pairs.shape[0] == 2:
         pairs = pairs.T
     if pairs.ndim != 2 or pairs.shape[1] != 2:
@@ -110,7 +112,7 @@ def _edges(path):
         if ids.min() < 0 or ids.max() > np.iinfo(np.int64).max:
             at = int(np.argmax((ids < 0) | (ids > np.iinfo(np.int64).max)))
             raise DataError(f"{path}: edges: {name}: node id {ids[at]} at position {at} is no node id")
-    return tuple(ids.astype(np.int64) if ids.dtype.kind == "u" else ids for ids in ends)
+    return *(ids.astype(np.int64) if ids.dtype.kind == "u" else ids for ids in ends), None, None
 
 
 def _ids(path, name, n_nodes):

@@ -41,7 +41,7 @@ def read(path, classes=None, task=None, train=20, val=30, seed=0):
     """
     path = existing(path)
     adj = {name: member(path, f"adj_{name}") for name in ("indptr", "indices", "shape")}
-    n_nodes = _square(adj["shape"], path)
+    n_nodes = square(adj["shape"], f"{path}: adj_shape")
     indptr, indices = check_csr(adj["indptr"], adj["indices"], n_nodes, n_nodes, f"{path}: adj")
     features = _features(path)
     labels, n_classes = read_labels(member(path, "labels"), path, classes, task)
@@ -51,15 +51,15 @@ def read(path, classes=None, task=None, train=20, val=30, seed=0):
     src = destinations(indptr)  # a CSR row of the file holds a node's outgoing edges
     split = random_split(strata(labels, task), train, val, seed)
     return RawGraph(src, indices, features, labels, *split, n_classes=n_classes, name=path.stem, edges_in=path,
-                    edge_weight=_edge_weight(path, indices.size), task=task or "classify")
+                    edge_weight=edge_weight(path, "adj_data", indices.size), task=task or "classify")
 
 
-def _edge_weight(path, n_edges):
-    """Return the edges' weights, or None where adj_data is not there or all ones."""
-    values = member(path, "adj_data", optional=True)
+def edge_weight(path, name, n_edges):
+    """Return the edges' weights, or None where the member is not there or all ones."""
+    values = member(path, name, optional=True)
     if values is None or (values.shape == (n_edges,) and (values == 1).all()):
         return None
-    return given.weights(f"{path}: adj_data", values, n_edges)
+    return given.weights(f"{path}: {name}", values, n_edges)
 
 
 def member(path, name, optional=False):
@@ -98,9 +98,10 @@ def _data_offset(path, info):
     return info.header_offset + 30 + int(lengths.sum())
 
 
-def _square(shape, path):
+def square(shape, where):
+    """Return the number of nodes of a square matrix's shape, or raise a DataError."""
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != shape[1] or shape[0] < 0:
-        raise DataError(f"{path}: adj_shape: {shape.ravel()[:3].tolist()}, expected the number of nodes twice")
+        raise DataError(f"{where}: {shape.ravel()[:3].tolist()}, expected the number of nodes twice")
     return int(shape[0])
 
 

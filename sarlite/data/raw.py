@@ -221,20 +221,26 @@ def check_csr(indptr, indices, n_rows, n_columns, where):
     for name, array in (("indptr", indptr), ("indices", indices)):
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise DataError(f"{where}_{name}: expected one dimension of integers, found shape {array.shape}, dtype {array.dtype}")
-    if indptr.size != n_rows + 1:
-        raise DataError(f"{where}_indptr: {indptr.size} entries, expected {n_rows + 1} for {n_rows} rows")
-    if indptr[0] != 0 or indptr[-1] != indices.size:
-        raise DataError(f"{where}_indptr: runs from {indptr[0]} to {indptr[-1]}, expected 0 to {indices.size}")
-    starts = indptr.astype(np.int64)
-    falls = np.diff(starts) < 0
-    if falls.any():
-        at = int(np.argmax(falls)) + 1
-        raise DataError(f"{where}_indptr: entry {at} is {indptr[at]}, less than the entry before")
+    starts = check_indptr(indptr, n_rows, indices.size, f"{where}_indptr")
     bad = (indices < 0) | (indices >= n_columns)
     if bad.any():
         at = int(np.argmax(bad))
         raise DataError(f"{where}_indices: entry {at} is {indices[at]}, outside 0 <= column < {n_columns}")
     return starts, indices.astype(np.int64) if indices.dtype.kind == "u" else indices  # NumPy makes uint64 with int64 float64
+
+
+def check_indptr(indptr, n_rows, n_entries, where):
+    """Return indptr as int64; raises a DataError unless it has `n_rows` + 1 entries that rise from 0 to `n_entries`."""
+    if indptr.size != n_rows + 1:
+        raise DataError(f"{where}: {indptr.size} entries, expected {n_rows + 1} for {n_rows} rows")
+    if indptr[0] != 0 or indptr[-1] != n_entries:
+        raise DataError(f"{where}: runs from {indptr[0]} to {indptr[-1]}, expected 0 to {n_entries}")
+    starts = indptr.astype(np.int64)
+    falls = np.diff(starts) < 0
+    if falls.any():
+        at = int(np.argmax(falls)) + 1
+        raise DataError(f"{where}: entry {at} is {indptr[at]}, less than the entry before")
+    return starts
 
 
 def dense(data, indptr, indices, shape, where):

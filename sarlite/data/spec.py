@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sarlite.command import suggestion
-from sarlite.data import edge_list, format, npz, ogb, planetoid
+from sarlite.data import edge_list, format, npz, ogb, pigo, planetoid, reddit, roc
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized
@@ -35,11 +35,16 @@ _CHANGES = {"drop_edge_values": _flag, "undirected": _flag, "self_loops": _flag,
 _DRAWN = {"train": _amount, "val": _amount, "seed": int}
 _FILES = ("features", "labels", "split", "train_ids", "val_ids", "test_ids")
 _TASK = {"features": int, "classes": int, **_DRAWN}
+_TABLES = {"classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}
 _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
     "planetoid": (planetoid.read, {}),
     "npz": (npz.read, {"classes": int, "task": str, **_DRAWN}),
     "ogb": (ogb.read, {"classes": int, "task": str, "features": str}),
-    "edges": (edge_list.read, {"nodes": int, "classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}),
+    "edges": (edge_list.read, {"nodes": int, **_TABLES}),
+    "pigo": (pigo.read, _TABLES),
+    "mggcn": (pigo.read_directory, {"classes": int}),
+    "roc": (roc.read, {"classes": int}),
+    "reddit": (reddit.read, {"classes": int}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sbm": (generate.sbm, {"nodes": int, "degree": float, "homophily": float, "noise": float, "exponent": float, **_TASK}),
@@ -51,6 +56,10 @@ FORMS = """\
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
   ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options classes, task, features
   edges:FILE              text or .npy; options nodes, classes, task, features, labels, split or {train,val,test}_ids, train, val, seed
+  pigo:FILE               PIGO's binary CSR; options as of edges, but nodes
+  mggcn:DIR               MG-GCN's graph.bin, features.bin, labels.bin, sets.bin; option classes
+  roc:PREFIX              ROC's PREFIX.add_self_edge.lux, .feats.csv or .feats.bin, .label, .mask; option classes
+  reddit:DIR              DGL's reddit_data.npz and reddit_graph.npz; option classes
   sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
 with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_edge_values"""
@@ -92,13 +101,13 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
         dataset = _read(str(spec), verify, changes, task)
         if task not in (None, dataset.task) and dataset.n_classes:  # nobody has a label where there are none
             raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}: what says so is the reader's option "
-                              f"task={task}, of npz, ogb and edges")
+                              f"task={task}, of npz, ogb, edges and pigo")
         return dataset.check(allow_empty) if check else dataset
 
 
 def _read(spec, verify, changes, task):
     form, path, options = _parse(spec)
-    if task and "task" in _READERS.get(form, (None, {}))[1] and (form != "edges" or "labels" in options):
+    if task and "task" in _READERS.get(form, (None, {}))[1] and (form not in ("edges", "pigo") or "labels" in options):
         options.setdefault("task", task)
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
