@@ -198,6 +198,7 @@ def _reddit(folder, rng):
 def _options(folder, rng):
     specs = ["sbm:nodes=40,classes=3,degree=4.5,features=3,homophily=0.6,noise=1.0,exponent=3.0,train=0.1,val=2,seed=1",
              "rmat:nodes=40,edges=100,a=0.57,b=0.19,c=0.19,features=3,classes=4,train=0.1,seed=1",
-             "rmat:scale=5,d=0.05,undirected,self_loops"]  # fmt: skip
+             "rmat:scale=5,d=0.05,undirected,self_loops",
+             "bter:nodes=40,degree=4.5,max_degree=12,beta=2.0,cmax=0.9,xi=0.05,features=3,classes=4,train=0.1,seed=1"]  # fmt: skip
     (folder / "specs").write_text("\n".join(specs))
     return lambda folder, dice: read_data(dice.choice((folder / "specs").read_bytes().decode("utf-8", "surrogateescape").split("\n")))

@@ -10,7 +10,7 @@ from pathlib import Path
 from sarlite.command import Parser
 from sarlite.data import format, pigo, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
-from sarlite.data.spec import FORMS, load, native_directory, source_path
+from sarlite.data.spec import FORMS, load, made_lines, native_directory, source_path
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.graph import balance as balancing
@@ -114,6 +114,8 @@ def _convert(options):
             dataset = load(options.spec, verify=True, allow_empty=options.allow_empty, normalize=options.normalize_features, **changes)
         format.write(options.directory, dataset, overwrite=options.overwrite, progress=progress)
     print(f"{options.directory}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features")
+    for line in made_lines(options.spec, dataset):
+        print(line)
 
 
 def _info(options):
@@ -126,7 +128,7 @@ def _info(options):
     if options.json:
         print(json.dumps({**facts, **({"partition": found} if found else {})}))
         return
-    print("\n".join(summary_lines(facts)))
+    print("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset))))
     if found:
         print("\n".join(("", *report_lines(found, *part_bytes(dataset, found)))))
         _warn(found)

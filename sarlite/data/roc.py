@@ -60,11 +60,12 @@ def _features(path, n_nodes):
     packed, text = (path.with_name(path.name + end) for end in (".feats.bin", ".feats.csv"))
     if packed.exists():
         with reading(packed, "features"):
-            width, rest = divmod(binary.file_size(packed), 4 * max(n_nodes, 1))
+            size, row = binary.file_size(packed), 4 * max(n_nodes, 1)
+            width = size // row
             told = _width(text) if text.exists() else width
-            if rest or told != width:
-                expected = f"a multiple of {4 * n_nodes}" if told == width else f"{4 * n_nodes * told} for {n_nodes} nodes as wide as {text}'s"
-                raise DataError(f"{packed}: features: {binary.file_size(packed)} bytes, expected {expected}")
+            if size != row * told:
+                expected = f"a multiple of {row}" if told == width else f"{row * told} for {n_nodes} nodes as wide as {text}'s"
+                raise DataError(f"{packed}: features: {size} bytes, expected {expected}")
             return binary.arrays(packed, 0, ("features", "<f4", (n_nodes, width)))[0]
     features = table.read(text, "features", np.float32)
     if len(features) != n_nodes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sarlite.command import suggestion
-from sarlite.data import edge_list, format, npz, ogb, pigo, planetoid, reddit, roc
+from sarlite.data import bter, edge_list, format, npz, ogb, pigo, planetoid, reddit, roc
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized
@@ -49,7 +49,10 @@ _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: read
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sbm": (generate.sbm, {"nodes": int, "degree": float, "homophily": float, "noise": float, "exponent": float, **_TASK}),
     "rmat": (generate.rmat, {"nodes": int, "scale": int, "edges": int, **dict.fromkeys("abcd", float), **_TASK}),
+    "bter": (bter.make, {"nodes": int, "degree": float, "max_degree": int, "beta": float, "degrees": str, "cmax": float, "xi": float,
+                         "clustering": str, **_TASK}),
 }
+_REPORTS = {"bter": bter.report}  # form: lines of what was asked beside what was made
 FORMS = """\
   DIR                     a directory in the native format (python -m sarlite.data convert)
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
@@ -62,6 +65,7 @@ FORMS = """\
   reddit:DIR              DGL's reddit_data.npz and reddit_graph.npz; option classes
   sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
+  bter:nodes=10000,...    BTER; options nodes, degree, max_degree, beta or degrees=FILE, cmax, xi or clustering=FILE, features, ...
 with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_edge_values"""
 
 
@@ -122,6 +126,12 @@ def _read(spec, verify, changes, task):
         made = _GENERATORS[form][0](**options)
         return _changed(Dataset(**made._asdict(), name=form, source=spec, provenance=provenance), wanted)
     return _changed(format.open(path, verify=verify), wanted)
+
+
+def made_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
+    """Return lines that say how near a generated data set came to what its spec asked for; none of a form that hits it, or reads."""
+    form, _, options = _parse(str(spec))
+    return _REPORTS[form](dataset.indptr, dataset.indices, **options) if form in _REPORTS else []
 
 
 def native_directory(spec: AnyPath) -> str | None:
