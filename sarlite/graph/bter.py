@@ -6,7 +6,6 @@ Source: Kolda, Pinar, Plantenga and Seshadhri 2014, "A scalable generative graph
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse
 
 from sarlite.graph.edges import csr_by_dst, destinations, row_chunks
 from sarlite.graph.generate import Generated, _pick, _random_task, _require, _require_room, _rng, _sums
@@ -197,6 +196,8 @@ def compare(indptr, indices, counts, clustering, sample=200, seed=0):
         For the degrees "low" to "high" (0, 1, 2, 3 to 4, 5 to 8, ...): "nodes" and "clustering", each a pair (asked, found); the mean
         clustering is None where there is no node, or degrees are below 2.
     """
+    import scipy.sparse  # heavy, and drawing does without
+
     dst = destinations(indptr)
     away = dst != indices
     degrees = np.bincount(dst[away], minlength=indptr.size - 1)
