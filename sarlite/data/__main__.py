@@ -158,8 +158,10 @@ def _partition(options):
 
 
 def _export(options):
-    dataset = load(options.spec, verify=True, allow_empty=options.allow_empty)
-    pigo.WRITERS[options.format](options.output, dataset, overwrite=options.overwrite)
+    source = native_directory(options.spec)
+    with _reading(source) if source else contextlib.nullcontext():
+        dataset = load(options.spec, verify=True, allow_empty=options.allow_empty)
+        pigo.WRITERS[options.format](options.output, dataset, overwrite=options.overwrite)
     print(f"{options.output}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges")
 
 

@@ -9,7 +9,7 @@ from sarlite.data import binary, edge_list
 from sarlite.data.divide import restored
 from sarlite.data.mapped import pieces
 from sarlite.data.raw import RawGraph, check_indptr, check_nodes, existing, narrowed, read_labels
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError, DataError, reading
 from sarlite.graph import given
 from sarlite.graph.edges import csr_by_dst, destinations
 
@@ -69,8 +69,11 @@ def read_csr(path):
         if head[name] > n:
             raise DataError(f"{path}: {name}: {head[name]}, expected at most n, {n}")
     fields = [("offsets", ordinal, (n + 1,)), ("node ids", label, (m,))]
-    spare = binary.file_size(path) - offset - first["O"] * (n + 1) - first["L"] * m
-    if m and spare in (4 * m, 8 * m):
+    with reading(path, "graph"):
+        spare = binary.file_size(path) - offset - first["O"] * (n + 1) - first["L"] * m
+    if spare > 0:
+        if spare not in (4 * m, 8 * m):
+            raise DataError(f"{path}: weights: {spare} bytes are behind the node ids, expected none, {4 * m} or {8 * m} for {m} edges")
         fields.append(("weights", f"<f{spare // m}", (m,)))
     indptr, indices, *weight = binary.arrays(path, offset, *fields)
     return Csr(check_indptr(indptr, n, m, f"{path}: offsets"), indices, _weights(path, weight[0], m) if weight else None)
