@@ -85,8 +85,13 @@ def report(title, rows, columns, path=None):
     for line in cells:
         print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)).rstrip())
     if path is not None:
-        Path(path).write_text(json.dumps(rows, indent=1) + "\n")
+        write_rows(path, rows)
     sys.stdout.flush()
+
+
+def write_rows(path, rows):
+    """Write rows as a JSON list."""
+    Path(path).write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def _text(value):
@@ -169,7 +174,7 @@ def train(n_ranks, **options):
     Returns
     -------
     dict
-        The command's JSON line, and "seconds" of each epoch.
+        The command's JSON line, "epochs", the lines of metrics.jsonl, and "seconds" of each.
     """
     flags = []
     for name, value in options.items():
@@ -179,7 +184,7 @@ def train(n_ranks, **options):
         run = Path(folder, "run")
         line = last_json(mpiexec(n_ranks, "-m", "sarlite.train", *flags, "--run-dir", run, "--json"))
         epochs = [json.loads(epoch) for epoch in (run / "metrics.jsonl").read_text().splitlines()]
-    return {**line, "seconds": [epoch["seconds"] for epoch in epochs]}
+    return {**line, "epochs": epochs, "seconds": [epoch["seconds"] for epoch in epochs]}
 
 
 class Scratch:
@@ -199,9 +204,9 @@ class Scratch:
             python("-m", "sarlite.data", "convert", spec, self.path / name, *flags)
         return self.path / name
 
-    def write(self, name, indptr, indices, features, labels, n_classes):
-        """Write arrays in the native format; a tenth of the nodes train, the rest validate and test."""
+    def write(self, name, indptr, indices, features, labels, n_classes, masks=None):
+        """Write arrays in the native format; `masks` say which nodes train, validate and test, by default a tenth, a tenth, the rest."""
         place = np.arange(len(labels)) % 10
-        dataset = Dataset(indptr, indices, features, labels, place == 0, place == 1, place > 1, n_classes, name=name)
+        dataset = Dataset(indptr, indices, features, labels, *(masks or (place == 0, place == 1, place > 1)), n_classes, name=name)
         format.write(self.path / name, dataset)
         return self.path / name
