@@ -8,6 +8,7 @@ from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.sar.by_source import AttendBySource
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import grad_enabled, retained
 
@@ -30,7 +31,7 @@ class Sum(Operator):
 
     def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None):
         self.n_dst, self.weighted, self.dst_scale, self.src_scale, self.into = n_dst, weighted, dst_scale, src_scale, into
-        self.flops_per_value = 2 if weighted else 1
+        self.flops_per_value, self.turns = 2 if weighted else 1, not weighted
 
     def begin(self, needs, arrays, keep):
         self.needs_rows = self.weighted and needs[1]
@@ -65,12 +66,11 @@ class Sum(Operator):
             (x,) = rows or kept
             kernels.edge_dot(block.indptr, block.indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid, dst_scale=self.scale)
 
-    def turned(self, n_src, d_rows):
+    def turned(self, rows, d_rows):
         """The gradient of x is t A^T (s g), which MG-GCN Eq. 9 aggregates as it does x."""
-        if self.weighted:
-            return None
+        n_src = len(d_rows[0])
         g = self.g if self.scale is None else self.g * self.scale.reshape(-1, *[1] * (self.g.ndim - 1))
-        return Sum(n_src, dst_scale=None if self.src_scale is None else self.src_scale[:n_src], into=d_rows), (g,)
+        return Sum(n_src, dst_scale=None if self.src_scale is None else self.src_scale[:n_src], into=d_rows[0]), (g,), []
 
     def end_backward(self):
         return [self.d_weight] if self.weighted else []
@@ -121,14 +121,15 @@ class Attend(Operator):
     """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4)."""
 
     n_fetched = 2
-    needs_rows = True
+    needs_rows = turns = True
     flops_per_value = 2  # the exponential and the maximum, one a head, are not counted
 
-    def __init__(self, slope, dropout=0.0, key=0, dst_ids=None, n_nodes=0):
-        self.slope, self.p, self.key, self.dst_ids, self.n_nodes = slope, dropout, key, dst_ids, n_nodes
+    def __init__(self, slope, dropout=0.0, key=0, dst_ids=None, n_nodes=0, src_ids=None):
+        self.slope, self.p, self.key, self.dst_ids, self.n_nodes, self.src_ids = slope, dropout, key, dst_ids, n_nodes, src_ids
 
     def begin(self, needs, arrays, keep):
         z, _, self.dst = arrays
+        self.needs = needs
         self.m = np.full(self.dst.shape, -np.inf, z.dtype)
         self.l = np.zeros_like(self.dst)
         self.out = np.zeros((len(self.dst), *z.shape[1:]), z.dtype)
@@ -147,18 +148,25 @@ class Attend(Operator):
         self.ends = kernels.attend_ends(self.dst, self.m, self.l, self.g, self.out)
         if not retained():
             self.out = self.m = self.l = None
-        self.sums = np.zeros((kernels.threads(), *self.dst.shape))
+        self.sums, self.d_dst = None, np.zeros_like(self.dst)
 
     def backward(self, block, rows, kept, d_rows):
+        if self.sums is None:
+            self.sums = np.zeros((kernels.threads(), *self.dst.shape))
         z, src = rows or kept
         dz, d_src = (np.zeros_like(x) if d is None else d for x, d in zip((z, src), d_rows))
         kernels.attend_backward(*block.transpose, z, src, self.ends, self.g, dz, d_src, None, sums=self.sums,
                                 slope=self.slope, dropout=self.coins(block))
 
+    def turned(self, rows, d_rows):
+        """Of a destination g and `ends` say all that its sources' owners need of it."""
+        coins = (self.key, self.p, self.src_ids, self.n_nodes)
+        return AttendBySource(rows, d_rows, self.slope, coins), (self.g, self.ends), [self.d_dst if self.needs[2] else None]
+
     def end_backward(self):
-        d_dst = np.zeros_like(self.dst)
-        kernels.attend_backward_finish(self.sums, d_dst)
-        return [d_dst]
+        if self.sums is not None:
+            kernels.attend_backward_finish(self.sums, self.d_dst)
+        return [self.d_dst]
 
     def coins(self, block):
         return kernels.Dropout(self.key, self.p, block.src_ids, self.dst_ids, self.n_nodes) if self.p else None
@@ -239,7 +247,7 @@ def _attend(graph, message, reducer):
         shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
         raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
     one_dtype("fn.attend", z=z, src=src, dst=dst)
-    operator = Attend(message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes)
+    operator = Attend(message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes, graph.src_ids)
     return aggregate(graph.schedule, operator, inputs)
 
 

@@ -5,7 +5,7 @@
     run_backward(schedule, arrays, kept, visit, d_arrays)
                                                    call visit(block, rows, kept, d_rows) for each, and bring d_rows to the rows' owners
     keeps                                          whether `run`'s list is kept for backward, so that nothing is fetched again
-    turns                                          whether a linear message's gradient is an aggregation over the reversed edges
+    turns                                          whether a linear message's gradient goes over the reversed edges by default
 """
 
 from sarlite.sar.modes.broadcast import Broadcast

@@ -24,10 +24,14 @@ class OneShot:
 
     def run_backward(self, schedule, arrays, kept, visit, d_arrays):
         """Collective. The gradients of all rows are computed at once, then each peer's are sent."""
-        plan = schedule.plan
+        plan, rows = schedule.plan, None
         with schedule.transport.push(d_arrays, len(plan.steps)) as push:
+            if arrays is not None:
+                with FetchAll(schedule.transport, plan, arrays, "backward") as fetched:
+                    rows = fetched.take_all()
             _, d_rows = push.message(plan.n_src + plan.n_halo)
-            visit(plan.local, arrays, kept and kept[0], d_rows)
+            visit(plan.local, rows, kept and kept[0], d_rows)
+            del rows
             for d, d_all in zip(d_arrays, d_rows):
                 if d is not None:
                     d += d_all[: plan.n_src]
