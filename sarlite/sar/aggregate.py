@@ -75,7 +75,7 @@ class Operator:
 
     def flops(self, inputs, out, schedule, **_):
         """Count one forward pass: `flops_per_value` for each value of each edge's message."""
-        return sum(block.n_edges for block in schedule.plan.blocks) * int(np.prod(out[1:])) * self.flops_per_value
+        return schedule.n_edges * int(np.prod(out[1:])) * self.flops_per_value
 
 
 def aggregate(schedule, operator, inputs, sinks=()):
@@ -89,6 +89,8 @@ def _forward(needs, *arrays, operator, schedule):
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]
     kept = schedule.run(rows, operator.forward, keep)
+    if schedule.summed is not None:
+        schedule.summed.run_backward(None, None, operator.sum_for_peers, [operator.out], phase="forward")
     local = rows if operator.needs_rows and not keep else None
     return operator.end(), (operator, local, kept, templates_of(rows))
 
@@ -103,6 +105,8 @@ def _vjp(g, needs, residuals, into, operator, schedule):
         _over_reversed(schedule.reverse, *operator.turned(local, d_rows))
     else:
         schedule.run_backward(local, kept, operator.backward, d_rows)
+    if schedule.summed is not None:
+        _over_reversed(schedule.summed, *operator.turned(local, d_rows))
     return [*d_rows, *operator.end_backward()]
 
 

@@ -214,7 +214,7 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         Global ids of the local in-edges, for edge values; -1 for an added loop.
     added_loops : (n_local,) bool, optional
         Whether a row's self loop was added to the data.
-    mode : {"sar", "sa", "oneshot", "broadcast"}
+    mode : {"sar", "sa", "oneshot", "broadcast", "cover"}
     prefetch : int
         Peers' rows to fetch ahead, by a thread; 0 fetches when the rows are used.
     backward : {"push", "fetch"}, optional

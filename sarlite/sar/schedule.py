@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.errors import ConfigError, raise_together
+from sarlite.sar import cover
 from sarlite.sar.modes import MODES
 from sarlite.sar.plan import Plan, build
 from sarlite.sar.reverse import is_symmetric, out_edges
@@ -25,6 +26,10 @@ class Schedule(NamedTuple):
         Of the reversed edges, from destination to source rows, where the gradients of linear messages are found by these.
     fetches : bool
         Whether those of attention are, too.
+    cover : Schedule, or None
+        Of linear messages, where the mode covers the cut edges: its edges are those by rows, and of the others it has `summed`.
+    summed : Schedule, or None
+        Of the reversed edges whose messages the sources' owner sums up.
     """
 
     plan: Plan
@@ -32,6 +37,18 @@ class Schedule(NamedTuple):
     mode: Any
     reverse: Any = None
     fetches: bool = False
+    cover: Any = None
+    summed: Any = None
+
+    @property
+    def linear(self):
+        """The schedule of linear messages."""
+        return self if self.cover is None else self.cover
+
+    @property
+    def n_edges(self):
+        """How many edges this rank computes with."""
+        return sum(block.n_edges for block in self.plan.blocks) + (0 if self.summed is None else self.summed.n_edges)
 
     def run(self, arrays, on_block, keep=False, phase="forward"):
         """Call `on_block(block, rows)` for each block and return the list of what it returned where `keep`. Collective.
@@ -54,7 +71,7 @@ class Schedule(NamedTuple):
         found = self.mode.run(self, arrays, visit, phase)
         return found if keep else None
 
-    def run_backward(self, arrays, kept, on_block, d_arrays):
+    def run_backward(self, arrays, kept, on_block, d_arrays, phase="backward"):
         """Call `on_block(block, rows, kept, d_rows)` for each block and bring each d_rows to the rows' owner. Collective.
 
         Parameters
@@ -67,12 +84,14 @@ class Schedule(NamedTuple):
         on_block : callable
         d_arrays : list of (n_src, ...) ndarray or None
             Gradients of the local rows, added to in place; None where nobody needs one.
+        phase : str
+            "forward" where what is brought to the rows' owners are partial sums.
         """
         def visit(block, rows, value, d_rows):
-            with self._span(block, "backward"):
+            with self._span(block, phase):
                 on_block(block, rows, value, d_rows)
 
-        self.mode.run_backward(self, arrays, kept, visit, d_arrays)
+        self.mode.run_backward(self, arrays, kept, visit, d_arrays, phase)
 
     def _span(self, block, phase):
         return self.transport.profile.span("block", source=block.source, edges=block.n_edges, phase=phase)
@@ -109,9 +128,11 @@ def make(comm, exchange, mode, prefetch, profile, dst_ids=None, backward=None):
     """
     mode, transport = MODES[mode], Transport(comm, prefetch, profile)
     made = Schedule(mode.prepare(exchange), transport, mode)
-    if comm.size == 1 or dst_ids is None or not (mode.turns if backward is None else backward == "fetch"):
+    if comm.size == 1 or dst_ids is None:
         return made
-    return made._replace(reverse=_reversed(comm, exchange, dst_ids, made), fetches=backward == "fetch")
+    turns = mode.turns if backward is None else backward == "fetch"
+    return made._replace(reverse=_reversed(comm, exchange, dst_ids, made) if turns else None, fetches=backward == "fetch",
+                         cover=_covered(comm, exchange, made) if mode.covers else None)
 
 
 def _reversed(comm, exchange, dst_ids, made):
@@ -122,3 +143,14 @@ def _reversed(comm, exchange, dst_ids, made):
         return made
     turned = build(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst)
     return made._replace(plan=made.mode.prepare(turned))
+
+
+def _covered(comm, exchange, made):
+    """A Schedule of the edges by rows, and of those by sums, which stand at their sources' owner; None where there are none of these."""
+    (cut,), n_src = exchange.cuts, made.plan.n_src
+    by_rows, by_sums = cover.divide(cut, comm.rank)
+    if not sum(comm.allgather(len(by_sums.indices))):
+        return None
+    plan = made.mode.prepare(build(comm, [by_rows], None, n_src))
+    summed = made.mode.prepare(build(comm, [out_edges(comm, by_sums, n_src)], None, cut.edges.n_dst))
+    return made._replace(plan=plan._replace(local=made.plan.local), summed=made._replace(plan=summed))

@@ -28,7 +28,7 @@ def comm():
 
 
 @pytest.mark.sampled(24)
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast", "cover"])
 @pytest.mark.parametrize("case", CASES)
 def test_equality(comm, case, mode):
     parts = partition(*Graph.from_edges(*EDGES).in_edges()[:2], comm.size, "random")
