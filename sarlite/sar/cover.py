@@ -1,8 +1,6 @@
 """Vertex cover of the cut: each edge between two parts by a fetched source row or by a received partial sum, fewest rows in all."""
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching
 
 from sarlite.graph.part import InEdges
 
@@ -49,6 +47,9 @@ def cover(sources, destinations):
     König's theorem: the destinations of the cover are those that alternating paths reach from unmatched sources, its sources those that
     they do not reach.
     """
+    from scipy.sparse import csr_array  # here, as they take longer to import than sarlite
+    from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching
+
     n_src, n_dst = int(sources.max()) + 1, int(destinations.max()) + 1
     by_src = csr_array((np.ones(len(sources), bool), (sources, destinations)), (n_src, n_dst))
     match = maximum_bipartite_matching(by_src, perm_type="row")  # of each destination
