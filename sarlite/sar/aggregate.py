@@ -89,7 +89,7 @@ def _forward(needs, *arrays, operator, schedule):
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]
     kept = schedule.run(rows, operator.forward, keep)
-    if schedule.summed is not None:
+    if schedule.summed is not None:  # then the operator is a linear `Sum`
         schedule.summed.run_backward(None, None, operator.sum_for_peers, [operator.out], phase="forward")
     local = rows if operator.needs_rows and not keep else None
     return operator.end(), (operator, local, kept, templates_of(rows))

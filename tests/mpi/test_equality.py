@@ -36,6 +36,12 @@ def test_equality(comm, case, mode):
         check_equality(comm, case, dtype, parts, mode=mode, prefetch=prefetch)
 
 
+@pytest.mark.parametrize("mode", ["sar", "oneshot", "broadcast", "cover"])
+def test_gradients_that_are_fetched(comm, mode):
+    for prefetch, case in ((0, "gat"), (1, "gcn"), (1, "gat")):
+        check_equality(comm, case, np.float64, "random", mode=mode, prefetch=prefetch, backward="fetch")
+
+
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 def test_the_order_within_parts_changes_nothing(comm, mode):
     order = np.random.default_rng(1).permutation(EDGES.n_nodes)
