@@ -45,7 +45,7 @@ def _same(found, expected):
             np.testing.assert_allclose(grad, whole[ids], rtol=1e-11, atol=1e-12, err_msg=f"gradient {k}")
 
 
-@settings(SETTINGS, max_examples=25)
+@settings(SETTINGS, max_examples=20)
 @given(graph=edges(), mode=st.sampled_from([*MODES]), prefetch=st.integers(0, 2), data=st.data())
 def test_gradients_of_any_graph(graph, mode, prefetch, data):
     n_ranks, owner = data.draw(parts(graph.n_nodes))
@@ -158,10 +158,9 @@ def test_what_backward_is_not():
         threads.run(2, lambda comm: shard(comm, EDGES, backward=("push", "fetch")[comm.rank]))
 
 
-@pytest.mark.parametrize("flags, given", [((), None), (("--backward", "fetch"), "fetch")])
-def test_the_command(flags, given, tmp_path, monkeypatch):
+def test_the_command(tmp_path, monkeypatch):
     make, seen = schedule.make, []
     monkeypatch.setattr(schedule, "make", lambda *args: seen.append(args[-1]) or make(*args))
     data = "sbm:nodes=60,classes=2,features=4,degree=4"
-    train_here(tmp_path / "run", "--data", data, "--model", "gat", "--epochs", 1, "--ranks", 2, *flags)
-    assert seen == [given] * 2
+    train_here(tmp_path / "run", "--data", data, "--model", "gat", "--epochs", 1, "--ranks", 2, "--backward", "fetch")
+    assert seen == ["fetch"] * 2
