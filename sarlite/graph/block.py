@@ -78,6 +78,15 @@ class Edges:
         return self.transpose_position if self.eid is None else self.eid[self.transpose_position]
 
     @property
+    def whole_indptr(self):
+        """(n_dst + 1,) indptr of a CSR that has all destination rows; made anew at each call where this one has not."""
+        if self.rows is None:
+            return self.indptr
+        ends = np.zeros(self.n_dst + 1, np.int64)
+        ends[1:][self.rows] = np.diff(self.indptr)
+        return np.cumsum(ends, out=ends)
+
+    @property
     def dst(self):
         """(n_edges,) the destination row of each edge; made anew at each call."""
         rows = np.arange(len(self.indptr) - 1, dtype=self.indices.dtype) if self.rows is None else self.rows

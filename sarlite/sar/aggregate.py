@@ -18,13 +18,15 @@ class Operator:
         How many of the inputs are rows of source nodes, which peers fetch; they come first.
     needs_rows : bool
         Case 2: backward needs the source rows (valid after `begin`).
+    turns : bool
+        Whether `turned` tells how backward goes over the reversed edges.
     flops_per_value : int
         What `tape.shapes` counts for each value of a message.
     """
 
     n_fetched = 1
     needs_rows = False
-
+    turns = False
     flops_per_value = 1
 
     def begin(self, needs, arrays, keep):
@@ -52,15 +54,19 @@ class Operator:
             What `forward` returned for this block, where it was kept.
         """
 
-    def turned(self, n_src, d_rows):
-        """Return (operator, rows) of which the aggregation over the reversed edges adds the gradient of the source rows to `d_rows`.
+    def turned(self, rows, d_rows):
+        """Return (operator, rows, d_ends): how the owner of the source rows finds their gradients over the reversed edges.
 
-        None where it is no such aggregation. After `begin_backward`, and in place of `backward`.
+        After `begin_backward`, and in place of `backward`. The columns of the reversed edges' blocks are destinations, whose `rows`
+        are fetched. Where there are no `d_ends` the operator's `forward` aggregates them; else its `backward` adds, and gives the
+        gradients of the columns, which are brought to the destinations' owners and added to `d_ends`.
 
         Parameters
         ----------
-        n_src : int
-        d_rows : (n_src, ...) array
+        rows : tuple of (n_src, ...) array, or None
+            The local source rows in case 2.
+        d_rows : list of (n_src, ...) array or None
+            What is added to.
         """
 
     def end_backward(self):
@@ -69,7 +75,7 @@ class Operator:
 
     def flops(self, inputs, out, schedule, **_):
         """Count one forward pass: `flops_per_value` for each value of each edge's message."""
-        return sum(block.n_edges for block in schedule.plan.blocks) * int(np.prod(out[1:])) * self.flops_per_value
+        return schedule.n_edges * int(np.prod(out[1:])) * self.flops_per_value
 
 
 def aggregate(schedule, operator, inputs, sinks=()):
@@ -79,10 +85,12 @@ def aggregate(schedule, operator, inputs, sinks=()):
 
 def _forward(needs, *arrays, operator, schedule):
     arrays = tuple(np.ascontiguousarray(a) for a in arrays)
-    keep = any(needs) and schedule.mode.keeps
+    keep = any(needs) and schedule.mode.keeps and not _turns(schedule, operator)
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]
     kept = schedule.run(rows, operator.forward, keep)
+    if schedule.summed is not None:  # then the operator is a linear `Sum`
+        schedule.summed.run_backward(None, None, operator.sum_for_peers, [operator.out], phase="forward")
     local = rows if operator.needs_rows and not keep else None
     return operator.end(), (operator, local, kept, templates_of(rows))
 
@@ -93,14 +101,25 @@ def _vjp(g, needs, residuals, into, operator, schedule):
     n_src = schedule.plan.n_src
     d_rows = [(np.zeros((n_src, *shape), dtype) if at is None or not at.flags.c_contiguous else at) if need else None
               for need, (shape, dtype), at in zip(needs, templates, into)]
-    turned = operator.turned(n_src, d_rows[0]) if schedule.reverse is not None and d_rows[0] is not None else None
-    if turned is None:
-        schedule.run_backward(local, kept, operator.backward, d_rows)
+    if _turns(schedule, operator):
+        _over_reversed(schedule.reverse, *operator.turned(local, d_rows))
     else:
-        over_reversed, rows = turned
-        over_reversed.begin([False], rows, False)
-        schedule.reverse.run(rows, over_reversed.forward, phase="backward")
+        schedule.run_backward(local, kept, operator.backward, d_rows)
+    if schedule.summed is not None:
+        _over_reversed(schedule.summed, *operator.turned(local, d_rows))
     return [*d_rows, *operator.end_backward()]
+
+
+def _turns(schedule, operator):
+    return schedule.reverse is not None and operator.turns and (schedule.fetches or not operator.needs_rows)
+
+
+def _over_reversed(reverse, operator, rows, d_ends):
+    if d_ends:
+        reverse.run_backward(rows, [None] * len(reverse.plan.blocks), operator.backward, d_ends)
+    else:
+        operator.begin([False], rows, False)
+        reverse.run(rows, operator.forward, phase="backward")
 
 
 tape.primitive("aggregate", _forward, _vjp, owned=tape.Owned.YES, adds=True)

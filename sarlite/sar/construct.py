@@ -194,7 +194,8 @@ def _whole(cls, indptr, indices, edge_index, n_src=None):
 
 
 def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None, n_src: int | None = None,
-              edge_ids: Any = None, added_loops: Any = None, mode: str = "sar", prefetch: int = 1) -> "Graph":
+              edge_ids: Any = None, added_loops: Any = None, mode: str = "sar", prefetch: int = 1,
+              backward: str | None = None) -> "Graph":
     """Make this rank's part of a graph from its own rows. Collective.
 
     Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. Nothing here is O(n_nodes).
@@ -213,9 +214,14 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         Global ids of the local in-edges, for edge values; -1 for an added loop.
     added_loops : (n_local,) bool, optional
         Whether a row's self loop was added to the data.
-    mode : {"sar", "sa", "oneshot", "broadcast"}
+    mode : {"sar", "sa", "oneshot", "broadcast", "cover"}
     prefetch : int
         Peers' rows to fetch ahead, by a thread; 0 fetches when the rows are used.
+    backward : {"push", "fetch"}, optional
+        How the gradients of source rows come to their owners: computed by the destinations' owner and pushed; or computed by the
+        sources', who fetches the destinations' gradients over the reversed edges (4 bytes an edge, none where the structure is
+        symmetric). "fetch" is for `copy_src` and `linear` summed up and for `attend`; others are pushed. By default those of
+        `copy_src` and `linear` are fetched in mode "broadcast", all others pushed.
 
     Returns
     -------
@@ -227,11 +233,11 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         On every rank together: among them ids that are no integers, negative, too many or too few, or given to two rows.
     """
     comm = wrap(comm)
-    schedule.check_mode(comm, mode, prefetch)
+    schedule.check_mode(comm, mode, prefetch, backward)
     edges, ids = together(comm, lambda: _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops))
     if src_ids is not None and n_src is None:
         n_src = len(ids["src_ids"])
-    return _make(cls, comm, edges, ids["node_ids"], ids["src_ids"], ids["edge_ids"], n_src, mode, prefetch)
+    return _make(cls, comm, edges, ids["node_ids"], ids["src_ids"], ids["edge_ids"], n_src, mode, prefetch, backward)
 
 
 def _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops):
@@ -260,13 +266,13 @@ def _check_distinct(comm, name, ids):
     raise_together(comm, error)
 
 
-def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", prefetch=1):
+def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", prefetch=1, backward=None):
     """Exchange what ranks need of each other, and make the Graph. Collective."""
     n_dst, bipartite = edges.n_dst, n_src is not None
-    facts = comm.allgather((n_dst, bipartite, node_ids is None, src_ids is None, edge_ids is None, mode, prefetch))
+    facts = comm.allgather((n_dst, bipartite, node_ids is None, src_ids is None, edge_ids is None, mode, prefetch, backward))
     if any(fact[1:] != facts[0][1:] for fact in facts):
-        raise ConfigError("ranks disagree on what makes their graph: n_src, node_ids, src_ids, edge_ids given or not, mode, prefetch: "
-                          f"{[fact[1:] for fact in facts]}")
+        raise ConfigError("ranks disagree on what makes their graph: n_src, node_ids, src_ids, edge_ids given or not, mode, prefetch, "
+                          f"backward: {[fact[1:] for fact in facts]}")
     for name, ids in (("node_ids", node_ids), ("src_ids", src_ids)):
         if ids is not None:
             _check_distinct(comm, name, ids)
@@ -278,6 +284,6 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", pref
         edge_ids, edges = np.asarray(edge_ids)[edges.numbers], edges._replace(numbers=None)
         exchange = exchange._replace(cuts=[exchange.cuts[0]._replace(edges=edges)])
     profile = Profile()
-    made = schedule.make(comm, exchange, mode, prefetch, profile)
+    made = schedule.make(comm, exchange, mode, prefetch, profile, dst_ids, backward)
     return cls(comm, made, profile, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=exchange.src_ids[comm.rank] if bipartite else dst_ids,
                edge_ids=edge_ids, in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite)

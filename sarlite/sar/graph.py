@@ -72,6 +72,7 @@ class Graph:
         self.n_nodes, self.dst_ids, self.src_ids, self.bipartite = n_nodes, dst_ids, src_ids, bipartite
         self.n_src, self.n_dst, self.n_edges = len(src_ids), len(dst_ids), int(in_degrees.sum())
         self.in_degrees, self.added_loops, self._edge_ids = in_degrees, added_loops, edge_ids
+        self._peer_scales: dict[str, Array] = {}
         self._sym, self._kept = None, TensorMap()  # constant Tensor -> {reducer: its aggregation}
 
     def __repr__(self) -> str:
@@ -244,10 +245,20 @@ class Graph:
                 with self.profile.phase("setup"):
                     degrees = np.diff(self.out_edges()[0]) if self.bipartite else self.in_degrees
                     own = np.sqrt(1.0 / np.maximum(degrees, 1))
-                    columns = self.schedule.run((own,), lambda block, rows: rows[0].copy(), keep=True)
+                    columns = self.schedule.linear.run((own,), lambda block, rows: rows[0].copy(), keep=True)
                 self._sym = np.sqrt(self.inverse_degrees), np.concatenate(columns)
             return self._sym
         return self.inverse_degrees if reducer == "mean" else None, None
+
+    def peer_scale(self, reducer: str) -> Array | None:
+        """What `Sum` multiplies the destinations by that this rank sums up for peers (mode `cover`); None where by nothing. Collective."""
+        summed, own = self.schedule.linear.summed, self.scales(reducer)[0]
+        if summed is None or own is None:
+            return None
+        if reducer not in self._peer_scales:
+            with self.profile.phase("setup"):
+                self._peer_scales[reducer] = np.concatenate(summed.run((own,), lambda block, rows: rows[0].copy(), keep=True))
+        return self._peer_scales[reducer]
 
     @property
     def itype(self) -> np.dtype[Any]:

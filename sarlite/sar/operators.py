@@ -8,6 +8,7 @@ from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.sar.by_source import AttendBySource
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import grad_enabled, retained
 
@@ -26,17 +27,20 @@ class Sum(Operator):
         t by column, unique over all blocks.
     into : (n_dst, ...) array, optional
         What the sums are added to; by default a new array.
+    peer_scale : (n_columns,) float64, optional
+        s of the destinations that this rank sums up for peers, by column of the reversed edges.
     """
 
-    def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None):
+    def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None, peer_scale=None):
         self.n_dst, self.weighted, self.dst_scale, self.src_scale, self.into = n_dst, weighted, dst_scale, src_scale, into
-        self.flops_per_value = 2 if weighted else 1
+        self.peer_scale = peer_scale
+        self.flops_per_value, self.turns = 2 if weighted else 1, not weighted
 
     def begin(self, needs, arrays, keep):
         self.needs_rows = self.weighted and needs[1]
         self.weight = arrays[1] if self.weighted else None
         self.scale = None if self.dst_scale is None else self.dst_scale.astype(arrays[0].dtype)
-        self.out, self.begun = self.into, self.into is not None
+        self.x, self.out, self.begun = arrays[0], self.into, self.into is not None
         if self.into is None:
             self.out = np.empty((self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype)
 
@@ -44,13 +48,19 @@ class Sum(Operator):
         if not self.begun and block.rows is not None:
             self.out[...] = 0
             self.begun = True
-        kernels.spmm(block.indptr, block.indices, rows[0], self.out, rows=block.rows, src_scale=self.of_sources(block, rows[0].dtype),
+        kernels.spmm(block.indptr, block.indices, rows[0], self.out, rows=block.rows, src_scale=_of(block, self.src_scale, rows[0].dtype),
                      dst_scale=self.scale, accumulate=self.begun, **self.weights(block, "eid"))
         self.begun = True
         return rows if self.needs_rows else None
 
+    def sum_for_peers(self, block, rows, kept, d_rows):
+        """Add s_i sum_j t_j x_j over a block of the reversed edges to `d_rows`, of its columns i, which are peers' destinations."""
+        if block.n_edges:
+            x = self.x
+            kernels.spmm(*block.transpose, x, d_rows[0], src_scale=self._local_scale(x), dst_scale=_of(block, self.peer_scale, x.dtype))
+
     def end(self):
-        out, self.out = self.out, None
+        out, self.out, self.x = self.out, None, None
         return out
 
     def begin_backward(self, g):
@@ -59,28 +69,34 @@ class Sum(Operator):
 
     def backward(self, block, rows, kept, d_rows):
         if d_rows[0] is not None:
-            kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.scale, dst_scale=self.of_sources(block, self.g.dtype),
+            kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.scale, dst_scale=_of(block, self.src_scale, self.g.dtype),
                          **self.weights(block, "transpose_eid"))
         if self.needs_rows:
             (x,) = rows or kept
             kernels.edge_dot(block.indptr, block.indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid, dst_scale=self.scale)
 
-    def turned(self, n_src, d_rows):
+    def turned(self, rows, d_rows):
         """The gradient of x is t A^T (s g), which MG-GCN Eq. 9 aggregates as it does x."""
-        if self.weighted:
-            return None
-        g = self.g if self.scale is None else self.g * self.scale.reshape(-1, *[1] * (self.g.ndim - 1))
-        return Sum(n_src, dst_scale=None if self.src_scale is None else self.src_scale[:n_src], into=d_rows), (g,)
+        d_x, g = d_rows[0], self.g
+        if self.scale is not None and self.peer_scale is None:
+            g = g * self.scale.reshape(-1, *[1] * (g.ndim - 1))
+        return Sum(len(d_x), dst_scale=self._local_scale(d_x), src_scale=self.peer_scale, into=d_x), (g,), []
+
+    def _local_scale(self, rows):
+        """t of the local source rows, in their dtype."""
+        return None if self.src_scale is None else self.src_scale[: len(rows)].astype(rows.dtype)
 
     def end_backward(self):
         return [self.d_weight] if self.weighted else []
 
-    def of_sources(self, block, dtype):
-        return None if self.src_scale is None else self.src_scale[block.offset : block.offset + block.n_src].astype(dtype)
-
     def weights(self, block, order):
         """The weights and where each edge's stands; `order` names the block's attribute that says so."""
         return {"weight": self.weight, "eid": getattr(block, order)} if self.weighted else {}
+
+
+def _of(block, scale, dtype):
+    """A scale's part of the columns of a block."""
+    return None if scale is None else scale[block.offset : block.offset + block.n_src].astype(dtype)
 
 
 class Extremum(Operator):
@@ -121,14 +137,15 @@ class Attend(Operator):
     """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4)."""
 
     n_fetched = 2
-    needs_rows = True
+    needs_rows = turns = True
     flops_per_value = 2  # the exponential and the maximum, one a head, are not counted
 
-    def __init__(self, slope, dropout=0.0, key=0, dst_ids=None, n_nodes=0):
-        self.slope, self.p, self.key, self.dst_ids, self.n_nodes = slope, dropout, key, dst_ids, n_nodes
+    def __init__(self, slope, dropout=0.0, key=0, dst_ids=None, n_nodes=0, src_ids=None):
+        self.slope, self.p, self.key, self.dst_ids, self.n_nodes, self.src_ids = slope, dropout, key, dst_ids, n_nodes, src_ids
 
     def begin(self, needs, arrays, keep):
         z, _, self.dst = arrays
+        self.needs = needs
         self.m = np.full(self.dst.shape, -np.inf, z.dtype)
         self.l = np.zeros_like(self.dst)
         self.out = np.zeros((len(self.dst), *z.shape[1:]), z.dtype)
@@ -147,18 +164,25 @@ class Attend(Operator):
         self.ends = kernels.attend_ends(self.dst, self.m, self.l, self.g, self.out)
         if not retained():
             self.out = self.m = self.l = None
-        self.sums = np.zeros((kernels.threads(), *self.dst.shape))
+        self.sums, self.d_dst = None, np.zeros_like(self.dst)
 
     def backward(self, block, rows, kept, d_rows):
+        if self.sums is None:
+            self.sums = np.zeros((kernels.threads(), *self.dst.shape))
         z, src = rows or kept
         dz, d_src = (np.zeros_like(x) if d is None else d for x, d in zip((z, src), d_rows))
         kernels.attend_backward(*block.transpose, z, src, self.ends, self.g, dz, d_src, None, sums=self.sums,
                                 slope=self.slope, dropout=self.coins(block))
 
+    def turned(self, rows, d_rows):
+        """Of a destination g and `ends` say all that its sources' owners need of it."""
+        coins = (self.key, self.p, self.src_ids, self.n_nodes)
+        return AttendBySource(rows, d_rows, self.slope, coins), (self.g, self.ends), [self.d_dst if self.needs[2] else None]
+
     def end_backward(self):
-        d_dst = np.zeros_like(self.dst)
-        kernels.attend_backward_finish(self.sums, d_dst)
-        return [d_dst]
+        if self.sums is not None:
+            kernels.attend_backward_finish(self.sums, self.d_dst)
+        return [self.d_dst]
 
     def coins(self, block):
         return kernels.Dropout(self.key, self.p, block.src_ids, self.dst_ids, self.n_nodes) if self.p else None
@@ -176,7 +200,8 @@ def _sum_of(graph, x, reducer):
     """A X. Of a constant x it is kept as long as x and the graph are there, and is a constant itself."""
     kept = graph.kept_of(x) if x.constant else {}
     if reducer not in kept:
-        out = aggregate(graph.schedule, Sum(graph.n_dst, False, *graph.scales(reducer)), [x])
+        operator = Sum(graph.n_dst, False, *graph.scales(reducer), peer_scale=graph.peer_scale(reducer))
+        out = aggregate(graph.schedule.linear, operator, [x])
         kept[reducer] = Tensor(out.data, constant=True) if x.constant else out
     return kept[reducer]
 
@@ -239,7 +264,7 @@ def _attend(graph, message, reducer):
         shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
         raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
     one_dtype("fn.attend", z=z, src=src, dst=dst)
-    operator = Attend(message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes)
+    operator = Attend(message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes, graph.src_ids)
     return aggregate(graph.schedule, operator, inputs)
 
 

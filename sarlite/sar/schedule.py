@@ -2,11 +2,16 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sarlite.errors import ConfigError, raise_together
+from sarlite.sar import cover
 from sarlite.sar.modes import MODES
 from sarlite.sar.plan import Plan, build
 from sarlite.sar.reverse import is_symmetric, out_edges
 from sarlite.sar.transport import Transport
+
+BACKWARD = "push", "fetch"
 
 
 class Schedule(NamedTuple):
@@ -18,13 +23,32 @@ class Schedule(NamedTuple):
     transport : Transport
     mode : object of `modes.MODES`
     reverse : Schedule, or None
-        Of the reversed edges, from destination to source rows, where the mode takes linear messages' gradients so.
+        Of the reversed edges, from destination to source rows, where the gradients of linear messages are found by these.
+    fetches : bool
+        Whether those of attention are, too.
+    cover : Schedule, or None
+        Of linear messages, where the mode covers the cut edges: its edges are those by rows, and of the others it has `summed`.
+    summed : Schedule, or None
+        Of the reversed edges whose messages the sources' owner sums up.
     """
 
     plan: Plan
     transport: Transport
     mode: Any
     reverse: Any = None
+    fetches: bool = False
+    cover: Any = None
+    summed: Any = None
+
+    @property
+    def linear(self):
+        """The schedule of linear messages."""
+        return self if self.cover is None else self.cover
+
+    @property
+    def n_edges(self):
+        """How many edges this rank computes with."""
+        return sum(block.n_edges for block in self.plan.blocks) + (0 if self.summed is None else self.summed.n_edges)
 
     def run(self, arrays, on_block, keep=False, phase="forward"):
         """Call `on_block(block, rows)` for each block and return the list of what it returned where `keep`. Collective.
@@ -47,7 +71,7 @@ class Schedule(NamedTuple):
         found = self.mode.run(self, arrays, visit, phase)
         return found if keep else None
 
-    def run_backward(self, arrays, kept, on_block, d_arrays):
+    def run_backward(self, arrays, kept, on_block, d_arrays, phase="backward"):
         """Call `on_block(block, rows, kept, d_rows)` for each block and bring each d_rows to the rows' owner. Collective.
 
         Parameters
@@ -55,39 +79,78 @@ class Schedule(NamedTuple):
         arrays : tuple of (n_src, ...) ndarray, or None
             Local rows; given, the peers' are fetched again (case 2). Else rows are None.
         kept : list, or None
-            What `run` returned, an item a block. Where None, blocks may be some rows or columns of those that `run` showed.
+            What `run` returned, or None for each: an item a block. Where None, blocks may be some rows or columns of those that
+            `run` showed.
         on_block : callable
         d_arrays : list of (n_src, ...) ndarray or None
             Gradients of the local rows, added to in place; None where nobody needs one.
+        phase : str
+            "forward" where what is brought to the rows' owners are partial sums.
         """
         def visit(block, rows, value, d_rows):
-            with self._span(block, "backward"):
+            with self._span(block, phase):
                 on_block(block, rows, value, d_rows)
 
-        self.mode.run_backward(self, arrays, kept, visit, d_arrays)
+        self.mode.run_backward(self, arrays, kept, visit, d_arrays, phase)
 
     def _span(self, block, phase):
         return self.transport.profile.span("block", source=block.source, edges=block.n_edges, phase=phase)
 
 
-def check_mode(comm, mode, prefetch):
-    """Raise a ConfigError on every rank unless there is such a mode and prefetch is a number. Collective."""
+def check_mode(comm, mode, prefetch, backward=None):
+    """Raise a ConfigError on every rank unless there is such a mode, prefetch is a number, and backward a way. Collective."""
     error = None
     if mode not in MODES:
         error = ConfigError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     elif isinstance(prefetch, bool) or not hasattr(prefetch, "__index__") or prefetch < 0:
         error = ConfigError(f"prefetch {prefetch!r} is not a number >= 0")
+    elif backward not in (None, *BACKWARD):
+        error = ConfigError(f"backward {backward!r} is not one of {', '.join(BACKWARD)}")
     raise_together(comm, error)
 
 
-def make(comm, exchange, mode, prefetch, profile):
-    """Return a Schedule of the edges that `plan.build` has found. Collective."""
+def make(comm, exchange, mode, prefetch, profile, dst_ids=None, backward=None):
+    """Return a Schedule of the edges that `plan.build` has found. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    exchange : Exchange
+        Of one set of edges, or of several, of relations, whose gradients are always pushed.
+    mode : str
+    prefetch : int
+    profile : Profile
+    dst_ids : (n_dst,) int64
+        Global ids of this rank's destination rows; None of relations.
+    backward : {"push", "fetch"}, optional
+        Who finds the gradients of source rows: the destinations' owner, who pushes them, or the sources', who fetches the
+        destinations'. By default linear messages' as the mode has it, others' pushed.
+    """
     mode, transport = MODES[mode], Transport(comm, prefetch, profile)
     made = Schedule(mode.prepare(exchange), transport, mode)
-    if not mode.turns or comm.size == 1 or len(exchange.cuts) > 1:
+    if comm.size == 1 or dst_ids is None:
         return made
+    turns = mode.turns if backward is None else backward == "fetch"
+    return made._replace(reverse=_reversed(comm, exchange, dst_ids, made) if turns else None, fetches=backward == "fetch",
+                         cover=_covered(comm, exchange, made) if mode.covers else None)
+
+
+def _reversed(comm, exchange, dst_ids, made):
+    """A Schedule of the reversed edges: the same, where they are the same edges between the same ids."""
     (cut,), n_src = exchange.cuts, made.plan.n_src
-    if is_symmetric(comm, cut.edges, n_src):
-        return made._replace(reverse=made)
-    turned = build(comm, [out_edges(comm, cut.edges, n_src)], None, cut.edges.n_dst)
-    return made._replace(reverse=Schedule(mode.prepare(turned), transport, mode))
+    same_ids = all(comm.allgather(np.array_equal(dst_ids, exchange.src_ids[comm.rank])))
+    if same_ids and is_symmetric(comm, cut.edges, n_src):
+        return made
+    turned = build(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst)
+    return made._replace(plan=made.mode.prepare(turned))
+
+
+def _covered(comm, exchange, made):
+    """A Schedule of the edges by rows, and of those by sums, which stand at their sources' owner; None where there are none of these."""
+    (cut,), n_src = exchange.cuts, made.plan.n_src
+    by_rows, by_sums = cover.divide(cut, comm.rank)
+    if not sum(comm.allgather(len(by_sums.indices))):
+        return None
+    plan = made.mode.prepare(build(comm, [by_rows], None, n_src))
+    summed = made.mode.prepare(build(comm, [out_edges(comm, by_sums, n_src)], None, cut.edges.n_dst))
+    return made._replace(plan=plan._replace(local=made.plan.local), summed=made._replace(plan=summed))

@@ -58,9 +58,9 @@ class Transport:
             return NoFetch()
         return (Prefetch if self.prefetch and steps else Fetch)(self, steps, arrays, phase)
 
-    def push(self, d_arrays, depth):
-        """Return a context that sends gradients to their owners and adds what peers send to `d_arrays`."""
-        return Push(self, d_arrays, depth)
+    def push(self, d_arrays, depth, phase="backward"):
+        """Return a context that sends gradients, or partial sums, to their owners and adds what peers send to `d_arrays`."""
+        return Push(self, d_arrays, depth, phase)
 
     def new_tag(self):
         """The tag of one aggregation's messages, on all ranks alike."""
@@ -287,9 +287,9 @@ class Push(Transfer):
     Up to `depth` messages each way travel while something is computed.
     """
 
-    def __init__(self, transport, d_arrays, depth):
+    def __init__(self, transport, d_arrays, depth, phase):
         super().__init__(transport, transport.push_comm)
-        self.d_arrays, self.depth, self.templates, self.pending = d_arrays, depth, templates_of(d_arrays), []
+        self.d_arrays, self.depth, self.phase, self.templates, self.pending = d_arrays, depth, phase, templates_of(d_arrays), []
 
     def finish(self):
         self._finish_all_but(0)
@@ -304,7 +304,7 @@ class Push(Transfer):
         buffer, rows = self.message(step.n_send, zero=False)
         span = self.profile.span("push", "push", peer=step.source, bytes=message.nbytes)
         requests = [self.receive(buffer, step.target), self.send(message, step.source)]
-        self.profile.count("backward_push", message.nbytes, buffer.nbytes)
+        self.profile.count(f"{self.phase}_push", message.nbytes, buffer.nbytes)
 
         def finish():
             _wait(requests)

@@ -186,7 +186,9 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),
     },
     "ranks": {
-        "mode": ("sar", ("sar", "sa", "oneshot", "broadcast"), "how remote rows arrive"),
+        "mode": ("sar", ("sar", "sa", "oneshot", "broadcast", "cover"), "how remote rows arrive"),
+        "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or fetch those of the rows that they went to "
+                     "[push; in broadcast fetch, of GCN and GraphSAGE]"),
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a core to spare, else 0]"),
         "partition": ("stored", str, "metis, random, contiguous, or a file of one part a node; stored: as the data stand, else metis"),
         "order": ("stored", ("stored", "none", "metis"), "order of a part's nodes in memory: as stored with the data if it is, by id, or "

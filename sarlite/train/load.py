@@ -64,7 +64,8 @@ def _load_part(config, comm, run_dir, self_loops, allow_empty):
     added = None
     if self_loops:
         indptr, indices, added = add_self_loops(indptr, indices, first_row)
-    graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=config.mode, prefetch=config.prefetch)
+    graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=config.mode, prefetch=config.prefetch,
+                            backward=config.backward)
     seconds["load"] = time.perf_counter() - begin
     return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
 

@@ -86,7 +86,7 @@ def collect(comm, graph, memory, seconds):
 
 def promise(mode, prefetch, size):
     """Return how many remote buffers the mode may hold at once (DESIGN: Memory)."""
-    if mode in ("sar", "broadcast"):
+    if mode in ("sar", "broadcast", "cover"):
         return min(1 + prefetch, size - 1)
     return None
 

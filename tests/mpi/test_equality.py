@@ -28,12 +28,18 @@ def comm():
 
 
 @pytest.mark.sampled(24)
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast", "cover"])
 @pytest.mark.parametrize("case", CASES)
 def test_equality(comm, case, mode):
     parts = partition(*Graph.from_edges(*EDGES).in_edges()[:2], comm.size, "random")
     for dtype, prefetch in ((np.float64, 2), (np.float32, 0)):
         check_equality(comm, case, dtype, parts, mode=mode, prefetch=prefetch)
+
+
+@pytest.mark.parametrize("mode", ["sar", "oneshot", "broadcast", "cover"])
+def test_gradients_that_are_fetched(comm, mode):
+    for prefetch, case in ((0, "gat"), (1, "gcn"), (1, "gat")):
+        check_equality(comm, case, np.float64, "random", mode=mode, prefetch=prefetch, backward="fetch")
 
 
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])

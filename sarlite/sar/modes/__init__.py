@@ -2,15 +2,18 @@
 
     prepare(exchange) -> Plan                      the blocks as the mode wants them
     run(schedule, arrays, visit, phase) -> list    call visit(block, rows) for each block; return what it returned, in order
-    run_backward(schedule, arrays, kept, visit, d_arrays)
+    run_backward(schedule, arrays, kept, visit, d_arrays, phase)
                                                    call visit(block, rows, kept, d_rows) for each, and bring d_rows to the rows' owners
     keeps                                          whether `run`'s list is kept for backward, so that nothing is fetched again
-    turns                                          whether a linear message's gradient is an aggregation over the reversed edges
+    turns                                          whether a linear message's gradient goes over the reversed edges by default
+    covers                                         whether linear messages go by a vertex cover of the cut edges
 """
 
 from sarlite.sar.modes.broadcast import Broadcast
+from sarlite.sar.modes.cover import Cover
 from sarlite.sar.modes.oneshot import OneShot
 from sarlite.sar.modes.sequential import Sequential
 
-_ALL = Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot(), Broadcast("broadcast", keeps=False)
+_ALL = (Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot(), Broadcast("broadcast", keeps=False),
+        Cover("cover", keeps=False))
 MODES = {mode.name: mode for mode in _ALL}

@@ -13,7 +13,7 @@ class Broadcast(Sequential):
     broadcast, and nothing is pushed. Other messages' goes by the peers' rows that are needed, as in mode `sar`.
     """
 
-    turns = True  # a linear message's gradient is an aggregation over the reversed edges
+    turns = True
 
     def prepare(self, exchange):
         plan = exchange.separate()

@@ -6,7 +6,7 @@ from sarlite.sar.transport import FetchAll, halo_slices
 class OneShot:
     """Fetch every peer's rows at once and visit one block of all edges, whose columns are the local rows, then each peer's."""
 
-    name, keeps, turns = "oneshot", True, False
+    name, keeps, turns, covers = "oneshot", True, False, False
 
     def __repr__(self):
         return self.name
@@ -22,12 +22,16 @@ class OneShot:
         with FetchAll(schedule.transport, plan, arrays, phase) as fetched:
             return [visit(plan.local, fetched.take_all())]
 
-    def run_backward(self, schedule, arrays, kept, visit, d_arrays):
+    def run_backward(self, schedule, arrays, kept, visit, d_arrays, phase="backward"):
         """Collective. The gradients of all rows are computed at once, then each peer's are sent."""
-        plan = schedule.plan
-        with schedule.transport.push(d_arrays, len(plan.steps)) as push:
+        plan, rows = schedule.plan, None
+        with schedule.transport.push(d_arrays, len(plan.steps), phase) as push:
+            if arrays is not None:
+                with FetchAll(schedule.transport, plan, arrays, phase) as fetched:
+                    rows = fetched.take_all()
             _, d_rows = push.message(plan.n_src + plan.n_halo)
-            visit(plan.local, arrays, kept and kept[0], d_rows)
+            visit(plan.local, rows, kept and kept[0], d_rows)
+            del rows
             for d, d_all in zip(d_arrays, d_rows):
                 if d is not None:
                     d += d_all[: plan.n_src]

@@ -11,7 +11,7 @@ class Sequential:
         Whether what each block's gradient needs is kept (`sa`); else rows are fetched again (`sar`).
     """
 
-    turns = False
+    turns = covers = False
 
     def __init__(self, name, keeps):
         self.name, self.keeps = name, keeps
@@ -32,7 +32,7 @@ class Sequential:
                 fetched.release()
         return found
 
-    def run_backward(self, schedule, arrays, kept, visit, d_arrays):
+    def run_backward(self, schedule, arrays, kept, visit, d_arrays, phase="backward"):
         """SAR algorithm 2. Collective.
 
         The local block comes last, so that the last gradients travel meanwhile. In case 2 with prefetch one half of its rows comes
@@ -44,8 +44,8 @@ class Sequential:
         ahead = transport.prefetch if steps else 0
         *first, last = plan.local.halves if ahead and arrays is not None else (plan.local,)
         local, *remote = kept or [None] * (1 + len(steps))
-        with (transport.push(d_arrays, ahead and steps[0].share.denominator) as push,
-              transport.fetch(steps, arrays, "backward") as fetched):
+        with (transport.push(d_arrays, ahead and steps[0].share.denominator, phase) as push,
+              transport.fetch(steps, arrays, phase) as fetched):
             for block in first:
                 visit(block, arrays, local, d_arrays)
             for step, value in zip(steps, remote):

@@ -1,0 +1,133 @@
+"""How many numbers a halo row do the exact schedules send for a layer's forward and backward pass, and what do they hold?
+
+Ranks are threads of this process, so bytes and memory are of all ranks together. `linear` is the sum of rows of `--width` numbers, `attend`
+attention with `--heads` of `--features`, all float32. `words`: numbers received, over the halo rows of mode `sar`; `rows`: of a linear
+message, rows received over the halo rows, both directions. `held MiB`: what the plan and its transposes take; `pass MiB`: the most that a
+pass takes above that and its inputs. `plan s`: processor time of the ranks' threads for the plan, the division excepted.
+"""
+
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import graphs
+import harness
+import numpy as np
+import scipy.sparse.csgraph  # noqa: F401 (a cover would import it while memory is measured)
+
+from sarlite import Graph, Tensor, fn
+from sarlite.comm import threads
+from sarlite.graph.partition import partition
+from sarlite.kernels import set_threads
+
+SCHEDULES = [("linear", "sar", None), ("linear", "sar", "fetch"), ("linear", "broadcast", None), ("linear", "cover", None),
+             ("attend", "sar", None), ("attend", "sar", "fetch"), ("attend", "sa", None), ("attend", "sa", "fetch"),
+             ("attend", "oneshot", None), ("attend", "oneshot", "fetch"), ("attend", "broadcast", None), ("attend", "broadcast", "fetch")]
+PHASES = ("forward_fetch", "forward_push", "backward_fetch", "backward_push")
+
+
+def layer(args, graph, message):
+    """Return a function of one forward and backward pass."""
+    n, rng = graph.n_dst, np.random.default_rng(graph.comm.rank)
+    shapes = [(n, args.width)] if message == "linear" else [(n, args.heads, args.features), (n, args.heads), (n, args.heads)]
+    inputs = [Tensor(rng.standard_normal(shape, dtype=np.float32), requires_grad=True) for shape in shapes]
+    g = rng.standard_normal(shapes[0], dtype=np.float32)
+
+    def run():
+        out = graph.aggregate(fn.copy_src(inputs[0]) if message == "linear" else fn.attend(*inputs), "sum")
+        out.backward(g)
+        for x in inputs:
+            x.grad = None
+
+    return run
+
+
+def rank(comm, args, whole, parts, message, mode, backward):
+    """Measure as one rank; what is of the whole process is the same on all."""
+    set_threads(1)
+    before = _held(comm)
+    begin = time.thread_time()
+    graph = whole.shard(comm, parts, mode=mode, backward=backward, prefetch=args.prefetch)
+    seconds = time.thread_time() - begin
+    held = _held(comm) - before
+    run = layer(args, graph, message)
+    before = _held(comm)
+    run()
+    received = {phase: graph.profile.received_bytes[phase] for phase in PHASES}
+    kept = _held(comm)
+    held += kept - before
+    run()
+    comm.barrier()
+    peak = tracemalloc.get_traced_memory()[1]
+    comm.barrier()
+    return received, graph.plan.n_halo, seconds, held, peak - kept
+
+
+def _held(comm):
+    """Bytes of all ranks now; the peak starts from here."""
+    comm.barrier()
+    now = tracemalloc.get_traced_memory()[0]
+    comm.barrier()
+    if comm.rank == 0:
+        tracemalloc.reset_peak()
+    comm.barrier()
+    return now
+
+
+def measure(args, name, n_ranks, method, whole, parts, schedule):
+    message, mode, backward = schedule
+    tracemalloc.start()
+    found = threads.run(n_ranks, rank, args, whole, parts, *schedule)
+    tracemalloc.stop()
+    received = {phase: sum(counts[phase] for counts, *_ in found) for phase in PHASES}
+    halo = sum(ranks[1] for ranks in found)
+    harness.note(f"{name}, {n_ranks} ranks, {method}: {message}, {mode}, {backward}")
+    return {"graph": name, "partition": method, "ranks": n_ranks, "message": message, "mode": mode, "backward": backward, "halo_rows": halo,
+            **received, "words": sum(received.values()) / 4 / halo,
+            "rows": sum(received.values()) / 4 / args.width / halo if message == "linear" else None,
+            "plan_seconds": sum(ranks[2] for ranks in found), "held_bytes": found[0][3], "pass_bytes": found[0][4]}
+
+
+def main(argv=None):
+    args = arguments().parse_args(argv)
+    rows = []
+    for name in args.names:
+        with np.load(graphs.path(args.graphs, name)) as arrays:
+            whole = Graph.from_csr(arrays["indptr"], arrays["indices"])
+        for method in args.partitions:
+            for n_ranks in args.ranks:
+                parts = partition(*whole.in_edges()[:2], n_ranks, method)
+                rows += [measure(args, name, n_ranks, method, whole, parts, schedule) for schedule in SCHEDULES
+                         if schedule[0] in args.messages]
+    title = f"A pass forward and backward: linear of {args.width}, attention of {args.heads} x {args.features}"
+    harness.report(title, rows, COLUMNS, args.json)
+
+
+COLUMNS = {
+    **{name: (lambda r, name=name: r[name]) for name in ("graph", "partition", "ranks", "message", "mode", "backward", "halo_rows")},
+    **{phase.replace("_", " "): (lambda r, phase=phase: harness.mib(r[phase])) for phase in PHASES},
+    "words": lambda r: f"{r['words']:.2f}",
+    "rows": lambda r: r["rows"] and f"{r['rows']:.3f}",
+    "held MiB": lambda r: harness.mib(r["held_bytes"]),
+    "pass MiB": lambda r: harness.mib(r["pass_bytes"]),
+    "plan s": lambda r: f"{r['plan_seconds']:.1f}",
+}
+
+
+def arguments():
+    parser = harness.parser(__doc__)
+    parser.add_argument("--names", type=harness.words, default=["S"], help="graphs of graphs.py")
+    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept")
+    parser.add_argument("--partitions", type=harness.words, default=["metis"])
+    parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8])
+    parser.add_argument("--messages", type=harness.words, default=["linear", "attend"])
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--features", type=int, default=32)
+    parser.add_argument("--prefetch", type=int, default=0)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
