@@ -18,13 +18,15 @@ class Operator:
         How many of the inputs are rows of source nodes, which peers fetch; they come first.
     needs_rows : bool
         Case 2: backward needs the source rows (valid after `begin`).
+    keeps_result : bool
+        Whether backward needs what `end` returned, which nothing may then be written over.
     flops_per_value : int
         What `tape.shapes` counts for each value of a message.
     """
 
     n_fetched = 1
     needs_rows = False
-
+    keeps_result = True
     flops_per_value = 1
 
     def begin(self, needs, arrays, keep):

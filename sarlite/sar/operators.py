@@ -28,6 +28,8 @@ class Sum(Operator):
         What the sums are added to; by default a new array.
     """
 
+    keeps_result = False
+
     def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None):
         self.n_dst, self.weighted, self.dst_scale, self.src_scale, self.into = n_dst, weighted, dst_scale, src_scale, into
         self.flops_per_value = 2 if weighted else 1
@@ -69,7 +71,9 @@ class Sum(Operator):
         """The gradient of x is t A^T (s g), which MG-GCN Eq. 9 aggregates as it does x."""
         if self.weighted:
             return None
-        g = self.g if self.scale is None else self.g * self.scale.reshape(-1, *[1] * (self.g.ndim - 1))
+        g = self.g
+        if self.scale is not None:  # over g, where that is this pass's own
+            g = np.multiply(g, self.scale.reshape(-1, *[1] * (g.ndim - 1)), out=g if g.flags.writeable else None)
         return Sum(n_src, dst_scale=None if self.src_scale is None else self.src_scale[:n_src], into=d_rows), (g,)
 
     def end_backward(self):
