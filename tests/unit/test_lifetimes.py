@@ -100,6 +100,10 @@ def test_the_last_that_takes_a_shared_gradient_owns_it(monkeypatch):
     out = -a + ops.reshape(-ops.reshape(b, 3, 2), 2, 3)
     (out * 1.0).backward(np.full((2, 3), 5.0), retain_graph=True)
     assert seen == [(False, 5.0), (True, 5.0)] and a.grad.tolist() == b.grad.tolist() == [[10] * 3] * 2
+    seen.clear()
+    first, second = -ops.reshape(b, 3, 2), -a
+    ((second + ops.reshape(first, 2, 3)) * 1.0).backward(np.full((2, 3), 5.0))
+    assert seen == [(False, 5.0), (True, 5.0)] and (a.grad == 20).all() and (b.grad == 20).all()  # the last has a view of it
 
 
 def test_one_gradient_at_one_sink_twice_is_added_up():
@@ -126,6 +130,9 @@ def test_parts_of_cross_entropy_are_bit_equal_to_the_whole(rows, reduction, monk
         return loss.data.tobytes(), logits.grad.tobytes()
 
     assert found(1) == found(30) == found(1 << 20)
+    logits = Tensor(np.where(np.arange(7) == labels[:, None], 0, -200).astype(np.float32), requires_grad=True)  # gradients of 0
+    ops.cross_entropy(logits, labels, rows).backward(np.float32(-1))
+    assert rows is None or not np.signbit(logits.grad).any()
 
 
 # ---- written over the input
@@ -149,6 +156,8 @@ def test_overwrite_is_bit_equal_and_only_where_nothing_keeps_the_input(kind, bat
     assert found(True) == found(False)
     constant = Tensor(x, constant=True)
     assert not np.shares_memory(mine(constant, graph, overwrite=True).data, x)
+    x.flags.writeable = False
+    assert not np.shares_memory(mine(Tensor(x), graph, overwrite=True).data, x)
 
 
 @pytest.mark.parametrize("kind", kernels.ACTIVATIONS)
