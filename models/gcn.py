@@ -61,5 +61,5 @@ class GCN(nn.Module):
         for k, g in enumerate(graph.layers(len(self.convs))):
             g, h = g.enter(h)
             h = self.convs[k](g, h if k else self.input_dropout(h, g.src_ids))
-            h = self.activations[k](h, g) if k < len(self.activations) else h
+            h = self.activations[k](h, g, overwrite=True) if k < len(self.activations) else h
         return h

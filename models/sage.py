@@ -67,5 +67,5 @@ class SAGE(nn.Module):
         for k, g in enumerate(graph.layers(len(self.convs))):
             g, h = g.enter(h)
             h = self.convs[k](g, h)
-            h = self.activations[k](h, g) if k < len(self.activations) else h
+            h = self.activations[k](h, g, overwrite=True) if k < len(self.activations) else h
         return h

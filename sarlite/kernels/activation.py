@@ -36,6 +36,7 @@ def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
     ----------
     x : (n, F) float32 or float64
     out : (n, F), x's dtype
+        It may be x itself: each value is read before it is written.
     kind : {"identity", "relu", "elu"}
         f. elu is y where y > 0, else ``alpha * (exp(y) - 1)``.
     alpha : float
@@ -56,7 +57,7 @@ def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
     n, n_feat = columns(x)
     shared = _shared(kind, alpha, normal, beta, mask, x.dtype, n, n_feat)
     check("out", out, dtype=x.dtype, shape=x.shape, out=True)
-    check_apart(out, x=x)
+    check_apart(out, x=None if out is x else x)
     call(f"sar_activate_forward_{FLOATS[x.dtype]}", out, x, *shared, n, n_feat)
 
 

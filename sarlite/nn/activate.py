@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite import kernels
-from sarlite.tape.engine import Owned, Tensor, apply, primitive
+from sarlite.tape.engine import Owned, Tensor, apply, primitive, written_over
 
 
 class Statistics(NamedTuple):
@@ -21,7 +21,7 @@ class Statistics(NamedTuple):
 
 
 def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistics: Statistics | None = None, gamma: Tensor | None = None,
-             beta: Tensor | None = None, mask: kernels.Mask | None = None) -> Tensor:
+             beta: Tensor | None = None, mask: kernels.Mask | None = None, overwrite: bool = False) -> Tensor:
     """Return f(y) * k; y = (x - mean) * inv_std * gamma + beta with `statistics`, x + beta or x without; k is dropout's factor.
 
     Parameters
@@ -32,6 +32,9 @@ def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistic
         Then the backward pass is collective where x needs a gradient and they follow x.
     gamma, beta : Tensor (n_feat,), optional
     mask : kernels.Mask, optional
+    overwrite : bool
+        x's values are not needed any more: the result is written over them, unless they are kept for backward. A backward pass that needs
+        them for another operation raises, as after `Tensor.changed`.
 
     Notes
     -----
@@ -39,23 +42,23 @@ def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistic
     Source: DistGNN-MB 3.3.
     """
     ids, key, p = mask or (None, 0, 0.0)
-    return apply("activate", x, gamma, beta, ids, kind=kind, alpha=alpha, statistics=statistics, key=key, p=p)
+    out = apply("activate", x, gamma, beta, ids, kind=kind, alpha=alpha, statistics=statistics, key=key, p=p, overwrite=overwrite)
+    return written_over(x, out) if isinstance(x, Tensor) and out._data is x._data else out
 
 
-def _forward(needs, x, gamma, beta, ids, kind, alpha, statistics, key, p):
+def _forward(needs, x, gamma, beta, ids, kind, alpha, statistics, key, p, overwrite):
     x = np.ascontiguousarray(x)
     ids = None if ids is None else np.ascontiguousarray(ids)
-    out = np.empty(x.shape, x.dtype)
+    elu = kind == "elu"
+    keeps = (elu and any(needs)) or (statistics is not None and (needs[0] or needs[1]))  # beta's gradient alone is the sum of dy
+    out = x if overwrite and not keeps and x.base is None and x.flags.writeable else np.empty(x.shape, x.dtype)
     kernels.activate(x, out, kind=kind, alpha=alpha, normal=_normal(statistics, gamma), beta=beta, mask=_mask(ids, key, p))
     if not any(needs):
         return out, ()
-    elu = kind == "elu"
-    if not elu and (statistics is None or not (needs[0] or needs[1])):
-        x = gamma = None  # beta's gradient alone is the sum of dy
-    return out, (x, out if kind == "relu" else None, gamma, beta if elu else None, ids)
+    return out, (x if keeps else None, out if kind == "relu" else None, gamma if keeps else None, beta if elu else None, ids)
 
 
-def _vjp(g, needs, residuals, kind, alpha, statistics, key, p):
+def _vjp(g, needs, residuals, kind, alpha, statistics, key, p, overwrite):
     x, out, gamma, beta, ids = residuals
     g = np.ascontiguousarray(g)
     dx = None if not needs[0] else g if g.flags.writeable else np.empty(g.shape, g.dtype)

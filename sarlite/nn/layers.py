@@ -183,7 +183,7 @@ class Activation(Module):
         self.bias = Parameter(np.zeros(n_feat, dtype)) if bias and not batch_norm else None
         self.dropout = Dropout(dropout, rng)
 
-    def __call__(self, x: Tensor, graph: Graph | NodeType) -> Tensor:
+    def __call__(self, x: Tensor, graph: Graph | NodeType, overwrite: bool = False) -> Tensor:
         """Activate this rank's rows.
 
         Parameters
@@ -191,14 +191,21 @@ class Activation(Module):
         x : Tensor, (n_dst, n_feat)
         graph : Graph, or NodeType
             Its `dst_ids` number the rows for dropout, of its `node_type` where it has one; batch norm's moments are those of all its ranks.
+        overwrite : bool
+            x's values are not needed any more: where they are not kept for backward, the result is written over them.
+
+        Raises
+        ------
+        RuntimeError
+            In the backward pass, where x was written over and another operation needs its values.
         """
         rows_of("Activation", x, self.n_feat, x.dtype if self.norm is None and self.bias is None else self.dtype)
         p, key = self.dropout.coin(getattr(graph, "node_type", ""))
         mask = kernels.Mask(graph.dst_ids, key, p) if p else None
         if self.norm is not None:
-            return self.norm.then(x, graph.comm, kind=self.kind, mask=mask)
+            return self.norm.then(x, graph.comm, kind=self.kind, mask=mask, overwrite=overwrite)
         x, bias = (x, None) if self.bias is None else operands(x, self.bias)
-        return activate(x, kind=self.kind, beta=bias, mask=mask)
+        return activate(x, kind=self.kind, beta=bias, mask=mask, overwrite=overwrite)
 
     def describe(self) -> str:
         words = [str(self.n_feat), self.kind, *(["batch norm"] if self.norm is not None else ["bias"] if self.bias is not None else [])]

@@ -20,6 +20,8 @@ class Operator:
         Case 2: backward needs the source rows (valid after `begin`).
     turns : bool
         Whether `turned` tells how backward goes over the reversed edges.
+    keeps_result : bool
+        Whether backward needs what `end` returned, which nothing may then be written over.
     flops_per_value : int
         What `tape.shapes` counts for each value of a message.
     """
@@ -27,6 +29,7 @@ class Operator:
     n_fetched = 1
     needs_rows = False
     turns = False
+    keeps_result = True
     flops_per_value = 1
 
     def begin(self, needs, arrays, keep):

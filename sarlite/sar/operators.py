@@ -31,6 +31,8 @@ class Sum(Operator):
         s of the destinations that this rank sums up for peers, by column of the reversed edges.
     """
 
+    keeps_result = False
+
     def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None, peer_scale=None):
         self.n_dst, self.weighted, self.dst_scale, self.src_scale, self.into = n_dst, weighted, dst_scale, src_scale, into
         self.peer_scale = peer_scale
@@ -78,8 +80,8 @@ class Sum(Operator):
     def turned(self, rows, d_rows):
         """The gradient of x is t A^T (s g), which MG-GCN Eq. 9 aggregates as it does x."""
         d_x, g = d_rows[0], self.g
-        if self.scale is not None and self.peer_scale is None:
-            g = g * self.scale.reshape(-1, *[1] * (g.ndim - 1))
+        if self.scale is not None and self.peer_scale is None:  # over g, where that is this pass's own
+            g = np.multiply(g, self.scale.reshape(-1, *[1] * (g.ndim - 1)), out=g if g.flags.writeable else None)
         return Sum(len(d_x), dst_scale=self._local_scale(d_x), src_scale=self.peer_scale, into=d_x), (g,), []
 
     def _local_scale(self, rows):

@@ -63,7 +63,7 @@ def pair(name, f, da, db, keep_a, keep_b, owned=Owned.YES):
     da, db : callable (g, a, b) -> gradient, before `unbroadcast`
     keep_a, keep_b : callable needs -> whether a gradient will read a (b)
     owned : Owned
-        `NO` where da or db returns g.
+        `AS_G` where da or db returns g.
     """
 
     def forward(needs, a, b):
@@ -93,8 +93,8 @@ def _add(a, b):
     return out
 
 
-pair("add", _add, lambda g, a, b: g, lambda g, a, b: g, _never, _never, Owned.NO)
-pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never, Owned.NO)
+pair("add", _add, lambda g, a, b: g, lambda g, a, b: g, _never, _never, Owned.AS_G)
+pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never, Owned.AS_G)
 pair("mul", np.multiply, lambda g, a, b: g * b, lambda g, a, b: g * a, lambda needs: needs[1], lambda needs: needs[0])
 pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -(g / b) * (a / b), lambda needs: needs[1], any)  # b * b could underflow
 pair("maximum", np.maximum, lambda g, a, b: np.where(a >= b, g, 0), lambda g, a, b: np.where(a >= b, 0, g), any, any)

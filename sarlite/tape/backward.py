@@ -35,26 +35,65 @@ def pull(seeds, since=-1):
     return {key: arrivals.sums[key][0] for key in arrivals.ends}
 
 
+class Holders:
+    """How many sums of gradients are one array, to which nothing else refers. It is owned where there is one."""
+
+    __slots__ = ("n",)
+
+    def __init__(self):
+        self.n = 1
+
+    @property
+    def alone(self):
+        return self.n == 1
+
+    def drop(self, n=1):
+        self.n -= n
+
+
+class _Unknown(Holders):
+    """Of an array that others may refer to."""
+
+    alone = False
+
+    def drop(self, n=1):
+        pass
+
+
+_UNKNOWN = _Unknown()
+
+
 class Arrivals:
-    """The sums of gradients on their way, by `id` of the sink: (array, whether it is owned)."""
+    """The sums of gradients on their way, by `id` of the sink: (array, its `Holders`)."""
 
     def __init__(self, since):
         self.since, self.sums, self.ends = since, {}, {}
 
-    def add(self, sink, g, owned):
+    def add(self, sink, g, holders):
         key, g = id(sink), np.asarray(g)  # NumPy gives scalars for 0-d arrays, which cannot be added to
-        before, in_place = self.sums.get(key, (None, False))
+        before, own = self.sums.get(key, (None, _UNKNOWN))
+        owned = _owned(before, own)
         if before is None:
-            self.sums[key] = g, owned
-        elif not (in_place and g is before):  # else the vjp has added to it
-            self.sums[key] = _sum(before, g, in_place), True
+            self.sums[key] = g, holders
+        elif owned is None:
+            self.sums[key] = _sum(before, g), Holders()
+            own.drop()
+            holders.drop()
+        elif g is not owned:  # else the vjp has added to it
+            _sum(owned, g, owned)
+            holders.drop()
         if not isinstance(sink, Node) or sink.time <= self.since:
             self.ends[key] = sink
 
     def into(self, sink):
         """What a vjp may add to."""
-        g, owned = self.sums.get(id(sink), (None, False))
-        return g if owned else None
+        return _owned(*self.sums.get(id(sink), (None, _UNKNOWN)))
+
+    def arrived(self):
+        """Yield (end, its gradient, whether that is owned)."""
+        for key, end in self.ends.items():
+            g, holders = self.sums[key]
+            yield end, g, holders.alone
 
 
 def carry(seeds, since=-1, release=False):
@@ -62,21 +101,51 @@ def carry(seeds, since=-1, release=False):
     arrivals = Arrivals(since)
     for tensor, g in seeds:
         if tensor.sink is not None:
-            arrivals.add(tensor.sink, g, False)
+            arrivals.add(tensor.sink, g, _UNKNOWN)
     for node in reachable([t.sink for t, _ in seeds], since):
-        if id(node) not in arrivals.sums:
-            continue
-        g, owned = arrivals.sums.pop(id(node))
-        results = node.pull(g if owned else _read_only(g), arrivals.into)
-        if release:
-            node.release()
-        rule = PRIMITIVES[node.name].owned
-        new = owned if rule is Owned.AS_G else rule is Owned.YES
-        for sink, g in zip(node.sinks, results):
-            if sink is not None and g is not None:
-                arrivals.add(sink, g, new)
-        del results, g
+        if id(node) in arrivals.sums:
+            _pass(node, arrivals, release)
     return arrivals
+
+
+def _pass(node, arrivals, release):
+    """Pass one node's gradient on to its sinks."""
+    g, holders = arrivals.sums.pop(id(node))
+    g = _read_only(g) if _owned(g, holders) is None else g
+    results = [None if sink is None else d for sink, d in zip(node.sinks, node.pull(g, arrivals.into))]
+    if release:
+        node.release()
+    owners = _holders_of(results, PRIMITIVES[node.name].owned, g, holders)
+    del g  # where it was used up, a sum with what arrived before needs no memory beside it
+    for sink, d, holders in zip(node.sinks, results, owners):
+        if d is not None:
+            arrivals.add(sink, d, holders)
+
+
+def _holders_of(results, rule, g, holders):
+    """The holders of each of a vjp's results; `holders` are those of its g."""
+    if rule is Owned.NO:
+        return [_UNKNOWN] * len(results)
+    shares = [rule is Owned.AS_G and _shares(d, g) for d in results]
+    n = sum(shares)
+    if holders.alone and not (n > 1 and any(d is g for d in results)):
+        return [Holders() for _ in results]  # no two of g's views overlap
+    holders.drop(1 - n)
+    return [holders if shared else Holders() for shared in shares]
+
+
+def _shares(d, g):
+    """Whether a result is g or a view of it, which of an empty g nothing tells but that it may not be written to."""
+    return isinstance(d, np.ndarray) and (d is g or not d.flags.writeable or np.may_share_memory(d, g))
+
+
+def _owned(g, holders):
+    """g where it is owned, else None."""
+    if not holders.alone:
+        return None
+    if not g.flags.writeable:  # a view that it was shown as while another sum held it too
+        g.flags.writeable = True
+    return g
 
 
 def _read_only(g):
@@ -91,11 +160,11 @@ def same_layout(a, b):
             and a.flags.c_contiguous and b.flags.c_contiguous)  # fmt: skip
 
 
-def _sum(a, b, in_place):
-    """a + b, written over a if `in_place`."""
+def _sum(a, b, out=None):
+    """a + b, written to `out` where given."""
     if not same_layout(a, b):
-        return np.add(a, b, out=a) if in_place else np.asarray(a + b)
-    out = a if in_place else np.empty(a.shape, a.dtype)
+        return np.asarray(np.add(a, b, out=out))
+    out = np.empty(a.shape, a.dtype) if out is None else out
     kernels.add(a, b, out)
     return out
 

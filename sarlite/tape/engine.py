@@ -8,8 +8,8 @@ A primitive is a pair of functions over ndarrays:
 `needs[i]` says whether input i wants a gradient, so that a primitive keeps only the residuals it will use.
 
 Ownership. In the backward pass one sum of gradients stands at each sink. It is *owned* where the engine holds the only reference to
-its memory; that is so for a sum that the engine made, and for what a vjp says is new (`Owned`). The invariant: *an array is written to
-only where it is owned.* Thus
+its memory; that is so for a sum that the engine made, and for what a vjp says is new (`Owned`). A g that is passed on to several sinks is
+owned by the last of them that takes it. The invariant: *an array is written to only where it is owned.* Thus
 - a vjp gets g writable where it is owned, and may overwrite it (nobody reads it again), else as a read-only view;
 - a further gradient is added to an owned sum in place, to another by a new array, which is owned;
 - a primitive that `adds` gets the owned sums of its sinks in `into` (None where there is none), adds to those it can, and returns the
@@ -45,7 +45,7 @@ from sarlite.types import Array
 
 __all__ = [
     "PRIMITIVES", "Application", "Node", "Observer", "Operand", "Owned", "Primitive", "Tensor", "apply", "as_array", "grad_enabled",
-    "no_grad", "now", "observed", "primitive", "pull", "reachable", "retained", "same_layout", "set_grad", "watch_reads",
+    "no_grad", "now", "observed", "primitive", "pull", "reachable", "retained", "same_layout", "set_grad", "watch_reads", "written_over",
 ]  # fmt: skip
 
 
@@ -161,8 +161,8 @@ class Tensor(ArrayLike):
         if self.requires_grad:
             with retaining(retain_graph):
                 arrivals = carry([(self, g)], release=not retain_graph)
-            for key, leaf in arrivals.ends.items():
-                accumulate(leaf, *arrivals.sums[key])
+            for leaf, found, owned in arrivals.arrived():
+                accumulate(leaf, found, owned)
 
     def _seed(self, g):
         if g is None:
@@ -227,9 +227,17 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
     if any(needs):
         result.requires_grad = True
         volatile = result.volatile and _keeps_volatile(tensors, arrays, residuals)
-        result.node = Node(name, places, needs, residuals, params, volatile, result._changes, _read(tensors, sinks, residuals))
+        result.node = Node(name, places, needs, residuals, params, volatile, result._changes, _read(tensors, sinks, residuals, result))
     for observer in state.observers:
         observer.applied(Application(name, inputs, params, needs, result))
+    return result
+
+
+def written_over(x: Tensor, result: Tensor) -> Tensor:
+    """Return `result`, whose primitive has written it over x: the backward pass of any other operation that needs x's values raises."""
+    if result.node is not None:
+        result.node.read = tuple(item for item in result.node.read if item[0] is not x._changes)
+    x.changed()
     return result
 
 
@@ -240,15 +248,16 @@ def _keeps_volatile(tensors, arrays, residuals):
     return not known or any(id(a) not in steady for a in found)
 
 
-def _read(tensors, sinks, residuals):
+def _read(tensors, sinks, residuals, result):
     """(changes, count) of each tensor whose values residuals hold: as an array, or in an object that only its primitive can read.
 
-    Those of `sinks`, whose values were not passed, are read in ways of the primitive's own.
+    Those of `sinks`, whose values were not passed, are read in ways of the primitive's own. An object may say that it does not hold the
+    result (`keeps_result`).
     """
-    tensors = [t for t in tensors if t is not None and not t.constant]
-    if tensors:
-        arrays, known = _arrays(residuals)
-        tensors = [t for t in tensors if not known or _holds(arrays, t._data)]
+    arrays, known = _arrays(residuals)
+    tensors = [t for t in tensors if t is not None and not t.constant and (not known or _holds(arrays, t._data))]
+    if _holds(arrays, result._data) or any(getattr(value, "keeps_result", False) for value in residuals):
+        tensors.append(result)
     changes = [t._changes for t in tensors] + [s.changes if isinstance(s, Node) else s._changes for s in sinks]
     return tuple((c, c.count) for c in changes)
 

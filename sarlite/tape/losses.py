@@ -6,7 +6,6 @@ all ranks.
 
 import numpy as np
 
-from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.tape import reduce
 from sarlite.tape.arithmetic import div, mul, operands, pair
@@ -14,8 +13,10 @@ from sarlite.tape.axes import log_softmax_of, softmax_of, sum
 from sarlite.tape.elementwise import sigmoid_of
 from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, primitive
 from sarlite.tape.rows import row_numbers
-from sarlite.tape.shaping import gather_rows, take
+from sarlite.tape.shaping import take
 from sarlite.types import Array
+
+_PART = 1 << 15
 
 # ---- of rows and classes
 
@@ -38,27 +39,40 @@ def _factor(g, weight, divisor):
 
 
 def _cross_entropy(needs, logits, labels, rows, weight, divisor):
-    log_p = log_softmax_of(logits if rows is None else gather_rows(logits, rows), -1)
     chosen = labels if rows is None else labels[rows]
-    losses = -log_p[np.arange(len(chosen)), chosen]
+    losses = np.empty(len(chosen), logits.dtype)
+    for part in _parts(len(chosen), logits):
+        log_p = log_softmax_of(_picked(logits, rows, part), -1)
+        losses[part] = -log_p[np.arange(len(log_p)), chosen[part]]
     return _reduced(losses, weight, divisor), (logits, labels, rows, weight) if needs[0] else ()
 
 
 def _cross_entropy_vjp(g, needs, residuals, divisor):
     logits, labels, rows, weight = residuals
-    d_rows = softmax_of(logits if rows is None else gather_rows(logits, rows), -1)
-    d_rows[np.arange(len(d_rows)), labels if rows is None else labels[rows]] -= 1
-    d_rows *= _factor(g, weight, divisor)
-    return (d_rows if rows is None else _spread(d_rows, rows, logits.shape)), None, None, None
+    chosen, factor = labels if rows is None else labels[rows], _factor(g, weight, divisor)
+    apart = rows is None or (np.diff(rows) > 0).all()
+    d = np.empty(logits.shape, logits.dtype) if rows is None else np.zeros(logits.shape, logits.dtype)
+    for part in _parts(len(chosen), logits) if apart else [slice(None)]:
+        d_rows = softmax_of(_picked(logits, rows, part), -1)
+        d_rows[np.arange(len(d_rows)), chosen[part]] -= 1
+        d_rows *= factor if np.ndim(factor) == 0 else factor[part]
+        if rows is None:
+            d[part] = d_rows
+        elif apart:
+            d[rows[part]] = np.add(d_rows, 0, out=d_rows)  # -0.0 becomes 0.0, as where rows are added up
+        else:
+            d = reduce.scatter_rows(d_rows, rows, len(logits))
+    return d, None, None, None
 
 
-def _spread(d_rows, rows, shape):
-    """Add gradients of picked rows up in an array of all rows."""
-    if (np.diff(rows) <= 0).any():
-        return reduce.scatter_rows(d_rows, rows, shape[0])
-    out = np.zeros(shape, d_rows.dtype)
-    kernels.scatter_add_rows(d_rows, rows, out)  # no row twice
-    return out
+def _parts(n, logits):
+    """Slices of n rows that stay in the cache: what softmax makes of a part takes no memory to speak of."""
+    some = max(_PART // max(logits.shape[1], 1), 1)
+    return [slice(start, start + some) for start in range(0, n, some)]
+
+
+def _picked(logits, rows, part):
+    return logits[part if rows is None else rows[part]]
 
 
 def _nll(needs, log_p, labels, rows, weight, divisor):

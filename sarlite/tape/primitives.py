@@ -13,7 +13,7 @@ class Owned(enum.Enum):
 
     NO = "they may be g, or share memory with each other or with what others hold"
     YES = "each is new, and no two share memory"
-    AS_G = "they are g itself, or views of it that do not overlap: as new as g is"
+    AS_G = "each is new, g itself, or a view of g; views do not overlap, but g itself may come more than once"
 
 
 class Primitive(NamedTuple):
