@@ -7,7 +7,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.sar import fn
-from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.sar.aggregate import Operator
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import grad_enabled, retained
 
@@ -176,7 +176,7 @@ def _sum_of(graph, x, reducer):
     """A X. Of a constant x it is kept as long as x and the graph are there, and is a constant itself."""
     kept = graph.kept_of(x) if x.constant else {}
     if reducer not in kept:
-        out = aggregate(graph.schedule, Sum(graph.n_dst, False, *graph.scales(reducer)), [x])
+        out = graph.apply(lambda g: Sum(g.n_dst, False, *g.scales(reducer)), [x])
         kept[reducer] = Tensor(out.data, constant=True) if x.constant else out
     return kept[reducer]
 
@@ -223,14 +223,14 @@ def product_first(graph, x, weight):
 
 
 def _extremum(graph, message, reducer):
-    operator = Extremum(graph.n_dst, 1 if reducer == "max" else -1, graph.column_ids, graph.itype)
-    return aggregate(graph.schedule, operator, graph.check("fn.copy_src", {"x": message.x}))
+    sign, inputs = 1 if reducer == "max" else -1, graph.check("fn.copy_src", {"x": message.x})
+    return graph.apply(lambda g: Extremum(g.n_dst, sign, g.column_ids, g.itype), inputs)
 
 
 def _weighted_sum(graph, message, reducer):
     inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
     one_dtype("fn.mul_edge", **dict(zip(("x", "weight"), inputs)))
-    return aggregate(graph.schedule, Sum(graph.n_dst, True, *graph.scales(reducer)), inputs)
+    return graph.apply(lambda g: Sum(g.n_dst, True, *g.scales(reducer)), inputs, ("src", "edge"))
 
 
 def _attend(graph, message, reducer):
@@ -239,8 +239,9 @@ def _attend(graph, message, reducer):
         shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
         raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
     one_dtype("fn.attend", z=z, src=src, dst=dst)
-    operator = Attend(message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes)
-    return aggregate(graph.schedule, operator, inputs)
+    options = message.slope, message.dropout, message.key
+    return graph.apply(lambda g: Attend(*options, g.dst_ids, g.n_nodes), inputs, ("src", "src", "dst"),
+                       whole_heads=message.dropout > 0)  # a coefficient's coin goes by the number of its head
 
 
 SUMS = ("sum", "mean", "sym")

@@ -70,19 +70,23 @@ class Schedule(NamedTuple):
         return self.transport.profile.span("block", source=block.source, edges=block.n_edges, phase=phase)
 
 
-def check_mode(comm, mode, prefetch):
-    """Raise a ConfigError on every rank unless there is such a mode and prefetch is a number. Collective."""
+def check_mode(comm, mode, prefetch, columns=1):
+    """Raise a ConfigError on every rank unless there is such a mode, prefetch is a number and columns divides the ranks. Collective."""
     error = None
     if mode not in MODES:
         error = ConfigError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     elif isinstance(prefetch, bool) or not hasattr(prefetch, "__index__") or prefetch < 0:
         error = ConfigError(f"prefetch {prefetch!r} is not a number >= 0")
+    elif isinstance(columns, bool) or not hasattr(columns, "__index__") or columns < 1:
+        error = ConfigError(f"columns {columns!r} is not a number >= 1")
+    elif comm.size % columns:
+        error = ConfigError(f"columns {columns} does not divide {comm.size}, the number of ranks, which stand in rows of so many")
     raise_together(comm, error)
 
 
-def make(comm, exchange, mode, prefetch, profile):
+def make(comm, exchange, mode, prefetch, profile, line=None):
     """Return a Schedule of the edges that `plan.build` has found. Collective."""
-    mode, transport = MODES[mode], Transport(comm, prefetch, profile)
+    mode, transport = MODES[mode], Transport(comm, prefetch, profile, line)
     made = Schedule(mode.prepare(exchange), transport, mode)
     if not mode.turns or comm.size == 1 or len(exchange.cuts) > 1:
         return made

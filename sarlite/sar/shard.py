@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None, mode: str = "sar",
-          prefetch: int = 1, seed: int = 0) -> "Graph":
+          prefetch: int = 1, columns: int = 1, seed: int = 0) -> "Graph":
     """Return this rank's part of a whole graph that every rank holds. Collective.
 
     Parameters
@@ -28,6 +28,8 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     order : {"metis"} or (n_nodes,) int array, optional
         A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not for
         bipartite graphs.
+    mode, prefetch, columns
+        See `Graph.from_part`.
 
     Returns
     -------
@@ -67,7 +69,8 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     src_ids = None if src_parts is None else np.flatnonzero(src_parts == comm.rank)
     return from_part(type(graph), comm, indptr, new_number[edges.indices[where]], node_ids=own, src_ids=src_ids,
                      edge_ids=where if edges.numbers is None else edges.numbers[where].astype(np.int64),
-                     added_loops=None if edges.added_loops is None else edges.added_loops[own], mode=mode, prefetch=prefetch)
+                     added_loops=None if edges.added_loops is None else edges.added_loops[own], mode=mode, prefetch=prefetch,
+                     columns=columns)
 
 
 def _parts(comm, parts, n, name, divide):
