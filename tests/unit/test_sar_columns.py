@@ -217,6 +217,9 @@ def test_constants_travel_once():
             one = sum(graph.profile.received_bytes.values())
             graph.aggregate(fn.mul_edge(X[graph.node_ids], w), "sum")
             moved.append((one - before, sum(graph.profile.received_bytes.values()) - one))
+        changing = Tensor(w.data.copy())
+        once, changing.data = graph.aggregate(fn.mul_edge(x, changing), "sum").data, 2 * w.data
+        assert np.array_equal(graph.aggregate(fn.mul_edge(x, changing), "sum").data, 2 * once)
         return graph, moved, comm.allreduce(leaf.grad)
 
     whole = Graph.from_edges(*EDGES)
@@ -269,6 +272,7 @@ def test_rows_in_any_order_with_loops_and_edge_values():
         np.testing.assert_allclose(out.data, expected[own], rtol=1e-12)
         out.backward(np.ones_like(out.data))
         np.testing.assert_allclose(leaf.grad, x[src[graph.edge_ids if named else picked]].sum(1), rtol=1e-12)
+        assert not named or graph.plan.local.numbers is None  # ids stand in the order of the edges
         assert np.array_equal(graph.added_loops, loops[own]) and graph.grid.graph.added_loops.sum() >= loops[own].sum()
 
     for named in (True, False):
@@ -319,6 +323,8 @@ def test_what_cannot_be_is_refused_on_every_rank(n_columns, told):
             shard(comm, columns=2 if comm.rank else 4)
         with pytest.raises(DataError, match="source 99"):
             Graph.from_part(comm, [0, 1], [99 if comm.rank == 2 else 0], columns=2)
+        with pytest.raises(DataError, match="indptr does not ascend"):
+            Graph.from_part(comm, [0, 5 if comm.rank == 2 else 2], [1, 0], columns=2)
 
     threads.run(4, work)
 
@@ -385,6 +391,19 @@ def test_after_a_failure_the_graph_refuses_until_it_recovers(n_columns, where, b
             graph.recover()
             for found, whole in zip(results(graph), expected):
                 np.testing.assert_allclose(found, whole[graph.node_ids], rtol=1e-12, atol=1e-12)
+
+    threads.run(4, work)
+
+
+def test_recovering_drops_what_is_under_way_in_every_part_of_the_grid():
+    def work(comm):
+        graph = shard(comm, columns=2)
+        late = [channel.start_recv(np.empty(1), 1 - channel.rank) for transport in (graph.grid.transport, graph.grid.graph.schedule.transport)
+                for channel in (transport.fetch_comm, transport.push_comm)]
+        graph.recover()
+        for request in late:
+            with pytest.raises(PeerError, match="cancelled"):
+                request.wait()
 
     threads.run(4, work)
 
