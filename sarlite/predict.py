@@ -34,7 +34,7 @@ OWN: dict[str, tuple[Any, Any, str]] = {
     "weights": ("best", ("best", "last"), "of the best epoch, or the last one"),
 }
 _METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "embeddings": "LAYER", "out": "FILE.npy"}
-TAKEN = ("data", "model", "mode", "prefetch", "partition", "order", "balance", "threads", "ranks", "stall-timeout", "propagated",
+TAKEN = ("data", "model", "mode", "columns", "prefetch", "partition", "order", "balance", "threads", "ranks", "stall-timeout", "propagated",
          "progress", "verify")  # fmt: skip
 """Options of `sarlite.train` that this command has too. The checkpoint says those of data and model where they are not given."""
 _KEPT = (*resume.LASTING, *training.MODEL_OPTIONS, "data")

@@ -159,6 +159,12 @@ class Communicator(Protocol):
     def channel(self, name: str) -> "Communicator":
         """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are made often."""
 
+    def split(self, colour: int) -> "Communicator":
+        """Return a communicator of the ranks that gave the same `colour`, a number >= 0, numbered in the order of their ranks here."""
+
+    def group(self, name: str, colour: int) -> "Communicator":
+        """Return the `split` kept under `name`, made at the first call, whose colours hold."""
+
     def numbered(self, name: str, holder: Any) -> int:
         """Return a number that is above those of all living holders of `name` on any rank, and `holder`'s as long as it lives. Collective.
 
@@ -166,7 +172,7 @@ class Communicator(Protocol):
         """
 
     def free(self) -> None:
-        """Drain a duplicate that was made by `dup`, and its channels, and give them back."""
+        """Drain a duplicate that was made by `dup`, or a `split`, and its channels, and give them back."""
 
     def abort(self, reason: Any) -> None:
         """Print `reason`, unless it is None, and end every rank at once; threads as ranks get PeerError instead."""
@@ -225,9 +231,10 @@ def agree(comm: Communicator, value: Any, what: str) -> bytes:
 
 
 class Channels:
-    """What communicators have in common: `channel` by their `dup`, and `gather` by their `alltoall`."""
+    """What communicators have in common: `channel` by their `dup`, `group` by their `split`, and `gather` by their `alltoall`."""
 
     dup: Callable[[], Any]
+    split: Callable[[int], Any]
     alltoall: Callable[[list[Array]], list[Array]]
     allgather: Callable[[Any], list[Any]]
     rank: int
@@ -248,6 +255,12 @@ class Channels:
             kept[name] = self.dup()
         return kept[name]
 
+    def group(self, name: str, colour: int) -> Any:
+        kept = self.__dict__.setdefault("_channels", {})
+        if ("group", name) not in kept:
+            kept["group", name] = self.split(colour)
+        return kept["group", name]
+
     def numbered(self, name: str, holder: Any) -> int:
         held = self.__dict__.setdefault("_holders", {}).setdefault(name, {})
         number = max(self.allgather(max((k + 1 for k, living in held.items() if living() is not None), default=0)))
@@ -255,9 +268,11 @@ class Channels:
         return number
 
     def drain_channels(self) -> None:
-        """Drain every channel, which brings threads that wait for messages there out of MPI. Collective."""
+        """Drain every channel and group, which brings threads that wait for messages there out of MPI. Collective."""
         for channel in self.__dict__.get("_channels", {}).values():
             channel.drain()
+            if channel is not self:  # a `Solo` is its own channel
+                channel.drain_channels()
 
 
 def wrap(comm: Any) -> Communicator:
@@ -313,6 +328,9 @@ class Solo(Channels):
         pass
 
     def dup(self) -> "Solo":
+        return self
+
+    def split(self, colour: int) -> "Solo":
         return self
 
     def free(self) -> None:

@@ -156,6 +156,13 @@ class MpiCommunicator(Channels):
     def dup(self) -> "MpiCommunicator":
         return MpiCommunicator(self._comm)
 
+    def split(self, colour: int) -> "MpiCommunicator":
+        with errors_named():
+            part = self._comm.Split(colour, self.rank)
+        found = MpiCommunicator(part)
+        part.Free()
+        return found
+
     def free(self) -> None:
         """Free this communicator and its channels. Collective."""
         for channel in self.__dict__.pop("_channels", {}).values():

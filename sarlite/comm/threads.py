@@ -115,12 +115,13 @@ class _Copy:
 
 
 class _End:
-    """The request of one side of a message."""
+    """The request of one side of a message. Ranks are the world's."""
 
     def __init__(self, comm, data, peer, tag, sends):
-        self.world, self.open, self.rank = comm._world, comm._open, comm.rank
-        self.data, self.peer, self.tag, self.sends = data, peer, tag, sends
-        self.key = (comm._context, *((self.rank, peer) if sends else (peer, self.rank)), tag)
+        self.world, self.open = comm._world, comm._open
+        self.rank, self.peer = comm._members[comm.rank], comm._members[peer]
+        self.data, self.tag, self.sends = data, tag, sends
+        self.key = (comm._context, *((self.rank, self.peer) if sends else (self.peer, self.rank)), tag)
         self.copy, self.sizes, self.cancelled = None, None, False
         self.open.add(self)
 
@@ -168,15 +169,15 @@ class _End:
 
 
 class _Meeting:
-    """The request of a collective call, at which every rank leaves a value for all."""
+    """The request of a collective call, at which every member, a rank of the world, leaves a value for all."""
 
-    def __init__(self, world, rank, key, call, value):
-        self._world, self._rank = world, rank
+    def __init__(self, world, rank, members, key, call, value):
+        self._world, self._rank, self._members = world, rank, members
         with world.lock:
             world.check()
             self._here = world.meetings.setdefault(key, {})
             self._here[rank] = (call, value)
-            if len(self._here) == world.size:
+            if self._all_here():
                 del world.meetings[key]
                 world.wake()
 
@@ -192,15 +193,15 @@ class _Meeting:
 
     def result(self, error=None):
         """Every rank's value, when all are here and made the same call; `error`, or ShapeError, when they did not."""
-        calls, values = zip(*(self._here[rank] for rank in range(self._world.size)))
+        calls, values = zip(*(self._here[rank] for rank in self._members))
         check_calls(calls, error)
         return list(values)
 
     def _all_here(self):
-        return len(self._here) == self._world.size
+        return len(self._here) == len(self._members)
 
     def _missing(self):
-        return set(range(self._world.size)) - self._here.keys()
+        return set(self._members) - self._here.keys()
 
 
 class ThreadCommunicator(Channels):
@@ -212,8 +213,9 @@ class ThreadCommunicator(Channels):
     threaded, max_tag = True, MAX_TAG
     _open: set[Any]
 
-    def __init__(self, world: Any, rank: int, context: tuple[int, ...] = ()) -> None:
-        self.rank, self.size = rank, world.size
+    def __init__(self, world: Any, rank: int, context: tuple[int, ...] = (), members: tuple[int, ...] | None = None) -> None:
+        self._members = tuple(range(world.size)) if members is None else members  # by rank here, ranks of the world
+        self.rank, self.size = rank, len(self._members)
         self._world, self._context, self._open = world, context, set()
         self._n_meetings = self._n_dups = 0
 
@@ -276,7 +278,14 @@ class ThreadCommunicator(Channels):
     def dup(self) -> "ThreadCommunicator":
         self._meet("dup", None)
         self._n_dups += 1
-        return ThreadCommunicator(self._world, self.rank, (*self._context, self._n_dups))
+        return ThreadCommunicator(self._world, self.rank, (*self._context, self._n_dups), self._members)
+
+    def split(self, colour: int) -> "ThreadCommunicator":
+        colours = self._meet("split", colour)
+        self._n_dups += 1
+        here = [rank for rank, found in enumerate(colours) if found == colour]
+        members = tuple(self._members[rank] for rank in here)  # which tell the parts' messages apart
+        return ThreadCommunicator(self._world, here.index(self.rank), (*self._context, self._n_dups, *members), members)
 
     def free(self) -> None:
         for channel in self.__dict__.pop("_channels", {}).values():
@@ -301,7 +310,7 @@ class ThreadCommunicator(Channels):
             else:
                 twin = box.popleft()
                 end.copy = twin.copy = _Copy(end, twin) if sends else _Copy(twin, end)
-                world.wake(peer)
+                world.wake(end.peer)
             if not box:
                 del world.mailboxes[end.key]
         return end
@@ -311,7 +320,7 @@ class ThreadCommunicator(Channels):
         return self._context, self._n_meetings
 
     def _arrive(self, key, call, value):
-        return _Meeting(self._world, self.rank, key, call, value)
+        return _Meeting(self._world, self._members[self.rank], self._members, key, call, value)
 
     def _meet(self, call, value, error=None):
         """Return every rank's value once all have come to the same call."""

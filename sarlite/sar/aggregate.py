@@ -20,6 +20,8 @@ class Operator:
         Case 2: backward needs the source rows (valid after `begin`).
     turns : bool
         Whether `turned` tells how backward goes over the reversed edges.
+    linear : bool
+        Whether messages are rows of the sources as they are, so that their owner may sum them up.
     keeps_result : bool
         Whether backward needs what `end` returned, which nothing may then be written over.
     flops_per_value : int
@@ -28,7 +30,7 @@ class Operator:
 
     n_fetched = 1
     needs_rows = False
-    turns = False
+    turns = linear = False
     keeps_result = True
     flops_per_value = 1
 
@@ -83,7 +85,7 @@ class Operator:
 
 def aggregate(schedule, operator, inputs, sinks=()):
     """Apply `operator` over all blocks. Collective, forward and backward."""
-    return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule)
+    return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule.linear if operator.linear else schedule)
 
 
 def _forward(needs, *arrays, operator, schedule):

@@ -8,9 +8,11 @@ from sarlite.comm import Solo, together, wrap
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.graph import edges as edge_lists
 from sarlite.graph import foreign, given
-from sarlite.graph.part import InEdges
+from sarlite.graph.part import InEdges, find_error
 from sarlite.profile import Profile
 from sarlite.sar import plan, schedule
+from sarlite.sar.columns import Grid, gather, groups
+from sarlite.sar.transport import Line, Transport
 from sarlite.tape.engine import as_array
 from sarlite.types import Array
 
@@ -194,8 +196,8 @@ def _whole(cls, indptr, indices, edge_index, n_src=None):
 
 
 def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None, n_src: int | None = None,
-              edge_ids: Any = None, added_loops: Any = None, mode: str = "sar", prefetch: int = 1,
-              backward: str | None = None) -> "Graph":
+              edge_ids: Any = None, added_loops: Any = None, mode: str = "sar", prefetch: int = 1, backward: str | None = None,
+              columns: int = 1) -> "Graph":
     """Make this rank's part of a graph from its own rows. Collective.
 
     Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. Nothing here is O(n_nodes).
@@ -222,6 +224,9 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         sources', who fetches the destinations' gradients over the reversed edges (4 bytes an edge, none where the structure is
         symmetric). "fetch" is for `copy_src` and `linear` summed up and for `attend`; others are pushed. By default those of
         `copy_src` and `linear` are fetched in mode "broadcast", all others pushed.
+    columns : int
+        C, which must divide the number of ranks: C ranks that follow each other share their rows, and each computes a C-th of the
+        columns (`Grid`). Each then holds the structure of all C, and with C the number of ranks that of the whole graph.
 
     Returns
     -------
@@ -233,11 +238,11 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         On every rank together: among them ids that are no integers, negative, too many or too few, or given to two rows.
     """
     comm = wrap(comm)
-    schedule.check_mode(comm, mode, prefetch, backward)
+    schedule.check_mode(comm, mode, prefetch, backward, columns)
     edges, ids = together(comm, lambda: _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops))
     if src_ids is not None and n_src is None:
         n_src = len(ids["src_ids"])
-    return _make(cls, comm, edges, ids["node_ids"], ids["src_ids"], ids["edge_ids"], n_src, mode, prefetch, backward)
+    return _make(cls, comm, edges, ids["node_ids"], ids["src_ids"], ids["edge_ids"], n_src, mode, prefetch, backward, columns)
 
 
 def _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops):
@@ -266,24 +271,53 @@ def _check_distinct(comm, name, ids):
     raise_together(comm, error)
 
 
-def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", prefetch=1, backward=None):
-    """Exchange what ranks need of each other, and make the Graph. Collective."""
+def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", prefetch=1, backward=None, columns=1, profile=None,
+          line=None):
+    """Exchange what ranks need of each other, and make the Graph; `profile` and `line` are of the graph that it serves. Collective."""
     n_dst, bipartite = edges.n_dst, n_src is not None
-    facts = comm.allgather((n_dst, bipartite, node_ids is None, src_ids is None, edge_ids is None, mode, prefetch, backward))
-    if any(fact[1:] != facts[0][1:] for fact in facts):
+    facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None, mode, prefetch, backward, columns))
+    if any(fact[2:] != facts[0][2:] for fact in facts):
         raise ConfigError("ranks disagree on what makes their graph: n_src, node_ids, src_ids, edge_ids given or not, mode, prefetch, "
-                          f"backward: {[fact[1:] for fact in facts]}")
+                          f"backward, columns: {[fact[2:] for fact in facts]}")
     for name, ids in (("node_ids", node_ids), ("src_ids", src_ids)):
         if ids is not None:
             _check_distinct(comm, name, ids)
-    first, n_nodes = sum(fact[0] for fact in facts[: comm.rank]), sum(fact[0] for fact in facts)
-    dst_ids = np.arange(first, first + n_dst) if node_ids is None else np.asarray(node_ids, np.int64)
-    exchange = plan.build(comm, [edges], src_ids if bipartite else node_ids, n_src if bipartite else n_dst)
-    edges = exchange.cuts[0].edges
+    n_nodes, profile = sum(fact[0] for fact in facts), Profile() if profile is None else profile
+    dst_ids = _named(comm.rank, [fact[0] for fact in facts], node_ids)
+    own_ids = _named(comm.rank, [fact[1] for fact in facts], src_ids) if bipartite else dst_ids
+    sources = (src_ids, n_src) if bipartite else (node_ids, n_dst)
+    exchange = grid = None
+    if columns == 1:
+        exchange = plan.build(comm, [edges], *sources)
+        edges = exchange.cuts[0].edges
+    else:
+        raise_together(comm, find_error(edges, sum(fact[1] if bipartite else fact[0] for fact in facts)))
+        edges = edges.sorted()
     if edge_ids is not None and edges.numbers is not None:  # rows were put in order
         edge_ids, edges = np.asarray(edge_ids)[edges.numbers], edges._replace(numbers=None)
-        exchange = exchange._replace(cuts=[exchange.cuts[0]._replace(edges=edges)])
-    profile = Profile()
-    made = schedule.make(comm, exchange, mode, prefetch, profile, dst_ids, backward)
-    return cls(comm, made, profile, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=exchange.src_ids[comm.rank] if bipartite else dst_ids,
-               edge_ids=edge_ids, in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite)
+        exchange = exchange and exchange._replace(cuts=[exchange.cuts[0]._replace(edges=edges)])
+
+    def by_rows():
+        return schedule.make(comm, exchange or plan.build(comm, [edges], *sources), mode, prefetch, profile, dst_ids, backward, line)
+
+    if columns > 1:
+        grid = _grid(cls, comm, edges, node_ids, src_ids, n_src, mode, prefetch, backward, columns, profile)
+    return cls(comm, by_rows if grid else by_rows(), profile, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids, edge_ids=edge_ids,
+               in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite, grid=grid)
+
+
+def _named(rank, counts, ids):
+    """The ids of this rank's rows; by default their row numbers."""
+    first = sum(counts[:rank])
+    return np.arange(first, first + counts[rank]) if ids is None else np.asarray(ids, np.int64)
+
+
+def _grid(cls, comm, edges, node_ids, src_ids, n_src, mode, prefetch, backward, columns, profile):
+    """Put the rows of this rank's group together and make their Graph. Collective."""
+    group, column = groups(comm, columns)
+    n_own, line = edges.n_dst if n_src is None else n_src, Line.of(comm)
+    n_rows = sum(comm.allgather(n_own))
+    edges, (node_ids, src_ids), counts = gather(group, edges, [node_ids, src_ids], n_own, n_rows)
+    whole = _make(cls, column, edges, node_ids, src_ids, None, None if n_src is None else sum(counts.src), mode, prefetch, backward,
+                  profile=profile, line=line)
+    return Grid(comm, columns, whole, Transport(group, 0, profile, line), counts)

@@ -202,10 +202,11 @@ class Custom(Operator):
 
 def aggregate_custom(graph, message, reducer, src, dst, edge):
     """Aggregate a Python function's messages: see `Graph.aggregate`."""
+    schedule = graph.schedule  # with columns made at its first use, by all ranks together: not inside of a cached_property's lock
     operator = Custom(message, (tuple(src), tuple(dst), tuple(edge)), REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes)
     inputs = graph.check(getattr(message, "__name__", "message"), src, dst, edge)
     operator.probe(inputs)
-    return aggregate(graph.schedule, operator, inputs, operator.sinks if engine.grad_enabled() else ())
+    return aggregate(schedule, operator, inputs, operator.sinks if engine.grad_enabled() else ())
 
 
 def multiplied(graph, message, reducer):

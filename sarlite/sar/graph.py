@@ -1,16 +1,19 @@
 """Graph: what models aggregate over, blocks from source rows to destination rows. A whole graph is a sharded graph of one part."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 
+from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar import construct
+from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.sar.columns import Grid
 from sarlite.sar.custom import aggregate_custom, multiplied
 from sarlite.sar.fn import MulEdge
 from sarlite.sar.operators import TABLE
@@ -55,7 +58,9 @@ class Graph:
     profile : Profile
         Counters of bytes and remote buffers.
     schedule : Schedule
-        The plan, the transport and the mode.
+        The plan, the transport and the mode. With columns it is made when it is first needed, as by custom messages; collective then.
+    grid : Grid, or None
+        How its ranks share rows and divide columns, where they do.
     """
 
     from_edges = classmethod(construct.from_edges)
@@ -66,9 +71,11 @@ class Graph:
     shard = shard
     _sym: tuple[Array, Array] | None
 
-    def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, *, n_nodes: int, dst_ids: Array, src_ids: Array,
-                 edge_ids: Array | None, in_degrees: Array, added_loops: Array | None = None, bipartite: bool = False) -> None:
-        self.schedule, self.profile, self.comm = schedule, profile, cast(Communicator, Counted(comm, profile))
+    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, *, n_nodes: int, dst_ids: Array,
+                 src_ids: Array, edge_ids: Array | None, in_degrees: Array, added_loops: Array | None = None, bipartite: bool = False,
+                 grid: Grid | None = None) -> None:
+        self._schedule, self.profile, self.comm = schedule, profile, cast(Communicator, Counted(comm, profile))
+        self.grid = grid
         self.n_nodes, self.dst_ids, self.src_ids, self.bipartite = n_nodes, dst_ids, src_ids, bipartite
         self.n_src, self.n_dst, self.n_edges = len(src_ids), len(dst_ids), int(in_degrees.sum())
         self.in_degrees, self.added_loops, self._edge_ids = in_degrees, added_loops, edge_ids
@@ -77,12 +84,21 @@ class Graph:
 
     def __repr__(self) -> str:
         size = self.comm.size
-        share = f", part {self.comm.rank} of {size}, mode {self.schedule.mode}" if size > 1 else ""
+        grid, inner = self.grid, self if self.grid is None else self.grid.graph
+        share = f", part {self.comm.rank} of {size}, mode {inner.schedule.mode}" if size > 1 else ""
+        share += "" if grid is None else f", grid {grid.n_rows} x {grid.n_columns}"
         return f"Graph(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges}{share})"
 
     @property
     def node_ids(self) -> Array:
         return self.dst_ids
+
+    @property
+    def schedule(self) -> Schedule:
+        found = self._schedule
+        if not isinstance(found, Schedule):
+            found = self._schedule = kernels.unbuffered(found)
+        return found
 
     @property
     def plan(self) -> Plan:
@@ -167,7 +183,7 @@ class Graph:
 
     def recover(self) -> None:
         """Make the graph usable again after an aggregation that failed. Collective."""
-        self.schedule.transport.recover()
+        (self.schedule if self.grid is None else self.grid).transport.recover()
 
     # ---- its edges
 
@@ -223,6 +239,13 @@ class Graph:
                     raise ShapeError(f"{message}: {name} has shape {array.shape}, but needs {n} rows, one each {place} of the graph")
                 inputs[f"{place} {name}"] = value if isinstance(value, Tensor) else Tensor(np.ascontiguousarray(array))
         return list(inputs.values())
+
+    def apply(self, make: Callable[["Graph"], Operator], inputs: list[Tensor], places: tuple[str, ...] = ("src",),
+              whole_heads: bool = False) -> Tensor:
+        """Aggregate by the operator that `make` makes for a graph; `places` and `whole_heads` are `Grid.aggregate`'s. Collective."""
+        if self.grid is not None:
+            return self.grid.aggregate(make, inputs, places, whole_heads)
+        return aggregate(self.schedule, make(self), inputs)
 
     def kept_of(self, x: Tensor) -> dict[str, Any]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""

@@ -7,7 +7,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.sar import fn
-from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.sar.aggregate import Operator
 from sarlite.sar.by_source import AttendBySource
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import grad_enabled, retained
@@ -36,7 +36,8 @@ class Sum(Operator):
     def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None, peer_scale=None):
         self.n_dst, self.weighted, self.dst_scale, self.src_scale, self.into = n_dst, weighted, dst_scale, src_scale, into
         self.peer_scale = peer_scale
-        self.flops_per_value, self.turns = 2 if weighted else 1, not weighted
+        self.flops_per_value = 2 if weighted else 1
+        self.turns = self.linear = not weighted
 
     def begin(self, needs, arrays, keep):
         self.needs_rows = self.weighted and needs[1]
@@ -202,8 +203,7 @@ def _sum_of(graph, x, reducer):
     """A X. Of a constant x it is kept as long as x and the graph are there, and is a constant itself."""
     kept = graph.kept_of(x) if x.constant else {}
     if reducer not in kept:
-        operator = Sum(graph.n_dst, False, *graph.scales(reducer), peer_scale=graph.peer_scale(reducer))
-        out = aggregate(graph.schedule.linear, operator, [x])
+        out = graph.apply(lambda g: Sum(g.n_dst, False, *g.scales(reducer), peer_scale=g.peer_scale(reducer)), [x])
         kept[reducer] = Tensor(out.data, constant=True) if x.constant else out
     return kept[reducer]
 
@@ -250,14 +250,14 @@ def product_first(graph, x, weight):
 
 
 def _extremum(graph, message, reducer):
-    operator = Extremum(graph.n_dst, 1 if reducer == "max" else -1, graph.column_ids, graph.itype)
-    return aggregate(graph.schedule, operator, graph.check("fn.copy_src", {"x": message.x}))
+    sign, inputs = 1 if reducer == "max" else -1, graph.check("fn.copy_src", {"x": message.x})
+    return graph.apply(lambda g: Extremum(g.n_dst, sign, g.column_ids, g.itype), inputs)
 
 
 def _weighted_sum(graph, message, reducer):
     inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
     one_dtype("fn.mul_edge", **dict(zip(("x", "weight"), inputs)))
-    return aggregate(graph.schedule, Sum(graph.n_dst, True, *graph.scales(reducer)), inputs)
+    return graph.apply(lambda g: Sum(g.n_dst, True, *g.scales(reducer)), inputs, ("src", "edge"))
 
 
 def _attend(graph, message, reducer):
@@ -266,8 +266,9 @@ def _attend(graph, message, reducer):
         shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
         raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
     one_dtype("fn.attend", z=z, src=src, dst=dst)
-    operator = Attend(message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes, graph.src_ids)
-    return aggregate(graph.schedule, operator, inputs)
+    options = message.slope, message.dropout, message.key
+    return graph.apply(lambda g: Attend(*options, g.dst_ids, g.n_nodes, g.src_ids), inputs, ("src", "src", "dst"),
+                       whole_heads=message.dropout > 0)  # a coefficient's coin goes by the number of its head
 
 
 SUMS = ("sum", "mean", "sym")

@@ -97,8 +97,8 @@ class Schedule(NamedTuple):
         return self.transport.profile.span("block", source=block.source, edges=block.n_edges, phase=phase)
 
 
-def check_mode(comm, mode, prefetch, backward=None):
-    """Raise a ConfigError on every rank unless there is such a mode, prefetch is a number, and backward a way. Collective."""
+def check_mode(comm, mode, prefetch, backward=None, columns=1):
+    """Raise a ConfigError on every rank unless there is such a mode and such a backward, and prefetch and columns can be. Collective."""
     error = None
     if mode not in MODES:
         error = ConfigError(f"mode {mode!r} is not one of {', '.join(MODES)}")
@@ -106,10 +106,14 @@ def check_mode(comm, mode, prefetch, backward=None):
         error = ConfigError(f"prefetch {prefetch!r} is not a number >= 0")
     elif backward not in (None, *BACKWARD):
         error = ConfigError(f"backward {backward!r} is not one of {', '.join(BACKWARD)}")
+    elif isinstance(columns, bool) or not hasattr(columns, "__index__") or columns < 1:
+        error = ConfigError(f"columns {columns!r} is not a number >= 1")
+    elif comm.size % columns:
+        error = ConfigError(f"columns {columns} does not divide {comm.size}, the number of ranks, which stand in rows of so many")
     raise_together(comm, error)
 
 
-def make(comm, exchange, mode, prefetch, profile, dst_ids=None, backward=None):
+def make(comm, exchange, mode, prefetch, profile, dst_ids=None, backward=None, line=None):
     """Return a Schedule of the edges that `plan.build` has found. Collective.
 
     Parameters
@@ -125,8 +129,10 @@ def make(comm, exchange, mode, prefetch, profile, dst_ids=None, backward=None):
     backward : {"push", "fetch"}, optional
         Who finds the gradients of source rows: the destinations' owner, who pushes them, or the sources', who fetches the
         destinations'. By default linear messages' as the mode has it, others' pushed.
+    line : Line, optional
+        See `Transport`.
     """
-    mode, transport = MODES[mode], Transport(comm, prefetch, profile)
+    mode, transport = MODES[mode], Transport(comm, prefetch, profile, line)
     made = Schedule(mode.prepare(exchange), transport, mode)
     if comm.size == 1 or dst_ids is None:
         return made

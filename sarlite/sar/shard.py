@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None, mode: str = "sar",
-          prefetch: int = 1, backward: str | None = None, seed: int = 0) -> "Graph":
+          prefetch: int = 1, backward: str | None = None, columns: int = 1, seed: int = 0) -> "Graph":
     """Return this rank's part of a whole graph that every rank holds. Collective.
 
     Parameters
@@ -28,7 +28,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     order : {"metis"} or (n_nodes,) int array, optional
         A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not for
         bipartite graphs.
-    mode, prefetch, backward
+    mode, prefetch, backward, columns
         As `Graph.from_part` has them.
 
     Returns
@@ -70,7 +70,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     return from_part(type(graph), comm, indptr, new_number[edges.indices[where]], node_ids=own, src_ids=src_ids,
                      edge_ids=where if edges.numbers is None else edges.numbers[where].astype(np.int64),
                      added_loops=None if edges.added_loops is None else edges.added_loops[own], mode=mode, prefetch=prefetch,
-                     backward=backward)
+                     backward=backward, columns=columns)
 
 
 def _parts(comm, parts, n, name, divide):

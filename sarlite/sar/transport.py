@@ -18,15 +18,27 @@ from sarlite.sar.messages import allocate, pack, templates_of
 
 
 class Line:
-    """What the graphs of one communicator share: the number of the last tag, the failure after which none is usable, and threads that
-    are in broadcasts."""
+    """What the graphs of one communicator share: the number of the last tag, the failure after which none is usable, threads that
+    are in broadcasts, and the channels of messages, those of groups of its ranks too."""
 
-    def __init__(self):
-        self.n_tags, self.failure, self.threads = 0, None, []
+    def __init__(self, comm):
+        self.comm, self.n_tags, self.failure, self.threads, self.channels = comm, 0, None, [], []
 
     @classmethod
-    def of(cls, channel):
-        return channel.__dict__.setdefault("_line", cls())
+    def of(cls, comm):
+        return comm.channel("fetch").__dict__.setdefault("_line", cls(comm))
+
+    def join(self, *channels):
+        self.channels.extend(channel for channel in channels if channel not in self.channels)
+
+    def recover(self):
+        """Drop what is under way, waking threads that wait for it, and agree on the next tag. Collective."""
+        while self.threads:  # they take part in every stage
+            self.threads.pop().join()
+        self.n_tags = int(self.comm.allreduce(np.array([self.n_tags], np.int64), "max")[0])
+        for channel in self.channels:  # not before all are here: a peer may need what was sent in order to come to its own failure
+            channel.drain()
+        self.failure = None
 
 
 class Transport:
@@ -38,19 +50,22 @@ class Transport:
     prefetch : int
         Peers' rows fetched ahead of the rows in use; 0 starts no thread.
     profile : Profile
+    line : Line, optional
+        Of the communicator that `comm` is a group of.
 
     Attributes
     ----------
     fetch_comm, push_comm : Communicator
     """
 
-    def __init__(self, comm, prefetch, profile):
+    def __init__(self, comm, prefetch, profile, line=None):
         if prefetch and comm.size > 1 and not comm.threaded:
             if comm.rank == 0:
                 warnings.warn("MPI without MPI_THREAD_MULTIPLE: prefetch falls back to 0", RuntimeWarning, stacklevel=2)
             prefetch = 0
         self.comm, self.fetch_comm, self.push_comm = comm, comm.channel("fetch"), comm.channel("push")
-        self.prefetch, self.profile, self.line = prefetch, profile, Line.of(self.fetch_comm)
+        self.prefetch, self.profile, self.line = prefetch, profile, line or Line.of(comm)
+        self.line.join(self.fetch_comm, self.push_comm)
 
     def fetch(self, steps, arrays, phase):
         """Return a context that brings each step's rows of `arrays`, one after the other; without arrays it brings None."""
@@ -71,17 +86,12 @@ class Transport:
 
     def fail(self, error):
         """Note that messages may be missing from here on."""
-        if self.comm.size > 1:
+        if self.line.comm.size > 1:
             self.line.failure = f"{type(error).__name__}: {error}"
 
     def recover(self):
-        """Drop what is under way, waking threads that wait for it, and agree on the next tag. Collective."""
-        while self.line.threads:  # they take part in every stage
-            self.line.threads.pop().join()
-        self.line.n_tags = int(self.comm.allreduce(np.array([self.line.n_tags], np.int64), "max")[0])
-        self.fetch_comm.drain()  # not before all are here: a peer may need what was sent in order to come to its own failure
-        self.push_comm.drain()
-        self.line.failure = None
+        """Make the graphs of the communicator usable again. Collective."""
+        self.line.recover()
 
 
 class Transfer:

@@ -162,7 +162,7 @@ FLOPS = {
     "cross_entropy": lambda inputs, out: 4 * math.prod(inputs[0]),
     "layer_norm": lambda inputs, out: 8 * math.prod(out),
     "scatter_add": lambda inputs, out: math.prod(inputs[0]),
-} | dict.fromkeys(("reshape", "transpose", "getitem", "concat", "take", "astype", "piece"), lambda inputs, out: 0)
+} | dict.fromkeys(("reshape", "transpose", "getitem", "concat", "take", "astype", "piece", "to_columns", "to_rows"), lambda inputs, out: 0)
 
 
 def flops_of(name: str, inputs: Any, out: Any, params: dict[str, Any]) -> int:

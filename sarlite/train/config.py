@@ -117,7 +117,7 @@ METAVARS = {  # of what is not plain from the name: the unit, or what it is
     "trace": "FILE.json", "trace-epochs": "EPOCHS", "batch-size": "SEEDS", "fanouts": "K,K,..", "eval-fanouts": "K,K,..",
     "hops": "N", "teleport": "SHARE", "label-inputs": "SHARE", "propagated": "DIR", **smoothing.METAVARS,
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
-    "patience": "EPOCHS", "clip-norm": "NORM",
+    "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C",
 }  # fmt: skip
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
@@ -189,6 +189,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "mode": ("sar", ("sar", "sa", "oneshot", "broadcast", "cover"), "how remote rows arrive"),
         "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or fetch those of the rows that they went to "
                      "[push; in broadcast fetch, of GCN and GraphSAGE]"),
+        "columns": (1, int, "ranks that share their rows and divide the columns of sums, or heads; each holds the structure of them all"),
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a core to spare, else 0]"),
         "partition": ("stored", str, "metis, random, contiguous, or a file of one part a node; stored: as the data stand, else metis"),
         "order": ("stored", ("stored", "none", "metis"), "order of a part's nodes in memory: as stored with the data if it is, by id, or "
@@ -221,7 +222,7 @@ HEC_OPTIONS = {"hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "
 """Options of the cache alone, with the names of `minibatch.HEC`'s arguments."""
 _AT_LEAST = {"batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1, "hidden": 1,
              "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1, "trace_epochs": 1,
-             "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1}
+             "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1}
 _SHARES = ("dropout", "input_dropout", "attention_dropout", "teleport")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
           fanouts: "a list of picks a row, such as [5, 10, 15]"}  # fmt: skip
@@ -276,6 +277,9 @@ def _minibatches(options, given):
     fanouts, evaluated = options["fanouts"], options["eval_fanouts"]
     if options["batch_size"] and options["mfg"]:
         raise ConfigError("--mfg is of full-batch training: minibatches, of --batch-size, compute only what reaches their seeds anyway")
+    for name in ("batch_size", "mfg"):
+        if options["columns"] > 1 and options[name]:
+            raise ConfigError(f"--columns does not go with {_flag(name)}: parts of the graph are computed by rows")
     if options["batch_size"] and options["label_inputs"]:
         raise ConfigError("--label-inputs does not go with --batch-size: labels are inputs in full-batch training alone")
     if options["batch_size"] and fanouts is None:

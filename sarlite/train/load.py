@@ -18,6 +18,7 @@ from sarlite.graph.partition import measures
 from sarlite.profile import Memory
 from sarlite.progress import Progress
 from sarlite.sar.graph import Graph
+from sarlite.sar.schedule import check_mode
 
 _PIECE = 1 << 20
 
@@ -50,6 +51,7 @@ def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=
 
 def _load_part(config, comm, run_dir, self_loops, allow_empty):
     begin, seconds = time.perf_counter(), {"partition": 0.0}
+    check_mode(comm, config.mode, config.prefetch, config.columns)
     options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed, "task": config.task,
                "normalize": config.normalize_features, "progress": Progress(config.progress), "allow_empty": allow_empty}
     with divided(comm, config.data, verify=config.verify, scratch=run_dir, seconds=seconds, **options) as dataset:
@@ -65,7 +67,7 @@ def _load_part(config, comm, run_dir, self_loops, allow_empty):
     if self_loops:
         indptr, indices, added = add_self_loops(indptr, indices, first_row)
     graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=config.mode, prefetch=config.prefetch,
-                            backward=config.backward)
+                            backward=config.backward, columns=config.columns)
     seconds["load"] = time.perf_counter() - begin
     return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
 

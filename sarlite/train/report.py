@@ -76,7 +76,10 @@ def collect(comm, graph, memory, seconds):
     own = {"peak_bytes": memory.peak(), "live": profile.peak_remote_buffers, "sent": dict(profile.sent_bytes)}
     ranks = comm.allgather(own)
     phases = sorted({phase for rank in ranks for phase, n in rank["sent"].items() if n})
+    grid = graph.grid and {"rows": graph.grid.n_rows, "columns": graph.grid.n_columns,
+                           "structure_bytes": comm.allgather(graph.grid.structure_bytes)}
     return {
+        **({"grid": grid} if grid else {}),
         "epoch_seconds": statistics.median(seconds) if seconds else None,
         "peak_bytes": [rank["peak_bytes"] for rank in ranks],
         "live_remote_buffers": math.ceil(max(rank["live"] for rank in ranks)),
@@ -103,6 +106,7 @@ def table(config, size, summary, counted, best, times, run_dir):
                  f"{summary['features']} features, {summary['classes']} {_OUTPUTS[summary['task']]}"),
         ("ranks", f"{size}, mode {config.mode}, prefetch {config.prefetch}, partition {summary['method']}, "
                   f"{100 * summary['partition']['cut_share']:.1f} % of edges cut{', nodes reordered' if summary['ordered'] else ''}"),
+        *_grid(counted.get("grid")),
         ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "
                     f"training nodes {balance['train_nodes']:.2f}, edges {balance['edges']:.2f}"),
         ("load", duration(times["load"])),
@@ -114,12 +118,20 @@ def table(config, size, summary, counted, best, times, run_dir):
         *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
         *_smoothed(counted.get("correct_and_smooth")),
         ("peak memory", _memory(counted["peak_bytes"], config.ranks > 1)),
-        ("remote rows", _remote(counted["live_remote_buffers"], config, size)),
+        ("remote rows", _remote(counted["live_remote_buffers"], config, size // config.columns)),
         ("sent", ", ".join(f"{phase} {_mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
         ("files", str(run_dir)),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _grid(found):
+    """The row of a run on a grid of ranks."""
+    if found:
+        rows, columns = found["rows"], found["columns"]
+        yield "grid", (f"{rows} x {columns}: {rows} groups of {columns} ranks; each rank has the structure of its group, "
+                       f"{_mib(max(found['structure_bytes']))} at most")
 
 
 def _minibatches(config, size, counted):
