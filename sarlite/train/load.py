@@ -51,7 +51,7 @@ def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=
 
 def _load_part(config, comm, run_dir, self_loops, allow_empty):
     begin, seconds = time.perf_counter(), {"partition": 0.0}
-    check_mode(comm, config.mode, config.prefetch, config.columns)
+    check_mode(comm, config.mode, config.prefetch, config.backward, config.columns)
     options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed, "task": config.task,
                "normalize": config.normalize_features, "progress": Progress(config.progress), "allow_empty": allow_empty}
     with divided(comm, config.data, verify=config.verify, scratch=run_dir, seconds=seconds, **options) as dataset:
