@@ -65,7 +65,7 @@ class View:
 
 
 class HeteroGraph:
-    """One part of a heterogeneous graph, or a whole one. Make one with `from_edges`.
+    """One part of a heterogeneous graph, or a whole one. Make one with `from_edges` or `from_part`.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class HeteroGraph:
             Without it the graph is whole.
         parts : {"metis", "random", "contiguous"}, or dict of str to (n,) int array or to one of these but METIS
             How to divide the nodes: METIS divides those of all types together, the others each type; or a division for each type.
-        mode : {"sar", "sa", "oneshot"}
+        mode : {"sar", "sa", "oneshot", "broadcast"}
         prefetch : int
             See `Graph.from_part`.
         seed : int
@@ -141,6 +141,39 @@ class HeteroGraph:
         for relation, (src, dst) in edges.items():
             in_edges[relation], edge_ids[relation] = typed_edges.own_edges(relation, src, dst, parts, own, rows, comm.rank)
         return cls(comm, in_edges, own, edge_ids, mode, prefetch)
+
+    @classmethod
+    def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
+                  edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar", prefetch: int = 1) -> "HeteroGraph":
+        """Make this rank's part of a graph from its own rows and their in-edges. Collective.
+
+        Of each type rank p owns the row numbers after those of the ranks before it. Nothing here is O(n_nodes).
+
+        Parameters
+        ----------
+        comm : Communicator, or an mpi4py communicator
+        edges : dict of (source type, name, destination type) to (indptr, indices)
+            CSR of the in-edges of this rank's rows of the destination type: (n_dst + 1,) int64, and the sources' row numbers in the whole
+            graph, ascending in each row. The same relations in the same order on every rank.
+        node_ids : dict of str to (n,) int64
+            Global ids of this rank's rows of every type, also one that is in no relation.
+        edge_ids : dict of relation to (n_edges,) int64, optional
+            Global ids of these edges, in the order of a rank's edge values; by default their places on this rank.
+        mode, prefetch
+            As of `from_edges`.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: what `from_edges` refuses, edges that are no CSR of these rows, or types and relations that differ by rank.
+        """
+        comm = wrap(comm)
+        schedule.check_mode(comm, mode, prefetch)
+        in_edges, ids, places = together(comm, lambda: typed_edges.own_part(edges, node_ids, edge_ids))
+        agree(comm, ([*in_edges], [*ids]), "relations and node types")
+        made = cls(comm, in_edges, ids, places, mode, prefetch)
+        together(comm, lambda: typed_edges.check_part(in_edges, made.n_nodes))
+        return made
 
     def __repr__(self) -> str:
         share = f", part {self.comm.rank} of {self.comm.size}, mode {self.mode}" if self.comm.size > 1 else ""
@@ -285,6 +318,10 @@ class HeteroGraph:
             made = schedule.make(self._comm, exchange, self.mode, self.prefetch, self.profile)
             self._schedules[key] = made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
         return self._schedules[key]
+
+    def forget(self) -> None:
+        """Free what aggregations found of their exchanges; the next of a set of relations finds it anew. The same on every rank."""
+        self._schedules.clear()
 
     def recover(self) -> None:
         """Make the graph usable again after an aggregation that failed. Collective."""
