@@ -140,7 +140,8 @@ def identity(nodes, rows, n_classes):
     for name, x in rows.features.items():
         values[name] = _mixed(values[name] + _multiples(x))
     values[nodes.node_type] = _mixed(values[nodes.node_type] + _multiples(_targets(rows)))
-    own = [int(_mixed(found + np.uint64(half)).sum(dtype=np.uint64)) for half in (0, 1) for found in (np.concatenate([*values.values()]),)]
+    every = np.concatenate([*values.values()])
+    own = [int(_mixed(every + np.uint64(half)).sum(dtype=np.uint64)) for half in (0, 1)]
     return {"nodes": ", ".join(f"{name} {n}" for name, n in graph.n_nodes.items()),
             "edges": ", ".join(f"{'.'.join(relation)} {n}" for relation, n in graph.n_edges.items()),
             "features": told_widths(rows.features), "classes": int(n_classes),
