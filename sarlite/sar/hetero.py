@@ -53,15 +53,40 @@ class View:
     check = Graph.check
     inverse_degrees, column_ids = Graph.inverse_degrees, Graph.column_ids
 
-    def __init__(self, graph, relation, made):
-        source, _, to = self.relation = relation
+    def __init__(self, graph, chosen, place, made):
+        source, _, to = self.relation = relation = chosen[place]
+        self.schedule, self.place, self._kept = made, place, graph.view_arrays.setdefault((tuple(chosen), place), {})
         self.in_degrees, self.dst_ids, self.n_nodes = graph.in_degrees[relation], graph.node_ids[to], graph.n_nodes[to]
         self.n_src, self.n_dst, self.n_edges = len(graph.node_ids[source]), len(self.dst_ids), int(self.in_degrees.sum())
         self.plan = made.plan
         self.itype = relations.sets_of(made.plan.local)[0].indices.dtype
 
     def scales(self, reducer):
-        return self.inverse_degrees if reducer == "mean" else None, None
+        """As `Graph.scales`; of "sym" the sources' degrees are those out of them in the relation. Collective."""
+        if reducer != "sym":
+            return self.inverse_degrees if reducer == "mean" else None, None
+        if "sym" not in self._kept:
+            degrees, profile = np.zeros((self.n_src, 1)), self.schedule.transport.profile
+            with profile.phase("setup"):
+                self.schedule.run_backward(None, None, self._count, [degrees])
+                own = np.sqrt(1.0 / np.maximum(degrees[:, 0], 1))
+                columns = self.schedule.run((own,), lambda block, rows: rows[0].copy(), keep=True)
+            self._kept["sym"] = np.sqrt(self.inverse_degrees), np.concatenate(columns)
+        return self._kept["sym"]
+
+    def _count(self, block, rows, kept, d_rows):
+        d_rows[0][:, 0] += np.diff(relations.sets_of(block)[self.place].transpose[0])
+
+    @property
+    def edge_src_ids(self):
+        """(n_edges,) global id of each edge's source, in the order of edge values."""
+        if "sources" not in self._kept:
+            ids = np.empty(self.n_edges, np.int64)
+            for block in self.plan.blocks:
+                edges = relations.sets_of(block)[self.place]
+                ids[edges.labels] = edges.src_ids[edges.indices]
+            self._kept["sources"] = ids
+        return self._kept["sources"]
 
 
 class HeteroGraph:
@@ -99,6 +124,7 @@ class HeteroGraph:
         self.n_edges = dict(zip(in_edges, map(int, counts)))
         self._schedules: dict[tuple[Relation, ...], tuple[Any, int]] = {}
         self._evaluations: dict[tuple[Any, ...], Evaluation] = {}
+        self.view_arrays: dict[tuple[tuple[Relation, ...], int], dict[str, Any]] = {}  # of a relation in a schedule, what `View` keeps
         self._kept = TensorMap()  # constant Tensor -> {(relation, reducer): its aggregation}
 
     @classmethod
@@ -213,11 +239,14 @@ class HeteroGraph:
 
         Parameters
         ----------
-        messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.attend(...) or fn.attend_linear(...)
+        messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.mul_edge(x, weight), fn.attend(...), fn.attend_linear(...) \
+                or fn.message(function, src, dst, edge)
             Source rows are those of the relation's source type, in the order of `node_ids`. Others' relations are left out. The same
             relations on every rank.
-        reducer : {"sum", "mean", "max", "min"}
-            As of `Graph.aggregate`: "sum" and "mean" of copy_src and linear, "max" and "min" of copy_src, "sum" of the others.
+        reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
+            As of `Graph.aggregate`, within each relation: "sum", "mean" and "sym" of copy_src and linear, "max" and "min" of copy_src,
+            these but "sym" of mul_edge, "sum" of attend and attend_linear, all but "sym" of a function. "sym" divides by the square
+            roots of the degree into i and of that out of j, both in the relation.
         own : dict of str to (x, weight), optional
             x W is added to the sums of a type, (n_dst, n_in) by (n_in, n_out): what a layer makes of the destinations' own rows.
         evaluation : {"inside", "first"}, optional
@@ -262,7 +291,8 @@ class HeteroGraph:
             if relation not in self._edges:
                 raise ConfigError(f"relation {relation!r} is none of this graph: {', '.join(map(str, self.relations))}")
             if (type(message), reducer) not in relations.MEMBERS:
-                raise ConfigError(f"relation {relation!r}: message {type(message).__name__} does not go with reducer {reducer!r}")
+                what = "a function stands in fn.message(...) and" if callable(message) else f"message {type(message).__name__}"
+                raise ConfigError(f"relation {relation!r}: {what} does not go with reducer {reducer!r}")
         chosen: dict[str, list[Relation]] = {}
         for relation in self.relations:
             if relation in messages:
@@ -272,14 +302,14 @@ class HeteroGraph:
     def _from(self, chosen, messages, reducer, evaluation):
         """Yield (destination type or relation, its sum, the weight that it still wants or None), over the relations out of one type."""
         made, n_halo = self._schedule(chosen)
-        views = {relation: View(self, relation, made) for relation in chosen}
+        views = {relation: View(self, chosen, place, made) for place, relation in enumerate(chosen)}
         first = self._aggregated_first(chosen, views, messages, n_halo, evaluation)
         weights = {relation: weight for relation, (_, weight) in first.items()}
         outputs, members = {}, []
         for place, relation in enumerate(chosen):
             message = fn.copy_src(first[relation][0]) if relation in first else messages[relation]
             member = relations.MEMBERS[type(message), reducer](views[relation], message, reducer)
-            constant = isinstance(message, fn.CopySrc) and reducer in ("sum", "mean") and member.fetched[0].constant
+            constant = isinstance(message, fn.CopySrc) and reducer in relations.SUMS and member.fetched[0].constant
             kept = self._kept.setdefault(member.fetched[0], {}) if constant else {}
             if (relation, reducer) in kept:
                 outputs[relation] = kept[relation, reducer]
@@ -322,6 +352,7 @@ class HeteroGraph:
     def forget(self) -> None:
         """Free what aggregations found of their exchanges; the next of a set of relations finds it anew. The same on every rank."""
         self._schedules.clear()
+        self.view_arrays.clear()
 
     def recover(self) -> None:
         """Make the graph usable again after an aggregation that failed. Collective."""
