@@ -101,13 +101,14 @@ def _models_own(name):
     from sarlite.models import MODELS, RELATIONAL
 
     own = {model: inspect.signature(cls).parameters.get(KEYWORDS.get(name, name)) for model, cls in {**MODELS, **RELATIONAL}.items()}
-    return ", ".join(f"{model} {_word(p.default)}" for model, p in own.items() if p is not None)
+    none = "as dropout" if name.endswith("dropout") else "none"
+    return ", ".join(f"{model} {none if p.default is None else _word(p.default)}" for model, p in own.items() if p is not None)
 
 
 def _word(default):
     if isinstance(default, bool):
         return "yes" if default else "no"
-    return "as dropout" if default is None else str(default)
+    return str(default)
 
 
 METAVARS = {  # of what is not plain from the name: the unit, or what it is

@@ -46,7 +46,8 @@ def expected(name, reducer):
         graph = Graph.from_edges(src, dst, n_src=N_NODES[source], n_dst=N_NODES[to])
         edges[relation] = Tensor(WEIGHTS[relation][graph.edge_ids], requires_grad=True)
         message = case_of(name, x[source], x[to], edges[relation], weight)
-        total = total + (graph.aggregate(message[0], reducer, *message[1:]) if type(message) is tuple else graph.aggregate(message, reducer))
+        function, *rest = message if type(message) is tuple else (message,)
+        total = total + graph.aggregate(function, reducer, *rest)
         edges[relation] = edges[relation], graph.edge_ids
     (total * values(51, *total.shape)).sum().backward()
     d_edges = {relation: spread(len(ids), ids, w.grad) for relation, (w, ids) in edges.items()}
