@@ -9,6 +9,7 @@ from sarlite.graph import edges as edge_lists
 from sarlite.graph.metis import Symmetric
 from sarlite.graph.partition import partition
 
+METHODS = ("metis", "random", "contiguous")
 SLACK = 1.1
 """No part has more than so many times its share, rounded up, of a type's nodes."""
 

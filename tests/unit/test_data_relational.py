@@ -11,9 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sarlite.comm import Solo, threads
-from sarlite.data import load, ranks
+from sarlite.data import load, npyfile, ranks
 from sarlite.data.__main__ import main
-from sarlite.data.relational import RelationalDataset, RelationalPart, format
+from sarlite.data.relational import RelationalDataset, RelationalPart, divide, format
 from sarlite.data.relational.dataset import Edges, Nodes
 from sarlite.data.relational.names import key, words
 from sarlite.data.relational.ranks import KIND
@@ -279,7 +279,30 @@ def test_bad_data_are_refused(name, tmp_path):
         assert not os.listdir(tmp_path)
 
 
-def test_names_that_are_none(tmp_path):
+def test_a_write_that_fails_leaves_nothing(whole, tmp_path, monkeypatch):
+    """At the first array, and at later ones."""
+    left, real = [0], npyfile.Stream.close
+
+    def close(stream):
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(28, "No space left on device")
+        real(stream)
+
+    monkeypatch.setattr(npyfile.Stream, "close", close)
+    for left[0] in (1, 6, 12):
+        with pytest.raises(DataError, match="npy: cannot be written: No space left on device"):
+            format.write(tmp_path / "d", whole)
+        assert not os.listdir(tmp_path)
+
+
+def test_methods_that_divide_one_kind_alone_are_refused(whole, monkeypatch):
+    monkeypatch.setattr(divide, "METHODS", ("metis", "other"))
+    with pytest.raises(ConfigError, match="method: other divides no relational graph: metis, random, contiguous do"):
+        divide.make_parts(whole, 2, "other")
+
+
+def test_names_that_are_none():
     for name, text in (("", "not empty"), ("x" * 256, "256 bytes"), ("\ud800", "UTF-8"), (3, "a name is text")):
         with pytest.raises(DataError, match=text):
             key(name)

@@ -141,6 +141,15 @@ def test_edge_values_are_refused_by_name(tmp_path):
     assert relational_run(tmp_path / "run", *MODELS["rgcn"], "--epochs", "1", "--data", f"{tmp_path / 'd'},drop_edge_values")
 
 
+def test_a_target_without_features_has_learned_rows(tmp_path, capsys):
+    data = load_relational(SPEC)
+    data.nodes["paper"].features = None
+    format.write(tmp_path / "d", data)
+    flags = ["--model", "rgcn", "--hidden", "4", "--layers", "1", "--data", tmp_path / "d"]
+    assert_same(relational_run(tmp_path / "two", *flags, "--ranks", 2), relational_run(tmp_path / "one", *flags))
+    assert "no features, 3 classes" in capsys.readouterr().out
+
+
 MODEL = """
 from sarlite import fn, nn
 

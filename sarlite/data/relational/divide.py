@@ -140,6 +140,8 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None):
     if method not in METHODS:
         parts = read_parts(method, sum(n_nodes.values()), n_parts)
         return dict(zip(n_nodes, np.split(parts, np.cumsum([*n_nodes.values()])[:-1])))
+    if method not in typed.METHODS:
+        raise ConfigError(f"method: {method} divides no relational graph: {', '.join(typed.METHODS)} do")
     if graph is None:
         graph = joined(dataset) if n_parts > 1 and method == "metis" else typed.join({}, n_nodes)
     return typed.divide(graph, n_parts, method, train=training(dataset), balance=balance, seed=seed)
