@@ -68,11 +68,13 @@ class RGAT(RGCN):
     attention_dropout : float
     """
 
-    def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: Any, *, hidden: int = 32, heads: int = 4, out_heads: int = 1,
-                 attention_dropout: float = 0.0, activation: str = "elu", **options: Any) -> None:
+    def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: Any, *, layers: int = 2, hidden: int = 32, heads: int = 4,
+                 out_heads: int = 1, embedding: int | None = None, dropout: float = 0.5, attention_dropout: float = 0.0,
+                 activation: str = "elu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         hidden, self.heads = nn.whole("hidden", hidden, 1), nn.whole("heads", heads, 1)
         self.out_heads, self.attention_dropout = nn.whole("out_heads", out_heads, 1), attention_dropout
-        super().__init__(n_in, n_out, nodes, hidden=hidden * self.heads, activation=activation, **options)
+        super().__init__(n_in, n_out, nodes, layers=layers, hidden=hidden * self.heads, embedding=embedding, dropout=dropout,
+                         activation=activation, rng=rng, dtype=dtype)
 
     def _conv(self, widths, n_out, graph, types, last, *, rng, dtype, **_):
         heads = self.out_heads if last else self.heads

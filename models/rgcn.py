@@ -86,6 +86,8 @@ class RGCN(nn.Module):
     rng : nn.Random
     """
 
+    relational = True  # of a graph of several node types: the command gives it `nodes` too
+
     def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: NodeType, *, layers: int = 2, hidden: int = 256,
                  embedding: int | None = None, dropout: float = 0.5, n_bases: int | None = None, evaluation: str | None = None,
                  activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:

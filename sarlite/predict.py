@@ -19,7 +19,7 @@ from sarlite.files import try_whole
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array
 from sarlite.train import __main__ as command
-from sarlite.train import checkpoint, propagated, resume
+from sarlite.train import checkpoint, propagated, relational, resume
 from sarlite.train import config as training
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.load import load_part
@@ -99,7 +99,13 @@ def predict(comm, config, tick=lambda: None, interrupts=None):
     together(comm, lambda: _try(_paths(config, options.task)) if comm.rank == 0 else None)
     tick()
     loops = getattr(cls, "self_loops", False) if options.self_loops is None else options.self_loops
-    part = load_part(options, comm, Path(config.out).absolute().parent, loops, tick, allow_empty=SPLITS)
+    hetero, scratch = relational.chosen(comm, options, cls), Path(config.out).absolute().parent
+    if hetero and config.embeddings is not None:
+        raise ConfigError(f"--embeddings {config.embeddings}: does not go with relational graphs")
+    if hetero:
+        part = relational.load_part(options, comm, scratch, tick, allow_empty=SPLITS)
+    else:
+        part = load_part(options, comm, scratch, loops, tick, allow_empty=SPLITS)
     part.graph.profile.on_progress = tick
     together(comm, lambda: _check_data(config, options, meta, part))
     places, rows, n_rows = _wanted(comm, config.nodes, part.graph)
@@ -143,8 +149,9 @@ def _try(paths):
 
 def _check_data(config, options, meta, part):
     """Raise where the data are none that the model was trained for; of data without labels the classes are not known."""
-    trained = meta["data"]
-    there, here = (trained.get("features"), trained.get("classes")), (part.rows.features.shape[1], part.n_classes or trained.get("classes"))
+    trained, features = meta["data"], part.rows.features
+    width = relational.told_widths(features) if isinstance(features, dict) else features.shape[1]
+    there, here = (trained.get("features"), trained.get("classes")), (width, part.n_classes or trained.get("classes"))
     if there != here:
         told = ", ".join(f"{b} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
         said = ", ".join(f"{a} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
@@ -185,8 +192,9 @@ def _nodes(file, n_nodes):
 def _computed(comm, config, options, cls, part, tensors, meta):
     """The model's output for this rank's rows, or a layer's, (n_local, ...). Collective."""
     rows, n_out = part.rows, meta["data"]["classes"]
-    n_in = rows.features.shape[1] + (n_out if options.label_inputs else 0)
-    model = together(comm, lambda: make_model(cls, options, n_in, n_out, nn.Random(options.seed)))
+    hetero = isinstance(rows.features, dict)
+    n_in = relational.widths(rows) if hetero else rows.features.shape[1] + (n_out if options.label_inputs else 0)
+    model = together(comm, lambda: make_model(cls, options, n_in, n_out, nn.Random(options.seed), part.graph))
     try:
         checkpoint.restore_model(comm, model, tensors, meta)
     except CheckpointError as error:
@@ -197,7 +205,8 @@ def _computed(comm, config, options, cls, part, tensors, meta):
         x = _with_labels(comm, options, part, x, n_out)
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     with kernels.Buffers(), no_grad():
-        output = model.eval()(graph, Tensor(x, constant=True))
+        x = {name: Tensor(array, constant=True) for name, array in x.items()} if hetero else Tensor(x, constant=True)
+        output = model.eval()(graph, x)
         check_output(output, type(model).__name__, part.graph.n_dst, n_out)
         return as_array(output if config.embeddings is None else graph.rows(output, options.model)).copy()
 

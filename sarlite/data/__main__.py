@@ -10,7 +10,8 @@ from pathlib import Path
 from sarlite.command import Parser
 from sarlite.data import format, pigo, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
-from sarlite.data.spec import FORMS, load, made_lines, native_directory, source_path
+from sarlite.data.relational import command as relational
+from sarlite.data.spec import FORMS, is_relational, load, made_lines, native_directory, source_path
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.graph import balance as balancing
@@ -107,6 +108,8 @@ def _add_allow_empty(command):
 
 
 def _convert(options):
+    if is_relational(options.spec):
+        return relational.convert(options)
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
     source, progress = native_directory(options.spec), Progress(options.progress)
     with _reading(source) if source and not _same(source, options.directory) else contextlib.nullcontext():
@@ -119,10 +122,13 @@ def _convert(options):
 
 
 def _info(options):
+    if options.parts is not None:
+        _check_method(options)
+    if is_relational(options.spec):
+        return relational.info(options)
     dataset = load(options.spec, verify=options.verify, allow_empty=options.allow_empty)
     facts, found = summary(dataset), None
     if options.parts is not None:
-        _check_method(options)
         parts, graph = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed), structure(dataset)
         found = report(graph.indptr, graph.indices, parts, options.parts, graph.train)
     if options.json:
@@ -136,6 +142,8 @@ def _info(options):
 
 def _partition(options):
     _check_method(options)
+    if "target" in format.read_meta(options.directory):
+        return relational.partition(options)
     output, progress = options.output or options.directory, Progress(options.progress)
     with contextlib.ExitStack() as held:
         if not _same(output, options.directory):

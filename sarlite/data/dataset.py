@@ -80,6 +80,11 @@ class Dataset:
         return self.indptr.shape[0] - 1
 
     @property
+    def n_sources(self) -> int:
+        """Rows that edges may come from."""
+        return self.n_nodes
+
+    @property
     def n_edges(self) -> int:
         return self.indices.shape[0]
 
@@ -194,10 +199,10 @@ class Dataset:
 
     def _check_indices(self):
         for start, piece in pieces(self.indices):
-            bad = (piece < 0) | (piece >= self.n_nodes)
+            bad = (piece < 0) | (piece >= self.n_sources)
             if bad.any():
-                at = int(np.argmax(bad))
-                raise DataError(f"{self.where('indices')}: edge {start + at} comes from node {piece[at]}, outside 0 <= id < {self.n_nodes}")
+                at, n = int(np.argmax(bad)), self.n_sources
+                raise DataError(f"{self.where('indices')}: edge {start + at} comes from node {piece[at]}, outside 0 <= id < {n}")
 
 
     def sources_ascend(self) -> bool:
@@ -277,7 +282,6 @@ EXPECTED = {  # field: dimensions, dtypes
     "edge_weight": (1, _FLOAT),
     "edge_features": (2, _FLOAT),
 }
-OPTIONAL = ("ids", "edge_ids", "edge_weight", "edge_features")
 NODE_ARRAYS = {"ids": "ids", **{name: name for name in ("features", "labels", *SPLITS)}}  # field: name in the native format
 EDGE_ARRAYS = {"indptr": "indptr", "indices": "indices", "edge_ids": "ids", "edge_weight": "weight", "edge_features": "features"}
 NODE, RELATION = "node", "node.edge.node"

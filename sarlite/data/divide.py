@@ -88,12 +88,13 @@ class InMemory:
         self._arrays[field] = _Rows(shape, dtype)
         return self._arrays[field]
 
-    def finish(self, facts):
+    def arrays(self):
+        """Return what was written, by field; ids that count up are left out."""
         arrays = {field: rows.array for field, rows in self._arrays.items()}
-        for field in ("ids", "edge_ids"):
-            if field in arrays and _counts_up(arrays[field]):
-                del arrays[field]
-        self.dataset = Dataset(**arrays, **facts._asdict(), source=self.source)
+        return {field: array for field, array in arrays.items() if field not in ("ids", "edge_ids") or not _counts_up(array)}
+
+    def finish(self, facts):
+        self.dataset = Dataset(**self.arrays(), **facts._asdict(), source=self.source)
 
 
 class _Rows:
@@ -188,15 +189,18 @@ def _write_rows(array, rows, sink, field):
         out.write(take(array, rows[at : at + step]))
 
 
-def _write_edges(dataset, rows, offsets, sink, tally, origin):
-    """Write the edges of `rows`, each row's by ascending source, with their original positions and their values."""
-    n_nodes, n_edges, indptr = dataset.n_nodes, dataset.n_edges, np.asarray(dataset.indptr)
+def _write_edges(dataset, rows, offsets, sink, tally, origin, place=None):
+    """Write the edges of `rows`, each row's by ascending source, with their original positions and their values.
+
+    `place` has the new row number of each source row; by default the rows' own.
+    """
+    n_nodes, n_edges, indptr = dataset.n_sources, dataset.n_edges, np.asarray(dataset.indptr)
     sink.array("indptr", indptr.shape, np.int64).write(np.concatenate(([0], np.cumsum(np.diff(indptr)[rows]))))
     indices = sink.array("indices", (n_edges,), index_dtype(n_nodes))
     edge_ids = sink.array("edge_ids", (n_edges,), index_dtype(n_edges)) if origin else None
     values = {field: getattr(dataset, field) for field in ("edge_weight", "edge_features") if getattr(dataset, field) is not None}
     outs = {field: sink.array(field, array.shape, array.dtype) for field, array in values.items()}
-    for first, last, positions, sources in edges_in_order(indptr, dataset.indices, rows, offsets, sort=True, read=gather):
+    for first, last, positions, sources in edges_in_order(indptr, dataset.indices, rows, offsets, sort=True, read=gather, place=place):
         indices.write(sources)
         if origin:
             edge_ids.write(positions if dataset.edge_ids is None else gather(dataset.edge_ids, positions))

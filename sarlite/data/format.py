@@ -10,7 +10,9 @@ edges/SRC.NAME.DST/      one row an edge, CSR by destination
   weight, features.npy   (e,), (e, any) float, optional             ids.npy     (e,) original positions; absent where they count up
 
 Rows stand in the order in which ranks own them: part p of a node type has the rows offsets[p] .. offsets[p + 1], and the edges into
-them, so a rank maps one slice of each file. A graph of one kind is the type `node` and the relation `node.edge.node`.
+them, so a rank maps one slice of each file. A graph of one kind is the type `node` and the relation `node.edge.node`. A relational graph
+names in meta.json its `target`, the one type that has labels and splits; features are where there are some (`data.relational.format`).
+Names of types and relations stand in paths and in meta.json as `data.relational.dataset.key` encodes them.
 """
 
 import json
@@ -19,8 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data import npyfile
-from sarlite.data.dataset import EDGE_ARRAYS, FILES, NODE, NODE_ARRAYS, OPTIONAL, RELATION, Dataset
+from sarlite.data.dataset import EDGE_ARRAYS, FILES, NODE, NODE_ARRAYS, RELATION, SPLITS, Dataset
 from sarlite.data.divide import copy
+from sarlite.data.relational.names import check_relational
 from sarlite.data.targets import TASKS
 from sarlite.data.writer import META, Writer, meta_hash
 from sarlite.errors import DataError, reading, regular
@@ -28,6 +31,7 @@ from sarlite.progress import SILENT
 
 SCHEMA = 2
 _MAX_META_BYTES = 1 << 24
+_PLACES = {"nodes": NODE_ARRAYS, "edges": EDGE_ARRAYS}
 
 
 def write(directory, dataset, *, overwrite=False, progress=SILENT):
@@ -95,6 +99,8 @@ def open(directory, *, verify=False):
 
 def _opened(directory, verify):
     meta = read_meta(directory)
+    if "target" in meta:
+        raise DataError(f"{directory / META}: target: {meta['target']}, so it is a relational graph, where one of one kind is needed")
     nodes, edges = meta["nodes"][NODE], meta["edges"][RELATION]
     records = {field: nodes["arrays"].get(name) for field, name in NODE_ARRAYS.items()}
     records |= {field: edges["arrays"].get(name) for field, name in EDGE_ARRAYS.items()}
@@ -114,7 +120,7 @@ def _opened(directory, verify):
         provenance=meta["provenance"],
         offsets=np.array(nodes["offsets"], np.int64),
         division=meta["division"],
-        task=nodes.get("task", "classify"),  # which older directories do not say
+        task=nodes["task"],
     )
     dataset.check_shapes()
     for name, said, found in (("nodes", nodes["count"], dataset.n_nodes), ("edges", edges["count"], dataset.n_edges)):
@@ -126,9 +132,10 @@ def _opened(directory, verify):
 def files(directory):
     """Return (path, record, field) of each array's file; raises as `read_meta`, and DataError where a file is missing."""
     meta, found = read_meta(directory), []
-    for kind, names in ((meta["nodes"][NODE], NODE_ARRAYS), (meta["edges"][RELATION], EDGE_ARRAYS)):
-        found += [(Path(directory) / f"{FILES[field]}.npy", kind["arrays"][name], field) for field, name in names.items()
-                  if name in kind["arrays"]]
+    for place, names in _PLACES.items():
+        for key, told in meta[place].items():
+            found += [(Path(directory) / place / key / f"{name}.npy", told["arrays"][name], field) for field, name in names.items()
+                      if name in told["arrays"]]
     missing = next(((path, field) for path, _, field in found if not path.is_file()), None)
     if missing:
         raise DataError(f"{missing[0]}: {missing[1]}: cannot be opened: no such file")
@@ -190,28 +197,49 @@ def _meta(facts, records):
 def _check_meta(path, meta):
     for name, kind in {"name": str, "nodes": dict, "edges": dict, "provenance": dict}.items():
         _expect(path, name, meta.get(name), kind)
-    for place, key, names in (("nodes", NODE, NODE_ARRAYS), ("edges", RELATION, EDGE_ARRAYS)):
-        if list(meta[place]) != [key]:
-            raise DataError(f"{path}: {place}: {', '.join(meta[place]) or 'nothing'}; this sarlite reads {key} alone")
-        where = f"{place}: {key}"
-        _expect(path, where, meta[place][key], dict)
-        _expect(path, f"{where}: count", meta[place][key].get("count"), int)
-        _expect(path, f"{where}: arrays", meta[place][key].get("arrays"), dict)
-        for field, name in names.items():
-            record = meta[place][key]["arrays"].get(name)
-            if record is None and field not in OPTIONAL:
-                raise DataError(f"{path}: {where}: no record of {name}")
-            if record is not None and not (isinstance(record, dict) and all(word in record for word in ("dtype", "shape", "sha256"))):
-                raise DataError(f"{path}: {where}: {name}: expected a record of dtype, shape and sha256, found {record!r}")
-    nodes = meta["nodes"][NODE]
+    check_names = check_relational if "target" in meta else _check_one_kind
+    check_names(path, meta)
+    for place, names in _PLACES.items():
+        for key, told in meta[place].items():
+            _check_records(path, f"{place}: {key}", told, names, _needed(meta, place, key))
+    for key, told in meta["nodes"].items():
+        _check_offsets(path, "offsets" if "target" not in meta else f"nodes: {key}: offsets", told.get("offsets"), told["count"])
+    nodes = meta["nodes"][meta.get("target", NODE)]
     _expect(path, "classes", nodes.get("classes"), int)
-    if nodes.get("task", "classify") not in TASKS:
+    if nodes.setdefault("task", "classify") not in TASKS:  # which older directories do not say
         raise DataError(f"{path}: task: expected one of {', '.join(TASKS)}, found {nodes['task']!r}")
-    _check_offsets(path, nodes.get("offsets"), nodes["count"])
     division = meta.get("division")
     named = isinstance(division, dict) and all(isinstance(division.get(word), str) for word in ("partition", "order"))
     if division is not None and not named:
         raise DataError(f"{path}: division: expected null, or partition and order by name, found {division!r}")
+
+
+def _check_one_kind(path, meta):
+    for place, key in (("nodes", NODE), ("edges", RELATION)):
+        if list(meta[place]) != [key]:
+            raise DataError(f"{path}: {place}: {', '.join(meta[place]) or 'nothing'}; a graph of one kind, which names no target, has "
+                            f"{key} alone")
+
+
+def _needed(meta, place, key):
+    """The fields of a type or a relation that must be there."""
+    if place == "edges":
+        return ("indptr", "indices")
+    if "target" not in meta:
+        return ("features", "labels", *SPLITS)
+    return ("labels", *SPLITS) if key == meta["target"] else ()
+
+
+def _check_records(path, where, told, names, needed):
+    _expect(path, where, told, dict)
+    _expect(path, f"{where}: count", told.get("count"), int)
+    _expect(path, f"{where}: arrays", told.get("arrays"), dict)
+    for field, name in names.items():
+        record = told["arrays"].get(name)
+        if record is None and field in needed:
+            raise DataError(f"{path}: {where}: no record of {name}")
+        if record is not None and not (isinstance(record, dict) and all(word in record for word in ("dtype", "shape", "sha256"))):
+            raise DataError(f"{path}: {where}: {name}: expected a record of dtype, shape and sha256, found {record!r}")
 
 
 def _expect(path, name, value, kind):
@@ -219,10 +247,10 @@ def _expect(path, name, value, kind):
         raise DataError(f"{path}: {name}: expected {kind.__name__}, found {value!r}")
 
 
-def _check_offsets(path, offsets, count):
+def _check_offsets(path, name, offsets, count):
     good = isinstance(offsets, list) and len(offsets) > 1 and all(type(offset) is int for offset in offsets)
     if not good or offsets[0] != 0 or offsets[-1] != count or any(low > high for low, high in zip(offsets, offsets[1:])):
-        raise DataError(f"{path}: offsets: {str(offsets)}: expected whole numbers that rise from 0 to {count}")
+        raise DataError(f"{path}: {name}: {str(offsets)}: expected whole numbers that rise from 0 to {count}")
 
 
 __all__ = ["META", "SCHEMA", "GraphWriter", "open", "read_meta", "write"]

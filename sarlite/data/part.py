@@ -58,7 +58,7 @@ class Part:
     def rows(self, dtype: DType | None = None) -> Rows:
         """Return the `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own."""
         names = ("labels", "train", "val", "test")
-        return Rows(self._of_nodes("features", dtype), *(self._of_nodes(name) for name in names))
+        return Rows(self.of_nodes("features", dtype), *(self.of_nodes(name) for name in names))
 
     def edges(self) -> tuple[Array, Array]:
         """Return the incoming edges as CSR: indptr (n_rows + 1,) int64, and the row numbers of their sources, ascending in a row."""
@@ -69,7 +69,7 @@ class Part:
         """Return the original ids of the rows, (n_rows,) int64."""
         if self.dataset.ids is None:
             return np.arange(self.first_row, self._last_row)
-        return self._of_nodes("ids", np.int64)
+        return self.of_nodes("ids", np.int64)
 
     def edge_ids(self) -> Array:
         """Return the original positions of the edges, (n_edges,) int64."""
@@ -82,5 +82,6 @@ class Part:
         array = getattr(self.dataset, name)
         return None if array is None else copied(array, self._edges.start, self._edges.stop, dtype)
 
-    def _of_nodes(self, name, dtype=None):
+    def of_nodes(self, name: str, dtype: DType | None = None) -> Array:
+        """Return one array's rows, (n_rows, ...), C-contiguous and of `dtype`, by default its own."""
         return copied(getattr(self.dataset, name), self.first_row, self._last_row, dtype)

@@ -7,13 +7,12 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sarlite.comm import Communicator, agree, together
 from sarlite.comm.buffers import digest
 from sarlite.data import format, npyfile
 from sarlite.data import scratch as scratches
-from sarlite.data.dataset import Dataset
 from sarlite.data.divide import InMemory, divide, make_order, make_parts, record, stored_order
 from sarlite.data.spec import load, native_directory, source_path
 from sarlite.errors import ConfigError
@@ -33,10 +32,32 @@ class Wanted(NamedTuple):
     seed: int
 
 
+class Kind(NamedTuple):
+    """How data sets of one kind, or relational ones, are read and divided.
+
+    Attributes
+    ----------
+    load : callable
+        As `spec.load`.
+    open : callable
+        Of a native directory.
+    divide : callable
+        (dataset, n_parts, directory, wanted, progress, seconds): write it so.
+    reordered : callable
+        (dataset, order, seed) -> the data set in memory, as one part in that order.
+    """
+
+    load: Any
+    open: Any
+    divide: Any
+    reordered: Any
+
+
 @contextlib.contextmanager
 def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", balance: str = "auto", seed: int = 0,
             verify: bool = False, scratch: AnyPath | None = None, progress: Progress = SILENT, seconds: dict[str, float] | None = None,
-            task: str | None = None, allow_empty: Collection[str] = (), **changes: bool | None) -> Iterator[Dataset]:
+            task: str | None = None, allow_empty: Collection[str] = (), kind: Kind | None = None,
+            **changes: bool | None) -> Iterator[Any]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
     Parameters
@@ -63,10 +84,12 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         On rank 0, how long making the parts took is put under "partition".
     task, allow_empty, **changes
         As for `load`.
+    kind : Kind, optional
+        `relational.ranks.KIND` for relational data sets.
 
     Yields
     ------
-    Dataset
+    Dataset, or RelationalDataset
         Whose parts are the ranks', or several neighbours one rank's; take a `Part` of it.
 
     Raises
@@ -80,6 +103,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes) integers, while it
     divides; on one rank that is done in memory.
     """
+    kind = kind or _ONE
     with contextlib.ExitStack() as held:
         native = comm.bcast(together(comm, lambda: _native(held, spec) if comm.rank == 0 else None))
         files = _files_to_verify(comm, native) if verify and native else None
@@ -91,18 +115,18 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         def prepare():
             if comm.rank:
                 return None, None
-            return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds,
+            return _prepare(kind, comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds,
                             {"task": task, "allow_empty": allow_empty}, changes)
 
         dataset, where = together(comm, prepare)
         where = comm.bcast(where)
-        opened, meta = together(comm, lambda: (dataset, None) if where is None else (format.open(where), format.read_meta(where)))
+        opened, meta = together(comm, lambda: (dataset, None) if where is None else (kind.open(where), format.read_meta(where)))
         agree(comm, meta, f"{where}: the data set, as meta.json describes it,")
         yield opened
         comm.barrier()
 
 
-def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
+def suits(dataset: Any, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
     """Tell whether a data set as it stands is divided as asked for."""
     stored = dataset.division or {"partition": None}
     same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
@@ -139,22 +163,22 @@ def _files_to_verify(comm, directory):
     return own
 
 
-def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
+def _prepare(kind, size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
     """Return the data set, or the directory where all ranks find it; `held` keeps both."""
     spec, partition = wanted.spec, wanted.partition
     balancing.check(wanted.balance)
     if partition not in ("stored", *METHODS) and not Path(partition).exists():
         raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
     with progress.step(f"read {spec}", reads=source_path(spec)):
-        dataset = load(spec, verify=verify, **expected, **changes)
+        dataset = kind.load(spec, verify=verify, **expected, **changes)
     good = suits(dataset, size, partition, wanted.order, wanted.balance)
     if size == 1:
-        return dataset if good else _reordered(dataset, wanted.order, wanted.seed), None
+        return dataset if good else kind.reordered(dataset, wanted.order, wanted.seed), None
     stored = None if any(changes.values()) else native
     if good and stored:
         return None, stored
     folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
-    _divide(dataset, size, folder / "data", wanted, progress, {} if seconds is None else seconds)
+    kind.divide(dataset, size, folder / "data", wanted, progress, {} if seconds is None else seconds)
     if stored:
         print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, for this run; "
               f"`python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)  # fmt: skip
@@ -173,9 +197,8 @@ def _scratch(parent):
 
 
 def _divide(dataset, n_parts, directory, wanted, progress, seconds):
-    _, partition, order, balance, seed = wanted
-    stored = (dataset.division or {"partition": "metis"})["partition"]
-    method = partition if partition != "stored" else stored if stored in METHODS else "metis"
+    _, _, order, balance, seed = wanted
+    method = method_of(dataset, wanted)
     begin = time.perf_counter()
     with progress.step(f"divide into {n_parts} parts by {method}"):
         parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed)
@@ -188,11 +211,20 @@ def _divide(dataset, n_parts, directory, wanted, progress, seconds):
         divide(dataset, parts, n_parts, out, order=nodes, division=division)
 
 
+def method_of(dataset: Any, wanted: Wanted) -> str:
+    """Return the method that a data set is divided anew by."""
+    stored = (dataset.division or {"partition": "metis"})["partition"]
+    return wanted.partition if wanted.partition != "stored" else stored if stored in METHODS else "metis"
+
+
 def _reordered(dataset, order, seed):
     nodes = make_order(dataset, order, seed=seed)
     sink = InMemory(dataset.source)
     divide(dataset, make_parts(dataset, 1, "contiguous"), 1, sink, order=nodes, division=record(1, "contiguous", order, seed))
     return sink.dataset
+
+
+_ONE = Kind(load, format.open, _divide, _reordered)
 
 
 def _outside(scratch, dataset):

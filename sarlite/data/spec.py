@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from sarlite.command import suggestion
-from sarlite.data import bter, edge_list, format, npz, ogb, pigo, planetoid, reddit, roc
+from sarlite.data import bter, edge_list, format, mag, npz, ogb, pigo, planetoid, reddit, roc
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized
+from sarlite.data.relational import RelationalDataset
+from sarlite.data.relational import format as relational_format
 from sarlite.errors import ConfigError, DataError, reading
-from sarlite.graph import generate
+from sarlite.graph import generate, relational
 from sarlite.types import Path as AnyPath
 
 
@@ -45,14 +47,18 @@ _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: read
     "mggcn": (pigo.read_directory, {"classes": int}),
     "roc": (roc.read, {"classes": int}),
     "reddit": (reddit.read, {"classes": int}),
+    "mag": (mag.read, {"classes": int, "reverses": _flag}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sbm": (generate.sbm, {"nodes": int, "degree": float, "homophily": float, "noise": float, "exponent": float, **_TASK}),
     "rmat": (generate.rmat, {"nodes": int, "scale": int, "edges": int, **dict.fromkeys("abcd", float), **_TASK}),
     "bter": (bter.make, {"nodes": int, "degree": float, "max_degree": int, "beta": float, "degrees": str, "cmax": float, "xi": float,
                          "clustering": str, **_TASK}),
+    "relational": (relational.mag, {"nodes": int, "edges": int, "homophily": float, "noise": float, "exponent": float, **_TASK}),
 }
 _REPORTS = {"bter": bter.report}  # form: lines of what was asked beside what was made
+_RELATIONAL = ("mag", "relational")
+"""Forms of several node types and relations: `load_relational` takes them."""
 FORMS = """\
   DIR                     a directory in the native format (python -m sarlite.data convert)
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
@@ -66,6 +72,8 @@ FORMS = """\
   sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
   bter:nodes=10000,...    BTER; options nodes, degree, max_degree, beta or degrees=FILE, cmax, xi or clustering=FILE, features, ...
+  mag:DIR                 ogbn-mag, relational, the folder with raw/ and split/; options classes, reverses
+  relational:nodes=...    papers, authors, institutions and fields, relational; options nodes, edges, classes, features, homophily, ...
 with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_edge_values"""
 
 
@@ -111,6 +119,8 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
 
 def _read(spec, verify, changes, task):
     form, path, options = _parse(spec)
+    if _is_relational(form, path):
+        raise ConfigError(f"data set {spec!r}: a relational graph, of several node types; this takes graphs of one kind")
     if task and "task" in _READERS.get(form, (None, {}))[1] and (form not in ("edges", "pigo") or "labels" in options):
         options.setdefault("task", task)
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
@@ -132,6 +142,48 @@ def made_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
     """Return lines that say how near a generated data set came to what its spec asked for; none of a form that hits it, or reads."""
     form, _, options = _parse(str(spec))
     return _REPORTS[form](dataset.indptr, dataset.indices, **options) if form in _REPORTS else []
+
+
+def is_relational(spec: AnyPath) -> bool:
+    """Tell whether a spec names a relational graph; of a native directory meta.json is read, and raises as `format.read_meta`."""
+    form, path, _ = _parse(str(spec))
+    return _is_relational(form, path)
+
+
+def _is_relational(form, path):
+    return form in _RELATIONAL or (form is None and "target" in format.read_meta(path))
+
+
+def load_relational(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (),
+                    task: str | None = None, **changes: bool | None) -> RelationalDataset:
+    """Read, map or generate the relational data set that `spec` names; arguments and errors are those of `load`.
+
+    Of the changes there is drop_edge_values alone; the others are refused.
+    """
+    with reading(f"data set {spec}"):
+        dataset = _read_relational(str(spec), verify, changes)
+        if task not in (None, dataset.task):
+            raise ConfigError(f"data set {spec}: the task of its labels is {dataset.task}, not {task}")
+        return dataset.check(allow_empty) if check else dataset
+
+
+def _read_relational(spec, verify, changes):
+    form, path, options = _parse(spec)
+    wanted = {name: options.pop(name, None) for name in _CHANGES}
+    wanted.update((name, value) for name, value in changes.items() if value is not None)
+    drop = wanted.pop("drop_edge_values")
+    if any(wanted.values()):
+        name = next(name for name, value in wanted.items() if value)
+        raise ConfigError(f"data set {spec!r}: {name} is of graphs of one kind, but this one is relational")
+    if not _is_relational(form, path):
+        raise ConfigError(f"data set {spec!r}: a graph of one kind, where a relational one, of several node types, is needed")
+    if form is None:
+        dataset = relational_format.open(path, verify=verify)
+    else:
+        about = {"name": form, "source": spec, "provenance": {"spec": spec, "options": options, "sarlite": _version()}}
+        made = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
+        dataset = RelationalDataset.of(made, **about)
+    return dataset.without_edge_values() if drop else dataset
 
 
 def native_directory(spec: AnyPath) -> str | None:

@@ -38,7 +38,7 @@ def inverse(permutation):
     return place
 
 
-def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None):
+def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None, place=None):
     """Yield a graph's edges as they are when its rows stand in another order.
 
     Parameters
@@ -53,6 +53,8 @@ def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None):
         Let the sources of each row ascend; equal ones keep their order.
     read : callable, optional
         read(indices, positions) gives some of `indices`; NumPy's indexing by default.
+    place : (n_src,) int, optional
+        The new row number of each source, where sources are no rows of this graph; by default that of `rows`.
 
     Yields
     ------
@@ -67,15 +69,15 @@ def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None):
     -----
     Memory: 12 to 20 bytes a node, and a piece of about a million edges (all edges of a node with more).
     """
-    place = inverse(rows)
+    place = inverse(rows) if place is None else place
     lengths = np.diff(indptr)[rows]
     ends = np.concatenate(([0], np.cumsum(lengths)))
-    for first, last in row_chunks(ends, chunk_edges(rows.size), cuts):
+    for first, last in row_chunks(ends, chunk_edges(place.size), cuts):
         counts = lengths[first:last]
         shift = np.asarray(indptr)[rows[first:last]] - ends[first:last]
         positions = np.arange(ends[first], ends[last]) + np.repeat(shift, counts)
         sources = place[indices[positions] if read is None else read(indices, positions)]
         if sort:
-            chosen = ascending(counts, sources, rows.size)
+            chosen = ascending(counts, sources, place.size)
             positions, sources = positions[chosen], sources[chosen]
         yield first, last, positions, sources

@@ -6,6 +6,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
+from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator, aggregate
 from sarlite.sar.reducers import REDUCERS
 from sarlite.tape import Tensor, engine
@@ -211,8 +212,13 @@ def aggregate_custom(graph, message, reducer, src, dst, edge):
 
 def multiplied(graph, message, reducer):
     """max or min of w_ij x_j, as a custom message."""
-    edge = {"weight": _per_row(message.weight, message.x)}
-    return aggregate_custom(graph, lambda s, d, e: s["x"] * e["weight"], reducer, {"x": message.x}, {}, edge)
+    function, *inputs = weighted(message)
+    return aggregate_custom(graph, function, reducer, *inputs)
+
+
+def weighted(message):
+    """Return a `fn.mul_edge` as a `fn.message`."""
+    return fn.message(lambda s, d, e: s["x"] * e["weight"], {"x": message.x}, {}, {"weight": _per_row(message.weight, message.x)})
 
 
 def _per_row(weight, x):

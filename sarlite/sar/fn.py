@@ -1,5 +1,6 @@
 """Built-in messages: values that name a fused kernel."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sarlite.tape import Tensor
@@ -36,6 +37,13 @@ class AttendLinear(NamedTuple):
     slope: float
     dropout: float
     key: int
+
+
+class Message(NamedTuple):
+    function: Callable[..., Any]
+    src: Mapping[str, Any]
+    dst: Mapping[str, Any]
+    edge: Mapping[str, Any]
 
 
 def copy_src(x: Tensor) -> CopySrc:
@@ -129,3 +137,22 @@ def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, sl
     has fetched. Case 2.
     """
     return AttendLinear(x, weight, src_weight, dst, slope, dropout, key)
+
+
+def message(function: Callable[..., Any], src: Mapping[str, Any] | None = None, dst: Mapping[str, Any] | None = None,
+            edge: Mapping[str, Any] | None = None) -> Message:
+    """Message m_ij = function(src_j, dst_i, edge_ij), over a relation of a `HeteroGraph`; `Graph.aggregate` takes the function itself.
+
+    Parameters
+    ----------
+    function : callable (src, dst, edge) -> Tensor, or a pair with reducer softmax
+        See `Graph.aggregate`.
+    src, dst, edge : dict of str to Tensor or ndarray
+        Its inputs: a row for each of this rank's rows of the source type, of the destination type, and of its edges of the relation, in
+        the order of `HeteroGraph.edge_ids`.
+
+    Notes
+    -----
+    With reducer sum, mean, max, min or softmax. Case 1 or 2, as the function reads source rows' values in backward or not.
+    """
+    return Message(function, src or {}, dst or {}, edge or {})

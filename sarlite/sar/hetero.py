@@ -11,7 +11,7 @@ from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar import fn, plan, relations, schedule, typed_edges
 from sarlite.sar.evaluation import EVALUATIONS, Evaluation, Sizes, evaluate
-from sarlite.sar.graph import Graph
+from sarlite.sar.view import View
 from sarlite.tape import Tensor
 from sarlite.tape.product import products
 from sarlite.tape.tensor_map import TensorMap
@@ -47,25 +47,8 @@ class NodeType:
         return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
 
 
-class View:
-    """One relation as its operator sees it, in a bundle of a schedule."""
-
-    check = Graph.check
-    inverse_degrees, column_ids = Graph.inverse_degrees, Graph.column_ids
-
-    def __init__(self, graph, relation, made):
-        source, _, to = self.relation = relation
-        self.in_degrees, self.dst_ids, self.n_nodes = graph.in_degrees[relation], graph.node_ids[to], graph.n_nodes[to]
-        self.n_src, self.n_dst, self.n_edges = len(graph.node_ids[source]), len(self.dst_ids), int(self.in_degrees.sum())
-        self.plan = made.plan
-        self.itype = relations.sets_of(made.plan.local)[0].indices.dtype
-
-    def scales(self, reducer):
-        return self.inverse_degrees if reducer == "mean" else None, None
-
-
 class HeteroGraph:
-    """One part of a heterogeneous graph, or a whole one. Make one with `from_edges`.
+    """One part of a heterogeneous graph, or a whole one. Make one with `from_edges` or `from_part`.
 
     Attributes
     ----------
@@ -99,6 +82,7 @@ class HeteroGraph:
         self.n_edges = dict(zip(in_edges, map(int, counts)))
         self._schedules: dict[tuple[Relation, ...], tuple[Any, int]] = {}
         self._evaluations: dict[tuple[Any, ...], Evaluation] = {}
+        self.view_arrays: dict[tuple[tuple[Relation, ...], int], dict[str, Any]] = {}  # of a relation in a schedule, what `View` keeps
         self._kept = TensorMap()  # constant Tensor -> {(relation, reducer): its aggregation}
 
     @classmethod
@@ -117,7 +101,7 @@ class HeteroGraph:
             Without it the graph is whole.
         parts : {"metis", "random", "contiguous"}, or dict of str to (n,) int array or to one of these but METIS
             How to divide the nodes: METIS divides those of all types together, the others each type; or a division for each type.
-        mode : {"sar", "sa", "oneshot"}
+        mode : {"sar", "sa", "oneshot", "broadcast"}
         prefetch : int
             See `Graph.from_part`.
         seed : int
@@ -141,6 +125,39 @@ class HeteroGraph:
         for relation, (src, dst) in edges.items():
             in_edges[relation], edge_ids[relation] = typed_edges.own_edges(relation, src, dst, parts, own, rows, comm.rank)
         return cls(comm, in_edges, own, edge_ids, mode, prefetch)
+
+    @classmethod
+    def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
+                  edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar", prefetch: int = 1) -> "HeteroGraph":
+        """Make this rank's part of a graph from its own rows and their in-edges. Collective.
+
+        Of each type rank p owns the row numbers after those of the ranks before it. Nothing here is O(n_nodes).
+
+        Parameters
+        ----------
+        comm : Communicator, or an mpi4py communicator
+        edges : dict of (source type, name, destination type) to (indptr, indices)
+            CSR of the in-edges of this rank's rows of the destination type: (n_dst + 1,) int64, and the sources' row numbers in the whole
+            graph, ascending in each row. The same relations in the same order on every rank.
+        node_ids : dict of str to (n,) int64
+            Global ids of this rank's rows of every type, also one that is in no relation.
+        edge_ids : dict of relation to (n_edges,) int64, optional
+            Global ids of these edges, in the order of a rank's edge values; by default their places on this rank.
+        mode, prefetch
+            As of `from_edges`.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: what `from_edges` refuses, edges that are no CSR of these rows, or types and relations that differ by rank.
+        """
+        comm = wrap(comm)
+        schedule.check_mode(comm, mode, prefetch)
+        in_edges, ids, places = together(comm, lambda: typed_edges.own_part(edges, node_ids, edge_ids))
+        agree(comm, ([*in_edges], [*ids]), "relations and node types")
+        made = cls(comm, in_edges, ids, places, mode, prefetch)
+        together(comm, lambda: typed_edges.check_part(in_edges, made.n_nodes))
+        return made
 
     def __repr__(self) -> str:
         share = f", part {self.comm.rank} of {self.comm.size}, mode {self.mode}" if self.comm.size > 1 else ""
@@ -180,11 +197,14 @@ class HeteroGraph:
 
         Parameters
         ----------
-        messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.attend(...) or fn.attend_linear(...)
+        messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.mul_edge(x, weight), fn.attend(...), fn.attend_linear(...) \
+                or fn.message(function, src, dst, edge)
             Source rows are those of the relation's source type, in the order of `node_ids`. Others' relations are left out. The same
             relations on every rank.
-        reducer : {"sum", "mean", "max", "min"}
-            As of `Graph.aggregate`: "sum" and "mean" of copy_src and linear, "max" and "min" of copy_src, "sum" of the others.
+        reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
+            As of `Graph.aggregate`, within each relation: "sum", "mean" and "sym" of copy_src and linear, "max" and "min" of copy_src,
+            these but "sym" of mul_edge, "sum" of attend and attend_linear, all but "sym" of a function. "sym" divides by the square
+            roots of the degree into i and of that out of j, both in the relation.
         own : dict of str to (x, weight), optional
             x W is added to the sums of a type, (n_dst, n_in) by (n_in, n_out): what a layer makes of the destinations' own rows.
         evaluation : {"inside", "first"}, optional
@@ -229,7 +249,8 @@ class HeteroGraph:
             if relation not in self._edges:
                 raise ConfigError(f"relation {relation!r} is none of this graph: {', '.join(map(str, self.relations))}")
             if (type(message), reducer) not in relations.MEMBERS:
-                raise ConfigError(f"relation {relation!r}: message {type(message).__name__} does not go with reducer {reducer!r}")
+                what = "a function stands in fn.message(...) and" if callable(message) else f"message {type(message).__name__}"
+                raise ConfigError(f"relation {relation!r}: {what} does not go with reducer {reducer!r}")
         chosen: dict[str, list[Relation]] = {}
         for relation in self.relations:
             if relation in messages:
@@ -239,14 +260,14 @@ class HeteroGraph:
     def _from(self, chosen, messages, reducer, evaluation):
         """Yield (destination type or relation, its sum, the weight that it still wants or None), over the relations out of one type."""
         made, n_halo = self._schedule(chosen)
-        views = {relation: View(self, relation, made) for relation in chosen}
+        views = {relation: View(self, chosen, place, made) for place, relation in enumerate(chosen)}
         first = self._aggregated_first(chosen, views, messages, n_halo, evaluation)
         weights = {relation: weight for relation, (_, weight) in first.items()}
         outputs, members = {}, []
         for place, relation in enumerate(chosen):
             message = fn.copy_src(first[relation][0]) if relation in first else messages[relation]
             member = relations.MEMBERS[type(message), reducer](views[relation], message, reducer)
-            constant = isinstance(message, fn.CopySrc) and reducer in ("sum", "mean") and member.fetched[0].constant
+            constant = isinstance(message, fn.CopySrc) and reducer in relations.SUMS and member.fetched[0].constant
             kept = self._kept.setdefault(member.fetched[0], {}) if constant else {}
             if (relation, reducer) in kept:
                 outputs[relation] = kept[relation, reducer]
@@ -285,6 +306,11 @@ class HeteroGraph:
             made = schedule.make(self._comm, exchange, self.mode, self.prefetch, self.profile)
             self._schedules[key] = made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
         return self._schedules[key]
+
+    def forget(self) -> None:
+        """Free what aggregations found of their exchanges; the next of a set of relations finds it anew. The same on every rank."""
+        self._schedules.clear()
+        self.view_arrays.clear()
 
     def recover(self) -> None:
         """Make the graph usable again after an aggregation that failed. Collective."""

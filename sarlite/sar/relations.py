@@ -1,7 +1,7 @@
 """Aggregation over several relations out of one node type: one operator a relation, all of them fed by one fetch."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,24 +10,30 @@ from sarlite.errors import ShapeError
 from sarlite.graph.block import Bundle
 from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator, aggregate
-from sarlite.sar.operators import Attend, Extremum, Sum, one_dtype
+from sarlite.sar.custom import Custom, weighted
+from sarlite.sar.operators import SUMS, Attend, Extremum, Sum, one_dtype
+from sarlite.sar.reducers import REDUCERS
 from sarlite.tape import Tensor, reduce
+from sarlite.tape.engine import grad_enabled
 
 
 class Transformed(Operator):
-    """out_i = s_i sum_j x_j W, the weight inside the message (SAR Eq. 4): case 2 where W learns, and nothing is kept.
+    """out_i = s_i sum_j t_j x_j W, the weight inside the message (SAR Eq. 4): case 2 where W learns, and nothing is kept.
 
     Parameters
     ----------
     n_dst : int
     dst_scale : (n_dst,) float64, or None
         s.
+    src_scale : (n_columns,) float64, or None
+        t by column, as of `Sum`.
     """
 
     flops_per_value = 1
+    of_sources = Sum.of_sources
 
-    def __init__(self, n_dst, dst_scale):
-        self.n_dst, self.dst_scale = n_dst, dst_scale
+    def __init__(self, n_dst, dst_scale=None, src_scale=None):
+        self.n_dst, self.dst_scale, self.src_scale = n_dst, dst_scale, src_scale
 
     def begin(self, needs, arrays, keep):
         x, self.weight = arrays
@@ -36,7 +42,8 @@ class Transformed(Operator):
         self.out = np.zeros((self.n_dst, self.weight.shape[1]), x.dtype)
 
     def forward(self, block, rows):
-        kernels.spmm(block.indptr, block.indices, reduce.product(rows[0], self.weight), self.out, rows=block.rows, dst_scale=self.scale)
+        kernels.spmm(block.indptr, block.indices, reduce.product(rows[0], self.weight), self.out, rows=block.rows,
+                     src_scale=self.of_sources(block, self.out.dtype), dst_scale=self.scale)
         return rows if self.needs_rows else None
 
     def end(self):
@@ -49,7 +56,7 @@ class Transformed(Operator):
 
     def backward(self, block, rows, kept, d_rows):
         sums = np.zeros((block.n_src, self.weight.shape[1]), self.g.dtype)
-        kernels.spmm(*block.transpose, self.g, sums, src_scale=self.scale)
+        kernels.spmm(*block.transpose, self.g, sums, src_scale=self.scale, dst_scale=self.of_sources(block, self.g.dtype))
         if self.needs_weight:
             self.d_weight += reduce.product_over_rows((rows or kept)[0], sums)
         if d_rows[0] is not None:
@@ -117,11 +124,14 @@ class Member(NamedTuple):
         Rows of the source type; a tensor that several members have travels once.
     others : list of Tensor
         What the operator takes beside them.
+    sinks : sequence
+        Learnable values that a function uses, which `end_backward` returns gradients of after those of `others`.
     """
 
     operator: Operator
     fetched: list[Tensor]
     others: list[Tensor]
+    sinks: Any = ()
 
 
 def _sum(view, message, reducer):
@@ -136,7 +146,7 @@ def _extremum(view, message, reducer):
 
 def _linear(view, message, reducer):
     x, weight = linear_inputs(view, message)
-    return Member(Transformed(view.n_dst, view.scales(reducer)[0]), [x], [weight])
+    return Member(Transformed(view.n_dst, *view.scales(reducer)), [x], [weight])
 
 
 def linear_inputs(view, message):
@@ -170,10 +180,32 @@ def _attend_linear(view, message, reducer):
     return Member(operator, [x], [weight, src_weight, dst])
 
 
+def _mul_edge(view, message, reducer):
+    x, weight = view.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
+    one_dtype("fn.mul_edge", x=x, weight=weight)
+    return Member(Sum(view.n_dst, True, *view.scales(reducer)), [x], [weight])
+
+
+def _extremum_of_products(view, message, reducer):
+    return _function(view, weighted(message), reducer)
+
+
+def _function(view, message, reducer):
+    names = tuple(message.src), tuple(message.dst), tuple(message.edge)
+    operator = Custom(message.function, names, REDUCERS[reducer](view), view.dst_ids, view.n_nodes)
+    inputs = view.check(getattr(message.function, "__name__", "message"), message.src, message.dst, message.edge)
+    operator.probe(inputs)
+    n_src = operator.n_fetched
+    return Member(operator, inputs[:n_src], inputs[n_src:], operator.sinks if grad_enabled() else ())
+
+
 MEMBERS: dict[tuple[type, str], Callable[..., Member]] = {
-    **{(fn.CopySrc, reducer): _sum for reducer in ("sum", "mean")},
+    **{(fn.CopySrc, reducer): _sum for reducer in SUMS},
     **{(fn.CopySrc, reducer): _extremum for reducer in ("max", "min")},
-    **{(fn.Linear, reducer): _linear for reducer in ("sum", "mean")},
+    **{(fn.Linear, reducer): _linear for reducer in SUMS},
+    **{(fn.MulEdge, reducer): _mul_edge for reducer in ("sum", "mean")},
+    **{(fn.MulEdge, reducer): _extremum_of_products for reducer in ("max", "min")},
+    **{(fn.Message, reducer): _function for reducer in REDUCERS},
     (fn.Attend, "sum"): _attend,
     (fn.AttendLinear, "sum"): _attend_linear,
 }
@@ -187,7 +219,7 @@ class Relations(Operator):
 
     Parameters
     ----------
-    members : list of (place in the bundle, key, Operator, numbers of its inputs)
+    members : list of (place in the bundle, key, Operator, numbers of its inputs and of its sinks)
         Inputs below `n_fetched` are rows of sources.
     n_fetched : int
     """
@@ -197,7 +229,7 @@ class Relations(Operator):
 
     def begin(self, needs, arrays, keep):
         for _, _, operator, inputs in self.members:
-            operator.begin([needs[i] for i in inputs], [arrays[i] for i in inputs], keep)
+            operator.begin([needs[i] for i in inputs], [arrays[i] for i in inputs if i < len(arrays)], keep)
         self.needs_rows = any(operator.needs_rows for _, _, operator, _ in self.members)
 
     def _rows(self, arrays, inputs):
@@ -237,7 +269,11 @@ class Relations(Operator):
         return [(sets[place], inputs, operator) for place, _, operator, inputs in self.members]
 
     def end_backward(self):
-        return sum((operator.end_backward() for _, _, operator, _ in self.members), [])
+        """Gradients by their inputs' and sinks' numbers."""
+        found = {}
+        for _, _, operator, inputs in self.members:
+            found |= dict(zip((i for i in inputs if i >= self.n_fetched), operator.end_backward(), strict=True))
+        return [found[number] for number in sorted(found)]
 
     def flops(self, inputs, out, schedule, **_):
         """Count each member's: `flops_per_value` for each value of each edge's message, and the products of columns with weights."""
@@ -254,19 +290,22 @@ def sets_of(block):
 
 def aggregate_members(schedule, members):
     """Return {key: Tensor} of [(place in the bundle, key, Member)]. Collective, forward and backward."""
-    fetched, others, found = [], [], []
+    fetched, others, sinks, found = [], [], [], []
     numbers: dict[int, int] = {}
     for _, _, member in members:
         for x in member.fetched:
             if id(x) not in numbers:
                 numbers[id(x)] = len(fetched)
                 fetched.append(x)
+    n_inputs = len(fetched) + sum(len(member.others) for _, _, member in members)
     for place, key, member in members:
         own = range(len(fetched) + len(others), len(fetched) + len(others) + len(member.others))
+        captured = range(n_inputs + len(sinks), n_inputs + len(sinks) + len(member.sinks))
         others += member.others
-        found.append((place, key, member.operator, [*(numbers[id(x)] for x in member.fetched), *own]))
+        sinks += member.sinks
+        found.append((place, key, member.operator, [*(numbers[id(x)] for x in member.fetched), *own, *captured]))
     operator = Relations(found, len(fetched))
-    flat = aggregate(schedule, operator, [*fetched, *others])
+    flat = aggregate(schedule, operator, [*fetched, *others], sinks)
     if len(operator.places) == 1:
         return {key: flat.reshape(*shape) for key, (_, shape) in operator.places.items()}
     return {key: tape.apply("piece", flat, place=place, shape=shape) for key, (place, shape) in operator.places.items()}

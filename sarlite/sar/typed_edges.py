@@ -7,8 +7,8 @@ import numpy as np
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import edges as edge_lists
-from sarlite.graph import given, partition
-from sarlite.graph.part import InEdges
+from sarlite.graph import given, partition, typed
+from sarlite.graph.part import InEdges, find_error, is_sorted
 from sarlite.sar.construct import outside
 from sarlite.sar.shard import on_root
 
@@ -20,17 +20,22 @@ def checked(edges, n_nodes):
     n_nodes = {name: given.count(f"n_nodes[{name!r}]", n) for name, n in n_nodes.items()}
     found = {}
     for relation, ends in edges.items():
-        if not (isinstance(relation, tuple) and len(relation) == 3 and all(isinstance(word, str) for word in relation)):
-            raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
-        for name in (relation[0], relation[2]):
-            if name not in n_nodes:
-                raise DataError(f"relation {relation!r}: node type {name!r} is not in n_nodes, which has {', '.join(n_nodes)}")
+        check_relation(relation, n_nodes)
         try:
             src, dst = (outside(name, ids) for name, ids in zip(("src", "dst"), ends, strict=True))
             found[relation] = edge_lists.checked_ends(src, dst, n_nodes[relation[0]], n_nodes[relation[2]])
         except (DataError, TypeError, ValueError) as error:
             raise DataError(f"relation {relation!r}: {error}") from None
     return found, n_nodes
+
+
+def check_relation(relation, types):
+    """Raise where a relation is no triple, or names a type that is not there."""
+    if not (isinstance(relation, tuple) and len(relation) == 3 and all(isinstance(word, str) for word in relation)):
+        raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
+    for name in (relation[0], relation[2]):
+        if name not in types:
+            raise DataError(f"relation {relation!r}: node type {name!r} is not in n_nodes, which has {', '.join(types)}")
 
 
 def divide(comm, edges, n_nodes, parts, seed):
@@ -40,16 +45,9 @@ def divide(comm, edges, n_nodes, parts, seed):
     kind = lambda found: found if isinstance(found, str) else type(found).__name__  # noqa: E731
     agree(comm, {str(name): kind(found) for name, found in parts.items()} if isinstance(parts, Mapping) else kind(parts), "parts")
     if isinstance(parts, str) and parts == "metis":
-        ends = np.cumsum([0, *n_nodes.values()])
-        start = dict(zip(n_nodes, ends))
-
-        def whole():
-            src, dst = (np.concatenate([np.zeros(0, np.int64), *(pair[k] + start[relation[2 * k]] for relation, pair in edges.items())])
-                        for k in (0, 1))
-            return partition.partition(*edge_lists.csr_by_dst(src, dst, int(ends[-1])), comm.size, "metis", balance="nodes", seed=seed)
-
-        found = on_root(comm, whole)
-        return dict(zip(n_nodes, np.split(found, ends[1:-1])))
+        found = on_root(comm, lambda: np.concatenate([*typed.divide(typed.join(edges, n_nodes), comm.size, balance="nodes",
+                                                                    seed=seed).values()]))
+        return dict(zip(n_nodes, np.split(found, np.cumsum([*n_nodes.values()])[:-1])))
     if not isinstance(parts, str) and (not isinstance(parts, Mapping) or set(parts) != set(n_nodes)):
         raise ConfigError(f"parts: a method, or a dict with a division for each of {', '.join(n_nodes)}")
     return {name: _parts(comm, parts if isinstance(parts, str) else parts[name], name, n, seed) for name, n in n_nodes.items()}
@@ -82,3 +80,33 @@ def own_edges(relation, src, dst, parts, own, rows, rank):
     n = max(len(rows[source]), len(own[to]), 1)
     indptr, indices, order = edge_lists.csr_by_dst(rows[source][src[mine]], local, n, edge_index=True)
     return InEdges(indptr[: len(own[to]) + 1], indices), mine[order]
+
+
+def own_part(edges, node_ids, edge_ids):
+    """Check what a rank gave of its part: return InEdges by relation, and the ids by type and by relation as arrays."""
+    if not all(isinstance(found, Mapping) for found in (edges, node_ids, edge_ids or {})):
+        raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")
+    ids = {name: given.integers(f"node_ids[{name!r}]", outside("node_ids", found)) for name, found in node_ids.items()}
+    in_edges, places = {}, {}
+    for relation, csr in edges.items():
+        check_relation(relation, ids)
+        try:
+            indptr, indices = (given.integers(name, outside(name, array)) for name, array in zip(("indptr", "indices"), csr, strict=True))
+            part = InEdges(given.integers("indptr", indptr, length=len(ids[relation[2]]) + 1).astype(np.int64, copy=False), indices)
+        except (DataError, TypeError, ValueError) as error:
+            raise DataError(f"relation {relation!r}: {error}") from None
+        found = (edge_ids or {}).get(relation)
+        places[relation] = np.arange(len(part.indices)) if found is None else given.integers(
+            f"edge_ids[{relation!r}]", outside("edge_ids", found), length=len(part.indices))
+        in_edges[relation] = part
+    return in_edges, ids, places
+
+
+def check_part(in_edges, n_nodes):
+    """Raise a DataError where edges of a part are no CSR, or come from a row that is not there; rows' sources must ascend."""
+    for relation, part in in_edges.items():
+        error = find_error(part, n_nodes[relation[0]])
+        if error is None and not is_sorted(part.indptr, part.indices):
+            error = DataError("the sources of a row do not ascend")
+        if error is not None:
+            raise DataError(f"relation {relation!r}: {error}")

@@ -16,6 +16,7 @@ from sarlite.errors import ConfigError, needs, reading, regular
 from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
+from sarlite.sar.evaluation import EVALUATIONS
 from sarlite.train import resume, smoothing
 from sarlite.train.metrics import EVERY
 from sarlite.train.tasks import LOSSES
@@ -97,16 +98,17 @@ def _shown(name, default):
 
 def _models_own(name):
     """What each of the models takes where the option is not given."""
-    from sarlite.models import MODELS
+    from sarlite.models import MODELS, RELATIONAL
 
-    own = {model: inspect.signature(cls).parameters.get(KEYWORDS.get(name, name)) for model, cls in MODELS.items()}
-    return ", ".join(f"{model} {_word(p.default)}" for model, p in own.items() if p is not None)
+    own = {model: inspect.signature(cls).parameters.get(KEYWORDS.get(name, name)) for model, cls in {**MODELS, **RELATIONAL}.items()}
+    none = "as dropout" if name.endswith("dropout") else "none"
+    return ", ".join(f"{model} {none if p.default is None else _word(p.default)}" for model, p in own.items() if p is not None)
 
 
 def _word(default):
     if isinstance(default, bool):
         return "yes" if default else "no"
-    return "as dropout" if default is None else str(default)
+    return str(default)
 
 
 METAVARS = {  # of what is not plain from the name: the unit, or what it is
@@ -115,14 +117,15 @@ METAVARS = {  # of what is not plain from the name: the unit, or what it is
     "weight-decay": "RATE", "seed": "N", "eval-every": "EPOCHS", "prefetch": "PEERS", "partition": "METHOD", "balance": "WHAT",
     "threads": "N", "ranks": "N", "stall-timeout": "SECONDS", "run-dir": "DIR", "checkpoint-every": "EPOCHS|TIME", "resume": "FILE",
     "trace": "FILE.json", "trace-epochs": "EPOCHS", "batch-size": "SEEDS", "fanouts": "K,K,..", "eval-fanouts": "K,K,..",
-    "hops": "N", "teleport": "SHARE", "label-inputs": "SHARE", "propagated": "DIR", **smoothing.METAVARS,
+    "hops": "N", "n-bases": "N", "embedding": "N", "teleport": "SHARE", "label-inputs": "SHARE", "propagated": "DIR", **smoothing.METAVARS,
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
     "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C",
 }  # fmt: skip
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
-        "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, sbm:nodes=10000,... or rmat:..."),
-        "model": ("sage", str, "gcn, sage, gat, appnp, sgc, sign, or path/to/file.py:Class"),
+        "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, sbm:nodes=10000,... or rmat:...; "
+                 "relational graphs: native directory, mag:DIR or relational:nodes=10000,..."),
+        "model": ("sage", str, "gcn, sage, gat, appnp, sgc, sign; of relational data rgcn, rgat; or path/to/file.py:Class"),
         "config": (None, str, "TOML file of these options"),
         "self-loops": (None, bool, "add the self loops that are missing [gcn, gat, appnp and sgc yes, sage and sign no]"),
         "normalize-features": (False, bool, "scale each node's features to sum 1"),
@@ -141,6 +144,9 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "residual": (None, bool, "residual connections"),
         "hops": (None, int, "steps of propagation"),
         "teleport": (None, float, "of appnp: share of its own prediction that a node has in each step"),
+        "n-bases": (None, int, "of rgcn: bases that the relations' weights are sums of; without it each has a weight of its own"),
+        "embedding": (None, int, "of rgcn and rgat: width of the learned rows of node types without features"),
+        "relation-weights": (None, EVALUATIONS, "of rgcn: inside the message, or aggregated first; by default what costs fewer bytes"),
         "activation": (None, ("relu", "elu"), "between layers"),
         "batch-norm": (None, bool, "batch norm over all ranks between layers"),
         "dtype": ("float32", ("float32", "float64"), "of parameters and activations"),
@@ -214,15 +220,15 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
 }
 OPTIONS = {name.replace("-", "_"): spec for group in GROUPS.values() for name, spec in group.items()}
 MODEL_OPTIONS = ("layers", "hidden", "heads", "out_heads", "out_concat", "dropout", "input_dropout", "attention_dropout", "aggregator",
-                 "gat_form", "residual", "hops", "teleport", "activation", "batch_norm")
-KEYWORDS = {"gat_form": "form"}  # of a model's class, where it has another name than the option
+                 "gat_form", "residual", "hops", "teleport", "n_bases", "embedding", "relation_weights", "activation", "batch_norm")
+KEYWORDS = {"gat_form": "form", "relation_weights": "evaluation"}  # of a model's class, where it has another name than the option
 MINIBATCH_OPTIONS = tuple(name.replace("-", "_") for name in GROUPS["minibatches"])[1:]  # but for the batch size, without which none counts
 HEC_OPTIONS = {"hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "hec_delay": "delay", "on_miss": "on_miss", "push": "push",
                "push_by": "push_by", "halo_features": "features"}
 """Options of the cache alone, with the names of `minibatch.HEC`'s arguments."""
 _AT_LEAST = {"batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1, "hidden": 1,
              "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1, "trace_epochs": 1,
-             "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1}
+             "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1, "embedding": 1}
 _SHARES = ("dropout", "input_dropout", "attention_dropout", "teleport")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
           fanouts: "a list of picks a row, such as [5, 10, 15]"}  # fmt: skip

@@ -21,6 +21,7 @@ from sarlite.command import suggestion
 from sarlite.errors import ConfigError, PeerError, SarliteError
 from sarlite.minibatch import NeighborLoader
 from sarlite.sar.graph import Graph
+from sarlite.sar.hetero import NodeType
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.config import KEYWORDS, MODEL_OPTIONS
 
@@ -41,6 +42,9 @@ def model_class(spec: str) -> Any:
     - `model(graph, h)` returns logits, a Tensor (n_dst, n_out), from h, a Tensor (n_src, n_in). Every rank calls it alike.
     - `model.powers` (optional): the model takes propagated features. With powers (0, 2), h is [X, S^2 X] side by side, S = D^-1/2 A D^-1/2,
       made once before training (`propagated`); full-batch alone.
+    - `Class.relational` (optional, False): the model takes relational graphs, as rgcn: `Class(n_in, n_out, nodes, *, rng, dtype, ...)`
+      with n_in a dict by node type and `nodes` the `NodeType` that has labels; `model(nodes, x)` with x a dict of Tensors by type, those
+      that have features.
     - `Class.self_loops` (optional, False): whether missing self loops are added where --self-loops does not say.
 
     Raises
@@ -48,15 +52,16 @@ def model_class(spec: str) -> Any:
     ConfigError
         No such model, file or class; what is wrong in the file.
     """
-    from sarlite.models import MODELS
+    from sarlite.models import MODELS, RELATIONAL
 
-    if spec in MODELS:
-        return MODELS[spec]
+    known = {**MODELS, **RELATIONAL}
+    if spec in known:
+        return known[spec]
     path, colon, name = spec.rpartition(":")
     if spec.endswith(".py"):
         raise ConfigError(f"--model {spec!r} names no class: {spec}:Class")
     if not colon or not path.endswith(".py"):
-        raise ConfigError(f"--model {spec!r} is not one of {', '.join(MODELS)}, nor path/to/file.py:Class{suggestion(spec, MODELS)}")
+        raise ConfigError(f"--model {spec!r} is not one of {', '.join(known)}, nor path/to/file.py:Class{suggestion(spec, known)}")
     if not Path(path).is_file():
         raise ConfigError(f"--model {spec}: no file {path}")
     found = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -76,8 +81,10 @@ def model_class(spec: str) -> Any:
     return cls
 
 
-def make_model(cls: Any, config: Namespace, n_in: int, n_out: int, rng: nn.Random) -> Any:
+def make_model(cls: Any, config: Namespace, n_in: Any, n_out: int, rng: nn.Random, graph: Graph | NodeType | None = None) -> Any:
     """Return cls(n_in, n_out, rng=..., dtype=..., and the given options that it takes), once it works on a small graph.
+
+    A relational class is given `graph`, the `NodeType` that has labels, after n_out; n_in is then by type.
 
     Raises
     ------
@@ -95,8 +102,9 @@ def make_model(cls: Any, config: Namespace, n_in: int, n_out: int, rng: nn.Rando
         raise ConfigError(f"--model {config.model}: the class must take {' and '.join(missing)}: Class(n_in, n_out, *, rng, dtype)")
     keywords = {KEYWORDS.get(name, name): value for name, value in options.items()}
     with errors_of(config.model):
-        model = cls(n_in, n_out, rng=rng, dtype=np.dtype(config.dtype).type, **keywords)
-        if ".py:" in config.model or config.batch_size:
+        relational = isinstance(graph, NodeType)
+        model = cls(n_in, n_out, *([graph] if relational else []), rng=rng, dtype=np.dtype(config.dtype).type, **keywords)
+        if not relational and (".py:" in config.model or config.batch_size):
             _try(model, config, n_in, n_out)
     return model
 

@@ -114,6 +114,7 @@ def table(config, size, summary, counted, best, times, run_dir):
         ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}{_PATIENT.format(config.patience) if patient else ''}"),
         *_minibatches(config, size, counted),
         *_message_flow(counted),
+        *_relations(counted),
         (best.task.metric, f"{_scores(best.scores, best.task)} (epoch {best.epoch}, best validation)"),
         *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
         *_smoothed(counted.get("correct_and_smooth")),
@@ -153,6 +154,13 @@ def _message_flow(counted):
     for number, layer in enumerate(counted["message_flow"]["layers"], 1):
         words = (f"{layer[name]:,} of {full[name]:,} {name.replace('_', ' ')}" for name in full if full[name])
         yield f"layer {number}", ", ".join(words)
+
+
+def _relations(counted):
+    """A row for each weight of a relation: how it was evaluated, and what either way costs a step."""
+    for found in counted.get("relations", ()):
+        bytes_ = ", ".join(f"{way} {_mib(found[f'{way}_bytes'])}" for way in ("inside", "first"))
+        yield "relation", f"{'.'.join(found['relation'])}, {found['n_in']} to {found['n_out']}: weight {found['name']} ({bytes_} a step)"
 
 
 _OUTPUTS = {"classify": "classes", "multilabel": "labels", "regress": "targets"}

@@ -13,7 +13,8 @@ from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.profile import trim
-from sarlite.train import caches, checkpoint, minibatch, propagated, report, resume, smoothing, trace
+from sarlite.sar.hetero import NodeType
+from sarlite.train import caches, checkpoint, minibatch, propagated, relational, report, resume, smoothing, trace
 from sarlite.train.config import to_toml
 from sarlite.train.flow import FlowTrainer
 from sarlite.train.folder import Folder
@@ -72,13 +73,14 @@ def train(comm, config, tick=lambda: None, interrupts=None):
 
 
 def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrupts):
+    hetero = relational.chosen(comm, config, cls)
     about = {"seed": config.seed, "model": config.model, "options": resume.stored(config)}
     toml = to_toml(config)
     if config.prefetch is None:
         config = argparse.Namespace(**{**vars(config), "prefetch": default_prefetch(comm, threads)})
     loops = getattr(cls, "self_loops", False) if config.self_loops is None else config.self_loops
-    part = load_part(config, comm, folder.path, loops, tick)
-    about |= {"data": identity(part.graph, part.rows, part.n_classes), "task": part.task}
+    part = relational.load_part(config, comm, folder.path, tick) if hetero else load_part(config, comm, folder.path, loops, tick)
+    about |= {"data": (relational.identity if hetero else identity)(part.graph, part.rows, part.n_classes), "task": part.task}
     if resumed:
         together(comm, lambda: resume.check_data(config, resumed[1], about["data"]))
     trim()  # of what reading the data and dividing the edges took
@@ -94,8 +96,9 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
 
 def _make_trainer(comm, config, cls, schedule, part, data):
     rng, task = nn.Random(config.seed), together(comm, lambda: _task(config, part))
-    n_in = part.rows.features.shape[1] + (part.n_classes if config.label_inputs else 0)
-    model = together(comm, lambda: make_model(cls, config, n_in, part.n_classes, rng))
+    hetero = isinstance(part.graph, NodeType)
+    n_in = relational.widths(part.rows) if hetero else part.rows.features.shape[1] + (part.n_classes if config.label_inputs else 0)
+    model = together(comm, lambda: make_model(cls, config, n_in, part.n_classes, rng, part.graph))
     first = next(iter(dict(model.named_parameters()))).split(".")[:2]
     place = slice(1, 2) if first[-1].isdigit() else slice(2)  # convs.0 and activations.0 are one layer
 
@@ -189,6 +192,7 @@ def _run(comm, config, trainer, part, saving, tick):
         saving.leave()
     smoothed = smoothing.after_training(trainer, saving.best, config, saving.folder) if config.correct_and_smooth else None
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
+    counted |= relational.counted(part.graph.graph) if isinstance(part.graph, NodeType) else {}
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
     if root:

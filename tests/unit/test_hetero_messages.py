@@ -1,0 +1,110 @@
+"""Messages over relations: each is what a bipartite `Graph` of the relation makes of it, values and gradients, on any number of ranks."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from relational import CITES, EDGES, N_NODES, REVIEWS, WRITES, X, make
+from strategies import tied_values, values
+
+from sarlite import Graph, Tensor, fn
+from sarlite.comm import threads
+from sarlite.errors import ConfigError, ShapeError
+
+pytestmark = pytest.mark.timeout(120)
+CHOSEN = (CITES, WRITES, REVIEWS)  # two out of one type, all into papers
+WEIGHTS = {relation: values(30 + k, len(EDGES[relation][0])) for k, relation in enumerate(CHOSEN)}
+
+
+def case_of(name, x, dst, edge, weight):
+    """One relation's message and reducer; `weight` is learnable and the same for all relations."""
+    def function(s, d, e):
+        return (s["x"] @ weight) * d["y"] * e["w"]
+
+    def scored(s, d, e):
+        return (s["x"] @ weight).sum(1) + d["y"].sum(1), s["x"] * e["w"]
+
+    inputs = {"x": x}, {"y": dst}, {"w": edge.reshape(-1, 1)}
+    return {"mul": lambda: fn.mul_edge(x, edge), "copy": lambda: fn.copy_src(x), "linear": lambda: fn.linear(x, weight),
+            "function": lambda: (function, *inputs), "scored": lambda: (scored, *inputs)}[name]()
+
+
+CASES = [("mul", "mean", None), ("mul", "max", None), ("copy", "sym", None), ("linear", "sym", "inside"), ("linear", "sym", "first"),
+         ("function", "mean", None), ("function", "min", None), ("scored", "softmax", None)]
+
+
+def expected(name, reducer):
+    """Sums over bipartite graphs, one a relation, of one part; and the gradients of all inputs."""
+    x = {kind: Tensor(tied_values(7, n, 5), requires_grad=True) for kind, n in N_NODES.items()}
+    weight, edges, total = Tensor(values(50, 5, 5), requires_grad=True), {}, 0
+    for relation in CHOSEN:
+        (source, _, to), (src, dst) = relation, EDGES[relation]
+        graph = Graph.from_edges(src, dst, n_src=N_NODES[source], n_dst=N_NODES[to])
+        edges[relation] = Tensor(WEIGHTS[relation][graph.edge_ids], requires_grad=True)
+        message = case_of(name, x[source], x[to], edges[relation], weight)
+        function, *rest = message if type(message) is tuple else (message,)
+        total = total + graph.aggregate(function, reducer, *rest)
+        edges[relation] = edges[relation], graph.edge_ids
+    (total * values(51, *total.shape)).sum().backward()
+    d_edges = {relation: spread(len(ids), ids, w.grad) for relation, (w, ids) in edges.items()}
+    return total.data, {kind: t.grad for kind, t in x.items()}, weight.grad, d_edges
+
+
+def spread(n, ids, rows):
+    if rows is None:
+        return None
+    out = np.zeros((n, *rows.shape[1:]))
+    out[ids] = rows
+    return out
+
+
+@pytest.mark.parametrize("name, reducer, evaluation", CASES)
+def test_a_message_is_that_of_each_relations_graph(name, reducer, evaluation):
+    out, d_x, d_weight, d_edges = expected(name, reducer)
+
+    def work(comm, mode):
+        graph = make(comm, "random", mode=mode) if comm.size > 1 else make()
+        x = {kind: Tensor(tied_values(7, n, 5)[graph.node_ids[kind]], requires_grad=True) for kind, n in N_NODES.items()}
+        weight, edges, messages = Tensor(values(50, 5, 5), requires_grad=True), {}, {}
+        for relation in CHOSEN:
+            source, _, to = relation
+            edges[relation] = Tensor(WEIGHTS[relation][graph.edge_ids[relation]], requires_grad=True)
+            message = case_of(name, x[source], x[to], edges[relation], weight)
+            messages[relation] = fn.message(*message) if type(message) is tuple else message
+        for _ in range(2):  # the second call has what the first one kept
+            found = graph.aggregate(messages, reducer, evaluation=evaluation)["paper"]
+        ids = graph.node_ids
+        (found * values(51, *out.shape)[ids["paper"]]).sum().backward()
+        close(found.data, out[ids["paper"]])
+        for kind in ("paper", "author"):
+            close(x[kind].grad, d_x[kind][ids[kind]])
+        if d_weight is not None:
+            close(comm.allreduce(weight.grad), d_weight)
+        for relation, d in d_edges.items():
+            if d is not None:
+                close(edges[relation].grad, d[graph.edge_ids[relation]])
+
+    threads.run(1, work, "sar")
+    threads.run(3, work, "sar" if name != "mul" else "oneshot")
+
+
+def close(found, wanted):
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_what_is_no_message_is_refused():
+    graph, x = make(), Tensor(X["paper"])
+    n = len(EDGES[CITES][0])
+    for message, reducer, error, text in (
+            (fn.mul_edge(x, values(1, n)), "sym", ConfigError, "MulEdge does not go with reducer 'sym'"),
+            (fn.mul_edge(x, values(1, n - 1)), "sum", ShapeError, "needs 80 rows, one each edge"),
+            (fn.message(lambda s, d, e: s["x"], {"x": x}), "sym", ConfigError, "Message does not go with reducer 'sym'"),
+            (fn.message(lambda s, d, e: s["x"], {"x": Tensor(X["field"])}), "sum", ShapeError, "needs 23 rows, one each source row"),
+            (lambda s, d, e: s["x"], "sum", ConfigError, "a function stands in fn.message"),
+            (fn.linear(x, Tensor(values(1, 5, 2))), "max", ConfigError, "Linear does not go with reducer 'max'")):
+        with pytest.raises(error, match=text):
+            graph.aggregate({CITES: message}, reducer)
