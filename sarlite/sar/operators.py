@@ -8,6 +8,8 @@ from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.sar.custom import attended
+from sarlite.sar.weights import weight_as
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import grad_enabled, retained
 
@@ -173,10 +175,13 @@ def _sum(graph, message, reducer):
 
 
 def _sum_of(graph, x, reducer):
-    """A X. Of a constant x it is kept as long as x and the graph are there, and is a constant itself."""
+    """A X, A with the edges' weights. Of a constant x it is kept as long as x and the graph are there, and is a constant itself."""
     kept = graph.kept_of(x) if x.constant else {}
     if reducer not in kept:
-        out = aggregate(graph.schedule, Sum(graph.n_dst, False, *graph.scales(reducer)), [x])
+        weighted = graph.edge_weight is not None
+        scales = graph.weighted_scales(reducer) if weighted else graph.scales(reducer)
+        inputs = [x, Tensor(weight_as(graph, x.dtype))] if weighted else [x]
+        out = aggregate(graph.schedule, Sum(graph.n_dst, weighted, *scales), inputs)
         kept[reducer] = Tensor(out.data, constant=True) if x.constant else out
     return kept[reducer]
 
@@ -239,6 +244,8 @@ def _attend(graph, message, reducer):
         shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
         raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
     one_dtype("fn.attend", z=z, src=src, dst=dst)
+    if message.edge is not None or graph.edge_weight is not None:
+        return attended(graph, message._replace(z=z, src=src, dst=dst))
     operator = Attend(message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes)
     return aggregate(graph.schedule, operator, inputs)
 

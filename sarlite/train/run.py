@@ -13,7 +13,7 @@ from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.profile import trim
-from sarlite.train import caches, checkpoint, minibatch, propagated, report, resume, smoothing, trace
+from sarlite.train import caches, checkpoint, edge_values, minibatch, propagated, report, resume, smoothing, trace
 from sarlite.train.config import to_toml
 from sarlite.train.flow import FlowTrainer
 from sarlite.train.folder import Folder
@@ -56,8 +56,9 @@ def train(comm, config, tick=lambda: None, interrupts=None):
     """
     threads = config.threads or default_threads(comm)
     set_threads(threads)
-    cls, schedule, _ = together(comm, lambda: (model_class(config.model), optim.schedule(config.lr_schedule, config.epochs),
-                                               minibatch.remote(vars(config))))
+    cls, schedule, *_ = together(comm, lambda: (model_class(config.model), optim.schedule(config.lr_schedule, config.epochs),
+                                                minibatch.remote(vars(config))))
+    together(comm, lambda: (edge_values.wanted(config, cls), minibatch.check(config, cls)))
     resumed = checkpoint.read(comm, config.resume) if config.resume else None
     if resumed:
         together(comm, lambda: resume.check_options(config, resumed[1]))
@@ -77,7 +78,8 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     if config.prefetch is None:
         config = argparse.Namespace(**{**vars(config), "prefetch": default_prefetch(comm, threads)})
     loops = getattr(cls, "self_loops", False) if config.self_loops is None else config.self_loops
-    part = load_part(config, comm, folder.path, loops, tick)
+    part = load_part(config, comm, folder.path, loops, tick, edge_values=edge_values.wanted(config, cls))
+    about["options"] |= {option: True for name, option in edge_values.ARRAYS.items() if getattr(part.graph, name) is not None}
     about |= {"data": identity(part.graph, part.rows, part.n_classes), "task": part.task}
     if resumed:
         together(comm, lambda: resume.check_data(config, resumed[1], about["data"]))
@@ -95,7 +97,7 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
 def _make_trainer(comm, config, cls, schedule, part, data):
     rng, task = nn.Random(config.seed), together(comm, lambda: _task(config, part))
     n_in = part.rows.features.shape[1] + (part.n_classes if config.label_inputs else 0)
-    model = together(comm, lambda: make_model(cls, config, n_in, part.n_classes, rng))
+    model = together(comm, lambda: make_model(cls, config, n_in, part.n_classes, rng, part.graph))
     first = next(iter(dict(model.named_parameters()))).split(".")[:2]
     place = slice(1, 2) if first[-1].isdigit() else slice(2)  # convs.0 and activations.0 are one layer
 
@@ -109,13 +111,15 @@ def _make_trainer(comm, config, cls, schedule, part, data):
             return optim.SGD(flat, lr, momentum=0.9, weight_decay=decay)
         return optim.Adam(flat, lr, weight_decay=decay, decoupled=config.optimizer == "adamw")
 
-    kind, loaders = (BatchTrainer, minibatch.loaders(config, part)) if config.batch_size else (FlowTrainer if config.mfg else Trainer, {})
+    rows, features = part.rows, propagated.inputs(comm, config, model, part, data)
+    kind, loaders = FlowTrainer if config.mfg else Trainer, {}
+    if config.batch_size:
+        kind, loaders = BatchTrainer, minibatch.loaders(config, part, features, hasattr(model, "powers"))
     if config.mfg and comm.rank == 0 and any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules()):
         print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the full graph's",
               file=sys.stderr, flush=True)
     if config.label_inputs:
-        loaders = {"label_inputs": LabelInputs(config.label_inputs, part.n_classes)}
-    rows, features = part.rows, propagated.inputs(comm, config, model, part, data)
+        loaders["label_inputs"] = LabelInputs(config.label_inputs, part.n_classes)
     return kind(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test,
                 optimizer=optimizer, rng=rng, schedule=schedule, task=task, clip_norm=config.clip_norm, **loaders)
 
