@@ -59,6 +59,7 @@ def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values):
         memory = Memory()
         rows, (indptr, indices), ids, first_row, summary = _read(comm, config, dataset)
         values = edges.read(comm, dataset, names, edge_values, config)
+        summary["edge_values"] = [edges.ARRAYS[name].replace("_", " ") for name in names]
     uneven = balancing.warning(summary["partition"])
     if uneven and comm.rank == 0:
         print(f"warning: {uneven}", file=sys.stderr, flush=True)

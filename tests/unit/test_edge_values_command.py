@@ -139,12 +139,13 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
     assert len(losses(tmp_path / "run", "--data", negative, "--model", "gcn", "--no-edge-weights")) == 2
 
 
-def test_ogbn_proteins_edge_features_reach_gat_and_a_model_of_ones_own(tmp_path):
+def test_ogbn_proteins_edge_features_reach_gat_and_a_model_of_ones_own(tmp_path, capsys):
     spec = write_proteins(tmp_path / "proteins")
     (tmp_path / "mine.py").write_text(MODEL)
     losses(tmp_path / "gat", "--data", f"{spec},features=both", "--model", "gat", "--edge-features", "--heads", 2)
     shapes = {name: array.shape for name, array in checkpoint.read(Solo(), tmp_path / "gat" / "checkpoint.safetensors")[0].items()}
     assert shapes["model.convs.0.attn_edge"] == (2, 2) and shapes["model.convs.0.linear.weight"] == (4, 8)
+    assert "4 features, 3 labels, with edge features\n" in capsys.readouterr().out
     mine = losses(tmp_path / "mine", "--data", spec, "--model", f"{tmp_path}/mine.py:Mine")
     assert mine[-1] != mine[0]
 

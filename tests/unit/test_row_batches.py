@@ -15,7 +15,7 @@ from training_runs import SMALL, assert_same_curve, metrics, train_here
 from sarlite import Graph, Solo, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
-from sarlite.minibatch import NeighborLoader, RowLoader
+from sarlite.minibatch import HEC, NeighborLoader, RowLoader
 from sarlite.models import SAGE
 from sarlite.train import config, run
 from sarlite.train.label_inputs import LabelInputs
@@ -187,6 +187,15 @@ def test_ranks_and_sampled_evaluation_agree():
         for here, there in zip(steps, alone):
             for node, row in here.items():
                 np.testing.assert_array_equal(row, there[node])
+
+
+def test_labels_are_no_inputs_of_rows_from_caches_or_without_neighbours():
+    def own(comm):
+        with pytest.raises(ConfigError, match="label inputs: a loader without caches"):
+            trainer(Graph.from_edges(*EDGES).shard(comm, parts(2)), remote=HEC())
+        return True
+
+    assert threads.run(2, own) == [True, True]
 
 
 def test_a_run_with_label_inputs_in_minibatches(tmp_path):
