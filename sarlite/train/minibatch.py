@@ -43,8 +43,7 @@ class BatchTrainer(Trainer):
         super().__init__(*args, **options)
         self.loader, self.scoring, self.own_seconds = loader, scoring, array("d")
         if self.shown is not None and not (isinstance(loader, NeighborLoader) and loader.fresh):
-            raise ConfigError("label inputs: a loader without caches is needed, as its rows were made when other labels were shown, and one "
-                              "that samples")
+            raise ConfigError("label inputs: a loader without caches is needed, as their rows were made while other labels were shown")
         by_epoch = self.training_step.schedule
         self.training_step.schedule = lambda step: by_epoch(step // len(loader))
 

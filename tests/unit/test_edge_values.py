@@ -90,7 +90,10 @@ def test_attention_times_weight_and_its_gradients():
 
 
 def test_weights_of_one_change_nothing_and_dropout_has_the_same_coins():
-    for model in (GAT(N_IN, N_OUT, hidden=3, heads=2, rng=nn.Random(0), **F64), SAGE(N_IN, N_OUT, hidden=4, rng=nn.Random(0), **F64),
+    v2 = GATv2Conv(N_IN, 3, 2, bias=False, rng=nn.Random(0), **F64)
+    one, three = (v2(weighted(factor * W), Tensor(FEATURES)).data for factor in (1, 3))
+    np.testing.assert_allclose(three, 3 * one, rtol=1e-12, atol=1e-13)
+    for model in (v2, GAT(N_IN, N_OUT, hidden=3, heads=2, rng=nn.Random(0), **F64), SAGE(N_IN, N_OUT, hidden=4, rng=nn.Random(0), **F64),
                   APPNP(N_IN, N_OUT, rng=nn.Random(0), **F64)):
         one, other = (model(graph, Tensor(FEATURES)).data for graph in (Graph.from_edges(*EDGES), weighted(np.ones(420, int))))
         np.testing.assert_allclose(other, one, rtol=1e-12, atol=1e-13)
@@ -117,6 +120,16 @@ def test_propagation_and_smoothing_take_the_graphs_weights():
     z = np.full((61, N_OUT), 1 / N_OUT)
     one, other = (CorrectAndSmooth()(g, z, LABELS, TRAIN, weight) for g, weight in ((graph, None), (Graph.from_edges(*EDGES), W)))
     np.testing.assert_array_equal(one, other)
+
+
+def test_weights_are_of_one_graph_and_not_of_the_one_that_it_was_made_of():
+    graph, x = Graph.from_edges(*EDGES), Tensor(FEATURES, constant=True)
+    for reducer, matrix in MATRICES.items():
+        plain = graph.aggregate(fn.copy_src(x), reducer).data
+        for weight, expected in ((np.ones(420), plain), (W, matrix @ FEATURES)):
+            found = graph.with_edge_values(weight).aggregate(fn.copy_src(x), reducer).data
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+        np.testing.assert_array_equal(graph.with_edge_values(W).with_edge_values().aggregate(fn.copy_src(x), reducer).data, plain)
 
 
 # ---- over ranks

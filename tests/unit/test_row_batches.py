@@ -22,6 +22,7 @@ from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.minibatch import BatchTrainer
 
 pytestmark = pytest.mark.timeout(60)
+DATA = "sbm:nodes=120,classes=4,features=5,degree=6,train=0.5"
 
 
 # ---- propagated features
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.timeout(60)
 
 def curve(folder, *flags):
     """The run's summary, and its losses by epoch."""
-    words = ["--data", "sbm:nodes=120,classes=4,features=5,degree=6,train=0.5", "--threads", 1, "--lr", 0.02, "--progress", "none",
+    words = ["--data", DATA, "--threads", 1, "--lr", 0.02, "--progress", "none",
              "--run-dir", folder, "--dtype", "float64", "--epochs", 2, "--hops", 2, *flags]
     options = config.parse([str(word) for word in words])
     found = threads.run(options.ranks, run.train, options) if options.ranks > 1 else [run.train(Solo(), options)]
@@ -51,6 +52,8 @@ def test_rows_of_the_powers_train_alike_on_any_ranks_and_predict(tmp_path):
     (found, _), (expected, _) = (predict_here(tmp_path / "three", tmp_path / f"p{n}.npy", "--ranks", n) for n in (1, 2))
     assert found.shape == (120, 4)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
+    with pytest.raises(DataError, match="kept: of other data: of the same size, but other values"):
+        predict_here(tmp_path / "three", tmp_path / "p.npy", "--propagated", tmp_path / "kept", "--data", f"{DATA},seed=1")
 
 
 def test_a_row_loader_gives_each_seed_once_an_epoch_and_its_own_rows():
@@ -149,6 +152,7 @@ def test_a_batchs_seeds_hide_their_labels_and_a_share_of_the_other_training_node
     steps, n_shown, n_others = watched(own), 0, 0
     for epoch in range(3):
         own.epoch(epoch)
+        own.evaluate()  # which shows all
     assert len(steps) == 3 * len(own.loader)
     for columns, seeds, features, ids in steps:
         np.testing.assert_array_equal(features, X[ids])
@@ -157,7 +161,6 @@ def test_a_batchs_seeds_hide_their_labels_and_a_share_of_the_other_training_node
             assert not row.any() if hidden else (not row.any() or (row == np.eye(N_OUT)[LABELS[node]]).all())
             n_shown, n_others = n_shown + bool(row.any()), n_others + (not hidden)
     assert 0.5 < n_shown / n_others < 0.7
-    own.evaluate()
     np.testing.assert_array_equal(own.x.data[:, N_IN:], np.where(TRAIN[:, None], np.eye(N_OUT)[LABELS], 0))
 
 
