@@ -160,7 +160,7 @@ def told_of(graph):
     return identity(graph, Rows(FEATURES[ids], LABELS[ids], TRAIN[ids], ~TRAIN[ids], ~TRAIN[ids]), N_OUT)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("n, mode", [(2, "sa"), (3, "sar"), (3, "oneshot"), (3, "broadcast")])
 @pytest.mark.parametrize("name", MODELS)
 def test_ranks_agree(name, n, mode):
