@@ -46,7 +46,7 @@ class LayerGraph(Graph):
     sizes : (n_src, n_dst, n_edges), optional
         Of all ranks, where peers' rows come.
     lasting : bool
-        Whether it is used again, so that what its blocks keep is not of a step's memory.
+        Whether it is used again, so that what its blocks keep is not of a step's memory. It then has all in-edges of its destinations.
     """
 
     def __init__(self, graph: Graph, columns: Columns, layer: Layer, rows: Array, plan: Plan | None = None, halo: Any = (),
@@ -60,7 +60,7 @@ class LayerGraph(Graph):
         super().__init__(graph.comm, schedule, graph.profile, n_nodes=graph.n_nodes, dst_ids=ids[: layer.n_dst], src_ids=ids,
                          edge_ids=None, in_degrees=np.diff(layer.indptr), added_loops=None if loops is None else loops[rows[: layer.n_dst]])
         self.comm = graph.comm  # which counts already
-        self._graph, self._columns, self._layer, self._rows, self._sizes = graph, columns, layer, rows, sizes
+        self._graph, self._columns, self._layer, self._rows, self._sizes, self._lasting = graph, columns, layer, rows, sizes, lasting
         self._sources = np.concatenate([rows, halo]) if len(halo) else rows
         self._weights: dict[tuple[str, bool], Array] = {}
 
@@ -113,6 +113,8 @@ class LayerGraph(Graph):
     @cached_property
     def _uneven(self):
         """Whether picks of a row count differently, as they do beside an added loop; ranks that exchange rows decide alike."""
+        if self._lasting:  # of all in-edges
+            return False
         if self.plan.steps:
             return self._columns.has_loops
         return self._share is not None and self.added_loops is not None and bool(self.added_loops.any())

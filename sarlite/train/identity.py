@@ -31,7 +31,8 @@ def identity(graph, rows, n_classes):
     -----
     The digest is a sum over nodes, twice mod 2^64, of a hash of the node's id, features, label and splits, and of the sum over its
     in-edges of the source's code: 4 numbers below 2^24, made of its id, whose float64 sums are exact. So it costs one aggregation
-    4 wide, and a pass over the features; memory: 64 bytes a node, and 64 MiB. It finds mistakes, not forgeries.
+    4 wide, and a pass over the features; memory: 64 bytes a node, and 64 MiB; with values on edges 8 bytes an edge. It finds mistakes, not
+    forgeries.
     """
     with graph.profile.phase("setup"), no_grad():
         sums = graph.with_edge_values().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data

@@ -240,6 +240,23 @@ def test_with_all_in_edges_batches_and_message_flow_are_the_graphs(n, loops):
         np.testing.assert_allclose(found, expected[ids], rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("values_on_edges", [True, False])
+def test_message_flow_keeps_the_aggregation_of_its_inputs_beside_added_loops(values_on_edges):
+    from batching import X
+
+    def own(comm):
+        graph = (batch_weights(whole(True)) if values_on_edges else whole(True)).shard(comm, parts(2))
+        flow = message_flow(graph, graph.dst_ids % 4 == 0, 1, X[graph.src_ids])
+        (layer,), received = flow.layers(1), []
+        for _ in range(2):
+            layer.aggregate(fn.copy_src(flow.x), "sym")
+            received.append(graph.profile.received_bytes["forward_fetch"])
+        return received
+
+    for first, second in threads.run(2, own):
+        assert first == second > 0
+
+
 def test_a_picks_message_counts_its_weight_and_a_share_of_the_weighted_degree():
     from batching import X
 
