@@ -130,14 +130,8 @@ class LayerGraph(Graph):
         root = self._columns.inverse_root[self._sources]
         return root[: self.n_dst] * (1.0 if self._share is None else self._share), root
 
-    def weighted_scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        share = 1.0 if self._share is None else self._share
-        if reducer == "sum":
-            return self._share, None
-        inverse = self._columns.inverse_weighted[self._sources]
-        if reducer == "mean":
-            return share * inverse[: self.n_dst], None
-        return share * np.sqrt(inverse[: self.n_dst]), np.sqrt(inverse)
+    def edge_factors(self, reducer: str) -> Array:
+        return self._edge_weights(reducer, True)
 
     def _edge_weights(self, reducer, weighted):
         """(n_edges,) float64: what each pick's message counts in the estimate, with the edges' weights or without."""
@@ -162,9 +156,10 @@ class LayerGraph(Graph):
         fits = isinstance(message, (fn.CopySrc, fn.Linear))
         if reducer != "sym":
             fits = fits or isinstance(message, fn.MulEdge) or _is_function(message)
-        if reducer not in SUMS or not self._uneven or not fits:
+        weighted = self._graph.edge_weight is not None and isinstance(message, (fn.CopySrc, fn.Linear))
+        if reducer not in SUMS or weighted or not self._uneven or not fits:
             return super().aggregate(message, reducer, src, dst, edge)
-        weights = self._edge_weights(reducer, self.edge_weight is not None and isinstance(message, (fn.CopySrc, fn.Linear)))
+        weights = self._edge_weights(reducer, False)
         if _is_function(message):
             return super().aggregate(_weighted(message, weights), "sum", src, dst, {**(edge or {}), _WEIGHT: weights})
         if isinstance(message, fn.Linear):

@@ -262,9 +262,9 @@ class Graph:
         assert self.edge_weight is not None
         return weights.degrees(self, self.edge_weight)
 
-    def weighted_scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        """What `Sum` multiplies destinations and sources by, of edges with weights. Collective."""
-        return weights.scales(self, reducer)
+    def edge_factors(self, reducer: str) -> Array:
+        """What `weights.normalised` keeps, (n_edges,) floats. Collective."""
+        return weights.factors(self, reducer)
 
     @property
     def itype(self) -> np.dtype[Any]:

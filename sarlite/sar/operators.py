@@ -9,7 +9,7 @@ from sarlite.errors import ShapeError
 from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator, aggregate
 from sarlite.sar.custom import attended
-from sarlite.sar.weights import weight_as
+from sarlite.sar.weights import normalised
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import grad_enabled, retained
 
@@ -178,10 +178,10 @@ def _sum_of(graph, x, reducer):
     """A X, A with the edges' weights. Of a constant x it is kept as long as x and the graph are there, and is a constant itself."""
     kept = graph.kept_of(x) if x.constant else {}
     if reducer not in kept:
-        weighted = graph.edge_weight is not None
-        scales = graph.weighted_scales(reducer) if weighted else graph.scales(reducer)
-        inputs = [x, Tensor(weight_as(graph, x.dtype))] if weighted else [x]
-        out = aggregate(graph.schedule, Sum(graph.n_dst, weighted, *scales), inputs)
+        if graph.edge_weight is None:
+            out = aggregate(graph.schedule, Sum(graph.n_dst, False, *graph.scales(reducer)), [x])
+        else:
+            out = aggregate(graph.schedule, Sum(graph.n_dst, True), [x, normalised(graph, reducer, x.dtype)])
         kept[reducer] = Tensor(out.data, constant=True) if x.constant else out
     return kept[reducer]
 

@@ -56,9 +56,9 @@ def with_edge_values(graph: "Graph", weight: Any = None, features: Any = None) -
                                                _numbers("edge_features", features, graph.n_edges, 2)))
     agree(comm, [None if a is None else (a.shape[1:], str(a.dtype)) for a in (weight, features)], "edge values")
     made = copy.copy(graph)
-    made.edge_weight, made.edge_features, made._sym, made._kept = weight, features, None, TensorMap()
+    made.edge_weight, made.edge_features, made._kept = weight, features, TensorMap()
     made._negative = None if weight is None else _first_negative(graph, weight)
-    for name in ("weighted_degrees", "_cast"):
+    for name in ("weighted_degrees", "_normalised"):
         made.__dict__.pop(name, None)
     return made
 
@@ -84,17 +84,27 @@ def _first_negative(graph, weight):
 
 def weight_as(graph: "Graph", dtype: DType) -> Array:
     """Return the edges' weights as floats of `dtype`, (n_edges,); they are kept."""
-    dtype = np.dtype(dtype)
     assert graph.edge_weight is not None
     if graph.edge_weight.dtype == dtype:
         return graph.edge_weight
-    kept = graph.__dict__.setdefault("_cast", {})
-    if dtype not in kept:
+    return normalised(graph, "sum", dtype).data
+
+
+def normalised(graph: "Graph", reducer: str, dtype: DType) -> Tensor:
+    """Return what an edge's row counts in a weighted sum: w_ij, w_ij / d_i, or w_ij / sqrt(d_i d_j), (n_edges,). Collective.
+
+    A constant tensor of `dtype`, which is kept: so many bytes an edge. Of "sym" a number a halo row is fetched, counted under "setup".
+    """
+    kept, key = graph.__dict__.setdefault("_normalised", {}), (reducer, np.dtype(dtype))
+    if key not in kept:
         with np.errstate(over="ignore"):
-            kept[dtype] = graph.edge_weight.astype(dtype)
-        if not np.isfinite(kept[dtype]).all():
-            raise DataError(f"edge_weight: {graph.edge_weight[~np.isfinite(kept.pop(dtype))][0]} is no finite {dtype}, which the rows are")
-    return kept[dtype]
+            found = graph.edge_factors(reducer).astype(dtype, copy=False)
+        if not np.isfinite(found).all():
+            at = int(np.argmin(np.isfinite(found)))
+            assert graph.edge_weight is not None
+            raise DataError(f"edge_weight: {graph.edge_weight[at]} is no finite {np.dtype(dtype)}, which the rows are")
+        kept[key] = Tensor(found, constant=True)
+    return kept[key]
 
 
 def degrees(graph: "Graph", weight: Array) -> Array:
@@ -124,20 +134,32 @@ def positive(degrees: Array) -> Array:
     return np.where(degrees == 0, 1.0, degrees)
 
 
-def scales(graph: "Graph", reducer: str) -> tuple[Array | None, Array | None]:
-    """Return what sums of weighted rows are multiplied by: destinations' and columns' factors, as `Graph.scales`. Collective."""
+def factors(graph: "Graph", reducer: str) -> Array:
+    """Return `normalised` as float64, new but for "sum". Collective."""
+    assert graph.edge_weight is not None
     if reducer == "sum":
-        return None, None
+        return graph.edge_weight
     check_negative(graph)
-    own = 1.0 / positive(graph.weighted_degrees)
-    if reducer == "mean":
-        return own, None
-    if graph._sym is None:
+    indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.plan.local.numbers
+    inverse = 1.0 / positive(graph.weighted_degrees)
+    of_rows = np.repeat(inverse if reducer == "mean" else np.sqrt(inverse), np.diff(indptr))
+    out = graph.edge_weight * _labelled(of_rows, numbers)
+    if reducer == "sym":
         with graph.profile.phase("setup"):
-            of_sources = np.sqrt(1.0 / positive(_out_degrees(graph)) if graph.bipartite else own)
+            of_sources = np.sqrt(1.0 / positive(_out_degrees(graph)) if graph.bipartite else inverse)
             columns = graph.schedule.run((of_sources,), lambda block, rows: rows[0].copy(), keep=True)
-        graph._sym = np.sqrt(own), np.concatenate(columns)
-    return graph._sym
+        for block, found in zip(graph.plan.blocks, columns):
+            out[block.labels] *= found[block.indices]
+    return out
+
+
+def _labelled(values, numbers):
+    """Put what stands in the order of the rows' edges in that of edge values."""
+    if numbers is None:
+        return values
+    out = np.empty_like(values)
+    out[numbers] = values
+    return out
 
 
 def _out_degrees(graph):
