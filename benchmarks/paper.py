@@ -3,15 +3,17 @@
 | figure | what is measured |
 |---|---|
 | `2` | forward and backward time and memory of one attention layer, 2, 4, 8 heads of 100, fused against two steps (`unfused.py`) |
-| `3`, `4` | epoch time and largest peak memory of a rank, GraphSAGE (3 layers, 256 hidden) and GAT (3 layers, 4 heads x 32) on graph `M`: 400,000 nodes, mean degree 50, 8 % training nodes, 100 features, 47 classes, as ogbn-products |
-| `5`, `6` | the same on graph `P`: 1 million nodes, mean degree 29, 1.1 % labelled, 128 features, 172 classes, as ogbn-papers100M |
+| `3`, `4` | epoch time and largest peak memory of a rank, GraphSAGE (3 layers, 256 hidden) and GAT (3 layers, 4 heads x 32) on `M` |
+| `5`, `6` | the same on `P` |
 | `7` | R-GCN (3 layers, 256 hidden) on a graph of 4 node types, 4 relations and their reverses, as ogbn-mag |
-| `8` | training curve of GraphSAGE with and without labels as inputs, on the full graph and on message-flow graphs, 1.1 % labelled |
+| `8` | training curve of GraphSAGE with and without labels as inputs, on the full and on message-flow graphs, 1.1 % labelled |
 
-Ranks are processes of mpiexec, of one thread each; parts are METIS's, divided once into the most ranks and joined for fewer. `way`: `sar`;
-`sar two-step` without the fused attention, as the paper's plain SAR; `oneshot`, the paper's domain-parallel training; `oneshot two-step`, what the
-paper compares with. `peak_mib` is the largest rank's resident memory above its state before it read data. `memory` and `time` are multiples of
-`oneshot`'s on the same ranks. More ranks than cores wait for each other: their times say little, their memory is what N machines would take.
+`M` has 400,000 nodes of mean degree 50, 8 % training nodes, 100 features, 47 classes, as ogbn-products; `P` 1 million nodes of mean degree
+29, 1.1 % labelled, 128 features, 172 classes, as ogbn-papers100M. Ranks are processes of mpiexec, of one thread each; parts are METIS's,
+divided once into the most ranks and joined for fewer. `way`: `sar`; `sar two-step` without the fused attention, as the paper's plain SAR;
+`oneshot`, the paper's domain-parallel training; `oneshot two-step`, what the paper compares with. `peak_mib` is the largest rank's resident
+memory above its state before it read data. `memory` and `time` are multiples of `oneshot`'s on the same ranks. More ranks than cores wait
+for each other: their times say little, their memory is what N machines would take.
 """
 
 import statistics
@@ -38,7 +40,7 @@ WAYS = {"sar": {"mode": "sar"}, "oneshot": {"mode": "oneshot"}}
 UNFUSED = {"sar two-step": {"mode": "sar", "model": TWO_STEPS}, "oneshot two-step": {"mode": "oneshot", "model": TWO_STEPS}}
 FIGURES = {  # figure: graph, model, ways, what the paper says
     "3": ("M", SAGE, WAYS, "sar needs less memory, and slightly less time on 16 machines"),
-    "4": ("M", GAT, {**WAYS, **UNFUSED}, "sar with fused attention is as fast as domain-parallel training and needs far less memory; sar alone is slower"),
+    "4": ("M", GAT, {**WAYS, **UNFUSED}, "sar with fused attention: as fast as domain-parallel training, far less memory; alone slower"),
     "5": ("P", SAGE, WAYS, "memory about one half on 128 machines"),
     "6": ("P", GAT, {**WAYS, **UNFUSED}, "memory about one quarter on 128 machines"),
     "7": ("mag", RGCN, WAYS, "memory 26 to 37 %, time somewhat more"),
@@ -53,7 +55,7 @@ def write_data(scratch, args, name):
         return scratch.path / base
     if base == "mag":
         part = int((name.split("/") + ["1"])[1])
-        spec = f"mag:nodes={300_000 // part},edges={8_000_000 // part // 2 * 2},features=128,classes=64,train=0.5,val=0.1"
+        spec = f"relational:nodes={300_000 // part},edges={8_000_000 // part // 2 * 2},features=128,classes=64,train=0.5,val=0.1"
         data = scratch.convert(spec, base)
     else:
         with np.load(graphs.path(args.graphs, name)) as arrays:
@@ -121,8 +123,8 @@ def attention(args):
             rows.append(row)
         fused, plain = rows[-2:]
         for row in (fused, plain):
-            row |= {"speed": plain["ms"] / row["ms"], "forward_speed": plain["forward_ms"] / row["forward_ms"],
-                    "backward_speed": plain["backward_ms"] / row["backward_ms"], "memory": row["forward_peak_mib"] / plain["forward_peak_mib"],
+            row |= {key.replace("ms", "speed"): plain[key] / row[key] for key in ("ms", "forward_ms", "backward_ms")}
+            row |= {"memory": row["forward_peak_mib"] / plain["forward_peak_mib"],
                     "paper": "forward up to 4.5 times as fast (2 heads), backward slightly faster, equal, slower (2, 4, 8 heads)"}
     return rows
 
@@ -162,9 +164,9 @@ def curve(args, scratch):
             more = {"label_inputs": labels} if labels else {}
             line = harness.train(1, data=data, threads=args.threads, epochs=args.curve_epochs, mfg=flow, lr_schedule="cosine",
                                  **{**SAGE, "batch_norm": False}, **more)
-            rows += [{"figure": "8", "case": "sage", "way": way, "epoch": epoch["epoch"], "loss": epoch["loss"], "val": epoch["val_accuracy"],
-                      "test": epoch["test_accuracy"], "ms": 1e3 * epoch["seconds"],
-                      "paper": "practically converged after 100 epochs; an epoch 10.7 s with message flow, 20.3 s with labels as inputs too"}
+            rows += [{"figure": "8", "case": "sage", "way": way, "epoch": epoch["epoch"], "loss": epoch["loss"],
+                      "val": epoch["val_accuracy"], "test": epoch["test_accuracy"], "ms": 1e3 * epoch["seconds"],
+                      "paper": "converged after 100 epochs; an epoch with message flow 10.7 s, with labels as inputs too 20.3 s"}
                      for epoch in line["epochs"]]
     return rows
 

@@ -13,6 +13,8 @@ from sarlite.nn import Dropout, Linear
 class APPNP(nn.Module):
     """Z_0 = H = MLP(X); Z_{k+1} = (1 - a) D^-1/2 A D^-1/2 Z_k + a H; the graph's self loops make A the paper's A + I.
 
+    With edge weights A has these, and D the sums of its rows.
+
     Parameters
     ----------
     n_in, n_out : int
@@ -31,7 +33,7 @@ class APPNP(nn.Module):
     rng : nn.Random
     """
 
-    self_loops = True
+    self_loops = edge_weights = True
 
     def __init__(self, n_in: int, n_out: int, *, hops: int = 10, teleport: float = 0.1, layers: int = 2, hidden: int = 64,
                  dropout: float = 0.5, input_dropout: float | None = None, activation: str = "relu", rng: nn.Random,

@@ -14,10 +14,14 @@ class GATConv(nn.Module):
     """h'_i = sum_j a_ij z_j per head, a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . z_i)), z = W h.
 
     In the paper's form (DistGNN-MB Eq. 2) z_j = relu(W_u h_j + b) of sources, and the z_i of a destination's score is relu(W_v h_i + b).
+    With edge features e_ij each score is leaky_relu(a_src . z_j + a_dst . z_i + a_edge . e_ij); with edge weights
+    h'_i = sum_j w_ij a_ij z_j. See `fn.attend`.
 
     Parameters
     ----------
     n_in, n_feat, n_heads : int
+    edge_features : int
+        Features of each edge, `graph.edge_features`, that the scores see.
     form : {"standard", "paper"}
     concat : bool
         Heads side by side, (n_dst, n_heads * n_feat); else their mean, (n_dst, n_feat).
@@ -30,8 +34,8 @@ class GATConv(nn.Module):
     """
 
     def __init__(self, n_in: int, n_feat: int, n_heads: int, *, form: str = "standard", concat: bool = True,
-                 residual: bool = False, attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True, rng: nn.Random,
-                 dtype: npt.DTypeLike = np.float32) -> None:
+                 residual: bool = False, attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True, edge_features: int = 0,
+                 rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         if form not in ("standard", "paper"):
             raise ConfigError(f"form {form!r} is not one of standard, paper")
         self.n_heads, self.n_feat, self.concat, self.slope, self.form = n_heads, n_feat, concat, slope, form
@@ -45,12 +49,17 @@ class GATConv(nn.Module):
         self.linear_dst = Linear(n_in, width, bias=False, rng=rng, dtype=dtype) if form == "paper" else None
         self.update = Activation(width, "relu", bias=bias, rng=rng, dtype=dtype) if form == "paper" else None
         self.coefficients = Dropout(attention_dropout, rng)
+        self.attn_edge = glorot(rng, (edge_features, n_heads), edge_features, n_heads, dtype) if edge_features else None
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         x, own = graph.src(h), graph.dst(h)
         z, src, dst = self._standard(x, own) if self.update is None else self._paper(x, own, graph)
         z = z.reshape(-1, self.n_heads, self.n_feat)
-        out = graph.aggregate(fn.attend(z, src, dst, self.slope, *self.coefficients.coin()), "sum")
+        edge = None if self.attn_edge is None else graph.edge_features
+        if self.attn_edge is not None and edge is None:
+            raise ConfigError(f"the layer's scores see {len(self.attn_edge)} edge features, but the graph has none")
+        message = fn.attend(z, src, dst, self.slope, *self.coefficients.coin(), edge=edge, attn_edge=self.attn_edge)
+        out = graph.aggregate(message, "sum")
         out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
         if self.residual:
             out = out + (own if self.root is None else self.root(own))
@@ -80,6 +89,7 @@ class GAT(nn.Module):
     n_in, n_out : int
         Features and classes.
     form : {"standard", "paper"}
+    edge_features : int
         See `GATConv`.
     layers : int
     hidden : int
@@ -102,12 +112,13 @@ class GAT(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, *, form: str = "standard", layers: int = 2, hidden: int = 8, heads: int = 8,
                  out_heads: int = 1, out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None,
-                 attention_dropout: float = 0.6, residual: bool = False, batch_norm: bool = False, activation: str = "elu", rng: nn.Random,
-                 dtype: npt.DTypeLike = np.float32) -> None:
+                 attention_dropout: float = 0.6, residual: bool = False, batch_norm: bool = False, activation: str = "elu",
+                 edge_features: int = 0, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         layers, hidden, heads = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1), nn.whole("heads", heads, 1)
         out_heads = nn.whole("out_heads", out_heads, 1)
         last, width = layers - 1, hidden * heads
-        options: dict[str, Any] = dict(form=form, residual=residual, attention_dropout=attention_dropout, rng=rng, dtype=dtype)
+        options: dict[str, Any] = dict(form=form, residual=residual, attention_dropout=attention_dropout, edge_features=edge_features,
+                                       rng=rng, dtype=dtype)
         self.convs = [GATConv(width if i else n_in, hidden, heads, bias=form == "paper", **options) for i in range(last)]
         if out_concat and n_out % out_heads:
             raise ConfigError(f"out_concat: {n_out} outputs cannot be divided among {out_heads} heads")

@@ -27,6 +27,7 @@ class GATv2Conv(nn.Module):
 
     Notes
     -----
+    With edge weights h'_i = sum_j w_ij a_ij z_j.
     A message of the tape, so O(n_edges * n_heads * n_feat) values are held while a block of edges is computed.
     """
 
@@ -44,7 +45,8 @@ class GATv2Conv(nn.Module):
         own = graph.dst(h)
         z = self.linear_src(graph.src(h)).reshape(-1, self.n_heads, self.n_feat)
         q = self.linear_dst(own).reshape(-1, self.n_heads, self.n_feat)
-        out = graph.aggregate(self._message, "softmax", src={"z": z}, dst={"q": q})
+        weight = {} if graph.edge_weight is None else {"weight": graph.edge_weight.astype(z.dtype, copy=False).reshape(-1, 1, 1)}
+        out = graph.aggregate(self._message, "softmax", src={"z": z}, dst={"q": q}, edge=weight)
         out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
         if self.residual:
             out = out + (own if self.root is None else self.root(own))
@@ -52,4 +54,5 @@ class GATv2Conv(nn.Module):
 
     def _message(self, src, dst, edge):
         """Scores, (n_edges, n_heads), and the values that they weigh."""
-        return ((src["z"] + dst["q"]).leaky_relu(self.slope) * self.attn).sum(-1), src["z"]
+        score = ((src["z"] + dst["q"]).leaky_relu(self.slope) * self.attn).sum(-1)
+        return score, src["z"] * edge["weight"] if "weight" in edge else src["z"]

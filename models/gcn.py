@@ -12,6 +12,8 @@ from sarlite.nn import Activation, Dropout, Linear, Parameter
 class GCNConv(nn.Module):
     """H' = D^-1/2 A D^-1/2 H W + b, with D the in-degrees; the graph's self loops make A the paper's A + I.
 
+    With edge weights A has these, and D the sums of its rows.
+
     Parameters
     ----------
     n_in, n_out : int
@@ -44,7 +46,7 @@ class GCN(nn.Module):
     rng : nn.Random
     """
 
-    self_loops = True
+    self_loops = edge_weights = True
 
     def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 16, dropout: float = 0.5,
                  input_dropout: float | None = None, batch_norm: bool = False, activation: str = "relu", rng: nn.Random,

@@ -13,6 +13,8 @@ from sarlite.nn import Activation, Linear
 class SAGEConv(nn.Module):
     """h'_i = W_root h_i + b + mean_j W h_j, or W_root h_i + b + W max_j relu(W_pool h_j + b_pool).
 
+    With edge weights the mean is sum_j w_ij W h_j / sum_j w_ij; the maximum takes none.
+
     Parameters
     ----------
     n_in, n_out : int
@@ -32,6 +34,8 @@ class SAGEConv(nn.Module):
         root, x = self.root(graph.dst(h)), graph.src(h)
         if self.pool is None:
             return root + graph.aggregate(fn.linear(x, self.neighbour.weight), "mean")
+        if graph.edge_weight is not None:
+            raise ConfigError("aggregator max-pool takes no edge weights: graph.with_edge_values() has none, aggregator mean takes them")
         return root + self.neighbour(graph.aggregate(fn.copy_src(self.pool(x).relu()), "max"))
 
 

@@ -26,7 +26,8 @@ class SGC(nn.Module):
         What the model is given: (K,).
     """
 
-    self_loops = True
+    self_loops = edge_weights = True
+    powers: tuple[int, ...] = ()
 
     def __init__(self, n_in: int, n_out: int, *, hops: int = 2, dropout: float = 0.0, rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:

@@ -56,7 +56,8 @@ class SIGN(nn.Module):
         What the model is given: (0, 1, .., K).
     """
 
-    self_loops = False
+    self_loops, edge_weights = False, True
+    powers: tuple[int, ...] = ()
 
     def __init__(self, n_in: int, n_out: int, *, hops: int = 3, layers: int = 2, hidden: int = 64, dropout: float = 0.5,
                  input_dropout: float = 0.0, batch_norm: bool = True, activation: str = "relu", rng: nn.Random,

@@ -4,10 +4,47 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from sarlite.errors import ConfigError
+
+Options = Mapping[str, tuple[Any, Any, str]]  # option: default, type or choices, help
+
+
+def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metavars: Mapping[str, str], needed: Sequence[str],
+              add_taken: Callable[["Parser"], None]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a command's own options with their defaults, and of the options that it takes from another one those that are given.
+
+    Parameters
+    ----------
+    parser : Parser
+        With `argument_default=argparse.SUPPRESS`.
+    own : dict
+        The command's own options.
+    metavars : dict
+        By own option that has no choices.
+    needed : sequence of str
+        Options that must be given; the last two are told with "and".
+    add_taken : callable
+        Adds the other command's options to the parser.
+
+    Raises
+    ------
+    ConfigError
+        An unknown flag, a bad value, or an option that is needed.
+    """
+    for name, (default, kind, text) in own.items():
+        keywords: dict[str, Any] = {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": metavars[name]}
+        parser.add_argument(f"--{name}", help=text if default is None else f"{text} [{default}]", **keywords)
+    add_taken(parser)
+    given = vars(parser.parse_args(argv))
+    for name in needed:
+        if name not in given:
+            flags = [f"--{name}" for name in needed]
+            told = f"{', '.join(flags[:-1])} and {flags[-1]}"
+            raise ConfigError(f"--{name} is missing: {parser.prog.rpartition('.')[2]} needs {told}")
+    return {name: given.pop(name, default) for name, (default, _, _) in own.items()}, given
 
 
 def suggestion(word: Any, known: Iterable[Any]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from sarlite import kernels, nn
 from sarlite.comm import together
 from sarlite.comm.launch import default_prefetch, default_threads
-from sarlite.command import Parser
+from sarlite.command import Parser, parse_own
 from sarlite.data import node_rows, table
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, DataError, needs
@@ -19,8 +19,9 @@ from sarlite.files import try_whole
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array
 from sarlite.train import __main__ as command
-from sarlite.train import checkpoint, propagated, relational, resume
+from sarlite.train import checkpoint, edge_values, propagated, relational, resume
 from sarlite.train import config as training
+from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.load import load_part
 from sarlite.train.loop import check_output, set_threads
@@ -34,8 +35,8 @@ OWN: dict[str, tuple[Any, Any, str]] = {
     "weights": ("best", ("best", "last"), "of the best epoch, or the last one"),
 }
 _METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "embeddings": "LAYER", "out": "FILE.npy"}
-TAKEN = ("data", "model", "mode", "columns", "prefetch", "partition", "order", "balance", "threads", "ranks", "stall-timeout", "propagated",
-         "progress", "verify")  # fmt: skip
+TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "columns", "prefetch", "partition", "order", "balance", "threads",
+         "ranks", "stall-timeout", "propagated", "progress", "verify")  # fmt: skip
 """Options of `sarlite.train` that this command has too. The checkpoint says those of data and model where they are not given."""
 _KEPT = (*resume.LASTING, *training.MODEL_OPTIONS, "data")
 _PIECE = 1 << 20  # ids of --nodes at a time
@@ -51,16 +52,7 @@ def parse(argv=None):
     """
     parser = Parser(prog="python -m sarlite.predict", usage="%(prog)s --checkpoint FILE --out FILE.npy [options]",
                     argument_default=argparse.SUPPRESS, description=__doc__)
-    for name, (default, kind, text) in OWN.items():
-        keywords = {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": _METAVARS[name]}
-        parser.add_argument(f"--{name}", help=text if default is None else f"{text} [{default}]", **keywords)
-    specs = {name.replace("_", "-"): spec for name, spec in training.OPTIONS.items()}
-    training.add_options(parser, {name: specs[name] for name in TAKEN})
-    given = vars(parser.parse_args(argv))
-    own = {name: given.pop(name, default) for name, (default, _, _) in OWN.items()}
-    for name in ("checkpoint", "out"):
-        if own[name] is None:
-            raise ConfigError(f"--{name} is missing: predict needs --checkpoint and --out")
+    own, given = parse_own(argv, parser, OWN, _METAVARS, ("checkpoint", "out"), lambda parser: training.add_taken(parser, TAKEN))
     if not own["out"].endswith(".npy"):
         raise ConfigError(f"--out {own['out']}: must end in .npy, which it will be")
     if own["embeddings"] is not None and own["embeddings"] < 1:
@@ -105,7 +97,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None):
     if hetero:
         part = relational.load_part(options, comm, scratch, tick, allow_empty=SPLITS)
     else:
-        part = load_part(options, comm, scratch, loops, tick, allow_empty=SPLITS)
+        part = load_part(options, comm, scratch, loops, tick, allow_empty=SPLITS, edge_values=edge_values.wanted(options, cls))
     part.graph.profile.on_progress = tick
     together(comm, lambda: _check_data(config, options, meta, part))
     places, rows, n_rows = _wanted(comm, config.nodes, part.graph)
@@ -200,7 +192,8 @@ def _computed(comm, config, options, cls, part, tensors, meta):
     except CheckpointError as error:
         text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
         raise CheckpointError(f"checkpoint {config.checkpoint}: {text}") from None
-    x = propagated.inputs(comm, options, model, part, meta["data"])
+    data = identity(part.graph, rows, n_out) if options.propagated else None
+    x = propagated.inputs(comm, options, model, part, data)
     if options.label_inputs:
         x = _with_labels(comm, options, part, x, n_out)
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)

@@ -3,11 +3,12 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from sarlite.comm import together
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.comm.working import working
-from sarlite.command import Parser
+from sarlite.command import Parser, parse_own
 from sarlite.data import node_rows, npyfile
 from sarlite.data.mapped import copied
 from sarlite.data.part import Part
@@ -22,8 +23,10 @@ from sarlite.train import config as training
 from sarlite.train import smoothing
 from sarlite.train.loop import set_threads
 
-OWN = {"predictions": "(n_nodes, n_classes) probabilities in the data's original node order, .npy",
-       "out": "file for the smoothed scores, as the predictions stand; replaced if it is there"}
+OWN: dict[str, tuple[Any, Any, str]] = {
+    "predictions": (None, str, "(n_nodes, n_classes) probabilities in the data's original node order, .npy"),
+    "out": (None, str, "file for the smoothed scores, as the predictions stand; replaced if it is there"),
+}
 TAKEN = ("data", "self-loops", "mode", "prefetch", "partition", "balance", "threads", "ranks", "seed", "stall-timeout", "progress",
          "verify", *(name for name in smoothing.OPTIONS if name != "correct-and-smooth"))
 """Options of `sarlite.train` that this command has too."""
@@ -39,18 +42,11 @@ def parse(argv=None):
     """
     parser = Parser(prog="python -m sarlite.smooth", usage="%(prog)s --data SPEC --predictions FILE.npy --out FILE.npy [options]",
                     argument_default=argparse.SUPPRESS, description=__doc__)
-    for name, text in OWN.items():
-        parser.add_argument(f"--{name}", metavar="FILE.npy", help=text)
-    specs = {name.replace("_", "-"): spec for name, spec in training.OPTIONS.items()}
-    specs["self-loops"] = (False, bool, "add the self loops that are missing, of weight 1")
-    specs["data"] = (None, *specs["data"][1:])
-    training.add_options(parser, {name: specs[name] for name in TAKEN})
-    flags = vars(parser.parse_args(argv))
-    for name in ("data", *OWN):
-        if name not in flags:
-            raise ConfigError(f"--{name} is missing: smooth needs --data, --predictions and --out")
-    own = {name: flags.pop(name) for name in OWN}
-    return argparse.Namespace(**vars(training.resolve({**flags, "correct_and_smooth": True})), **own)
+    loops = (False, bool, "add the self loops that are missing, of weight 1")
+    data = (None, *training.OPTIONS["data"][1:])
+    own, given = parse_own(argv, parser, OWN, dict.fromkeys(OWN, "FILE.npy"), ("data", *OWN),
+                           lambda parser: training.add_taken(parser, TAKEN, {"self-loops": loops, "data": data}))
+    return argparse.Namespace(**vars(training.resolve({**given, "correct_and_smooth": True})), **own)
 
 
 def smooth(comm, config, tick=lambda: None, interrupts=None):

@@ -26,6 +26,8 @@ class LayerGraph(Graph):
     Its sums are estimates of the whole graph's: of k picks from d in-edges a sum is d / k times the picks', a mean the picks' mean, and
     "sym" a sum with the whole graph's degrees. An added self loop is always there, so it counts once, and a mean over d in-edges and a loop
     is (d / k sum of picks + loop) / (d + 1). With all in-edges they are the whole graph's. max, min and softmax are over the picks.
+    With edge weights each pick's message counts its weight, and degrees are the whole graph's weighted ones: a mean is d / k times the
+    picks' weighted sum over the node's weighted degree.
 
     Parameters
     ----------
@@ -44,7 +46,7 @@ class LayerGraph(Graph):
     sizes : (n_src, n_dst, n_edges), optional
         Of all ranks, where peers' rows come.
     lasting : bool
-        Whether it is used again, so that what its blocks keep is not of a step's memory.
+        Whether it is used again, so that what its blocks keep is not of a step's memory. It then has all in-edges of its destinations.
     """
 
     def __init__(self, graph: Graph, columns: Columns, layer: Layer, rows: Array, plan: Plan | None = None, halo: Any = (),
@@ -58,9 +60,9 @@ class LayerGraph(Graph):
         super().__init__(graph.comm, schedule, graph.profile, n_nodes=graph.n_nodes, dst_ids=ids[: layer.n_dst], src_ids=ids,
                          edge_ids=None, in_degrees=np.diff(layer.indptr), added_loops=None if loops is None else loops[rows[: layer.n_dst]])
         self.comm = graph.comm  # which counts already
-        self._graph, self._columns, self._layer, self._rows, self._sizes = graph, columns, layer, rows, sizes
+        self._graph, self._columns, self._layer, self._rows, self._sizes, self._lasting = graph, columns, layer, rows, sizes, lasting
         self._sources = np.concatenate([rows, halo]) if len(halo) else rows
-        self._weights: dict[str, Array] = {}
+        self._weights: dict[tuple[str, bool], Array] = {}
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -81,6 +83,21 @@ class LayerGraph(Graph):
         return self._columns.edge_ids(self._layer.positions)
 
     @cached_property
+    def edge_weight(self) -> Array | None:  # type: ignore[override]
+        return self._of_edges(self._graph.edge_weight)
+
+    @cached_property
+    def edge_features(self) -> Array | None:  # type: ignore[override]
+        return self._of_edges(self._graph.edge_features)
+
+    def _of_edges(self, values):
+        """Each pick's row of the part's edge values."""
+        return None if values is None else self._columns.of_edges(values, self._layer.positions)
+
+    def with_edge_values(self, *_: Any, **__: Any) -> NoReturn:
+        raise ConfigError("a batch's edges have the values of the graph that it was sampled from")
+
+    @cached_property
     def _full(self):
         """(n_dst,) in-degrees in the whole graph."""
         return self._columns.degrees[self._rows[: self.n_dst]]
@@ -96,6 +113,8 @@ class LayerGraph(Graph):
     @cached_property
     def _uneven(self):
         """Whether picks of a row count differently, as they do beside an added loop; ranks that exchange rows decide alike."""
+        if self._lasting:  # of all in-edges
+            return False
         if self.plan.steps:
             return self._columns.has_loops
         return self._share is not None and self.added_loops is not None and bool(self.added_loops.any())
@@ -111,29 +130,36 @@ class LayerGraph(Graph):
         root = self._columns.inverse_root[self._sources]
         return root[: self.n_dst] * (1.0 if self._share is None else self._share), root
 
-    def _edge_weights(self, reducer):
-        """(n_edges,) float64: what each pick's message counts in the estimate."""
-        if reducer not in self._weights:
+    def edge_factors(self, reducer: str) -> Array:
+        return self._edge_weights(reducer, True)
+
+    def _edge_weights(self, reducer, weighted):
+        """(n_edges,) float64: what each pick's message counts in the estimate, with the edges' weights or without."""
+        if (reducer, weighted) not in self._weights:
             dst, columns = np.repeat(np.arange(self.n_dst), self.in_degrees), self._layer.columns
             weights = np.ones(self.n_edges) if self._share is None else self._share[dst]
             if self.added_loops is not None:
                 weights[self.added_loops[dst] & (columns == dst)] = 1.0  # a destination is its own source's row
+            sources = np.concatenate([self._rows, self._layer.halo])
+            if weighted:
+                weights *= self.edge_weight
             if reducer == "mean":
-                weights /= self._full[dst]
+                weights /= 1 / self._columns.inverse_weighted[self._rows[dst]] if weighted else self._full[dst]
             elif reducer == "sym":
-                root = self._columns.inverse_root[np.concatenate([self._rows, self._layer.halo])]
+                root = np.sqrt(self._columns.inverse_weighted[sources]) if weighted else self._columns.inverse_root[sources]
                 weights *= root[dst] * root[columns]
-            self._weights[reducer] = weights
-        return self._weights[reducer]
+            self._weights[reducer, weighted] = weights
+        return self._weights[reducer, weighted]
 
     def aggregate(self, message: Any, reducer: str, src: Any = None, dst: Any = None, edge: Any = None) -> Tensor:
         """Return the estimate of `Graph.aggregate` from the picks."""
         fits = isinstance(message, (fn.CopySrc, fn.Linear))
         if reducer != "sym":
             fits = fits or isinstance(message, fn.MulEdge) or _is_function(message)
-        if reducer not in SUMS or not self._uneven or not fits:
+        weighted = self._graph.edge_weight is not None and isinstance(message, (fn.CopySrc, fn.Linear))
+        if reducer not in SUMS or weighted or not self._uneven or not fits:
             return super().aggregate(message, reducer, src, dst, edge)
-        weights = self._edge_weights(reducer)
+        weights = self._edge_weights(reducer, False)
         if _is_function(message):
             return super().aggregate(_weighted(message, weights), "sum", src, dst, {**(edge or {}), _WEIGHT: weights})
         if isinstance(message, fn.Linear):
@@ -201,15 +227,20 @@ class Batch(Graph):
         self.src_ids, self.dst_ids = first.src_ids, last.dst_ids
         self.step, self.rows, self.n_global = step, sampled.numbers, n_global
         self.labels = None if labels is None else labels[rows[: self.n_dst]]
-        self._x, self._rows, self._buffers, self.lasting = x, rows, buffers, lasting
+        self._x, self._rows, self.buffers, self.lasting = x, rows, buffers, lasting
 
     def __repr__(self) -> str:
         rows, edges = [*(g.n_src for g in self._graphs), self.n_dst], [g.n_edges for g in self._graphs]
         return f"Batch({self.n_global} seeds, rows {rows}, edges {edges})"
 
+    @property
+    def part_rows(self) -> Array:
+        """(n_src,) int: which rows of the part that was sampled from the first layer reads."""
+        return self._rows
+
     @cached_property
     def x(self) -> Tensor:
-        with self._buffers:
+        with self.buffers:
             return Tensor(self.take(self._x), constant=self.lasting)
 
     def take(self, x: Array) -> Array:
@@ -241,6 +272,14 @@ class Batch(Graph):
     def edge_ids(self) -> Array:
         return self._only("edge_ids").edge_ids
 
+    @property
+    def edge_weight(self) -> Array | None:  # type: ignore[override]
+        return self._only("edge_weight").edge_weight
+
+    @property
+    def edge_features(self) -> Array | None:  # type: ignore[override]
+        return self._only("edge_features").edge_features
+
     def recover(self) -> None:
         self._graphs[0].recover()
 
@@ -258,4 +297,4 @@ class Batch(Graph):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise ConfigError("a batch is no graph to be divided, or asked for all its edges")
 
-    shard = in_edges = out_edges = _refuse
+    shard = in_edges = out_edges = with_edge_values = _refuse

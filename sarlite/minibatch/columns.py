@@ -9,6 +9,7 @@ from sarlite.comm import Solo
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph import Graph
 from sarlite.sar.transport import Transport
+from sarlite.sar.weights import check_negative, positive, row_sums
 from sarlite.types import Array
 
 
@@ -38,6 +39,8 @@ class Columns:
         Local rows that it has as halo, ascending; there they are this rank's halo rows, in this order.
     degrees : (n_local + n_halo,) int64
         In-degrees in the whole graph, without the edges that were left out.
+    weighted_degrees : (n_local + n_halo,) float64, or None
+        Likewise, of a graph with edge weights of 0 or more.
     has_loops : bool
         Whether any rank has added loops.
     alone : Transport
@@ -69,12 +72,29 @@ class Columns:
             indptr, indices = self._without_halo(indptr, indices)
         self.edges = self._in_order(InEdges(indptr, indices, None, graph.added_loops))
         self.degrees = np.diff(indptr) if local or not steps else self.of_columns(graph.in_degrees)
+        self.weighted_degrees: Array | None = None
+        if graph.edge_weight is not None and graph._negative is None:
+            own = row_sums(self.edges.indptr, lambda edges: self.of_edges(graph.edge_weight, edges))
+            self.weighted_degrees = own if local or not steps else self.of_columns(own)
         self.has_loops = any(graph.comm.allgather(graph.added_loops is not None and bool(graph.added_loops.any())))
 
     @cached_property
     def inverse_root(self) -> Array:
         """(n_local + n_halo,) float64: 1 / sqrt(d), of isolated rows 1."""
         return np.sqrt(1.0 / np.maximum(self.degrees, 1))
+
+    @cached_property
+    def inverse_weighted(self) -> Array:
+        """(n_local + n_halo,) float64: 1 / the weighted degree, of which 0 counts as 1."""
+        check_negative(self._graph)
+        assert self.weighted_degrees is not None
+        return 1.0 / positive(self.weighted_degrees)
+
+    def of_edges(self, values: Array, positions: Any) -> Array:
+        """Return the rows of the part's edge values, which are in its order, of edges by their place here: an array, or a slice."""
+        places = positions if self._places is None else self._places[positions]
+        numbers = self._graph.plan.local.numbers
+        return values[places if numbers is None else numbers[places]]
 
     def of_columns(self, values: Array) -> Array:
         """Return (n_local + n_halo, ...): of values of the local rows, every column's. Collective."""

@@ -137,6 +137,11 @@ class NeighborLoader:
         return self._seeds.n_steps
 
     @property
+    def fresh(self) -> bool:
+        """Whether all rows of a batch are made in its step: none comes from a cache."""
+        return self._remote is None
+
+    @property
     def step(self) -> int:
         return self._step
 

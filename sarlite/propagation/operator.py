@@ -8,6 +8,7 @@ from sarlite.comm import together
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.sar import fn
 from sarlite.sar.graph import Graph
+from sarlite.sar.weights import degrees, positive
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array
 from sarlite.types import Array
@@ -29,7 +30,7 @@ class Propagation:
         Not bipartite. Self loops count as they stand in it.
     normalization : {"sym", "row", "column"}
     edge_weight : (n_edges,) float array, optional
-        One a local in-edge, as of `fn.mul_edge`, 0 or more; 1 without it. Borrowed.
+        One a local in-edge, as of `fn.mul_edge`, 0 or more; the graph's `edge_weight` without it, or 1. Borrowed.
 
     Raises
     ------
@@ -39,19 +40,14 @@ class Propagation:
 
     Notes
     -----
-    Memory: 8 or 16 bytes a node. With weights construction fetches a number a halo row, counted under "setup".
+    Memory: 8 or 16 bytes a node.
     """
 
     def __init__(self, graph: Graph, normalization: str = "sym", edge_weight: Any = None) -> None:
         weight = together(graph.comm, lambda: _checked(graph, normalization, edge_weight))
         self.graph, self.weight = graph, weight
-        degrees = graph.in_degrees.astype(np.float64) if weight is None else self._weighted_degrees()
-        degrees[degrees == 0] = 1
-        self.left, self.right = (degrees[:, None] ** power if power else None for power in _POWERS[normalization])
-
-    def _weighted_degrees(self):
-        with self.graph.profile.phase("setup"):
-            return self._sum(np.ones((self.graph.n_src, 1)))[:, 0]
+        found = positive(graph.in_degrees if weight is None else degrees(graph, weight))
+        self.left, self.right = (found[:, None] ** power if power else None for power in _POWERS[normalization])
 
     def __call__(self, x: Array) -> Array:
         """Return S x, a new (n_dst, width) array of x's dtype. Collective.
@@ -82,9 +78,9 @@ def _checked(graph, normalization, edge_weight):
         raise ConfigError("propagation over a bipartite graph: what one step makes are no sources of the next")
     if normalization not in NORMALIZATIONS:
         raise ConfigError(f"normalization {normalization!r} is not one of {', '.join(NORMALIZATIONS)}")
-    if edge_weight is None:
+    if edge_weight is None and graph.edge_weight is None:
         return None
-    weight = as_array(edge_weight)
+    weight = as_array(graph.edge_weight if edge_weight is None else edge_weight)
     if weight.shape != (graph.n_edges,) or weight.dtype.kind not in "fiub":
         raise ShapeError(f"edge_weight: {weight.dtype} of shape {weight.shape}, but ({graph.n_edges},) numbers are needed, one an edge")
     bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))

@@ -275,7 +275,8 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", pref
           line=None):
     """Exchange what ranks need of each other, and make the Graph; `profile` and `line` are of the graph that it serves. Collective."""
     n_dst, bipartite = edges.n_dst, n_src is not None
-    facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None, mode, prefetch, backward, columns))
+    facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None, mode, prefetch, backward,
+                            columns))
     if any(fact[2:] != facts[0][2:] for fact in facts):
         raise ConfigError("ranks disagree on what makes their graph: n_src, node_ids, src_ids, edge_ids given or not, mode, prefetch, "
                           f"backward, columns: {[fact[2:] for fact in facts]}")

@@ -9,7 +9,8 @@ from sarlite.errors import ShapeError
 from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator, aggregate
 from sarlite.sar.reducers import REDUCERS
-from sarlite.tape import Tensor, engine
+from sarlite.sar.weights import weight_as
+from sarlite.tape import Tensor, engine, ops
 
 
 class Rows(dict):
@@ -219,6 +220,32 @@ def multiplied(graph, message, reducer):
 def weighted(message):
     """Return a `fn.mul_edge` as a `fn.message`."""
     return fn.message(lambda s, d, e: s["x"] * e["weight"], {"x": message.x}, {}, {"weight": _per_row(message.weight, message.x)})
+
+
+def attended(graph, message):
+    """`fn.attend` with values on the edges, as a custom message: features that the scores see, and the graph's weights."""
+    values, features = {}, message.edge
+    if features is not None:
+        graph.check("fn.attend", edge={"edge": features})
+        if message.attn_edge is None or message.attn_edge.shape != (features.shape[1], message.src.shape[1]):
+            found = None if message.attn_edge is None else message.attn_edge.shape
+            raise ShapeError(f"fn.attend: attn_edge {found} is not ({features.shape[1]}, {message.src.shape[1]}), a row each edge feature")
+        values["features"] = features if isinstance(features, Tensor) else engine.as_array(features).astype(message.z.dtype, copy=False)
+    if graph.edge_weight is not None:
+        values["weight"] = weight_as(graph, message.z.dtype).reshape(-1, 1, 1)
+
+    def weigh(src, dst, edge):
+        score, value = src["src"] + dst["dst"], src["z"]
+        if "features" in edge:
+            score = score + edge["features"] @ message.attn_edge
+        if "weight" in edge:
+            value = value * edge["weight"]
+        if message.dropout:
+            coins = ops.dropout(Tensor(np.ones(score.shape, score.dtype)), edge.ids, message.key, message.dropout)
+            value = value * coins.reshape(*score.shape, 1)
+        return score.leaky_relu(message.slope), value
+
+    return aggregate_custom(graph, weigh, "softmax", {"z": message.z, "src": message.src}, {"dst": message.dst}, values)
 
 
 def _per_row(weight, x):

@@ -27,6 +27,8 @@ class Attend(NamedTuple):
     slope: float
     dropout: float
     key: int
+    edge: Any = None
+    attn_edge: Tensor | None = None
 
 
 class AttendLinear(NamedTuple):
@@ -95,7 +97,8 @@ def mul_edge(x: Tensor, weight: Any) -> MulEdge:
     return MulEdge(x, weight)
 
 
-def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0, key: int = 0) -> Attend:
+def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0, key: int = 0, *, edge: Any = None,
+           attn_edge: Tensor | None = None) -> Attend:
     """Message m_ij = a_ij z_j, with a_ij = softmax_j(leaky_relu(src_j + dst_i)).
 
     Parameters
@@ -109,13 +112,19 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
         Share of the coefficients a_ij that is dropped; the others grow by 1 / (1 - dropout).
     key : int
         Of the dropout mask (`nn.Random.key`); a coefficient's coin is keyed by both nodes' global ids and its head.
+    edge : (n_edges, n_edge_features) array, optional
+        Features of the local in-edges, such as `graph.edge_features`: the scores are then leaky_relu(src_j + dst_i + edge_ij attn_edge).
+    attn_edge : Tensor (n_edge_features, n_heads)
+        With `edge`. Of PyG's `GATConv` it is the product of `lin_edge` and `att_edge`.
 
     Notes
     -----
+    On a graph with edge weights m_ij = w_ij a_ij z_j. With these or with `edge` the message is one of the tape: the (n_edges, n_heads,
+    n_feat) values of a block of edges are held while it is computed.
     Case 2. The coefficients are recomputed in backward, never stored: O(n_dst n_heads) bytes above inputs and output.
     Source: SAR Eq. 3, fused as in SAR 3.3, softmax as in SAR 3.4.
     """
-    return Attend(z, src, dst, slope, dropout, key)
+    return Attend(z, src, dst, slope, dropout, key, edge, attn_edge)
 
 
 def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0,

@@ -11,7 +11,7 @@ from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
-from sarlite.sar import construct
+from sarlite.sar import construct, weights
 from sarlite.sar.aggregate import Operator, aggregate
 from sarlite.sar.columns import Grid
 from sarlite.sar.custom import aggregate_custom, multiplied
@@ -54,6 +54,9 @@ class Graph:
         Whether a row's self loop was added to the data.
     bipartite : bool
         Whether sources and destinations are other nodes.
+    edge_weight : (n_edges,) float array, or None
+    edge_features : (n_edges, n_edge_features) float array, or None
+        What `with_edge_values` gave the local in-edges, in the order of `edge_ids`.
     comm : Communicator
     profile : Profile
         Counters of bytes and remote buffers.
@@ -69,6 +72,10 @@ class Graph:
     from_networkx = classmethod(construct.from_networkx)
     from_part = classmethod(construct.from_part)
     shard = shard
+    with_edge_values = weights.with_edge_values
+    edge_weight: Array | None = None
+    edge_features: Array | None = None
+    _negative: tuple[int, float] | None = None  # a weight that no degree may have
     _sym: tuple[Array, Array] | None
 
     def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, *, n_nodes: int, dst_ids: Array,
@@ -144,7 +151,7 @@ class Graph:
             operation on rows and any learnable value. It must not branch on values, as it is replayed.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
             "sym" is the sum over m_ij / sqrt(d_i d_j), d the in-degrees but at least 1, of `copy_src` and `linear`; on a bipartite
-            graph d_j is the out-degree.
+            graph d_j is the out-degree. With edge weights sums of these two are weighted, `with_edge_values` says how.
             Ties of max and min go to the lowest global source id. "softmax" takes a message that returns a pair, score
             (n_edges, ...heads) and value (n_edges, ...heads, ...), and weighs the values by the softmax of the scores over
             each node's in-edges.
@@ -282,6 +289,16 @@ class Graph:
             with self.profile.phase("setup"):
                 self._peer_scales[reducer] = np.concatenate(summed.run((own,), lambda block, rows: rows[0].copy(), keep=True))
         return self._peer_scales[reducer]
+
+    @cached_property
+    def weighted_degrees(self) -> Array:
+        """(n_dst,) float64: the sum of the weights of each row's in-edges, of which there must be."""
+        assert self.edge_weight is not None
+        return weights.degrees(self, self.edge_weight)
+
+    def edge_factors(self, reducer: str) -> Array:
+        """What `weights.normalised` keeps, (n_edges,) floats. Collective."""
+        return weights.factors(self, reducer)
 
     @property
     def itype(self) -> np.dtype[Any]:

@@ -9,6 +9,8 @@ from sarlite.errors import ShapeError
 from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator
 from sarlite.sar.by_source import AttendBySource
+from sarlite.sar.custom import attended
+from sarlite.sar.weights import normalised
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import grad_enabled, retained
 
@@ -51,8 +53,9 @@ class Sum(Operator):
         if not self.begun and block.rows is not None:
             self.out[...] = 0
             self.begun = True
-        kernels.spmm(block.indptr, block.indices, rows[0], self.out, rows=block.rows, src_scale=_of(block, self.src_scale, rows[0].dtype),
-                     dst_scale=self.scale, accumulate=self.begun, **self.weights(block, "eid"))
+        src_scale = columns_of(block, self.src_scale, rows[0].dtype)
+        kernels.spmm(block.indptr, block.indices, rows[0], self.out, rows=block.rows, src_scale=src_scale, dst_scale=self.scale,
+                     accumulate=self.begun, **self.weights(block, "eid"))
         self.begun = True
         return rows if self.needs_rows else None
 
@@ -60,7 +63,8 @@ class Sum(Operator):
         """Add s_i sum_j t_j x_j over a block of the reversed edges to `d_rows`, of its columns i, which are peers' destinations."""
         if block.n_edges:
             x = self.x
-            kernels.spmm(*block.transpose, x, d_rows[0], src_scale=self._local_scale(x), dst_scale=_of(block, self.peer_scale, x.dtype))
+            kernels.spmm(*block.transpose, x, d_rows[0], src_scale=self._local_scale(x),
+                         dst_scale=columns_of(block, self.peer_scale, x.dtype))
 
     def end(self):
         out, self.out, self.x = self.out, None, None
@@ -72,8 +76,8 @@ class Sum(Operator):
 
     def backward(self, block, rows, kept, d_rows):
         if d_rows[0] is not None:
-            kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.scale, dst_scale=_of(block, self.src_scale, self.g.dtype),
-                         **self.weights(block, "transpose_eid"))
+            kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.scale,
+                         dst_scale=columns_of(block, self.src_scale, self.g.dtype), **self.weights(block, "transpose_eid"))
         if self.needs_rows:
             (x,) = rows or kept
             kernels.edge_dot(block.indptr, block.indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid, dst_scale=self.scale)
@@ -97,7 +101,7 @@ class Sum(Operator):
         return {"weight": self.weight, "eid": getattr(block, order)} if self.weighted else {}
 
 
-def _of(block, scale, dtype):
+def columns_of(block, scale, dtype):
     """A scale's part of the columns of a block."""
     return None if scale is None else scale[block.offset : block.offset + block.n_src].astype(dtype)
 
@@ -200,10 +204,13 @@ def _sum(graph, message, reducer):
 
 
 def _sum_of(graph, x, reducer):
-    """A X. Of a constant x it is kept as long as x and the graph are there, and is a constant itself."""
+    """A X, A with the edges' weights. Of a constant x it is kept as long as x and the graph are there, and is a constant itself."""
     kept = graph.kept_of(x) if x.constant else {}
     if reducer not in kept:
-        out = graph.apply(lambda g: Sum(g.n_dst, False, *g.scales(reducer), peer_scale=g.peer_scale(reducer)), [x])
+        if graph.edge_weight is None:
+            out = graph.apply(lambda g: Sum(g.n_dst, False, *g.scales(reducer), peer_scale=g.peer_scale(reducer)), [x])
+        else:
+            out = graph.apply(lambda g: Sum(g.n_dst, True), [x, normalised(graph, reducer, x.dtype)], ("src", "edge"))
         kept[reducer] = Tensor(out.data, constant=True) if x.constant else out
     return kept[reducer]
 
@@ -266,6 +273,8 @@ def _attend(graph, message, reducer):
         shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
         raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
     one_dtype("fn.attend", z=z, src=src, dst=dst)
+    if message.edge is not None or graph.edge_weight is not None:
+        return attended(graph, message._replace(z=z, src=src, dst=dst))
     options = message.slope, message.dropout, message.key
     return graph.apply(lambda g: Attend(*options, g.dst_ids, g.n_nodes, g.src_ids), inputs, ("src", "src", "dst"),
                        whole_heads=message.dropout > 0)  # a coefficient's coin goes by the number of its head

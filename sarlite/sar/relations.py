@@ -11,7 +11,7 @@ from sarlite.graph.block import Bundle
 from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator, aggregate
 from sarlite.sar.custom import Custom, weighted
-from sarlite.sar.operators import SUMS, Attend, Extremum, Sum, one_dtype
+from sarlite.sar.operators import SUMS, Attend, Extremum, Sum, columns_of, one_dtype
 from sarlite.sar.reducers import REDUCERS
 from sarlite.tape import Tensor, reduce
 from sarlite.tape.engine import grad_enabled
@@ -30,7 +30,6 @@ class Transformed(Operator):
     """
 
     flops_per_value = 1
-    of_sources = Sum.of_sources
 
     def __init__(self, n_dst, dst_scale=None, src_scale=None):
         self.n_dst, self.dst_scale, self.src_scale = n_dst, dst_scale, src_scale
@@ -43,7 +42,7 @@ class Transformed(Operator):
 
     def forward(self, block, rows):
         kernels.spmm(block.indptr, block.indices, reduce.product(rows[0], self.weight), self.out, rows=block.rows,
-                     src_scale=self.of_sources(block, self.out.dtype), dst_scale=self.scale)
+                     src_scale=columns_of(block, self.src_scale, self.out.dtype), dst_scale=self.scale)
         return rows if self.needs_rows else None
 
     def end(self):
@@ -56,7 +55,7 @@ class Transformed(Operator):
 
     def backward(self, block, rows, kept, d_rows):
         sums = np.zeros((block.n_src, self.weight.shape[1]), self.g.dtype)
-        kernels.spmm(*block.transpose, self.g, sums, src_scale=self.scale, dst_scale=self.of_sources(block, self.g.dtype))
+        kernels.spmm(*block.transpose, self.g, sums, src_scale=self.scale, dst_scale=columns_of(block, self.src_scale, self.g.dtype))
         if self.needs_weight:
             self.d_weight += reduce.product_over_rows((rows or kept)[0], sums)
         if d_rows[0] is not None:

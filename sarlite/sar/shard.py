@@ -67,10 +67,12 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     where = np.repeat(edges.indptr[own] - indptr[:-1], lengths) + np.arange(indptr[-1])
     src_ids = None if src_parts is None else np.flatnonzero(src_parts == comm.rank)
-    return from_part(type(graph), comm, indptr, new_number[edges.indices[where]], node_ids=own, src_ids=src_ids,
-                     edge_ids=where if edges.numbers is None else edges.numbers[where].astype(np.int64),
+    edge_ids = where if edges.numbers is None else edges.numbers[where].astype(np.int64)
+    made = from_part(type(graph), comm, indptr, new_number[edges.indices[where]], node_ids=own, src_ids=src_ids, edge_ids=edge_ids,
                      added_loops=None if edges.added_loops is None else edges.added_loops[own], mode=mode, prefetch=prefetch,
                      backward=backward, columns=columns)
+    values = [None if array is None else array[made.edge_ids] for array in (graph.edge_weight, graph.edge_features)]
+    return made if all(array is None for array in values) else made.with_edge_values(*values)
 
 
 def _parts(comm, parts, n, name, divide):

@@ -44,6 +44,12 @@ def add_options(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None
         group.add_argument("--" + name, help=f"{text} {_shown(name, default)}".rstrip(), **keywords)
 
 
+def add_taken(parser: Parser, names: Sequence[str], others: Mapping[str, tuple[Any, Any, str]] | None = None) -> None:
+    """Add some of the training command's options to another command's parser; `others` stand for those of their names."""
+    specs = {name.replace("_", "-"): spec for name, spec in OPTIONS.items()} | dict(others or {})
+    add_options(parser, {name: specs[name] for name in names})
+
+
 def every(value: Any) -> Any:
     """Return what --checkpoint-every says: a number of epochs as an int, a time such as "90s", "10min" or "2h" as text.
 
@@ -128,6 +134,8 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "model": ("sage", str, "gcn, sage, gat, appnp, sgc, sign; of relational data rgcn, rgat; or path/to/file.py:Class"),
         "config": (None, str, "TOML file of these options"),
         "self-loops": (None, bool, "add the self loops that are missing [gcn, gat, appnp and sgc yes, sage and sign no]"),
+        "edge-weights": (None, bool, "count edges by the data's weights [gcn, appnp, sgc and sign yes; others must be told]"),
+        "edge-features": (None, bool, "the data's edge features join the scores of gat; a model of your own has them in its messages"),
         "normalize-features": (False, bool, "scale each node's features to sum 1"),
     },
     "model": {
@@ -286,11 +294,9 @@ def _minibatches(options, given):
     for name in ("batch_size", "mfg"):
         if options["columns"] > 1 and options[name]:
             raise ConfigError(f"--columns does not go with {_flag(name)}: parts of the graph are computed by rows")
-    if options["batch_size"] and options["label_inputs"]:
-        raise ConfigError("--label-inputs does not go with --batch-size: labels are inputs in full-batch training alone")
-    if options["batch_size"] and fanouts is None:
-        raise ConfigError("--batch-size needs --fanouts: the in-edges picked a row, one number a layer")
-    if evaluated is not None and len(evaluated) != len(fanouts):
+    if options["batch_size"] and options["label_inputs"] and options["remote"] == "hec":
+        raise ConfigError("--label-inputs does not go with --remote hec: its rows were made when labels that a step hides were shown")
+    if None not in (evaluated, fanouts) and len(evaluated) != len(fanouts):
         raise ConfigError(f"--eval-fanouts has {len(evaluated)} entries, but --fanouts {len(fanouts)}")
     return options
 

@@ -2,11 +2,13 @@
 
 import numpy as np
 
+from sarlite.graph.edges import destinations, row_chunks
 from sarlite.sar import fn
 from sarlite.tape import Tensor, no_grad
 
 _BYTES = 1 << 25
 _N_CODES = 4
+_EDGES = 1 << 20  # at a time
 
 
 def identity(graph, rows, n_classes):
@@ -15,7 +17,7 @@ def identity(graph, rows, n_classes):
     Parameters
     ----------
     graph : Graph
-        This rank's part, with or without added self loops.
+        This rank's part, with or without added self loops. Values on its edges, where it has them, are part of the identity.
     rows : data.part.Rows
         This rank's, in the graph's order.
     n_classes : int
@@ -29,12 +31,16 @@ def identity(graph, rows, n_classes):
     -----
     The digest is a sum over nodes, twice mod 2^64, of a hash of the node's id, features, label and splits, and of the sum over its
     in-edges of the source's code: 4 numbers below 2^24, made of its id, whose float64 sums are exact. So it costs one aggregation
-    4 wide, and a pass over the features; memory: 64 bytes a node, and 64 MiB. It finds mistakes, not forgeries.
+    4 wide, and a pass over the features; memory: 64 bytes a node, and 64 MiB; with values on edges 8 bytes an edge. It finds mistakes, not
+    forgeries.
     """
     with graph.profile.phase("setup"), no_grad():
-        sums = graph.aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
+        sums = graph.with_edge_values().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
     values = _mixed(np.asarray(graph.dst_ids).astype(np.uint64) + _multiples(sums))
     values = _mixed(values + _multiples(rows.features))
+    for array in (graph.edge_weight, graph.edge_features):
+        if array is not None:
+            values = _mixed(values + _of_edges(graph, array.reshape(graph.n_edges, -1)))
     labels = np.asarray(rows.labels)
     if labels.dtype.kind in "iu" and labels.ndim == 1:
         labels = labels.astype(np.int64)[:, None]
@@ -57,6 +63,18 @@ def difference(there, here):
     if names:
         return ", ".join(f"{there.get(name)} {name} there and {here[name]} here" for name in names)
     return None if there.get("digest") == here["digest"] else "of the same size, but other values"
+
+
+def _of_edges(graph, array):
+    """The sum over a row's in-edges of a hash of the source's id and the edge's values, mod 2^64: (n_dst,) uint64."""
+    indptr = np.concatenate([[0], np.cumsum(graph.in_degrees)])
+    numbers, sources = graph.plan.local.numbers, graph.with_edge_values().edge_src_ids  # kept by that copy alone
+    out = np.zeros(graph.n_dst, np.uint64)
+    for low, high in row_chunks(indptr, _EDGES):
+        places = slice(int(indptr[low]), int(indptr[high])) if numbers is None else numbers[indptr[low] : indptr[high]]
+        hashes = _mixed(sources[places].astype(np.uint64) + _multiples(array[places]))
+        np.add.at(out, low + destinations(indptr[low : high + 1]), hashes)
+    return out
 
 
 def _words(labels):

@@ -7,6 +7,7 @@ import numpy as np
 from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError, DataError
 from sarlite.keys import key, splitmix64
+from sarlite.minibatch.batch import Batch
 from sarlite.types import Array
 
 
@@ -15,6 +16,7 @@ class LabelInputs(NamedTuple):
 
     The label stands as a one-hot row behind the features, zeros where it is not shown; so the first layer's weights of these columns are a
     learned embedding of each class, added to what the layer makes of the features. In evaluation all training rows show theirs.
+    In a minibatch its seeds, which the loss runs over, hide theirs, and the share is of the other training rows.
 
     Attributes
     ----------
@@ -64,6 +66,8 @@ class ShownLabels:
         self.x = np.zeros((len(x), x.shape[1] + inputs.n_classes), x.dtype)
         self.x[:, : x.shape[1]] = x
         self._columns = x.shape[1] + labels
+        self._classes = np.full(len(x), -1, np.int64)
+        self._classes[rows] = labels
 
     def _check(self, labels, others):
         if not 0 < self.inputs.share < 1:
@@ -91,14 +95,31 @@ class ShownLabels:
         count : int
             Of those over all ranks, 1 or more: where chance would show all labels, none is.
         """
-        own = np.uint64(key(self.seed, "label inputs", "", step, 0))
-        shown = splitmix64(self.ids.astype(np.uint64) ^ own) < np.uint64(int(self.inputs.share * 2**64))
+        shown = self._coins(self.ids, step)
         count = int(self.comm.allreduce(np.array([np.count_nonzero(~shown)]))[0])
         if not count:
             shown[:] = False
             count = int(self.comm.allreduce(np.array([len(shown)]))[0])
         self.x[self.rows, self._columns] = shown
         return self.rows[~shown], count
+
+    def _coins(self, ids, step):
+        own = np.uint64(key(self.seed, "label inputs", "", step, 0))
+        return splitmix64(ids.astype(np.uint64) ^ own) < np.uint64(int(self.inputs.share * 2**64))
+
+    def of_batch(self, batch: Batch, step: int) -> Array:
+        """Return a batch's input rows, (n_src, n_features + n_classes), new.
+
+        No seed of the step shows its label, on whichever rank, and of the other training nodes those do whose coin, by (seed, step, id),
+        says so; the loss of all seeds counts. So a row's input is the same for any number of ranks.
+        """
+        x, n = batch.take(self.x), batch.n_dst
+        first = x.shape[1] - self.inputs.n_classes
+        x[:, first:] = 0
+        classes = self._classes[batch.part_rows[n:]]  # the seeds, which come first, are this rank's own
+        shown = np.flatnonzero((classes >= 0) & self._coins(batch.src_ids[n:], step))
+        x[n + shown, first + classes[shown]] = 1
+        return x
 
     def show_all(self) -> None:
         """Show the labels of all training rows."""

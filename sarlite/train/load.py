@@ -11,7 +11,6 @@ from sarlite.comm.working import working
 from sarlite.data.divide import stored_order
 from sarlite.data.part import Part as DataPart
 from sarlite.data.ranks import divided
-from sarlite.errors import ConfigError, raise_together
 from sarlite.graph import balance as balancing
 from sarlite.graph.edges import add_self_loops
 from sarlite.graph.partition import measures
@@ -19,6 +18,7 @@ from sarlite.profile import Memory
 from sarlite.progress import Progress
 from sarlite.sar.graph import Graph
 from sarlite.sar.schedule import check_mode
+from sarlite.train import edge_values as edges
 
 _PIECE = 1 << 20
 
@@ -35,10 +35,11 @@ class Part(NamedTuple):
     task: str = "classify"
 
 
-def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=()):
+def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=(), edge_values=edges.NONE):
     """Read this rank's rows and build its graph; `tick` as long as any rank works at it; splits of `allow_empty` may be. Collective.
 
-    Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks need it.
+    `edge_values` says which values of its edges the graph gets, as `edge_values.wanted` does. Only rank 0 holds a whole edge list, and only
+    while it reads, generates or divides what is not stored as the ranks need it.
 
     Raises
     ------
@@ -46,19 +47,21 @@ def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=
         On every rank together, naming the file, the field and the value.
     """
     with working(tick):
-        return _load_part(config, comm, run_dir, self_loops, allow_empty)
+        return _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values)
 
 
-def _load_part(config, comm, run_dir, self_loops, allow_empty):
+def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values):
     begin, seconds = time.perf_counter(), {"partition": 0.0}
     check_mode(comm, config.mode, config.prefetch, config.backward, config.columns)
     options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed, "task": config.task,
                "normalize": config.normalize_features, "progress": Progress(config.progress), "allow_empty": allow_empty}
     with divided(comm, config.data, verify=config.verify, scratch=run_dir, seconds=seconds, **options) as dataset:
-        _refuse_edge_values(comm, dataset)
+        names = edges.used(comm, dataset, edge_values, config.data)
         gc.collect()
         memory = Memory()
         rows, (indptr, indices), ids, first_row, summary = _read(comm, config, dataset)
+        values = edges.read(comm, dataset, names, edge_values, config)
+        summary["edge_values"] = [edges.ARRAYS[name].replace("_", " ") for name in names]
     uneven = balancing.warning(summary["partition"])
     if uneven and comm.rank == 0:
         print(f"warning: {uneven}", file=sys.stderr, flush=True)
@@ -66,18 +69,12 @@ def _load_part(config, comm, run_dir, self_loops, allow_empty):
     added = None
     if self_loops:
         indptr, indices, added = add_self_loops(indptr, indices, first_row)
+        values = edges.with_loops(values, indptr, indices, added, first_row)
     graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=config.mode, prefetch=config.prefetch,
                             backward=config.backward, columns=config.columns)
+    graph = graph.with_edge_values(*values.values()) if names else graph
     seconds["load"] = time.perf_counter() - begin
     return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
-
-
-def _refuse_edge_values(comm, dataset):
-    """Raise on every rank where edges carry values, which no model of the command uses."""
-    names = [name for name in ("edge_weight", "edge_features") if getattr(dataset, name) is not None]
-    if names:
-        text = f"{dataset.where(names[0])}: training does not use edge values; --data {dataset.source},drop_edge_values trains without"
-        raise_together(comm, ConfigError(text))
 
 
 def _read(comm, config, dataset):

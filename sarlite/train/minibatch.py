@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.minibatch import HEC, NeighborLoader
-from sarlite.tape import no_grad
-from sarlite.train.config import HEC_OPTIONS
+from sarlite.errors import ConfigError
+from sarlite.minibatch import HEC, NeighborLoader, RowLoader
+from sarlite.tape import Tensor, no_grad
+from sarlite.train.config import HEC_OPTIONS, MINIBATCH_OPTIONS
 from sarlite.train.loop import Trainer, check_output
 
 SPLITS = ("train", "val", "test")
@@ -26,7 +27,7 @@ class BatchTrainer(Trainer):
     ----------
     *args, **options
         As of `Trainer`. Epochs are the loader's, and so is the schedule by epoch: epoch e begins at global step e * len(loader).
-    loader : NeighborLoader
+    loader : NeighborLoader, or RowLoader
         Of the same graph, x, labels and training rows.
     scoring : NeighborLoader, optional
         Makes the batches of a sampled evaluation, with the same seeds and picks each time; its labels are (n_dst, any) float64, the label's
@@ -38,9 +39,11 @@ class BatchTrainer(Trainer):
         How long each step took this rank until it had its gradients, from the end of the step before on.
     """
 
-    def __init__(self, *args: Any, loader: NeighborLoader, scoring: NeighborLoader | None = None, **options: Any) -> None:
+    def __init__(self, *args: Any, loader: NeighborLoader | RowLoader, scoring: NeighborLoader | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
         self.loader, self.scoring, self.own_seconds = loader, scoring, array("d")
+        if self.shown is not None and not (isinstance(loader, NeighborLoader) and loader.fresh):
+            raise ConfigError("label inputs: a loader without caches is needed, as their rows were made while other labels were shown")
         by_epoch = self.training_step.schedule
         self.training_step.schedule = lambda step: by_epoch(step // len(loader))
 
@@ -53,7 +56,7 @@ class BatchTrainer(Trainer):
         with closing(iter(loader)) as batches:
             for batch in batches:
                 with self.graph.profile.span(f"step {step.n_steps + 1}"):
-                    x = batch.x
+                    x = self._inputs(batch)
                     sampled = time.perf_counter()
                     loss = step(batch, x, batch.labels, batch.rows, batch.n_global, self.loss)
                 self.own_seconds.append(sampled - begin + step.own_seconds)
@@ -63,16 +66,25 @@ class BatchTrainer(Trainer):
                 begin = time.perf_counter()
         return total / n_seeds
 
+    def _inputs(self, batch):
+        """A batch's input rows; with label inputs the seeds, whose labels it is to predict, show none."""
+        if self.shown is None:
+            return batch.x
+        with batch.buffers:
+            return Tensor(self.shown.of_batch(batch, self.training_step.n_steps))
+
     def _add_all(self, metrics):
         if self.scoring is None:
             return super()._add_all(metrics)
         self.scoring.step, loss = 0, 0.0
         self.model.eval()
+        if self.shown is not None:
+            self.shown.show_all()
         for batch in self.scoring:
             labels, splits = batch.labels[:, :-1].astype(self.labels.dtype), batch.labels[:, -1].astype(np.int64)
             rows = {name: np.flatnonzero(splits >> bit & 1) for bit, name in enumerate(SPLITS)}
             with self.buffers, no_grad():
-                output = self.model(batch, batch.x)
+                output = self.model(batch, batch.x if self.shown is None else Tensor(batch.take(self.shown.x)))
                 check_output(output, type(self.model).__name__, batch.n_dst, self.n_classes)
                 loss += self._add(metrics, output, labels if self.labels.ndim == 2 else labels[:, 0], rows)
                 del output
@@ -105,19 +117,49 @@ def remote(options: Mapping[str, Any]) -> Any:
     return HEC(**{name: options[option] for option, name in HEC_OPTIONS.items() if options.get(option) is not None})
 
 
-def loaders(config, part):
+_OF_ROWS = ("batches", "lr_scale")
+
+
+def check(config, cls):
+    """Raise ConfigError where options of minibatches do not go with the model's class: one that has `powers` samples nothing.
+
+    Parameters
+    ----------
+    config : Namespace of `config.OPTIONS`
+    cls : class
+    """
+    if not config.batch_size:
+        return
+    if not hasattr(cls, "powers"):
+        if config.fanouts is None:
+            raise ConfigError("--batch-size needs --fanouts: the in-edges picked a row, one number a layer")
+        return
+    for name in MINIBATCH_OPTIONS:
+        if name not in _OF_ROWS and getattr(config, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag}: the model {config.model} needs no neighbours in training, so nothing is sampled")
+
+
+def loaders(config, part, features, rows_alone=False):
     """Return a BatchTrainer's loaders, by its arguments' names. Collective.
 
     Parameters
     ----------
     config : Namespace of `config.OPTIONS`
     part : load.Part
+    features : (n, ...) array
+        The model's input rows, without labels.
+    rows_alone : bool
+        Whether the model needs no neighbours.
 
     Raises
     ------
     ConfigError, DataError
-        As of NeighborLoader.
+        As of NeighborLoader, or RowLoader.
     """
+    if rows_alone:
+        return {"loader": RowLoader(part.graph, features, part.rows.labels, part.rows.train, batch_size=config.batch_size, seed=config.seed,
+                                    batches=config.batches or "global")}
     graph, rows, common = part.graph, part.rows, {"batch_size": config.batch_size, "seed": config.seed}
     own = {name: value for name in ("sampler", "sample_ahead", "batches") if (value := getattr(config, name)) is not None}
     loader = NeighborLoader(graph, rows.features, rows.labels, rows.train, fanouts=config.fanouts, remote=remote(vars(config)),

@@ -41,11 +41,14 @@ def model_class(spec: str) -> Any:
       were given come as further keywords, as hidden=64; one that the class does not take is refused.
     - `model(graph, h)` returns logits, a Tensor (n_dst, n_out), from h, a Tensor (n_src, n_in). Every rank calls it alike.
     - `model.powers` (optional): the model takes propagated features. With powers (0, 2), h is [X, S^2 X] side by side, S = D^-1/2 A D^-1/2,
-      made once before training (`propagated`); full-batch alone.
+      made once before training (`propagated`); it aggregates nothing. For minibatches the class says so too: `powers = ()`.
     - `Class.relational` (optional, False): the model takes relational graphs, as rgcn: `Class(n_in, n_out, nodes, *, rng, dtype, ...)`
       with n_in a dict by node type and `nodes` the `NodeType` that has labels; `model(nodes, x)` with x a dict of Tensors by type, those
       that have features.
     - `Class.self_loops` (optional, False): whether missing self loops are added where --self-loops does not say.
+    - `Class.edge_weights`, `Class.edge_features` (optional): True uses the data's where they are and --edge-weights or --edge-features
+      do not say; without them such data are refused. They are `graph.edge_weight` and `graph.edge_features`. A class that takes
+      `edge_features` gets their number.
 
     Raises
     ------
@@ -84,7 +87,8 @@ def model_class(spec: str) -> Any:
 def make_model(cls: Any, config: Namespace, n_in: Any, n_out: int, rng: nn.Random, graph: Graph | NodeType | None = None) -> Any:
     """Return cls(n_in, n_out, rng=..., dtype=..., and the given options that it takes), once it works on a small graph.
 
-    A relational class is given `graph`, the `NodeType` that has labels, after n_out; n_in is then by type.
+    `graph` is this rank's part, for the values on its edges: a class that takes `edge_features` gets how many an edge has. A relational
+    class is given it, the `NodeType` that has labels, after n_out; n_in is then by type.
 
     Raises
     ------
@@ -101,15 +105,17 @@ def make_model(cls: Any, config: Namespace, n_in: Any, n_out: int, rng: nn.Rando
     if missing:
         raise ConfigError(f"--model {config.model}: the class must take {' and '.join(missing)}: Class(n_in, n_out, *, rng, dtype)")
     keywords = {KEYWORDS.get(name, name): value for name, value in options.items()}
+    if isinstance(graph, Graph) and graph.edge_features is not None and "edge_features" in taken:
+        keywords["edge_features"] = graph.edge_features.shape[1]
     with errors_of(config.model):
         relational = isinstance(graph, NodeType)
         model = cls(n_in, n_out, *([graph] if relational else []), rng=rng, dtype=np.dtype(config.dtype).type, **keywords)
         if not relational and (".py:" in config.model or config.batch_size):
-            _try(model, config, n_in, n_out)
+            _try(model, config, n_in, n_out, graph)
     return model
 
 
-def _try(model, config, n_in, n_out):
+def _try(model, config, n_in, n_out, part):
     """Run a model on three nodes, of a batch if that is how it trains, and leave it as it was.
 
     Raises
@@ -119,7 +125,10 @@ def _try(model, config, n_in, n_out):
     """
     width = n_in * len(getattr(model, "powers", (0,)))
     state, x, graph = model.state_dict(), np.ones((3, width), config.dtype), Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 0], 3)
-    if config.batch_size:
+    if part is not None:
+        theirs = part.edge_weight, part.edge_features
+        graph = graph.with_edge_values(*(None if array is None else np.ones((4, *array.shape[1:]), array.dtype) for array in theirs))
+    if config.batch_size and not hasattr(model, "powers"):
         graph = NeighborLoader(graph, x, None, slice(3), fanouts=config.fanouts, sampler=config.sampler or "uniform",
                                batch_size=3).batch(np.arange(3))
     try:

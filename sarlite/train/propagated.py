@@ -55,9 +55,10 @@ def inputs(comm, config, model, part, data):
         if config.propagated:
             raise ConfigError(f"--propagated {config.propagated}: the model {config.model} propagates nothing before training")
         return part.rows.features
-    for flag, value in (("--batch-size", config.batch_size), ("--label-inputs", config.label_inputs)):
-        if value:
-            raise ConfigError(f"{flag} {value}: the model {config.model} trains on features that were propagated before")
+    if config.label_inputs:
+        raise ConfigError(f"--label-inputs {config.label_inputs}: the model {config.model} trains on features that were propagated before")
+    if config.batch_size and config.fanouts:
+        raise ConfigError(f"--model {config.model}: for minibatches of propagated features its class must have an attribute powers")
     graph, x = part.graph, part.rows.features
     if config.propagated is None:
         return _joined(_hops(graph, x, powers), x, powers)

@@ -11,7 +11,7 @@ OWN = ("run_dir", "resume", "config", "trace")
 """Options of one run alone: a checkpoint does not keep them."""
 LASTING = ("model", "layers", "hidden", "heads", "out_heads", "out_concat", "aggregator", "gat_form", "residual", "activation",
            "n_bases", "embedding", "batch_norm", "hops", "teleport", "label_inputs", "dtype", "task", "loss", "metric", "optimizer",
-           "seed", "self_loops", "normalize_features")
+           "seed", "self_loops", "normalize_features", "edge_weights", "edge_features")
 """Options that a resumed run has from the run before: with others its state would mean something else."""
 
 

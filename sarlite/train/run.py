@@ -14,7 +14,7 @@ from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.profile import trim
 from sarlite.sar.hetero import NodeType
-from sarlite.train import caches, checkpoint, minibatch, propagated, relational, report, resume, smoothing, trace
+from sarlite.train import caches, checkpoint, edge_values, minibatch, propagated, relational, report, resume, smoothing, trace
 from sarlite.train.config import to_toml
 from sarlite.train.flow import FlowTrainer
 from sarlite.train.folder import Folder
@@ -57,8 +57,9 @@ def train(comm, config, tick=lambda: None, interrupts=None):
     """
     threads = config.threads or default_threads(comm)
     set_threads(threads)
-    cls, schedule, _ = together(comm, lambda: (model_class(config.model), optim.schedule(config.lr_schedule, config.epochs),
-                                               minibatch.remote(vars(config))))
+    cls, schedule, *_ = together(comm, lambda: (model_class(config.model), optim.schedule(config.lr_schedule, config.epochs),
+                                                minibatch.remote(vars(config))))
+    together(comm, lambda: (edge_values.wanted(config, cls), minibatch.check(config, cls)))
     resumed = checkpoint.read(comm, config.resume) if config.resume else None
     if resumed:
         together(comm, lambda: resume.check_options(config, resumed[1]))
@@ -79,7 +80,11 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     if config.prefetch is None:
         config = argparse.Namespace(**{**vars(config), "prefetch": default_prefetch(comm, threads)})
     loops = getattr(cls, "self_loops", False) if config.self_loops is None else config.self_loops
-    part = relational.load_part(config, comm, folder.path, tick) if hetero else load_part(config, comm, folder.path, loops, tick)
+    if hetero:
+        part = relational.load_part(config, comm, folder.path, tick)
+    else:
+        part = load_part(config, comm, folder.path, loops, tick, edge_values=edge_values.wanted(config, cls))
+        about["options"] |= {option: True for name, option in edge_values.ARRAYS.items() if getattr(part.graph, name) is not None}
     about |= {"data": (relational.identity if hetero else identity)(part.graph, part.rows, part.n_classes), "task": part.task}
     if resumed:
         together(comm, lambda: resume.check_data(config, resumed[1], about["data"]))
@@ -112,13 +117,15 @@ def _make_trainer(comm, config, cls, schedule, part, data):
             return optim.SGD(flat, lr, momentum=0.9, weight_decay=decay)
         return optim.Adam(flat, lr, weight_decay=decay, decoupled=config.optimizer == "adamw")
 
-    kind, loaders = (BatchTrainer, minibatch.loaders(config, part)) if config.batch_size else (FlowTrainer if config.mfg else Trainer, {})
+    rows, features = part.rows, propagated.inputs(comm, config, model, part, data)
+    kind, loaders = FlowTrainer if config.mfg else Trainer, {}
+    if config.batch_size:
+        kind, loaders = BatchTrainer, minibatch.loaders(config, part, features, hasattr(model, "powers"))
     if config.mfg and comm.rank == 0 and any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules()):
         print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the full graph's",
               file=sys.stderr, flush=True)
     if config.label_inputs:
-        loaders = {"label_inputs": LabelInputs(config.label_inputs, part.n_classes)}
-    rows, features = part.rows, propagated.inputs(comm, config, model, part, data)
+        loaders["label_inputs"] = LabelInputs(config.label_inputs, part.n_classes)
     return kind(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test,
                 optimizer=optimizer, rng=rng, schedule=schedule, task=task, clip_norm=config.clip_norm, **loaders)
 

@@ -1,4 +1,4 @@
-"""Edge weights of an archive come with the data set, and training refuses them by name."""
+"""Edge weights of an archive come with the data set, and training refuses them by name unless it is told."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from sarlite.comm import Solo
 from sarlite.data import divided, load
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import destinations
-from sarlite.train.load import _refuse_edge_values
+from sarlite.train.edge_values import NONE, used
 
 EMPTY = {"allow_empty": ("val", "test")}
 TOY = "train=1,val=0"
@@ -54,11 +54,11 @@ def test_edges_with_weights_are_neither_added_nor_merged(tmp_path, change):
         load(archive(tmp_path / "a.npz") + "," + change, **EMPTY)
 
 
-def test_training_refuses_weights_by_name(tmp_path):
+def test_training_refuses_weights_by_name_where_nobody_said_what_becomes_of_them(tmp_path):
     labels, dropped = np.zeros(4, int), ",drop_edge_values"
     spec = archive(tmp_path / "a.npz", labels=labels).replace(TOY, "train=1,val=1")
     for wrong in (spec, spec + ",normalize"):
-        with divided(Solo(), wrong) as dataset, pytest.raises(ConfigError, match=r"a.npz.*: edge_weight: training does not use edge"):
-            _refuse_edge_values(Solo(), dataset)
+        with divided(Solo(), wrong) as dataset, pytest.raises(ConfigError, match=r"a.npz.*: edge_weight: .*--no-edge-weights"):
+            used(Solo(), dataset, NONE, wrong)
     with divided(Solo(), spec + dropped) as dataset:
-        _refuse_edge_values(Solo(), dataset)
+        assert used(Solo(), dataset, NONE, spec) == []

@@ -1,6 +1,7 @@
 """What each extra brings: without it everything else works, and what needs it says which to install."""
 
 import configparser
+import importlib
 import os
 import re
 import subprocess
@@ -32,6 +33,15 @@ def test_the_extras_are_those_of_the_metadata(metadata):
     stated = {extra: names(text) for extra, text in metadata["options.extras_require"].items()}
     assert {extra: set(stated[extra]) for extra in EXTRAS} == {extra: set(packages) for extra, packages in EXTRAS.items()}
     assert set(stated) - set(EXTRAS) == {"test"}
+
+
+def test_each_command_has_its_script_and_make_train_names_it(metadata):
+    scripts = dict(line.split(" = ") for line in metadata["options.entry_points"]["console_scripts"].split("\n") if line)
+    assert set(scripts) >= {f"sarlite-{name}" for name in ("train", "data", "predict", "smooth", "oracle")}
+    told = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "sarlite is installed in" in line)
+    for script, place in scripts.items():
+        module, _, function = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), function)) and script in told
 
 
 def test_the_library_alone_needs_four_packages(metadata):

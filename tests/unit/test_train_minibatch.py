@@ -267,7 +267,6 @@ REFUSED = {
     "--eval-fanouts 5,5": "--eval-fanouts means nothing without --batch-size",
     "--batch-size 0 --remote exact": "--remote means nothing without --batch-size",
     "--lr-scale sqrt": "--lr-scale means nothing without --batch-size",
-    "--batch-size 10": "--batch-size needs --fanouts: the in-edges picked a row, one number a layer",
     "--batch-size 10 --fanouts 5,5 --hec-life 3": "--hec-life means nothing without --remote hec",
     "--batch-size 10 --fanouts 5,5 --remote local --push-by degree": "--push-by means nothing without --remote hec",
     "--batch-size 10 --fanouts 5,5 --remote exact --halo-features keep": "--halo-features means nothing without --remote hec",
