@@ -87,7 +87,8 @@ def row(comm, args, case, way, graph, measured):
     return {"case": case, "graph": args.graph, "ranks": comm.size, "threads": args.threads, "way": way, **harness.summary(slowest),
             "wait_ms": statistics.median(waited), "received_mib": mean(1), "predicted_mib": None if heads else mean(3),
             "structure_mib": None if grid is None else grid.structure_bytes / 2**20,
-            "balance": max(rank[2] for rank in ranks) * comm.size / sum(rank[2] for rank in ranks), "peak_mib": None, "limit_fraction": None}
+            "balance": max(rank[2] for rank in ranks) * comm.size / sum(rank[2] for rank in ranks),
+            "peak_mib": None, "limit_fraction": None}
 
 
 def predicted(graph, way):

@@ -53,7 +53,7 @@ def test_scaling(tmp_path):
 def test_columns(tmp_path):
     import columns
 
-    sar, broadcast, grid = rows_of(columns, tmp_path, "--graph", "R/1000", "--graphs", str(tmp_path), "--cases", "sum", "--repeats", "1")
+    sar, broadcast, grid = rows_of(columns, tmp_path, "--graph", "S/1000", "--graphs", str(tmp_path), "--cases", "sum", "--repeats", "1")
     assert [r["way"] for r in (sar, broadcast, grid)] == ["sar", "broadcast", "1x2"]
     for r in (sar, broadcast, grid):
         assert r["received_mib"] == r["predicted_mib"] > 0 and r["ms"] > 0
