@@ -20,8 +20,8 @@ class Profile:
     Attributes
     ----------
     sent_bytes, received_bytes : Counter
-        Bytes by phase: "forward_fetch", "forward_push", "backward_fetch", "backward_push", "allreduce", "alltoall", "gather",
-        "broadcast", "allgather", "push_rows", "evaluation", "setup".
+        Bytes by phase: "forward_fetch", "forward_push", "backward_fetch", "backward_push", "forward_turn", "backward_turn", "allreduce",
+        "alltoall", "gather", "broadcast", "allgather", "push_rows", "evaluation", "setup".
     live_remote_buffers, peak_remote_buffers : int or Fraction
         Peers whose rows are held now, and at most at once; a part of a peer's rows counts as a part.
     on_progress : callable or None

@@ -398,8 +398,8 @@ def test_after_a_failure_the_graph_refuses_until_it_recovers(n_columns, where, b
 def test_recovering_drops_what_is_under_way_in_every_part_of_the_grid():
     def work(comm):
         graph = shard(comm, columns=2)
-        late = [channel.start_recv(np.empty(1), 1 - channel.rank) for transport in (graph.grid.transport, graph.grid.graph.schedule.transport)
-                for channel in (transport.fetch_comm, transport.push_comm)]
+        ways = graph.grid.transport, graph.grid.graph.schedule.transport
+        late = [channel.start_recv(np.empty(1), 1 - channel.rank) for way in ways for channel in (way.fetch_comm, way.push_comm)]
         graph.recover()
         for request in late:
             with pytest.raises(PeerError, match="cancelled"):
