@@ -241,6 +241,7 @@ class ThreadCommunicator(Channels):
         arrays = self._meet(call, array if self.rank == root else None, error)  # the others' would live on in slow ranks
         if self.rank != root:
             np.copyto(as_bytes(array), as_bytes(arrays[root]))
+        del arrays  # the root's array is its own again once it goes on
         self._meet("broadcast's second half", None)
         return array
 

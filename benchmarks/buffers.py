@@ -1,0 +1,191 @@
+"""Question 15: how many (local rows x width) arrays does a training step hold at once, and is that what the docs promise?
+
+Every part needs all rows, as on a dense graph, which is the hardest case: a peer's rows are then as many as a rank's own. Measured is the
+largest rank, in arrays of its rows times `--hidden` values. `taken`: how far its `kernels.Buffers` reached, so all of its arrays of
+256 KiB and more, with receive buffers and with gaps between arrays. `held`: the most bytes in use at once, by tracemalloc, where a rank is
+a process of its own: on one rank, and with `--mpi`. `promised` is docs/architecture.md's formula, "What a training step holds".
+
+The ranks are threads; with `--mpi` N processes of mpiexec.
+"""
+
+import json
+import sys
+import tracemalloc
+
+import harness
+import numpy as np
+
+from sarlite import Graph, Trainer, nn, optim
+from sarlite.comm import threads
+from sarlite.models.gat import GATConv
+from sarlite.models.gcn import GCNConv
+from sarlite.models.sage import SAGEConv
+from sarlite.nn import Activation
+
+PLACES = ["sar:0", "sar:1", "oneshot:0", "broadcast:0", "broadcast:1"]
+UNEQUAL = ["256-128-64-16", "128-256-256-172", "602-512-512-41", "100-256-256-47", "128-256-40", "64-512-64"]
+
+
+class Stack(nn.Module):
+    """Convolutions of any widths; between them bias or batch norm, activation and dropout, and the input added where `residual`."""
+
+    def __init__(self, conv, widths, *, residual=False, batch_norm=False, dropout=0.0, kind="relu", rng):
+        last = len(widths) - 2
+        self.residual = residual
+        self.convs = [conv(a, b, bias=i == last, rng=rng) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
+        self.activations = [Activation(b, kind, batch_norm=batch_norm, dropout=dropout, rng=rng) for b in widths[1:-1]]
+
+    def __call__(self, graph, h):
+        for k, conv in enumerate(self.convs):
+            out = conv(graph, h)
+            h = out + h if self.residual and k and out.shape == h.shape else out
+            del out
+            h = self.activations[k](h, graph, overwrite=True) if k < len(self.activations) else h
+        return h
+
+
+def heads(n_in, n_out, **options):
+    return GATConv(n_in, n_out // 4, 4, **options)
+
+
+MODELS = {
+    "gcn": (GCNConv, {}),
+    "gcn dropout": (GCNConv, {"dropout": 0.5}),
+    "gcn batch norm": (GCNConv, {"batch_norm": True}),
+    "gcn residual": (GCNConv, {"residual": True}),
+    "sage": (SAGEConv, {}),
+    "gat": (heads, {"kind": "elu"}),
+}
+
+
+def promised(model, widths, remote):
+    """Return the values a row that a step of a GCN or GraphSAGE holds at most; see docs/architecture.md.
+
+    Dropout is on no input, so a first layer keeps A X. `remote`: how many peers' rows, or gradients of them, are there at once.
+    """
+    most, kept, last = 0, widths[0], len(widths) - 1
+    for k, (n_in, n_out) in enumerate(zip(widths, widths[1:]), 1):
+        f = min(n_in, n_out)
+        if k > 1 and n_in < n_out:
+            kept += n_in  # A H of a layer that aggregates first
+        layer = n_out + f + (remote * f if k > 1 else 0)
+        more = n_out if model == "sage" or (model == "gcn residual" and k > 1) else 0  # W_root h; the sum's gradient
+        most = max(most, kept + layer + more, kept + n_in + f if k > 1 else 0)
+        if k < last:
+            kept += n_out + (n_out if model == "gcn batch norm" else 0)
+    return most
+
+
+def edges(n_ranks, rows, degree):
+    """Each node has `degree` sources on every rank, so that every rank needs every row."""
+    part, row, k = (a.reshape(-1) for a in np.meshgrid(*map(np.arange, (n_ranks, rows, degree)), indexing="ij"))
+    src = np.concatenate([peer * rows + (row + k) % rows for peer in range(n_ranks)])
+    return src, np.tile(part * rows + row, n_ranks), n_ranks * rows
+
+
+def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, alone=False):
+    """Return this rank's (bytes taken, most bytes held or None, most peers' rows fetched, and what `promised` calls remote). Collective."""
+    conv, options = MODELS[model]
+    graph = Graph.from_edges(*edges(comm.size, rows, degree)).shard(comm, "contiguous", mode=mode, prefetch=prefetch)
+    rng, values = nn.Random(0), np.random.default_rng(1 + comm.rank)
+    x = values.standard_normal((graph.n_src, widths[0]), dtype=np.float32)
+    labels = values.integers(0, widths[-1], graph.n_dst)
+    trainer = Trainer(graph, Stack(conv, widths, rng=rng, **options), x, labels, np.ones(graph.n_dst, bool),
+                      optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
+    if alone:
+        tracemalloc.start()
+    for _ in range(steps):
+        if alone:
+            tracemalloc.reset_peak()
+        trainer.step()
+    held = _held() if alone else None
+    parts = graph.plan.backward_steps
+    remote = min(1 + prefetch, comm.size - 1)
+    if mode == "sar" and parts:  # gradients going out and coming in, and with prefetch, where more peers follow, a part of another's
+        remote = max(remote, 2 + (float(parts[0].share) if prefetch and comm.size > 2 else 0))
+    return trainer.buffers.n_bytes, held, float(graph.profile.peak_remote_buffers), remote
+
+
+def _held():
+    """The most bytes of arrays at once in the last step: what is traced beside arrays, as imported code, is taken off."""
+    now, peak = tracemalloc.get_traced_memory()
+    arrays = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)])
+    tracemalloc.stop()
+    return peak - now + sum(trace.size for trace in arrays.traces)
+
+
+def run(n_ranks, mpi, *case):
+    """Measure one case and return the largest rank's numbers."""
+    if mpi and n_ranks > 1:
+        return harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", json.dumps(case)))
+    found = threads.run(n_ranks, lambda comm: measure(comm, *case, alone=n_ranks == 1))
+    return [max(part) if part[0] is not None else None for part in zip(*found)]
+
+
+def worker(case):
+    from sarlite.comm import mpi
+
+    comm = mpi.world()
+    found = comm.allgather(measure(comm, *case, alone=True))
+    if comm.rank == 0:
+        print(json.dumps([max(part) for part in zip(*found)]))
+
+
+def row_of(model, widths, n_ranks, place, args):
+    mode, prefetch = place.split(":")
+    unit = args.rows * args.hidden * 4
+    taken, held, fetched, remote = run(n_ranks, args.mpi, model, widths, mode, int(prefetch), args.rows, args.degree)
+    counts = model != "gat" and mode != "oneshot"
+    found = {"case": model, "widths": widths, "ranks": n_ranks, "mode": mode, "prefetch": int(prefetch), "layers": len(widths) - 1,
+             "taken": taken / unit, "held": held and held / unit, "remote": fetched,
+             "promised": promised(model, widths, remote) / args.hidden if counts else None}
+    harness.note(f"{model} {widths}, {n_ranks} ranks, {place}: {found['taken']:.2f}")
+    return found
+
+
+def main(argv=None):
+    args = arguments().parse_args(argv)
+    if args.worker:
+        return worker(json.loads(args.worker))
+    rows = []
+    cases = [(model, [args.hidden] * (n + 1)) for model in args.models for n in args.layers]
+    cases += [("gcn", [int(w) * args.hidden // 256 for w in widths.split("-")]) for widths in args.unequal]
+    for model, widths in cases:
+        for n in args.ranks:
+            rows += [row_of(model, widths, n, place, args) for place in (args.places if n > 1 else args.places[:1])]
+    harness.report(f"Arrays of {args.rows:,} rows x {args.hidden} that a training step holds", rows, COLUMNS, args.json)
+
+
+COLUMNS = {
+    "case": lambda r: r["case"],
+    "widths": lambda r: "-".join(map(str, r["widths"])) if len(set(r["widths"])) > 1 else f"{r['layers']} x {r['widths'][0]}",
+    "ranks": lambda r: r["ranks"],
+    "mode": lambda r: r["mode"],
+    "prefetch": lambda r: r["prefetch"],
+    "taken": lambda r: f"{r['taken']:.2f}",
+    "L +": lambda r: f"{r['taken'] - r['layers']:.2f}" if len(set(r["widths"])) == 1 else None,
+    "held": lambda r: r["held"] and f"{r['held']:.2f}",
+    "promised": lambda r: r["promised"] and f"{r['promised']:.2f}",
+    "taken/promised": lambda r: r["promised"] and f"{r['taken'] / r['promised']:.2f}",
+    "held/promised": lambda r: r["promised"] and r["held"] and f"{r['held'] / r['promised']:.2f}",
+    "peers' rows": lambda r: r["remote"],
+}
+
+
+def arguments():
+    parser = harness.parser(__doc__)
+    parser.add_argument("--models", type=harness.words, default=list(MODELS))
+    parser.add_argument("--layers", type=harness.numbers, default=[2, 4, 6, 8])
+    parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4, 8])
+    parser.add_argument("--places", type=harness.words, default=PLACES, metavar="LIST", help="MODE:PREFETCH, ...")
+    parser.add_argument("--unequal", type=harness.words, default=UNEQUAL, metavar="LIST", help="widths of GCNs, scaled by HIDDEN / 256")
+    parser.add_argument("--rows", type=int, default=4096, help="of a rank")
+    parser.add_argument("--degree", type=int, default=2, help="sources of a node on each rank")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--mpi", action="store_true", help="ranks as processes")
+    parser.add_argument("--worker", help="(internal) one case, as JSON, on a rank of mpiexec")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""How long arrays live: what a training step holds at most, who may write over what, and what is freed before backward goes on."""
+
+import sys
+import weakref
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sarlite import Graph, Tensor, Trainer, fn, kernels, nn, optim
+from sarlite.models import GCN
+from sarlite.nn import Activation
+from sarlite.tape import engine, losses, ops
+from sarlite.tape.primitives import PRIMITIVES
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import buffers  # noqa: E402
+
+pytestmark = pytest.mark.timeout(60)
+
+
+# ---- what a step holds
+
+
+@pytest.mark.parametrize("model, layers, n_ranks, place, most", [
+    ("gcn", 4, 1, "sar:0", "L + 2"),
+    ("gcn", 2, 2, "broadcast:1", "L + 3"),  # the only peer's rows
+    ("gcn", 4, 4, "broadcast:1", "L + 4"),
+    ("gcn", 2, 4, "sar:1", "L + 5"),
+    ("gcn", 4, 3, "sar:0", "L + 4"),
+    ("gcn batch norm", 3, 3, "broadcast:1", "L + 6"),
+    ("gcn residual", 4, 3, "broadcast:1", "L + 5"),
+    ("sage", 3, 3, "broadcast:0", "L + 4"),
+])  # fmt: skip
+def test_a_step_takes_what_the_docs_say(model, layers, n_ranks, place, most):
+    """In arrays of rows x width, of one width; A X is one of them."""
+    mode, prefetch = place.split(":")
+    taken, _, fetched, remote = buffers.run(n_ranks, False, model, [64] * (layers + 1), mode, int(prefetch), 1024, 1)
+    promised = buffers.promised(model, [64] * (layers + 1), remote) / 64
+    assert promised == eval(most, {"L": layers})
+    assert 0.8 * promised < taken / (1024 * 64 * 4) < 1.1 * promised and fetched <= 1 + int(prefetch)
+
+
+@pytest.mark.parametrize("widths", [[256, 128, 64, 16], [64, 128, 256, 32], [32, 256, 32]])
+def test_a_step_of_unequal_widths_holds_what_the_docs_say(widths):
+    _, held, _, remote = buffers.run(1, False, "gcn", widths, "sar", 0, 2048, 1)
+    assert 0.8 < held / (2048 * 4 * buffers.promised("gcn", widths, remote)) < 1.1
+
+
+class Alive(engine.Observer):
+    """Counts, as each vjp begins, the matrices that forward made and that are still there."""
+
+    def __init__(self):
+        self.made, self.counts = {}, []
+
+    def applied(self, application):
+        array = application.result._data
+        if array.ndim == 2:
+            self.made[id(array)] = weakref.ref(array)
+
+    def backward(self, name, params):
+        self.counts.append((name, sum(ref() is not None for ref in self.made.values())))
+        return nullcontext()
+
+
+def test_nothing_lives_longer_than_backward_needs_it():
+    """A X, each layer's output until the vjp of its activation has read it, and the logits until cross entropy has."""
+    rng, values = nn.Random(0), np.random.default_rng(0)
+    graph = Graph.from_edges(*buffers.edges(1, 50, 3))
+    trainer = Trainer(graph, GCN(6, 4, layers=3, hidden=5, dropout=0.5, input_dropout=0.0, rng=rng),
+                      values.standard_normal((50, 6), np.float32), values.integers(0, 4, 50), slice(None),
+                      optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
+    alive = Alive()
+    with engine.observed(alive):
+        trainer.step()
+    assert alive.counts == [("cross_entropy", 4), ("add", 3), ("aggregate", 3), ("matmul", 3), ("activate", 3), ("aggregate", 2),
+                            ("matmul", 2), ("activate", 2), ("matmul", 1)]  # fmt: skip
+
+
+# ---- who owns a gradient
+
+
+def test_the_last_that_takes_a_shared_gradient_owns_it(monkeypatch):
+    """Of a sum's two operands the first to go back sees g read-only, the last may write to it; so through a view of it."""
+    seen = []
+
+    def vjp(g, needs, residuals):
+        seen.append((g.flags.writeable, g[0, 0]))
+        return (g * 2,) if not g.flags.writeable else (np.multiply(g, 2, out=g),)
+
+    monkeypatch.setitem(PRIMITIVES, "neg", PRIMITIVES["neg"]._replace(vjp=vjp))
+    a, b, c = (Tensor(np.ones((2, 3)), requires_grad=True) for _ in range(3))
+    out = -a + ops.reshape(-ops.reshape(b, 3, 2), 2, 3) + c
+    (out * 1.0).backward(np.full((2, 3), 5.0))
+    assert seen == [(False, 5.0), (False, 5.0)]  # c has it as well
+    assert [t.grad[0, 0] for t in (a, b, c)] == [10, 10, 5] and not np.shares_memory(b.grad, c.grad)
+    seen.clear()
+    a.grad = b.grad = None
+    out = -a + ops.reshape(-ops.reshape(b, 3, 2), 2, 3)
+    (out * 1.0).backward(np.full((2, 3), 5.0), retain_graph=True)
+    assert seen == [(False, 5.0), (True, 5.0)] and a.grad.tolist() == b.grad.tolist() == [[10] * 3] * 2
+    seen.clear()
+    first, second = -ops.reshape(b, 3, 2), -a
+    ((second + ops.reshape(first, 2, 3)) * 1.0).backward(np.full((2, 3), 5.0))
+    assert seen == [(False, 5.0), (True, 5.0)] and (a.grad == 20).all() and (b.grad == 20).all()  # the last has a view of it
+
+
+def test_one_gradient_at_one_sink_twice_is_added_up():
+    x = Tensor(np.arange(6.0).reshape(2, 3), requires_grad=True)
+    y = x * 1.0
+    ((y + y) * 1.0 + (y - 3.0 * y)).backward(np.ones((2, 3)))
+    assert (x.grad == 0).all()
+
+
+# ---- cross entropy by parts
+
+
+@pytest.mark.parametrize("rows", [None, np.arange(0, 40, 3), np.array([5, 5, 2, 31])])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_parts_of_cross_entropy_are_bit_equal_to_the_whole(rows, reduction, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, labels, weight = rng.standard_normal((40, 7), np.float32) * 5, rng.integers(0, 7, 40), rng.random(7).astype(np.float32)
+
+    def found(part):
+        monkeypatch.setattr(losses, "_PART", part)
+        logits = Tensor(x, requires_grad=True)
+        loss = ops.cross_entropy(logits, labels, rows, weight=weight, reduction=reduction)
+        loss.backward(np.ones_like(loss.data))
+        return loss.data.tobytes(), logits.grad.tobytes()
+
+    assert found(1) == found(30) == found(1 << 20)
+    logits = Tensor(np.where(np.arange(7) == labels[:, None], 0, -200).astype(np.float32), requires_grad=True)  # gradients of 0
+    ops.cross_entropy(logits, labels, rows).backward(np.float32(-1))
+    assert rows is None or not np.signbit(logits.grad).any()
+
+
+# ---- written over the input
+
+
+@pytest.mark.parametrize("kind, batch_norm, over", [("relu", False, True), ("identity", False, True), ("elu", False, False),
+                                                    ("relu", True, False)])
+def test_overwrite_is_bit_equal_and_only_where_nothing_keeps_the_input(kind, batch_norm, over):
+    rng = np.random.default_rng(0)
+    graph, x = Graph.from_edges([0], [1], 37), rng.standard_normal((37, 19), np.float32)
+    mine = Activation(19, kind, batch_norm=batch_norm, dropout=0.4, rng=nn.Random(1))
+
+    def found(overwrite):
+        leaf = Tensor(x, requires_grad=True)
+        y = leaf * 1.0
+        out = mine(y, graph, overwrite=overwrite)
+        assert np.shares_memory(out.data, y.data) == (overwrite and over)
+        out.backward(x)
+        return out.data.tobytes(), leaf.grad.tobytes()
+
+    assert found(True) == found(False)
+    constant = Tensor(x, constant=True)
+    assert not np.shares_memory(mine(constant, graph, overwrite=True).data, x)
+    x.flags.writeable = False
+    assert not np.shares_memory(mine(Tensor(x), graph, overwrite=True).data, x)
+
+
+@pytest.mark.parametrize("kind", kernels.ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_kernels_write_over_their_input(kind, dtype):
+    """Of every instruction set, with every part of the work, any width."""
+    rng, before = np.random.default_rng(0), kernels.instruction_set()
+    try:
+        for isa in kernels.instruction_sets():
+            kernels.set_instruction_set(isa)
+            for width in (1, 7, 16, 33, 130):
+                x, beta = rng.standard_normal((50, width)).astype(dtype), rng.standard_normal(width).astype(dtype)
+                normal = kernels.Normal(rng.standard_normal(width), rng.random(width), beta[::-1].copy())
+                mask = kernels.Mask(np.arange(50), 3, 0.4)
+                for options in ({}, {"beta": beta, "mask": mask}, {"beta": beta, "normal": normal}):
+                    out, over = np.empty_like(x), x.copy()
+                    kernels.activate(x, out, kind=kind, **options)
+                    kernels.activate(over, over, kind=kind, **options)
+                    assert out.tobytes() == over.tobytes(), (isa, width, options)
+    finally:
+        kernels.set_instruction_set(before)
+
+
+@pytest.mark.parametrize("make, other", [(ops.exp, 0.0), (lambda leaf: leaf + 1.0, 1.0)], ids=["its own result", "another's input"])
+def test_what_was_written_over_is_refused_where_backward_needs_it(make, other):
+    graph, activation = Graph.from_edges([0, 1], [1, 0], 2), Activation(3, bias=False, rng=nn.Random(0))
+    x = make(Tensor(np.ones((2, 3)), requires_grad=True))
+    square = x * x * other if other else 0.0
+    out = activation(x, graph, overwrite=True) + square
+    with pytest.raises(RuntimeError, match="needs values that have changed"):
+        out.backward(np.ones((2, 3)))
+
+
+def test_an_operator_says_whether_it_keeps_its_result():
+    graph, z = Graph.from_edges([0, 1], [1, 0], 2), Tensor(np.ones((2, 1, 3)), requires_grad=True)
+    summed = graph.aggregate(fn.copy_src(z), "sum")
+    summed.changed()
+    summed.backward(np.ones((2, 1, 3)))
+    attended = graph.aggregate(fn.attend(z, np.ones((2, 1)), np.ones((2, 1))), "sum")
+    attended.changed()
+    with pytest.raises(RuntimeError, match="needs values that have changed"):
+        attended.backward(np.ones((2, 1, 3)))
