@@ -1,9 +1,9 @@
 """Question 15: how many (local rows x width) arrays does a training step hold at once, and is that what the docs promise?
 
 Every part needs all rows, as on a dense graph, which is the hardest case: a peer's rows are then as many as a rank's own. Measured is the
-largest rank, in arrays of its rows times `--hidden` values. `taken`: how far its `kernels.Buffers` reached, so all of its arrays of 256 KiB
-and more, with receive buffers and with gaps between arrays. `held`: the most bytes in use at once, by tracemalloc, where a rank is a process
-of its own: on one rank, and with `--mpi`. `promised` is docs/architecture.md's formula, "What a training step holds".
+largest rank, in arrays of its rows times `--hidden` values. `taken`: how far its `kernels.Buffers` reached, so all of its arrays of
+256 KiB and more, with receive buffers and with gaps between arrays. `held`: the most bytes in use at once, by tracemalloc, where a rank is
+a process of its own: on one rank, and with `--mpi`. `promised` is docs/architecture.md's formula, "What a training step holds".
 
 The ranks are threads; with `--mpi` N processes of mpiexec.
 """
@@ -59,9 +59,9 @@ MODELS = {
 
 
 def promised(model, widths, remote):
-    """Return the values a row that a step of a GCN or GraphSAGE holds at most; `remote` is how many peers' rows, or gradients of them, at once.
+    """Return the values a row that a step of a GCN or GraphSAGE holds at most; see docs/architecture.md.
 
-    Dropout is on no input, so a first layer keeps A X. See docs/architecture.md.
+    Dropout is on no input, so a first layer keeps A X. `remote`: how many peers' rows, or gradients of them, are there at once.
     """
     most, kept, last = 0, widths[0], len(widths) - 1
     for k, (n_in, n_out) in enumerate(zip(widths, widths[1:]), 1):
