@@ -100,6 +100,10 @@ class Edges:
         """The edges from columns a .. b."""
         return ColumnRange(self, a, b)
 
+    def anew(self):
+        """The same edges; what is made of them from here on goes with the object, where it is made anew at little cost."""
+        return self
+
     @cached_property
     def pieces(self):
         """Edges of consecutive rows, with at most about as many edges as there are columns.
@@ -212,9 +216,13 @@ class ColumnRange(Edges):
         self.block, self.range = block, slice(a, b)
         self.n_dst, self.src_ids, self.offset, self.source = block.n_dst, block.src_ids[a:b], block.offset + a, block.source
 
-    @property
+    @cached_property
     def n_edges(self):
-        return len(self.transpose[1])
+        """Counted, as not every schedule needs the block's transpose."""
+        return int(np.count_nonzero((self.block.indices >= self.range.start) & (self.block.indices < self.range.stop)))
+
+    def anew(self):
+        return ColumnRange(self.block, self.range.start, self.range.stop)
 
     @cached_property
     def transpose(self):

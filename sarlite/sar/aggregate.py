@@ -121,7 +121,7 @@ def _turns(schedule, operator):
 
 def _over_reversed(reverse, operator, rows, d_ends):
     if d_ends:
-        reverse.run_backward(rows, [None] * len(reverse.plan.blocks), operator.backward, d_ends)
+        reverse.run_backward(rows, None, operator.backward, d_ends)
     else:
         operator.begin([False], rows, False)
         reverse.run(rows, operator.forward, phase="backward")

@@ -28,6 +28,7 @@ class AttendBySource(Operator):
     def backward(self, block, rows, kept, d_rows):
         """`rows` are (g, ends) of the block's columns, destinations."""
         (g, ends), (d_dst,), (key, p, src_ids, n_nodes) = rows, d_rows, self.coins
+        block = block.anew()  # a CSR of some columns is made here, and freed with the rows
         dropout = kernels.Dropout(key, p, src_ids, block.src_ids, n_nodes) if p else None
         d_dst = np.zeros(ends.shape[:2], ends.dtype) if d_dst is None else d_dst
         kernels.attend_backward(block.whole_indptr, block.indices, *self.rows, ends, g, *self.d_rows, d_dst, slope=self.slope,

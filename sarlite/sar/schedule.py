@@ -79,8 +79,7 @@ class Schedule(NamedTuple):
         arrays : tuple of (n_src, ...) ndarray, or None
             Local rows; given, the peers' are fetched again (case 2). Else rows are None.
         kept : list, or None
-            What `run` returned, or None for each: an item a block. Where None, blocks may be some rows or columns of those that
-            `run` showed.
+            What `run` returned, an item a block. Where None, blocks may be some rows or columns of those that `run` showed.
         on_block : callable
         d_arrays : list of (n_src, ...) ndarray or None
             Gradients of the local rows, added to in place; None where nobody needs one.

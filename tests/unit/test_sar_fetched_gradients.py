@@ -1,6 +1,7 @@
 """backward="fetch": the owner of source rows fetches their destinations' gradients, over the reversed edges (threads as ranks)."""
 
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from training_runs import train_here
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
-from sarlite.sar import schedule
+from sarlite.sar import plan, schedule
 from sarlite.sar.modes import MODES
 
 pytestmark = pytest.mark.timeout(60)
@@ -132,6 +133,26 @@ def test_rows_held(mode):
 
     for found in threads.run(4, work):
         assert found[::2] == (0, 0) and 1 <= found[1] <= (3 if mode == "oneshot" else 2)
+
+
+@pytest.mark.parametrize("mode", ["sar", "broadcast"])
+def test_rows_come_in_parts(mode, monkeypatch):
+    """Backward a rank holds a part of a peer's rows, and keeps nothing an edge of the CSR that the part is for."""
+    monkeypatch.setattr(plan, "STEP_ROWS", 1)
+    whole = Graph.from_edges(*SPARSE)
+    expected = _gradients(whole)
+
+    def work(comm):
+        graph = whole.shard(comm, "random", mode=mode, prefetch=0, backward="fetch")
+        _same(_gradients(graph), expected)
+        out = attend(graph, Tensor(X[graph.node_ids], requires_grad=True))
+        graph.profile.reset()
+        out.backward(np.ones_like(out.data))
+        steps = graph.schedule.reverse.plan.backward_steps
+        assert len(steps) == 2 * 5 and graph.profile.peak_remote_buffers == Fraction(1, 5)
+        assert not any({"indices", "indptr", "_edges", "transpose"} & vars(step.block).keys() for step in steps)
+
+    threads.run(3, work)
 
 
 def test_other_messages_are_pushed():
