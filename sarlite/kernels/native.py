@@ -92,19 +92,22 @@ def check(name, a, *, dtype=None, shape=None, out=False):
     """Check one array; `dtype` is a dtype or a table of the allowed ones, None in `shape` allows any length."""
     if not isinstance(a, np.ndarray):
         raise ShapeError(f"{name} must be a NumPy array, got {type(a).__name__}")
-    got = f"got shape {a.shape}, dtype {a.dtype}"
     if isinstance(dtype, dict):
         if a.dtype not in dtype:
-            raise ShapeError(f"{name} must have dtype {' or '.join(str(d) for d in dtype)}; {got}")
+            raise ShapeError(f"{name} must have dtype {' or '.join(str(d) for d in dtype)}; {_got(a)}")
     elif dtype is not None and a.dtype != dtype:
-        raise ShapeError(f"{name} must have dtype {np.dtype(dtype)}; {got}")
+        raise ShapeError(f"{name} must have dtype {np.dtype(dtype)}; {_got(a)}")
     if shape is not None and (a.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, a.shape, strict=True))):
-        raise ShapeError(f"{name} must have shape {str(shape).replace('None', 'any')}; {got}")
+        raise ShapeError(f"{name} must have shape {str(shape).replace('None', 'any')}; {_got(a)}")
     if not a.flags.c_contiguous:
-        raise ShapeError(f"{name} must be C-contiguous; {got}, strides {a.strides}")
+        raise ShapeError(f"{name} must be C-contiguous; {_got(a)}, strides {a.strides}")
     if out and not a.flags.writeable:
-        raise ShapeError(f"{name} must be writeable; {got}")
+        raise ShapeError(f"{name} must be writeable; {_got(a)}")
     return a
+
+
+def _got(a):
+    return f"got shape {a.shape}, dtype {a.dtype}"
 
 
 def check_rows(name, a, n=None, *, dtype=FLOATS, out=False):

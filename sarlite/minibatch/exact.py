@@ -3,6 +3,7 @@
 Rows and gradients travel by the mode of the graph, on a plan made for each layer.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,8 +76,34 @@ class Cooperative(Sampler):
         return rows, found._replace(n_src=len(rows), exchange=Rows(needs, asked, sizes))
 
 
+def make_sampler(columns: Columns, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
+                 one_variate: bool = False) -> Sampler:
+    """Return the sampler of a part.
+
+    Parameters
+    ----------
+    columns : Columns
+    fanouts, kind, seed, one_variate
+        See `Sampler`.
+    comm : Communicator, optional
+        On several ranks: owners expand halo rows, a `Cooperative` on this channel. Without it no halo row is expanded.
+
+    Raises
+    ------
+    ConfigError
+        As `Sampler`.
+    """
+    options: dict[str, Any] = {"n_columns": len(columns.ids), "one_variate": one_variate, "dst_ids": columns.ids[: columns.n_local],
+                               "src_ids": columns.ids}
+    if comm is None or comm.size == 1:
+        return Sampler(columns.edges, fanouts, kind, seed, **options)
+    return Cooperative(comm, columns, fanouts, kind, seed, **options)
+
+
 def layer_graph(graph: Graph, columns: Columns, layer: Layer, rows: Array, lasting: bool = False) -> LayerGraph:
-    """Return the graph of a layer of `Cooperative`, whose `rows` are the local source rows."""
+    """Return the graph of a layer that `make_sampler`'s sampler found, whose `rows` are the local source rows."""
+    if layer.exchange is None:
+        return LayerGraph(graph, columns, layer, rows, lasting=lasting)
     starts = columns.owners(layer.halo - columns.n_local)
     found = _exchange(graph.comm.rank, layer, columns.ids[rows], columns.ids[layer.halo], starts, lasting)
     halo = share(layer.halo, starts)

@@ -5,10 +5,9 @@ from typing import Any
 from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
-from sarlite.minibatch.batch import Batch, LayerGraph
+from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.columns import Columns
-from sarlite.minibatch.exact import Cooperative, layer_graph
-from sarlite.minibatch.sampler import Sampler
+from sarlite.minibatch.exact import layer_graph, make_sampler
 from sarlite.sar.graph import Graph
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
@@ -55,14 +54,9 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     x, labels = as_array(x), None if labels is None else as_array(labels)
     rows = together(comm, lambda: _checked(graph, rows, n_layers, x, labels))
     agree(comm, n_layers, "n_layers")
-    columns, fanouts = Columns(graph), (-1,) * n_layers
-    options: dict[str, Any] = {"dst_ids": columns.ids[: columns.n_local], "src_ids": columns.ids, "n_columns": len(columns.ids)}
-    if comm.size > 1:
-        sampled = Cooperative(comm, columns, fanouts, "full", **options)(rows, 0)
-    else:
-        sampled = Sampler(columns.edges, fanouts, "full", **options)(rows, 0)
-    make = layer_graph if comm.size > 1 else LayerGraph
-    graphs = [make(graph, columns, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
+    columns = Columns(graph)
+    sampled = make_sampler(columns, (-1,) * n_layers, "full", comm=comm)(rows, 0)
+    graphs = [layer_graph(graph, columns, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
     n_global = sum(comm.allgather(len(rows)))
     return Batch(graph, sampled, graphs, step=0, n_global=n_global, x=x, labels=labels, buffers=kernels.Buffers(), lasting=True)
 

@@ -12,12 +12,13 @@ from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.ahead import ahead
-from sarlite.minibatch.batch import Batch, LayerGraph
+from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.columns import Columns
-from sarlite.minibatch.exact import Cooperative, layer_graph
+from sarlite.minibatch.exact import Cooperative, layer_graph, make_sampler
 from sarlite.minibatch.hec import HEC, CachedLayer, Historical
 from sarlite.minibatch.sampler import Sampler, check_fanouts
 from sarlite.minibatch.seeds import divide
+from sarlite.minibatch.transposes import Transposes
 from sarlite.sar.graph import Graph
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
@@ -91,7 +92,7 @@ class NeighborLoader:
         comm, self.graph, self.seed, self._step = graph.comm, graph, operator.index(seed), 0
         self.sample_ahead: int
         self.sampler: Sampler
-        self._sampler_on: Callable[[str], Sampler] | None = None
+        self._sampler_on: Callable[[str], Sampler]
         self._predicting: Sampler | None = None
         self._remote: Historical | None = None
         together(comm, lambda: self._take(x, labels, train, batch_size, sample_ahead, check_fanouts(fanouts, sampler), remote))
@@ -103,16 +104,11 @@ class NeighborLoader:
         batches = batches or ("global" if exact else "balanced")
         self._seeds = divide(batches, channels("sample"), graph.dst_ids[self.train], self.batch_size, self.seed)
         self._columns = Columns(graph, local=remote == "local")
-        columns = self._columns
-        options: dict[str, Any] = {"n_columns": len(columns.ids), "one_variate": one_variate, "dst_ids": columns.ids[: columns.n_local],
-                                   "src_ids": columns.ids}
-        if exact and comm.size > 1:
-            self._sampler_on = lambda channel: Cooperative(channels(channel), columns, fanouts, sampler, seed, **options)
-            self.sampler = self._sampler_on("sample")
-        else:
-            self.sampler = Sampler(columns.edges, fanouts, sampler, seed, **options)
+        self._sampler_on = lambda channel: make_sampler(self._columns, fanouts, sampler, seed, comm=channels(channel) if exact else None,
+                                                        one_variate=one_variate)
+        self.sampler = self._sampler_on("sample")
         if isinstance(remote, HEC) and comm.size > 1:
-            self._remote = Historical(graph, columns, self.x, len(self.sampler.fanouts), self.seed, remote, channels)
+            self._remote = Historical(graph, self._columns, self.x, len(self.sampler.fanouts), self.seed, remote, channels)
         self._window = remote.delay if self._remote and remote.push == "demand" else 0  # batches whose needs are told ahead
         self._told = deque[Any]()  # of the next epoch, whose needs were told in this one
         self.sample_ahead = max(self.sample_ahead, self._window)
@@ -120,6 +116,7 @@ class NeighborLoader:
             self.sample_ahead = 0
             if comm.rank == 0:
                 warnings.warn("MPI without MPI_THREAD_MULTIPLE: sample_ahead falls back to 0", RuntimeWarning, stacklevel=2)
+        self._transposes = Transposes()
         self._buffers, self._counts = (kernels.Buffers(), kernels.Buffers()), {"steps": 0, "seeds": 0}
 
     def _take(self, x, labels, train, batch_size, sample_ahead, _, remote):
@@ -177,6 +174,7 @@ class NeighborLoader:
                 self._counts["seeds"] += len(batch.rows)
                 self._step = step + 1
                 yield batch
+                self._transposes.learn(batch.layers(len(self.sampler.fanouts)))
                 del batch, _
             self._told = window
             self.drain()
@@ -210,11 +208,9 @@ class NeighborLoader:
         ShapeError, DataError
             Seeds that are no row numbers.
         """
-        if self._sampler_on is None:
-            sampled = self.sampler(seeds, step)
-        else:  # not in the way of the thread ahead, which other ranks may have come less far with
-            self._predicting = self._predicting or self._sampler_on("predict")
-            sampled = self._predicting(seeds, step)
+        if self._predicting is None:  # not in the way of the thread ahead, which other ranks may have come less far with
+            self._predicting = self._sampler_on("predict") if isinstance(self.sampler, Cooperative) else self.sampler
+        sampled = self._predicting(seeds, step)
         return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
 
     def state(self) -> dict[str, Array]:
@@ -231,9 +227,7 @@ class NeighborLoader:
         with self._buffers[0], self.graph.profile.span("sample", "sample", step=step):
             sampled = self.sampler(self.train[self._seeds(step)], step)
             batch = self._batch(sampled, step, self._seeds.count(step), pushes=True)
-            for graph in batch.layers(len(sampled.layers))[1:]:  # where gradients flow back; features mostly need none
-                for block in () if self._remote else graph.plan.blocks:
-                    block.transpose  # noqa: B018 (cached at its first use)
+            self._transposes.make(batch.layers(len(sampled.layers)))
             return batch, self._remote.asks(sampled) if self._remote else None
 
     def _batch(self, sampled, step, n_global, pushes):
@@ -243,6 +237,4 @@ class NeighborLoader:
     def _graph(self, layer, rows, place, step, pushes):
         if self._remote:
             return CachedLayer(self.graph, self._columns, layer, rows, self._remote, place, step, pushes)
-        if layer.exchange is not None:
-            return layer_graph(self.graph, self._columns, layer, rows)
-        return LayerGraph(self.graph, self._columns, layer, rows)
+        return layer_graph(self.graph, self._columns, layer, rows)
