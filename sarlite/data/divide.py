@@ -11,7 +11,7 @@ from sarlite.errors import ConfigError, DataError
 from sarlite.graph import balance as balancing
 from sarlite.graph import order as orders
 from sarlite.graph.edges import index_dtype
-from sarlite.graph.partition import METHODS, Tally, partition
+from sarlite.graph.partition import BALANCED, METHODS, Tally, partition
 from sarlite.graph.renumber import edges_in_order, inverse, sequence
 
 
@@ -141,10 +141,10 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0):
     Raises
     ------
     ConfigError, DataError
-        As `partition` and `read_parts` say; a `balance` other than "auto" without METIS.
+        As `partition` and `read_parts` say; a `balance` other than "auto" with a method that heeds none.
     """
-    if balancing.check(balance) is not None and method != "metis":
-        raise ConfigError(f"balance: {balance} goes with metis alone, not with {method}")
+    if balancing.check(balance) is not None and method not in BALANCED:
+        raise ConfigError(f"balance: {balance} goes with {' and '.join(BALANCED)} alone, not with {method}")
     if method not in METHODS:
         return read_parts(method, dataset.n_nodes, n_parts)
     if n_parts > 1 and method == "metis":
