@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from sarlite.command import Parser
-from sarlite.data import format, scratch
+from sarlite.data import budget, format, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
-from sarlite.data.spec import FORMS, load, native_directory, source_path
+from sarlite.data.spec import FORMS, load, load_streamed, native_directory, source_path
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
-from sarlite.errors import ConfigError, SarliteError
+from sarlite.errors import ConfigError, SarliteError, writing
 from sarlite.graph import balance as balancing
 from sarlite.graph import order as orders
 from sarlite.graph.partition import METHODS, report
@@ -51,6 +51,7 @@ def _parser():
     convert.add_argument("--self-loops", action="store_true", default=None, help="add the self loops that are missing")
     convert.add_argument("--deduplicate", action="store_true", default=None, help="keep equal edges once")
     convert.add_argument("--normalize-features", action="store_true", default=None, help="make each row of the features sum to one")
+    _add_memory(convert, "of edges: and npz:, read in pieces and sorted on disk, beside DIR")
     convert.add_argument("--overwrite", action="store_true", help="replace DIR if it is a data set")
     _add_allow_empty(convert)
     _add_progress(convert)
@@ -77,6 +78,10 @@ def _parser():
     return top
 
 
+def _add_memory(command, what):
+    command.add_argument("--memory", metavar="SIZE", help=f"at most so much memory of this process, as 2GiB: {what} [as much as it takes]")
+
+
 def _add_progress(command):
     command.add_argument("--progress", choices=KINDS, default="auto", help="bar, or a line every few seconds [bar on a terminal]")
 
@@ -99,12 +104,29 @@ def _add_allow_empty(command):
 
 def _convert(options):
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
+    if options.memory is not None:
+        _convert_streamed(options, {"normalize": options.normalize_features, **changes})
+        return
     source, progress = native_directory(options.spec), Progress(options.progress)
     with _reading(source) if source and not _same(source, options.directory) else contextlib.nullcontext():
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)):
             dataset = load(options.spec, verify=True, allow_empty=options.allow_empty, normalize=options.normalize_features, **changes)
         format.write(options.directory, dataset, overwrite=options.overwrite, progress=progress)
-    print(f"{options.directory}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features")
+    _tell_of(options.directory, dataset)
+
+
+def _convert_streamed(options, changes):
+    n_bytes, progress, out = budget.left(options.memory), Progress(options.progress), Path(os.path.realpath(options.directory))
+    format.GraphWriter(out, overwrite=options.overwrite)  # which refuses, before anything is read, what may not be replaced
+    with writing(out), scratch.folder(out.parent, f".{out.name}.sort-", 0o700) as folder:
+        with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
+            dataset = load_streamed(options.spec, folder, n_bytes, allow_empty=options.allow_empty, tell=step.tell, **changes)
+        format.write(out, dataset, overwrite=options.overwrite, progress=progress)
+    _tell_of(options.directory, dataset)
+
+
+def _tell_of(directory, dataset):
+    print(f"{directory}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features")
 
 
 def _info(options):

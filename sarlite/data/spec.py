@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sarlite.command import suggestion
-from sarlite.data import edge_list, format, npz, ogb, planetoid
+from sarlite.data import edge_list, format, npz, ogb, planetoid, streamed
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized
@@ -100,10 +100,7 @@ def _read(spec, verify, changes, task):
     form, path, options = _parse(spec)
     if task and "task" in _READERS.get(form, (None, {}))[1] and (form != "edges" or "labels" in options):
         options.setdefault("task", task)
-    wanted = {name: options.pop(name) for name in _CHANGES if name in options}
-    wanted.update((name, value) for name, value in changes.items() if value is not None)
-    wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
-    provenance = {"spec": spec, "options": {**options, **wanted}, "sarlite": _version()}
+    wanted, provenance = _wanted(spec, options, changes)
     if form in _READERS:
         raw = _READERS[form][0](path, **options)
         if wanted.pop("drop_edge_values", False):
@@ -113,6 +110,42 @@ def _read(spec, verify, changes, task):
         made = _GENERATORS[form][0](**options)
         return _changed(Dataset(**made._asdict(), name=form, source=spec, provenance=provenance), wanted)
     return _changed(format.open(path, verify=verify), wanted)
+
+
+def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: Collection[str] = (),
+                  tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> Dataset:
+    """Read the data set that `spec` names in bounded memory: as `load`, bit for bit, but mapped from files in `folder`.
+
+    Parameters
+    ----------
+    spec : str
+        Of the forms edges: and npz:.
+    folder, n_bytes, tell
+        As for `streamed.read`.
+
+    Raises
+    ------
+    ConfigError
+        Another form, which is read whole; as `load`.
+    DataError
+        As `load`.
+    """
+    with reading(f"data set {spec}"):
+        form, path, options = _parse(str(spec))
+        if form not in streamed.FORMS:
+            raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
+                              f"{', '.join(f'{name}:' for name in streamed.FORMS)} are read in bounded memory")
+        wanted, provenance = _wanted(str(spec), options, changes)
+        made = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance, tell=tell, **wanted)
+        return made.check(allow_empty)
+
+
+def _wanted(spec, options, changes):
+    """Take the changes out of the options; return those that are wanted, and the provenance."""
+    wanted = {name: options.pop(name) for name in _CHANGES if name in options}
+    wanted.update((name, value) for name, value in changes.items() if value is not None)
+    wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
+    return wanted, {"spec": spec, "options": {**options, **wanted}, "sarlite": _version()}
 
 
 def native_directory(spec: AnyPath) -> str | None:

@@ -1,5 +1,6 @@
 """Columns of numbers, or of names, from text and .npy files; and a user's partition."""
 
+import gzip
 import re
 import warnings
 from itertools import chain, islice
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.data import npyfile
+from sarlite.data import npyfile, parquet
+from sarlite.data.mapped import pieces
 from sarlite.errors import DataError, reading, regular
 from sarlite.graph.partition import check_parts
 
@@ -21,12 +23,13 @@ def read(path, field, dtype):
     Parameters
     ----------
     path : path
-        Ending in .npy, or text in UTF-8: columns parted by commas or blanks, `#` begins a comment, empty lines do not count. The first
-        line of two or more columns may be a header of as many names.
+        Ending in .npy or .parquet (which the package pyarrow reads), or text in UTF-8, ending in .gz where it is compressed: columns parted
+        by commas or blanks, `#` begins a comment, empty lines do not count. The first line of two or more columns may be a header of as
+        many names.
     field : str
         For messages.
     dtype : dtype
-        Of numbers in text; those of a .npy file stay as they are.
+        Of numbers in text; those of the other files stay as they are.
 
     Returns
     -------
@@ -37,12 +40,24 @@ def read(path, field, dtype):
     DataError
         The file cannot be read, a word is no number, or lines are of different lengths.
     """
-    if Path(path).suffix != ".npy":
-        return _text(path, field, dtype)
-    table = npyfile.load(path, field)
-    if table.ndim not in (1, 2):
-        raise DataError(f"{path}: {field}: expected one or two dimensions, found shape {table.shape}")
-    return table.reshape(table.shape[0], table.shape[1] if table.ndim == 2 else 1)
+    if Path(path).suffix == ".npy":
+        table = _npy(path, field)
+        return table.reshape(table.shape[0], table.shape[1] if table.ndim == 2 else 1)
+    found = list(stream(path, field, dtype))
+    return np.concatenate(found) if len(found) > 1 else found[0]
+
+
+def stream(path, field, dtype):
+    """Yield what `read` returns in pieces of rows, at least one; raises as it does. Memory: a piece of 32 MiB, of Parquet a row group."""
+    suffix = Path(path).suffix
+    if suffix == ".npy":
+        table = _npy(path, field)
+        width = table.shape[1] if table.ndim == 2 else 1
+        yield from (piece.reshape(-1, width) for _, piece in pieces(table)) if len(table) else [table.reshape(0, width)]
+    elif suffix == ".parquet":
+        yield from parquet.stream(path, field)
+    else:
+        yield from _text(path, field, dtype)
 
 
 def names(path, field, known):
@@ -51,7 +66,7 @@ def names(path, field, known):
         if Path(path).suffix == ".npy":
             words = np.atleast_1d(npyfile.load(path, field, "US")).astype(str).ravel().tolist()
         else:
-            with regular(path).open(encoding="utf-8-sig") as file:
+            with _opened(path) as file:
                 words = [line.strip() for line in lines(file) if line.strip()]
     places = {name: place for place, name in enumerate(known)}
     for at, word in enumerate(words):
@@ -109,18 +124,37 @@ def _until(rows, most):
 
 
 def _text(path, field, dtype):
-    with reading(path, field), regular(path).open(encoding="utf-8-sig") as file:
+    with reading(path, field), _opened(path) as file:
         rows = (line for line in lines(file) if _content(line))
         first = next(rows, None)
         if first is None:
-            return np.empty((0, 1), dtype)
+            yield np.empty((0, 1), dtype)
+            return
         delimiter = "," if "," in first else None
         columns = _header(_content(first), delimiter)
-        found = list(batches(rows if columns else chain([first], rows), dtype, delimiter))
-        table = np.concatenate(found) if len(found) > 1 else found[0] if found else np.empty((0, columns), dtype)
-    if columns not in (0, table.shape[1]):
-        raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, is no header of {table.shape[1]} columns")
+        width = None
+        for batch in batches(rows if columns else chain([first], rows), dtype, delimiter):
+            if columns not in (0, batch.shape[1]):
+                raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, is no header of {batch.shape[1]} columns")
+            if width not in (None, batch.shape[1]):
+                raise ValueError(f"lines of {width} columns, and further down of {batch.shape[1]}")
+            width = batch.shape[1]
+            yield batch
+        if width is None:
+            yield np.empty((0, columns), dtype)
+
+
+def _npy(path, field):
+    table = npyfile.load(path, field)
+    if table.ndim not in (1, 2):
+        raise DataError(f"{path}: {field}: expected one or two dimensions, found shape {table.shape}")
     return table
+
+
+def _opened(path):
+    """A file of text, compressed or not, open for reading."""
+    path = regular(path)
+    return gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig")
 
 
 def _content(line):
