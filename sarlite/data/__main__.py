@@ -10,6 +10,7 @@ from pathlib import Path
 from sarlite.command import Parser
 from sarlite.data import budget, format, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
+from sarlite.data.divide_streamed import divide_streamed
 from sarlite.data.spec import FORMS, load, load_streamed, native_directory, source_path
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
 from sarlite.errors import ConfigError, SarliteError, writing
@@ -72,6 +73,7 @@ def _parser():
     _add_method(divided)
     divided.add_argument("--order", choices=("none", *orders.METHODS), default="none",
                          help="of the rows of a part: ids ascend [none], or nodes that share neighbours together")  # fmt: skip
+    _add_memory(divided, "rows and edges are sorted on disk, beside the output; goes with any method but METIS where its graph is large")
     _add_progress(divided)
     divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
@@ -148,20 +150,28 @@ def _info(options):
 def _partition(options):
     _check_method(options)
     output, progress = options.output or options.directory, Progress(options.progress)
+    n_bytes = None if options.memory is None else budget.left(options.memory)
     with contextlib.ExitStack() as held:
         if not _same(output, options.directory):
             held.enter_context(_reading(options.directory))
         out = held.enter_context(format.GraphWriter(output, overwrite=options.overwrite or not options.output))  # which locks it
         with progress.step(f"check {options.directory}", reads=options.directory):
             dataset = format.open(options.directory, verify=True).check(allow_empty=("train", "val", "test"))
-        with progress.step(f"divide into {options.parts} parts by {options.method}"):
-            parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed)
+        with progress.step(f"divide into {options.parts} parts by {options.method}") as step:
+            parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed, n_bytes=n_bytes,
+                               tell=step.tell)
         with progress.step(f"order {options.order}"):
-            order = make_order(dataset, options.order, seed=options.seed)
+            order = make_order(dataset, options.order, seed=options.seed, n_bytes=n_bytes)
         division = record(options.parts, options.method, options.order, options.seed, options.balance)
         near = None if order is None else _near_shares(dataset, order)  # before the files that it is read from are replaced
         with progress.step(f"write {output}", dataset.n_bytes) as out.step:
-            found = divide(dataset, parts, options.parts, out, order=order, division=division)
+            if n_bytes is None:
+                found = divide(dataset, parts, options.parts, out, order=order, division=division)
+            else:
+                beside = Path(os.path.realpath(output))
+                held.enter_context(writing(beside))
+                folder = held.enter_context(scratch.folder(beside.parent, f".{beside.name}.sort-", 0o700))
+                found = divide_streamed(dataset, parts, options.parts, out, folder, n_bytes, order=order, division=division)
     print("\n".join(report_lines(found, *part_bytes(dataset, found))))
     _warn(found)
     if near is not None:

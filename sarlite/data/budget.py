@@ -6,7 +6,8 @@ from sarlite.profile import Memory
 
 RESERVE = 192 << 20
 """Bytes for the pieces in which data are read, checked, hashed and written, whatever their size."""
-_LEAST = 64 << 20
+LEAST = 64 << 20
+"""Bytes for what grows with the data, below which a limit is refused."""
 
 
 def left(text):
@@ -25,8 +26,8 @@ def left(text):
     """
     base = Memory().base
     found = size(text) - base - RESERVE
-    if found < _LEAST:
-        raise ConfigError(f"--memory: {text} is too little: {(base + RESERVE + _LEAST) >> 20} MiB are the least")
+    if found < LEAST:
+        raise ConfigError(f"--memory: {text} is too little: {(base + RESERVE + LEAST) >> 20} MiB are the least")
     return found
 
 

@@ -5,12 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.data.dataset import SPLITS, Dataset
-from sarlite.data.mapped import CHUNK_BYTES, gather, take
+from sarlite.data.mapped import CHUNK_BYTES, copied, gather, take
 from sarlite.data.table import read_parts
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import balance as balancing
+from sarlite.graph import metis
 from sarlite.graph import order as orders
 from sarlite.graph.edges import index_dtype
+from sarlite.graph.fennel import fennel
 from sarlite.graph.partition import BALANCED, METHODS, Tally, partition
 from sarlite.graph.renumber import edges_in_order, inverse, sequence
 
@@ -54,12 +56,12 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
     """
     nodes, offsets = sequence(parts, n_parts, order)
     rows = nodes if dataset.ids is None else inverse(np.asarray(dataset.ids))[nodes]
-    if not _counts_up(nodes):
+    if not counts_up(nodes):
         sink.array("ids", nodes.shape, nodes.dtype).write(nodes)
     for field in ("features", "labels", *SPLITS):
         _write_rows(getattr(dataset, field), rows, sink, field)
     tally = Tally(offsets)
-    _write_edges(dataset, rows, offsets, sink, tally.add, origin=dataset.edge_ids is not None or not _counts_up(rows))
+    _write_edges(dataset, rows, offsets, sink, tally.add, origin=dataset.edge_ids is not None or not counts_up(rows))
     train = np.concatenate(([0], np.cumsum(take(dataset.train, rows))))
     facts = Facts(dataset.name, dataset.n_classes, dataset.provenance, offsets, division, dataset.task)
     sink.finish(facts)  # which may replace what was read
@@ -91,7 +93,7 @@ class InMemory:
     def finish(self, facts):
         arrays = {field: rows.array for field, rows in self._arrays.items()}
         for field in ("ids", "edge_ids"):
-            if field in arrays and _counts_up(arrays[field]):
+            if field in arrays and counts_up(arrays[field]):
                 del arrays[field]
         self.dataset = Dataset(**arrays, **facts._asdict(), source=self.source)
 
@@ -135,8 +137,28 @@ def structure(dataset):
     return Graph(ends, out, train[rows])
 
 
-def make_parts(dataset, n_parts, method, *, balance="auto", seed=0):
+class Stored:
+    """The `fennel.Edges` of a data set, read from its files in pieces."""
+
+    def __init__(self, dataset):
+        self._dataset, self.n_nodes, self.n_edges = dataset, dataset.n_nodes, dataset.n_edges
+
+    def indptr(self, first, last):
+        return copied(self._dataset.indptr, first, last + 1)
+
+    def sources(self, first, last):
+        return copied(self._dataset.indices, first, last)
+
+
+def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, n_bytes=None, tell=lambda text: None):
     """Return the part of every node, by original id: by a method of `graph.partition`, or from a file.
+
+    Parameters
+    ----------
+    n_bytes : int, optional
+        Of memory that METIS may take; by default what is free.
+    tell : callable
+        tell(text) is called as each step begins.
 
     Raises
     ------
@@ -147,13 +169,21 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0):
         raise ConfigError(f"balance: {balance} goes with {' and '.join(BALANCED)} alone, not with {method}")
     if method not in METHODS:
         return read_parts(method, dataset.n_nodes, n_parts)
+    if method == "fennel" and 1 < n_parts < dataset.n_nodes and dataset.n_edges:
+        found = fennel(Stored(dataset), n_parts, train=dataset.train, balance=balance, seed=seed, tell=tell)
+        if dataset.ids is None:
+            return found
+        parts = np.empty_like(found)
+        parts[np.asarray(dataset.ids)] = found
+        return parts
     if n_parts > 1 and method == "metis":
+        metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
         graph = structure(dataset)
         return partition(graph.indptr, graph.indices, n_parts, method, train_mask=graph.train, balance=balance, seed=seed)
     return partition(dataset.indptr, dataset.indices, n_parts, method, seed=seed)
 
 
-def make_order(dataset, method, *, seed=0):
+def make_order(dataset, method, *, seed=0, n_bytes=None):
     """Return the original ids in the order asked for; None where they ascend.
 
     Parameters
@@ -167,6 +197,7 @@ def make_order(dataset, method, *, seed=0):
         return dataset.node_ids
     if method not in orders.METHODS:
         raise ConfigError(f"order: {method!r} is none of stored, none, {', '.join(orders.METHODS)}")
+    metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
     graph = structure(dataset)
     return orders.order(graph.indptr, graph.indices, method, seed=seed)
 
@@ -214,5 +245,6 @@ def _unsorted(dataset):
     return not dataset.sources_ascend()
 
 
-def _counts_up(ids):
+def counts_up(ids):
+    """Tell whether numbers are 0, 1, 2, ..."""
     return bool((ids == np.arange(ids.size)).all())

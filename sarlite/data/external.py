@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.errors import ConfigError, writing
+from sarlite.graph.edges import index_dtype
 
 _SAMPLES = 2048  # keys of a run that are remembered, from which the ranges are made
-_PIECE = 1 << 20  # records given out at a time
+_PIECE, _PIECE_BYTES = 1 << 20, 1 << 25  # records given out at a time
+_LOW = np.uint64(2**32 - 1)
 
 
 class Sorter:
@@ -38,8 +40,9 @@ class Sorter:
 
     def __init__(self, folder, n_bytes, *, once=False, **columns):
         self._folder, self._once, self.n_records = Path(folder), once, 0
-        self._columns = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in columns.items()}
-        each = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self._columns.values())
+        self.columns = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in columns.items()}
+        each = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self.columns.values())
+        self._piece = max(1, min(_PIECE, _PIECE_BYTES // (8 + each)))
         self._room = max(64, n_bytes // (8 + each + (17 if columns else 1)))
         self._buffers, self._filled, self._runs, self._samples = None, 0, [], []
 
@@ -56,7 +59,7 @@ class Sorter:
                 self._spill()
 
     def pieces(self):
-        """Yield (keys, columns by name), all records in order, about a million at a time; the sorter is empty afterwards."""
+        """Yield (keys, columns by name), all records in order, up to a million at a time; the sorter is empty afterwards."""
         if not self._runs:
             yield from self._sorted(self._filled)
         else:
@@ -66,27 +69,27 @@ class Sorter:
 
     def _take_buffers(self):
         if self._buffers is None:
-            self._buffers = _empty(self._room, self._columns)
+            self._buffers = _empty(self._room, self.columns)
         return self._buffers
 
     def _sorted(self, n):
         """Yield the first n records of the buffers in order."""
         keys = self._take_buffers()[""][:n]
         order = None
-        if self._columns:
+        if self.columns:
             order = np.argsort(keys, kind="stable")
         else:
             keys.sort()
         before = None
-        for at in range(0, n, _PIECE):
-            chosen = slice(at, at + _PIECE) if order is None else order[at : at + _PIECE]
+        for at in range(0, n, self._piece):
+            chosen = slice(at, at + self._piece) if order is None else order[at : at + self._piece]
             found = keys[chosen]
             if self._once:
                 first = np.concatenate(([before is None or found[0] != before], found[1:] != found[:-1]))
                 before = found[-1]
                 found, chosen = found[first], np.arange(at, at + first.size)[first] if order is None else chosen[first]
             if found.size:
-                yield found, {name: self._buffers[name][chosen] for name in self._columns}
+                yield found, {name: self._buffers[name][chosen] for name in self.columns}
 
     def _spill(self):
         """Write what the buffers hold as a run."""
@@ -94,7 +97,7 @@ class Sorter:
             return
         if len(self._runs) >= _SAMPLES // 4:
             raise ConfigError(f"--memory: too small to sort so many records: {self._room:,} of them fit at a time")
-        run = _Run(self._folder, len(self._runs), self._columns)
+        run = _Run(self._folder, len(self._runs), self.columns)
         for keys, columns in self._sorted(self._filled):
             run.write({"": keys, **columns})
         run.close()
@@ -112,7 +115,7 @@ class Sorter:
             total = sum(ends) - sum(begins)
             if total > len(self._take_buffers()[""]):
                 self._buffers = None
-                self._buffers = _empty(total, self._columns)
+                self._buffers = _empty(total, self.columns)
             self._load(begins, ends)
             yield from self._sorted(total)
             begins = ends
@@ -125,6 +128,40 @@ class Sorter:
             for name, buffer in self._buffers.items():
                 buffer[at : at + end - begin] = run.read(name, begin, end)
             at += end - begin
+
+
+def packed(dst, src):
+    """Return the keys of edges: by destination, then by source; ids are below 2^32."""
+    keys = dst.astype(np.uint64) << np.uint64(32)
+    keys |= src.astype(np.uint64)
+    return keys
+
+
+def csr(sorter, n_nodes):
+    """Yield what a sorter of edges by `packed` keys holds as CSR.
+
+    Yields
+    ------
+    ends : (any,) int64
+        The next entries of indptr, n_nodes + 1 in all.
+    dst, src : (n,) int
+    columns : dict
+        Of the sorter.
+    """
+    row = n_edges = 0  # indptr is given up to `row`
+    for keys, columns in sorter.pieces():
+        dst = (keys >> np.uint64(32)).astype(np.int64)
+        nothing, last = slice(0, 0), int(dst[-1]) + 1
+        while row < last - _PIECE:  # many rows without edges
+            ends = np.searchsorted(dst, np.arange(row, row + _PIECE)) + n_edges
+            yield ends, dst[nothing], dst[nothing], {name: values[nothing] for name, values in columns.items()}
+            row += _PIECE
+        yield np.searchsorted(dst, np.arange(row, last)) + n_edges, dst, (keys & _LOW).astype(index_dtype(n_nodes)), columns
+        row, n_edges = last, n_edges + keys.size
+    none = np.empty(0, np.int64)
+    columns = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in sorter.columns.items()}
+    for first in range(row, n_nodes + 1, _PIECE):
+        yield np.full(min(_PIECE, n_nodes + 1 - first), n_edges), none, none.astype(index_dtype(n_nodes)), columns
 
 
 class _Run:

@@ -10,7 +10,7 @@ import numpy as np
 
 from sarlite.data import edge_list, npz, table
 from sarlite.data.dataset import Dataset
-from sarlite.data.external import Sorter, write_all
+from sarlite.data.external import Sorter, csr, packed, write_all
 from sarlite.data.mapped import copied
 from sarlite.data.raw import (
     CARRY_VALUES,
@@ -33,7 +33,6 @@ from sarlite.graph.generate import random_split
 
 _STEP = 1 << 20  # nodes, and edges, at a time
 _SPLIT_BYTES = 64  # a node, while a split is drawn
-_SRC = np.uint64(2**32 - 1)
 
 
 @dataclass
@@ -88,9 +87,9 @@ def read(form, path, options, folder, n_bytes, *, source, provenance, undirected
         if largest >= MAX_NODES:
             raise DataError(f"{streams.where}: edges: node id {largest} is outside 0 <= id < {MAX_NODES}, the most nodes")
         n_edges += src.size
-        sorter.add(_keys(dst, src), **({"weight": weight} if columns else {}))
+        sorter.add(packed(dst, src), **({"weight": weight} if columns else {}))
         if undirected:
-            sorter.add(_keys(src, dst))
+            sorter.add(packed(src, dst))
         if self_loops:
             loops = np.union1d(loops, src[src == dst])
     n_nodes = streams.n_nodes(largest, n_edges)
@@ -104,18 +103,12 @@ def read(form, path, options, folder, n_bytes, *, source, provenance, undirected
     return Dataset(**arrays, **streams.rows(n_nodes), name=streams.name, source=source, provenance=provenance, task=streams.task)
 
 
-def _keys(dst, src):
-    keys = dst.astype(np.uint64) << np.uint64(32)
-    keys |= src.astype(np.uint64)
-    return keys
-
-
 def _add_missing_loops(sorter, loops, n_nodes):
     for first in range(0, n_nodes, _STEP):
         missing = np.ones(min(_STEP, n_nodes - first), bool)
         missing[loops[(loops >= first) & (loops < first + _STEP)] - first] = False
         nodes = np.flatnonzero(missing) + first
-        sorter.add(_keys(nodes, nodes))
+        sorter.add(packed(nodes, nodes))
 
 
 def _merged(sorter, n_nodes, folder, weight_dtype):
@@ -123,18 +116,11 @@ def _merged(sorter, n_nodes, folder, weight_dtype):
     outs = {"indptr": Spool(folder / "indptr", np.int64), "indices": Spool(folder / "indices", index_dtype(n_nodes))}
     if weight_dtype is not None:
         outs["edge_weight"] = Spool(folder / "edge_weight", weight_dtype)
-    row = n_edges = 0  # indptr is written up to `row`, which is not
-    for keys, columns in sorter.pieces():
-        dst = (keys >> np.uint64(32)).astype(np.int64)
-        for first in range(row, int(dst[-1]) + 1, _STEP):
-            rows = np.arange(first, min(first + _STEP, int(dst[-1]) + 1))
-            outs["indptr"].write(np.searchsorted(dst, rows) + n_edges)
-        row, n_edges = int(dst[-1]) + 1, n_edges + keys.size
-        outs["indices"].write((keys & _SRC).astype(index_dtype(n_nodes)))
-        if weight_dtype is not None:
+    for ends, _, src, columns in csr(sorter, n_nodes):
+        outs["indptr"].write(ends)
+        outs["indices"].write(src)
+        if columns:
             outs["edge_weight"].write(columns["weight"])
-    for first in range(row, n_nodes + 1, _STEP):
-        outs["indptr"].write(np.full(min(_STEP, n_nodes + 1 - first), n_edges))
     return {name: out.array() for name, out in outs.items()}
 
 

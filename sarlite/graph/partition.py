@@ -7,7 +7,7 @@ from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
 from sarlite.graph import given
 from sarlite.graph.fennel import Held, fennel
-from sarlite.graph.metis import Symmetric
+from sarlite.graph.metis import Symmetric, check_room
 from sarlite.graph.renumber import edges_in_order, sequence
 
 METHODS = ("metis", "fennel", "random", "contiguous")
@@ -78,6 +78,7 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
 
 
 def _by_metis(indptr, indices, n_parts, train, balance, seed):
+    check_room(indptr.size - 1, indices.size)
     graph, degrees = Symmetric(indptr, indices), np.diff(indptr)
     if graph.adjncy.size == 0:  # self loops alone
         return partition(indptr, indices, n_parts, "contiguous")
