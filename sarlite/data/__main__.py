@@ -1,4 +1,4 @@
-"""python -m sarlite.data: convert, info, partition. Runs on one process, without MPI."""
+"""python -m sarlite.data: convert, info, partition, report. Runs on one process, without MPI."""
 
 import contextlib
 import faulthandler
@@ -11,6 +11,7 @@ from sarlite.command import Parser
 from sarlite.data import budget, format, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
 from sarlite.data.divide_streamed import divide_streamed
+from sarlite.data.quality import quality, quality_lines
 from sarlite.data.spec import FORMS, load, load_streamed, native_directory, source_path
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
 from sarlite.errors import ConfigError, SarliteError, writing
@@ -42,7 +43,7 @@ def main(arguments=None):
 
 def _parser():
     top = Parser(prog="python -m sarlite.data", description=__doc__, epilog=f"SPEC is one of\n{FORMS}")
-    commands = top.add_subparsers(required=True, metavar="{convert,info,partition}")
+    commands = top.add_subparsers(required=True, metavar="{convert,info,partition,report}")
 
     convert = commands.add_parser("convert", help="write SPEC into DIR in the native format", epilog=f"SPEC is one of\n{FORMS}")
     convert.set_defaults(run=_convert)
@@ -77,6 +78,13 @@ def _parser():
     _add_progress(divided)
     divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
+
+    told = commands.add_parser("report", help="what the parts of DIR cost: cut, halo rows, balance, edges by pair of parts")
+    told.set_defaults(run=_report)
+    told.add_argument("directory", metavar="DIR")
+    told.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_memory(told, "the edges are read in pieces whatever it is; too little for a byte a node is refused")
+    _add_progress(told)
     return top
 
 
@@ -176,6 +184,20 @@ def _partition(options):
     _warn(found)
     if near is not None:
         print(near)
+
+
+def _report(options):
+    n_bytes, progress = None if options.memory is None else budget.left(options.memory), Progress(options.progress)
+    with _reading(options.directory):
+        dataset = format.open(options.directory)
+        dataset.check_edges()
+        with progress.step(f"count {options.directory}", dataset.n_edges) as step:
+            found = quality(dataset, n_bytes, step)
+    if options.json:
+        print(json.dumps(found))
+        return
+    print("\n".join((*report_lines(found, *part_bytes(dataset, found)), *quality_lines(found))))
+    _warn(found)
 
 
 def _reading(directory):
