@@ -74,7 +74,7 @@ def _parser():
     _add_method(divided)
     divided.add_argument("--order", choices=("none", *orders.METHODS), default="none",
                          help="of the rows of a part: ids ascend [none], or nodes that share neighbours together")  # fmt: skip
-    _add_memory(divided, "rows and edges are sorted on disk, beside the output; goes with any method but METIS where its graph is large")
+    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused where it would take more")
     _add_progress(divided)
     divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
@@ -168,10 +168,10 @@ def _partition(options):
         with progress.step(f"divide into {options.parts} parts by {options.method}") as step:
             parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed, n_bytes=n_bytes,
                                tell=step.tell)
-        with progress.step(f"order {options.order}"):
-            order = make_order(dataset, options.order, seed=options.seed, n_bytes=n_bytes)
+        with progress.step(f"order {options.order}") as step:
+            order = make_order(dataset, options.order, seed=options.seed, n_bytes=n_bytes, tell=step.tell)
         division = record(options.parts, options.method, options.order, options.seed, options.balance)
-        near = None if order is None else _near_shares(dataset, order)  # before the files that it is read from are replaced
+        near = None if order is None or n_bytes else _near_shares(dataset, order)  # before the files that it reads are replaced
         with progress.step(f"write {output}", dataset.n_bytes) as out.step:
             if n_bytes is None:
                 found = divide(dataset, parts, options.parts, out, order=order, division=division)

@@ -6,7 +6,7 @@ from sarlite.profile import Memory
 
 RESERVE = 192 << 20
 """Bytes for the pieces in which data are read, checked, hashed and written, whatever their size."""
-LEAST = 64 << 20
+LEAST = 160 << 20
 """Bytes for what grows with the data, below which a limit is refused."""
 
 

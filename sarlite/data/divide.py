@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sarlite.data import budget
 from sarlite.data.dataset import SPLITS, Dataset
 from sarlite.data.mapped import CHUNK_BYTES, copied, gather, take
 from sarlite.data.table import read_parts
@@ -12,7 +13,7 @@ from sarlite.graph import balance as balancing
 from sarlite.graph import metis
 from sarlite.graph import order as orders
 from sarlite.graph.edges import index_dtype
-from sarlite.graph.fennel import fennel
+from sarlite.graph.fennel import BLOCK_BYTES, fennel
 from sarlite.graph.partition import BALANCED, METHODS, Tally, partition
 from sarlite.graph.renumber import edges_in_order, inverse, sequence
 
@@ -156,7 +157,7 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, n_bytes=None
     Parameters
     ----------
     n_bytes : int, optional
-        Of memory that METIS may take; by default what is free.
+        Of memory that it may take; by default what is free.
     tell : callable
         tell(text) is called as each step begins.
 
@@ -169,6 +170,8 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, n_bytes=None
         raise ConfigError(f"balance: {balance} goes with {' and '.join(BALANCED)} alone, not with {method}")
     if method not in METHODS:
         return read_parts(method, dataset.n_nodes, n_parts)
+    if method == "fennel":
+        budget.check(6 * dataset.n_nodes + BLOCK_BYTES, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
     if method == "fennel" and 1 < n_parts < dataset.n_nodes and dataset.n_edges:
         found = fennel(Stored(dataset), n_parts, train=dataset.train, balance=balance, seed=seed, tell=tell)
         if dataset.ids is None:
@@ -183,7 +186,7 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, n_bytes=None
     return partition(dataset.indptr, dataset.indices, n_parts, method, seed=seed)
 
 
-def make_order(dataset, method, *, seed=0, n_bytes=None):
+def make_order(dataset, method, *, seed=0, n_bytes=None, tell=lambda text: None):
     """Return the original ids in the order asked for; None where they ascend.
 
     Parameters
@@ -197,6 +200,10 @@ def make_order(dataset, method, *, seed=0, n_bytes=None):
         return dataset.node_ids
     if method not in orders.METHODS:
         raise ConfigError(f"order: {method!r} is none of stored, none, {', '.join(orders.METHODS)}")
+    if method == "cluster":
+        budget.check(24 * dataset.n_nodes + BLOCK_BYTES, n_bytes, f"the order of {dataset.n_nodes:,} nodes")
+        rows = orders.by_cluster(Stored(dataset), tell)
+        return rows if dataset.ids is None else np.asarray(dataset.ids)[rows]
     metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
     graph = structure(dataset)
     return orders.order(graph.indptr, graph.indices, method, seed=seed)

@@ -41,7 +41,7 @@ def divide_streamed(dataset, parts, n_parts, sink, folder, n_bytes, *, order=Non
     """
     n_nodes, folder = dataset.n_nodes, Path(folder)
     own = n_nodes * (NODE_BYTES + (0 if order is None else order.itemsize))
-    budget.check(own + budget.LEAST // 4, n_bytes, f"a partition of {n_nodes:,} nodes")
+    budget.check(own + budget.LEAST // 8, n_bytes, f"a partition of {n_nodes:,} nodes")
     offsets = np.concatenate(([0], np.cumsum(np.bincount(parts, minlength=n_parts)))).astype(np.int64)
     place = _places(parts, offsets, order)
     del parts

@@ -80,7 +80,7 @@ def fennel(edges, n_parts, *, train=None, balance=None, seed=0, tell=lambda text
     state = _Parts(edges, n_parts, train, balance, seed)
     for number in range(PASSES):
         tell(f"stream {number + 1}")
-        moved = sum(state.place(*block) for block in _blocks(edges, n_parts))
+        moved = sum(state.place(*block) for block in blocks(edges, n_parts))
         if moved <= _STILL * edges.n_nodes:
             break
     return balancing.fill_empty(state.parts, n_parts) if edges.n_nodes >= n_parts else state.parts
@@ -199,7 +199,7 @@ def _shuffle(parts, seed):
 
 def _cut(edges, parts):
     return sum(int(np.count_nonzero(np.repeat(parts[first:last], degrees) != parts[sources]))
-               for first, last, degrees, sources in _blocks(edges, 1))
+               for first, last, degrees, sources in blocks(edges, 1))
 
 
 def _row_pieces(edges):
@@ -208,8 +208,8 @@ def _row_pieces(edges):
         yield first, last, edges.indptr(first, last)
 
 
-def _blocks(edges, n_parts):
-    """Yield (first, last, degrees, sources) over the nodes."""
+def blocks(edges, n_parts):
+    """Yield (first, last, degrees, sources) over the nodes, some thousand at a time, of which a table by part fits `BLOCK_BYTES`."""
     most_nodes = max(1, min(_BLOCK_NODES, max(16, edges.n_nodes // _BLOCKS), (BLOCK_BYTES >> 5) // n_parts))
     for first, _, ends in _row_pieces(edges):
         for low, high in row_chunks(ends, _BLOCK_EDGES):

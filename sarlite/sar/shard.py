@@ -25,7 +25,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
         How to divide the nodes, of a bipartite graph the destinations; computed on rank 0.
     src_parts : as `parts`, optional
         Of a bipartite graph, how to divide the sources; by default as `parts`, which must then name a method.
-    order : {"metis"} or (n_nodes,) int array, optional
+    order : {"metis", "cluster"} or (n_nodes,) int array, optional
         A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not for
         bipartite graphs.
 

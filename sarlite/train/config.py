@@ -190,8 +190,8 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a core to spare, else 0]"),
         "partition": ("stored", str, "metis, fennel (less memory), random, contiguous, or a file of one part a node; stored: as the data "
                       "stand, else metis"),
-        "order": ("stored", ("stored", "none", "metis"), "order of a part's nodes in memory: as stored with the data if it is, by id, or "
-                  "by METIS, nodes that share neighbours together"),
+        "order": ("stored", ("stored", "none", "metis", "cluster"), "order of a part's nodes in memory: as stored with the data if it "
+                  "is, by id, or nodes that share neighbours together, by METIS or by label propagation (less memory)"),
         "balance": ("auto", str, "what METIS or Fennel makes even: nodes,edges,train or some of them; auto: as stored, else nodes and "
                     "train, and edges where the degrees are skewed"),
         "threads": (0, int, "threads of each rank; 0 divides the node's cores"),

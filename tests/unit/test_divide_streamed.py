@@ -28,7 +28,7 @@ def stored(tmp_path_factory):
     return tmp_path_factory.getbasetemp() / "stored0" / "d"
 
 
-@pytest.mark.parametrize("method, order, again", [("random", "metis", "random"), ("contiguous", "none", None)])
+@pytest.mark.parametrize("method, order, again", [("random", "cluster", "random"), ("contiguous", "none", None)])
 def test_it_writes_what_dividing_in_memory_writes(stored, tmp_path, monkeypatch, method, order, again):
     monkeypatch.setattr(divide_streamed, "_STEP", 25)
     monkeypatch.setattr(divide_streamed.budget, "check", lambda *given: None)

@@ -7,6 +7,8 @@ from sarlite import Graph
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.graph import fennel as streaming
+from sarlite.graph import order as orders
+from sarlite.graph.cluster import clusters
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.graph.generate import power_law
 from sarlite.graph.partition import partition, report
@@ -56,6 +58,16 @@ def test_a_node_that_fits_nowhere_goes_where_least_is():
     indptr, indices = csr_by_dst(ends, np.zeros_like(ends), 40, undirected=True)
     found = report(indptr, indices, partition(indptr, indices, 4, "fennel", balance="nodes,edges"), 4)
     assert min(found["nodes"]) > 0 and sum(found["nodes"]) == 40 and sorted(found["edges"])[2] < 20
+
+
+def test_clusters_put_neighbours_together(graphs, monkeypatch):
+    monkeypatch.setattr(orders, "CLUSTER_NODES", 100)
+    graph = graphs[1]
+    order = orders.order(*graph, "cluster")
+    assert sorted(order.tolist()) == list(range(2000)) and np.array_equal(order, orders.order(*graph, "cluster"))
+    near = [orders.near_share(*graph, nodes) for nodes in (order, orders.order(*graph, "metis"), None)]
+    assert near[0] > 0.6 * near[1] > 2 * near[2], near
+    assert np.bincount(clusters(streaming.Held(*graph), 100)).max() <= 100
 
 
 def test_ranks_shard_by_it(graphs):
