@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from sarlite.command import Parser
-from sarlite.data import budget, format, scratch
+from sarlite.data import budget, format, names, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
 from sarlite.data.divide_streamed import divide_streamed
 from sarlite.data.quality import quality, quality_lines
@@ -121,7 +121,8 @@ def _convert(options):
     with _reading(source) if source and not _same(source, options.directory) else contextlib.nullcontext():
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)):
             dataset = load(options.spec, verify=True, allow_empty=options.allow_empty, normalize=options.normalize_features, **changes)
-        format.write(options.directory, dataset, overwrite=options.overwrite, progress=progress)
+        mapping = names.arrays(source) if source else None
+        format.write(options.directory, dataset, names=mapping, overwrite=options.overwrite, progress=progress)
     _tell_of(options.directory, dataset)
 
 
@@ -130,8 +131,8 @@ def _convert_streamed(options, changes):
     format.GraphWriter(out, overwrite=options.overwrite)  # which refuses, before anything is read, what may not be replaced
     with writing(out), scratch.folder(out.parent, f".{out.name}.sort-", 0o700) as folder:
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
-            dataset = load_streamed(options.spec, folder, n_bytes, allow_empty=options.allow_empty, tell=step.tell, **changes)
-        format.write(out, dataset, overwrite=options.overwrite, progress=progress)
+            dataset, mapping = load_streamed(options.spec, folder, n_bytes, allow_empty=options.allow_empty, tell=step.tell, **changes)
+        format.write(out, dataset, names=mapping, overwrite=options.overwrite, progress=progress)
     _tell_of(options.directory, dataset)
 
 
@@ -162,7 +163,9 @@ def _partition(options):
     with contextlib.ExitStack() as held:
         if not _same(output, options.directory):
             held.enter_context(_reading(options.directory))
-        out = held.enter_context(format.GraphWriter(output, overwrite=options.overwrite or not options.output))  # which locks it
+        mapping = names.arrays(options.directory)
+        overwrite = options.overwrite or not options.output
+        out = held.enter_context(format.GraphWriter(output, names=mapping, overwrite=overwrite))  # which locks it
         with progress.step(f"check {options.directory}", reads=options.directory):
             dataset = format.open(options.directory, verify=True).check(allow_empty=("train", "val", "test"))
         with progress.step(f"divide into {options.parts} parts by {options.method}") as step:

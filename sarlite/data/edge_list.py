@@ -16,7 +16,7 @@ _SPARSE = 1000  # nodes an edge end above which a largest id is a typing error r
 
 
 def read(path, nodes=None, classes=None, features=None, labels=None, split=None, train_ids=None, val_ids=None, test_ids=None,
-         task=None, train=0.6, val=0.2, seed=0):
+         names=None, task=None, train=0.6, val=0.2, seed=0):
     """Read edges from text (two columns) or .npy, (2, E) or (E, 2); docs/data.md tells the files' formats.
 
     Parameters
@@ -34,6 +34,8 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
     train_ids, val_ids, test_ids : path, optional
         Instead: the nodes of a split, by id in any order, .npy or text; or .npy masks of bool. Without these and `split`, drawn as
         `random_split(labels, train, val, seed)`; of a task other than classify all labelled nodes are one class.
+    names : path
+        Refused: `convert --memory` takes it.
     task : str, optional
         What the labels are, as of `raw.read_labels`.
 
@@ -48,6 +50,8 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
     ConfigError
         A split without `labels`, or two of them.
     """
+    if names is not None:
+        raise ConfigError("names: nodes known by names are numbered by `python -m sarlite.data convert` with --memory alone")
     path = existing(path)
     where = {name: file for name, file in (("train", train_ids), ("val", val_ids), ("test", test_ids)) if file is not None}
     check_options(labels, split, where, task)

@@ -33,7 +33,7 @@ def _amount(text):
 
 _CHANGES = {"drop_edge_values": _flag, "undirected": _flag, "self_loops": _flag, "deduplicate": _flag, "normalize": _flag}
 _DRAWN = {"train": _amount, "val": _amount, "seed": int}
-_FILES = ("features", "labels", "split", "train_ids", "val_ids", "test_ids")
+_FILES = ("names", "features", "labels", "split", "train_ids", "val_ids", "test_ids")
 _TASK = {"features": int, "classes": int, **_DRAWN}
 _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
     "planetoid": (planetoid.read, {}),
@@ -50,7 +50,8 @@ FORMS = """\
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
   ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options classes, task, features
-  edges:FILE              text or .npy; options nodes, classes, task, features, labels, split or {train,val,test}_ids, train, val, seed
+  edges:FILE              text, .npy or .parquet; options nodes, names, classes, task, features, labels, split or {train,val,test}_ids,
+                          train, val, seed
   sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
 with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_edge_values"""
@@ -113,7 +114,7 @@ def _read(spec, verify, changes, task):
 
 
 def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: Collection[str] = (),
-                  tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> Dataset:
+                  tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> tuple[Dataset, dict[str, Any] | None]:
     """Read the data set that `spec` names in bounded memory: as `load`, bit for bit, but mapped from files in `folder`.
 
     Parameters
@@ -122,6 +123,12 @@ def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: 
         Of the forms edges: and npz:.
     folder, n_bytes, tell
         As for `streamed.read`.
+
+    Returns
+    -------
+    Dataset
+    names : dict or None
+        The arrays of the nodes' names, for `format.write`, where the option `names` is given.
 
     Raises
     ------
@@ -136,8 +143,8 @@ def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: 
             raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
                               f"{', '.join(f'{name}:' for name in streamed.FORMS)} are read in bounded memory")
         wanted, provenance = _wanted(str(spec), options, changes)
-        made = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance, tell=tell, **wanted)
-        return made.check(allow_empty)
+        made, names = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance, tell=tell, **wanted)
+        return made.check(allow_empty), names
 
 
 def _wanted(spec, options, changes):

@@ -10,8 +10,9 @@ import numpy as np
 
 from sarlite.data import edge_list, npz, table
 from sarlite.data.dataset import Dataset
-from sarlite.data.external import Sorter, csr, packed, write_all
+from sarlite.data.external import Sorter, csr, packed
 from sarlite.data.mapped import copied
+from sarlite.data.names import numbered
 from sarlite.data.raw import (
     CARRY_VALUES,
     MAX_NODES,
@@ -26,6 +27,7 @@ from sarlite.data.raw import (
     strata,
     whole_labels,
 )  # fmt: skip
+from sarlite.data.spool import Spool
 from sarlite.errors import ConfigError, DataError, writing
 from sarlite.graph import given
 from sarlite.graph.edges import index_dtype, row_chunks
@@ -45,12 +47,13 @@ class _Streams:
     name: str
     where: Path
     task: str
+    mapping: dict[str, Any] | None = None  # the arrays of the nodes' names
     weights: np.dtype[Any] | None = None
 
 
 def read(form, path, options, folder, n_bytes, *, source, provenance, undirected=None, self_loops=False, deduplicate=False,
          normalize=False, drop_edge_values=False, tell=lambda text: None):
-    """Return the Dataset that `RawGraph.assemble` makes of the same words, its arrays mapped from files in `folder`.
+    """Return the Dataset that `RawGraph.assemble` makes of the same words, its arrays mapped from files in `folder`, and its nodes' names.
 
     Parameters
     ----------
@@ -73,6 +76,8 @@ def read(form, path, options, folder, n_bytes, *, source, provenance, undirected
     """
     folder = Path(folder)
     finish = partial(_features, normalize)
+    if options.get("names"):
+        n_bytes //= 2  # the other half sorts the names
     streams = FORMS[form](existing(path), folder, n_bytes, finish, **options)
     changed = bool(undirected or self_loops or deduplicate)
     columns = {"weight": (streams.weights, ())} if streams.weights is not None and not drop_edge_values else {}
@@ -100,7 +105,8 @@ def read(form, path, options, folder, n_bytes, *, source, provenance, undirected
     tell("merge the edges")
     arrays = _merged(sorter, n_nodes, folder, streams.weights if columns else None)
     tell("read the nodes")
-    return Dataset(**arrays, **streams.rows(n_nodes), name=streams.name, source=source, provenance=provenance, task=streams.task)
+    dataset = Dataset(**arrays, **streams.rows(n_nodes), name=streams.name, source=source, provenance=provenance, task=streams.task)
+    return dataset, streams.mapping
 
 
 def _add_missing_loops(sorter, loops, n_nodes):
@@ -124,39 +130,9 @@ def _merged(sorter, n_nodes, folder, weight_dtype):
     return {name: out.array() for name, out in outs.items()}
 
 
-class Spool:
-    """Rows appended to a file, then mapped."""
-
-    def __init__(self, path, dtype=None):
-        self._path, self._dtype, self._shape, self.n_rows = path, dtype, (), 0
-        with writing(path):
-            self._file = open(path, "wb", buffering=0)  # noqa: SIM115, closed by `array`
-
-    def write(self, rows):
-        """Append rows, of the dtype and the width of the first ones."""
-        rows = np.asarray(rows, self._dtype)
-        self._dtype, self._shape, self.n_rows = rows.dtype, rows.shape[1:], self.n_rows + len(rows)
-        with writing(self._path):
-            write_all(self._file, rows)
-
-    def array(self):
-        """Close the file and return its rows: a map, or an empty array."""
-        self._file.close()
-        shape = (self.n_rows, *self._shape)
-        return np.memmap(self._path, self._dtype, "r", 0, shape) if np.prod(shape) else np.empty(shape, self._dtype)
-
-    @classmethod
-    def of(cls, path, pieces):
-        """Return an array of the pieces."""
-        spool = cls(path)
-        for piece in pieces:
-            spool.write(piece)
-        return spool.array()
-
-
 def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features=None, labels=None, split=None, train_ids=None,
-               val_ids=None, test_ids=None, task=None, train=0.6, val=0.2, seed=0):
-    """The `_Streams` of `edge_list.read`."""
+               val_ids=None, test_ids=None, names=None, task=None, train=0.6, val=0.2, seed=0):
+    """The `_Streams` of `edge_list.read`; `names` is a file of names, or "edges"."""
     where = {name: file for name, file in (("train", train_ids), ("val", val_ids), ("test", test_ids)) if file is not None}
     edge_list.check_options(labels, split, where, task)
     x = features and Spool.of(folder / "features", map(finish, table.stream(features, "features", np.float32)))
@@ -164,11 +140,18 @@ def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features
     if labels is not None:
         y, n_classes = _labels(table.stream(labels, "labels", np.float64), labels, folder, classes, task)
     codes = None if split is None else table.names(split, "split", edge_list.NAMES)
-    found = {"features": (features, x), "labels": (labels, y), "split": (split, codes)}
+    found = {name: (file, len(array)) for name, file, array in (("features", features, x), ("labels", labels, y), ("split", split, codes))
+             if array is not None}
+    if names == "edges" and (found or where):
+        raise ConfigError(f"{next(iter(found or where))}: with names=edges the nodes are in no order that other files could have; list the "
+                          f"names in a file, names=FILE")  # fmt: skip
+    pieces, mapping = edge_list.pieces(path), None
+    if names:
+        pieces, n_named, mapping = numbered(path, None if names == "edges" else existing(names), folder / "names", n_bytes)
+        found["names"] = names, n_named
 
     def count(largest, n_edges):
-        return edge_list.count(path, nodes, largest, n_edges, {name: (file, len(array)) for name, (file, array) in found.items()
-                                                               if array is not None})
+        return edge_list.count(path, nodes, largest, n_edges, found)
 
     def rows(n_nodes):
         steps = [min(_STEP, n_nodes - at) for at in range(0, n_nodes, _STEP)] or [0]
@@ -184,7 +167,7 @@ def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features
             parts = _drawn(ready_y, task, train, val, seed, n_bytes, labels)
         return {"features": ready_x, "labels": ready_y, "n_classes": int(n_classes), **dict(zip(_SPLITS, parts))}
 
-    return _Streams(((src, dst, None) for src, dst in edge_list.pieces(path)), count, rows, path.stem, path, task or "classify")
+    return _Streams(((src, dst, None) for src, dst in pieces), count, rows, path.stem, path, task or "classify", mapping)
 
 
 def _npz(path, folder, n_bytes, finish, classes=None, task=None, train=20, val=30, seed=0):
@@ -211,7 +194,7 @@ def _npz(path, folder, n_bytes, finish, classes=None, task=None, train=20, val=3
         parts = _drawn(y, task, train, val, seed, n_bytes, path)
         return {"features": x, "labels": y, "n_classes": int(n_classes), **dict(zip(_SPLITS, parts))}
 
-    return _Streams(edges(), lambda largest, n_edges: n_nodes, rows, path.stem, path, task or "classify",
+    return _Streams(edges(), lambda largest, n_edges: n_nodes, rows, path.stem, path, task or "classify", None,
                     None if weights is None else np.dtype(weights.dtype if weights.dtype in (np.float32, np.float64) else np.float64))
 
 

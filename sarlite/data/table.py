@@ -66,7 +66,7 @@ def names(path, field, known):
         if Path(path).suffix == ".npy":
             words = np.atleast_1d(npyfile.load(path, field, "US")).astype(str).ravel().tolist()
         else:
-            with _opened(path) as file:
+            with opened(path) as file:
                 words = [line.strip() for line in lines(file) if line.strip()]
     places = {name: place for place, name in enumerate(known)}
     for at, word in enumerate(words):
@@ -124,7 +124,7 @@ def _until(rows, most):
 
 
 def _text(path, field, dtype):
-    with reading(path, field), _opened(path) as file:
+    with reading(path, field), opened(path) as file:
         rows = (line for line in lines(file) if _content(line))
         first = next(rows, None)
         if first is None:
@@ -151,8 +151,8 @@ def _npy(path, field):
     return table
 
 
-def _opened(path):
-    """A file of text, compressed or not, open for reading."""
+def opened(path):
+    """Return a file of text, compressed or not, open for reading."""
     path = regular(path)
     return gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig")
 

@@ -60,7 +60,7 @@ def test_a_streamed_data_set_is_the_one_made_in_memory(folder, tmp_path, monkeyp
     monkeypatch.setattr(streamed, "_STEP", 70)
     expected = load(spec, allow_empty=EMPTY, **changes)
     monkeypatch.setattr(streamed, "_SPLIT_BYTES", 0)
-    found = load_streamed(spec, tmp_path, 6000, allow_empty=EMPTY, **changes)
+    found, _ = load_streamed(spec, tmp_path, 6000, allow_empty=EMPTY, **changes)
     assert list((tmp_path / "runs").iterdir()) == [] and isinstance(found.indices, np.memmap)
     for name, dataset in (("one", expected), ("two", found)):
         format.write(tmp_path / name, dataset)
