@@ -129,7 +129,8 @@ def _convert(options):
 def _convert_streamed(options, changes):
     n_bytes, progress, out = budget.left(options.memory), Progress(options.progress), Path(os.path.realpath(options.directory))
     format.GraphWriter(out, overwrite=options.overwrite)  # which refuses, before anything is read, what may not be replaced
-    with writing(out), scratch.folder(out.parent, f".{out.name}.sort-", 0o700) as folder:
+    with contextlib.ExitStack() as held:
+        folder = _scratch(held, out)
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
             dataset, mapping = load_streamed(options.spec, folder, n_bytes, allow_empty=options.allow_empty, tell=step.tell, **changes)
         format.write(out, dataset, names=mapping, overwrite=options.overwrite, progress=progress)
@@ -179,14 +180,18 @@ def _partition(options):
             if n_bytes is None:
                 found = divide(dataset, parts, options.parts, out, order=order, division=division)
             else:
-                beside = Path(os.path.realpath(output))
-                held.enter_context(writing(beside))
-                folder = held.enter_context(scratch.folder(beside.parent, f".{beside.name}.sort-", 0o700))
+                folder = _scratch(held, Path(os.path.realpath(output)))
                 found = divide_streamed(dataset, parts, options.parts, out, folder, n_bytes, order=order, division=division)
     print("\n".join(report_lines(found, *part_bytes(dataset, found))))
     _warn(found)
     if near is not None:
         print(near)
+
+
+def _scratch(held, out):
+    """Make a folder for sorts beside `out`, for as long as `held` is; what processes left that died over theirs goes."""
+    with writing(out):
+        return held.enter_context(scratch.folder(out.parent, f".{out.name}.sort-", 0o700))
 
 
 def _report(options):

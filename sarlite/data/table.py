@@ -62,17 +62,26 @@ def stream(path, field, dtype):
 
 def names(path, field, known):
     """Read one name a line, or from a .npy file of text, as places in `known`: (n_rows,) int8."""
+    places, found, n = {name: place for place, name in enumerate(known)}, [np.empty(0, np.int8)], 0
     with reading(path, field):
-        if Path(path).suffix == ".npy":
-            words = np.atleast_1d(npyfile.load(path, field, "US")).astype(str).ravel().tolist()
-        else:
-            with opened(path) as file:
-                words = [line.strip() for line in lines(file) if line.strip()]
-    places = {name: place for place, name in enumerate(known)}
-    for at, word in enumerate(words):
-        if word not in places:
-            raise DataError(f"{path}: {field}: entry {at} is {word!r}, none of {', '.join(known)}")
-    return np.array([places[word] for word in words], np.int8)
+        for words in _word_batches(path, field):
+            for at, word in enumerate(words, n):
+                if word not in places:
+                    raise DataError(f"{path}: {field}: entry {at} is {word!r}, none of {', '.join(known)}")
+            found.append(np.array([places[word] for word in words], np.int8))
+            n += len(words)
+    return np.concatenate(found)
+
+
+def _word_batches(path, field):
+    if Path(path).suffix == ".npy":
+        for _, piece in pieces(np.atleast_1d(npyfile.load(path, field, "US")).ravel()):
+            yield piece.astype(str).tolist()
+        return
+    with opened(path) as file:
+        words = (line.strip() for line in lines(file) if line.strip())
+        while batch := list(islice(words, _BATCH[0])):
+            yield batch
 
 
 def read_parts(file, n_nodes, n_parts):
