@@ -5,16 +5,20 @@ import json
 import numpy as np
 import pytest
 
-from sarlite.data import format, quality
+from sarlite.data import Dataset, format, quality
 from sarlite.data.__main__ import main
 from sarlite.errors import ConfigError
+from sarlite.graph.edges import csr_by_dst
 
 
 @pytest.fixture(scope="module")
 def divided(tmp_path_factory):
-    path = tmp_path_factory.mktemp("quality") / "d"
-    assert main(["convert", "sbm:nodes=200,degree=5,features=3,classes=3,seed=1", str(path)]) == 0
-    assert main(["partition", str(path), "--parts", "3", "--method", "metis", "--progress", "none"]) == 0
+    """A directed graph, most of whose edges leave and enter nodes of low numbers."""
+    path, rng = tmp_path_factory.mktemp("quality") / "d", np.random.default_rng(0)
+    src, dst = (199 * rng.random((2, 1000)) ** [[2], [4]]).astype(int)
+    place = np.arange(200) % 5
+    format.write(path, Dataset(*csr_by_dst(src, dst, 200), rng.random((200, 3)), place % 2, place < 2, place == 3, place == 4, 2))
+    assert main(["partition", str(path), "--parts", "3", "--method", "contiguous", "--progress", "none"]) == 0
     return path
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sarlite.data import format, load, streamed
+from sarlite.data import external, format, load, streamed, table
 from sarlite.data.__main__ import main
 from sarlite.data.external import Sorter
 from sarlite.data.spec import load_streamed
@@ -83,7 +83,8 @@ def test_the_command_streams(folder, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("once", [False, True])
-def test_equal_keys_keep_their_order(tmp_path, once):
+def test_equal_keys_keep_their_order(tmp_path, monkeypatch, once):
+    monkeypatch.setattr(external, "_PIECE", 7)
     rng = np.random.default_rng(1)
     keys, values = rng.integers(0, 40, 2000), np.arange(2000)
     sorter = Sorter(tmp_path, 400 * 33, once=once, place=(np.int64, ()), row=(np.float32, (2,)))
@@ -98,6 +99,17 @@ def test_equal_keys_keep_their_order(tmp_path, once):
     assert np.concatenate([columns["place"] for _, columns in found]).tolist() == order.tolist()
     assert np.concatenate([columns["row"] for _, columns in found]).tolist() == [[at, at] for at in order]
     assert not any(tmp_path.iterdir())
+
+
+def test_what_is_wrong_is_named_by_its_node(folder, tmp_path, monkeypatch):
+    """In pieces of 70 lines."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(table, "_BATCH", (70, 1 << 20))
+    labels = ["0"] * N_NODES
+    labels[250] = "0.5"
+    (tmp_path / "y.txt").write_text("\n".join(labels))
+    with pytest.raises(DataError, match="y.txt: labels: node 250 has label 0.5"):
+        load_streamed(f"edges:e.txt,labels={tmp_path}/y.txt", tmp_path, 6000)
 
 
 def test_a_split_that_is_drawn_must_fit(folder, tmp_path, monkeypatch):

@@ -80,7 +80,7 @@ def test_ranks_shard_by_it(graphs):
         threads.run(2, lambda comm: two.shard(comm, "fennel"))
 
 
-@pytest.mark.parametrize("mode, method, warned", [("broadcast", "fennel", True), ("broadcast", "random", False)])
+@pytest.mark.parametrize("mode, method, warned", [("broadcast", "fennel", True), ("broadcast", "random", False), ("sar", "fennel", False)])
 def test_training_on_its_parts(tmp_path, capfd, mode, method, warned):
     words = ["--data", "sbm:nodes=200,degree=4,features=4,classes=2,seed=1", "--ranks", "2", "--mode", mode, "--partition", method]
     assert main([*words, "--epochs", "1", "--hidden", "4", "--run-dir", str(tmp_path / "run"), "--progress", "none"]) == 0
