@@ -6,8 +6,8 @@ Part `large` draws a power-law graph with communities, ids at random, into an ed
     python -m sarlite.data partition DIR --parts P --method fennel --memory SIZE
     python -m sarlite.data report DIR --memory SIZE
 
-each by its wall and processor time, the kernel's high-water mark of the process's resident memory (mapped pages included), and the
-largest sum of the proportional sets (PSS) of the process and its children, sampled ten times a second. Part `cuts` divides graphs of
+each by its wall and processor time, the kernel's high-water mark of the process's resident memory (mapped pages included), read ten
+times a second, and the largest sum of the proportional sets (PSS) of the process and its children. Part `cuts` divides graphs of
 `graphs.py` (M is products-like: 400,000 nodes of mean degree 50) by both methods in this process.
 """
 
@@ -75,15 +75,16 @@ class npy:
 
 
 class Sampler(threading.Thread):
-    """The largest sum of the PSS of a process and its descendants."""
+    """The largest sum of the PSS of a process and its descendants, and the kernel's high-water mark of the process."""
 
     def __init__(self, pid):
         super().__init__(daemon=True)
-        self.pid, self.peak, self.over = pid, 0, threading.Event()
+        self.pid, self.pss, self.rss, self.over = pid, 0, 0, threading.Event()
 
     def run(self):
         while not self.over.wait(0.1):
-            self.peak = max(self.peak, sum(map(pss, family(self.pid))))
+            self.pss = max(self.pss, sum(kib(pid, "smaps_rollup", "Pss:") for pid in family(self.pid)) * 1024)
+            self.rss = max(self.rss, kib(self.pid, "status", "VmHWM:") * 1024)
 
 
 def family(pid):
@@ -95,10 +96,9 @@ def family(pid):
     return found
 
 
-def pss(pid):
+def kib(pid, name, field):
     with suppress(OSError, StopIteration):
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        return next(int(line.split()[1]) for line in Path(f"/proc/{pid}/{name}").read_text().splitlines() if line.startswith(field))
     return 0
 
 
@@ -120,7 +120,7 @@ def measured(step, *words):
         raise SystemExit(f"{' '.join(command)}\nended with status {child.returncode}:\n{text[-3000:]}")
     print(text)
     return {"step": step, "seconds": time.perf_counter() - begin, "cpu_s": used.ru_utime + used.ru_stime,
-            "peak_rss": used.ru_maxrss * 1024, "peak_pss": sampler.peak}  # fmt: skip
+            "peak_rss": sampler.rss, "peak_pss": sampler.pss}  # fmt: skip
 
 
 def large(args):
