@@ -6,7 +6,7 @@ import numpy as np
 
 from sarlite.data import budget
 from sarlite.data.dataset import SPLITS, Dataset
-from sarlite.data.mapped import CHUNK_BYTES, copied, gather, take
+from sarlite.data.mapped import CHUNK_BYTES, copied, gather, pieces, take
 from sarlite.data.table import read_parts
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import balance as balancing
@@ -171,13 +171,14 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, n_bytes=None
     if method not in METHODS:
         return read_parts(method, dataset.n_nodes, n_parts)
     if method == "fennel":
-        budget.check(6 * dataset.n_nodes + BLOCK_BYTES, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
+        budget.check(10 * dataset.n_nodes + BLOCK_BYTES, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
     if method == "fennel" and 1 < n_parts < dataset.n_nodes and dataset.n_edges:
         found = fennel(Stored(dataset), n_parts, train=dataset.train, balance=balance, seed=seed, tell=tell)
         if dataset.ids is None:
             return found
         parts = np.empty_like(found)
-        parts[np.asarray(dataset.ids)] = found
+        for at, ids in pieces(dataset.ids):
+            parts[ids] = found[at : at + ids.size]
         return parts
     if n_parts > 1 and method == "metis":
         metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)

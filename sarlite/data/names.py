@@ -15,10 +15,13 @@ import numpy as np
 from sarlite.data import npyfile, parquet, table
 from sarlite.data.external import Sorter
 from sarlite.data.format import META, NAMES, read_meta
+from sarlite.data.mapped import fresh
 from sarlite.data.spool import Spool
 from sarlite.errors import DataError, reading, writing
+from sarlite.graph.edges import row_chunks
 
 _LINES = 1 << 16  # read at a time
+_BYTES = 1 << 20  # of names written at a time
 
 
 class Names:
@@ -178,9 +181,12 @@ def _write_known(known, words, spools):
     spools["ends"].write([0])
     for _, columns in known.pieces():
         first, lengths = columns["first"], columns["length"]
-        shift = np.cumsum(lengths) - lengths
-        spools["bytes"].write(words[np.arange(lengths.sum()) + np.repeat(first - shift, lengths)])
-        spools["ends"].write(end + np.cumsum(lengths))
+        stops = np.cumsum(lengths)
+        for low, high in row_chunks(np.concatenate(([0], stops)), _BYTES):
+            here = lengths[low:high]
+            shift = first[low:high] - (np.cumsum(here) - here)
+            spools["bytes"].write(fresh(words)[np.arange(here.sum()) + np.repeat(shift, here)])
+        spools["ends"].write(end + stops)
         end += int(lengths.sum())
 
 

@@ -49,6 +49,7 @@ def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, ca
 @pytest.mark.parametrize("n_bytes", [30_000, 1 << 22])
 def test_names_of_edges_alone(folder, tmp_path, monkeypatch, n_bytes):
     monkeypatch.setattr(names, "_LINES", 70)
+    monkeypatch.setattr(names, "_BYTES", 90)
     pieces, n_nodes, mapping = numbered(folder / "e.txt", None, tmp_path / "names", n_bytes)
     src, dst = (np.concatenate(ends) for ends in zip(*pieces))
     lines = [line.split() for line in (folder / "e.txt").read_text(encoding="utf-8").splitlines()[1:]]
