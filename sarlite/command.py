@@ -54,6 +54,14 @@ def suggestion(word: Any, known: Iterable[Any]) -> str:
     return f"; did you mean {' or '.join(words[name] for name in close)}?" if close else ""
 
 
+def size(text: str) -> int:
+    """Read a number of bytes: 2GiB, 512MiB, 1.5G, 1000000; raises a ConfigError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise ConfigError(f"{text!r} is no size, such as 2GiB or 512MiB")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser of whole option names. What it refuses is a ConfigError of one line."""
 

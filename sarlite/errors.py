@@ -20,6 +20,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "mpi": ("mpi4py",),
     "mpich": ("mpi4py", "mpich"),
     "plot": ("matplotlib",),
+    "parquet": ("pyarrow",),
 }
 
 
@@ -83,6 +84,15 @@ def reading(source: object, field: str = "", kind: type[SarliteError] = DataErro
         raise type(error)(text) from error
     except Exception as error:
         raise kind(one_line(f"{where}: {_cause(error, where)}")) from error
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn an OSError of the block into a DataError that says which file cannot be written, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def one_line(text: str) -> str:

@@ -28,14 +28,19 @@ class Step:
 
     def __init__(self, text: str, total: int = 0, reads: str | None = None) -> None:
         self.text, self.total, self.done, self._reads, self._begun = text, total, 0, reads, time.monotonic()
+        self._doing = ""
 
     def add(self, n: int) -> None:
         """Count `n` more as done."""
         self.done += n
 
+    def tell(self, doing: str) -> None:
+        """Say what of the step is done now."""
+        self._doing = f", {doing}"
+
     def line(self) -> str:
         """Return how far it is: "write d: 40 %, 12 s, 18 s left", or with nothing to count "METIS: 12 s"."""
-        seconds, done, total, text = time.monotonic() - self._begun, self.done, self.total, self.text
+        seconds, done, total, text = time.monotonic() - self._begun, self.done, self.total, self.text + self._doing
         if self._reads and not total:
             name, done, total = _position(self._reads)
             text += f", {os.path.basename(name)}" if name and name != self._reads else ""

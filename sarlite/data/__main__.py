@@ -1,4 +1,4 @@
-"""python -m sarlite.data: convert, info, partition, export. Runs on one process, without MPI."""
+"""python -m sarlite.data: convert, info, partition, report, export. Runs on one process, without MPI."""
 
 import contextlib
 import faulthandler
@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 from sarlite.command import Parser
-from sarlite.data import format, pigo, scratch
+from sarlite.data import budget, format, names, pigo, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
+from sarlite.data.divide_streamed import divide_streamed
+from sarlite.data.quality import quality, quality_lines
 from sarlite.data.relational import command as relational
-from sarlite.data.spec import FORMS, is_relational, load, made_lines, native_directory, source_path
+from sarlite.data.spec import FORMS, is_relational, load, load_streamed, made_lines, native_directory, source_path
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
-from sarlite.errors import ConfigError, SarliteError
+from sarlite.errors import ConfigError, SarliteError, writing
 from sarlite.graph import balance as balancing
 from sarlite.graph import order as orders
 from sarlite.graph.partition import METHODS, report
@@ -42,7 +44,7 @@ def main(arguments=None):
 
 def _parser():
     top = Parser(prog="python -m sarlite.data", description=__doc__, epilog=f"SPEC is one of\n{FORMS}")
-    commands = top.add_subparsers(required=True, metavar="{convert,info,partition,export}")
+    commands = top.add_subparsers(required=True, metavar="{convert,info,partition,report,export}")
 
     convert = commands.add_parser("convert", help="write SPEC into DIR in the native format", epilog=f"SPEC is one of\n{FORMS}")
     convert.set_defaults(run=_convert)
@@ -52,6 +54,7 @@ def _parser():
     convert.add_argument("--self-loops", action="store_true", default=None, help="add the self loops that are missing")
     convert.add_argument("--deduplicate", action="store_true", default=None, help="keep equal edges once")
     convert.add_argument("--normalize-features", action="store_true", default=None, help="make each row of the features sum to one")
+    _add_memory(convert, "of edges: and npz:, read in pieces and sorted on disk, beside DIR")
     convert.add_argument("--overwrite", action="store_true", help="replace DIR if it is a data set")
     _add_allow_empty(convert)
     _add_progress(convert)
@@ -72,6 +75,7 @@ def _parser():
     _add_method(divided)
     divided.add_argument("--order", choices=("none", *orders.METHODS), default="none",
                          help="of the rows of a part: ids ascend [none], or nodes that share neighbours together")  # fmt: skip
+    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused where it would take more")
     _add_progress(divided)
     divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
@@ -84,7 +88,18 @@ def _parser():
                         help="PIGO's binary CSR of the graph alone, or MG-GCN's four files")  # fmt: skip
     export.add_argument("--overwrite", action="store_true", help="replace files that are there")
     _add_allow_empty(export)
+
+    told = commands.add_parser("report", help="what the parts of DIR cost: cut, halo rows, balance, edges by pair of parts")
+    told.set_defaults(run=_report)
+    told.add_argument("directory", metavar="DIR")
+    told.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_memory(told, "the edges are read in pieces whatever it is; too little for a byte a node is refused")
+    _add_progress(told)
     return top
+
+
+def _add_memory(command, what):
+    command.add_argument("--memory", metavar="SIZE", help=f"at most so much memory of this process, as 2GiB: {what} [as much as it takes]")
 
 
 def _add_progress(command):
@@ -111,14 +126,33 @@ def _convert(options):
     if is_relational(options.spec):
         return relational.convert(options)
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
+    if options.memory is not None:
+        _convert_streamed(options, {"normalize": options.normalize_features, **changes})
+        return
     source, progress = native_directory(options.spec), Progress(options.progress)
     with _reading(source) if source and not _same(source, options.directory) else contextlib.nullcontext():
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)):
             dataset = load(options.spec, verify=True, allow_empty=options.allow_empty, normalize=options.normalize_features, **changes)
-        format.write(options.directory, dataset, overwrite=options.overwrite, progress=progress)
-    print(f"{options.directory}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features")
+        mapping = names.arrays(source) if source else None
+        format.write(options.directory, dataset, names=mapping, overwrite=options.overwrite, progress=progress)
+    _tell_of(options.directory, dataset)
     for line in made_lines(options.spec, dataset):
         print(line)
+
+
+def _convert_streamed(options, changes):
+    n_bytes, progress, out = budget.left(options.memory), Progress(options.progress), Path(os.path.realpath(options.directory))
+    format.GraphWriter(out, overwrite=options.overwrite)  # which refuses, before anything is read, what may not be replaced
+    with contextlib.ExitStack() as held:
+        folder = _scratch(held, out)
+        with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
+            dataset, mapping = load_streamed(options.spec, folder, n_bytes, allow_empty=options.allow_empty, tell=step.tell, **changes)
+        format.write(out, dataset, names=mapping, overwrite=options.overwrite, progress=progress)
+    _tell_of(options.directory, dataset)
+
+
+def _tell_of(directory, dataset):
+    print(f"{directory}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features")
 
 
 def _info(options):
@@ -145,20 +179,28 @@ def _partition(options):
     if "target" in format.read_meta(options.directory):
         return relational.partition(options)
     output, progress = options.output or options.directory, Progress(options.progress)
+    n_bytes = None if options.memory is None else budget.left(options.memory)
     with contextlib.ExitStack() as held:
         if not _same(output, options.directory):
             held.enter_context(_reading(options.directory))
-        out = held.enter_context(format.GraphWriter(output, overwrite=options.overwrite or not options.output))  # which locks it
+        mapping = names.arrays(options.directory)
+        overwrite = options.overwrite or not options.output
+        out = held.enter_context(format.GraphWriter(output, names=mapping, overwrite=overwrite))  # which locks it
         with progress.step(f"check {options.directory}", reads=options.directory):
             dataset = format.open(options.directory, verify=True).check(allow_empty=("train", "val", "test"))
-        with progress.step(f"divide into {options.parts} parts by {options.method}"):
-            parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed)
-        with progress.step(f"order {options.order}"):
-            order = make_order(dataset, options.order, seed=options.seed)
+        with progress.step(f"divide into {options.parts} parts by {options.method}") as step:
+            parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed, n_bytes=n_bytes,
+                               tell=step.tell)
+        with progress.step(f"order {options.order}") as step:
+            order = make_order(dataset, options.order, seed=options.seed, n_bytes=n_bytes, tell=step.tell)
         division = record(options.parts, options.method, options.order, options.seed, options.balance)
-        near = None if order is None else _near_shares(dataset, order)  # before the files that it is read from are replaced
+        near = None if order is None or n_bytes else _near_shares(dataset, order)  # before the files that it reads are replaced
         with progress.step(f"write {output}", dataset.n_bytes) as out.step:
-            found = divide(dataset, parts, options.parts, out, order=order, division=division)
+            if n_bytes is None:
+                found = divide(dataset, parts, options.parts, out, order=order, division=division)
+            else:
+                folder = _scratch(held, Path(os.path.realpath(output)))
+                found = divide_streamed(dataset, parts, options.parts, out, folder, n_bytes, order=order, division=division)
     print("\n".join(report_lines(found, *part_bytes(dataset, found))))
     _warn(found)
     if near is not None:
@@ -171,6 +213,28 @@ def _export(options):
         dataset = load(options.spec, verify=True, allow_empty=options.allow_empty)
         pigo.WRITERS[options.format](options.output, dataset, overwrite=options.overwrite)
     print(f"{options.output}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges")
+
+
+def _scratch(held, out):
+    """Make a folder for sorts beside `out`, for as long as `held` is; what processes left that died over theirs goes."""
+    with writing(out):
+        return held.enter_context(scratch.folder(out.parent, f".{out.name}.sort-", 0o700))
+
+
+def _report(options):
+    n_bytes, progress = None if options.memory is None else budget.left(options.memory), Progress(options.progress)
+    with _reading(options.directory):
+        if "target" in format.read_meta(options.directory):
+            raise ConfigError(f"{options.directory}: relational, where report takes graphs of one kind; info --parts tells of parts")
+        dataset = format.open(options.directory)
+        dataset.check_edges()
+        with progress.step(f"count {options.directory}", dataset.n_edges) as step:
+            found = quality(dataset, n_bytes, step)
+    if options.json:
+        print(json.dumps(found))
+        return
+    print("\n".join((*report_lines(found, *part_bytes(dataset, found)), *quality_lines(found))))
+    _warn(found)
 
 
 def _reading(directory):

@@ -4,14 +4,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sarlite.data import budget
 from sarlite.data.dataset import SPLITS, Dataset
-from sarlite.data.mapped import CHUNK_BYTES, gather, take
+from sarlite.data.mapped import CHUNK_BYTES, copied, gather, pieces, take
 from sarlite.data.table import read_parts
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import balance as balancing
+from sarlite.graph import metis
 from sarlite.graph import order as orders
 from sarlite.graph.edges import index_dtype
-from sarlite.graph.partition import METHODS, Tally, partition
+from sarlite.graph.fennel import BLOCK_BYTES, fennel
+from sarlite.graph.partition import BALANCED, METHODS, Tally, partition
 from sarlite.graph.renumber import edges_in_order, inverse, sequence
 
 
@@ -54,12 +57,12 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
     """
     nodes, offsets = sequence(parts, n_parts, order)
     rows = nodes if dataset.ids is None else inverse(np.asarray(dataset.ids))[nodes]
-    if not _counts_up(nodes):
+    if not counts_up(nodes):
         sink.array("ids", nodes.shape, nodes.dtype).write(nodes)
     for field in ("features", "labels", *SPLITS):
         _write_rows(getattr(dataset, field), rows, sink, field)
     tally = Tally(offsets)
-    _write_edges(dataset, rows, offsets, sink, tally.add, origin=dataset.edge_ids is not None or not _counts_up(rows))
+    _write_edges(dataset, rows, offsets, sink, tally.add, origin=dataset.edge_ids is not None or not counts_up(rows))
     train = np.concatenate(([0], np.cumsum(take(dataset.train, rows))))
     facts = Facts(dataset.name, dataset.n_classes, dataset.provenance, offsets, division, dataset.task)
     sink.finish(facts)  # which may replace what was read
@@ -91,7 +94,7 @@ class InMemory:
     def arrays(self):
         """Return what was written, by field; ids that count up are left out."""
         arrays = {field: rows.array for field, rows in self._arrays.items()}
-        return {field: array for field, array in arrays.items() if field not in ("ids", "edge_ids") or not _counts_up(array)}
+        return {field: array for field, array in arrays.items() if field not in ("ids", "edge_ids") or not counts_up(array)}
 
     def finish(self, facts):
         self.dataset = Dataset(**self.arrays(), **facts._asdict(), source=self.source)
@@ -136,25 +139,56 @@ def structure(dataset):
     return Graph(ends, out, train[rows])
 
 
-def make_parts(dataset, n_parts, method, *, balance="auto", seed=0):
+class Stored:
+    """The `fennel.Edges` of a data set, read from its files in pieces."""
+
+    def __init__(self, dataset):
+        self._dataset, self.n_nodes, self.n_edges = dataset, dataset.n_nodes, dataset.n_edges
+
+    def indptr(self, first, last):
+        return copied(self._dataset.indptr, first, last + 1)
+
+    def sources(self, first, last):
+        return copied(self._dataset.indices, first, last)
+
+
+def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, n_bytes=None, tell=lambda text: None):
     """Return the part of every node, by original id: by a method of `graph.partition`, or from a file.
+
+    Parameters
+    ----------
+    n_bytes : int, optional
+        Of memory that it may take; by default what is free.
+    tell : callable
+        tell(text) is called as each step begins.
 
     Raises
     ------
     ConfigError, DataError
-        As `partition` and `read_parts` say; a `balance` other than "auto" without METIS.
+        As `partition` and `read_parts` say; a `balance` other than "auto" with a method that heeds none.
     """
-    if balancing.check(balance) is not None and method != "metis":
-        raise ConfigError(f"balance: {balance} goes with metis alone, not with {method}")
+    if balancing.check(balance) is not None and method not in BALANCED:
+        raise ConfigError(f"balance: {balance} goes with {' and '.join(BALANCED)} alone, not with {method}")
     if method not in METHODS:
         return read_parts(method, dataset.n_nodes, n_parts)
+    if method == "fennel":
+        budget.check(10 * dataset.n_nodes + BLOCK_BYTES, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
+    if method == "fennel" and 1 < n_parts < dataset.n_nodes and dataset.n_edges:
+        found = fennel(Stored(dataset), n_parts, train=dataset.train, balance=balance, seed=seed, tell=tell)
+        if dataset.ids is None:
+            return found
+        parts = np.empty_like(found)
+        for at, ids in pieces(dataset.ids):
+            parts[ids] = found[at : at + ids.size]
+        return parts
     if n_parts > 1 and method == "metis":
+        metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
         graph = structure(dataset)
         return partition(graph.indptr, graph.indices, n_parts, method, train_mask=graph.train, balance=balance, seed=seed)
     return partition(dataset.indptr, dataset.indices, n_parts, method, seed=seed)
 
 
-def make_order(dataset, method, *, seed=0):
+def make_order(dataset, method, *, seed=0, n_bytes=None, tell=lambda text: None):
     """Return the original ids in the order asked for; None where they ascend.
 
     Parameters
@@ -168,6 +202,11 @@ def make_order(dataset, method, *, seed=0):
         return dataset.node_ids
     if method not in orders.METHODS:
         raise ConfigError(f"order: {method!r} is none of stored, none, {', '.join(orders.METHODS)}")
+    if method == "cluster":
+        budget.check(24 * dataset.n_nodes + BLOCK_BYTES, n_bytes, f"the order of {dataset.n_nodes:,} nodes")
+        rows = orders.by_cluster(Stored(dataset), tell)
+        return rows if dataset.ids is None else np.asarray(dataset.ids)[rows]
+    metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
     graph = structure(dataset)
     return orders.order(graph.indptr, graph.indices, method, seed=seed)
 
@@ -218,5 +257,6 @@ def _unsorted(dataset):
     return not dataset.sources_ascend()
 
 
-def _counts_up(ids):
+def counts_up(ids):
+    """Tell whether numbers are 0, 1, 2, ..."""
     return bool((ids == np.arange(ids.size)).all())

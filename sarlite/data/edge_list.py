@@ -3,17 +3,20 @@
 import numpy as np
 
 from sarlite.data import table
+from sarlite.data.mapped import fresh
+from sarlite.data.mapped import pieces as mapped_pieces
 from sarlite.data.npyfile import load as load_npy
 from sarlite.data.raw import RawGraph, check_nodes, existing, masks, read_labels, strata
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.generate import random_split
 
-_NAMES = ("none", "train", "val", "test")
+NAMES = ("none", "train", "val", "test")
+_PIECE = 1 << 20  # edges read at a time
 _SPARSE = 1000  # nodes an edge end above which a largest id is a typing error rather than a number of nodes
 
 
 def read(path, nodes=None, classes=None, features=None, labels=None, split=None, train_ids=None, val_ids=None, test_ids=None,
-         task=None, train=0.6, val=0.2, seed=0, graph=None):
+         names=None, task=None, train=0.6, val=0.2, seed=0, graph=None):
     """Read edges from text (two columns) or .npy, (2, E) or (E, 2); docs/data.md tells the files' formats.
 
     Parameters
@@ -31,6 +34,8 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
     train_ids, val_ids, test_ids : path, optional
         Instead: the nodes of a split, by id in any order, .npy or text; or .npy masks of bool. Without these and `split`, drawn as
         `random_split(labels, train, val, seed)`; of a task other than classify all labelled nodes are one class.
+    names : path
+        Refused: `convert --memory` takes it.
     task : str, optional
         What the labels are, as of `raw.read_labels`.
     graph : callable, optional
@@ -47,22 +52,25 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
     ConfigError
         A split without `labels`, or two of them.
     """
+    if names is not None:
+        raise ConfigError("names: nodes known by names are numbered by `python -m sarlite.data convert` with --memory alone")
     path = existing(path)
     where = {name: file for name, file in (("train", train_ids), ("val", val_ids), ("test", test_ids)) if file is not None}
-    _check_options(labels, split, where, task)
-    src, dst, told, weight = (graph or _edges)(path)
+    check_options(labels, split, where, task)
+    src, dst, told, weight = graph(path) if graph else (*_edges(path), None, None)
+    largest = int(max(src.max(initial=-1), dst.max(initial=-1)))
     x = None if features is None else table.read(features, "features", np.float32)
     y, n_classes = (None, classes or 0) if labels is None else read_labels(table.read(labels, "labels", np.float64), labels, classes, task)
-    codes = None if split is None else table.names(split, "split", _NAMES)
+    codes = None if split is None else table.names(split, "split", NAMES)
     rows = {"features": (features, x), "labels": (labels, y), "split": (split, codes), "n": (path, None if told is None else range(told))}
-    n_nodes = _count(path, nodes, src, dst, {name: (file, len(array)) for name, (file, array) in rows.items() if array is not None})
+    n_nodes = count(path, nodes, largest, src.size, {name: (file, len(array)) for name, (file, array) in rows.items() if array is not None})
     check_nodes(n_nodes, 1 if x is None else 0, path)
     x = np.ones((n_nodes, 1), np.float32) if x is None else x
     y = np.full(n_nodes, -1) if y is None else y
     if split is not None:
-        parts = tuple(codes == _NAMES.index(name) for name in ("train", "val", "test"))
+        parts = tuple(codes == NAMES.index(name) for name in ("train", "val", "test"))
     elif where:
-        found = {name: _ids(where.get(name), name, n_nodes) for name in ("train", "val", "test")}
+        found = {name: ids(where.get(name), name, n_nodes) for name in ("train", "val", "test")}
         parts = masks(n_nodes, where, **found)
     else:
         parts = random_split(strata(y, task), train, val, seed)
@@ -70,7 +78,8 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
                     task=task or "classify", edge_weight=weight)
 
 
-def _check_options(labels, split, where, task):
+def check_options(labels, split, where, task):
+    """Raise a ConfigError for options that do not go together."""
     for name in ("task" if task is not None else None, "split" if split is not None else None, *(f"{name}_ids" for name in where)):
         if name is not None and labels is None:
             raise ConfigError(f"{name}: needs labels=FILE")
@@ -78,15 +87,14 @@ def _check_options(labels, split, where, task):
         raise ConfigError(f"split and {next(iter(where))}_ids: one of the two")
 
 
-def _count(path, nodes, src, dst, rows):
-    """Return the number of nodes, on which the files and the option must agree."""
-    largest = max(int(ids.max()) if ids.size else -1 for ids in (src, dst))
+def count(path, nodes, largest, n_edges, rows):
+    """Return the number of nodes, on which the files, {name: (file, rows)}, and the option must agree."""
     if nodes is not None:
         rows = {"option": ("nodes", nodes), **rows}
     if not rows:
         n_nodes = largest + 1
-        if n_nodes > 1_000_000 + _SPARSE * 2 * src.size:
-            raise DataError(f"{path}: edges: node id {n_nodes - 1} would make {n_nodes} nodes of {src.size} edges; "
+        if n_nodes > 1_000_000 + _SPARSE * 2 * n_edges:
+            raise DataError(f"{path}: edges: node id {n_nodes - 1} would make {n_nodes} nodes of {n_edges} edges; "
                             f"say nodes={n_nodes} if that is so")  # fmt: skip
         return n_nodes
     fewest, *_, most = sorted(2 * [(n, f"{file}: {name}") for name, (file, n) in rows.items()])
@@ -98,24 +106,49 @@ def _count(path, nodes, src, dst, rows):
 
 
 def _edges(path):
-    pairs = table.read(path, "edges", np.int64) if path.suffix != ".npy" else load_npy(path, "edges", "iu")
-    if pairs.shape == (2, 2) and path.suffix == ".npy":
+    found = list(pieces(path))
+    return found[0] if len(found) == 1 else tuple(np.concatenate(ends) for ends in zip(*found))
+
+
+def pieces(path):
+    """Yield the sources and the destinations of a file's edges in pieces, at least one: integers of at least 0."""
+    first = 0
+    for pairs in _pairs(path):
+        if pairs.shape[1] != 2:
+            raise DataError(f"{path}: edges: expected two columns (in .npy: or two rows), found shape {pairs.shape}")
+        yield tuple(_checked(path, name, pairs[:, end], first) for end, name in enumerate(("src", "dst")))
+        first += len(pairs)
+
+
+def _pairs(path):
+    if path.suffix != ".npy":
+        yield from (pairs if pairs.size else np.empty((0, 2), np.int64) for pairs in table.stream(path, "edges", np.int64))
+        return
+    pairs = load_npy(path, "edges", "iu")
+    if pairs.shape == (2, 2):
         raise DataError(f"{path}: edges: shape (2, 2) is two edges by rows or by columns, and nothing says which: write them as text")
     if pairs.size == 0:
-        return np.empty(0, np.int64), np.empty(0, np.int64), None, None
-    if path.suffix == ".npy" and pairs.ndim == 2 and pairs.shape[0] == 2:
-        pairs = pairs.T
-    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        yield np.empty((0, 2), np.int64)
+    elif pairs.ndim == 2 and pairs.shape[0] == 2:
+        for at in range(0, pairs.shape[1], _PIECE):
+            yield fresh(pairs)[:, at : at + _PIECE].T
+    elif pairs.ndim != 2:
         raise DataError(f"{path}: edges: expected two columns (in .npy: or two rows), found shape {pairs.shape}")
-    ends = [np.ascontiguousarray(pairs[:, end]) for end in (0, 1)]
-    for name, ids in zip(("src", "dst"), ends):
-        if ids.min() < 0 or ids.max() > np.iinfo(np.int64).max:
-            at = int(np.argmax((ids < 0) | (ids > np.iinfo(np.int64).max)))
-            raise DataError(f"{path}: edges: {name}: node id {ids[at]} at position {at} is no node id")
-    return *(ids.astype(np.int64) if ids.dtype.kind == "u" else ids for ids in ends), None, None
+    else:
+        yield from (piece for _, piece in mapped_pieces(pairs))
 
 
-def _ids(path, name, n_nodes):
+def _checked(path, name, ids, first):
+    if ids.dtype.kind not in "iu":
+        raise DataError(f"{path}: edges: {name}: expected integers, found dtype {ids.dtype}")
+    ids = np.ascontiguousarray(ids)
+    if ids.size and (ids.min() < 0 or ids.max() > np.iinfo(np.int64).max):
+        at = int(np.argmax((ids < 0) | (ids > np.iinfo(np.int64).max)))
+        raise DataError(f"{path}: edges: {name}: node id {ids[at]} at position {first + at} is no node id")
+    return ids.astype(np.int64) if ids.dtype.kind == "u" else ids
+
+
+def ids(path, name, n_nodes):
     """Return a split's nodes, by id."""
     if path is None:
         return np.empty(0, np.int64)

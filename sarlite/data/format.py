@@ -30,11 +30,12 @@ from sarlite.errors import DataError, reading, regular
 from sarlite.progress import SILENT
 
 SCHEMA = 2
+NAMES = ("bytes", "ends", "hashes", "numbers")  # files of the nodes' names: `names` tells
 _MAX_META_BYTES = 1 << 24
 _PLACES = {"nodes": NODE_ARRAYS, "edges": EDGE_ARRAYS}
 
 
-def write(directory, dataset, *, overwrite=False, progress=SILENT):
+def write(directory, dataset, *, names=None, overwrite=False, progress=SILENT):
     """Write a data set in the native format, as `Writer` does: whole or not at all.
 
     Parameters
@@ -43,6 +44,8 @@ def write(directory, dataset, *, overwrite=False, progress=SILENT):
     dataset : Dataset
         Its shapes and dtypes are checked; call `check` for the values. Where the sources of a row do not ascend they are sorted,
         and `edge_ids` remembers how they stood.
+    names : dict, optional
+        The arrays of the nodes' names, as `names.numbered` gives them.
     overwrite : bool
         Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
     progress : Progress
@@ -55,18 +58,25 @@ def write(directory, dataset, *, overwrite=False, progress=SILENT):
         `directory` exists and may not be replaced.
     """
     dataset.check_shapes()
-    with progress.step(f"write {directory}", dataset.n_bytes) as step, GraphWriter(directory, overwrite=overwrite, step=step) as out:
+    with progress.step(f"write {directory}", dataset.n_bytes) as step, \
+            GraphWriter(directory, names=names, overwrite=overwrite, step=step) as out:
         copy(dataset, out)
 
 
 class GraphWriter(Writer):
-    """A `Writer` of graphs of one kind, by the names that `Dataset` gives its arrays."""
+    """A `Writer` of graphs of one kind, by the names that `Dataset` gives its arrays; with the nodes' names, where they have any."""
+
+    def __init__(self, directory, *, names=None, **options):
+        super().__init__(directory, **options)
+        self._names = names or {}
 
     def array(self, field, shape, dtype):
         return super().array(FILES[field], shape, dtype)
 
     def finish(self, facts):
         """Finish with the meta.json of `facts`, a `Facts`."""
+        for name, array in self._names.items():
+            super().array(f"names/{name}", array.shape, array.dtype).write(array)
         super().finish(lambda records: _meta(facts, records))
 
 
@@ -170,6 +180,7 @@ def _anew(meta, directory):
 
 def _meta(facts, records):
     found = {field: records[path] for field, path in FILES.items() if path in records}
+    names = {name: records[f"names/{name}"] for name in NAMES if f"names/{name}" in records}
     return {
         "format": "sarlite graph",
         "schema": SCHEMA,
@@ -191,6 +202,7 @@ def _meta(facts, records):
         },
         "division": facts.division,
         "provenance": facts.provenance,
+        **({"names": names} if names else {}),
     }
 
 

@@ -24,7 +24,7 @@ def pieces(array, chunk_bytes=CHUNK_BYTES):
 
 def part(array, start, stop):
     """Return `array[start:stop]`: a view, or for a whole memory-mapped array a view of a map of its own."""
-    return np.asarray(_fresh(array))[start:stop]
+    return np.asarray(fresh(array))[start:stop]
 
 
 def take(array, ids, dtype=None, chunk_bytes=CHUNK_BYTES):
@@ -38,7 +38,7 @@ def take(array, ids, dtype=None, chunk_bytes=CHUNK_BYTES):
     ascending = np.argsort(ids, kind="stable")
     for start in range(0, ids.size, step):
         chosen = ascending[start : start + step]
-        out[chosen] = np.asarray(_fresh(array))[ids[chosen]]
+        out[chosen] = np.asarray(fresh(array))[ids[chosen]]
     return out
 
 
@@ -46,7 +46,7 @@ def gather(array, positions):
     """Return `array[positions]`; of a whole memory-mapped array no pages stay."""
     if positions.size and positions[-1] - positions[0] == positions.size - 1 and (np.diff(positions) == 1).all():
         return part(array, int(positions[0]), int(positions[-1]) + 1)
-    return np.asarray(_fresh(array))[positions]
+    return np.asarray(fresh(array))[positions]
 
 
 def copied(array, start, stop, dtype=None):
@@ -73,7 +73,7 @@ def _is_whole_map(array):
     return whole and array.flags.c_contiguous  # in Fortran's order its rows are no pieces of the file
 
 
-def _fresh(array):
+def fresh(array):
     """Map a whole memory-mapped file again; any other array (slices included) is returned as it is."""
     if _is_whole_map(array):
         return np.memmap(array.filename, array.dtype, "r", array.offset, array.shape)

@@ -9,7 +9,7 @@ import numpy as np
 from sarlite.comm import agree, together
 from sarlite.data import npyfile
 from sarlite.data.mapped import take
-from sarlite.errors import DataError
+from sarlite.errors import DataError, writing
 from sarlite.files import whole
 
 
@@ -88,7 +88,7 @@ def _begin(held, path, shape, dtype, rank):
     header = io.BytesIO()
     little = np.dtype(dtype).newbyteorder("<")
     np.lib.format.write_array_header_1_0(header, {"descr": np.lib.format.dtype_to_descr(little), "fortran_order": False, "shape": shape})
-    with _writing(path):
+    with writing(path):
         name, file = held.enter_context(whole(path))
         file.write(header.getvalue())
         file.flush()
@@ -101,7 +101,7 @@ def _put(path, name, offset, ids, rows):
     ids, rows = ids[order], np.ascontiguousarray(rows[order], rows.dtype.newbyteorder("<"))
     row_bytes = rows.itemsize * int(np.prod(rows.shape[1:]))
     firsts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
-    with _writing(path):
+    with writing(path):
         handle = os.open(name, os.O_WRONLY)
         try:
             for first, last in zip(firsts, [*firsts[1:], len(ids)]):
@@ -118,13 +118,5 @@ def _pwrite(handle, data, offset):
 
 
 def _end(held, path):
-    with _writing(path):
+    with writing(path):
         held.close()
-
-
-@contextlib.contextmanager
-def _writing(path):
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -1,14 +1,16 @@
 """NumPy archives: the CSR form of shchur/gnn-benchmark, and members that are mapped instead of loaded."""
 
 import math
+import shutil
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from sarlite.data import npyfile
+from sarlite.data.mapped import pieces
 from sarlite.data.raw import RawGraph, check_csr, check_room, dense, existing, read_labels, strata
-from sarlite.errors import DataError, reading, regular
+from sarlite.errors import DataError, reading, regular, writing
 from sarlite.graph import given
 from sarlite.graph.edges import destinations
 from sarlite.graph.generate import random_split
@@ -56,14 +58,26 @@ def read(path, classes=None, task=None, train=20, val=30, seed=0):
 
 def edge_weight(path, name, n_edges):
     """Return the edges' weights, or None where the member is not there or all ones."""
-    values = member(path, name, optional=True)
-    if values is None or (values.shape == (n_edges,) and (values == 1).all()):
+    values = weights(f"{path}: {name}", member(path, name, optional=True), n_edges)
+    return None if values is None else given.weights(f"{path}: {name}", values, n_edges)
+
+
+def weights(where, values, n_edges):
+    """Return weights of the right shape as they are, or None where they are not there or all ones; raises a DataError."""
+    if values is None or (values.shape == (n_edges,) and all((piece == 1).all() for _, piece in pieces(values))):
         return None
-    return given.weights(f"{path}: {name}", values, n_edges)
+    if values.shape != (n_edges,):
+        given.weights(where, values, n_edges)
+    return values
 
 
-def member(path, name, optional=False):
-    """Return one array of an .npz file; an uncompressed one is memory-mapped, read-only.
+def member(path, name, optional=False, folder=None):
+    """Return one array of an .npz file; an uncompressed one is memory-mapped, read-only, and a compressed one where a folder is given.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Where to unpack what is compressed, to be mapped.
 
     Raises
     ------
@@ -82,12 +96,22 @@ def member(path, name, optional=False):
                 n_bytes = dtype.itemsize * math.prod(shape)
                 if offset + n_bytes != info.file_size:
                     raise DataError(f"{path}: {name}: {info.file_size} bytes, but its header needs {offset + n_bytes}")
+                if info.compress_type != zipfile.ZIP_STORED and n_bytes >= 1 << 20 and folder is not None:
+                    return _unpacked(file, Path(folder, f"{name}.npy"), dtype, shape, fortran, offset)
                 if info.compress_type != zipfile.ZIP_STORED or n_bytes < 1 << 20:
                     check_room(n_bytes, f"{path}: {name}")
                     file.seek(offset)
                     data = file.read()  # to the end, where its checksum is compared
                     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C") if data else np.empty(shape, dtype)
             return np.memmap(path, dtype, "r", _data_offset(path, info) + offset, shape, "F" if fortran else "C")
+
+
+def _unpacked(file, path, dtype, shape, fortran, offset):
+    """Write a member to a file of its own, which is mapped."""
+    file.seek(0)
+    with writing(path), path.open("wb") as out:
+        shutil.copyfileobj(file, out, 1 << 20)  # to the end, where its checksum is compared
+    return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
 
 
 def _data_offset(path, info):
@@ -108,10 +132,20 @@ def square(shape, where):
 def _features(path):
     matrix = member(path, "attr_matrix", optional=True)
     if matrix is not None:
-        if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
-            raise DataError(f"{path}: attr_matrix: expected a matrix of numbers, found shape {matrix.shape}, dtype {matrix.dtype}")
+        check_matrix(path, matrix)
         return matrix
     parts = [member(path, f"attr_{name}") for name in ("data", "indptr", "indices", "shape")]
-    if parts[3].shape != (2,) or parts[3].dtype.kind not in "iu" or parts[3].min() < 0:
-        raise DataError(f"{path}: attr_shape: {parts[3].ravel()[:3].tolist()}, expected the numbers of nodes and of features")
+    check_attributes(path, parts[3])
     return dense(*parts, f"{path}: attr")
+
+
+def check_matrix(path, matrix):
+    """Raise a DataError unless `attr_matrix` is a matrix of numbers."""
+    if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
+        raise DataError(f"{path}: attr_matrix: expected a matrix of numbers, found shape {matrix.shape}, dtype {matrix.dtype}")
+
+
+def check_attributes(path, shape):
+    """Raise a DataError unless `attr_shape` is two numbers."""
+    if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
+        raise DataError(f"{path}: attr_shape: {shape.ravel()[:3].tolist()}, expected the numbers of nodes and of features")

@@ -68,8 +68,8 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     partition : str
         "stored": as it is divided, else by METIS; a method of `graph.partition`, or a file of one part a node: divided anew by rank 0
         where it is not stored so. On one rank nothing is divided.
-    order : {"stored", "none", "metis"}
-        The order of a part's rows: as stored, ascending ids, or by METIS.
+    order : {"stored", "none", "metis", "cluster"}
+        The order of a part's rows: as stored, ascending ids, or by a method of `graph.order`.
     balance : str
         What METIS makes even, as `graph.partition` takes it; "auto": as stored, else as the degrees say.
     seed : int

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data.dataset import MAX_CLASSES, Dataset
+from sarlite.data.mapped import pieces
 from sarlite.data.targets import MISSING, TASKS, labelled
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import csr_by_dst, destinations
@@ -16,7 +17,7 @@ MAX_GAP = 100
 MAX_NODES = 3_000_000_000
 
 _SAY = "; what is not one class a node is read with task=multilabel or task=regress"
-_CARRY_VALUES = "edges that carry values cannot be added or merged; drop_edge_values drops them"
+CARRY_VALUES = "edges that carry values cannot be added or merged; drop_edge_values drops them"
 
 
 @dataclass
@@ -46,7 +47,7 @@ class RawGraph:
         """Take a data set apart again, to change its edges."""
         for name in ("edge_weight", "edge_features"):
             if getattr(dataset, name) is not None:
-                raise ConfigError(f"{dataset.where(name)}: {_CARRY_VALUES}")
+                raise ConfigError(f"{dataset.where(name)}: {CARRY_VALUES}")
         nodes = {name: getattr(dataset, name) for name in ("features", "labels", "train", "val", "test", "n_classes", "name", "task")}
         return cls(np.asarray(dataset.indices), destinations(np.asarray(dataset.indptr)), **nodes)
 
@@ -59,7 +60,7 @@ class RawGraph:
         edges = {"undirected": undirected, "self_loops": self_loops, "deduplicate": deduplicate}
         values = {name: getattr(self, name) for name in ("edge_weight", "edge_features") if getattr(self, name) is not None}
         if values and any(edges.values()):
-            raise ConfigError(f"{source}: {next(iter(values))}: {_CARRY_VALUES}")
+            raise ConfigError(f"{source}: {next(iter(values))}: {CARRY_VALUES}")
         try:
             indptr, indices, *origin = csr_by_dst(self.src, self.dst, self.labels.shape[0], **edges, edge_index=bool(values))
         except DataError as error:
@@ -128,7 +129,7 @@ def count_classes(labels, where, told=None):
     ConfigError
         `told` does not reach the largest label.
     """
-    top = int(labels.max(initial=-1))
+    top = max((int(piece.max()) for _, piece in pieces(labels)), default=-1)
     if told is not None:
         if not top < told <= MAX_CLASSES:
             raise ConfigError(f"classes: {told} cannot work, expected {top + 1} to {MAX_CLASSES}: {where} has labels up to {top}")
@@ -136,7 +137,8 @@ def count_classes(labels, where, told=None):
     if top >= MAX_CLASSES:
         raise DataError(f"{where}: labels: the largest is {top}: number the classes from 0 on, at most {MAX_CLASSES}")
     seen = np.zeros(top + 1, bool)
-    seen[labels[labels >= 0]] = True
+    for _, piece in pieces(labels):
+        seen[piece[piece >= 0]] = True
     there = np.concatenate(([-1], np.flatnonzero(seen)))
     gaps = np.diff(there) - 1
     if gaps.max(initial=0) > MAX_GAP:
@@ -146,7 +148,7 @@ def count_classes(labels, where, told=None):
     return top + 1
 
 
-def read_labels(labels, where, classes=None, task=None):
+def read_labels(labels, where, classes=None, task=None, first=0):
     """Return labels in the task's form, as `Dataset` has them, and the number of a model's outputs.
 
     Parameters
@@ -159,6 +161,8 @@ def read_labels(labels, where, classes=None, task=None):
         The number of classes; by default the largest label + 1.
     task : {"classify", "multilabel", "regress"}, optional
         By default "classify"; the others are never guessed.
+    first : int
+        The node of the first row, for messages.
 
     Raises
     ------
@@ -171,7 +175,7 @@ def read_labels(labels, where, classes=None, task=None):
     if task not in TASKS:
         raise ConfigError(f"task: {task!r} is not one of {', '.join(TASKS)}")
     if task == "classify":
-        labels = whole_labels(labels, where)
+        labels = whole_labels(labels, where, first)
         return labels, count_classes(labels, where, classes)
     labels = np.asarray(labels)
     if classes is not None:
@@ -182,15 +186,16 @@ def read_labels(labels, where, classes=None, task=None):
         labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
         found = labels if labels.dtype == np.float64 else narrowed(labels)
         return found, 1 if found.ndim == 1 else found.shape[1]
-    return _zeros_and_ones(labels.reshape(len(labels), -1), where), 1 if labels.ndim == 1 else labels.shape[1]
+    return _zeros_and_ones(labels.reshape(len(labels), -1), where, first), 1 if labels.ndim == 1 else labels.shape[1]
 
 
-def _zeros_and_ones(labels, where):
+def _zeros_and_ones(labels, where, first):
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
     bad = ~(missing | (labels == 0) | (labels == 1))
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        raise DataError(f"{where}: labels: node {row} has {labels[row, column]} in column {column}, expected 0, 1, or NaN where unknown")
+        raise DataError(f"{where}: labels: node {first + row} has {labels[row, column]} in column {column}, expected 0, 1, or NaN where "
+                        f"unknown")
     return np.where(missing, MISSING, np.where(missing, 0, labels)).astype(np.uint8)
 
 
@@ -199,8 +204,8 @@ def strata(labels, task):
     return labels if task in (None, "classify") else np.where(labelled(labels, task), 0, -1)
 
 
-def whole_labels(labels, where):
-    """Return one integer label a node from integers or from floats with NaN for unlabelled (which becomes -1)."""
+def whole_labels(labels, where, first=0):
+    """Return one integer label a node, from node `first` on, of integers or of floats with NaN for unlabelled (which becomes -1)."""
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -212,7 +217,8 @@ def whole_labels(labels, where):
     bad = ~missing & ((labels != np.floor(labels)) | (labels > 2**31) | (labels < -1)) if labels.dtype.kind != "b" else missing
     if bad.any():
         at = int(np.argmax(bad))
-        raise DataError(f"{where}: labels: node {at} has label {labels[at]}, expected a whole number, or -1 where it has none{_SAY}")
+        raise DataError(f"{where}: labels: node {first + at} has label {labels[at]}, expected a whole number, or -1 where it has none"
+                        f"{_SAY}")
     return np.where(missing, -1, labels).astype(np.int64)
 
 

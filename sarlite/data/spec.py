@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sarlite.command import suggestion
-from sarlite.data import bter, edge_list, format, mag, npz, ogb, pigo, planetoid, reddit, roc
+from sarlite.data import bter, edge_list, format, mag, npz, ogb, pigo, planetoid, reddit, roc, streamed
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized
@@ -35,7 +35,7 @@ def _amount(text):
 
 _CHANGES = {"drop_edge_values": _flag, "undirected": _flag, "self_loops": _flag, "deduplicate": _flag, "normalize": _flag}
 _DRAWN = {"train": _amount, "val": _amount, "seed": int}
-_FILES = ("features", "labels", "split", "train_ids", "val_ids", "test_ids")
+_FILES = ("names", "features", "labels", "split", "train_ids", "val_ids", "test_ids")
 _TASK = {"features": int, "classes": int, **_DRAWN}
 _TABLES = {"classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}
 _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
@@ -64,7 +64,8 @@ FORMS = """\
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
   ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options classes, task, features
-  edges:FILE              text or .npy; options nodes, classes, task, features, labels, split or {train,val,test}_ids, train, val, seed
+  edges:FILE              text, .npy or .parquet; options nodes, names, classes, task, features, labels, split or {train,val,test}_ids,
+                          train, val, seed
   pigo:FILE               PIGO's binary CSR; options as of edges, but nodes
   mggcn:DIR               MG-GCN's graph.bin, features.bin, labels.bin, sets.bin; option classes
   roc:PREFIX              ROC's PREFIX.add_self_edge.lux, .feats.csv or .feats.bin, .label, .mask; option classes
@@ -123,10 +124,7 @@ def _read(spec, verify, changes, task):
         raise ConfigError(f"data set {spec!r}: a relational graph, of several node types; this takes graphs of one kind")
     if task and "task" in _READERS.get(form, (None, {}))[1] and (form not in ("edges", "pigo") or "labels" in options):
         options.setdefault("task", task)
-    wanted = {name: options.pop(name) for name in _CHANGES if name in options}
-    wanted.update((name, value) for name, value in changes.items() if value is not None)
-    wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
-    provenance = {"spec": spec, "options": {**options, **wanted}, "sarlite": _version()}
+    wanted, provenance = _wanted(spec, options, changes)
     if form in _READERS:
         raw = _READERS[form][0](path, **options)
         if wanted.pop("drop_edge_values", False):
@@ -184,6 +182,47 @@ def _read_relational(spec, verify, changes):
         made = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
         dataset = RelationalDataset.of(made, **about)
     return dataset.without_edge_values() if drop else dataset
+
+def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: Collection[str] = (),
+                  tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> tuple[Dataset, dict[str, Any] | None]:
+    """Read the data set that `spec` names in bounded memory: as `load`, bit for bit, but mapped from files in `folder`.
+
+    Parameters
+    ----------
+    spec : str
+        Of the forms edges: and npz:.
+    folder, n_bytes, tell
+        As for `streamed.read`.
+
+    Returns
+    -------
+    Dataset
+    names : dict or None
+        The arrays of the nodes' names, for `format.write`, where the option `names` is given.
+
+    Raises
+    ------
+    ConfigError
+        Another form, which is read whole; as `load`.
+    DataError
+        As `load`.
+    """
+    with reading(f"data set {spec}"):
+        form, path, options = _parse(str(spec))
+        if form not in streamed.FORMS:
+            raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
+                              f"{', '.join(f'{name}:' for name in streamed.FORMS)} are read in bounded memory")
+        wanted, provenance = _wanted(str(spec), options, changes)
+        made, names = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance, tell=tell, **wanted)
+        return made.check(allow_empty), names
+
+
+def _wanted(spec, options, changes):
+    """Take the changes out of the options; return those that are wanted, and the provenance."""
+    wanted = {name: options.pop(name) for name in _CHANGES if name in options}
+    wanted.update((name, value) for name, value in changes.items() if value is not None)
+    wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
+    return wanted, {"spec": spec, "options": {**options, **wanted}, "sarlite": _version()}
 
 
 def native_directory(spec: AnyPath) -> str | None:

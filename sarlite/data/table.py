@@ -1,5 +1,6 @@
 """Columns of numbers, or of names, from text and .npy files; and a user's partition."""
 
+import gzip
 import re
 import warnings
 from itertools import chain, islice
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.data import npyfile
+from sarlite.data import npyfile, parquet
+from sarlite.data.mapped import pieces
 from sarlite.errors import DataError, reading, regular
 from sarlite.graph.partition import check_parts
 
@@ -21,12 +23,13 @@ def read(path, field, dtype):
     Parameters
     ----------
     path : path
-        Ending in .npy, or text in UTF-8: columns parted by commas or blanks, `#` begins a comment, empty lines do not count. The first
-        line of two or more columns may be a header of as many names.
+        Ending in .npy or .parquet (which the package pyarrow reads), or text in UTF-8, ending in .gz where it is compressed: columns parted
+        by commas or blanks, `#` begins a comment, empty lines do not count. The first line of two or more columns may be a header of as
+        many names.
     field : str
         For messages.
     dtype : dtype
-        Of numbers in text; those of a .npy file stay as they are.
+        Of numbers in text; those of the other files stay as they are.
 
     Returns
     -------
@@ -37,27 +40,48 @@ def read(path, field, dtype):
     DataError
         The file cannot be read, a word is no number, or lines are of different lengths.
     """
-    if Path(path).suffix != ".npy":
-        return _text(path, field, dtype)
-    table = npyfile.load(path, field)
-    if table.ndim not in (1, 2):
-        raise DataError(f"{path}: {field}: expected one or two dimensions, found shape {table.shape}")
-    return table.reshape(table.shape[0], table.shape[1] if table.ndim == 2 else 1)
+    if Path(path).suffix == ".npy":
+        table = _npy(path, field)
+        return table.reshape(table.shape[0], table.shape[1] if table.ndim == 2 else 1)
+    found = list(stream(path, field, dtype))
+    return np.concatenate(found) if len(found) > 1 else found[0]
+
+
+def stream(path, field, dtype):
+    """Yield what `read` returns in pieces of rows, at least one; raises as it does. Memory: a piece of 32 MiB, of Parquet a row group."""
+    suffix = Path(path).suffix
+    if suffix == ".npy":
+        table = _npy(path, field)
+        width = table.shape[1] if table.ndim == 2 else 1
+        yield from (piece.reshape(-1, width) for _, piece in pieces(table)) if len(table) else [table.reshape(0, width)]
+    elif suffix == ".parquet":
+        yield from parquet.stream(path, field)
+    else:
+        yield from _text(path, field, dtype)
 
 
 def names(path, field, known):
     """Read one name a line, or from a .npy file of text, as places in `known`: (n_rows,) int8."""
+    places, found, n = {name: place for place, name in enumerate(known)}, [np.empty(0, np.int8)], 0
     with reading(path, field):
-        if Path(path).suffix == ".npy":
-            words = np.atleast_1d(npyfile.load(path, field, "US")).astype(str).ravel().tolist()
-        else:
-            with regular(path).open(encoding="utf-8-sig") as file:
-                words = [line.strip() for line in lines(file) if line.strip()]
-    places = {name: place for place, name in enumerate(known)}
-    for at, word in enumerate(words):
-        if word not in places:
-            raise DataError(f"{path}: {field}: entry {at} is {word!r}, none of {', '.join(known)}")
-    return np.array([places[word] for word in words], np.int8)
+        for words in _word_batches(path, field):
+            for at, word in enumerate(words, n):
+                if word not in places:
+                    raise DataError(f"{path}: {field}: entry {at} is {word!r}, none of {', '.join(known)}")
+            found.append(np.array([places[word] for word in words], np.int8))
+            n += len(words)
+    return np.concatenate(found)
+
+
+def _word_batches(path, field):
+    if Path(path).suffix == ".npy":
+        for _, piece in pieces(np.atleast_1d(npyfile.load(path, field, "US")).ravel()):
+            yield piece.astype(str).tolist()
+        return
+    with opened(path) as file:
+        words = (line.strip() for line in lines(file) if line.strip())
+        while batch := list(islice(words, _BATCH[0])):
+            yield batch
 
 
 def read_parts(file, n_nodes, n_parts):
@@ -109,18 +133,37 @@ def _until(rows, most):
 
 
 def _text(path, field, dtype):
-    with reading(path, field), regular(path).open(encoding="utf-8-sig") as file:
+    with reading(path, field), opened(path) as file:
         rows = (line for line in lines(file) if _content(line))
         first = next(rows, None)
         if first is None:
-            return np.empty((0, 1), dtype)
+            yield np.empty((0, 1), dtype)
+            return
         delimiter = "," if "," in first else None
         columns = _header(_content(first), delimiter)
-        found = list(batches(rows if columns else chain([first], rows), dtype, delimiter))
-        table = np.concatenate(found) if len(found) > 1 else found[0] if found else np.empty((0, columns), dtype)
-    if columns not in (0, table.shape[1]):
-        raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, is no header of {table.shape[1]} columns")
+        width = None
+        for batch in batches(rows if columns else chain([first], rows), dtype, delimiter):
+            if columns not in (0, batch.shape[1]):
+                raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, is no header of {batch.shape[1]} columns")
+            if width not in (None, batch.shape[1]):
+                raise ValueError(f"lines of {width} columns, and further down of {batch.shape[1]}")
+            width = batch.shape[1]
+            yield batch
+        if width is None:
+            yield np.empty((0, columns), dtype)
+
+
+def _npy(path, field):
+    table = npyfile.load(path, field)
+    if table.ndim not in (1, 2):
+        raise DataError(f"{path}: {field}: expected one or two dimensions, found shape {table.shape}")
     return table
+
+
+def opened(path):
+    """Return a file of text, compressed or not, open for reading."""
+    path = regular(path)
+    return gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig")
 
 
 def _content(line):

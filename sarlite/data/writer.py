@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sarlite.data import npyfile, scratch
 from sarlite.data.mapped import pieces
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError, writing
 from sarlite.files import sync_folder, write_whole
 from sarlite.progress import Step
 
@@ -57,7 +57,7 @@ class Writer:
         self._held, self.step = contextlib.ExitStack(), step or Step("write")
 
     def __enter__(self):
-        with self._held, _writing(self.directory):
+        with self._held, writing(self.directory):
             self._held.enter_context(scratch.locked(self.directory / META, exclusive=True))
             _remove_old(self.directory)
             self._temporary = self._held.enter_context(scratch.folder(self.directory.parent, f".{self.directory.name}.tmp-"))
@@ -71,7 +71,7 @@ class Writer:
 
     def array(self, name, shape, dtype):
         """Start the file `name`.npy, a path below the directory; returns a `File`, to write rows to. Several may be open at once."""
-        with _writing(self.directory / f"{name}.npy"):
+        with writing(self.directory / f"{name}.npy"):
             path = self._temporary / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
             self._files[name] = File(self.directory / f"{name}.npy", npyfile.Stream(path, shape, dtype), self.step)
@@ -86,10 +86,10 @@ class Writer:
             meta(records) returns what meta.json holds; records are those of the files, by name.
         """
         for name, file in self._files.items():
-            with _writing(file.path):
+            with writing(file.path):
                 file.stream.close()
             self.records[name] = file.stream.record
-        with _writing(self.directory / META):
+        with writing(self.directory / META):
             write_meta(self._temporary, meta(self.records))
             for folder in {(self._temporary / name).parent for name in self._files}:
                 while folder != self._temporary:
@@ -97,7 +97,7 @@ class Writer:
                     folder = folder.parent
             sync_folder(self._temporary)
         _check_replaceable(self.directory, self._overwrite)  # another process may have made it meanwhile
-        with _writing(self.directory):
+        with writing(self.directory):
             _replace(self._temporary, self.directory)
 
 
@@ -109,7 +109,7 @@ class File:
 
     def write(self, rows):
         """Append rows; raises a DataError that names the file."""
-        with _writing(self.path):
+        with writing(self.path):
             for _, piece in pieces(rows):
                 self.stream.write(piece)
                 self._step.add(piece.nbytes)
@@ -159,11 +159,3 @@ def _remove_old(directory):
     if (directory / META).is_file():
         for path in left:
             shutil.rmtree(path, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _writing(path):
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -35,7 +35,12 @@ def chosen(balance, degrees):
     balance = check(balance)
     if balance is not None:
         return balance
-    return COUNTS if degrees.size and degrees.std() > degrees.mean() else ("nodes", "train")
+    return by_degrees(degrees.mean(), degrees.std()) if degrees.size else by_degrees(0, 0)
+
+
+def by_degrees(mean, deviation):
+    """Return the counts to balance by default, from the in-degrees' mean and standard deviation."""
+    return COUNTS if deviation > mean else ("nodes", "train")
 
 
 def weights(degrees, balance):

@@ -14,10 +14,33 @@ from sarlite import kernels
 from sarlite.errors import ConfigError, needs
 from sarlite.graph import metis_child
 from sarlite.graph.edges import chunk_edges, id_bits, row_chunks
+from sarlite.profile import free_memory
 
 SMALL = 1 << 14
 """Entries of a graph that METIS divides in less time than a process takes to start: that is done in this one."""
+EDGE_BYTES = 50
+"""Memory that METIS and its graph take an edge, about."""
+_INSTEAD = "method 'fennel' takes 4 bytes a node, or bring parts in a file"
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "HOME", "LANG")  # and nothing of an MPI launcher's
+
+
+def check_room(n_nodes, n_edges, n_bytes=None):
+    """Raise a ConfigError where METIS cannot divide so many edges: for its integers, or for want of memory.
+
+    Parameters
+    ----------
+    n_nodes, n_edges : int
+        Of the graph, each edge once for each way it goes.
+    n_bytes : int, optional
+        That there are; by default what this process can still take.
+    """
+    index = _index()
+    if max(n_nodes, n_edges) > np.iinfo(index).max:
+        raise ConfigError(f"method: this pymetis has {index} indices, too small for {n_edges} edges; {_INSTEAD}")
+    free = free_memory() if n_bytes is None else n_bytes
+    if n_edges * EDGE_BYTES > free:
+        raise ConfigError(f"method: METIS takes about {n_edges * EDGE_BYTES >> 20:,} MiB for {n_edges:,} edges, but {int(free) >> 20:,} "
+                          f"MiB are there; {_INSTEAD}")  # fmt: skip
 
 
 class Memory:
@@ -108,7 +131,7 @@ class Symmetric:
             self.adjncy[filled : filled + columns.size] = columns
             filled += columns.size
         if filled > np.iinfo(self.index).max:
-            raise ConfigError(f"method: this pymetis has {self.index} indices, too small for {filled} edges; bring parts in a file")
+            raise ConfigError(f"method: this pymetis has {self.index} indices, too small for {filled} edges; {_INSTEAD}")
         np.cumsum(self.xadj, out=self.xadj)
         self.adjncy = self.adjncy[:filled]
 

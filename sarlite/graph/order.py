@@ -4,11 +4,13 @@ import numpy as np
 
 from sarlite.errors import ConfigError
 from sarlite.graph import given
+from sarlite.graph.cluster import clusters
 from sarlite.graph.edges import index_dtype
+from sarlite.graph.fennel import Held
 from sarlite.graph.partition import partition
 from sarlite.graph.renumber import edges_in_order
 
-METHODS = ("metis",)
+METHODS = ("metis", "cluster")
 CLUSTER_NODES = 1000
 """Nodes of a cluster: a mebibyte of 256 float32 features. From 250 to 2000 made no difference that could be measured."""
 
@@ -24,9 +26,10 @@ def order(indptr, indices, method="metis", *, seed=0):
     ----------
     indptr : (n_nodes + 1,) integer array, borrowed
     indices : (n_edges,) integer array, borrowed
-    method : {"metis"}
+    method : {"metis", "cluster"}
+        "cluster" makes the clusters by label propagation, in less time and memory, and numbers them at random.
     seed : int
-        The same arguments give the same order.
+        Used by "metis" alone. The same arguments give the same order.
 
     Returns
     -------
@@ -40,13 +43,20 @@ def order(indptr, indices, method="metis", *, seed=0):
 
     Notes
     -----
-    Memory and time are those of `partition` into n_nodes / 1000 parts.
+    Memory and time of "metis" are those of `partition` into n_nodes / 1000 parts; of "cluster" see `by_cluster`.
     Source: Karypis and Kumar 1998, as for `partition`.
     """
     check_method(method)
     n_nodes = indptr.size - 1
-    clusters = partition(indptr, indices, max(1, n_nodes // CLUSTER_NODES), method, balance="nodes", seed=seed)
-    return np.argsort(clusters, kind="stable").astype(index_dtype(n_nodes))
+    if method == "cluster":
+        return by_cluster(Held(indptr, indices))
+    found = partition(indptr, indices, max(1, n_nodes // CLUSTER_NODES), method, balance="nodes", seed=seed)
+    return np.argsort(found, kind="stable").astype(index_dtype(n_nodes))
+
+
+def by_cluster(edges, tell=lambda text: None):
+    """Return the nodes of a graph, a `fennel.Edges`, by cluster of at most `CLUSTER_NODES`; memory: 24 bytes a node, and a block."""
+    return np.argsort(clusters(edges, CLUSTER_NODES, tell=tell), kind="stable").astype(index_dtype(edges.n_nodes))
 
 
 def check_method(method):

@@ -21,11 +21,11 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     Parameters
     ----------
     comm : Communicator, or an mpi4py communicator
-    parts : {"metis", "random", "contiguous"} or (n_nodes,) int array
+    parts : {"metis", "fennel", "random", "contiguous"} or (n_nodes,) int array
         How to divide the nodes, of a bipartite graph the destinations; computed on rank 0.
     src_parts : as `parts`, optional
         Of a bipartite graph, how to divide the sources; by default as `parts`, which must then name a method.
-    order : {"metis"} or (n_nodes,) int array, optional
+    order : {"metis", "cluster"} or (n_nodes,) int array, optional
         A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not for
         bipartite graphs.
     mode, prefetch, backward, columns
@@ -98,8 +98,9 @@ def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
     sides = []
     for name, given, n in (("parts", parts, n_dst), ("src_parts", both, n_src)):
         def divide(method, n=n):
-            if method == "metis":
-                raise ConfigError("metis divides both sides of a bipartite graph or none")
+            if method in partition.BALANCED:
+                raise ConfigError("metis divides both sides of a bipartite graph or none" if method == "metis" else
+                                  f"{method} divides no bipartite graph")
             return partition.partition(np.zeros(n + 1, np.int64), np.zeros(0, np.int64), comm.size, method, seed=seed)
         sides.append(_parts(comm, given, n, name, divide))
     return sides

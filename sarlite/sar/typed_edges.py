@@ -56,8 +56,9 @@ def divide(comm, edges, n_nodes, parts, seed):
 def _parts(comm, parts, name, n, seed):
     if isinstance(parts, str):
         method = parts
-        if method == "metis":
-            raise ConfigError("metis divides the nodes of all types together, or none")
+        if method in partition.BALANCED:
+            raise ConfigError("metis divides the nodes of all types together, or none" if method == "metis" else
+                              f"{method} divides no graph of several node types")
         nothing = np.zeros(n + 1, np.int64), np.zeros(0, np.int64)
         parts = on_root(comm, lambda: partition.partition(*nothing, comm.size, method, seed=seed))
     parts = together(comm, lambda: partition.check_parts(outside("parts", parts), n, comm.size, repr(name)))

@@ -205,11 +205,12 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
                      "[push; in broadcast fetch, of GCN and GraphSAGE]"),
         "columns": (1, int, "ranks that share their rows and divide the columns of sums, or heads; each holds the structure of them all"),
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a core to spare, else 0]"),
-        "partition": ("stored", str, "metis, random, contiguous, or a file of one part a node; stored: as the data stand, else metis"),
-        "order": ("stored", ("stored", "none", "metis"), "order of a part's nodes in memory: as stored with the data if it is, by id, or "
-                  "by METIS, nodes that share neighbours together"),
-        "balance": ("auto", str, "what METIS makes even: nodes,edges,train or some of them; auto: as stored, else nodes and train, and "
-                    "edges where the degrees are skewed"),
+        "partition": ("stored", str, "metis, fennel (less memory), random, contiguous, or a file of one part a node; stored: as the data "
+                      "stand, else metis"),
+        "order": ("stored", ("stored", "none", "metis", "cluster"), "order of a part's nodes in memory: as stored with the data if it "
+                  "is, by id, or nodes that share neighbours together, by METIS or by label propagation (less memory)"),
+        "balance": ("auto", str, "what METIS or Fennel makes even: nodes,edges,train or some of them; auto: as stored, else nodes and "
+                    "train, and edges where the degrees are skewed"),
         "threads": (0, int, "threads of each rank; 0 divides the node's cores"),
         "ranks": (1, int, "ranks as threads of this process, without MPI"),
         "stall-timeout": (300.0, float, "seconds without progress on any rank before the run is ended; 0 never"),

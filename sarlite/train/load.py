@@ -62,9 +62,10 @@ def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values):
         rows, (indptr, indices), ids, first_row, summary = _read(comm, config, dataset)
         values = edges.read(comm, dataset, names, edge_values, config)
         summary["edge_values"] = [edges.ARRAYS[name].replace("_", " ") for name in names]
-    uneven = balancing.warning(summary["partition"])
-    if uneven and comm.rank == 0:
-        print(f"warning: {uneven}", file=sys.stderr, flush=True)
+        division = dataset.division
+    for text in (balancing.warning(summary["partition"]), _lockstep(config, comm, division)) if comm.rank == 0 else ():
+        if text:
+            print(f"warning: {text}", file=sys.stderr, flush=True)
     del dataset  # which one rank has in memory
     added = None
     if self_loops:
@@ -75,6 +76,15 @@ def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values):
     graph = graph.with_edge_values(*values.values()) if names else graph
     seconds["load"] = time.perf_counter() - begin
     return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
+
+
+def _lockstep(config, comm, division):
+    """Warn of parts whose blocks are uneven, where every round of mode broadcast lasts as long as its largest block."""
+    method = division["partition"] if division else None
+    if config.mode == "broadcast" and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
+        return (f"--mode broadcast takes as long as the largest block of each round, and those of {method} parts are uneven (python -m "
+                f"sarlite.data report says how much): --partition random evens them out, --mode sar does not mind")
+    return None
 
 
 def _read(comm, config, dataset):

@@ -17,6 +17,7 @@ from sarlite.data.spec import load_relational, native_directory, source_path
 from sarlite.data.summary import readable, report_lines
 from sarlite.data.targets import labelled
 from sarlite.data.writer import META
+from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
 from sarlite.graph.partition import report
 from sarlite.progress import Progress
@@ -24,6 +25,7 @@ from sarlite.progress import Progress
 
 def convert(options):
     """Write a relational data set in the native format, as the options of the command say."""
+    _whole(options)
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
     source, progress = native_directory(options.spec), Progress(options.progress)
     with _reading(source, options.directory):
@@ -33,6 +35,11 @@ def convert(options):
         format.write(options.directory, dataset, overwrite=options.overwrite, progress=progress)
     nodes, edges = sum(dataset.n_nodes.values()), sum(dataset.n_edges.values())
     print(f"{options.directory}: {nodes:,} nodes of {len(dataset.nodes)} types, {edges:,} edges of {len(dataset.edges)} relations")
+
+
+def _whole(options):
+    if options.memory is not None:
+        raise ConfigError("--memory: a relational data set is read whole")
 
 
 def info(options):
@@ -54,6 +61,7 @@ def info(options):
 
 def partition(options):
     """Write a native directory anew, rows and edges by part."""
+    _whole(options)
     output, progress = options.output or options.directory, Progress(options.progress)
     with contextlib.ExitStack() as held:
         held.enter_context(_reading(options.directory, output))

@@ -5,7 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.data.dataset import SPLITS
-from sarlite.data.divide import InMemory, _counts_up, _write_edges, _write_rows, record, stored_order
+from sarlite.data.divide import (
+    InMemory,
+    _write_edges,
+    _write_rows,
+    counts_up,
+    record,
+    stored_order,
+)
 from sarlite.data.mapped import pieces
 from sarlite.data.relational.dataset import Edges, Nodes, RelationalDataset
 from sarlite.data.table import read_parts
@@ -65,14 +72,14 @@ def copy(dataset, sink):
 def _write(dataset, sink, rows, ids, offsets, division):
     for name, table in dataset.nodes.items():
         out = sink.of(table)
-        if not _counts_up(ids[name]):
+        if not counts_up(ids[name]):
             out.array("ids", ids[name].shape, ids[name].dtype).write(ids[name])
         for field in ("features", "labels", *SPLITS):
             if getattr(table, field) is not None:
                 _write_rows(getattr(table, field), rows[name], out, field)
     for (source, _, to), table in dataset.edges.items():
-        origin = table.edge_ids is not None or not _counts_up(rows[to]) or not table.sources_ascend()
-        origin = origin or not _counts_up(rows[source])  # which changes the order in a row
+        origin = table.edge_ids is not None or not counts_up(rows[to]) or not table.sources_ascend()
+        origin = origin or not counts_up(rows[source])  # which changes the order in a row
         _write_edges(table, rows[to], offsets[to], sink.of(table), lambda *_: None, origin=origin, place=inverse(rows[source]))
     sink.finish(Facts(dataset.name, dataset.target, dataset.n_classes, dataset.task, dataset.provenance, offsets, division))
 

@@ -1,0 +1,37 @@
+"""How much of `--memory` is left for what grows with the data."""
+
+from sarlite.command import size
+from sarlite.errors import ConfigError
+from sarlite.profile import Memory
+
+RESERVE = 192 << 20
+"""Bytes for the pieces in which data are read, checked, hashed and written, whatever their size."""
+LEAST = 160 << 20
+"""Bytes for what grows with the data, below which a limit is refused."""
+
+
+def left(text):
+    """Return the bytes that arrays which grow with the data may take.
+
+    Parameters
+    ----------
+    text : str
+        The resident memory of this process, as "2GiB": Python and its libraries, arrays, and the pages of mapped files in use. What the
+        system keeps of files in its cache is not in it.
+
+    Raises
+    ------
+    ConfigError
+        No size, or too little.
+    """
+    base = Memory().base
+    found = size(text) - base - RESERVE
+    if found < LEAST:
+        raise ConfigError(f"--memory: {text} is too little: {(base + RESERVE + LEAST) >> 20} MiB are the least")
+    return found
+
+
+def check(n_bytes, available, what):
+    """Raise a ConfigError where `what` takes more than is available; None is no limit."""
+    if available is not None and n_bytes > available:
+        raise ConfigError(f"--memory: {what} takes {-(-n_bytes >> 20):,} MiB, but {available >> 20:,} MiB are left of it")

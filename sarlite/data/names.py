@@ -1,0 +1,223 @@
+"""Nodes known by names, or by numbers with gaps: the mapping to 0 .. n - 1, made in bounded memory and kept with the data set.
+
+names/bytes.npy     (any,) uint8, the names in UTF-8, one after the other, by node
+names/ends.npy      (n + 1,) int64: node i's name is bytes[ends[i] : ends[i + 1]]
+names/hashes.npy    (n,) uint64, ascending: the first half of each name's BLAKE2b of 16 bytes
+names/numbers.npy   (n,) int64, the node of each hash
+"""
+
+import hashlib
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from sarlite.data import npyfile, parquet, table
+from sarlite.data.external import Sorter
+from sarlite.data.format import META, NAMES, read_meta
+from sarlite.data.mapped import fresh
+from sarlite.data.spool import Spool
+from sarlite.errors import DataError, reading, writing
+from sarlite.graph.edges import row_chunks
+
+_LINES = 1 << 16  # read at a time
+_BYTES = 1 << 20  # of names written at a time
+
+
+class Names:
+    """The names of a data set's nodes, read from its directory as they are asked for.
+
+    Parameters
+    ----------
+    directory : path
+        Of a data set in the native format that was converted with names.
+
+    Attributes
+    ----------
+    arrays : dict
+        The mapping's, by file.
+
+    Raises
+    ------
+    DataError
+        It has no names, or its files are not what meta.json says.
+
+    Notes
+    -----
+    The files are mapped; nothing else is kept.
+    """
+
+    def __init__(self, directory):
+        records = read_meta(directory).get("names")
+        if records is None:
+            raise DataError(f"{Path(directory) / META}: names: none; its nodes are known by numbers alone")
+        self._directory, self.arrays = directory, {}
+        for name in NAMES:
+            self.arrays[name] = npyfile.open_map(Path(directory, "names", f"{name}.npy"), records[name], name)
+        self._bytes, self._ends, self._hashes, self._numbers = self.arrays.values()
+
+    def of(self, ids):
+        """Return the names of nodes, by original id: a list of str."""
+        return [bytes(self._bytes[self._ends[node] : self._ends[node + 1]]).decode() for node in np.asarray(ids).tolist()]
+
+    def ids(self, names):
+        """Return the original ids of nodes, by name: (n,) int64; raises a DataError that names the first unknown one."""
+        names = list(names)
+        at = np.searchsorted(self._hashes, _digests([name.encode() for name in names])[:, 0])
+        found = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
+        for name, node in zip(names, found):
+            if node < 0 or self.of([node]) != [name]:
+                raise DataError(f"{self._directory}: names: no node is named {name!r}")
+        return found
+
+
+def arrays(directory):
+    """Return the arrays of a directory's mapping, by file; none where its nodes have no names."""
+    return Names(directory).arrays if "names" in read_meta(directory) else {}
+
+
+def numbered(path, listed, folder, n_bytes):
+    """Number the nodes that an edge list names.
+
+    Parameters
+    ----------
+    path : path
+        Text of two words a line, no header, or Parquet of two columns.
+    listed : path or None
+        A name a line, or a column: line i, from 0 on, is node i. Without it the nodes are those of the edges, in the order of their hashes.
+    folder : path
+        Made; the caller's to remove. It takes about 50 bytes an edge.
+    n_bytes : int
+        Of memory that the sorts take, all together.
+
+    Returns
+    -------
+    pieces : iterator of (src, dst) int64 arrays
+    n_nodes : int
+    mapping : dict
+        The arrays that `Names` reads, mapped from the folder.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read, a line has not as many words; a name is not in `listed`, or is there twice; two names have one hash.
+    """
+    with writing(folder):
+        for name in ("runs-ends", "runs-known", "runs-places"):
+            (folder / name).mkdir(parents=True)
+    ends = Sorter(folder / "runs-ends", n_bytes // 3, check=(np.uint64, ()), place=(np.int64, ()))
+    known = None if listed else Sorter(folder / "runs-known", n_bytes // 3, once=True, first=(np.int64, ()), length=(np.int64, ()))
+    spools = {name: Spool(folder / name, dtype) for name, dtype in zip(NAMES, (np.uint8, np.int64, np.uint64, np.int64))}
+    words = spools["bytes"] if listed else Spool(folder / "words", np.uint8)
+    n_listed = _add_listed(listed, ends, spools) if listed else None
+    _add_ends(path, ends, known, words)
+    places = Sorter(folder / "runs-places", n_bytes // 3, node=(np.int64, ()))
+    n_nodes = _match(ends, places, spools, path, listed, n_listed)
+    if not listed:
+        _write_known(known, words.array(), spools)
+    return _pairs(places), n_nodes, {name: spool.array() for name, spool in spools.items()}
+
+
+def _add_listed(path, ends, spools):
+    """Give the names that are listed the places -1, -2, ...; returns how many there are."""
+    n = end = 0
+    spools["ends"].write([0])
+    for names in _words(path, "names", 1):
+        lengths, digests = np.array([len(name) for name in names], np.int64), _digests(names)
+        ends.add(digests[:, 0], check=digests[:, 1], place=-1 - np.arange(n, n + len(names)))
+        spools["bytes"].write(np.frombuffer(b"".join(names), np.uint8))
+        spools["ends"].write(end + np.cumsum(lengths))
+        n, end = n + len(names), end + int(lengths.sum())
+    return n
+
+
+def _add_ends(path, ends, known, words):
+    """Give the ends of the edges the places 0, 1, ..., sources even."""
+    n = 0
+    for names in _words(path, "edges", 2):
+        unique = {name: at for at, name in enumerate(dict.fromkeys(names))}
+        made = _digests(list(unique))
+        digests = made[[unique[name] for name in names]]
+        ends.add(digests[:, 0], check=digests[:, 1], place=np.arange(n, n + len(names)))
+        if known is not None:
+            lengths = np.array([len(name) for name in unique], np.int64)
+            known.add(made[:, 0], first=words.n_rows + np.cumsum(lengths) - lengths, length=lengths)
+            words.write(np.frombuffer(b"".join(unique), np.uint8))
+        n += len(names)
+
+
+def _match(ends, places, spools, path, listed, n_listed):
+    """Give every place its node: that of the first place of the same hash. Returns the number of nodes."""
+    hash_before, head = None, None  # head: (check, place, node) of the last hash
+    n_nodes = 0
+    for keys, columns in ends.pieces():
+        new = np.concatenate(([hash_before is None or keys[0] != hash_before], keys[1:] != keys[:-1]))
+        heads = np.flatnonzero(new)
+        check, place = columns["check"], columns["place"]
+        nodes = -1 - place[heads] if listed else np.arange(n_nodes, n_nodes + heads.size)
+        if listed and (place[heads] >= 0).any():
+            at = int(place[heads][place[heads] >= 0].min())
+            raise DataError(f"{path}: edges: the {('source', 'destination')[at % 2]} of edge {at // 2} is not in {listed}")
+        if not new[0]:
+            nodes, heads = np.concatenate(([head[1]], nodes)), np.concatenate(([0], heads))
+        group = np.cumsum(new) - new[0]
+        first_check = check[heads] if new[0] else np.concatenate(([head[0]], check[heads[1:]]))
+        if (check != first_check[group]).any():
+            raise DataError(f"{path}: edges: two names have the same hash, {int(keys[int(np.argmax(check != first_check[group]))]):#x}")
+        again = np.flatnonzero((place < 0) & ~new)
+        if again.size:
+            raise DataError(f"{listed}: names: line {-int(place[again[0]])} has the name of line {int(nodes[group[again[0]]]) + 1}")
+        spools["hashes"].write(keys[new])
+        spools["numbers"].write(nodes if new[0] else nodes[1:])
+        ends_here = place >= 0
+        places.add(place[ends_here], node=nodes[group][ends_here])
+        n_nodes, hash_before, head = n_nodes + int(new.sum()), keys[-1], (first_check[-1], nodes[-1])
+    return n_listed if listed else n_nodes
+
+
+def _write_known(known, words, spools):
+    """Write the names in the order of their hashes."""
+    end = 0
+    spools["ends"].write([0])
+    for _, columns in known.pieces():
+        first, lengths = columns["first"], columns["length"]
+        stops = np.cumsum(lengths)
+        for low, high in row_chunks(np.concatenate(([0], stops)), _BYTES):
+            here = lengths[low:high]
+            shift = first[low:high] - (np.cumsum(here) - here)
+            spools["bytes"].write(fresh(words)[np.arange(here.sum()) + np.repeat(shift, here)])
+        spools["ends"].write(end + stops)
+        end += int(lengths.sum())
+
+
+def _pairs(places):
+    left = np.empty(0, np.int64)
+    for _, columns in places.pieces():
+        nodes = np.concatenate((left, columns["node"]))
+        even = nodes.size // 2 * 2
+        yield nodes[:even:2], nodes[1:even:2]
+        left = nodes[even:]
+
+
+def _digests(names):
+    """Return (n, 2) uint64, the BLAKE2b of 16 bytes of each name."""
+    return np.frombuffer(b"".join(hashlib.blake2b(name, digest_size=16).digest() for name in names), "<u8").reshape(-1, 2)
+
+
+def _words(path, field, width):
+    """Yield the words of a file, `width` a line, as lists of bytes, some ten thousand lines at a time."""
+    if Path(path).suffix == ".parquet":
+        yield from ([word.encode() for word in words] for words in parquet.words(path, field, width))
+        return
+    with reading(path, field), table.opened(path) as file:
+        numbered_lines = ((number, line.strip()) for number, line in enumerate(table.lines(file), 1))
+        kept = ((number, line) for number, line in numbered_lines if line and not line.startswith("#"))
+        while batch := list(islice(kept, _LINES)):
+            yield [word.encode() for number, line in batch for word in _split(path, field, number, line, width)]
+
+
+def _split(path, field, number, line, width):
+    words = [line] if width == 1 else [word.strip() for word in line.split("," if "," in line else None)]
+    if len(words) != width or not all(words):
+        raise DataError(f"{path}: {field}: line {number} has {len(words)} words, expected {width} names")
+    return words

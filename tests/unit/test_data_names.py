@@ -1,0 +1,74 @@
+"""Nodes known by names: numbered as a dictionary numbers them, in runs of a few records; kept with the data, through a division too."""
+
+import numpy as np
+import pytest
+
+from sarlite.data import format, load, names
+from sarlite.data.__main__ import main
+from sarlite.data.names import Names, numbered
+from sarlite.errors import ConfigError, DataError
+
+NAMED = [f"http://a/{node * 7919 % 997}" if node % 2 else f"ü{node}" for node in range(120)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path, rng = tmp_path_factory.mktemp("names"), np.random.default_rng(0)
+    ends = rng.integers(0, 110, (900, 2))
+    (path / "e.txt").write_text("# from to\n" + "".join(f"{NAMED[u]} {NAMED[v]}\n" for u, v in ends), encoding="utf-8")
+    (path / "n.txt").write_text("".join(f"{name}\n" for name in NAMED), encoding="utf-8")
+    np.savetxt(path / "numbers.txt", ends, "%d")
+    np.savetxt(path / "y.txt", np.arange(120) % 3, "%d")
+    return path
+
+
+def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(names, "_LINES", 50)
+    rest = ["--undirected", "--memory", "1GiB", "--progress", "none"]
+    assert main(["convert", "edges:e.txt,names=n.txt,labels=y.txt", str(tmp_path / "d"), *rest]) == 0
+    assert main(["partition", str(tmp_path / "d"), "--parts", "3", "--method", "random", "--output", str(tmp_path / "p")]) == 0
+    expected = load("edges:numbers.txt,labels=y.txt", undirected=True)
+    found = format.open(tmp_path / "d", verify=True)
+    assert all(np.array_equal(found.arrays()[name], array) for name, array in expected.arrays().items())
+    for where in (tmp_path / "d", tmp_path / "p"):
+        known = Names(where)
+        assert known.of([3, 119, 0]) == [NAMED[3], NAMED[119], NAMED[0]] and known.ids(NAMED).tolist() == list(range(120))
+        with pytest.raises(DataError, match="names: no node is named 'else'"):
+            known.ids(["ü0", "else"])
+    with pytest.raises(ConfigError, match="convert` with --memory alone"):
+        load("edges:e.txt,names=n.txt")
+    capsys.readouterr()
+    (folder / "twice.txt").write_text("".join(f"{name}\n" for name in [*NAMED, "ü0"]), encoding="utf-8")
+    for spec, text in (("edges:e.txt,names=twice.txt", "twice.txt: names: line 121 has the name of line 1"),
+                       ("edges:e.txt,names=edges,labels=y.txt", "labels: with names=edges the nodes are in no order")):
+        assert main(["convert", spec, str(tmp_path / "bad"), *rest]) == 2
+        assert text in capsys.readouterr().err and not (tmp_path / "bad").exists()
+
+
+@pytest.mark.parametrize("n_bytes", [30_000, 1 << 22])
+def test_names_of_edges_alone(folder, tmp_path, monkeypatch, n_bytes):
+    monkeypatch.setattr(names, "_LINES", 70)
+    monkeypatch.setattr(names, "_BYTES", 90)
+    pieces, n_nodes, mapping = numbered(folder / "e.txt", None, tmp_path / "names", n_bytes)
+    src, dst = (np.concatenate(ends) for ends in zip(*pieces))
+    lines = [line.split() for line in (folder / "e.txt").read_text(encoding="utf-8").splitlines()[1:]]
+    ends = mapping["ends"]
+    known = [bytes(mapping["bytes"][ends[node] : ends[node + 1]]).decode() for node in range(n_nodes)]
+    assert [[known[u], known[v]] for u, v in zip(src, dst)] == lines
+    assert len(set(known)) == n_nodes == len({word for line in lines for word in line})
+    assert (np.diff(mapping["hashes"].astype(float)) > 0).all() and mapping["numbers"].tolist() == list(range(n_nodes))
+
+
+def test_what_is_no_name_of_the_list(folder, tmp_path, monkeypatch):
+    (tmp_path / "e.txt").write_text("ü0 ü2\nü2 other\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"e.txt: edges: the destination of edge 1 is not in .*n.txt"):
+        numbered(tmp_path / "e.txt", folder / "n.txt", tmp_path / "one", 1 << 20)
+    (tmp_path / "e.txt").write_text("a b\nc\n")
+    with pytest.raises(DataError, match="e.txt: edges: line 2 has 1 words, expected 2 names"):
+        numbered(tmp_path / "e.txt", None, tmp_path / "two", 1 << 20)
+    (tmp_path / "e.txt").write_text("a b\nb c\n")
+    digests = names._digests
+    monkeypatch.setattr(names, "_digests", lambda found: digests(found) * np.array([[0, 1]], np.uint64))
+    with pytest.raises(DataError, match="two names have the same hash, 0x0"):
+        numbered(tmp_path / "e.txt", None, tmp_path / "three", 1 << 20)
