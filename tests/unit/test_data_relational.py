@@ -139,25 +139,31 @@ def test_stored_parts_serve_any_number_of_ranks(whole, kept, tmp_path, capsys, m
         assert all((np.diff(ids) > 0).all() for ids in found[0][1].values())
 
 
-def test_parts_are_even_by_type():
-    """METIS makes neither types nor training nodes even; what it leaves is moved, and few edges more are cut than it cut."""
-    data = load_relational("relational:nodes=1000,edges=8000,classes=4,features=1,homophily=0.95")
-    graph, train = typed.join({r: _ends(t) for r, t in data.edges.items()}, data.n_nodes), data.nodes["paper"].train
-    parts = typed.divide(graph, 4, train={"paper": train}, balance="nodes,train")
-    for own in [*parts.values(), parts["paper"][train], parts["paper"][~train]]:
-        assert np.bincount(own, minlength=4).max() <= np.ceil(1.1 * own.size / 4) + (own is parts["paper"])
-    assert {name: own.size for name, own in parts.items()} == data.n_nodes
-    again = typed.divide(graph, 4, train={"paper": train}, balance="nodes,train")
-    assert all(np.array_equal(parts[name], again[name]) for name in parts)
-    cut = [sum(np.count_nonzero(own[s][_ends(t)[0]] != own[d][_ends(t)[1]]) for (s, _, d), t in data.edges.items())
-           for own in (parts, typed.divide(graph, 4, "random"))]
-    assert cut[0] < 0.6 * cut[1]
+def test_parts_are_even_by_type(whole):
+    """Of two types without an edge between them METIS makes a part each; nodes of both, and training nodes, are moved."""
+    ring = [np.concatenate([np.arange(400)] * 3), np.concatenate([(np.arange(400) + step) % 400 for step in (1, 2, 3)])]
+    graph, train = typed.join({("a", "to", "a"): ring, ("b", "to", "b"): ring}, {"a": 400, "b": 400}), np.arange(400) < 100
+    parts = typed.divide(graph, 2, train={"a": train}, balance="nodes,train")
+    for own in (parts["a"][train], parts["a"][~train], parts["b"]):
+        assert own.size > 0 and np.bincount(own, minlength=2).max() <= np.ceil(1.1 * own.size / 2)
+    n_cut = sum(np.count_nonzero(own[ring[0]] != own[ring[1]]) for own in parts.values())
+    assert n_cut < 400  # a random division cuts 1,200 of 2,400
+    assert all(np.array_equal(own, parts[name]) for name, own in typed.divide(graph, 2, train={"a": train}, balance="nodes,train").items())
+    uneven = typed.divide(graph, 2, balance="edges")
+    assert np.bincount(uneven["a"], minlength=2).max() > 300
     for method in ("random", "contiguous"):
         assert all(np.ptp(np.bincount(own, minlength=4)) <= 1 for own in typed.divide(graph, 4, method).values())
 
 
-def _ends(table):
-    return np.asarray(table.indices), np.repeat(np.arange(table.n_nodes), np.diff(table.indptr))
+def test_rows_of_the_sources_alone_change_places():
+    """Edges of a row then stand in another order, which is remembered; and back."""
+    data, sink, back = odd_dataset(indices=np.array([0, 1, 1, 1, 0, 2, 2])), divide.Memory(), divide.Memory()
+    divide.divide(data, {ODD: np.array([1, 0, 1]), PLACE: np.zeros(5, int)}, 2, sink)
+    assert sink.dataset.nodes[ODD].node_ids.tolist() == [1, 0, 2] and sink.dataset.nodes[PLACE].ids is None
+    assert edges_in(sink.dataset, LIKES) == edges_in(data, LIKES)
+    assert np.array_equal(sink.dataset.nodes[ODD].features, data.nodes[ODD].features[[1, 0, 2]])
+    divide.divide(sink.dataset, {ODD: np.zeros(3, int), PLACE: np.zeros(5, int)}, 1, back)
+    assert edges_in(back.dataset, LIKES) == edges_in(data, LIKES) and back.dataset.nodes[ODD].ids is None
 
 
 def test_a_partition_from_a_file(whole, kept, tmp_path):

@@ -15,12 +15,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from predicting import predict_here
 from relational_runs import SPEC, relational_run
 
-from sarlite import predict
+from sarlite import HeteroGraph, predict
+from sarlite.comm import threads
 from sarlite.data.__main__ import main
 from sarlite.data.relational import format
+from sarlite.data.relational.part import RelationalRows
 from sarlite.data.spec import load_relational
 from sarlite.errors import SarliteError
-from sarlite.train import checkpoint, config, run
+from sarlite.train import checkpoint, config, relational, run
 
 pytestmark = pytest.mark.timeout(120)
 MODELS = {"rgcn": ["--model", "rgcn", "--hidden", "6"], "bases": ["--model", "rgcn", "--n-bases", "2", "--embedding", "3"],
@@ -103,6 +105,29 @@ def test_predictions_have_the_runs_score(stored, tmp_path, capsys):
         with pytest.raises(SarliteError, match=re.escape(words)):
             predict_here(tmp_path / "run", tmp_path / "no.npy", *flags)
     assert not (tmp_path / "no.npy").exists()
+
+
+def test_the_identity_of_data():
+    """It is the same on any number of ranks, and another with other edges, features, labels or order of relations; nothing is kept."""
+    def work(comm, edges, x, labels):
+        graph = HeteroGraph.from_edges(edges, {"a": 6, "b": 4}, comm=comm, parts="random" if comm.size > 1 else "metis")
+        ids, split = graph.node_ids, np.zeros(6, bool)
+        found = relational.identity(graph.of("a"), RelationalRows({"b": x[ids["b"]]}, labels[ids["a"]], *[split[ids["a"]]] * 3), 3)
+        assert not graph._schedules and not graph.view_arrays
+        return found
+
+    src, dst = np.array([0, 1, 2, 3, 3]), np.array([5, 1, 4, 4, 0])
+    edges = {("b", "to", "a"): (src, dst), ("b", "by", "a"): (np.array([1, 2]), np.array([5, 3]))}
+    given = edges, np.arange(8.0).reshape(4, 2), np.arange(6) % 3
+    (one,) = threads.run(1, work, *given)
+    assert one["nodes"] == "a 6, b 4" and one["edges"] == "b.to.a 5, b.by.a 2" and one["features"] == "b 2" and one["classes"] == 3
+    assert all(found == one for found in threads.run(3, work, *given))
+    moved = {**edges, ("b", "to", "a"): (src, np.roll(dst, 1))}
+    swapped = {("b", "to", "a"): (np.array([1, 1, 2, 3, 3]), dst), ("b", "by", "a"): (np.array([0, 2]), np.array([5, 3]))}  # b to 5
+    others = [(moved, *given[1:]), (swapped, *given[1:]), (edges, given[1] + 1, given[2]), (*given[:2], np.zeros(6, int)),
+              (dict(reversed(edges.items())), *given[1:])]
+    found = [threads.run(1, work, *other)[0] for other in others]
+    assert len({one["digest"], *(other["digest"] for other in found[:4])}) == 5 and found[4]["edges"] == "b.by.a 2, b.to.a 5"
 
 
 REFUSED = {
