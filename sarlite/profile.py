@@ -200,6 +200,17 @@ def free_memory() -> float:
     return min(_machine_room(), _container_room(), _address_room())
 
 
+def memory_limit() -> float:
+    """Return how many bytes all processes here may have together, as machine and container say; inf where neither does."""
+    found = [float("inf")]
+    with suppress(OSError, ValueError, AttributeError):
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # no such group, or "max"
+            found.append(int(_group_file(name)))
+    return min(found)
+
+
 def _machine_room():
     with suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))

@@ -34,8 +34,10 @@ class Part(NamedTuple):
     task: str = "classify"
 
 
-def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=()):
+def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=(), choose=None):
     """Read this rank's rows and build its graph; `tick` as long as any rank works at it; splits of `allow_empty` may be. Collective.
+
+    `choose` is given the part in mode "sar" and returns the mode that it shall have.
 
     Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks need it.
 
@@ -45,10 +47,10 @@ def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=
         On every rank together, naming the file, the field and the value.
     """
     with working(tick):
-        return _load_part(config, comm, run_dir, self_loops, allow_empty)
+        return _load_part(config, comm, run_dir, self_loops, allow_empty, choose)
 
 
-def _load_part(config, comm, run_dir, self_loops, allow_empty):
+def _load_part(config, comm, run_dir, self_loops, allow_empty, choose):
     begin, seconds = time.perf_counter(), {"partition": 0.0}
     options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed, "task": config.task,
                "normalize": config.normalize_features, "progress": Progress(config.progress), "allow_empty": allow_empty}
@@ -64,9 +66,20 @@ def _load_part(config, comm, run_dir, self_loops, allow_empty):
     added = None
     if self_loops:
         indptr, indices, added = add_self_loops(indptr, indices, first_row)
-    graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=config.mode, prefetch=config.prefetch)
-    seconds["load"] = time.perf_counter() - begin
-    return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
+
+    def part_in(mode):
+        graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=mode, prefetch=config.prefetch)
+        seconds["load"] = time.perf_counter() - begin
+        return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
+
+    if choose is None:
+        return part_in(config.mode)
+    part = part_in("sar")
+    mode = choose(part)
+    if mode == "sar":
+        return part
+    del part  # its edges are laid out anew
+    return part_in(mode)
 
 
 def _refuse_edge_values(comm, dataset):
@@ -79,7 +92,7 @@ def _refuse_edge_values(comm, dataset):
 
 def _read(comm, config, dataset):
     part = DataPart(dataset, comm.rank, comm.size)
-    rows, edges = part.rows(config.dtype), part.edges()
+    rows, edges = part.rows(config.dtype, features=not getattr(config, "dry_run", False)), part.edges()
     summary = {"data": config.data, "nodes": dataset.n_nodes, "edges": dataset.n_edges, "features": dataset.n_features,
                "classes": dataset.n_classes, "task": dataset.task, "ordered": stored_order(dataset) != "none",
                "method": (dataset.division or {"partition": "none"})["partition"],

@@ -13,7 +13,7 @@ from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.profile import trim
-from sarlite.train import caches, checkpoint, minibatch, propagated, report, resume, smoothing, trace
+from sarlite.train import caches, checkpoint, costs, minibatch, planning, propagated, report, resume, smoothing, trace
 from sarlite.train.config import to_toml
 from sarlite.train.flow import FlowTrainer
 from sarlite.train.folder import Folder
@@ -77,19 +77,42 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     if config.prefetch is None:
         config = argparse.Namespace(**{**vars(config), "prefetch": default_prefetch(comm, threads)})
     loops = getattr(cls, "self_loops", False) if config.self_loops is None else config.self_loops
-    part = load_part(config, comm, folder.path, loops, tick)
+    was_auto = config.mode == "auto"
+    part, config = _load(comm, config, cls, folder, loops, tick)
+    if config.dry_run:
+        return planning.dry_run(comm, config, *costs.of_run(comm, config, cls, part, _make_trainer), part)
     about |= {"data": identity(part.graph, part.rows, part.n_classes), "task": part.task}
     if resumed:
         together(comm, lambda: resume.check_data(config, resumed[1], about["data"]))
     trim()  # of what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     trainer = _make_trainer(comm, config, cls, schedule, part, about["data"])
+    if not (config.batch_size or config.mfg or was_auto):
+        n_widths = sum(sum(p.shape) for _, p in trainer.model.named_parameters())
+        planning.check(comm, config, lambda: costs.of_run(comm, config, cls, part, _make_trainer), part, n_widths)
     part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
     stopping = Stopping(config.patience, optim.plateau_of(schedule))
     start, best = _restore(comm, config, trainer, resumed, stopping) if resumed else (0, Best(trainer.task))
     saving = Saving(comm, config, folder, trainer, best, about, toml, start, interrupts, stopping)
     with errors_of(config.model):
         return _run(comm, config, trainer, part, saving, tick)
+
+
+def _load(comm, config, cls, folder, loops, tick):
+    """Return this rank's part, and the options with the mode that it has. Collective."""
+    together(comm, lambda: planning.refuse(config))
+    if config.mode != "auto" and not config.dry_run:
+        return load_part(config, comm, folder.path, loops, tick), config
+    chosen = {"mode": "sar"}
+
+    def choose(part):
+        if config.mode == "auto" and not config.dry_run:
+            setting = planning.choose(comm, config, *costs.of_run(comm, config, cls, part, _make_trainer), part)
+            chosen.update(setting.options, mode=setting.mode)
+        return chosen["mode"]
+
+    part = load_part(config, comm, folder.path, loops, tick, choose=choose)
+    return part, argparse.Namespace(**{**vars(config), **chosen})
 
 
 def _make_trainer(comm, config, cls, schedule, part, data):

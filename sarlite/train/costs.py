@@ -1,0 +1,119 @@
+"""What a run will cost, by setting: predictions for each rank, the table of them, the choice among them, and the limit of memory."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite import optim
+from sarlite.comm import Communicator
+from sarlite.sar.cost import PartCounts, counts_of, structure_bytes
+from sarlite.sar.modes import MODES
+from sarlite.sar.program import START, Found
+from sarlite.train.load import Part
+from sarlite.train.trial import STEPS, Facts, program
+
+SPLITS = ("train", "val", "test")
+
+
+class Setting(NamedTuple):
+    """A way to run: a mode, and options that go with it. What `--mode auto` chooses among is a list of these."""
+
+    mode: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([self.mode, *(f"{name}={value}" for name, value in self.options)])
+
+
+SETTINGS = [Setting(mode) for mode in MODES]
+
+
+class Cost(NamedTuple):
+    """What one rank's run takes in a setting.
+
+    Attributes
+    ----------
+    peak_bytes : int
+        The most memory above what the process had before it read its rows, as a run's report measures it.
+    found : Found
+        Bytes by segment and phase, messages, flops, remote buffers.
+    """
+
+    peak_bytes: int
+    found: Found
+
+    def per_epoch(self, what: str = "sent", eval_every: int = 1) -> dict[str, float]:
+        """Bytes of one epoch but the first, by phase; of evaluation its share."""
+        by_segment = getattr(self.found, what)
+        total = dict(by_segment["step"])
+        for phase, n in by_segment["evaluation"].items():
+            total[phase] = total.get(phase, 0) + (n if eval_every == 1 else n / eval_every)
+        return total
+
+    def of_run(self, epochs: int, eval_every: int = 1) -> dict[str, int]:
+        """Bytes sent in a whole run by phase, from the making of the trainer on."""
+        n_evaluations = len({*range(eval_every, epochs + 1, eval_every), epochs})
+        times = dict(zip((START, *STEPS), (1, 1, 1, epochs - 1, n_evaluations - 1)))
+        total: dict[str, int] = {}
+        for segment, n in times.items():
+            for phase, sent in self.found.sent[segment].items():
+                total[phase] = total.get(phase, 0) + n * sent
+        return total
+
+
+class Sizes(NamedTuple):
+    """One part: its exchanges, rows and splits, and bytes of its data."""
+
+    counts: PartCounts
+    rows: dict[str, int]
+    data_bytes: int
+
+
+def sizes_of(part: Part) -> Sizes:
+    """Return the `Sizes` of a part that was loaded. Collective."""
+    splits = {name: int(np.count_nonzero(getattr(part.rows, name))) for name in SPLITS}
+    x, labels = part.rows.features, part.rows.labels
+    data = x.dtype.itemsize * x.size + labels.nbytes + len(SPLITS) * len(labels)
+    return Sizes(counts_of(part.graph), {"rows": part.graph.n_dst, "edges": part.graph.n_edges, **splits}, data)
+
+
+class Model:
+    """The costs of one model on one data set, by setting; programs are recorded as they are asked for.
+
+    Parameters
+    ----------
+    config : Namespace of `config.OPTIONS`
+    make : callable (comm, config, part) -> Trainer
+    facts : Facts
+    rank, size : int
+    """
+
+    def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, rank: int, size: int) -> None:
+        self.config, self.make, self.facts, self.rank, self.size = config, make, facts, rank, size
+        self._programs: dict[tuple[Any, ...], Any] = {}
+
+    def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
+        """Return one part's `Cost`."""
+        config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode})
+        mode = MODES[setting.mode]
+        key = mode.keeps, mode.turns, setting.options
+        if key not in self._programs:
+            self._programs[key] = program(config, self.make, self.facts, setting.mode, self.rank, self.size)
+        steps = self._programs[key]
+        found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
+        stays = sizes.data_bytes + structure_bytes(sizes.counts, setting.mode, steps.goes_backward)
+        return Cost(round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes)), found)
+
+
+def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any]) -> tuple[Model, Sizes]:
+    """Return the `Model` and the `Sizes` of a run whose part was loaded. Collective."""
+    schedule = optim.schedule(config.lr_schedule, config.epochs)
+    loops = part.graph.added_loops is not None
+    facts = Facts(part.rows.features.shape[1], part.n_classes, part.task, part.rows.labels[:0], loops)
+
+    def make(comm, config, part):
+        return make_trainer(comm, config, cls, schedule, part, None)
+
+    return Model(config, make, facts, comm.rank, comm.size), sizes_of(part)
