@@ -195,6 +195,11 @@ def _status(field: str) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
+def resident() -> int:
+    """Return this process's resident memory in bytes."""
+    return _status("VmRSS")
+
+
 def free_memory() -> float:
     """Return how many bytes this process can still take, as machine, container and limit on addresses say; inf where none does."""
     return min(_machine_room(), _container_room(), _address_room())
@@ -256,6 +261,11 @@ class Memory:
         except OSError:
             pass
         self.base = _status("VmRSS")
+
+    def now(self) -> int:
+        """Return what it is, without what is free."""
+        trim()
+        return max(0, resident() - self.base)
 
     def peak(self) -> int:
         """Return the highest so far."""

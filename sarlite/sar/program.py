@@ -18,6 +18,7 @@ import numpy as np
 from sarlite.errors import ConfigError
 from sarlite.graph.block import PIECE_EDGES
 from sarlite.kernels import Places, Recorder
+from sarlite.profile import resident, trim
 from sarlite.sar.cost import PartCounts, Rows, schedule_of
 from sarlite.sar.messages import templates_of
 from sarlite.tape.engine import Observer, observed
@@ -138,8 +139,12 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
         The runs allocate, or aggregate, otherwise at other sizes.
     """
     with _ONE_AT_A_TIME:
-        run(**sizes[0])  # a first run makes what stays with the process
         gc.collect()
+        before = resident()
+        run(**sizes[0])  # a first run makes what stays with the process: pages of libraries, modules, what BLAS holds
+        gc.collect()
+        trim()
+        warm = max(0, resident() - before)
         gc.disable()  # what is freed is freed where it is let go of
         try:
             tapes = [run(**at).segments for at in sizes]
@@ -151,7 +156,7 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
     for parts in zip(*tapes):
         segments.append(Segment(parts[0][0], _fitted([events for _, events, _, _ in parts], at, parts[0][0]),
                                 _line([flops for _, _, flops, _ in parts], at), parts[0][3]))
-    return Program(names, segments)
+    return Program(names, segments, warm)
 
 
 def _fitted(runs, at, name):
@@ -223,10 +228,10 @@ class Found(NamedTuple):
 
 
 class Program:
-    """What `record` made."""
+    """What `record` made. `warm_bytes` is by how much its first run has made the process larger for good."""
 
-    def __init__(self, names: Sequence[str], segments: Sequence[Segment]) -> None:
-        self.names, self.segments = list(names), list(segments)
+    def __init__(self, names: Sequence[str], segments: Sequence[Segment], warm_bytes: int = 0) -> None:
+        self.names, self.segments, self.warm_bytes = list(names), list(segments), warm_bytes
 
     @property
     def goes_backward(self) -> bool:

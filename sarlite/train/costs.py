@@ -64,19 +64,39 @@ class Cost(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """One part: its exchanges, rows and splits, and bytes of its data."""
+    """One part: its exchanges, rows and splits.
+
+    Attributes
+    ----------
+    counts : PartCounts
+    rows : dict of str to int
+        The sizes of a `Program`.
+    there_bytes : int
+        Data, and what else the process has when its part is loaded, but for the graph's structure.
+    load_bytes : int
+        The most that loading takes.
+    """
 
     counts: PartCounts
     rows: dict[str, int]
-    data_bytes: int
+    there_bytes: int
+    load_bytes: int = 0
 
 
-def sizes_of(part: Part) -> Sizes:
-    """Return the `Sizes` of a part that was loaded. Collective."""
+def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
+    """Return the `Sizes` of a part that was loaded. Collective.
+
+    Parameters
+    ----------
+    there, peak : int
+        What the process has now above its state before loading, and had at most; of `sharing` ranks together.
+    """
     splits = {name: int(np.count_nonzero(getattr(part.rows, name))) for name in SPLITS}
-    x, labels = part.rows.features, part.rows.labels
-    data = x.dtype.itemsize * x.size + labels.nbytes + len(SPLITS) * len(labels)
-    return Sizes(counts_of(part.graph), {"rows": part.graph.n_dst, "edges": part.graph.n_edges, **splits}, data)
+    x, counts = part.rows.features, counts_of(part.graph)
+    missing = 0 if x.strides[0] else x.dtype.itemsize * x.size  # of features that were not read
+    built = structure_bytes(counts, part.graph.schedule.mode.name, False)
+    there_bytes = max(there // sharing + missing, built + x.dtype.itemsize * x.size) - built
+    return Sizes(counts, {"rows": part.graph.n_dst, "edges": part.graph.n_edges, **splits}, there_bytes, peak // sharing + missing)
 
 
 class Model:
@@ -93,6 +113,7 @@ class Model:
     def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, rank: int, size: int) -> None:
         self.config, self.make, self.facts, self.rank, self.size = config, make, facts, rank, size
         self._programs: dict[tuple[Any, ...], Any] = {}
+        self.fixed_bytes = 0
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`."""
@@ -101,14 +122,16 @@ class Model:
         key = mode.keeps, mode.turns, setting.options
         if key not in self._programs:
             self._programs[key] = program(config, self.make, self.facts, setting.mode, self.rank, self.size)
+            self.fixed_bytes = max(self.fixed_bytes, self._programs[key].warm_bytes // (config.ranks if config.ranks > 1 else 1))
         steps = self._programs[key]
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
-        stays = sizes.data_bytes + structure_bytes(sizes.counts, setting.mode, steps.goes_backward)
-        return Cost(round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes)), found)
+        stays = self.fixed_bytes + sizes.there_bytes + structure_bytes(sizes.counts, setting.mode, steps.goes_backward)
+        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
 
 
-def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any]) -> tuple[Model, Sizes]:
-    """Return the `Model` and the `Sizes` of a run whose part was loaded. Collective."""
+def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any],
+           there: int | None = None) -> tuple[Model, Sizes]:
+    """Return the `Model` and the `Sizes` of a run whose part was loaded; `there` is as for `sizes_of`, by default now. Collective."""
     schedule = optim.schedule(config.lr_schedule, config.epochs)
     loops = part.graph.added_loops is not None
     facts = Facts(part.rows.features.shape[1], part.n_classes, part.task, part.rows.labels[:0], loops)
@@ -116,4 +139,6 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     def make(comm, config, part):
         return make_trainer(comm, config, cls, schedule, part, None)
 
-    return Model(config, make, facts, comm.rank, comm.size), sizes_of(part)
+    there = part.memory.now() if there is None else there
+    sizes = sizes_of(part, there, part.memory.peak(), comm.size if config.ranks > 1 else 1)
+    return Model(config, make, facts, comm.rank, comm.size), sizes

@@ -12,7 +12,6 @@ from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.errors import CheckpointError, ConfigError
-from sarlite.profile import trim
 from sarlite.train import caches, checkpoint, costs, minibatch, planning, propagated, report, resume, smoothing, trace
 from sarlite.train.config import to_toml
 from sarlite.train.flow import FlowTrainer
@@ -84,12 +83,12 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     about |= {"data": identity(part.graph, part.rows, part.n_classes), "task": part.task}
     if resumed:
         together(comm, lambda: resume.check_data(config, resumed[1], about["data"]))
-    trim()  # of what reading the data and dividing the edges took
+    there = part.memory.now()  # without what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     trainer = _make_trainer(comm, config, cls, schedule, part, about["data"])
     if not (config.batch_size or config.mfg or was_auto):
         n_widths = sum(sum(p.shape) for _, p in trainer.model.named_parameters())
-        planning.check(comm, config, lambda: costs.of_run(comm, config, cls, part, _make_trainer), part, n_widths)
+        planning.check(comm, config, lambda: costs.of_run(comm, config, cls, part, _make_trainer, there), part, n_widths)
     part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
     stopping = Stopping(config.patience, optim.plateau_of(schedule))
     start, best = _restore(comm, config, trainer, resumed, stopping) if resumed else (0, Best(trainer.task))
