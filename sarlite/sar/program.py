@@ -209,6 +209,8 @@ class Found(NamedTuple):
         Forward and backward, by segment.
     peak_bytes, in_use_bytes : int
         The most that a step's arrays and messages take, with and without the places between them that stay free.
+    range_bytes : int
+        Of the first those in `Buffers`' range.
     start_bytes, start_peak_bytes : int
         What the segment "start" makes that stays, and the most that it takes.
     remote_buffers : number
@@ -222,6 +224,7 @@ class Found(NamedTuple):
     flops: dict
     peak_bytes: int
     in_use_bytes: int
+    range_bytes: int
     start_bytes: int
     start_peak_bytes: int
     remote_buffers: Any
@@ -254,7 +257,7 @@ class _Replay:
         self.wanted = {op[1].kept for segment in program.segments for op in segment.ops if op[0] == "aggregate"} - {None}
 
     def found(self):
-        transport, found = self.schedule.transport, Found({}, {}, {}, {}, {}, 0, 0, 0, 0, 0)
+        transport, found = self.schedule.transport, Found({}, {}, {}, {}, {}, 0, 0, 0, 0, 0, 0)
         for segment in self.program.segments:
             n_messages, packed = transport.n_messages, transport.packed_bytes
             transport.profile.sent_bytes.clear()
@@ -271,7 +274,7 @@ class _Replay:
         self.kept.clear()
         steps, start = self.places, self.outside
         return found._replace(peak_bytes=steps.peak, in_use_bytes=steps.peak_in_use + steps.peak_small,
-                              start_bytes=start.in_use + start.small, start_peak_bytes=start.peak_in_use + start.peak_small,
+                              range_bytes=steps.top, start_bytes=start.in_use + start.small, start_peak_bytes=start.peak_in_use + start.peak_small,
                               remote_buffers=transport.profile.peak_remote_buffers)
 
     def play(self, ops, at, inner=None):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite import optim
-from sarlite.comm import Communicator
+from sarlite.comm import Communicator, together
 from sarlite.sar.cost import PartCounts, counts_of, structure_bytes
 from sarlite.sar.modes import MODES
 from sarlite.sar.program import START, Found
@@ -107,21 +107,25 @@ class Model:
     config : Namespace of `config.OPTIONS`
     make : callable (comm, config, part) -> Trainer
     facts : Facts
-    rank, size : int
+    comm : Communicator
+        Of its ranks the first records, for all.
+    size : int
+        Number of ranks of the run.
     """
 
-    def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, rank: int, size: int) -> None:
-        self.config, self.make, self.facts, self.rank, self.size = config, make, facts, rank, size
+    def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, comm: Communicator, size: int) -> None:
+        self.config, self.make, self.facts, self.comm, self.size = config, make, facts, comm, size
         self._programs: dict[tuple[Any, ...], Any] = {}
         self.fixed_bytes = 0
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
-        """Return one part's `Cost`."""
+        """Return one part's `Cost`. Collective."""
         config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode})
         mode = MODES[setting.mode]
         key = mode.keeps, mode.turns, setting.options
         if key not in self._programs:
-            self._programs[key] = program(config, self.make, self.facts, setting.mode, self.rank, self.size)
+            own = together(self.comm, lambda: program(config, self.make, self.facts, setting.mode, self.size) if self.comm.rank == 0 else None)
+            self._programs[key] = self.comm.bcast(own)
             self.fixed_bytes = max(self.fixed_bytes, self._programs[key].warm_bytes // (config.ranks if config.ranks > 1 else 1))
         steps = self._programs[key]
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
@@ -141,4 +145,4 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
 
     there = part.memory.now() if there is None else there
     sizes = sizes_of(part, there, part.memory.peak(), comm.size if config.ranks > 1 else 1)
-    return Model(config, make, facts, comm.rank, comm.size), sizes
+    return Model(config, make, facts, comm, comm.size), sizes

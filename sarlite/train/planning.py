@@ -75,7 +75,7 @@ def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
     """Return a `Row` for each setting, the same on every rank. Collective."""
     rows = []
     for setting in settings:
-        cost = together(comm, lambda: model.cost(setting, sizes, config.prefetch))
+        cost = model.cost(setting, sizes, config.prefetch)
         ranks = comm.allgather((cost, limit.n_bytes, seconds_of(cost, rates) if rates else None))
         needs = limit.needs([other.peak_bytes for other, _, _ in ranks])
         fits = all(need <= most for need, (_, most, _) in zip(needs, ranks))

@@ -44,9 +44,9 @@ class Facts(NamedTuple):
     loops: bool = False
 
 
-def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace, Part], Any], facts: Facts, mode: str, rank: int,
+def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace, Part], Any], facts: Facts, mode: str,
             size: int) -> Program:
-    """Return the `Program` of two epochs of a run, with evaluation, on one of `size` ranks.
+    """Return the `Program` of two epochs of a run, with evaluation, on one of `size` ranks, the first.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
     facts : Facts
     mode : str
         What is done beside the aggregations depends on it.
-    rank, size : int
+    size : int
 
     Raises
     ------
@@ -73,7 +73,7 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
         profile = Profile()
         tape = Tape(profile)
         with tape.recorder:
-            comm = Mirror(rank, size)
+            comm = Mirror(0, size)
             part = _part(tape, profile, facts, config.dtype, mode, comm, **at)
             with tape.segment(START):
                 trainer = make(comm, config, part)
