@@ -17,9 +17,9 @@ import numpy as np
 
 from sarlite.errors import ConfigError
 from sarlite.graph.block import PIECE_EDGES
-from sarlite.kernels import Places, Recorder
+from sarlite.kernels import Places, Recorder, unbuffered
 from sarlite.profile import resident, trim
-from sarlite.sar.cost import PartCounts, Rows, schedule_of
+from sarlite.sar.cost import PartCounts, Rows, expected, schedule_of
 from sarlite.sar.messages import templates_of
 from sarlite.tape.engine import Observer, observed
 from sarlite.tape.shapes import flops_of
@@ -57,15 +57,18 @@ class Aggregation(NamedTuple):
 
 
 class Listening:
-    """A mode that runs on one part, and tells a recorder."""
+    """A mode that runs on one part of `size`, and tells a recorder."""
 
-    def __init__(self, mode: Any, recorder: Recorder) -> None:
+    def __init__(self, mode: Any, recorder: Recorder, size: int) -> None:
         self.mode, self.recorder, self.numbers, self.count = mode, recorder, {}, 0
+        self.copies = size > 1 and not _shows_local_rows(mode, size)  # then what is kept holds those, which `replay` places
 
     def __getattr__(self, name):
         return getattr(self.mode, name)
 
     def run(self, schedule, arrays, visit, phase="forward"):
+        if self.copies:
+            arrays = unbuffered(lambda: tuple(array.copy() for array in arrays))
         with self._marked(schedule, "run", arrays, None, phase, None) as end:
             found = [visit(schedule.plan.local, arrays)]
             (value,) = found
@@ -86,6 +89,13 @@ class Listening:
         number = None if kept is None else self.numbers[id(kept)]
         facts = way, templates, d_templates, phase, schedule.transport.profile._phase, self.count, number
         yield lambda holds: self.recorder.events.append(("end", Aggregation(*facts, holds)))
+
+
+def _shows_local_rows(mode, size):
+    """Whether a visit is given the local rows themselves, not with others' in one array."""
+    schedule, rows, seen = schedule_of(expected(8 * size, 8 * size, size), mode.name, 0), Rows((8, 1), np.float32), []
+    mode.run(schedule, (rows,), lambda block, found: seen.append(found[0] is rows))
+    return any(seen)
 
 
 class _Flops(Observer):

@@ -95,7 +95,7 @@ def _part(tape, profile, facts, dtype, mode, comm, rows, edges, train, val, test
     """A tiny part, of which every peer has the like."""
     ends = np.arange(rows + 1) * edges // rows
     graph = Graph.from_part(Solo(), ends, 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends))))
-    turned = Schedule(graph.plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder))
+    turned = Schedule(graph.plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
     schedule = turned._replace(reverse=turned) if MODES[mode].turns and comm.size > 1 else turned
     graph = Graph(comm, schedule, profile, n_nodes=rows, dst_ids=graph.dst_ids, src_ids=graph.src_ids, edge_ids=None,
                   in_degrees=graph.in_degrees, added_loops=np.zeros(rows, bool) if facts.loops else None)
