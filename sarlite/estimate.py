@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite import optim
-from sarlite.command import Parser
 from sarlite.comm import Solo, threads
+from sarlite.command import Parser
 from sarlite.data import load
 from sarlite.errors import ConfigError, SarliteError, needs
 from sarlite.sar.cost import expected
@@ -114,8 +114,9 @@ def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
     for cost in costs:
         for phase, n in cost.found.sent["step"].items():
             phases[phase] = phases.get(phase, 0) + n
-    return Row(size, mode, max(cost.peak_bytes for cost in costs), most("received", "step"), most("sent", "step"), most("sent", "evaluation"),
-               phases, max(cost.found.n_messages["step"] for cost in costs), max(sum(cost.found.flops["step"]) for cost in costs), exact)
+    return Row(size, mode, max(cost.peak_bytes for cost in costs), most("received", "step"), most("sent", "step"),
+               most("sent", "evaluation"), phases, max(cost.found.n_messages["step"] for cost in costs),
+               max(sum(cost.found.flops["step"]) for cost in costs), exact)
 
 
 def _there(n, facts, config):

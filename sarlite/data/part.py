@@ -61,7 +61,8 @@ class Part:
         Without `features` none is read: zeros of their shape stand there that take no memory.
         """
         names, x = ("labels", "train", "val", "test"), self.dataset.features
-        found = self._of_nodes("features", dtype) if features else np.broadcast_to(np.zeros((), dtype or x.dtype), (self.n_rows, x.shape[1]))
+        nothing = np.broadcast_to(np.zeros((), dtype or x.dtype), (self.n_rows, x.shape[1]))
+        found = self._of_nodes("features", dtype) if features else nothing
         return Rows(found, *(self._of_nodes(name) for name in names))
 
     def edges(self) -> tuple[Array, Array]:

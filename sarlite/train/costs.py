@@ -124,7 +124,8 @@ class Model:
         mode = MODES[setting.mode]
         key = mode.keeps, mode.turns, setting.options
         if key not in self._programs:
-            own = together(self.comm, lambda: program(config, self.make, self.facts, setting.mode, self.size) if self.comm.rank == 0 else None)
+            args = config, self.make, self.facts, setting.mode, self.size
+            own = together(self.comm, lambda: program(*args) if self.comm.rank == 0 else None)
             self._programs[key] = self.comm.bcast(own)
             self.fixed_bytes = max(self.fixed_bytes, self._programs[key].warm_bytes // (config.ranks if config.ranks > 1 else 1))
         steps = self._programs[key]

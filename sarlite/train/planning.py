@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite.comm import Communicator, together
+from sarlite.comm import Communicator
 from sarlite.comm.launch import host
 from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
@@ -193,11 +193,11 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tup
         return
     others = compare(comm, config, model, sizes, limit, [setting for setting in SETTINGS if setting != own])
     fitting = sorted((other for other in others if other.fits), key=lambda other: other.need)
-    hint = (f"--mode {fitting[0].setting} takes {_size(fitting[0].need)} and fits" if fitting else "no other mode fits; more ranks take less "
-            "each")
+    hint = f"--mode {fitting[0].setting} takes {_size(fitting[0].need)} and fits" if fitting else _NONE
     raise ConfigError(f"mode {own} would take {_size(row.need)}{_WHERE[limit.each]}, more than {_limit_words(limit)}: {hint}")
 
 
+_NONE = "no other mode fits; more ranks take less each"
 _WHERE = {True: " on a rank", False: " on all ranks of a host"}
 
 

@@ -13,14 +13,16 @@ from sarlite.data.part import Rows
 from sarlite.profile import Profile
 from sarlite.sar.cost import Mirror
 from sarlite.sar.graph import Graph
+from sarlite.sar.listening import Listening
 from sarlite.sar.modes import MODES
-from sarlite.sar.program import START, Listening, Program, Tape, record
+from sarlite.sar.program import START, Program, Tape, record
 from sarlite.sar.schedule import Schedule
 from sarlite.train.load import Part
 from sarlite.types import Array
 
 SIZES = [dict(zip(("rows", "edges", "train", "val", "test"), at)) for at in (
-    (40, 90, 8, 6, 5), (46, 90, 8, 6, 5), (40, 103, 8, 6, 5), (40, 90, 11, 6, 5), (40, 90, 8, 10, 5), (40, 90, 8, 6, 12), (49, 120, 10, 9, 8))]
+    (40, 90, 8, 6, 5), (46, 90, 8, 6, 5), (40, 103, 8, 6, 5), (40, 90, 11, 6, 5), (40, 90, 8, 10, 5), (40, 90, 8, 6, 12),
+    (49, 120, 10, 9, 8))]
 STEPS = ("first step", "first evaluation", "step", "evaluation")
 
 
