@@ -42,7 +42,8 @@ class Listening:
     """A mode that runs on one part of `size`, and tells a recorder."""
 
     def __init__(self, mode: Any, recorder: Recorder, size: int) -> None:
-        self.mode, self.recorder, self.numbers, self.count = mode, recorder, {}, 0
+        self.mode, self.recorder, self.count = mode, recorder, 0
+        self.numbers: dict[int, int] = {}  # of runs, by the list of what they keep
         self.copies = size > 1 and not _shows_local_rows(mode, size)  # then what is kept holds those, which `replay` places
 
     def __getattr__(self, name):

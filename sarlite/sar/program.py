@@ -53,7 +53,8 @@ class Tape:
     """What `record`'s function is given: a recorder of arrays, and `segment`."""
 
     def __init__(self, profile: Any) -> None:
-        self.recorder, self.profile, self.segments = Recorder(), profile, []
+        self.recorder, self.profile = Recorder(), profile
+        self.segments: list[Any] = []
 
     @contextmanager
     def segment(self, name: str) -> Any:

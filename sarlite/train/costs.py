@@ -92,7 +92,8 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
         What the process has now above its state before loading, and had at most; of `sharing` ranks together.
     """
     splits = {name: int(np.count_nonzero(getattr(part.rows, name))) for name in SPLITS}
-    x, counts = part.rows.features, counts_of(part.graph)
+    rows: Any = part.rows
+    x, counts = rows.features, counts_of(part.graph)
     missing = 0 if x.strides[0] else x.dtype.itemsize * x.size  # of features that were not read
     built = structure_bytes(counts, part.graph.schedule.mode.name, False)
     there_bytes = max(there // sharing + missing, built + x.dtype.itemsize * x.size) - built
@@ -139,7 +140,8 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     """Return the `Model` and the `Sizes` of a run whose part was loaded; `there` is as for `sizes_of`, by default now. Collective."""
     schedule = optim.schedule(config.lr_schedule, config.epochs)
     loops = part.graph.added_loops is not None
-    facts = Facts(part.rows.features.shape[1], part.n_classes, part.task, part.rows.labels[:0], loops)
+    rows: Any = part.rows
+    facts = Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], loops)
 
     def make(comm, config, part):
         return make_trainer(comm, config, cls, schedule, part, None)

@@ -18,7 +18,7 @@ from sarlite.train.costs import Setting
 from sarlite.train.load import load_part
 from sarlite.train.loop import fit
 from sarlite.train.model import model_class
-from sarlite.train.trial import Facts
+from sarlite.train.trial import Facts, program
 
 MODELS = {
     "gcn": dict(model="gcn", input_dropout=0.0),
@@ -36,7 +36,7 @@ def trained(comm, folder, **options):
     return run.train(comm, config)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
@@ -55,7 +55,7 @@ def test_bytes_are_those_of_the_run(name, n_ranks, mode, prefetch, tmp_path, mon
 @pytest.mark.parametrize("name, mode, prefetch", [("sage", "sar", 0), ("gat", "oneshot", 0)])
 def test_buffers_take_what_was_said(name, mode, prefetch, tmp_path):
     def both(comm):
-        config = resolve({**QUIET, **MODELS[name], "hidden": 64, "data": "sbm:nodes=8000,degree=5,features=64", "mode": mode,
+        config = resolve({**QUIET, **MODELS[name], "hidden": 64, **({"heads": 2} if name == "gat" else {}), "data": "sbm:nodes=8000,degree=5,features=64", "mode": mode,
                           "prefetch": prefetch, "ranks": comm.size})
         cls, schedule = model_class(config.model), optim.schedule("constant", 2)
         part = load_part(config, comm, tmp_path, True)
@@ -121,6 +121,9 @@ def limited(monkeypatch):
     monkeypatch.setattr(planning, "limit_of", lambda comm, config, part: planning.Limit(
         LIMIT[0], True, ["here"] * comm.size, [0] * comm.size))
     monkeypatch.setattr(costs.Model, "fixed_bytes", property(lambda self: 0, lambda self, n: None), raising=False)
+    programs = {}
+    monkeypatch.setattr(costs, "program", lambda *args: programs.setdefault(args[3], None) or programs.update(
+        {args[3]: program(*args)}) or programs[args[3]])  # a mode's is recorded once
 
 
 LIMIT = [float("inf")]
@@ -158,7 +161,7 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(tmp
 
 def test_papers100m():
     """Figures of full-batch GCN 128-256-256-172 on ogbn-papers100M, in GB received a rank and step."""
-    nodes, edges, sizes = 111_059_956, 2 * 1_615_685_872, (16, 64, 256, 1024)
+    nodes, edges, sizes = 111_059_956, 2 * 1_615_685_872, {"sar": (16, 64, 256, 1024), "broadcast": (16, 1024)}
     config = resolve({"model": "gcn", "layers": 3, "hidden": 256, "dropout": 0.0, "threads": 1})
     cls = model_class("gcn")
 
@@ -172,7 +175,7 @@ def test_papers100m():
         (program,) = model._programs.values()
         steps = Program(program.names, [segment for segment in program.segments if segment.name == "step"])
         rows = {"rows": 1, "edges": 1, "train": 1, "val": 1, "test": 1}
-        found = [steps.replay(expected(nodes, edges, size), mode, 0, rows) for size in sizes]
+        found = [steps.replay(expected(nodes, edges, size), mode, 0, rows) for size in sizes[mode]]
         received[mode] = [sum(each.received["step"].values()) / 1e9 for each in found]
-    assert np.round(received["broadcast"]).tolist() == [357, 374, 379, 380]
+    assert np.round(received["broadcast"]).tolist() == [357, 380]
     assert np.round(received["sar"]).tolist() == [302, 138, 41, 11]
