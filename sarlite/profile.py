@@ -195,9 +195,25 @@ def _status(field: str) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
+def resident() -> int:
+    """Return this process's resident memory in bytes."""
+    return _status("VmRSS")
+
+
 def free_memory() -> float:
     """Return how many bytes this process can still take, as machine, container and limit on addresses say; inf where none does."""
     return min(_machine_room(), _container_room(), _address_room())
+
+
+def memory_limit() -> float:
+    """Return how many bytes all processes here may have together, as machine and container say; inf where neither does."""
+    found = [float("inf")]
+    with suppress(OSError, ValueError, AttributeError):
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # no such group, or "max"
+            found.append(int(_group_file(name)))
+    return min(found)
 
 
 def _machine_room():
@@ -245,6 +261,11 @@ class Memory:
         except OSError:
             pass
         self.base = _status("VmRSS")
+
+    def now(self) -> int:
+        """Return what it is, without what is free."""
+        trim()
+        return max(0, resident() - self.base)
 
     def peak(self) -> int:
         """Return the highest so far."""

@@ -156,7 +156,7 @@ def _mismatch(name, n_ranks, size):
     )
 
 
-def _host():
+def host():
     """What names this machine: containers may share a host name, and machines an image."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -212,8 +212,8 @@ def default_threads(comm: Communicator) -> int:
     its own uses them all. The CPU quota of a control group, such as a container's, is shared evenly by the ranks in it.
     """
     quota = _quota()
-    found = comm.allgather((_host(), _cores(), quota))
-    neighbours = [(cores, theirs) for host, cores, theirs in found if host == _host()]
+    found = comm.allgather((host(), _cores(), quota))
+    neighbours = [(cores, theirs) for where, cores, theirs in found if where == host()]
     share = sum(Fraction(1, sum(core in cores for cores, _ in neighbours)) for core in _cores())
     if quota is not None:
         share = min(share, quota[1] / sum(theirs == quota for _, theirs in neighbours))
@@ -232,8 +232,8 @@ def default_prefetch(comm: Communicator, n_threads: int) -> int:
     n_threads : int
         Threads of this rank's kernels.
     """
-    found = comm.allgather((_host(), _cores(), n_threads))
-    if len({host for host, _, _ in found}) > 1:
+    found = comm.allgather((host(), _cores(), n_threads))
+    if len({where for where, _, _ in found}) > 1:
         return 1
     free = len(set().union(*(cores for _, cores, _ in found))) - sum(threads for _, _, threads in found)
     return int(free >= comm.size > 1)

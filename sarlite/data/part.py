@@ -55,10 +55,15 @@ class Part:
         self.n_rows = self._last_row - self.first_row
         self._edges = slice(*(int(dataset.indptr[row]) for row in (self.first_row, self._last_row)))
 
-    def rows(self, dtype: DType | None = None) -> Rows:
-        """Return the `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own."""
-        names = ("labels", "train", "val", "test")
-        return Rows(self.of_nodes("features", dtype), *(self.of_nodes(name) for name in names))
+    def rows(self, dtype: DType | None = None, features: bool = True) -> Rows:
+        """Return the `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own.
+
+        Without `features` none is read: zeros of their shape stand there that take no memory.
+        """
+        names, x = ("labels", "train", "val", "test"), self.dataset.features
+        nothing = np.broadcast_to(np.zeros((), dtype or x.dtype), (self.n_rows, x.shape[1]))
+        found = self.of_nodes("features", dtype) if features else nothing
+        return Rows(found, *(self.of_nodes(name) for name in names))
 
     def edges(self) -> tuple[Array, Array]:
         """Return the incoming edges as CSR: indptr (n_rows + 1,) int64, and the row numbers of their sources, ascending in a row."""

@@ -10,6 +10,7 @@ Every function raises ShapeError naming the argument when shape, dtype or memory
 """
 
 from sarlite.kernels.activation import ACTIVATIONS, Mask, Normal, activate, activate_backward
+from sarlite.kernels.allocations import Places, Recorder
 from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_backward_finish, attend_ends, attend_finish, row_dot
 from sarlite.kernels.buffers import Buffers, unbuffered
 from sarlite.kernels.cache import Lines
@@ -28,6 +29,8 @@ __all__ = [
     "Mask",
     "Normal",
     "Numbering",
+    "Places",
+    "Recorder",
     "SAMPLERS",
     "activate",
     "add",

@@ -1,5 +1,7 @@
 """Messages: the rows of several arrays in one buffer, one section an array."""
 
+import math
+
 import numpy as np
 
 from sarlite import kernels
@@ -14,13 +16,19 @@ def templates_of(arrays):
 
 def allocate(n_rows, templates, zero=False):
     """Return (buffer, tuple of views): a section of `n_rows` rows for each (row shape, dtype); None stays None."""
+    starts, end = layout(n_rows, templates)
+    buffer = (np.zeros if zero else np.empty)(end, np.uint8)
+    return buffer, tuple(None if template is None else _section(buffer, start, n_rows, template)
+                         for template, start in zip(templates, starts))
+
+
+def layout(n_rows, templates):
+    """Return where each section begins, and the bytes of all."""
     starts, end = [], 0
     for template in templates:
         starts.append(-(-end // ALIGNMENT) * ALIGNMENT)
         end = starts[-1] + (0 if template is None else n_rows * _row_bytes(template))
-    buffer = (np.zeros if zero else np.empty)(end, np.uint8)
-    return buffer, tuple(None if template is None else _section(buffer, start, n_rows, template)
-                         for template, start in zip(templates, starts))
+    return starts, end
 
 
 def pack(arrays, rows):
@@ -33,7 +41,7 @@ def pack(arrays, rows):
 
 def _row_bytes(template):
     shape, dtype = template
-    return int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return math.prod(shape) * np.dtype(dtype).itemsize
 
 
 def _section(buffer, start, n_rows, template):

@@ -5,7 +5,7 @@ import queue
 import threading
 from typing import Any, NamedTuple
 
-from sarlite.sar.messages import allocate, templates_of
+from sarlite.sar.messages import templates_of
 from sarlite.sar.transport import Transfer
 
 CHUNK = 4096  # rows that are moved at once
@@ -69,7 +69,7 @@ class Stages(Transfer):
 
     def _broadcast(self, stage):
         own = stage.block is None
-        buffer, rows = (None, self.arrays) if own else allocate(stage.n_rows, self.templates)
+        buffer, rows = (None, self.arrays) if own else self.transport.allocate(stage.n_rows, self.templates)
         n_bytes = sum(array.nbytes for array in rows)
         if buffer is not None:
             self.profile.hold(buffer)

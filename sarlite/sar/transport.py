@@ -71,11 +71,37 @@ class Transport:
         """Return a context that brings each step's rows of `arrays`, one after the other; without arrays it brings None."""
         if arrays is None:
             return NoFetch()
-        return (Prefetch if self.prefetch and steps else Fetch)(self, steps, arrays, phase)
+        return self.chosen(Fetch, Prefetch if steps else Fetch)(self, steps, arrays, phase)
 
     def push(self, d_arrays, depth, phase="backward"):
         """Return a context that sends gradients, or partial sums, to their owners and adds what peers send to `d_arrays`."""
         return Push(self, d_arrays, depth, phase)
+
+    # ---- what decides sizes is above and in the transfers; `cost.CountingTransport` has the following alone another way
+
+    def chosen(self, plain, ahead):
+        """Return the kind of transfer: `ahead`, by a thread, where something is fetched ahead."""
+        return ahead if self.prefetch else plain
+
+    def allocate(self, n_rows, templates, zero=False):
+        """Return (buffer, views) of a message."""
+        return allocate(n_rows, templates, zero)
+
+    def pack(self, arrays, rows):
+        return pack(arrays, rows)
+
+    def add_rows(self, received, rows, d):
+        """Add rows that came to those of `d` that they are of."""
+        if isinstance(rows, slice):
+            kernels.add(d[rows], received, d[rows])
+        else:
+            kernels.scatter_add_rows(received, rows, d)
+
+    def finishing(self, finish):
+        """Return what finishes a transfer, which makes progress meanwhile where there is a thread for it."""
+        return _in_thread(finish) if self.prefetch else finish
+
+    # ---- failure
 
     def new_tag(self):
         """The tag of one aggregation's messages, on all ranks alike."""
@@ -169,7 +195,7 @@ class Fetch(Transfer):
 
     def exchange(self, step):
         """Receive `step`'s rows; return them and the requests of what was sent."""
-        buffer, rows = allocate(step.n_rows, self.templates)
+        buffer, rows = self.transport.allocate(step.n_rows, self.templates)
         self.profile.hold(buffer, step.share)
         with self.profile.span("fetch", "fetch", peer=step.source, bytes=buffer.nbytes, phase=self.phase):
             receives = self.receive_rows(step, buffer, rows)
@@ -184,7 +210,7 @@ class Fetch(Transfer):
     def send_rows(self, step):
         """Start to send `send_rows` of each array: rows that follow each other as they stand, others as one packed message."""
         rows = step.send_rows
-        parts = [a[rows] for a in self.arrays] if isinstance(rows, slice) else [pack(self.arrays, rows)]
+        parts = [a[rows] for a in self.arrays] if isinstance(rows, slice) else [self.transport.pack(self.arrays, rows)]
         return [self.send(part, step.target) for part in parts], sum(part.nbytes for part in parts)
 
 
@@ -251,7 +277,7 @@ class FetchAll(Fetch):
         """Return arrays of the local rows followed by each step's."""
         with self.profile.span("wait", phase=self.phase):
             n_rows = self.n_local + sum(step.n_rows for step in self.steps)
-            buffer, rows = allocate(n_rows, self.templates)
+            buffer, rows = self.transport.allocate(n_rows, self.templates)
             self.profile.hold(buffer, len(self.steps))
             pending = [self.start(step, rows, place) for step, place in zip(self.steps, halo_slices(self.n_local, self.steps))]
             sends = [self.send_rows(step) for step in self.steps]
@@ -268,7 +294,9 @@ class FetchAll(Fetch):
         """Start to receive one step's rows into their places; return what finishes it."""
         views = tuple(array[place] for array in rows)
         straight = step.contiguous or len(rows) == 1
-        message, sections = (views[0].reshape(-1).view(np.uint8), views) if straight else allocate(step.n_rows, self.templates)
+        message, sections = views[0].reshape(-1).view(np.uint8), views
+        if not straight:
+            message, sections = self.transport.allocate(step.n_rows, self.templates)
         parts = views if straight else (message,)
         n_bytes = sum(part.nbytes for part in parts)
         span = self.profile.span("fetch", "fetch", peer=step.source, bytes=n_bytes, phase=self.phase)
@@ -306,7 +334,7 @@ class Push(Transfer):
 
     def message(self, n_rows, zero=True):
         """Return (buffer, views) for the gradients of `n_rows` remote rows."""
-        return allocate(n_rows, self.templates, zero)
+        return self.transport.allocate(n_rows, self.templates, zero)
 
     def start(self, step, message):
         """Start the exchange of one step's gradients, once at most `depth` - 1 others travel; with a depth of 0 finish it too."""
@@ -320,7 +348,7 @@ class Push(Transfer):
             _wait(requests)
             span.end()
 
-        self.pending.append((step, rows, _in_thread(finish) if self.transport.prefetch else finish))
+        self.pending.append((step, rows, self.transport.finishing(finish)))
         self._finish_all_but(self.depth)
 
     def _finish_all_but(self, n):
@@ -332,14 +360,7 @@ class Push(Transfer):
             finish()
         for d, received in zip(self.d_arrays, rows):
             if d is not None:
-                _add_rows(received, step.send_rows, d)
-
-
-def _add_rows(received, rows, d):
-    if isinstance(rows, slice):
-        kernels.add(d[rows], received, d[rows])
-    else:
-        kernels.scatter_add_rows(received, rows, d)
+                self.transport.add_rows(received, step.send_rows, d)
 
 
 def _in_thread(finish):

@@ -84,6 +84,25 @@ def fanouts(value: Any) -> list[int]:
     return found
 
 
+def byte_size(value: Any) -> str:
+    """Return what --memory-limit says, such as "2GiB", as text.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is no size.
+    """
+    if parse_size(value) is None:
+        raise argparse.ArgumentTypeError(f"{value!r} is no size of memory such as 512MiB, 2GiB or 1.5GB")
+    return str(value)
+
+
+def parse_size(value: Any) -> int | None:
+    """Return a size such as "2GiB" in bytes; None where it is none."""
+    found = _SIZE.fullmatch(str(value))
+    return int(float(found[1]) * _UNITS[found[2] or ""]) if found else None
+
+
 def seconds(every: Any) -> float | None:
     """Return the time that --checkpoint-every says, in seconds; None where it says epochs."""
     found = _EVERY.fullmatch(str(every))
@@ -92,6 +111,9 @@ def seconds(every: Any) -> float | None:
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _EVERY = re.compile(r"([0-9]{1,9})(s|min|h)?")
+_UNITS = {"": 1, **{f"{p}B": 1000**k for k, p in enumerate(("", "k", "M", "G", "T"))},
+          **{f"{p}iB": 1024**k for k, p in enumerate(("K", "M", "G", "T"), 1)}}
+_SIZE = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,9}})?) ?({'|'.join(filter(None, _UNITS))})?")
 _PICKS = re.compile(r"-1|[0-9]{1,9}")
 
 
@@ -125,7 +147,7 @@ METAVARS = {  # of what is not plain from the name: the unit, or what it is
     "trace": "FILE.json", "trace-epochs": "EPOCHS", "batch-size": "SEEDS", "fanouts": "K,K,..", "eval-fanouts": "K,K,..",
     "hops": "N", "n-bases": "N", "embedding": "N", "teleport": "SHARE", "label-inputs": "SHARE", "propagated": "DIR", **smoothing.METAVARS,
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
-    "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C",
+    "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE",
 }  # fmt: skip
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
@@ -200,7 +222,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),
     },
     "ranks": {
-        "mode": ("sar", ("sar", "sa", "oneshot", "broadcast", "cover"), "how remote rows arrive"),
+        "mode": ("sar", ("sar", "sa", "oneshot", "broadcast", "cover", "auto"), "how remote rows arrive; auto: whichever costs least and fits"),
         "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or fetch those of the rows that they went to "
                      "[push; in broadcast fetch, of GCN and GraphSAGE]"),
         "columns": (1, int, "ranks that share their rows and divide the columns of sums, or heads; each holds the structure of them all"),
@@ -211,6 +233,9 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
                   "is, by id, or nodes that share neighbours together, by METIS or by label propagation (less memory)"),
         "balance": ("auto", str, "what METIS or Fennel makes even: nodes,edges,train or some of them; auto: as stored, else nodes and "
                     "train, and edges where the degrees are skewed"),
+        "memory-limit": (None, byte_size, "memory of each rank, such as 2GiB, above which training does not start [what the machine or "
+                         "container has, for all ranks there]"),
+        "dry-run": (False, bool, "print what each mode would take, memory and bytes by rank, and train nothing"),
         "threads": (0, int, "threads of each rank; 0 divides the node's cores"),
         "ranks": (1, int, "ranks as threads of this process, without MPI"),
         "stall-timeout": (300.0, float, "seconds without progress on any rank before the run is ended; 0 never"),
@@ -240,7 +265,7 @@ _AT_LEAST = {"batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, 
              "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1, "embedding": 1}
 _SHARES = ("dropout", "input_dropout", "attention_dropout", "teleport")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
-          fanouts: "a list of picks a row, such as [5, 10, 15]"}  # fmt: skip
+          byte_size: "a size such as 2GiB", fanouts: "a list of picks a row, such as [5, 10, 15]"}  # fmt: skip
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -318,7 +343,7 @@ def _check_range(shown, name, value):
 
 def _typed(name, value, where):
     kind = OPTIONS[name][1]
-    if kind in (every, fanouts):
+    if kind in (every, fanouts, byte_size):
         with suppress(argparse.ArgumentTypeError):
             return kind(value)
         good = False

@@ -35,11 +35,12 @@ class Part(NamedTuple):
     task: str = "classify"
 
 
-def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=(), edge_values=edges.NONE):
+def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=(), edge_values=edges.NONE, choose=None):
     """Read this rank's rows and build its graph; `tick` as long as any rank works at it; splits of `allow_empty` may be. Collective.
 
-    `edge_values` says which values of its edges the graph gets, as `edge_values.wanted` does. Only rank 0 holds a whole edge list, and only
-    while it reads, generates or divides what is not stored as the ranks need it.
+    `edge_values` says which values of its edges the graph gets, as `edge_values.wanted` does. `choose` is given the part in mode "sar" and
+    returns the mode that it shall have. Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not
+    stored as the ranks need it.
 
     Raises
     ------
@@ -47,12 +48,12 @@ def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=
         On every rank together, naming the file, the field and the value.
     """
     with working(tick):
-        return _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values)
+        return _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values, choose)
 
 
-def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values):
+def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values, choose):
     begin, seconds = time.perf_counter(), {"partition": 0.0}
-    check_mode(comm, config.mode, config.prefetch, config.backward, config.columns)
+    check_mode(comm, "sar" if config.mode == "auto" else config.mode, config.prefetch, config.backward, config.columns)
     options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed, "task": config.task,
                "normalize": config.normalize_features, "progress": Progress(config.progress), "allow_empty": allow_empty}
     with divided(comm, config.data, verify=config.verify, scratch=run_dir, seconds=seconds, **options) as dataset:
@@ -71,11 +72,22 @@ def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values):
     if self_loops:
         indptr, indices, added = add_self_loops(indptr, indices, first_row)
         values = edges.with_loops(values, indptr, indices, added, first_row)
-    graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=config.mode, prefetch=config.prefetch,
-                            backward=config.backward, columns=config.columns)
-    graph = graph.with_edge_values(*values.values()) if names else graph
-    seconds["load"] = time.perf_counter() - begin
-    return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
+
+    def part_in(mode):
+        graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=mode, prefetch=config.prefetch,
+                                backward=config.backward, columns=config.columns)
+        graph = graph.with_edge_values(*values.values()) if names else graph
+        seconds["load"] = time.perf_counter() - begin
+        return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
+
+    if choose is None:
+        return part_in(config.mode)
+    part = part_in("sar")
+    mode = choose(part)
+    if mode == "sar":
+        return part
+    del part  # its edges are laid out anew
+    return part_in(mode)
 
 
 def _lockstep(config, comm, division):
@@ -89,7 +101,7 @@ def _lockstep(config, comm, division):
 
 def _read(comm, config, dataset):
     part = DataPart(dataset, comm.rank, comm.size)
-    rows, edges = part.rows(config.dtype), part.edges()
+    rows, edges = part.rows(config.dtype, features=not getattr(config, "dry_run", False)), part.edges()
     summary = {"data": config.data, "nodes": dataset.n_nodes, "edges": dataset.n_edges, "features": dataset.n_features,
                "classes": dataset.n_classes, "task": dataset.task, "ordered": stored_order(dataset) != "none",
                "method": (dataset.division or {"partition": "none"})["partition"],

@@ -25,7 +25,8 @@ from sarlite.tape import Tensor, no_grad
 from sarlite.train.identity import _codes, _mixed, _multiples, _words
 from sarlite.train.load import Part
 
-REFUSED = ("batch_size", "mfg", "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features")
+REFUSED = ("batch_size", "mfg", "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features", "backward",
+           "edge_weights", "edge_features")
 """Options of graphs of one kind alone."""
 
 
@@ -47,6 +48,8 @@ def chosen(comm, config, cls):
         for name in REFUSED:
             if getattr(config, name):
                 raise ConfigError(f"--{name.replace('_', '-')}: does not go with relational graphs, as --data {config.data} is")
+        if config.columns > 1:
+            raise ConfigError(f"--columns {config.columns}: does not go with relational graphs")
         if config.weight_decay_on != "all":
             raise ConfigError(f"--weight-decay-on {config.weight_decay_on}: does not go with relational graphs: all decays all")
     return relational

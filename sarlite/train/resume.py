@@ -7,7 +7,7 @@ from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.train import checkpoint
 from sarlite.train.identity import difference
 
-OWN = ("run_dir", "resume", "config", "trace")
+OWN = ("run_dir", "resume", "config", "trace", "dry_run", "memory_limit")
 """Options of one run alone: a checkpoint does not keep them."""
 LASTING = ("model", "layers", "hidden", "heads", "out_heads", "out_concat", "aggregator", "gat_form", "residual", "activation",
            "n_bases", "embedding", "batch_norm", "hops", "teleport", "label_inputs", "dtype", "task", "loss", "metric", "optimizer",

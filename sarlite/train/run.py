@@ -12,9 +12,21 @@ from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.errors import CheckpointError, ConfigError
-from sarlite.profile import trim
 from sarlite.sar.hetero import NodeType
-from sarlite.train import caches, checkpoint, edge_values, minibatch, propagated, relational, report, resume, smoothing, trace
+from sarlite.train import (
+    caches,
+    checkpoint,
+    costs,
+    edge_values,
+    minibatch,
+    planning,
+    propagated,
+    relational,
+    report,
+    resume,
+    smoothing,
+    trace,
+)
 from sarlite.train.config import to_toml
 from sarlite.train.flow import FlowTrainer
 from sarlite.train.folder import Folder
@@ -80,23 +92,46 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     if config.prefetch is None:
         config = argparse.Namespace(**{**vars(config), "prefetch": default_prefetch(comm, threads)})
     loops = getattr(cls, "self_loops", False) if config.self_loops is None else config.self_loops
-    if hetero:
-        part = relational.load_part(config, comm, folder.path, tick)
-    else:
-        part = load_part(config, comm, folder.path, loops, tick, edge_values=edge_values.wanted(config, cls))
+    was_auto = config.mode == "auto"
+    part, config = _load(comm, config, cls, folder, loops, tick, hetero)
+    if config.dry_run:
+        return planning.dry_run(comm, config, *costs.of_run(comm, config, cls, part, _make_trainer), part)
+    if not hetero:
         about["options"] |= {option: True for name, option in edge_values.ARRAYS.items() if getattr(part.graph, name) is not None}
     about |= {"data": (relational.identity if hetero else identity)(part.graph, part.rows, part.n_classes), "task": part.task}
     if resumed:
         together(comm, lambda: resume.check_data(config, resumed[1], about["data"]))
-    trim()  # of what reading the data and dividing the edges took
+    there = part.memory.now()  # without what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     trainer = _make_trainer(comm, config, cls, schedule, part, about["data"])
+    if not was_auto and planning.counts(config, part.graph):
+        n_widths = sum(sum(p.shape) for _, p in trainer.model.named_parameters())
+        planning.check(comm, config, lambda: costs.of_run(comm, config, cls, part, _make_trainer, there), part, n_widths)
     part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
     stopping = Stopping(config.patience, optim.plateau_of(schedule))
     start, best = _restore(comm, config, trainer, resumed, stopping) if resumed else (0, Best(trainer.task))
     saving = Saving(comm, config, folder, trainer, best, about, toml, start, interrupts, stopping)
     with errors_of(config.model):
         return _run(comm, config, trainer, part, saving, tick)
+
+
+def _load(comm, config, cls, folder, loops, tick, hetero):
+    """Return this rank's part, and the options with the mode that it has. Collective."""
+    together(comm, lambda: planning.refuse(config, hetero))
+    if hetero:
+        return relational.load_part(config, comm, folder.path, tick), config
+    values, chosen = edge_values.wanted(config, cls), {"mode": "sar"}
+    if config.mode != "auto" and not config.dry_run:
+        return load_part(config, comm, folder.path, loops, tick, edge_values=values), config
+
+    def choose(part):
+        if config.mode == "auto" and not config.dry_run:
+            setting = planning.choose(comm, config, *costs.of_run(comm, config, cls, part, _make_trainer), part)
+            chosen.update(setting.options, mode=setting.mode)
+        return chosen["mode"]
+
+    part = load_part(config, comm, folder.path, loops, tick, edge_values=values, choose=choose)
+    return part, argparse.Namespace(**{**vars(config), **chosen})
 
 
 def _make_trainer(comm, config, cls, schedule, part, data):

@@ -23,7 +23,7 @@ FLOORS = [
     {"data"},
     {"models"},
     {"train", "oracle", "info"},
-    {"smooth", "predict"},
+    {"smooth", "predict", "estimate"},
 ]
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 PUBLIC = {"sarlite", "sarlite.nn", "sarlite.fn", "sarlite.errors"}

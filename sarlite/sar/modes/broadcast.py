@@ -27,7 +27,7 @@ class Broadcast(Sequential):
         if not plan.steps:
             return [visit(plan.local, arrays)]
         transport, found = schedule.transport, {}
-        with (StagesAhead if transport.prefetch else Stages)(transport, plan.stages, arrays, phase) as stages:
+        with transport.chosen(Stages, StagesAhead)(transport, plan.stages, arrays, phase) as stages:
             local = visit(plan.local, arrays)
             for stage in plan.stages:
                 rows = stages.take(stage)

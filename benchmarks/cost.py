@@ -1,0 +1,99 @@
+"""Question: does what `--dry-run` says come true, for each model and mode on N ranks: bytes sent, peak memory, remote buffers?
+
+A generated graph of communities, mapped by real processes of mpiexec. One dry run a model and N tells all modes; then each mode trains some
+epochs. Bytes are compared over the whole run, by phase, but for those of setting up; memory is the largest rank's peak above its state
+before it reads its rows, as the command reports it.
+"""
+
+import sys
+
+import harness
+
+MODELS = {
+    "gcn": dict(model="gcn", layers=3, hidden=128, dropout=0.5, input_dropout=0.0),
+    "sage": dict(model="sage", layers=3, hidden=128),
+    "sage pool": dict(model="sage", layers=2, hidden=128, aggregator="max-pool"),
+    "gat": dict(model="gat", layers=3, hidden=32, heads=4, attention_dropout=0.0),
+    "appnp": dict(model="appnp", layers=2, hidden=128, hops=4),
+    "sgc": dict(model="sgc"),
+}
+MODES = ["sar", "sa", "oneshot", "broadcast"]
+
+
+def options(name, data, args, n_ranks):
+    return dict(data=data, epochs=args.epochs, partition=args.partition, verify=False, threads=max(1, 2 // n_ranks), prefetch=args.prefetch,
+                progress="none", **MODELS[name])
+
+
+def dry(n_ranks, **chosen):
+    """Run `--dry-run` and return its settings by mode."""
+    flags = []
+    for name, value in chosen.items():
+        flag = "--" + name.replace("_", "-")
+        flags += [flag] if value is True else ["--no-" + flag[2:]] if value is False else [flag, value]
+    line = harness.last_json(harness.mpiexec(n_ranks, "-m", "sarlite.train", *flags, "--dry-run", "--json"))
+    return {row["mode"]: row for row in line["settings"]}
+
+
+def measure(name, n_ranks, mode, data, args, said):
+    """Return a row."""
+    found = harness.train(n_ranks, mode=mode, **options(name, data, args, n_ranks))
+    sent = {phase: n for phase, n in found["sent_bytes"].items() if phase != "setup"}
+    told = {phase: n for phase, n in said["run_sent_bytes"].items() if phase != "setup" and n}
+    peak, predicted = max(found["peak_bytes"]), max(said["peak_bytes"])
+    row = {"case": name, "ranks": n_ranks, "mode": mode, "sent_bytes": sum(sent.values()), "predicted_sent_bytes": sum(told.values()),
+           "phases_equal": sent == told, "peak_bytes": peak, "predicted_peak_bytes": predicted, "error": predicted / peak - 1,
+           "all_peaks": found["peak_bytes"], "predicted_peaks": said["peak_bytes"],
+           "buffers": found["live_remote_buffers"], "predicted_buffers": said["remote_buffers"]}
+    harness.note(f"{name}, {n_ranks} ranks, {mode}: {harness.mib(peak)} MiB, predicted {harness.mib(predicted)}, bytes "
+                 f"{'equal' if sent == told else f'{sent} and not {told}'}")
+    return row
+
+
+def main(argv=None):
+    args = arguments().parse_args(argv)
+    rows = []
+    with harness.Scratch() as scratch:
+        data = scratch.convert(f"sbm:nodes={args.nodes},degree={args.degree},features={args.features},classes=16", "graph")
+        for name in args.models:
+            for n_ranks in args.ranks:
+                said = dry(n_ranks, **options(name, data, args, n_ranks))
+                modes = args.modes if n_ranks > 1 else args.modes[:1]
+                rows += [measure(name, n_ranks, mode, data, args, said[mode]) for mode in modes]
+    harness.report(f"Predicted and measured: {args.nodes:,} nodes, degree {args.degree}, {args.features} features, partition "
+                   f"{args.partition}, prefetch {args.prefetch}", rows, COLUMNS, args.json)
+    worst = max(rows, key=lambda row: abs(row["error"]))
+    print(f"\nbytes equal in {sum(row['phases_equal'] for row in rows)} of {len(rows)} runs; memory within "
+          f"{100 * abs(worst['error']):.1f} % ({worst['case']}, {worst['ranks']} ranks, {worst['mode']})")
+
+
+COLUMNS = {
+    "case": lambda r: r["case"],
+    "ranks": lambda r: r["ranks"],
+    "mode": lambda r: r["mode"],
+    "sent MiB": lambda r: harness.mib(r["sent_bytes"]),
+    "bytes equal": lambda r: "yes" if r["phases_equal"] else "no",
+    "peak MiB": lambda r: harness.mib(r["peak_bytes"]),
+    "predicted MiB": lambda r: harness.mib(r["predicted_peak_bytes"]),
+    "error %": lambda r: f"{100 * r['error']:+.1f}",
+    "buffers": lambda r: r["buffers"],
+    "predicted": lambda r: f"{r['predicted_buffers']:.3g}",
+}
+
+
+def arguments():
+    parser = harness.parser(__doc__)
+    parser.add_argument("--models", type=harness.words, default=list(MODELS))
+    parser.add_argument("--modes", type=harness.words, default=MODES)
+    parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4, 8])
+    parser.add_argument("--nodes", type=int, default=40_000)
+    parser.add_argument("--degree", type=int, default=20)
+    parser.add_argument("--features", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--prefetch", type=int, default=1)
+    parser.add_argument("--partition", default="contiguous")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

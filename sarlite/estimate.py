@@ -1,0 +1,258 @@
+"""`python -m sarlite.estimate`: what training will take on any number of ranks, of a data set or of a graph told by counts alone."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite import optim
+from sarlite.comm import Solo, threads
+from sarlite.command import Parser
+from sarlite.data import load
+from sarlite.errors import ConfigError, SarliteError, needs
+from sarlite.sar.cost import expected
+from sarlite.sar.modes import MODES
+from sarlite.train import config as options
+from sarlite.train.costs import SPLITS, Cost, Model, Setting, Sizes, sizes_of
+from sarlite.train.load import load_part
+from sarlite.train.loop import set_threads
+from sarlite.train.model import model_class
+from sarlite.train.run import _make_trainer
+from sarlite.train.trial import Facts
+
+MOST_EXACT = 16
+"""Up to so many ranks a data set is divided as a run would divide it; beyond, random parts are expected."""
+_LOADED = 6 << 20  # what loading leaves in a process beside the data
+OWN = {
+    "ranks": ([16, 64, 256, 1024], "numbers of ranks, as 16,64,1024", "N,N,.."),
+    "nodes": (None, "nodes of a graph that is told by counts, in place of --data", "N"),
+    "edges": (None, "its edges, each direction of a symmetrised one, without added self loops", "N"),
+    "features": (None, "its features", "N"),
+    "classes": (None, "its classes", "N"),
+    "train": (0.1, "share of training nodes; as many validate, and test", "SHARE"),
+    "halo": (None, "share of the other parts' nodes that a part needs [of random parts: 1 - (1 - 1/ranks)^degree]", "SHARE"),
+    "plot": (None, "write the table as a picture", "FILE"),
+}  # fmt: skip
+TAKEN = ("data", "model", "self-loops", *(name for name in options.GROUPS["model"]), "task", "optimizer", "eval-every", "label-inputs",
+         "clip-norm", "prefetch", "partition", "balance", "seed", "json")  # fmt: skip
+
+
+class Row(NamedTuple):
+    """One number of ranks and one mode; bytes and flops of the rank that has most."""
+
+    ranks: int
+    mode: str
+    peak_bytes: int
+    step_received_bytes: int
+    step_sent_bytes: int
+    evaluation_sent_bytes: int
+    sent_bytes: dict[str, int]
+    messages: int
+    flops: int
+    exact: bool
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    p = Parser(prog="python -m sarlite.estimate", usage="%(prog)s [options]", argument_default=argparse.SUPPRESS,
+               description="Bytes a rank and epoch, memory a rank and flops by mode, on any number of ranks; nothing is trained.")
+    group = p.add_argument_group("what")
+    for name, (default, text, metavar) in OWN.items():
+        kind: Any = _numbers if name == "ranks" else float if name in ("halo", "train") else str if name == "plot" else int
+        shown = "" if default is None else f" [{','.join(map(str, default)) if isinstance(default, list) else default}]"
+        group.add_argument("--" + name, type=kind, metavar=metavar, help=text + shown)
+    options.add_options(p.add_argument_group("of the run"), {name: options.OPTIONS[name.replace("-", "_")] for name in TAKEN})
+    return p
+
+
+def _numbers(text):
+    try:
+        found = [int(word) for word in text.split(",")]
+    except ValueError:
+        found = [0]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers of ranks, such as 16,64,1024")
+    return found
+
+
+def estimate(own: argparse.Namespace, config: argparse.Namespace) -> list[Row]:
+    """Return a `Row` for each number of ranks and mode.
+
+    Parameters
+    ----------
+    own : Namespace of `OWN`
+    config : Namespace of `train.config.OPTIONS`
+
+    Raises
+    ------
+    SarliteError
+        What is asked for cannot be told: counts are missing, or the model, the data or an option is refused as in training.
+    """
+    cls = model_class(config.model)
+    schedule, loops = optim.schedule(config.lr_schedule, config.epochs), config.self_loops
+    loops = getattr(cls, "self_loops", False) if loops is None else loops
+    told = _of_counts(own) if own.nodes is not None else _Data(config, loops)
+    rows = []
+    for size in own.ranks:
+        sizes, facts, exact = told.sizes(size, own, config, loops)
+        model = Model(config, lambda comm, c, part: _make_trainer(comm, c, cls, schedule, part, None), facts, Solo(), size)
+        for mode in MODES if size > 1 else list(MODES)[:1]:
+            rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
+    return rows
+
+
+def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
+    def most(way, segment):
+        return max(sum(getattr(cost.found, way)[segment].values()) for cost in costs)
+
+    phases: dict[str, int] = {}
+    for cost in costs:
+        for phase, n in cost.found.sent["step"].items():
+            phases[phase] = phases.get(phase, 0) + n
+    return Row(size, mode, max(cost.peak_bytes for cost in costs), most("received", "step"), most("sent", "step"),
+               most("sent", "evaluation"), phases, max(cost.found.n_messages["step"] for cost in costs),
+               max(sum(cost.found.flops["step"]) for cost in costs), exact)
+
+
+def _there(n, facts, config):
+    """Bytes of a part's data in a process."""
+    return n * (facts.n_features * np.dtype(config.dtype).itemsize + 8 + len(SPLITS)) + _LOADED
+
+
+def _expected(size, n_nodes, n_edges, halo, degrees, shares, facts, config):
+    counts = expected(n_nodes, n_edges, size, halo=halo, degrees=degrees, loops=facts.loops)
+    rows = {"rows": counts.n_local, "edges": sum(counts.n_edges), **{name: round(counts.n_local * share) for name, share in shares.items()}}
+    return [Sizes(counts, rows, _there(counts.n_local, facts, config))]
+
+
+class _Counts:
+    """A graph that is told by counts."""
+
+    def sizes(self, size, own, config, loops):
+        facts = Facts(own.features, own.classes, config.task or "classify", loops=loops)
+        if size > own.nodes:
+            raise ConfigError(f"--ranks {size}: more than --nodes {own.nodes}")
+        return _expected(size, own.nodes, own.edges, own.halo, None, dict.fromkeys(SPLITS, own.train), facts, config), facts, False
+
+
+def _of_counts(own):
+    for name in ("nodes", "edges", "features", "classes"):
+        value = getattr(own, name)
+        if value is None or value < 1:
+            raise ConfigError(f"--{name}: a graph by counts needs it, 1 or more: --nodes, --edges, --features and --classes")
+    for name in ("halo", "train"):
+        value = getattr(own, name)
+        if value is not None and not 0 <= value <= 1:
+            raise ConfigError(f"--{name} {value} is not in [0, 1]")
+    return _Counts()
+
+
+class _Data:
+    """A data set: divided as a run would, or for many ranks into random parts that are expected of its degrees."""
+
+    def __init__(self, config, loops):
+        self.config, self.loops, self.dataset = config, loops, None
+
+    def sizes(self, size, own, config, loops):
+        if size <= MOST_EXACT:
+            return self._divided(size)
+        dataset = self.dataset = self.dataset or load(config.data, task=config.task)
+        facts = Facts(dataset.n_features, dataset.n_classes, dataset.task, np.asarray(dataset.labels[:0]), loops)
+        values, numbers = np.unique(np.diff(np.asarray(dataset.indptr)), return_counts=True)
+        shares = {name: np.count_nonzero(getattr(dataset, name)) / dataset.n_nodes for name in SPLITS}
+        return (_expected(size, dataset.n_nodes, dataset.n_edges, own.halo, (values, numbers), shares, facts, config), facts, False)
+
+    def _divided(self, size):
+        config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
+        with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
+            found = threads.run(size, _load, config, self.loops, folder)
+        return [sizes for sizes, _ in found], found[0][1], True
+
+
+def _load(comm, config, loops, folder):
+    part = load_part(config, comm, folder, loops, choose=lambda part: "sar")
+    labels = part.rows.labels
+    facts = Facts(part.rows.features.shape[1], part.n_classes, part.task, np.empty((0, *labels.shape[1:]), labels.dtype), loops)
+    sizes = sizes_of(part, 0, 0, 1)
+    return sizes._replace(there_bytes=_there(part.graph.n_dst, facts, config), load_bytes=0), facts
+
+
+COLUMNS = {
+    "ranks": lambda r: f"{r.ranks:,}",
+    "mode": lambda r: r.mode,
+    "memory a rank": lambda r: _bytes(r.peak_bytes),
+    "received a step": lambda r: _bytes(r.step_received_bytes),
+    "sent a step": lambda r: _bytes(r.step_sent_bytes),
+    "sent an evaluation": lambda r: _bytes(r.evaluation_sent_bytes),
+    "messages": lambda r: f"{r.messages:,}",
+    "Gflop": lambda r: f"{r.flops / 1e9:,.4g}",
+    "parts": lambda r: "as divided" if r.exact else "expected",
+}  # fmt: skip
+
+
+def _bytes(n):
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if n < 1000 or unit == "TB":
+            return f"{n:.4g} {unit}"
+        n /= 1000
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as text, of the rank that has most; bytes in powers of 1000."""
+    cells = [list(COLUMNS), *([show(row) for show in COLUMNS.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths)) for line in cells)
+
+
+def plot(rows: Sequence[Row], path: str) -> None:
+    """Draw bytes received and memory by number of ranks, a line a mode."""
+    needs("matplotlib", "--plot")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for axis, name, title in zip(axes, ("step_received_bytes", "peak_bytes"), ("GB received a rank and step", "GB of memory a rank")):
+        for mode in dict.fromkeys(row.mode for row in rows):
+            own = [row for row in rows if row.mode == mode]
+            axis.plot([row.ranks for row in own], [getattr(row, name) / 1e9 for row in own], marker="o", label=mode)
+        axis.set(xscale="log", yscale="log", xlabel="ranks", title=title)
+        axis.legend()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table, as the command line says; return the exit status."""
+    try:
+        flags = vars(parser().parse_args(argv))
+        own = argparse.Namespace(**{name: flags.pop(name, default) for name, (default, _, _) in OWN.items()})
+        if own.nodes is not None and "data" in flags:
+            raise ConfigError("--nodes tells a graph by counts, --data names one: give one of them")
+        config = options.resolve({"prefetch": 1, **flags})
+        if own.plot:
+            needs("matplotlib", "--plot")
+        set_threads(config.threads or 1)
+        rows = estimate(own, config)
+        print(table(rows))
+        if own.plot:
+            plot(rows, own.plot)
+        if config.json:
+            print(json.dumps([row._asdict() for row in rows]))
+    except SarliteError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""What NumPy allocates, in order; and the addresses that `Buffers` would give to it."""
+
+import ctypes
+from bisect import bisect_left
+
+from sarlite.kernels import buffers
+
+_LINE, _LARGE = 64, 1 << 18  # of native/buffers.c
+_MALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_CALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+_REALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class _Allocator(ctypes.Structure):
+    _fields_ = [("context", ctypes.c_void_p), ("malloc", _MALLOC), ("calloc", _CALLOC), ("realloc", _REALLOC), ("free", _FREE)]
+
+
+class _Handler(ctypes.Structure):
+    """NumPy's PyDataMem_Handler (NEP 49)."""
+
+    _fields_ = [("name", ctypes.c_char * 127), ("version", ctypes.c_uint8), ("allocator", _Allocator)]
+
+
+class Recorder:
+    """While entered, notes each array that NumPy makes in this context, and when its memory is freed. Stands in for `Buffers`.
+
+    Attributes
+    ----------
+    events : list
+        ("new", number, bytes) and ("free", number), in order; whoever records may put marks of its own between them.
+
+    Notes
+    -----
+    Every allocation calls Python: for small runs. One object is entered by one thread.
+    """
+
+    _kept: list = []  # arrays that outlive a recorder free through its handler
+    _c = ctypes.CDLL(None)
+    _c.malloc.restype = _c.calloc.restype = _c.realloc.restype = ctypes.c_void_p
+    _c.malloc.argtypes, _c.calloc.argtypes = (ctypes.c_size_t,), (ctypes.c_size_t, ctypes.c_size_t)
+    _c.realloc.argtypes, _c.free.argtypes = (ctypes.c_void_p, ctypes.c_size_t), (ctypes.c_void_p,)
+
+    def __init__(self):
+        self.events, self._numbers, self._count, self._before = [], {}, 0, []
+        allocator = _Allocator(None, _MALLOC(self._malloc), _CALLOC(self._calloc), _REALLOC(self._realloc), _FREE(self._free))
+        self._handler = _Handler(b"sarlite recorder", 1, allocator)
+        Recorder._kept.append(self._handler)
+
+    def __enter__(self):
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        self._before.append(buffers._set(make(ctypes.addressof(self._handler), buffers._NAME, None)))
+        return self
+
+    def __exit__(self, *error):
+        buffers._set(self._before.pop())
+
+    def _malloc(self, context, size):
+        return self._new(self._c.malloc(size), size)
+
+    def _calloc(self, context, n, size):
+        return self._new(self._c.calloc(n, size), n * size)
+
+    def _realloc(self, context, block, size):
+        number = self._numbers.pop(block, None)
+        address = self._new(self._c.realloc(block, size), size)
+        if number is not None:
+            self.events.append(("free", number))
+        return address
+
+    def _free(self, context, block, size):
+        self._gone(block)
+        self._c.free(block)
+
+    def _new(self, address, size):
+        self._numbers[address] = self._count
+        self.events.append(("new", self._count, size))
+        self._count += 1
+        return address
+
+    def _gone(self, address):
+        number = self._numbers.pop(address, None)
+        if number is not None:
+            self.events.append(("free", number))
+
+
+class Places:
+    """The addresses that `Buffers` gives to arrays of these sizes, by its own rule: the first free place that is large enough.
+
+    Attributes
+    ----------
+    top : int
+        Length of the range so far, in bytes: what large arrays touch, in use and free.
+    small, peak_small : int
+        Bytes of arrays that are `malloc`'s, now and at most.
+    in_use, peak_in_use : int
+        Bytes of large arrays, now and at most.
+    """
+
+    def __init__(self):
+        self.top = self.small = self.peak_small = self.in_use = self.peak_in_use = 0
+        self._starts, self._sizes, self._held = [], [], {}  # of free places, by address
+
+    @property
+    def peak(self):
+        return self.top + self.peak_small
+
+    def new(self, key, n_bytes):
+        """Place an array; `key` names it."""
+        size = (int(n_bytes) + 2 * _LINE - 1) // _LINE * _LINE
+        start = self._take(size) if size > _LARGE else None
+        self._held[key] = start, size
+        if start is None:
+            self.small += size
+            self.peak_small = max(self.peak_small, self.small)
+        else:
+            self.in_use += size
+            self.peak_in_use = max(self.peak_in_use, self.in_use)
+
+    def free(self, key):
+        """Free an array; one that was freed before is nothing."""
+        start, size = self._held.pop(key, (None, 0))
+        if start is None:
+            self.small -= size
+            return
+        self.in_use -= size
+        k = bisect_left(self._starts, start)
+        if k < len(self._starts) and start + size == self._starts[k]:
+            size += self._sizes[k]
+            del self._starts[k], self._sizes[k]
+        if k and self._starts[k - 1] + self._sizes[k - 1] == start:
+            self._sizes[k - 1] += size
+        else:
+            self._starts.insert(k, start)
+            self._sizes.insert(k, size)
+
+    def _take(self, size):
+        for k, (start, there) in enumerate(zip(self._starts, self._sizes)):
+            if there > size:
+                self._starts[k], self._sizes[k] = start + size, there - size
+                return start
+            if there == size or start + there == self.top:
+                del self._starts[k], self._sizes[k]
+                self.top = max(self.top, start + size)
+                return start
+        self.top += size
+        return self.top - size

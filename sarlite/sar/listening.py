@@ -1,0 +1,81 @@
+"""A mode that runs alone and tells what it was asked to aggregate: of steps that are recorded (`program`)."""
+
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.kernels import Recorder, unbuffered
+from sarlite.sar.cost import expected, schedule_of
+from sarlite.sar.messages import templates_of
+from sarlite.sar.stand_ins import Rows
+
+
+class Aggregation(NamedTuple):
+    """A call of a mode: `way` is "run" or "run_backward".
+
+    Attributes
+    ----------
+    templates : tuple of (row shape, dtype), or None
+        Of the rows that are fetched.
+    d_templates : tuple of (row shape, dtype) or None
+        Of the gradients, backward.
+    phase, within : str, str or None
+        What bytes are counted under; a phase of the profile that stands in for it.
+    number, kept : int, int or None
+        Of the run; of the run whose kept list backward takes.
+    holds : bool
+        Whether what is kept of a block holds the rows that came.
+    """
+
+    way: str
+    templates: Any
+    d_templates: Any
+    phase: str
+    within: str | None
+    number: int
+    kept: int | None
+    holds: bool
+
+
+class Listening:
+    """A mode that runs on one part of `size`, and tells a recorder."""
+
+    def __init__(self, mode: Any, recorder: Recorder, size: int) -> None:
+        self.mode, self.recorder, self.count = mode, recorder, 0
+        self.numbers: dict[int, int] = {}  # of runs, by the list of what they keep
+        self.copies = size > 1 and not _shows_local_rows(mode, size)  # then what is kept holds those, which `replay` places
+
+    def __getattr__(self, name):
+        return getattr(self.mode, name)
+
+    def run(self, schedule, arrays, visit, phase="forward"):
+        if self.copies:
+            arrays = unbuffered(lambda: tuple(array.copy() for array in arrays))
+        with self._marked(schedule, "run", arrays, None, phase, None) as end:
+            found = [visit(schedule.plan.local, arrays)]
+            (value,) = found
+            end(isinstance(value, tuple) and any(part is array for part in value for array in arrays))
+        self.numbers[id(found)] = self.count
+        return found
+
+    def run_backward(self, schedule, arrays, kept, visit, d_arrays):
+        with self._marked(schedule, "run_backward", arrays, d_arrays, "backward", kept) as end:
+            visit(schedule.plan.local, arrays, kept and kept[0], d_arrays)
+            end(False)
+
+    @contextmanager
+    def _marked(self, schedule, way, arrays, d_arrays, phase, kept):
+        self.count += 1
+        self.recorder.events.append(("begin",))
+        templates, d_templates = (None if rows is None else templates_of(rows) for rows in (arrays, d_arrays))
+        number = None if kept is None else self.numbers[id(kept)]
+        facts = way, templates, d_templates, phase, schedule.transport.profile._phase, self.count, number
+        yield lambda holds: self.recorder.events.append(("end", Aggregation(*facts, holds)))
+
+
+def _shows_local_rows(mode, size):
+    """Whether a visit is given the local rows themselves, not with others' in one array."""
+    schedule, rows, seen = schedule_of(expected(8 * size, 8 * size, size), mode.name, 0), Rows((8, 1), np.float32), []
+    mode.run(schedule, (rows,), lambda block, found: seen.append(found[0] is rows))
+    return any(seen)

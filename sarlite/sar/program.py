@@ -1,0 +1,258 @@
+"""A training step as a program: what it allocates, frees and aggregates, in order, with sizes that are linear in rows and edges.
+
+    program = record(run, sizes)          # run(recorder, **sizes) takes real steps on tiny graphs; a few of them tell all sizes
+    found = program.replay(counts, mode, prefetch, {"rows": 10**8, ...})
+
+The program is recorded on one part: the rest is the mode's own code over counts (`cost`), with what each visit of a block allocates. So
+nothing says how much a model, an operator or a mode takes: they are run.
+"""
+
+import gc
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.errors import ConfigError
+from sarlite.graph.block import PIECE_EDGES
+from sarlite.kernels import Places, Recorder
+from sarlite.profile import resident, trim
+from sarlite.sar.cost import PartCounts, schedule_of
+from sarlite.sar.stand_ins import Rows
+from sarlite.tape.engine import Observer, observed
+from sarlite.tape.shapes import flops_of
+
+START = "start"  # the segment whose arrays are made outside of a step's buffers
+_ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process
+_NOTHING = 4096  # bytes of a fixed size that are not looked at
+
+
+class _Flops(Observer):
+    def __init__(self):
+        self.counted = [0, 0]
+
+    def applied(self, application):
+        name, inputs, params, needs, result = application
+        n = flops_of(name, tuple(np.shape(x) for x in inputs), result.shape, params)
+        self.counted[0] += n
+        self.counted[1] += n * sum(needs[: len(inputs)])
+
+
+class Segment(NamedTuple):
+    """A part of a program, such as "step": its operations and flops, each number with a factor for each size; bytes of its collectives."""
+
+    name: str
+    ops: list
+    flops: Any
+    collectives: dict[str, int]
+
+
+class Tape:
+    """What `record`'s function is given: a recorder of arrays, and `segment`."""
+
+    def __init__(self, profile: Any) -> None:
+        self.recorder, self.profile = Recorder(), profile
+        self.segments: list[Any] = []
+
+    @contextmanager
+    def segment(self, name: str) -> Any:
+        """Note what is done inside as one part of the program."""
+        start, flops, before = len(self.recorder.events), _Flops(), dict(self.profile.sent_bytes)
+        with observed(flops):
+            yield
+        sent = {phase: n - before.get(phase, 0) for phase, n in self.profile.sent_bytes.items() if n > before.get(phase, 0)}
+        self.segments.append((name, self.recorder.events[start:], tuple(flops.counted), sent))
+
+
+def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Program":
+    """Run at several sizes and return the `Program` that they are all of.
+
+    Parameters
+    ----------
+    run : callable of sizes by name -> Tape
+    sizes : sequence of dict of str to int
+        One more than there are names, not all in one plane, and one more as a check. "rows" and "edges" are those of the part.
+
+    Raises
+    ------
+    ConfigError
+        The runs allocate, or aggregate, otherwise at other sizes.
+    """
+    with _ONE_AT_A_TIME:
+        gc.collect()
+        before = resident()
+        run(**sizes[0])  # a first run makes what stays with the process: pages of libraries, modules, what BLAS holds
+        gc.collect()
+        trim()
+        warm = max(0, resident() - before)
+        gc.disable()  # what is freed is freed where it is let go of
+        try:
+            tapes = [run(**at).segments for at in sizes]
+        finally:
+            gc.enable()
+    names = list(sizes[0])
+    at = np.array([[1, *(each[name] for name in names)] for each in sizes], float)
+    segments = []
+    for parts in zip(*tapes):
+        segments.append(Segment(parts[0][0], _fitted([events for _, events, _, _ in parts], at, parts[0][0]),
+                                _line([flops for _, _, flops, _ in parts], at), parts[0][3]))
+    return Program(names, segments, warm)
+
+
+def _fitted(runs, at, name):
+    """Operations with factors in place of bytes, nested; what is always small is left out."""
+    kinds = [[event[:2] for event in run] for run in runs]
+    if any(other != kinds[0] for other in kinds):
+        raise ConfigError(f"{name}: other arrays are made at other sizes, so that its memory cannot be told")
+    first = runs[0]
+    news = [k for k, event in enumerate(first) if event[0] == "new"]
+    factors = dict(zip(news, _line([[run[k][2] for k in news] for run in runs], at))) if news else {}
+    stack, left_out = [[]], set()
+    for k, event in enumerate(first):
+        if event[0] == "new":
+            if factors[k][1:].any() or factors[k][0] > _NOTHING:
+                stack[-1].append(("new", event[1], factors[k]))
+            else:
+                left_out.add(event[1])
+        elif event[0] == "free":
+            if event[1] not in left_out:
+                stack[-1].append(event)
+        elif event[0] == "begin":
+            stack.append([])
+        else:
+            body = stack.pop()
+            stack[-1].append(("aggregate", event[1], body))
+    return stack[0]
+
+
+def _line(values, at):
+    """(k, 1 + sizes) factors of k numbers, given at each size; of one that is not linear an upper bound by rows."""
+    values = np.asarray(values, float)
+    found, *_ = np.linalg.lstsq(at, values, rcond=None)
+    found = np.round(found, 3)
+    wrong = ~np.isclose(at @ found, values, rtol=1e-6, atol=0.5).all(0)
+    found[:, wrong] = 0
+    found[1, wrong] = (values[:, wrong] / at[:, 1:2]).max(0)
+    return found.T
+
+
+class Found(NamedTuple):
+    """What a program takes on one rank.
+
+    Attributes
+    ----------
+    sent, received : dict of str to dict of str to int
+        Bytes by segment and phase.
+    n_messages, packed_bytes : dict of str to int
+        By segment.
+    flops : dict of str to (int, int)
+        Forward and backward, by segment.
+    peak_bytes, in_use_bytes : int
+        The most that a step's arrays and messages take, with and without the places between them that stay free.
+    range_bytes : int
+        Of the first those in `Buffers`' range.
+    start_bytes, start_peak_bytes : int
+        What the segment "start" makes that stays, and the most that it takes.
+    remote_buffers : number
+        Peers whose rows are held at most.
+    """
+
+    sent: dict
+    received: dict
+    n_messages: dict
+    packed_bytes: dict
+    flops: dict
+    peak_bytes: int
+    in_use_bytes: int
+    range_bytes: int
+    start_bytes: int
+    start_peak_bytes: int
+    remote_buffers: Any
+
+
+class Program:
+    """What `record` made. `warm_bytes` is by how much its first run has made the process larger for good."""
+
+    def __init__(self, names: Sequence[str], segments: Sequence[Segment], warm_bytes: int = 0) -> None:
+        self.names, self.segments, self.warm_bytes = list(names), list(segments), warm_bytes
+
+    @property
+    def goes_backward(self) -> bool:
+        """Whether a gradient is brought back through blocks."""
+        return any(op[0] == "aggregate" and op[1].way == "run_backward" and any(op[1].d_templates or ())
+                   for segment in self.segments for op in segment.ops)
+
+    def replay(self, counts: PartCounts, mode: str, prefetch: int, sizes: Mapping[str, int]) -> Found:
+        """Go through all segments at these sizes, with a part's exchanges in a mode."""
+        return _Replay(self, counts, mode, prefetch, sizes).found()
+
+
+class _Replay:
+    def __init__(self, program, counts, mode, prefetch, sizes):
+        self.program, self.places, self.outside = program, Places(), Places()
+        self.schedule = schedule_of(counts, mode, prefetch, self.places)
+        self.at = np.array([1, *(sizes[name] for name in program.names)], float)
+        self.rows, self.edges = (1 + program.names.index(name) for name in ("rows", "edges"))
+        self.instances, self.kept, self.count = {}, {}, 0
+        self.wanted = {op[1].kept for segment in program.segments for op in segment.ops if op[0] == "aggregate"} - {None}
+
+    def found(self):
+        transport, found = self.schedule.transport, Found({}, {}, {}, {}, {}, 0, 0, 0, 0, 0, 0)
+        for segment in self.program.segments:
+            n_messages, packed = transport.n_messages, transport.packed_bytes
+            transport.profile.sent_bytes.clear()
+            transport.profile.received_bytes.clear()
+            transport.places = self.now = self.outside if segment.name == START else self.places
+            self.play(segment.ops, self.at)
+            sent = dict(transport.profile.sent_bytes)
+            for phase, n in segment.collectives.items():
+                sent[phase] = sent.get(phase, 0) + n
+            name = segment.name
+            found.sent[name], found.received[name] = sent, dict(transport.profile.received_bytes)
+            found.n_messages[name], found.packed_bytes[name] = transport.n_messages - n_messages, transport.packed_bytes - packed
+            found.flops[name] = tuple(round(float(line @ self.at)) for line in segment.flops)
+        self.kept.clear()
+        steps, start = self.places, self.outside
+        return found._replace(peak_bytes=steps.peak, in_use_bytes=steps.peak_in_use + steps.peak_small,
+                              range_bytes=steps.top, start_bytes=start.in_use + start.small,
+                              start_peak_bytes=start.peak_in_use + start.peak_small,
+                              remote_buffers=transport.profile.peak_remote_buffers)
+
+    def play(self, ops, at, inner=None):
+        """Go through operations; `inner` are the sizes of arrays that are freed in them, where these differ."""
+        freed = {op[1] for op in ops if op[0] == "free"} if inner is not None else ()
+        for op in ops:
+            if op[0] == "new":
+                self.count += 1
+                self.now.new(self.count, max(0.0, float(op[2] @ (inner if op[1] in freed else at))))
+                self.instances.setdefault(op[1], []).append((self.now, self.count))
+            elif op[0] == "free":
+                for places, key in self.instances.pop(op[1], ()):
+                    places.free(key)
+            else:
+                self.aggregate(op[1], op[2])
+
+    def aggregate(self, mark, body):
+        plan, profile = self.schedule.plan, self.schedule.transport.profile
+        rows = [None if templates is None else tuple(t and Rows((plan.n_src, *t[0]), t[1]) for t in templates)
+                for templates in (mark.templates, mark.d_templates)]
+        with profile.phase(mark.within) if mark.within else nullcontext():
+            if mark.way == "run":
+                found = self.schedule.mode.run(self.schedule, rows[0], lambda block, r: self.visit(body, block, r, mark.holds), mark.phase)
+                if mark.number in self.wanted:
+                    self.kept[mark.number] = found
+            else:
+                self.schedule.mode.run_backward(self.schedule, rows[0], self.kept.pop(mark.kept, None),
+                                                lambda block, *others: self.visit(body, block), list(rows[1]))
+
+    def visit(self, body, block, rows=None, holds=False):
+        """What a block's visit takes: its columns and edges stand for the part's rows and edges."""
+        if body:
+            at = self.at.copy()
+            at[self.rows], at[self.edges] = block.n_src, block.n_edges
+            inner = at.copy()
+            inner[self.edges] = min(block.n_edges, max(PIECE_EDGES, block.n_src))  # a message's edges are taken in pieces
+            self.play(body, at, inner)
+        return rows if holds else None

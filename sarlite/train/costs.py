@@ -1,0 +1,151 @@
+"""What a run will cost, by setting: predictions for each rank, the table of them, the choice among them, and the limit of memory."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite import optim
+from sarlite.comm import Communicator, together
+from sarlite.sar.cost import PartCounts, counts_of, structure_bytes
+from sarlite.sar.modes import MODES
+from sarlite.sar.program import START, Found
+from sarlite.train.load import Part
+from sarlite.train.trial import STEPS, Facts, program
+
+SPLITS = ("train", "val", "test")
+
+
+class Setting(NamedTuple):
+    """A way to run: a mode, and options that go with it. What `--mode auto` chooses among is a list of these."""
+
+    mode: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([self.mode, *(f"{name}={value}" for name, value in self.options)])
+
+
+SETTINGS = [Setting(name) for name, mode in MODES.items() if not mode.covers]
+
+
+class Cost(NamedTuple):
+    """What one rank's run takes in a setting.
+
+    Attributes
+    ----------
+    peak_bytes : int
+        The most memory above what the process had before it read its rows, as a run's report measures it.
+    found : Found
+        Bytes by segment and phase, messages, flops, remote buffers.
+    """
+
+    peak_bytes: int
+    found: Found
+
+    def per_epoch(self, what: str = "sent", eval_every: int = 1) -> dict[str, float]:
+        """Bytes of one epoch but the first, by phase; of evaluation its share."""
+        by_segment = getattr(self.found, what)
+        total = dict(by_segment["step"])
+        for phase, n in by_segment["evaluation"].items():
+            total[phase] = total.get(phase, 0) + (n if eval_every == 1 else n / eval_every)
+        return total
+
+    def of_run(self, epochs: int, eval_every: int = 1) -> dict[str, int]:
+        """Bytes sent in a whole run by phase, from the making of the trainer on."""
+        n_evaluations = len({*range(eval_every, epochs + 1, eval_every), epochs})
+        times = dict(zip((START, *STEPS), (1, 1, 1, epochs - 1, n_evaluations - 1)))
+        total: dict[str, int] = {}
+        for segment, n in times.items():
+            for phase, sent in self.found.sent[segment].items():
+                total[phase] = total.get(phase, 0) + n * sent
+        return total
+
+
+class Sizes(NamedTuple):
+    """One part: its exchanges, rows and splits.
+
+    Attributes
+    ----------
+    counts : PartCounts
+    rows : dict of str to int
+        The sizes of a `Program`.
+    there_bytes : int
+        Data, and what else the process has when its part is loaded, but for the graph's structure.
+    load_bytes : int
+        The most that loading takes.
+    """
+
+    counts: PartCounts
+    rows: dict[str, int]
+    there_bytes: int
+    load_bytes: int = 0
+
+
+def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
+    """Return the `Sizes` of a part that was loaded. Collective.
+
+    Parameters
+    ----------
+    there, peak : int
+        What the process has now above its state before loading, and had at most; of `sharing` ranks together.
+    """
+    splits = {name: int(np.count_nonzero(getattr(part.rows, name))) for name in SPLITS}
+    rows: Any = part.rows
+    x, counts = rows.features, counts_of(part.graph)
+    missing = 0 if x.strides[0] else x.dtype.itemsize * x.size  # of features that were not read
+    built = structure_bytes(counts, part.graph.schedule.mode.name, False)
+    there_bytes = max(there // sharing + missing, built + x.dtype.itemsize * x.size) - built
+    return Sizes(counts, {"rows": part.graph.n_dst, "edges": part.graph.n_edges, **splits}, there_bytes, peak // sharing + missing)
+
+
+class Model:
+    """The costs of one model on one data set, by setting; programs are recorded as they are asked for.
+
+    Parameters
+    ----------
+    config : Namespace of `config.OPTIONS`
+    make : callable (comm, config, part) -> Trainer
+    facts : Facts
+    comm : Communicator
+        Of its ranks the first records, for all.
+    size : int
+        Number of ranks of the run.
+    """
+
+    def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, comm: Communicator, size: int) -> None:
+        self.config, self.make, self.facts, self.comm, self.size = config, make, facts, comm, size
+        self._programs: dict[tuple[Any, ...], Any] = {}
+        self.fixed_bytes = 0
+
+    def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
+        """Return one part's `Cost`. Collective."""
+        config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode})
+        mode = MODES[setting.mode]
+        key = mode.keeps, mode.turns, setting.options
+        if key not in self._programs:
+            args = config, self.make, self.facts, setting.mode, self.size
+            own = together(self.comm, lambda: program(*args) if self.comm.rank == 0 else None)
+            self._programs[key] = self.comm.bcast(own)
+            self.fixed_bytes = max(self.fixed_bytes, self._programs[key].warm_bytes // (config.ranks if config.ranks > 1 else 1))
+        steps = self._programs[key]
+        found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
+        stays = self.fixed_bytes + sizes.there_bytes + structure_bytes(sizes.counts, setting.mode, steps.goes_backward)
+        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
+
+
+def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any],
+           there: int | None = None) -> tuple[Model, Sizes]:
+    """Return the `Model` and the `Sizes` of a run whose part was loaded; `there` is as for `sizes_of`, by default now. Collective."""
+    schedule = optim.schedule(config.lr_schedule, config.epochs)
+    loops = part.graph.added_loops is not None
+    rows: Any = part.rows
+    facts = Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], loops)
+
+    def make(comm, config, part):
+        return make_trainer(comm, config, cls, schedule, part, None)
+
+    there = part.memory.now() if there is None else there
+    sizes = sizes_of(part, there, part.memory.peak(), comm.size if config.ranks > 1 else 1)
+    return Model(config, make, facts, comm, comm.size), sizes

@@ -1,0 +1,281 @@
+"""Before a run: the table of what each setting costs (`--dry-run`), the choice among them (`--mode auto`), and the limit of memory."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.comm import Communicator
+from sarlite.comm.launch import host
+from sarlite.errors import ConfigError
+from sarlite.profile import memory_limit
+from sarlite.sar.graph import Graph
+from sarlite.train.config import parse_size
+from sarlite.train.costs import SETTINGS, Cost, Model, Setting, Sizes
+from sarlite.train.load import Part
+from sarlite.train.trial import STEPS
+
+_SMALL = 0.5
+"""Without --memory-limit a run is not looked at whose crude bound is below this share of the limit."""
+_MESSAGE, _REPEATS = 1 << 20, 3
+
+
+class Limit(NamedTuple):
+    """How much memory there is: for each rank, or without --memory-limit for all ranks of a host together.
+
+    Attributes
+    ----------
+    n_bytes : float
+        Of this rank's host.
+    each : bool
+    hosts : list
+        By rank.
+    base_bytes : list of int
+        By rank, what it has before it reads its rows; of ranks that are threads of a process its share.
+    """
+
+    n_bytes: float
+    each: bool
+    hosts: list[Any]
+    base_bytes: list[int]
+
+    def needs(self, peaks: Sequence[int]) -> list[int]:
+        """Return by rank what its limit is compared with, of each rank's bytes above its base."""
+        total = [base + peak for base, peak in zip(self.base_bytes, peaks)]
+        return total if self.each else [sum(n for n, where in zip(total, self.hosts) if where == own) for own in self.hosts]
+
+
+class Row(NamedTuple):
+    """A setting, and what all ranks told of it."""
+
+    setting: Setting
+    costs: list[Cost]
+    fits: bool
+    need: int  # the most that is compared with a limit
+    seconds: float | None = None  # of packing and sending in a step, where it was asked for
+
+    @property
+    def peaks(self) -> list[int]:
+        return [cost.peak_bytes for cost in self.costs]
+
+
+def limit_of(comm: Communicator, config: argparse.Namespace, part: Part) -> Limit:
+    """Return the `Limit`. Collective."""
+    base = part.memory.base // (comm.size if config.ranks > 1 else 1)
+    given = parse_size(config.memory_limit) if config.memory_limit else None
+    found = comm.allgather((host(), base))
+    return Limit(memory_limit() if given is None else given, given is not None, [where for where, _ in found], [n for _, n in found])
+
+
+def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, limit: Limit, settings: Sequence[Setting],
+            rates: tuple[float, float, float] | None = None) -> list[Row]:
+    """Return a `Row` for each setting, the same on every rank. Collective."""
+    rows = []
+    for setting in settings:
+        cost = model.cost(setting, sizes, config.prefetch)
+        ranks = comm.allgather((cost, limit.n_bytes, seconds_of(cost, rates) if rates else None))
+        needs = limit.needs([other.peak_bytes for other, _, _ in ranks])
+        fits = all(need <= most for need, (_, most, _) in zip(needs, ranks))
+        slowest = max(seconds for _, _, seconds in ranks) if rates else None
+        rows.append(Row(setting, [other for other, _, _ in ranks], fits, max(needs), slowest))
+    return rows
+
+
+def rates_of(comm: Communicator) -> tuple[float, float, float]:
+    """Measure what packing a byte, sending a byte and a message cost, in seconds; the slowest rank's, the same on all. Collective.
+
+    Sends a few messages of up to 1 MiB to the next rank.
+    """
+    from sarlite.sar.messages import pack
+
+    rows = np.ones((_MESSAGE // 256, 64), np.float32)
+    index = np.random.default_rng(0).permutation(len(rows)).astype(np.int32)
+    packing = _least(lambda: pack((rows,), index)) / rows.nbytes
+
+    def exchange(array):
+        got = np.empty_like(array)
+        channel = comm.channel("rates")
+        for request in (channel.start_recv(got, (comm.rank + 1) % comm.size, 1),
+                        channel.start_send(array, (comm.rank - 1) % comm.size, 1)):
+            request.wait()
+
+    if comm.size == 1:
+        return packing, 0.0, 0.0
+    comm.barrier()
+    message = _least(lambda: exchange(rows[:1]))
+    sending = max(_least(lambda: exchange(rows)) - message, 0.0) / rows.nbytes
+    slowest = np.max(comm.allgather((packing, sending, message)), 0)
+    return float(slowest[0]), float(slowest[1]), float(slowest[2])
+
+
+def _least(action):
+    times = []
+    for _ in range(_REPEATS + 1):
+        begin = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - begin)
+    return min(times[1:])
+
+
+def seconds_of(cost: Cost, rates: tuple[float, float, float]) -> float:
+    """Return what packing and sending take one rank in a step."""
+    packing, sending, message = rates
+    found = cost.found
+    received = sum(found.received["step"].values())
+    return packing * found.packed_bytes["step"] + sending * received + message * found.n_messages["step"]
+
+
+# ---- what the command does with it
+
+
+def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> dict[str, Any]:
+    """Print what each setting costs. Collective."""
+    _refuse_edge_values(part)
+    limit = limit_of(comm, config, part)
+    rows = compare(comm, config, model, sizes, limit, SETTINGS)
+    found = {"ranks": comm.size, "prefetch": config.prefetch, "limit_bytes": limit.n_bytes, "base_bytes": limit.base_bytes,
+             "settings": [_record(row, config) for row in rows]}
+    if comm.rank == 0:
+        print(table(rows, config, part.summary), flush=True)
+        if config.json:
+            print(json.dumps(found), flush=True)
+    return found
+
+
+def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> Setting:
+    """Return the cheapest setting that fits, and print the table that it is from. Collective.
+
+    Raises
+    ------
+    ConfigError
+        On every rank: none fits, or costs cannot be counted.
+    """
+    _refuse_edge_values(part)
+    limit = limit_of(comm, config, part)
+    rows = compare(comm, config, model, sizes, limit, SETTINGS, rates_of(comm))
+    fitting = [row for row in rows if row.fits]
+    if not fitting:
+        least = min(rows, key=lambda row: row.need)
+        raise ConfigError(f"--mode auto: no mode fits {_limit_words(limit)}; {least.setting}, the smallest, takes {_size(least.need)}"
+                               f"{_WHERE[limit.each]}; more ranks take less each")
+    best = min(fitting, key=lambda row: (row.seconds, row.need))
+    if comm.rank == 0:
+        print(f"{table(rows, config, part.summary)}\n--mode auto takes {best.setting}", file=sys.stderr, flush=True)
+    return best.setting
+
+
+def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tuple[Model, Sizes]], part: Part, n_widths: int) -> None:
+    """Refuse a run that does not fit. Collective.
+
+    Parameters
+    ----------
+    make : callable -> (Model, Sizes)
+        Asked only where the run is not surely small.
+    n_widths : int
+        The widths of all parameters together, which bound what a row takes in a step.
+
+    Raises
+    ------
+    ConfigError
+        On every rank, naming what the run takes, the limit, and a mode that fits.
+    """
+    limit = limit_of(comm, config, part)
+    if not limit.each:
+        plan = part.graph.plan
+        crude = comm.allgather(64 * ((plan.n_src + plan.n_halo) * (n_widths + 16) + part.graph.n_edges) + part.memory.peak())
+        if max(limit.needs(crude)) < _SMALL * min(comm.allgather(limit.n_bytes)):
+            return
+    model, sizes = make()
+    own = Setting(config.mode)
+    (row,) = compare(comm, config, model, sizes, limit, [own])
+    if row.fits:
+        return
+    others = compare(comm, config, model, sizes, limit, [setting for setting in SETTINGS if setting != own])
+    fitting = sorted((other for other in others if other.fits), key=lambda other: other.need)
+    hint = f"--mode {fitting[0].setting} takes {_size(fitting[0].need)} and fits" if fitting else _NONE
+    raise ConfigError(f"mode {own} would take {_size(row.need)}{_WHERE[limit.each]}, more than {_limit_words(limit)}: {hint}")
+
+
+_NONE = "no other mode fits; more ranks take less each"
+_WHERE = {True: " on a rank", False: " on all ranks of a host"}
+
+
+def _limit_words(limit):
+    return f"{'--memory-limit' if limit.each else 'the memory of the machine or container,'} {_size(limit.n_bytes)}"
+
+
+def _size(n):
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if n < 1024 or unit == "TiB":
+            return f"{n:.4g} {unit}"
+        n /= 1024
+
+
+def _record(row, config):
+    sent = [cost.per_epoch("sent", config.eval_every) for cost in row.costs]
+    phases = sorted({phase for own in sent for phase in own})
+    return {"setting": str(row.setting), "mode": row.setting.mode, "options": dict(row.setting.options), "fits": row.fits,
+            "peak_bytes": row.peaks, "sent_bytes": {phase: sum(own.get(phase, 0) for own in sent) for phase in phases},
+            "received_bytes": [sum(cost.per_epoch("received", config.eval_every).values()) for cost in row.costs],
+            "run_sent_bytes": _summed([cost.of_run(config.epochs, config.eval_every) for cost in row.costs]),
+            "first_epoch_sent_bytes": _summed([cost.found.sent[segment] for cost in row.costs for segment in STEPS[:2]]),
+            "messages": [cost.found.n_messages["step"] for cost in row.costs],
+            "flops": [sum(cost.found.flops["step"]) for cost in row.costs],
+            "remote_buffers": float(max(cost.found.remote_buffers for cost in row.costs)), "seconds": row.seconds}
+
+
+def _summed(dicts):
+    return {phase: sum(own.get(phase, 0) for own in dicts) for phase in sorted({phase for own in dicts for phase in own})}
+
+
+def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, Any]) -> str:
+    """Return the settings as text: the largest rank's memory and messages, bytes of an epoch and flops of all ranks."""
+    size = len(rows[0].costs)
+    head = [f"{config.model} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges; {size} "
+            f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}; an epoch but the first"]
+    lines = [["mode", "fits", "peak memory", "remote buffers", "messages", "Gflop", "sent by phase"]]
+    for row in rows:
+        record = _record(row, config)
+        peaks = [_size(n) for n in (record["peak_bytes"] if size <= 4 else [max(record["peak_bytes"])])]
+        lines.append([str(row.setting), "yes" if row.fits else "no", ", ".join(peaks), f"{record['remote_buffers']:.3g}",
+                      str(max(record["messages"])), f"{sum(record['flops']) / 1e9:.4g}",
+                      ", ".join(f"{phase} {_size(n)}" for phase, n in record["sent_bytes"].items() if n) or "nothing"])
+        if row.seconds is not None:
+            lines[-1].insert(6, f"{1e3 * row.seconds:.3g}")
+    if rows[0].seconds is not None:
+        lines[0].insert(6, "ms to pack and send")
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join(head + ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines])
+
+
+def refuse(config: argparse.Namespace, relational: bool = False) -> None:
+    """Raise where costs are asked for that cannot be counted: they are those of full-batch training over the whole graph of one kind."""
+    others = {**_uncounted(config), "relational graphs": relational}
+    for flag, asked in (("--dry-run", config.dry_run), ("--mode auto", config.mode == "auto"), ("--memory-limit", config.memory_limit)):
+        for other, given in others.items():
+            if asked and given:
+                raise ConfigError(f"{flag}: the costs of {other} are not counted")
+
+
+def counts(config: argparse.Namespace, graph: Any) -> bool:
+    """Tell whether the costs of a run can be counted."""
+    return isinstance(graph, Graph) and not any(_uncounted(config).values()) and not _has_edge_values(graph)
+
+
+def _uncounted(config):
+    return {"--batch-size": config.batch_size, "--mfg": config.mfg, "--columns": config.columns > 1, "--backward": config.backward,
+            "--mode cover": config.mode == "cover"}
+
+
+def _has_edge_values(graph):
+    return graph.edge_weight is not None or graph.edge_features is not None
+
+
+def _refuse_edge_values(part):
+    if _has_edge_values(part.graph):
+        raise ConfigError(f"{part.summary['data']}: the costs of values on edges are not counted, as --dry-run, --mode auto and "
+                          "--memory-limit ask for; drop_edge_values leaves them out")

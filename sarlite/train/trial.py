@@ -1,0 +1,109 @@
+"""Training steps on tiny graphs, recorded as the program that any size is told from."""
+
+import argparse
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.comm import Solo
+from sarlite.comm.interrupt import SIGNALS
+from sarlite.data.part import Rows
+from sarlite.profile import Profile
+from sarlite.sar.cost import Mirror
+from sarlite.sar.graph import Graph
+from sarlite.sar.listening import Listening
+from sarlite.sar.modes import MODES
+from sarlite.sar.program import START, Program, Tape, record
+from sarlite.sar.schedule import Schedule
+from sarlite.train.load import Part
+from sarlite.types import Array
+
+SIZES = [dict(zip(("rows", "edges", "train", "val", "test"), at)) for at in (
+    (40, 90, 8, 6, 5), (46, 90, 8, 6, 5), (40, 103, 8, 6, 5), (40, 90, 11, 6, 5), (40, 90, 8, 10, 5), (40, 90, 8, 6, 12),
+    (49, 120, 10, 9, 8))]
+STEPS = ("first step", "first evaluation", "step", "evaluation")
+
+
+class Facts(NamedTuple):
+    """What a data set says of a model's shapes.
+
+    Attributes
+    ----------
+    n_features, n_classes : int
+    task : str
+    labels : (0, ...) array
+        No row of them, for their dtype and what stands behind the rows.
+    loops : bool
+        Whether self loops were added.
+    """
+
+    n_features: int
+    n_classes: int
+    task: str = "classify"
+    labels: Array = np.empty(0, np.int64)
+    loops: bool = False
+
+
+def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace, Part], Any], facts: Facts, mode: str,
+            size: int) -> Program:
+    """Return the `Program` of two epochs of a run, with evaluation, on one of `size` ranks, the first.
+
+    Parameters
+    ----------
+    config : Namespace of `train.config.OPTIONS`
+    make : callable (comm, config, part) -> Trainer
+        As the run makes its own.
+    facts : Facts
+    mode : str
+        What is done beside the aggregations depends on it.
+    size : int
+
+    Raises
+    ------
+    ConfigError
+        The step does other things at other sizes.
+
+    Notes
+    -----
+    Takes real steps on graphs of some 40 nodes, alone, with parameters as wide as the model's: milliseconds, and their memory.
+    """
+    config = argparse.Namespace(**{**vars(config), "propagated": None, "mfg": False})
+
+    def run(**at):
+        profile = Profile()
+        tape = Tape(profile)
+        with tape.recorder:
+            comm = Mirror(0, size)
+            part = _part(tape, profile, facts, config.dtype, mode, comm, **at)
+            with tape.segment(START):
+                trainer = make(comm, config, part)
+            trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
+            trainer.buffers = trainer.training_step.buffers = tape.recorder
+            best = {}
+            for epoch in range(2):
+                with tape.segment(STEPS[2 * epoch]):
+                    trainer.epoch(epoch)
+                with tape.segment(STEPS[2 * epoch + 1]), profile.phase("evaluation"):
+                    trainer.evaluate()
+                    best["state"] = trainer.model.state_dict()  # as where the epoch is the best
+        return tape
+
+    return record(run, SIZES)
+
+
+def _part(tape, profile, facts, dtype, mode, comm, rows, edges, train, val, test):
+    """A tiny part, of which every peer has the like."""
+    ends = np.arange(rows + 1) * edges // rows
+    graph = Graph.from_part(Solo(), ends, 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends))))
+    turned = Schedule(graph.plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
+    schedule = turned._replace(reverse=turned) if MODES[mode].turns and comm.size > 1 else turned
+    graph = Graph(comm, schedule, profile, n_nodes=rows, dst_ids=graph.dst_ids, src_ids=graph.src_ids, edge_ids=None,
+                  in_degrees=graph.in_degrees, added_loops=np.zeros(rows, bool) if facts.loops else None)
+    splits = [np.zeros(rows, bool) for _ in range(3)]
+    for split, (a, n) in zip(splits, ((0, train), (train, val), (train + val, test))):
+        split[a : a + n] = True
+    labels = np.resize(np.arange(max(facts.n_classes, 1) if facts.task == "classify" else 2), (rows, *facts.labels.shape[1:]))
+    data = Rows(np.ones((rows, facts.n_features), dtype), labels.astype(facts.labels.dtype), *splits)
+    return Part(graph, data, facts.n_classes, {}, None, {}, facts.task)

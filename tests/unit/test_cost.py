@@ -1,0 +1,181 @@
+"""What a run costs is told before it: bytes as its counters have them, the range of its buffers, refusals and choices."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sarlite import kernels, optim
+from sarlite.comm import Solo, threads
+from sarlite.errors import ConfigError
+from sarlite.kernels import Places
+from sarlite.sar.cost import counts_of, expected, schedule_of
+from sarlite.sar.modes import MODES
+from sarlite.sar.program import Program
+from sarlite.train import costs, planning, run
+from sarlite.train.config import resolve
+from sarlite.train.costs import Setting
+from sarlite.train.load import load_part
+from sarlite.train.loop import fit
+from sarlite.train.model import model_class
+from sarlite.train.trial import Facts, program
+
+MODELS = {
+    "gcn": dict(model="gcn", input_dropout=0.0),
+    "sage": dict(model="sage", layers=2, hidden=16),
+    "max": dict(model="sage", layers=2, hidden=8, aggregator="max-pool", batch_norm=False),
+    "gat": dict(model="gat", clip_norm=1.0, eval_every=2),
+    "appnp": dict(model="appnp", hops=2, label_inputs=0.5),
+    "sign": dict(model="sign", hops=2),
+}
+QUIET = dict(progress="none", threads=1, partition="random")
+
+
+def trained(comm, folder, **options):
+    config = resolve({**QUIET, "ranks": comm.size, "run_dir": str(folder), **options})
+    return run.train(comm, config)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", MODELS)
+def test_bytes_are_those_of_the_run(name, n_ranks, mode, prefetch, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "SETTINGS", [Setting(mode)])
+    options = dict(data="sbm:nodes=90,degree=5,features=9", mode=mode, prefetch=prefetch, epochs=3, **MODELS[name])
+    real = threads.run(n_ranks, trained, tmp_path / "real", **options)[0]
+    (told,) = threads.run(n_ranks, trained, tmp_path / "dry", dry_run=True, **options)[0]["settings"]
+    sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in (real["sent_bytes"], told["run_sent_bytes"]))
+    assert sent == said and (n_ranks == 1 or sum(sent.values()) > 0)
+    assert prefetch or real["live_remote_buffers"] == math.ceil(told["remote_buffers"])
+    assert not (tmp_path / "dry").exists()  # nothing was trained
+
+
+@pytest.mark.parametrize("name, mode, prefetch", [("sage", "sar", 0), ("gat", "oneshot", 0)])
+def test_buffers_take_what_was_said(name, mode, prefetch, tmp_path):
+    def both(comm):
+        config = resolve({**QUIET, **MODELS[name], "hidden": 64, **({"heads": 2} if name == "gat" else {}), "data": "sbm:nodes=8000,degree=5,features=64", "mode": mode,
+                          "prefetch": prefetch, "ranks": comm.size})
+        cls, schedule = model_class(config.model), optim.schedule("constant", 2)
+        part = load_part(config, comm, tmp_path, True)
+        model, sizes = costs.of_run(comm, config, cls, part, run._make_trainer)
+        cost = model.cost(Setting(mode), sizes, prefetch)
+        trainer = run._make_trainer(comm, config, cls, schedule, part, None)
+        fit(trainer, 2)
+        return trainer.buffers.n_bytes, cost.found.range_bytes
+
+    for taken, said in threads.run(2, both):
+        assert taken > 2e6 and said == pytest.approx(taken, rel=0.1)
+
+
+def test_places_are_those_of_buffers():
+    rng, buffers, places, arrays = np.random.default_rng(3), kernels.Buffers(), Places(), {}
+    with buffers:
+        for k in range(300):
+            if len(arrays) > 12 or (arrays and rng.random() < 0.4):
+                key = list(arrays)[rng.integers(len(arrays))]
+                del arrays[key]
+                places.free(key)
+            else:
+                n = int(rng.integers(1 << 12, 1 << 20))
+                arrays[k] = np.empty(n, np.uint8)
+                places.new(k, n)
+            assert buffers.n_bytes == places.top
+    assert places.top > 1 << 20 and places.peak_small > 0
+
+
+def plan_facts(plan):
+    def facts(step):
+        return (step.source, step.target, step.n_rows, step.n_send, step.contiguous, isinstance(step.send_rows, slice), step.share,
+                step.block and step.block.n_src)
+
+    stages = [(stage.root, stage.block is None, stage.n_rows, len(range(*stage.needed.indices(stage.n_rows)))
+               if isinstance(stage.needed, slice) else len(stage.needed)) for stage in plan.stages]
+    return plan.n_src, plan.local.n_src, [facts(step) for step in plan.steps], [facts(step) for step in plan.backward_steps], stages
+
+
+def test_a_plan_of_counts_is_laid_out_as_the_graphs(tmp_path):
+    def both(comm):
+        found = []
+        for mode, partition in (("sar", "contiguous"), ("oneshot", "random"), ("broadcast", "random")):
+            config = resolve({**QUIET, "data": "rmat:nodes=17000,edges=30000,features=1", "mode": mode, "prefetch": 1,
+                              "partition": partition, "ranks": comm.size})
+            graph = load_part(config, comm, tmp_path, False).graph
+            found.append((plan_facts(graph.plan), plan_facts(schedule_of(counts_of(graph), mode, 1).plan)))
+        return found
+
+    for found in threads.run(2, both):
+        for real, counted in found:
+            assert real == counted
+        assert any(len(real[3]) > len(real[2]) for real, _ in found)  # backward steps in parts
+
+
+@pytest.fixture
+def limited(monkeypatch):
+    """Memory as it is predicted, without what the test's process has; returns what each mode needs."""
+    from sarlite.profile import Memory
+
+    for name in ("now", "peak"):
+        monkeypatch.setattr(Memory, name, lambda self: 0)
+    monkeypatch.setattr(planning, "limit_of", lambda comm, config, part: planning.Limit(
+        LIMIT[0], True, ["here"] * comm.size, [0] * comm.size))
+    monkeypatch.setattr(costs.Model, "fixed_bytes", property(lambda self: 0, lambda self, n: None), raising=False)
+    programs = {}
+    monkeypatch.setattr(costs, "program", lambda *args: programs.setdefault(args[3], None) or programs.update(
+        {args[3]: program(*args)}) or programs[args[3]])  # a mode's is recorded once
+
+
+LIMIT = [float("inf")]
+DENSE = dict(data="sbm:nodes=1200,degree=30,features=16", model="gat", layers=2, hidden=64, heads=4, epochs=1, prefetch=0)
+
+
+def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(tmp_path, limited, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "SETTINGS", [Setting("oneshot"), Setting("sar")])
+    LIMIT[0] = float("inf")
+    rows = threads.run(2, trained, tmp_path / "dry", dry_run=True, **DENSE)[0]["settings"]
+    large, small = (max(row["peak_bytes"]) for row in rows)
+    assert small < 0.8 * large and all(row["fits"] for row in rows)
+    monkeypatch.setattr(planning, "rates_of", lambda comm: (1.0, 1.0, 1.0))  # oneshot, which fetches once, is the cheaper
+    LIMIT[0] = (small + large) / 2
+
+    def refused(comm, name, mode):
+        with pytest.raises(ConfigError) as told:
+            trained(comm, tmp_path / name, mode=mode, **DENSE)
+        return str(told.value)
+
+    texts = threads.run(2, refused, "large", "oneshot")
+    assert texts[0] == texts[1]
+    assert "mode oneshot would take" in texts[0] and "--memory-limit" in texts[0] and "--mode sar takes" in texts[0]
+    capsys.readouterr()
+    threads.run(2, trained, tmp_path / "auto", mode="auto", **DENSE)
+    out = capsys.readouterr()
+    assert "--mode auto takes sar\n" in out.err and "oneshot  no" in out.err and "2, mode sar," in out.out
+    LIMIT[0] = small / 2
+    texts = threads.run(2, refused, "none", "auto")
+    assert texts[0] == texts[1] and "no mode fits" in texts[0], texts
+    LIMIT[0] = float("inf")
+    threads.run(2, trained, tmp_path / "free", mode="auto", **DENSE)
+    assert "--mode auto takes oneshot\n" in capsys.readouterr().err
+
+
+def test_papers100m():
+    """Figures of full-batch GCN 128-256-256-172 on ogbn-papers100M, in GB received a rank and step."""
+    nodes, edges, sizes = 111_059_956, 2 * 1_615_685_872, {"sar": (16, 64, 256, 1024), "broadcast": (16, 1024)}
+    config = resolve({"model": "gcn", "layers": 3, "hidden": 256, "dropout": 0.0, "threads": 1})
+    cls = model_class("gcn")
+
+    def make(comm, config, part):
+        return run._make_trainer(comm, config, cls, optim.schedule("constant", 1), part, None)
+
+    received = {}
+    for mode in ("sar", "broadcast"):
+        model = costs.Model(config, make, Facts(128, 172), Solo(), 16)
+        model.cost(Setting(mode), costs.Sizes(expected(1600, 3200, 16), dict.fromkeys(("rows", "edges", "train", "val", "test"), 10), 0), 0)
+        (program,) = model._programs.values()
+        steps = Program(program.names, [segment for segment in program.segments if segment.name == "step"])
+        rows = {"rows": 1, "edges": 1, "train": 1, "val": 1, "test": 1}
+        found = [steps.replay(expected(nodes, edges, size), mode, 0, rows) for size in sizes[mode]]
+        received[mode] = [sum(each.received["step"].values()) / 1e9 for each in found]
+    assert np.round(received["broadcast"]).tolist() == [357, 380]
+    assert np.round(received["sar"]).tolist() == [302, 138, 41, 11]
