@@ -55,6 +55,8 @@ def with_edge_values(graph: "Graph", weight: Any = None, features: Any = None) -
     weight, features = together(comm, lambda: (_numbers("edge_weight", weight, graph.n_edges, 1),
                                                _numbers("edge_features", features, graph.n_edges, 2)))
     agree(comm, [None if a is None else (a.shape[1:], str(a.dtype)) for a in (weight, features)], "edge values")
+    if weight is not None or features is not None:
+        graph.plan  # noqa: B018 (where it is made at its first use, for both graphs)
     made = copy.copy(graph)
     made.edge_weight, made.edge_features, made._kept = weight, features, TensorMap()
     made._negative = None if weight is None else _first_negative(graph, weight)
