@@ -111,7 +111,7 @@ def _add_method(command):
         "--method", default="metis", metavar="|".join((*METHODS, "FILE")), help="default metis; FILE has one part a line, or is .npy"
     )
     command.add_argument("--balance", default="auto", metavar="nodes,edges,train",
-                         help="what METIS makes even [nodes and train, and edges where the degrees are skewed]")  # fmt: skip
+                         help="what METIS or Fennel makes even [nodes and train, and edges where the degrees are skewed]")  # fmt: skip
     command.add_argument("--seed", type=int, default=0)
 
 

@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -139,20 +138,20 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
     format.open(tmp_path / "d", verify=True).check()
 
 
-def test_a_full_disk_leaves_nothing(folder, tmp_path, capsys):
+def test_a_full_disk_leaves_nothing(folder, tmp_path):
     """Files may have 3,000 bytes: the spool of the edges does not fit. The old data set stays."""
     words = ["convert", f"edges:{folder}/e.txt,labels={folder}/y.npy", str(tmp_path / "d"), "--memory", "1GiB", "--overwrite"]
     assert main(words) == 0
     before = (tmp_path / "d" / "meta.json").read_bytes()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
-        assert main(words) == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert "indices: cannot be written: File too large" in capsys.readouterr().err
+    code = """
+        import resource, signal, sys
+        from sarlite.data.__main__ import main
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
+        sys.exit(main(sys.argv[1:]))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "indices: cannot be written: File too large" in done.stderr, done.stderr
     assert os.listdir(tmp_path) == ["d"] and (tmp_path / "d" / "meta.json").read_bytes() == before
     format.open(Path(tmp_path, "d"), verify=True)
 

@@ -101,7 +101,8 @@ def test_a_mistyped_flag_gets_one_line_and_a_suggestion(flags, capsys):
 
 
 @pytest.mark.parametrize("flags, message", [
-    ("conver a b", "'conver' is not one of convert, info, partition; did you mean convert? (python -m sarlite.data --help lists all)"),
+    ("conver a b", "'conver' is not one of convert, info, partition, report; did you mean convert? "
+                   "(python -m sarlite.data --help lists all)"),
     ("convert sbm: x --overwite", "unknown option --overwite; did you mean --overwrite? (python -m sarlite.data --help lists all)"),
     ("partition --parts many d", "--parts: invalid int value: 'many' (python -m sarlite.data partition --help lists all)"),
 ])  # fmt: skip
