@@ -223,7 +223,7 @@ def test_bad_messages_are_refused():
     graph, x = make(), Tensor(X["paper"])
     for messages, reducer, error, text in (
             ({("a", "b", "c"): fn.copy_src(x)}, "sum", ConfigError, "none of this graph"),
-            ({CITES: fn.copy_src(x)}, "sym", ConfigError, "CopySrc does not go with reducer 'sym'"),
+            ({CITES: fn.copy_src(x)}, "softmax", ConfigError, "CopySrc does not go with reducer 'softmax'"),
             ({WRITES: fn.copy_src(x)}, "sum", ShapeError, "needs 17 rows"),
             ({CITES: fn.linear(x, Tensor(X["field"]))}, "sum", ShapeError, "fn.linear"),
             ({CITES: fn.attend_linear(x, Tensor(values(1, 5, 3)), Tensor(values(1, 5, 2)), Tensor(values(1, 23, 2)))}, "sum", ShapeError,

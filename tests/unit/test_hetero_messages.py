@@ -62,6 +62,7 @@ def spread(n, ids, rows):
     return out
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name, reducer, evaluation", CASES)
 def test_a_message_is_that_of_each_relations_graph(name, reducer, evaluation):
     out, d_x, d_weight, d_edges = expected(name, reducer)

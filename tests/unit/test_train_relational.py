@@ -64,6 +64,7 @@ def assert_same(found, expected, rtol=1e-12):
 CASES = [("rgcn", "sar", 3, "stored"), ("bases", "oneshot", 2, "drawn"), ("rgat", "sa", 2, "stored")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model, mode, n_ranks, where", CASES)
 def test_ranks_are_one_rank(model, mode, n_ranks, where, stored, one_rank, tmp_path):
     data = stored if where == "stored" else SPEC
@@ -72,9 +73,9 @@ def test_ranks_are_one_rank(model, mode, n_ranks, where, stored, one_rank, tmp_p
 
 def test_a_run_goes_on_elsewhere(stored, tmp_path):
     """Learned rows and Adam's state of them go from 3 ranks to 2, and the options come along."""
-    whole = relational_run(tmp_path / "whole", *MODELS["bases"], *ADAM, "--epochs", "3")
-    first = relational_run(tmp_path / "a", *MODELS["bases"], *ADAM, "--epochs", "2", "--ranks", 3)
-    rest = relational_run(tmp_path / "b", "--resume", tmp_path / "a" / "checkpoint.safetensors", "--epochs", "3", "--ranks", 2,
+    whole = relational_run(tmp_path / "whole", *MODELS["bases"], *ADAM, "--epochs", "2")
+    first = relational_run(tmp_path / "a", *MODELS["bases"], *ADAM, "--epochs", "1", "--ranks", 3)
+    rest = relational_run(tmp_path / "b", "--resume", tmp_path / "a" / "checkpoint.safetensors", "--epochs", "2", "--ranks", 2,
                           "--data", stored, bare=True)
     assert_same(first + rest, whole, rtol=1e-8)
     where = str(tmp_path / "a" / "checkpoint.safetensors")
@@ -83,7 +84,7 @@ def test_a_run_goes_on_elsewhere(stored, tmp_path):
                          (["--data", SPEC.replace("features=4", "features=5")], "paper 4 features there and paper 5 here"),
                          (["--data", "sbm:nodes=100"], "takes relational graphs, but --data sbm:nodes=100 is of one kind")):
         with pytest.raises(SarliteError, match=re.escape(words)):
-            relational_run(tmp_path / "c", "--resume", where, "--epochs", "3", *flags, bare=True)
+            relational_run(tmp_path / "c", "--resume", where, "--epochs", "2", *flags, bare=True)
 
 
 def test_predictions_have_the_runs_score(stored, tmp_path, capsys):
