@@ -56,8 +56,8 @@ def test_bytes_are_those_of_the_run(name, n_ranks, mode, prefetch, tmp_path, mon
 @pytest.mark.parametrize("name, mode, prefetch", [("sage", "sar", 0), ("gat", "oneshot", 0)])
 def test_buffers_take_what_was_said(name, mode, prefetch, tmp_path):
     def both(comm):
-        config = resolve({**QUIET, **MODELS[name], "hidden": 64, **({"heads": 2} if name == "gat" else {}), "data": "sbm:nodes=8000,degree=5,features=64", "mode": mode,
-                          "prefetch": prefetch, "ranks": comm.size})
+        config = resolve({**QUIET, **MODELS[name], "hidden": 64, **({"heads": 2} if name == "gat" else {}), "mode": mode,
+                          "data": "sbm:nodes=8000,degree=5,features=64", "prefetch": prefetch, "ranks": comm.size})
         cls, schedule = model_class(config.model), optim.schedule("constant", 2)
         part = load_part(config, comm, tmp_path, True)
         model, sizes = costs.of_run(comm, config, cls, part, run._make_trainer)
