@@ -1,11 +1,12 @@
 """What a run costs is told before it: bytes as its counters have them, the range of its buffers, refusals and choices."""
 
+import json
 import math
 
 import numpy as np
 import pytest
 
-from sarlite import kernels, optim
+from sarlite import estimate, kernels, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.kernels import Places
@@ -99,8 +100,9 @@ def plan_facts(plan):
 def test_a_plan_of_counts_is_laid_out_as_the_graphs(tmp_path):
     def both(comm):
         found = []
-        for mode, partition in (("sar", "contiguous"), ("oneshot", "random"), ("broadcast", "random")):
-            config = resolve({**QUIET, "data": "rmat:nodes=17000,edges=30000,features=1", "mode": mode, "prefetch": 1,
+        sparse, dense = "rmat:nodes=17000,edges=30000,features=1", "sbm:nodes=40,degree=30,features=1"
+        for mode, partition, spec in (("sar", "random", sparse), ("oneshot", "contiguous", dense), ("broadcast", "random", sparse)):
+            config = resolve({**QUIET, "data": spec, "mode": mode, "prefetch": 1,
                               "partition": partition, "ranks": comm.size})
             graph = load_part(config, comm, tmp_path, False).graph
             found.append((plan_facts(graph.plan), plan_facts(schedule_of(counts_of(graph), mode, 1).plan)))
@@ -110,6 +112,18 @@ def test_a_plan_of_counts_is_laid_out_as_the_graphs(tmp_path):
         for real, counted in found:
             assert real == counted
         assert any(len(real[3]) > len(real[2]) for real, _ in found)  # backward steps in parts
+        assert any(step[4] and step[5] for real, _ in found for step in real[2])  # all of a rank's rows
+
+
+def test_an_estimate_of_a_data_set_is_a_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "SETTINGS", [Setting("sar")])
+    monkeypatch.setattr(estimate, "MODES", ["sar"])
+    flags = ["--data", "sbm:nodes=90,degree=5,features=9", "--model", "gcn", "--partition", "random", "--prefetch", "0"]
+    real = threads.run(3, trained, tmp_path / "real", data=flags[1], model="gcn", prefetch=0, epochs=1)[0]["sent_bytes"]
+    assert estimate.main([*flags, "--ranks", "3", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert row["exact"] and {k: n for k, n in row["sent_bytes"].items() if k in ("forward_fetch", "backward_push")} == \
+        {k: n for k, n in real.items() if k in ("forward_fetch", "backward_push")}
 
 
 @pytest.fixture
