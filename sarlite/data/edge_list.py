@@ -58,7 +58,7 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
     where = {name: file for name, file in (("train", train_ids), ("val", val_ids), ("test", test_ids)) if file is not None}
     check_options(labels, split, where, task)
     src, dst, told, weight = graph(path) if graph else (*_edges(path), None, None)
-    largest = int(max(src.max(initial=-1), dst.max(initial=-1)))
+    largest = max(int(ends.max()) if ends.size else -1 for ends in (src, dst))
     x = None if features is None else table.read(features, "features", np.float32)
     y, n_classes = (None, classes or 0) if labels is None else read_labels(table.read(labels, "labels", np.float64), labels, classes, task)
     codes = None if split is None else table.names(split, "split", NAMES)

@@ -183,7 +183,7 @@ class CountingTransport(Transport):
 
     def __init__(self, rank, size, prefetch, places=None):
         self.comm = self.fetch_comm = self.push_comm = _Nobody(rank, size)
-        self.prefetch, self.profile, self.line = prefetch, Profile(), Line()
+        self.prefetch, self.profile, self.line = prefetch, Profile(), Line(self.comm)
         self.places, self.packed_bytes = places, 0
 
     @property

@@ -59,8 +59,8 @@ class Listening:
         self.numbers[id(found)] = self.count
         return found
 
-    def run_backward(self, schedule, arrays, kept, visit, d_arrays):
-        with self._marked(schedule, "run_backward", arrays, d_arrays, "backward", kept) as end:
+    def run_backward(self, schedule, arrays, kept, visit, d_arrays, phase="backward"):
+        with self._marked(schedule, "run_backward", arrays, d_arrays, phase, kept) as end:
             visit(schedule.plan.local, arrays, kept and kept[0], d_arrays)
             end(False)
 

@@ -49,7 +49,8 @@ FILES = {
     "too small": ("epochs = 0", "options.toml: epochs = 0 is less than 1"),
     "no share": ("dropout = 1.0", "dropout = 1.0 is not in [0, 1)"),
     "not a number": ("lr = nan", "options.toml: lr = nan is not a finite number"),
-    "nearly a choice": ('mode = "sra"', "options.toml: mode = 'sra' is not one of sar, sa, oneshot, broadcast, cover, auto; did you mean sa?"),
+    "nearly a choice": ('mode = "sra"',
+                        "options.toml: mode = 'sra' is not one of sar, sa, oneshot, broadcast, cover, auto; did you mean sa?"),
     "section": ("[training]\nepochs = 3", "options.toml: [training] is a section, but options stand at the top of the file"),
     "endless": ("stall_timeout = inf", "stall_timeout = inf is not a finite number"),
     "a time": ('checkpoint_every = "10 parsecs"', "checkpoint_every = '10 parsecs' is not a number of epochs or a time"),
@@ -101,7 +102,7 @@ def test_a_mistyped_flag_gets_one_line_and_a_suggestion(flags, capsys):
 
 
 @pytest.mark.parametrize("flags, message", [
-    ("conver a b", "'conver' is not one of convert, info, partition, report; did you mean convert? "
+    ("conver a b", "'conver' is not one of convert, info, partition, export, report; did you mean convert? "
                    "(python -m sarlite.data --help lists all)"),
     ("convert sbm: x --overwite", "unknown option --overwite; did you mean --overwrite? (python -m sarlite.data --help lists all)"),
     ("partition --parts many d", "--parts: invalid int value: 'many' (python -m sarlite.data partition --help lists all)"),
