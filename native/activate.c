@@ -41,13 +41,13 @@ SAR_INLINE void NAME(activation_input)(T *restrict y, const T *restrict x, const
 }
 
 /* The rows begin .. end of sar_activate_forward. */
-static void NAME(activate_rows)(T *restrict out, const T *restrict x, const NAME(activation) *a, int64_t begin, int64_t end)
+static void NAME(activate_rows)(T *out, const T *x, const NAME(activation) *a, int64_t begin, int64_t end)
 {
     T y[MASK_COLUMNS], factor[MASK_COLUMNS];
     for (int64_t r = begin; r < end; r++)
         for (int64_t first = 0; first < a->n_feat; first += MASK_COLUMNS) {
             int n = a->n_feat - first < MASK_COLUMNS ? (int)(a->n_feat - first) : MASK_COLUMNS;
-            T *restrict to = out + r * a->n_feat + first;
+            T *to = out + r * a->n_feat + first;
             NAME(activation_input)(y, x, a, r, first, n);
             if (a->kind == SAR_RELU) for (int f = 0; f < n; f++) y[f] = y[f] <= 0 ? 0 : y[f];     /* NaN stays, -0 does not */
             else if (a->kind == SAR_ELU)
@@ -68,10 +68,10 @@ static void NAME(activate_rows)(T *restrict out, const T *restrict x, const NAME
  *
  * inputs   x (n_rows, n_feat); mean, inv_std, gamma (n_feat), all or none NULL; beta (n_feat), given with mean, else it may be NULL;
  *          ids (n_rows): global ids, NULL for no dropout; p in [0, 1); kind: SAR_IDENTITY, SAR_RELU, SAR_ELU with alpha
- * output   out (n_rows, n_feat), overwritten
+ * output   out (n_rows, n_feat), overwritten; it may be x
  * cost     O(n_rows * n_feat); one pass
  */
-int NAME(sar_activate_forward)(T *restrict out, const T *restrict x, const double *restrict mean,
+int NAME(sar_activate_forward)(T *out, const T *x, const double *restrict mean,
                                const double *restrict inv_std, const T *restrict gamma, const T *restrict beta,
                                const int64_t *restrict ids, uint64_t key, double p, int kind, double alpha, int64_t n_rows,
                                int64_t n_feat)

@@ -6,7 +6,7 @@ int NAME(sar_dropout_forward)(T *restrict out, const T *restrict x, const int64_
                               int64_t n_rows, int64_t n_feat);
 int NAME(sar_column_moments_forward)(double *restrict mean, double *restrict m2, double *restrict workspace,
                                      const T *restrict x, int64_t n_threads, int64_t n_rows, int64_t n_feat);
-int NAME(sar_activate_forward)(T *restrict out, const T *restrict x, const double *restrict mean,
+int NAME(sar_activate_forward)(T *out, const T *x, const double *restrict mean,
                                const double *restrict inv_std, const T *restrict gamma, const T *restrict beta,
                                const int64_t *restrict ids, uint64_t key, double p, int kind, double alpha, int64_t n_rows,
                                int64_t n_feat);
