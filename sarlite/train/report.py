@@ -7,6 +7,7 @@ import sys
 import time
 
 from sarlite.errors import needs
+from sarlite.sar.graph import Graph
 
 LINE_SECONDS = 5.0
 
@@ -76,15 +77,21 @@ def collect(comm, graph, memory, seconds):
     own = {"peak_bytes": memory.peak(), "live": profile.peak_remote_buffers, "sent": dict(profile.sent_bytes)}
     ranks = comm.allgather(own)
     phases = sorted({phase for rank in ranks for phase, n in rank["sent"].items() if n})
-    grid = graph.grid and {"rows": graph.grid.n_rows, "columns": graph.grid.n_columns,
-                           "structure_bytes": comm.allgather(graph.grid.structure_bytes)}
     return {
-        **({"grid": grid} if grid else {}),
+        **_grid_of(comm, graph),
         "epoch_seconds": statistics.median(seconds) if seconds else None,
         "peak_bytes": [rank["peak_bytes"] for rank in ranks],
         "live_remote_buffers": math.ceil(max(rank["live"] for rank in ranks)),
         "sent_bytes": {phase: sum(rank["sent"].get(phase, 0) for rank in ranks) for phase in phases},
     }
+
+
+def _grid_of(comm, graph):
+    """The grid of ranks that the run's graph is on; a relational graph is on none."""
+    grid = graph.grid if isinstance(graph, Graph) else None
+    if grid is None:
+        return {}
+    return {"grid": {"rows": grid.n_rows, "columns": grid.n_columns, "structure_bytes": comm.allgather(grid.structure_bytes)}}
 
 
 def promise(mode, prefetch, size):
