@@ -332,13 +332,15 @@ def test_lanes_are_ranks_and_tracks():
     assert plot._lane_labels(EVENTS, [(0, 7), (1, 0)]) == ["0, 7", "rank 1, fetch"]
 
 
-@pytest.mark.parametrize("name, more", [("sampling", {"input_rows", "edges"}), ("minibatch", set())])
-def test_times_of_a_batch(name, more, folder, tmp_path):
+@pytest.mark.parametrize("name, kinds, more", [("sampling", "uniform,labor", {"input_rows", "edges"}),
+                                               ("minibatch", "uniform", {"predicted_mib", "limit_fraction"})])  # fmt: skip
+def test_times_of_a_batch(name, kinds, more, folder, tmp_path):
     module, out = __import__(name), tmp_path / "rows.json"
-    module.main(["--graphs", str(folder), "--graphs-list", "S/50", "--threads-list", "1", "--kinds", "uniform,labor", "--repeats", "2",
-                 "--rounds", "1", "--json", str(out)])
+    module.main(["--graphs", str(folder), "--graphs-list", "S/50", "--threads-list", "1", "--kinds", kinds, "--repeats", "2",
+                 "--rounds", "1", "--gib", "0.01", "--json", str(out)])
     rows = json.loads(out.read_text())
-    assert [row["kind"] for row in rows] == ["uniform", "labor"]
+    assert [row["kind"] for row in rows] == kinds.split(",")
     for row in rows:
+        assert row.get("limit_fraction", 1) > 0
         assert {"case", "graph", "kind", "ranks", "threads", "peak_mib", "batches", "peer", "ratio"} | more <= row.keys()
         assert 0 < row["ms_min"] <= row["ms"] <= row["ms_max"] and row["peer"] is None

@@ -112,6 +112,29 @@ def test_epochs_until_the_target_and_paired_differences():
     assert (one["epochs"], local["epochs"]) == ([1, 1], ["never", "never"]) and one["accuracy"][0] == 74.5
 
 
+def test_the_work_of_a_batch_by_hand():
+    """Of GraphSAGE: two products a layer, forward and for the weights, and behind the first layer for their input; sums likewise."""
+    import minibatch
+
+    from sarlite import Graph, nn
+    from sarlite.minibatch import NeighborLoader
+
+    draw = np.random.default_rng(0)
+    graph = Graph.from_edges(*draw.integers(0, 80, (2, 900)), 80)
+    loader = NeighborLoader(graph, draw.standard_normal((80, 25), np.float32), None, slice(None), fanouts=(2, 3, 4), batch_size=5)
+    batch = loader.batch(np.arange(5))
+    found, layers, flops = minibatch.work(minibatch.make_model("sage", nn.Random(0), 4), batch), batch.layers(3), 0
+    assert found["gathers"][0] == (batch.n_src, 100) and batch.n_src > layers[0].n_dst
+    for k, (g, n_in, n_out) in enumerate(zip(layers, (25, 64, 64), (64, 64, 11))):
+        n_rows, row_bytes = found["gathers"][k + 1]
+        assert n_rows == g.n_edges * (2 if k else 1) and row_bytes in (4 * n_in, 4 * n_out)
+        neighbours = g.n_src if row_bytes != 4 * n_in else g.n_dst  # the product comes before the sum, or behind it
+        flops += 2 * (g.n_dst + neighbours) * n_in * n_out * (3 if k else 2)
+    assert found["flops"] == flops
+    rates = minibatch.limits.Limits(1e9, {64: 1e9, 1024: 1e9}, 1e9)
+    assert minibatch.limit_ms(found, rates) == pytest.approx((flops + sum(n * size for n, size in found["gathers"])) / 1e6)
+
+
 def test_message_flow(tmp_path):
     import message_flow
 
