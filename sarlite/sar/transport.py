@@ -294,9 +294,7 @@ class FetchAll(Fetch):
         """Start to receive one step's rows into their places; return what finishes it."""
         views = tuple(array[place] for array in rows)
         straight = step.contiguous or len(rows) == 1
-        message, sections = views[0].reshape(-1).view(np.uint8), views
-        if not straight:
-            message, sections = self.transport.allocate(step.n_rows, self.templates)
+        message, sections = (None, views) if straight else self.transport.allocate(step.n_rows, self.templates)
         parts = views if straight else (message,)
         n_bytes = sum(part.nbytes for part in parts)
         span = self.profile.span("fetch", "fetch", peer=step.source, bytes=n_bytes, phase=self.phase)

@@ -90,7 +90,7 @@ def _threads_with(monkeypatch, cores, hosts=None, quotas=None):
 
     found = []
     for rank, mine in enumerate(cores):
-        monkeypatch.setattr(launch, "_host", lambda rank=rank: hosts[rank])
+        monkeypatch.setattr(launch, "host", lambda rank=rank: hosts[rank])
         monkeypatch.setattr(launch, "_cores", lambda mine=mine: mine)
         monkeypatch.setattr(launch, "_quota", lambda rank=rank: quotas[rank])
         found.append(launch.default_threads(Machine()))
