@@ -1,5 +1,6 @@
 """Before anything loads OpenMP."""
 
+import gc
 import hashlib
 import os
 from collections import defaultdict
@@ -28,3 +29,9 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish(session):
+    """What was collected stays: no garbage collection needs to walk over ten thousand tests, as many tests ask for one."""
+    gc.collect()
+    gc.freeze()
