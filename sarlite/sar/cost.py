@@ -263,16 +263,21 @@ def schedule_of(counts, mode, prefetch, places=None):
     return made._replace(reverse=made) if mode.turns and counts.size > 1 else made
 
 
-def structure_bytes(counts, mode, transposes):
-    """Return what a part's graph takes, to some per cent: blocks, `transposes` where backward walks them, ids, degrees and scales."""
+def structure_bytes(counts, mode, transposes, edge_values=False):
+    """Return what a part's graph takes, to some per cent: blocks, `transposes` where backward walks them, ids, degrees and scales.
+
+    With `edge_values` a transpose has its edges' positions too, for which it is made once more. The values are data, and not counted here.
+    """
     plan = schedule_of(counts, mode, 0).plan
     sizes = [(counts.n_local, plan.local)] + [(counts.n_rows[step.source], step.block) for step in plan.steps if step.block is not None]
-    total = 8 * counts.n_local * 6 + 16 * plan.n_halo  # ids of columns, scales of rows and columns; rows that are sent
+    again, total = 0, 8 * counts.n_local * 6 + 16 * plan.n_halo  # ids of columns, scales of rows and columns; rows that are sent
     total += sum(4 * n for n, contiguous in counts.asked if not contiguous)
     reverse = 2 if MODES[mode].turns and counts.size > 1 and not counts.symmetric else 1
     for n_rows, block in sizes:
         dense = 3 * n_rows > 2 * counts.n_local  # as `graph.part` decides
         itemsize = 4 if max(sum(counts.n_edges), counts.n_local + plan.n_halo) < 2**31 else 8
         total += reverse * (itemsize * block.n_edges + (8 * counts.n_local if dense else (8 + itemsize) * n_rows))
-        total += itemsize * block.n_edges + 8 * block.n_src if transposes else 0
-    return total
+        transpose = itemsize * block.n_edges + 8 * block.n_src if transposes else 0
+        again = max(again, transpose if edge_values else 0)
+        total += transpose + (itemsize * block.n_edges if transposes and edge_values else 0)
+    return total + again

@@ -131,7 +131,8 @@ class Model:
             self.fixed_bytes = max(self.fixed_bytes, self._programs[key].warm_bytes // (config.ranks if config.ranks > 1 else 1))
         steps = self._programs[key]
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
-        stays = self.fixed_bytes + sizes.there_bytes + structure_bytes(sizes.counts, setting.mode, steps.goes_backward)
+        structure = structure_bytes(sizes.counts, setting.mode, steps.goes_backward, self.facts.edge_bytes > 0)
+        stays = self.fixed_bytes + sizes.there_bytes + structure
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
 
 
@@ -141,7 +142,8 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     schedule = optim.schedule(config.lr_schedule, config.epochs)
     loops = part.graph.added_loops is not None
     rows: Any = part.rows
-    facts = Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], loops)
+    values = tuple(None if a is None else a[:0] for a in (part.graph.edge_weight, part.graph.edge_features))
+    facts = Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], loops, values)
 
     def make(comm, config, part):
         return make_trainer(comm, config, cls, schedule, part, None)

@@ -134,7 +134,6 @@ def seconds_of(cost: Cost, rates: tuple[float, float, float]) -> float:
 
 def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> dict[str, Any]:
     """Print what each setting costs. Collective."""
-    refuse_edge_values(part)
     limit = limit_of(comm, config, part)
     rows = compare(comm, config, model, sizes, limit, SETTINGS)
     found = {"ranks": comm.size, "prefetch": config.prefetch, "limit_bytes": limit.n_bytes, "base_bytes": limit.base_bytes,
@@ -154,7 +153,6 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
     ConfigError
         On every rank: none fits, or costs cannot be counted.
     """
-    refuse_edge_values(part)
     limit = limit_of(comm, config, part)
     rows = compare(comm, config, model, sizes, limit, SETTINGS, rates_of(comm))
     fitting = [row for row in rows if row.fits]
@@ -263,20 +261,9 @@ def refuse(config: argparse.Namespace, relational: bool = False) -> None:
 
 def counts(config: argparse.Namespace, graph: Any) -> bool:
     """Tell whether the costs of a run can be counted."""
-    return isinstance(graph, Graph) and not any(_uncounted(config).values()) and not _has_edge_values(graph)
+    return isinstance(graph, Graph) and not any(_uncounted(config).values())
 
 
 def _uncounted(config):
     return {"--batch-size": config.batch_size, "--mfg": config.mfg, "--columns": config.columns > 1, "--backward": config.backward,
             "--mode cover": config.mode == "cover"}
-
-
-def _has_edge_values(graph):
-    return graph.edge_weight is not None or graph.edge_features is not None
-
-
-def refuse_edge_values(part: Part) -> None:
-    """Raise where the edges of a part have values, whose costs are not counted."""
-    if _has_edge_values(part.graph):
-        raise ConfigError(f"{part.summary['data']}: the costs of values on edges are not counted, as --dry-run, --mode auto and "
-                          "--memory-limit ask for; drop_edge_values leaves them out")

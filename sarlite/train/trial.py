@@ -10,8 +10,9 @@ import numpy as np
 from sarlite.comm import Solo
 from sarlite.comm.interrupt import SIGNALS
 from sarlite.data.part import Rows
+from sarlite.graph.block import EdgeOrder
 from sarlite.profile import Profile
-from sarlite.sar.cost import Mirror
+from sarlite.sar.cost import Mirror, expected, schedule_of
 from sarlite.sar.graph import Graph
 from sarlite.sar.listening import Listening
 from sarlite.sar.modes import MODES
@@ -37,6 +38,8 @@ class Facts(NamedTuple):
         No row of them, for their dtype and what stands behind the rows.
     loops : bool
         Whether self loops were added.
+    edge_values : two of (0, ...) array, or None
+        No row of the edges' weights and features; None where there are none.
     """
 
     n_features: int
@@ -44,6 +47,12 @@ class Facts(NamedTuple):
     task: str = "classify"
     labels: Array = np.empty(0, np.int64)
     loops: bool = False
+    edge_values: tuple[Array | None, ...] = (None, None)
+
+    @property
+    def edge_bytes(self) -> int:
+        """What the values of one edge take."""
+        return sum(a.itemsize * int(np.prod(a.shape[1:])) for a in self.edge_values if a is not None)
 
 
 def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace, Part], Any], facts: Facts, mode: str,
@@ -69,7 +78,8 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
     -----
     Takes real steps on graphs of some 40 nodes, alone, with parameters as wide as the model's: milliseconds, and their memory.
     """
-    config = argparse.Namespace(**{**vars(config), "propagated": None, "mfg": False})
+    clip = None if config.clip_norm is None else 1e-30  # which every gradient's norm is above
+    config = argparse.Namespace(**{**vars(config), "propagated": None, "mfg": False, "clip_norm": clip})
 
     def run(**at):
         profile = Profile()
@@ -101,6 +111,10 @@ def _part(tape, profile, facts, dtype, mode, comm, rows, edges, train, val, test
     schedule = turned._replace(reverse=turned) if MODES[mode].turns and comm.size > 1 else turned
     graph = Graph(comm, schedule, profile, n_nodes=rows, dst_ids=graph.dst_ids, src_ids=graph.src_ids, edge_ids=None,
                   in_degrees=graph.in_degrees, added_loops=np.zeros(rows, bool) if facts.loops else None)
+    if len(schedule_of(expected(8 * comm.size, 8 * comm.size, comm.size), mode, 0).plan.blocks) > 1:  # then edges' places are kept
+        graph.plan.local.order = EdgeOrder(rows, [(None, graph.plan.local.indptr)]), 0
+    weight, features = (None if a is None else np.ones((edges, *a.shape[1:]), a.dtype) for a in facts.edge_values)
+    graph = graph if weight is features is None else graph.with_edge_values(weight, features)
     splits = [np.zeros(rows, bool) for _ in range(3)]
     for split, (a, n) in zip(splits, ((0, train), (train, val), (train + val, test))):
         split[a : a + n] = True

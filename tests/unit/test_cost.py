@@ -43,8 +43,12 @@ def trained(comm, folder, **options):
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", MODELS)
 def test_bytes_are_those_of_the_run(name, n_ranks, mode, prefetch, tmp_path, monkeypatch):
+    told_and_sent(n_ranks, mode, prefetch, tmp_path, monkeypatch, data="sbm:nodes=90,degree=5,features=9", **MODELS[name])
+
+
+def told_and_sent(n_ranks, mode, prefetch, tmp_path, monkeypatch, **options):
     monkeypatch.setattr(planning, "SETTINGS", [Setting(mode)])
-    options = dict(data="sbm:nodes=90,degree=5,features=9", mode=mode, prefetch=prefetch, epochs=3, **MODELS[name])
+    options |= dict(mode=mode, prefetch=prefetch, epochs=3)
     real = threads.run(n_ranks, trained, tmp_path / "real", **options)[0]
     (told,) = threads.run(n_ranks, trained, tmp_path / "dry", dry_run=True, **options)[0]["settings"]
     sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in (real["sent_bytes"], told["run_sent_bytes"]))
@@ -85,6 +89,24 @@ def test_places_are_those_of_buffers():
                 places.new(k, n)
             assert buffers.n_bytes == places.top
     assert places.top > 1 << 20 and places.peak_small > 0
+
+
+def weighted(path):
+    """The spec of a symmetric archive whose edges have weights."""
+    keys = np.unique(np.random.default_rng(0).integers(0, 90 * 90, 400))
+    ends = np.concatenate([keys // 90, keys % 90]), np.concatenate([keys % 90, keys // 90])
+    dst, src = np.divmod(np.unique(ends[0] * 90 + ends[1]), 90)
+    np.savez(path, adj_indptr=np.searchsorted(dst, np.arange(91)), adj_indices=src, adj_shape=np.array([90, 90]),
+             adj_data=1.0 + (dst + src) % 3, labels=np.arange(90) % 3, attr_matrix=np.ones((90, 9)))
+    return f"npz:{path},train=6,val=6"
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("name", ["gcn", "sage", "appnp"])
+def test_bytes_of_a_weighted_graph_are_those_of_the_run(name, n_ranks, tmp_path, monkeypatch):
+    flags = {**MODELS[name], "data": weighted(tmp_path / "a.npz"), "edge_weights": True}
+    told_and_sent(n_ranks, "broadcast", 0, tmp_path, monkeypatch, **flags)  # whose gradients of weighted sums are pushed
 
 
 def plan_facts(plan):
