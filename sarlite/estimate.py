@@ -241,6 +241,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if own.nodes is not None and "data" in flags:
             raise ConfigError("--nodes tells a graph by counts, --data names one: give one of them")
         config = options.resolve({"prefetch": 1, **flags})
+        if own.nodes is not None and (config.edge_weights or config.edge_features):
+            raise ConfigError("--nodes tells a graph by counts, without values on edges: --edge-weights and --edge-features go with --data")
         if own.plot:
             needs("matplotlib", "--plot")
         set_threads(config.threads or 1)
