@@ -150,11 +150,12 @@ def test_an_estimate_of_a_data_set_is_a_runs(tmp_path, monkeypatch, capsys):
 
 def test_an_estimate_counts_values_on_edges(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(estimate, "MODES", ["sar"])
+    monkeypatch.setattr(costs.Model, "fixed_bytes", property(lambda self: 0, lambda self, n: None), raising=False)  # which is measured
     peaks, data = [], weighted(tmp_path / "a.npz")
     for flag in ("--edge-weights", "--no-edge-weights"):
         assert estimate.main(["--data", data, "--model", "sgc", flag, "--ranks", "20", "--json"]) == 0  # expected of the data's degrees
         peaks.append(json.loads(capsys.readouterr().out.splitlines()[-1])[0]["peak_bytes"])
-    assert peaks[0] > peaks[1]
+    assert peaks[0] - peaks[1] >= 4 * 700 // 20  # a weight, of some 790 edges
     assert estimate.main("--nodes 90 --edges 400 --features 9 --classes 3 --model gcn --edge-weights".split()) == 2
     assert "--edge-weights and --edge-features go with --data" in capsys.readouterr().err
 
