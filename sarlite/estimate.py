@@ -102,7 +102,8 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> list[Row]:
     for size in own.ranks:
         sizes, facts, exact = told.sizes(size, own, config, loops)
         model = Model(config, lambda comm, c, part: _make_trainer(comm, c, cls, schedule, part, None), facts, Solo(), size)
-        for mode in MODES if size > 1 else list(MODES)[:1]:
+        modes = [name for name, mode in MODES.items() if exact or not mode.covers]  # no cover is expected of random parts
+        for mode in modes if size > 1 else modes[:1]:
             rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
     return rows
 
@@ -179,7 +180,7 @@ class _Data:
 
 
 def _load(comm, config, loops, folder, wanted):
-    part = load_part(config, comm, folder, loops, edge_values=wanted, choose=lambda part: "sar")
+    part = load_part(config, comm, folder, loops, edge_values=wanted, choose=lambda part: {})
     labels = part.rows.labels
     values = tuple(None if a is None else a[:0].copy() for a in (part.graph.edge_weight, part.graph.edge_features))
     facts = Facts(part.rows.features.shape[1], part.n_classes, part.task, np.empty((0, *labels.shape[1:]), labels.dtype), loops, values)

@@ -10,7 +10,9 @@ from sarlite import optim
 from sarlite.comm import Communicator, together
 from sarlite.sar.cost import PartCounts, counts_of, structure_bytes
 from sarlite.sar.modes import MODES
+from sarlite.sar.other_counts import with_others
 from sarlite.sar.program import START, Found
+from sarlite.sar.schedule import turns
 from sarlite.train.load import Part
 from sarlite.train.trial import STEPS, Facts, program
 
@@ -24,10 +26,10 @@ class Setting(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        return " ".join([self.mode, *(f"{name}={value}" for name, value in self.options)])
+        return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
 
 
-SETTINGS = [Setting(name) for name, mode in MODES.items() if not mode.covers]
+SETTINGS = [*(Setting(name) for name in MODES), Setting("sar", (("backward", "fetch"),))]
 
 
 class Cost(NamedTuple):
@@ -93,9 +95,9 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
     """
     splits = {name: int(np.count_nonzero(getattr(part.rows, name))) for name in SPLITS}
     rows: Any = part.rows
-    x, counts = rows.features, counts_of(part.graph)
+    x, counts = rows.features, with_others(part.graph, counts_of(part.graph))
     missing = 0 if x.strides[0] else x.dtype.itemsize * x.size  # of features that were not read
-    built = structure_bytes(counts, part.graph.schedule.mode.name, False)
+    built = structure_bytes(counts, part.graph.schedule.mode.name, set(), part.graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + x.dtype.itemsize * x.size) - built
     return Sizes(counts, {"rows": part.graph.n_dst, "edges": part.graph.n_edges, **splits}, there_bytes, peak // sharing + missing)
 
@@ -123,15 +125,17 @@ class Model:
         """Return one part's `Cost`. Collective."""
         config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode})
         mode = MODES[setting.mode]
-        key = mode.keeps, mode.turns, setting.options
+        covers = mode.covers and sizes.counts.cover is not None
+        key = mode.keeps, mode.turns, covers, setting.options
         if key not in self._programs:
-            args = config, self.make, self.facts, setting.mode, self.size
+            args = config, self.make, self.facts, setting.mode, self.size, covers
             own = together(self.comm, lambda: program(*args) if self.comm.rank == 0 else None)
             self._programs[key] = self.comm.bcast(own)
             self.fixed_bytes = max(self.fixed_bytes, self._programs[key].warm_bytes // (config.ranks if config.ranks > 1 else 1))
         steps = self._programs[key]
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
-        structure = structure_bytes(sizes.counts, setting.mode, steps.goes_backward, self.facts.edge_bytes > 0)
+        structure = structure_bytes(sizes.counts, setting.mode, steps.transposed, self.size > 1 and turns(mode, config.backward),
+                                    self.facts.edge_bytes > 0)
         stays = self.fixed_bytes + sizes.there_bytes + structure
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
 

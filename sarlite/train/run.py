@@ -128,7 +128,7 @@ def _load(comm, config, cls, folder, loops, tick, hetero):
         if config.mode == "auto" and not config.dry_run:
             setting = planning.choose(comm, config, *costs.of_run(comm, config, cls, part, _make_trainer), part)
             chosen.update(setting.options, mode=setting.mode)
-        return chosen["mode"]
+        return chosen
 
     part = load_part(config, comm, folder.path, loops, tick, edge_values=values, choose=choose)
     return part, argparse.Namespace(**{**vars(config), **chosen})

@@ -17,7 +17,7 @@ from sarlite.sar.graph import Graph
 from sarlite.sar.listening import Listening
 from sarlite.sar.modes import MODES
 from sarlite.sar.program import START, Program, Tape, record
-from sarlite.sar.schedule import Schedule
+from sarlite.sar.schedule import Schedule, turns
 from sarlite.train.load import Part
 from sarlite.types import Array
 
@@ -56,7 +56,7 @@ class Facts(NamedTuple):
 
 
 def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace, Part], Any], facts: Facts, mode: str,
-            size: int) -> Program:
+            size: int, covers: bool = False) -> Program:
     """Return the `Program` of two epochs of a run, with evaluation, on one of `size` ranks, the first.
 
     Parameters
@@ -68,6 +68,8 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
     mode : str
         What is done beside the aggregations depends on it.
     size : int
+    covers : bool
+        Whether some edges are covered by their destinations, in mode `cover`.
 
     Raises
     ------
@@ -86,7 +88,7 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
         tape = Tape(profile)
         with tape.recorder:
             comm = Mirror(0, size)
-            part = _part(tape, profile, facts, config.dtype, mode, comm, **at)
+            part = _part(tape, profile, facts, config, mode, comm, covers, **at)
             with tape.segment(START):
                 trainer = make(comm, config, part)
             trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
@@ -103,12 +105,12 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
     return record(run, SIZES)
 
 
-def _part(tape, profile, facts, dtype, mode, comm, rows, edges, train, val, test):
+def _part(tape, profile, facts, config, mode, comm, covers, rows, edges, train, val, test):
     """A tiny part, of which every peer has the like."""
     ends = np.arange(rows + 1) * edges // rows
     graph = Graph.from_part(Solo(), ends, 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends))))
-    turned = Schedule(graph.plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
-    schedule = turned._replace(reverse=turned) if MODES[mode].turns and comm.size > 1 else turned
+    schedule = Schedule(graph.plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
+    schedule = schedule if comm.size == 1 else _with_others(schedule, config.backward, covers)
     graph = Graph(comm, schedule, profile, n_nodes=rows, dst_ids=graph.dst_ids, src_ids=graph.src_ids, edge_ids=None,
                   in_degrees=graph.in_degrees, added_loops=np.zeros(rows, bool) if facts.loops else None)
     if len(schedule_of(expected(8 * comm.size, 8 * comm.size, comm.size), mode, 0).plan.blocks) > 1:  # then edges' places are kept
@@ -119,5 +121,21 @@ def _part(tape, profile, facts, dtype, mode, comm, rows, edges, train, val, test
     for split, (a, n) in zip(splits, ((0, train), (train, val), (train + val, test))):
         split[a : a + n] = True
     labels = np.resize(np.arange(max(facts.n_classes, 1) if facts.task == "classify" else 2), (rows, *facts.labels.shape[1:]))
-    data = Rows(np.ones((rows, facts.n_features), dtype), labels.astype(facts.labels.dtype), *splits)
+    data = Rows(np.ones((rows, facts.n_features), config.dtype), labels.astype(facts.labels.dtype), *splits)
     return Part(graph, data, facts.n_classes, {}, None, {}, facts.task)
+
+
+class _Summed(Schedule):
+    """Of edges that the part's are counted with already."""
+
+    __slots__ = ()
+    n_edges = 0
+
+
+def _with_others(made, backward, covers):
+    """Give a schedule those of the other edges, as `schedule.make` does; all are over the same block."""
+    listening = made.mode
+    reverse = made._replace(mode=listening.over("reverse")) if turns(listening, backward) else None
+    summed = _Summed(made.plan, made.transport, listening.over("summed"))
+    cover = made._replace(mode=listening.over("cover"), summed=summed) if covers else None
+    return made._replace(reverse=reverse, fetches=backward == "fetch", cover=cover)
