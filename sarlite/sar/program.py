@@ -82,6 +82,7 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
     """
     with _ONE_AT_A_TIME:
         gc.collect()
+        trim()  # what others have freed is not to count as given back by the run
         before = resident()
         run(**sizes[0])  # a first run makes what stays with the process: pages of libraries, modules, what BLAS holds
         gc.collect()
