@@ -8,6 +8,7 @@ import numpy as np
 
 from sarlite import optim
 from sarlite.comm import Communicator, together
+from sarlite.profile import trim
 from sarlite.sar.cost import PartCounts, counts_of, structure_bytes
 from sarlite.sar.modes import MODES
 from sarlite.sar.other_counts import with_others
@@ -119,7 +120,7 @@ class Model:
     def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, comm: Communicator, size: int) -> None:
         self.config, self.make, self.facts, self.comm, self.size = config, make, facts, comm, size
         self._programs: dict[tuple[Any, ...], Any] = {}
-        self.fixed_bytes = 0
+        self.fixed_bytes = self.loaded_bytes = 0
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
@@ -136,7 +137,7 @@ class Model:
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
         structure = structure_bytes(sizes.counts, setting.mode, steps.transposed, self.size > 1 and turns(mode, config.backward),
                                     self.facts.edge_bytes > 0)
-        stays = self.fixed_bytes + sizes.there_bytes + structure
+        stays = self.loaded_bytes + self.fixed_bytes + sizes.there_bytes + structure
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
 
 
@@ -153,5 +154,9 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
         return make_trainer(comm, config, cls, schedule, part, None)
 
     there = part.memory.now() if there is None else there
-    sizes = sizes_of(part, there, part.memory.peak(), comm.size if config.ranks > 1 else 1)
-    return Model(config, make, facts, comm, comm.size), sizes
+    sharing = comm.size if config.ranks > 1 else 1
+    before = part.memory.now()
+    sizes, model = sizes_of(part, there, part.memory.peak(), sharing), Model(config, make, facts, comm, comm.size)
+    trim()
+    model.loaded_bytes = max(0, part.memory.now() - before) // sharing  # which the first trial finds there, and a run takes
+    return model, sizes
