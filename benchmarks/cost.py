@@ -8,6 +8,9 @@ before it reads its rows, as the command reports it.
 import sys
 
 import harness
+import numpy as np
+
+from sarlite.data import format, load
 
 MODELS = {
     "gcn": dict(model="gcn", layers=3, hidden=128, dropout=0.5, input_dropout=0.0),
@@ -21,8 +24,20 @@ MODES = ["sar", "sa", "oneshot", "broadcast"]
 
 
 def options(name, data, args, n_ranks):
+    values = {**({"edge_weights": True} if args.edge_weights else {}), **({"edge_features": True} if args.edge_features else {})}
     return dict(data=data, epochs=args.epochs, partition=args.partition, verify=False, threads=max(1, 2 // n_ranks), prefetch=args.prefetch,
-                progress="none", **MODELS[name])
+                progress="none", **values, **MODELS[name])
+
+
+def with_edge_values(spec, path, args):
+    """Write a data set with weights and features on its edges, and return where."""
+    dataset, rng = load(spec), np.random.default_rng(0)
+    if args.edge_weights:
+        dataset.edge_weight = rng.random(dataset.n_edges, np.float32) + np.float32(0.5)
+    if args.edge_features:
+        dataset.edge_features = rng.random((dataset.n_edges, args.edge_features), np.float32)
+    format.write(path, dataset)
+    return path
 
 
 def dry(n_ranks, **chosen):
@@ -54,7 +69,9 @@ def main(argv=None):
     args = arguments().parse_args(argv)
     rows = []
     with harness.Scratch() as scratch:
-        data = scratch.convert(f"sbm:nodes={args.nodes},degree={args.degree},features={args.features},classes=16", "graph")
+        spec = f"sbm:nodes={args.nodes},degree={args.degree},features={args.features},classes=16"
+        there = args.edge_weights or args.edge_features
+        data = with_edge_values(spec, scratch.path / "graph", args) if there else scratch.convert(spec, "graph")
         for name in args.models:
             for n_ranks in args.ranks:
                 said = dry(n_ranks, **options(name, data, args, n_ranks))
@@ -89,6 +106,8 @@ def arguments():
     parser.add_argument("--nodes", type=int, default=40_000)
     parser.add_argument("--degree", type=int, default=20)
     parser.add_argument("--features", type=int, default=128)
+    parser.add_argument("--edge-weights", action="store_true")
+    parser.add_argument("--edge-features", type=int, default=0, metavar="N", help="features an edge, for gat")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--prefetch", type=int, default=1)
     parser.add_argument("--partition", default="contiguous")

@@ -18,6 +18,7 @@ from sarlite.errors import ConfigError, SarliteError, needs
 from sarlite.sar.cost import expected
 from sarlite.sar.modes import MODES
 from sarlite.train import config as options
+from sarlite.train import edge_values
 from sarlite.train.costs import SPLITS, Cost, Model, Setting, Sizes, sizes_of
 from sarlite.train.load import load_part
 from sarlite.train.loop import set_threads
@@ -39,7 +40,7 @@ OWN = {
     "plot": (None, "write the table as a picture", "FILE"),
 }  # fmt: skip
 TAKEN = ("data", "model", "self-loops", *(name for name in options.GROUPS["model"]), "task", "optimizer", "eval-every", "label-inputs",
-         "clip-norm", "prefetch", "partition", "balance", "seed", "json")  # fmt: skip
+         "clip-norm", "prefetch", "partition", "balance", "edge-weights", "edge-features", "seed", "json")  # fmt: skip
 
 
 class Row(NamedTuple):
@@ -101,7 +102,8 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> list[Row]:
     for size in own.ranks:
         sizes, facts, exact = told.sizes(size, own, config, loops)
         model = Model(config, lambda comm, c, part: _make_trainer(comm, c, cls, schedule, part, None), facts, Solo(), size)
-        for mode in MODES if size > 1 else list(MODES)[:1]:
+        modes = [name for name, mode in MODES.items() if exact or not mode.covers]  # no cover is expected of random parts
+        for mode in modes if size > 1 else modes[:1]:
             rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
     return rows
 
@@ -119,15 +121,15 @@ def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
                max(sum(cost.found.flops["step"]) for cost in costs), exact)
 
 
-def _there(n, facts, config):
+def _there(n, n_edges, facts, config):
     """Bytes of a part's data in a process."""
-    return n * (facts.n_features * np.dtype(config.dtype).itemsize + 8 + len(SPLITS)) + _LOADED
+    return n * (facts.n_features * np.dtype(config.dtype).itemsize + 8 + len(SPLITS)) + n_edges * facts.edge_bytes + _LOADED
 
 
 def _expected(size, n_nodes, n_edges, halo, degrees, shares, facts, config):
     counts = expected(n_nodes, n_edges, size, halo=halo, degrees=degrees, loops=facts.loops)
     rows = {"rows": counts.n_local, "edges": sum(counts.n_edges), **{name: round(counts.n_local * share) for name, share in shares.items()}}
-    return [Sizes(counts, rows, _there(counts.n_local, facts, config))]
+    return [Sizes(counts, rows, _there(counts.n_local, rows["edges"], facts, config))]
 
 
 class _Counts:
@@ -156,13 +158,16 @@ class _Data:
     """A data set: divided as a run would, or for many ranks into random parts that are expected of its degrees."""
 
     def __init__(self, config, loops):
-        self.config, self.loops, self.dataset = config, loops, None
+        self.config, self.loops, self.dataset, self.wanted = config, loops, None, edge_values.wanted(config, model_class(config.model))
 
     def sizes(self, size, own, config, loops):
         if size <= MOST_EXACT:
             return self._divided(size)
         dataset = self.dataset = self.dataset or load(config.data, task=config.task)
-        facts = Facts(dataset.n_features, dataset.n_classes, dataset.task, np.asarray(dataset.labels[:0]), loops)
+        names = edge_values.used(Solo(), dataset, self.wanted, config.data)
+        values = tuple(np.empty((0, *getattr(dataset, name).shape[1:]), config.dtype) if name in names else None
+                       for name in edge_values.ARRAYS)
+        facts = Facts(dataset.n_features, dataset.n_classes, dataset.task, np.asarray(dataset.labels[:0]), loops, values)
         values, numbers = np.unique(np.diff(np.asarray(dataset.indptr)), return_counts=True)
         shares = {name: np.count_nonzero(getattr(dataset, name)) / dataset.n_nodes for name in SPLITS}
         return (_expected(size, dataset.n_nodes, dataset.n_edges, own.halo, (values, numbers), shares, facts, config), facts, False)
@@ -170,16 +175,17 @@ class _Data:
     def _divided(self, size):
         config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
         with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
-            found = threads.run(size, _load, config, self.loops, folder)
+            found = threads.run(size, _load, config, self.loops, folder, self.wanted)
         return [sizes for sizes, _ in found], found[0][1], True
 
 
-def _load(comm, config, loops, folder):
-    part = load_part(config, comm, folder, loops, choose=lambda part: "sar")
+def _load(comm, config, loops, folder, wanted):
+    part = load_part(config, comm, folder, loops, edge_values=wanted, choose=lambda part: {})
     labels = part.rows.labels
-    facts = Facts(part.rows.features.shape[1], part.n_classes, part.task, np.empty((0, *labels.shape[1:]), labels.dtype), loops)
+    values = tuple(None if a is None else a[:0].copy() for a in (part.graph.edge_weight, part.graph.edge_features))
+    facts = Facts(part.rows.features.shape[1], part.n_classes, part.task, np.empty((0, *labels.shape[1:]), labels.dtype), loops, values)
     sizes = sizes_of(part, 0, 0, 1)
-    return sizes._replace(there_bytes=_there(part.graph.n_dst, facts, config), load_bytes=0), facts
+    return sizes._replace(there_bytes=_there(part.graph.n_dst, part.graph.n_edges, facts, config), load_bytes=0), facts
 
 
 COLUMNS = {
@@ -236,6 +242,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if own.nodes is not None and "data" in flags:
             raise ConfigError("--nodes tells a graph by counts, --data names one: give one of them")
         config = options.resolve({"prefetch": 1, **flags})
+        if own.nodes is not None and (config.edge_weights or config.edge_features):
+            raise ConfigError("--nodes tells a graph by counts, without values on edges: --edge-weights and --edge-features go with --data")
         if own.plot:
             needs("matplotlib", "--plot")
         set_threads(config.threads or 1)

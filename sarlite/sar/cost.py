@@ -36,8 +36,10 @@ class PartCounts(NamedTuple):
         Of its rows those that have such edges.
     needs, asked : list of (int, bool)
         Rows of each part that come here and rows that go there: how many, and whether they follow each other at their owner.
-    symmetric : bool
-        Whether the reversed edges are the edges, on all ranks.
+    turned : PartCounts, or None
+        Of the reversed edges; None where these exchange the same, on all ranks.
+    cover : (PartCounts, PartCounts), or None
+        Of mode `cover`: of the edges by rows, and of the reversed ones by sums; None where there are none of these on any rank.
     """
 
     rank: int
@@ -46,7 +48,8 @@ class PartCounts(NamedTuple):
     n_rows: list
     needs: list
     asked: list
-    symmetric: bool = True
+    turned: Any = None
+    cover: Any = None
 
     @property
     def size(self):
@@ -71,7 +74,7 @@ def counts_of(graph):
     In mode `oneshot`, where a part's edges are one block, the peers' are divided among them as their rows are.
     """
     plan, rank, size = graph.plan, graph.comm.rank, graph.comm.size
-    facts = graph.comm.allgather((graph.n_src, graph.schedule.reverse is not None and graph.schedule.reverse.plan is not plan))
+    facts = graph.comm.allgather(graph.n_src)
     n_edges, n_rows, needs, asked = [0] * size, [0] * size, [(0, True)] * size, [(0, True)] * size
     halo = sum(step.n_rows for step in plan.steps)
     for step in plan.steps:
@@ -83,8 +86,7 @@ def counts_of(graph):
         else:
             n_edges[step.source], n_rows[step.source] = step.block.n_edges, len(step.block.indptr) - 1
     n_edges[rank], n_rows[rank] = graph.n_edges - sum(n_edges), graph.n_dst
-    offsets = np.concatenate([[0], np.cumsum([n for n, _ in facts])])
-    return PartCounts(rank, offsets, n_edges, n_rows, needs, asked, not any(turned for _, turned in facts))
+    return PartCounts(rank, np.concatenate([[0], np.cumsum(facts)]), n_edges, n_rows, needs, asked)
 
 
 def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False):
@@ -258,21 +260,52 @@ _AHEAD = {Prefetch: _FetchAhead, StagesAhead: _StagesAhead}
 
 def schedule_of(counts, mode, prefetch, places=None):
     """Return the `Schedule` of a part in a mode, with a `CountingTransport`: its `run` and `run_backward` take `Rows` for arrays."""
-    mode = MODES[mode]
-    made = Schedule(mode.prepare(counts.exchange()), CountingTransport(counts.rank, counts.size, prefetch, places), mode)
-    return made._replace(reverse=made) if mode.turns and counts.size > 1 else made
+    mode, transport = MODES[mode], CountingTransport(counts.rank, counts.size, prefetch, places)
+
+    def of(counts):
+        return Schedule(mode.prepare(counts.exchange()), transport, mode)
+
+    made, cover = of(counts), None
+    if counts.size == 1:
+        return made
+    if mode.covers and counts.cover is not None:
+        by_rows, by_sums = map(of, counts.cover)
+        cover = by_rows._replace(summed=by_sums)
+    return made._replace(reverse=made if counts.turned is None else of(counts.turned), cover=cover)
 
 
-def structure_bytes(counts, mode, transposes):
-    """Return what a part's graph takes, to some per cent: blocks, `transposes` where backward walks them, ids, degrees and scales."""
-    plan = schedule_of(counts, mode, 0).plan
-    sizes = [(counts.n_local, plan.local)] + [(counts.n_rows[step.source], step.block) for step in plan.steps if step.block is not None]
-    total = 8 * counts.n_local * 6 + 16 * plan.n_halo  # ids of columns, scales of rows and columns; rows that are sent
+def structure_bytes(counts, mode, transposed, turns, edge_values=False):
+    """Return what a part's graph takes, to some per cent: blocks, ids, degrees and scales.
+
+    `transposed` are the edges whose blocks backward walks (`Aggregation.over`), `turns` whether the reversed ones are there too.
+    With `edge_values` a transpose has its edges' positions too, for which it is made once more. The values are data, and not counted here.
+    """
+    made = schedule_of(counts, mode, 0)
+    total = 8 * counts.n_local * 6 + _structure(counts, made.plan, "edges" in transposed, {"edges", "cover"} & transposed)
+    if turns and counts.turned is not None:
+        total += _structure(counts.turned, made.reverse.plan, False, False)
+    if made.cover is not None:  # whose local block is that of all edges
+        by_rows, by_sums = counts.cover
+        total += _structure(by_rows, made.cover.plan._replace(local=None), "cover" in transposed, False)
+        total += _structure(by_sums, made.cover.summed.plan, "summed" in transposed, False)
+    return total + (_positions(made.plan) if edge_values and "edges" in transposed else 0)
+
+
+def _structure(counts, plan, transposes, transposes_local):
+    blocks = [(counts.n_rows[step.source], step.block, transposes) for step in plan.steps if step.block is not None]
+    blocks += [(counts.n_local, plan.local, transposes_local)] if plan.local is not None else []
+    total = 16 * plan.n_halo  # ids and scales of columns; rows that are sent
     total += sum(4 * n for n, contiguous in counts.asked if not contiguous)
-    reverse = 2 if MODES[mode].turns and counts.size > 1 and not counts.symmetric else 1
-    for n_rows, block in sizes:
+    for n_rows, block, transposed in blocks:
         dense = 3 * n_rows > 2 * counts.n_local  # as `graph.part` decides
         itemsize = 4 if max(sum(counts.n_edges), counts.n_local + plan.n_halo) < 2**31 else 8
-        total += reverse * (itemsize * block.n_edges + (8 * counts.n_local if dense else (8 + itemsize) * n_rows))
-        total += itemsize * block.n_edges + 8 * block.n_src if transposes else 0
+        total += itemsize * block.n_edges + (8 * counts.n_local if dense else (8 + itemsize) * n_rows)
+        total += itemsize * block.n_edges + 8 * block.n_src if transposed else 0
     return total
+
+
+def _positions(plan):
+    """What the positions of transposed edges take, and the largest transpose, which is made once more for them."""
+    blocks = [plan.local, *(step.block for step in plan.steps if step.block is not None)]
+    itemsize = 4 if max(sum(block.n_edges for block in blocks), plan.n_src + plan.n_halo) < 2**31 else 8
+    return sum(itemsize * block.n_edges for block in blocks) + max(itemsize * block.n_edges + 8 * block.n_src for block in blocks)

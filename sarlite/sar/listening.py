@@ -24,6 +24,8 @@ class Aggregation(NamedTuple):
         What bytes are counted under; a phase of the profile that stands in for it.
     number, kept : int, int or None
         Of the run; of the run whose kept list backward takes.
+    over : str
+        Which of a graph's edges: "edges", all; or of `Schedule` "reverse", "cover" or "summed".
     holds : bool
         Whether what is kept of a block holds the rows that came.
     """
@@ -35,6 +37,7 @@ class Aggregation(NamedTuple):
     within: str | None
     number: int
     kept: int | None
+    over: str
     holds: bool
 
 
@@ -42,9 +45,15 @@ class Listening:
     """A mode that runs on one part of `size`, and tells a recorder."""
 
     def __init__(self, mode: Any, recorder: Recorder, size: int) -> None:
-        self.mode, self.recorder, self.count = mode, recorder, 0
+        self.mode, self.recorder, self.edges = mode, recorder, "edges"
         self.numbers: dict[int, int] = {}  # of runs, by the list of what they keep
         self.copies = size > 1 and not _shows_local_rows(mode, size)  # then what is kept holds those, which `replay` places
+
+    def over(self, edges: str) -> "Listening":
+        """Return the same, of other edges."""
+        other = object.__new__(Listening)
+        vars(other).update(vars(self), edges=edges)
+        return other
 
     def __getattr__(self, name):
         return getattr(self.mode, name)
@@ -52,26 +61,26 @@ class Listening:
     def run(self, schedule, arrays, visit, phase="forward"):
         if self.copies:
             arrays = unbuffered(lambda: tuple(array.copy() for array in arrays))
-        with self._marked(schedule, "run", arrays, None, phase, None) as end:
+        with self._marked(schedule, "run", arrays, None, phase, None) as (number, end):
             found = [visit(schedule.plan.local, arrays)]
             (value,) = found
             end(isinstance(value, tuple) and any(part is array for part in value for array in arrays))
-        self.numbers[id(found)] = self.count
+        self.numbers[id(found)] = number
         return found
 
     def run_backward(self, schedule, arrays, kept, visit, d_arrays, phase="backward"):
-        with self._marked(schedule, "run_backward", arrays, d_arrays, phase, kept) as end:
+        with self._marked(schedule, "run_backward", arrays, d_arrays, phase, kept) as (_, end):
             visit(schedule.plan.local, arrays, kept and kept[0], d_arrays)
             end(False)
 
     @contextmanager
     def _marked(self, schedule, way, arrays, d_arrays, phase, kept):
-        self.count += 1
+        own = len(self.recorder.events)
         self.recorder.events.append(("begin",))
         templates, d_templates = (None if rows is None else templates_of(rows) for rows in (arrays, d_arrays))
         number = None if kept is None else self.numbers[id(kept)]
-        facts = way, templates, d_templates, phase, schedule.transport.profile._phase, self.count, number
-        yield lambda holds: self.recorder.events.append(("end", Aggregation(*facts, holds)))
+        facts = way, templates, d_templates, phase, schedule.transport.profile._phase, own, number, self.edges
+        yield own, lambda holds: self.recorder.events.append(("end", Aggregation(*facts, holds)))
 
 
 def _shows_local_rows(mode, size):

@@ -82,6 +82,7 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
     """
     with _ONE_AT_A_TIME:
         gc.collect()
+        trim()  # what others have freed is not to count as given back by the run
         before = resident()
         run(**sizes[0])  # a first run makes what stays with the process: pages of libraries, modules, what BLAS holds
         gc.collect()
@@ -179,10 +180,10 @@ class Program:
         self.names, self.segments, self.warm_bytes = list(names), list(segments), warm_bytes
 
     @property
-    def goes_backward(self) -> bool:
-        """Whether a gradient is brought back through blocks."""
-        return any(op[0] == "aggregate" and op[1].way == "run_backward" and any(op[1].d_templates or ())
-                   for segment in self.segments for op in segment.ops)
+    def transposed(self) -> set[str]:
+        """Through the blocks of which edges a gradient, or a sum for a peer, is brought to their columns' owner (`Aggregation.over`)."""
+        return {op[1].over for segment in self.segments for op in segment.ops
+                if op[0] == "aggregate" and op[1].way == "run_backward" and any(op[1].d_templates or ())}
 
     def replay(self, counts: PartCounts, mode: str, prefetch: int, sizes: Mapping[str, int]) -> Found:
         """Go through all segments at these sizes, with a part's exchanges in a mode."""
@@ -192,7 +193,8 @@ class Program:
 class _Replay:
     def __init__(self, program, counts, mode, prefetch, sizes):
         self.program, self.places, self.outside = program, Places(), Places()
-        self.schedule = schedule_of(counts, mode, prefetch, self.places)
+        self.schedule = made = schedule_of(counts, mode, prefetch, self.places)
+        self.over = {"edges": made, "reverse": made.reverse, "cover": made.linear, "summed": made.linear.summed}
         self.at = np.array([1, *(sizes[name] for name in program.names)], float)
         self.rows, self.edges = (1 + program.names.index(name) for name in ("rows", "edges"))
         self.instances, self.kept, self.count = {}, {}, 0
@@ -235,17 +237,17 @@ class _Replay:
                 self.aggregate(op[1], op[2])
 
     def aggregate(self, mark, body):
-        plan, profile = self.schedule.plan, self.schedule.transport.profile
-        rows = [None if templates is None else tuple(t and Rows((plan.n_src, *t[0]), t[1]) for t in templates)
+        schedule, profile = self.over[mark.over], self.schedule.transport.profile
+        rows = [None if templates is None else tuple(t and Rows((schedule.plan.n_src, *t[0]), t[1]) for t in templates)
                 for templates in (mark.templates, mark.d_templates)]
         with profile.phase(mark.within) if mark.within else nullcontext():
             if mark.way == "run":
-                found = self.schedule.mode.run(self.schedule, rows[0], lambda block, r: self.visit(body, block, r, mark.holds), mark.phase)
+                found = schedule.mode.run(schedule, rows[0], lambda block, r: self.visit(body, block, r, mark.holds), mark.phase)
                 if mark.number in self.wanted:
                     self.kept[mark.number] = found
             else:
-                self.schedule.mode.run_backward(self.schedule, rows[0], self.kept.pop(mark.kept, None),
-                                                lambda block, *others: self.visit(body, block), list(rows[1]))
+                schedule.mode.run_backward(schedule, rows[0], self.kept.pop(mark.kept, None),
+                                           lambda block, *others: self.visit(body, block), list(rows[1]), mark.phase)
 
     def visit(self, body, block, rows=None, holds=False):
         """What a block's visit takes: its columns and edges stand for the part's rows and edges."""

@@ -135,9 +135,14 @@ def make(comm, exchange, mode, prefetch, profile, dst_ids=None, backward=None, l
     made = Schedule(mode.prepare(exchange), transport, mode)
     if comm.size == 1 or dst_ids is None:
         return made
-    turns = mode.turns if backward is None else backward == "fetch"
-    return made._replace(reverse=_reversed(comm, exchange, dst_ids, made) if turns else None, fetches=backward == "fetch",
+    reverse = _reversed(comm, exchange, dst_ids, made) if turns(mode, backward) else None
+    return made._replace(reverse=reverse, fetches=backward == "fetch",
                          cover=_covered(comm, exchange, made) if mode.covers else None)
+
+
+def turns(mode, backward):
+    """Whether linear messages' gradients go over the reversed edges on several ranks."""
+    return mode.turns if backward is None else backward == "fetch"
 
 
 def _reversed(comm, exchange, dst_ids, made):

@@ -145,7 +145,8 @@ def factors(graph: "Graph", reducer: str) -> Array:
     indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.plan.local.numbers
     inverse = 1.0 / positive(graph.weighted_degrees)
     of_rows = np.repeat(inverse if reducer == "mean" else np.sqrt(inverse), np.diff(indptr))
-    out = graph.edge_weight * _labelled(of_rows, numbers)
+    out = _labelled(of_rows, numbers)
+    out *= graph.edge_weight
     if reducer == "sym":
         with graph.profile.phase("setup"):
             of_sources = np.sqrt(1.0 / positive(_out_degrees(graph)) if graph.bipartite else inverse)

@@ -8,9 +8,12 @@ import numpy as np
 
 from sarlite import optim
 from sarlite.comm import Communicator, together
+from sarlite.profile import trim
 from sarlite.sar.cost import PartCounts, counts_of, structure_bytes
 from sarlite.sar.modes import MODES
+from sarlite.sar.other_counts import with_others
 from sarlite.sar.program import START, Found
+from sarlite.sar.schedule import turns
 from sarlite.train.load import Part
 from sarlite.train.trial import STEPS, Facts, program
 
@@ -24,10 +27,10 @@ class Setting(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        return " ".join([self.mode, *(f"{name}={value}" for name, value in self.options)])
+        return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
 
 
-SETTINGS = [Setting(name) for name, mode in MODES.items() if not mode.covers]
+SETTINGS = [*(Setting(name) for name in MODES), Setting("sar", (("backward", "fetch"),))]
 
 
 class Cost(NamedTuple):
@@ -93,9 +96,9 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
     """
     splits = {name: int(np.count_nonzero(getattr(part.rows, name))) for name in SPLITS}
     rows: Any = part.rows
-    x, counts = rows.features, counts_of(part.graph)
+    x, counts = rows.features, with_others(part.graph, counts_of(part.graph))
     missing = 0 if x.strides[0] else x.dtype.itemsize * x.size  # of features that were not read
-    built = structure_bytes(counts, part.graph.schedule.mode.name, False)
+    built = structure_bytes(counts, part.graph.schedule.mode.name, set(), part.graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + x.dtype.itemsize * x.size) - built
     return Sizes(counts, {"rows": part.graph.n_dst, "edges": part.graph.n_edges, **splits}, there_bytes, peak // sharing + missing)
 
@@ -117,21 +120,24 @@ class Model:
     def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, comm: Communicator, size: int) -> None:
         self.config, self.make, self.facts, self.comm, self.size = config, make, facts, comm, size
         self._programs: dict[tuple[Any, ...], Any] = {}
-        self.fixed_bytes = 0
+        self.fixed_bytes = self.loaded_bytes = 0
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
         config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode})
         mode = MODES[setting.mode]
-        key = mode.keeps, mode.turns, setting.options
+        covers = mode.covers and sizes.counts.cover is not None
+        key = mode.keeps, mode.turns, covers, setting.options
         if key not in self._programs:
-            args = config, self.make, self.facts, setting.mode, self.size
+            args = config, self.make, self.facts, setting.mode, self.size, covers
             own = together(self.comm, lambda: program(*args) if self.comm.rank == 0 else None)
             self._programs[key] = self.comm.bcast(own)
             self.fixed_bytes = max(self.fixed_bytes, self._programs[key].warm_bytes // (config.ranks if config.ranks > 1 else 1))
         steps = self._programs[key]
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
-        stays = self.fixed_bytes + sizes.there_bytes + structure_bytes(sizes.counts, setting.mode, steps.goes_backward)
+        structure = structure_bytes(sizes.counts, setting.mode, steps.transposed, self.size > 1 and turns(mode, config.backward),
+                                    self.facts.edge_bytes > 0)
+        stays = self.loaded_bytes + self.fixed_bytes + sizes.there_bytes + structure
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
 
 
@@ -141,11 +147,16 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     schedule = optim.schedule(config.lr_schedule, config.epochs)
     loops = part.graph.added_loops is not None
     rows: Any = part.rows
-    facts = Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], loops)
+    values = tuple(None if a is None else a[:0] for a in (part.graph.edge_weight, part.graph.edge_features))
+    facts = Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], loops, values)
 
     def make(comm, config, part):
         return make_trainer(comm, config, cls, schedule, part, None)
 
     there = part.memory.now() if there is None else there
-    sizes = sizes_of(part, there, part.memory.peak(), comm.size if config.ranks > 1 else 1)
-    return Model(config, make, facts, comm, comm.size), sizes
+    sharing = comm.size if config.ranks > 1 else 1
+    before = part.memory.now()
+    sizes, model = sizes_of(part, there, part.memory.peak(), sharing), Model(config, make, facts, comm, comm.size)
+    trim()
+    model.loaded_bytes = max(0, part.memory.now() - before) // sharing  # which the first trial finds there, and a run takes
+    return model, sizes

@@ -39,8 +39,8 @@ def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=
     """Read this rank's rows and build its graph; `tick` as long as any rank works at it; splits of `allow_empty` may be. Collective.
 
     `edge_values` says which values of its edges the graph gets, as `edge_values.wanted` does. `choose` is given the part in mode "sar" and
-    returns the mode that it shall have. Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not
-    stored as the ranks need it.
+    returns the options that its graph shall have, by name, where they are others. Only rank 0 holds a whole edge list, and only while it
+    reads, generates or divides what is not stored as the ranks need it.
 
     Raises
     ------
@@ -73,21 +73,22 @@ def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values, choo
         indptr, indices, added = add_self_loops(indptr, indices, first_row)
         values = edges.with_loops(values, indptr, indices, added, first_row)
 
-    def part_in(mode):
-        graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=mode, prefetch=config.prefetch,
-                                backward=config.backward, columns=config.columns)
+    def part_in(**options):
+        graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, prefetch=config.prefetch, **options)
         graph = graph.with_edge_values(*values.values()) if names else graph
         seconds["load"] = time.perf_counter() - begin
         return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
 
+    given = {name: getattr(config, name) for name in ("mode", "backward", "columns")}
     if choose is None:
-        return part_in(config.mode)
-    part = part_in("sar")
-    mode = choose(part)
-    if mode == "sar":
+        return part_in(**given)
+    first = {**given, "mode": "sar"}
+    part = part_in(**first)
+    chosen = {**first, **choose(part)}
+    if chosen == first:
         return part
     del part  # its edges are laid out anew
-    return part_in(mode)
+    return part_in(**chosen)
 
 
 def _lockstep(config, comm, division):

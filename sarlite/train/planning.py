@@ -14,7 +14,7 @@ from sarlite.comm.launch import host
 from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
 from sarlite.sar.graph import Graph
-from sarlite.train.config import parse_size
+from sarlite.train.config import OPTIONS, parse_size
 from sarlite.train.costs import SETTINGS, Cost, Model, Setting, Sizes
 from sarlite.train.load import Part
 from sarlite.train.trial import STEPS
@@ -85,6 +85,11 @@ def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
     return rows
 
 
+def settings(config: argparse.Namespace) -> list[Setting]:
+    """Return those of `SETTINGS` that leave alone what the run is told: an option that is given goes with each."""
+    return [setting for setting in SETTINGS if all(getattr(config, name) == OPTIONS[name][0] for name, _ in setting.options)]
+
+
 def rates_of(comm: Communicator) -> tuple[float, float, float]:
     """Measure what packing a byte, sending a byte and a message cost, in seconds; the slowest rank's, the same on all. Collective.
 
@@ -134,9 +139,8 @@ def seconds_of(cost: Cost, rates: tuple[float, float, float]) -> float:
 
 def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> dict[str, Any]:
     """Print what each setting costs. Collective."""
-    refuse_edge_values(part)
     limit = limit_of(comm, config, part)
-    rows = compare(comm, config, model, sizes, limit, SETTINGS)
+    rows = compare(comm, config, model, sizes, limit, settings(config))
     found = {"ranks": comm.size, "prefetch": config.prefetch, "limit_bytes": limit.n_bytes, "base_bytes": limit.base_bytes,
              "settings": [_record(row, config) for row in rows]}
     if comm.rank == 0:
@@ -154,9 +158,8 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
     ConfigError
         On every rank: none fits, or costs cannot be counted.
     """
-    refuse_edge_values(part)
     limit = limit_of(comm, config, part)
-    rows = compare(comm, config, model, sizes, limit, SETTINGS, rates_of(comm))
+    rows = compare(comm, config, model, sizes, limit, settings(config), rates_of(comm))
     fitting = [row for row in rows if row.fits]
     if not fitting:
         least = min(rows, key=lambda row: row.need)
@@ -194,7 +197,7 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tup
     (row,) = compare(comm, config, model, sizes, limit, [own])
     if row.fits:
         return
-    others = compare(comm, config, model, sizes, limit, [setting for setting in SETTINGS if setting != own])
+    others = compare(comm, config, model, sizes, limit, [setting for setting in settings(config) if setting != own])
     fitting = sorted((other for other in others if other.fits), key=lambda other: other.need)
     hint = f"--mode {fitting[0].setting} takes {_size(fitting[0].need)} and fits" if fitting else _NONE
     raise ConfigError(f"mode {own} would take {_size(row.need)}{_WHERE[limit.each]}, more than {_limit_words(limit)}: {hint}")
@@ -235,8 +238,9 @@ def _summed(dicts):
 def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, Any]) -> str:
     """Return the settings as text: the largest rank's memory and messages, bytes of an epoch and flops of all ranks."""
     size = len(rows[0].costs)
+    given = f", backward {config.backward}" if config.backward else ""
     head = [f"{config.model} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges; {size} "
-            f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}; an epoch but the first"]
+            f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; an epoch but the first"]
     lines = [["mode", "fits", "peak memory", "remote buffers", "messages", "Gflop", "sent by phase"]]
     for row in rows:
         record = _record(row, config)
@@ -263,20 +267,8 @@ def refuse(config: argparse.Namespace, relational: bool = False) -> None:
 
 def counts(config: argparse.Namespace, graph: Any) -> bool:
     """Tell whether the costs of a run can be counted."""
-    return isinstance(graph, Graph) and not any(_uncounted(config).values()) and not _has_edge_values(graph)
+    return isinstance(graph, Graph) and not any(_uncounted(config).values())
 
 
 def _uncounted(config):
-    return {"--batch-size": config.batch_size, "--mfg": config.mfg, "--columns": config.columns > 1, "--backward": config.backward,
-            "--mode cover": config.mode == "cover"}
-
-
-def _has_edge_values(graph):
-    return graph.edge_weight is not None or graph.edge_features is not None
-
-
-def refuse_edge_values(part: Part) -> None:
-    """Raise where the edges of a part have values, whose costs are not counted."""
-    if _has_edge_values(part.graph):
-        raise ConfigError(f"{part.summary['data']}: the costs of values on edges are not counted, as --dry-run, --mode auto and "
-                          "--memory-limit ask for; drop_edge_values leaves them out")
+    return {"--batch-size": config.batch_size, "--mfg": config.mfg, "--columns": config.columns > 1}

@@ -96,8 +96,6 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     part, config = _load(comm, config, cls, folder, loops, tick, hetero)
     if config.dry_run:
         return planning.dry_run(comm, config, *costs.of_run(comm, config, cls, part, _make_trainer), part)
-    if config.memory_limit:
-        planning.refuse_edge_values(part)
     if not hetero:
         about["options"] |= {option: True for name, option in edge_values.ARRAYS.items() if getattr(part.graph, name) is not None}
     about |= {"data": (relational.identity if hetero else identity)(part.graph, part.rows, part.n_classes), "task": part.task}
@@ -130,7 +128,7 @@ def _load(comm, config, cls, folder, loops, tick, hetero):
         if config.mode == "auto" and not config.dry_run:
             setting = planning.choose(comm, config, *costs.of_run(comm, config, cls, part, _make_trainer), part)
             chosen.update(setting.options, mode=setting.mode)
-        return chosen["mode"]
+        return chosen
 
     part = load_part(config, comm, folder.path, loops, tick, edge_values=values, choose=choose)
     return part, argparse.Namespace(**{**vars(config), **chosen})

@@ -10,13 +10,14 @@ import numpy as np
 from sarlite.comm import Solo
 from sarlite.comm.interrupt import SIGNALS
 from sarlite.data.part import Rows
+from sarlite.graph.block import EdgeOrder
 from sarlite.profile import Profile
-from sarlite.sar.cost import Mirror
+from sarlite.sar.cost import Mirror, expected, schedule_of
 from sarlite.sar.graph import Graph
 from sarlite.sar.listening import Listening
 from sarlite.sar.modes import MODES
 from sarlite.sar.program import START, Program, Tape, record
-from sarlite.sar.schedule import Schedule
+from sarlite.sar.schedule import Schedule, turns
 from sarlite.train.load import Part
 from sarlite.types import Array
 
@@ -37,6 +38,8 @@ class Facts(NamedTuple):
         No row of them, for their dtype and what stands behind the rows.
     loops : bool
         Whether self loops were added.
+    edge_values : two of (0, ...) array, or None
+        No row of the edges' weights and features; None where there are none.
     """
 
     n_features: int
@@ -44,10 +47,16 @@ class Facts(NamedTuple):
     task: str = "classify"
     labels: Array = np.empty(0, np.int64)
     loops: bool = False
+    edge_values: tuple[Array | None, ...] = (None, None)
+
+    @property
+    def edge_bytes(self) -> int:
+        """What the values of one edge take."""
+        return sum(a.itemsize * int(np.prod(a.shape[1:])) for a in self.edge_values if a is not None)
 
 
 def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace, Part], Any], facts: Facts, mode: str,
-            size: int) -> Program:
+            size: int, covers: bool = False) -> Program:
     """Return the `Program` of two epochs of a run, with evaluation, on one of `size` ranks, the first.
 
     Parameters
@@ -59,6 +68,8 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
     mode : str
         What is done beside the aggregations depends on it.
     size : int
+    covers : bool
+        Whether some edges are covered by their destinations, in mode `cover`.
 
     Raises
     ------
@@ -69,14 +80,15 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
     -----
     Takes real steps on graphs of some 40 nodes, alone, with parameters as wide as the model's: milliseconds, and their memory.
     """
-    config = argparse.Namespace(**{**vars(config), "propagated": None, "mfg": False})
+    clip = None if config.clip_norm is None else 1e-30  # which every gradient's norm is above
+    config = argparse.Namespace(**{**vars(config), "propagated": None, "mfg": False, "clip_norm": clip})
 
     def run(**at):
         profile = Profile()
         tape = Tape(profile)
         with tape.recorder:
             comm = Mirror(0, size)
-            part = _part(tape, profile, facts, config.dtype, mode, comm, **at)
+            part = _part(tape, profile, facts, config, mode, comm, covers, **at)
             with tape.segment(START):
                 trainer = make(comm, config, part)
             trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
@@ -93,17 +105,37 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
     return record(run, SIZES)
 
 
-def _part(tape, profile, facts, dtype, mode, comm, rows, edges, train, val, test):
+def _part(tape, profile, facts, config, mode, comm, covers, rows, edges, train, val, test):
     """A tiny part, of which every peer has the like."""
     ends = np.arange(rows + 1) * edges // rows
     graph = Graph.from_part(Solo(), ends, 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends))))
-    turned = Schedule(graph.plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
-    schedule = turned._replace(reverse=turned) if MODES[mode].turns and comm.size > 1 else turned
+    schedule = Schedule(graph.plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
+    schedule = schedule if comm.size == 1 else _with_others(schedule, config.backward, covers)
     graph = Graph(comm, schedule, profile, n_nodes=rows, dst_ids=graph.dst_ids, src_ids=graph.src_ids, edge_ids=None,
                   in_degrees=graph.in_degrees, added_loops=np.zeros(rows, bool) if facts.loops else None)
+    if len(schedule_of(expected(8 * comm.size, 8 * comm.size, comm.size), mode, 0).plan.blocks) > 1:  # then edges' places are kept
+        graph.plan.local.order = EdgeOrder(rows, [(None, graph.plan.local.indptr)]), 0
+    weight, features = (None if a is None else np.ones((edges, *a.shape[1:]), a.dtype) for a in facts.edge_values)
+    graph = graph if weight is features is None else graph.with_edge_values(weight, features)
     splits = [np.zeros(rows, bool) for _ in range(3)]
     for split, (a, n) in zip(splits, ((0, train), (train, val), (train + val, test))):
         split[a : a + n] = True
     labels = np.resize(np.arange(max(facts.n_classes, 1) if facts.task == "classify" else 2), (rows, *facts.labels.shape[1:]))
-    data = Rows(np.ones((rows, facts.n_features), dtype), labels.astype(facts.labels.dtype), *splits)
+    data = Rows(np.ones((rows, facts.n_features), config.dtype), labels.astype(facts.labels.dtype), *splits)
     return Part(graph, data, facts.n_classes, {}, None, {}, facts.task)
+
+
+class _Summed(Schedule):
+    """Of edges that the part's are counted with already."""
+
+    __slots__ = ()
+    n_edges = 0
+
+
+def _with_others(made, backward, covers):
+    """Give a schedule those of the other edges, as `schedule.make` does; all are over the same block."""
+    listening = made.mode
+    reverse = made._replace(mode=listening.over("reverse")) if turns(listening, backward) else None
+    summed = _Summed(made.plan, made.transport, listening.over("summed"))
+    cover = made._replace(mode=listening.over("cover"), summed=summed) if covers else None
+    return made._replace(reverse=reverse, fetches=backward == "fetch", cover=cover)

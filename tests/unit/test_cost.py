@@ -11,7 +11,9 @@ from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.kernels import Places
 from sarlite.sar.cost import counts_of, expected, schedule_of
+from sarlite.sar.graph import Graph
 from sarlite.sar.modes import MODES
+from sarlite.sar.other_counts import with_others
 from sarlite.sar.program import Program
 from sarlite.train import costs, planning, run
 from sarlite.train.config import resolve
@@ -39,18 +41,33 @@ def trained(comm, folder, **options):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("backward", [None, "push", "fetch"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", MODELS)
-def test_bytes_are_those_of_the_run(name, n_ranks, mode, prefetch, tmp_path, monkeypatch):
+def test_bytes_are_those_of_the_run(name, n_ranks, mode, backward, prefetch, tmp_path, monkeypatch):
+    check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=prefetch, backward=backward, epochs=3, **MODELS[name])
+
+
+@pytest.mark.parametrize("name, n_ranks, options, phase", [
+    ("gcn", 3, dict(mode="cover"), "forward_push"),
+    ("gat", 2, dict(mode="sar", backward="fetch"), "backward_fetch"),
+])
+def test_bytes_of_sums_for_peers_and_of_fetched_gradients(name, n_ranks, options, phase, tmp_path, monkeypatch):
+    assert check_bytes(tmp_path, monkeypatch, n_ranks, prefetch=1, epochs=2, **options, **MODELS[name])[phase] > 0
+
+
+def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, **options):
+    """A run sends, by phase, what a dry run of it has told; return that."""
     monkeypatch.setattr(planning, "SETTINGS", [Setting(mode)])
-    options = dict(data="sbm:nodes=90,degree=5,features=9", mode=mode, prefetch=prefetch, epochs=3, **MODELS[name])
+    options = {"data": "sbm:nodes=90,degree=5,features=9", "mode": mode, "prefetch": prefetch, **options}
     real = threads.run(n_ranks, trained, tmp_path / "real", **options)[0]
     (told,) = threads.run(n_ranks, trained, tmp_path / "dry", dry_run=True, **options)[0]["settings"]
     sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in (real["sent_bytes"], told["run_sent_bytes"]))
     assert sent == said and (n_ranks == 1 or sum(sent.values()) > 0)
     assert prefetch or real["live_remote_buffers"] == math.ceil(told["remote_buffers"])
     assert not (tmp_path / "dry").exists()  # nothing was trained
+    return said
 
 
 @pytest.mark.parametrize("name, mode, prefetch", [("sage", "sar", 0), ("gat", "oneshot", 0)])
@@ -87,6 +104,24 @@ def test_places_are_those_of_buffers():
     assert places.top > 1 << 20 and places.peak_small > 0
 
 
+def weighted(path):
+    """The spec of a symmetric archive whose edges have weights."""
+    keys = np.unique(np.random.default_rng(0).integers(0, 90 * 90, 400))
+    ends = np.concatenate([keys // 90, keys % 90]), np.concatenate([keys % 90, keys // 90])
+    dst, src = np.divmod(np.unique(ends[0] * 90 + ends[1]), 90)
+    np.savez(path, adj_indptr=np.searchsorted(dst, np.arange(91)), adj_indices=src, adj_shape=np.array([90, 90]),
+             adj_data=1.0 + (dst + src) % 3, labels=np.arange(90) % 3, attr_matrix=np.ones((90, 9)))
+    return f"npz:{path},train=6,val=6"
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("name", ["gcn", "sage", "appnp"])
+def test_bytes_of_a_weighted_graph_are_those_of_the_run(name, n_ranks, tmp_path, monkeypatch):
+    flags = {**MODELS[name], "data": weighted(tmp_path / "a.npz"), "edge_weights": True}
+    check_bytes(tmp_path, monkeypatch, n_ranks, "broadcast", prefetch=0, epochs=3, **flags)  # whose gradients of weighted sums are pushed
+
+
 def plan_facts(plan):
     def facts(step):
         return (step.source, step.target, step.n_rows, step.n_send, step.contiguous, isinstance(step.send_rows, slice), step.share,
@@ -115,15 +150,53 @@ def test_a_plan_of_counts_is_laid_out_as_the_graphs(tmp_path):
         assert any(step[4] and step[5] for real, _ in found for step in real[2])  # all of a rank's rows
 
 
+def test_counts_of_reversed_and_of_covered_edges_are_those_of_their_plans():
+    rng, n_ranks, n = np.random.default_rng(5), 3, 12
+    src, dst = rng.integers(0, 36, 70), rng.integers(0, 36, 70)
+    src[:16], dst[16:32] = 20, 3  # a row that many need, and one that needs many
+    dst = dst[order := np.argsort(dst, kind="stable")]
+    ends = np.searchsorted(dst, np.arange(n_ranks * n + 1))
+
+    def plans(schedule):
+        covered = [schedule.cover, schedule.cover.summed] if schedule.cover else []
+        return [each.plan for each in (schedule, schedule.reverse, *covered)]
+
+    def both(comm):
+        own, found = ends[comm.rank * n : (comm.rank + 1) * n + 1], []
+        for mode in ("cover", "oneshot", "broadcast"):
+            graph = Graph.from_part(comm, own - own[0], src[order][own[0] : own[-1]], mode=mode, backward="fetch")
+            counts = with_others(graph, counts_of(graph))
+            found += zip(plans(graph.schedule), plans(schedule_of(counts, mode, 1)), strict=True)
+        edges = [[[block.n_edges for block in plan.blocks] for plan in both] for both in found[:4]]
+        return [(plan_facts(real), plan_facts(told)) for real, told in found], edges
+
+    ranks = threads.run(n_ranks, both)
+    for found, edges in ranks:
+        assert all(real == told for real, told in found) and all(real == told for real, told in edges)
+    assert found[0] != found[1] and all(any(sum(edges[k][0][1:]) for _, edges in ranks) for k in range(4))
+
+
 def test_an_estimate_of_a_data_set_is_a_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(planning, "SETTINGS", [Setting("sar")])
-    monkeypatch.setattr(estimate, "MODES", ["sar"])
+    monkeypatch.setattr(estimate, "MODES", {"sar": MODES["sar"]})
     flags = ["--data", "sbm:nodes=90,degree=5,features=9", "--model", "gcn", "--partition", "random", "--prefetch", "0"]
     real = threads.run(3, trained, tmp_path / "real", data=flags[1], model="gcn", prefetch=0, epochs=1)[0]["sent_bytes"]
     assert estimate.main([*flags, "--ranks", "3", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert row["exact"] and {k: n for k, n in row["sent_bytes"].items() if k in ("forward_fetch", "backward_push")} == \
         {k: n for k, n in real.items() if k in ("forward_fetch", "backward_push")}
+
+
+def test_an_estimate_counts_values_on_edges(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(estimate, "MODES", {"sar": MODES["sar"]})
+    monkeypatch.setattr(costs.Model, "fixed_bytes", property(lambda self: 0, lambda self, n: None), raising=False)  # which is measured
+    peaks, data = [], weighted(tmp_path / "a.npz")
+    for flag in ("--edge-weights", "--no-edge-weights"):
+        assert estimate.main(["--data", data, "--model", "sgc", flag, "--ranks", "20", "--json"]) == 0  # expected of the data's degrees
+        peaks.append(json.loads(capsys.readouterr().out.splitlines()[-1])[0]["peak_bytes"])
+    assert peaks[0] - peaks[1] >= 4 * 700 // 20  # a weight, of some 790 edges
+    assert estimate.main("--nodes 90 --edges 400 --features 9 --classes 3 --model gcn --edge-weights".split()) == 2
+    assert "--edge-weights and --edge-features go with --data" in capsys.readouterr().err
 
 
 @pytest.fixture
