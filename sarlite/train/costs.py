@@ -9,6 +9,7 @@ import numpy as np
 from sarlite import optim
 from sarlite.comm import Communicator, together
 from sarlite.sar.cost import PartCounts, counts_of, structure_bytes
+from sarlite.sar.graph import Graph
 from sarlite.sar.modes import MODES
 from sarlite.sar.other_counts import with_others
 from sarlite.sar.program import START, Found
@@ -95,11 +96,18 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
     """
     splits = {name: int(np.count_nonzero(getattr(part.rows, name))) for name in SPLITS}
     rows: Any = part.rows
-    x, counts = rows.features, with_others(part.graph, counts_of(part.graph))
+    graph = aggregated(part.graph)
+    x, counts = rows.features, with_others(graph, counts_of(graph))
     missing = 0 if x.strides[0] else x.dtype.itemsize * x.size  # of features that were not read
-    built = structure_bytes(counts, part.graph.schedule.mode.name, set(), part.graph.schedule.reverse is not None)
+    built = structure_bytes(counts, graph.schedule.mode.name, set(), graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + x.dtype.itemsize * x.size) - built
-    return Sizes(counts, {"rows": part.graph.n_dst, "edges": part.graph.n_edges, **splits}, there_bytes, peak // sharing + missing)
+    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst}
+    return Sizes(counts, sizes, there_bytes, peak // sharing + missing)
+
+
+def aggregated(graph: Graph) -> Graph:
+    """Return the graph that is aggregated over: on a grid of ranks that of the group's rows."""
+    return graph if graph.grid is None else graph.grid.graph
 
 
 class Model:
@@ -111,7 +119,7 @@ class Model:
     make : callable (comm, config, part) -> Trainer
     facts : Facts
     comm : Communicator
-        Of its ranks the first records, for all.
+        Of its ranks the first records, for all; on a grid of ranks the first group.
     size : int
         Number of ranks of the run.
     """
@@ -128,15 +136,21 @@ class Model:
         covers = mode.covers and sizes.counts.cover is not None
         key = mode.keeps, mode.turns, covers, setting.options
         if key not in self._programs:
-            args = config, self.make, self.facts, setting.mode, self.size, covers
-            own = together(self.comm, lambda: program(*args) if self.comm.rank == 0 else None)
-            self._programs[key] = self.comm.bcast(own)
-            self.fixed_bytes = max(self.fixed_bytes, self._programs[key].warm_bytes // (config.ranks if config.ranks > 1 else 1))
+            self._programs[key] = self._program(config, setting.mode, covers)
+            warm = max(self.comm.allgather(self._programs[key].warm_bytes))
+            self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
         steps = self._programs[key]
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
-        structure = structure_bytes(sizes.counts, setting.mode, steps.transposed, self.size > 1 and turns(mode, config.backward))
+        structure = structure_bytes(sizes.counts, setting.mode, steps.transposed,
+                                    sizes.counts.size > 1 and turns(mode, config.backward))
         stays = self.fixed_bytes + sizes.there_bytes + structure
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
+
+    def _program(self, config, mode, covers):
+        """Recorded by the first rank for all; on a grid by the ranks of the first group, for those that have the same columns."""
+        args, rank = (config, self.make, self.facts, mode, self.size, covers), self.comm.rank
+        own = together(self.comm, lambda: program(*args, rank) if rank < config.columns else None)
+        return self.comm.allgather(own)[rank % config.columns]
 
 
 def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any],

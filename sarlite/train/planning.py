@@ -15,7 +15,7 @@ from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
 from sarlite.sar.graph import Graph
 from sarlite.train.config import OPTIONS, parse_size
-from sarlite.train.costs import SETTINGS, Cost, Model, Setting, Sizes
+from sarlite.train.costs import SETTINGS, Cost, Model, Setting, Sizes, aggregated
 from sarlite.train.load import Part
 from sarlite.train.trial import STEPS
 
@@ -190,8 +190,9 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tup
     """
     limit = limit_of(comm, config, part)
     if not limit.each:
-        plan = part.graph.plan
-        crude = comm.allgather(64 * ((plan.n_src + plan.n_halo) * (n_widths + 16) + part.graph.n_edges) + part.memory.peak())
+        graph = aggregated(part.graph)
+        rows = graph.plan.n_src + graph.plan.n_halo
+        crude = comm.allgather(64 * (rows * (n_widths + 16) + graph.n_edges) + part.memory.peak())
         if max(limit.needs(crude)) < _SMALL * min(comm.allgather(limit.n_bytes)):
             return
     model, sizes = make()
@@ -240,7 +241,7 @@ def _summed(dicts):
 def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, Any]) -> str:
     """Return the settings as text: the largest rank's memory and messages, bytes of an epoch and flops of all ranks."""
     size = len(rows[0].costs)
-    given = f", backward {config.backward}" if config.backward else ""
+    given = (f", backward {config.backward}" if config.backward else "") + (f", columns {config.columns}" if config.columns > 1 else "")
     head = [f"{config.model} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges; {size} "
             f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; an epoch but the first"]
     lines = [["mode", "fits", "peak memory", "remote buffers", "messages", "Gflop", "sent by phase"]]
@@ -273,7 +274,7 @@ def counts(config: argparse.Namespace, graph: Any) -> bool:
 
 
 def _uncounted(config):
-    return {"--batch-size": config.batch_size, "--mfg": config.mfg, "--columns": config.columns > 1}
+    return {"--batch-size": config.batch_size, "--mfg": config.mfg}
 
 
 def _has_edge_values(graph):
