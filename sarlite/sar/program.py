@@ -95,6 +95,7 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
     """
     with _ONE_AT_A_TIME:
         gc.collect()
+        trim()
         before = resident()
         run(**sizes[0])  # a first run makes what stays with the process: pages of libraries, modules, what BLAS holds
         gc.collect()

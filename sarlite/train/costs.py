@@ -131,23 +131,27 @@ class Model:
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
-        config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode})
-        mode = MODES[setting.mode]
+        mode, backward = MODES[setting.mode], dict(setting.options).get("backward", self.config.backward)
         covers = mode.covers and sizes.counts.cover is not None
-        key = mode.keeps, mode.turns, covers, setting.options
-        if key not in self._programs:
-            self._programs[key] = self._program(config, setting.mode, covers)
-            warm = max(self.comm.allgather(self._programs[key].warm_bytes))
-            self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
-        steps = self._programs[key]
+        steps = self.program(setting, covers)
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
         structure = structure_bytes(sizes.counts, setting.mode, steps.transposed,
-                                    sizes.counts.size > 1 and turns(mode, config.backward))
+                                    sizes.counts.size > 1 and turns(mode, backward))
         stays = self.fixed_bytes + sizes.there_bytes + structure
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
 
-    def _program(self, config, mode, covers):
-        """Recorded by the first rank for all; on a grid by the ranks of the first group, for those that have the same columns."""
+    def program(self, setting: Setting, covers: bool = False) -> Any:
+        """Return the `Program` of a setting; `covers` is as for `trial.program`. Collective."""
+        config, mode = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode}), MODES[setting.mode]
+        key = mode.keeps, mode.turns, covers, setting.options
+        if key not in self._programs:
+            self._programs[key] = self._recorded(config, setting.mode, covers)
+            warm = max(self.comm.allgather(self._programs[key].warm_bytes))
+            self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
+        return self._programs[key]
+
+    def _recorded(self, config, mode, covers):
+        """By the first rank for all; on a grid by the ranks of the first group, for those that have the same columns."""
         args, rank = (config, self.make, self.facts, mode, self.size, covers), self.comm.rank
         own = together(self.comm, lambda: program(*args, rank) if rank < config.columns else None)
         return self.comm.allgather(own)[rank % config.columns]
@@ -164,6 +168,7 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     def make(comm, config, part):
         return make_trainer(comm, config, cls, schedule, part, None)
 
-    there = part.memory.now() if there is None else there
-    sizes = sizes_of(part, there, part.memory.peak(), comm.size if config.ranks > 1 else 1)
-    return Model(config, make, facts, comm, comm.size), sizes
+    there, peak = part.memory.now() if there is None else there, part.memory.peak()
+    model = Model(config, make, facts, comm, comm.size)
+    model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
+    return model, sizes_of(part, there, peak, comm.size if config.ranks > 1 else 1)
