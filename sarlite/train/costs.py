@@ -1,6 +1,7 @@
 """What a run will cost, by setting: predictions for each rank, the table of them, the choice among them, and the limit of memory."""
 
 import argparse
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from sarlite import optim
 from sarlite.comm import Communicator, together
+from sarlite.profile import resident
 from sarlite.sar.cost import PartCounts, counts_of, structure_bytes
 from sarlite.sar.graph import Graph
 from sarlite.sar.modes import MODES
@@ -127,7 +129,7 @@ class Model:
     def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, comm: Communicator, size: int) -> None:
         self.config, self.make, self.facts, self.comm, self.size = config, make, facts, comm, size
         self._programs: dict[tuple[Any, ...], Any] = {}
-        self.fixed_bytes = 0
+        self.fixed_bytes = self.cover_bytes = 0
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
@@ -135,9 +137,8 @@ class Model:
         covers = mode.covers and sizes.counts.cover is not None
         steps = self.program(setting, covers)
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
-        structure = structure_bytes(sizes.counts, setting.mode, steps.transposed,
-                                    sizes.counts.size > 1 and turns(mode, backward))
-        stays = self.fixed_bytes + sizes.there_bytes + structure
+        structure = structure_bytes(sizes.counts, setting.mode, steps.transposed, sizes.counts.size > 1 and turns(mode, backward))
+        stays = self.fixed_bytes + sizes.there_bytes + structure + (self.cover_bytes if mode.covers and self.size > 1 else 0)
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
 
     def program(self, setting: Setting, covers: bool = False) -> Any:
@@ -170,5 +171,14 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
 
     there, peak = part.memory.now() if there is None else there, part.memory.peak()
     model = Model(config, make, facts, comm, comm.size)
+    sharing = comm.size if config.ranks > 1 else 1
     model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
-    return model, sizes_of(part, there, peak, comm.size if config.ranks > 1 else 1)
+    model.cover_bytes = max(comm.allgather(_loading_scipy())) // sharing
+    return model, sizes_of(part, there, peak, sharing)
+
+
+def _loading_scipy():
+    """What the modules that find covers take, which stay."""
+    before = resident()
+    importlib.import_module("scipy.sparse.csgraph")
+    return max(0, resident() - before)
