@@ -20,13 +20,13 @@ MODELS = {
     "appnp": dict(model="appnp", layers=2, hidden=128, hops=4),
     "sgc": dict(model="sgc"),
 }
-MODES = ["sar", "sa", "oneshot", "broadcast"]
+SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "sar --backward fetch"]
 
 
 def options(name, data, args, n_ranks):
     values = {**({"edge_weights": True} if args.edge_weights else {}), **({"edge_features": True} if args.edge_features else {})}
     return dict(data=data, epochs=args.epochs, partition=args.partition, verify=False, threads=max(1, 2 // n_ranks), prefetch=args.prefetch,
-                progress="none", **values, **MODELS[name])
+                progress="none", columns=args.columns, **values, **MODELS[name])
 
 
 def with_edge_values(spec, path, args):
@@ -41,18 +41,18 @@ def with_edge_values(spec, path, args):
 
 
 def dry(n_ranks, **chosen):
-    """Run `--dry-run` and return its settings by mode."""
+    """Run `--dry-run` and return its settings by name."""
     flags = []
     for name, value in chosen.items():
         flag = "--" + name.replace("_", "-")
         flags += [flag] if value is True else ["--no-" + flag[2:]] if value is False else [flag, value]
     line = harness.last_json(harness.mpiexec(n_ranks, "-m", "sarlite.train", *flags, "--dry-run", "--json"))
-    return {row["mode"]: row for row in line["settings"]}
+    return {row["setting"]: row for row in line["settings"]}
 
 
 def measure(name, n_ranks, mode, data, args, said):
     """Return a row."""
-    found = harness.train(n_ranks, mode=mode, **options(name, data, args, n_ranks))
+    found = harness.train(n_ranks, mode=said["mode"], **said["options"], **options(name, data, args, n_ranks))
     sent = {phase: n for phase, n in found["sent_bytes"].items() if phase != "setup"}
     told = {phase: n for phase, n in said["run_sent_bytes"].items() if phase != "setup" and n}
     peak, predicted = max(found["peak_bytes"]), max(said["peak_bytes"])
@@ -101,7 +101,8 @@ COLUMNS = {
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--models", type=harness.words, default=list(MODELS))
-    parser.add_argument("--modes", type=harness.words, default=MODES)
+    parser.add_argument("--modes", type=harness.words, default=SETTINGS, help="modes, or settings as the dry run names them")
+    parser.add_argument("--columns", type=int, default=1)
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4, 8])
     parser.add_argument("--nodes", type=int, default=40_000)
     parser.add_argument("--degree", type=int, default=20)

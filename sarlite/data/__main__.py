@@ -13,7 +13,15 @@ from sarlite.data.divide import divide, make_order, make_parts, record, structur
 from sarlite.data.divide_streamed import divide_streamed
 from sarlite.data.quality import quality, quality_lines
 from sarlite.data.relational import command as relational
-from sarlite.data.spec import FORMS, is_relational, load, load_streamed, made_lines, native_directory, source_path
+from sarlite.data.spec import (
+    FORMS,
+    is_relational,
+    load,
+    load_streamed,
+    made_lines,
+    native_directory,
+    source_path,
+)
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
 from sarlite.errors import ConfigError, SarliteError, writing
 from sarlite.graph import balance as balancing

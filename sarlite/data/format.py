@@ -21,7 +21,15 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data import npyfile
-from sarlite.data.dataset import EDGE_ARRAYS, FILES, NODE, NODE_ARRAYS, RELATION, SPLITS, Dataset
+from sarlite.data.dataset import (
+    EDGE_ARRAYS,
+    FILES,
+    NODE,
+    NODE_ARRAYS,
+    RELATION,
+    SPLITS,
+    Dataset,
+)
 from sarlite.data.divide import copy
 from sarlite.data.relational.names import check_relational
 from sarlite.data.targets import TASKS

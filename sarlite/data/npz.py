@@ -9,7 +9,15 @@ import numpy as np
 
 from sarlite.data import npyfile
 from sarlite.data.mapped import pieces
-from sarlite.data.raw import RawGraph, check_csr, check_room, dense, existing, read_labels, strata
+from sarlite.data.raw import (
+    RawGraph,
+    check_csr,
+    check_room,
+    dense,
+    existing,
+    read_labels,
+    strata,
+)
 from sarlite.errors import DataError, reading, regular, writing
 from sarlite.graph import given
 from sarlite.graph.edges import destinations

@@ -5,7 +5,14 @@ import gzip
 import numpy as np
 
 from sarlite.data import npz, table
-from sarlite.data.raw import RawGraph, check_nodes, check_room, existing, masks, read_labels
+from sarlite.data.raw import (
+    RawGraph,
+    check_nodes,
+    check_room,
+    existing,
+    masks,
+    read_labels,
+)
 from sarlite.errors import ConfigError, DataError, reading, regular
 
 _MAX_GRAPHS = 1 << 20  # rows of a list of counts

@@ -13,7 +13,14 @@ from sarlite.comm import Communicator, agree, together
 from sarlite.comm.buffers import digest
 from sarlite.data import format, npyfile
 from sarlite.data import scratch as scratches
-from sarlite.data.divide import InMemory, divide, make_order, make_parts, record, stored_order
+from sarlite.data.divide import (
+    InMemory,
+    divide,
+    make_order,
+    make_parts,
+    record,
+    stored_order,
+)
 from sarlite.data.spec import load, native_directory, source_path
 from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing

@@ -7,7 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from sarlite.command import suggestion
-from sarlite.data import bter, edge_list, format, mag, npz, ogb, pigo, planetoid, reddit, roc, streamed
+from sarlite.data import (
+    bter,
+    edge_list,
+    format,
+    mag,
+    npz,
+    ogb,
+    pigo,
+    planetoid,
+    reddit,
+    roc,
+    streamed,
+)
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized

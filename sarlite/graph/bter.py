@@ -8,7 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.graph.edges import csr_by_dst, destinations, row_chunks
-from sarlite.graph.generate import Generated, _pick, _random_task, _require, _require_room, _rng, _sums
+from sarlite.graph.generate import (
+    Generated,
+    _pick,
+    _random_task,
+    _require,
+    _require_room,
+    _rng,
+    _sums,
+)
 
 _ROUNDS = 64  # of drawing again what was there already
 _WORK = 1 << 22  # products at a time where triangles are counted

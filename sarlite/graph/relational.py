@@ -4,7 +4,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sarlite.graph.generate import _pick, _power_law_weights, _require, _require_room, _rng, _sums, random_split
+from sarlite.graph.generate import (
+    _pick,
+    _power_law_weights,
+    _require,
+    _require_room,
+    _rng,
+    _sums,
+    random_split,
+)
 
 TYPES = {"paper": 0.38, "author": 0.585, "institution": 0.004, "field_of_study": 0.031}
 """Node type to its share of the nodes."""

@@ -9,17 +9,43 @@ them once, when they are built). Every call releases the GIL.
 Every function raises ShapeError naming the argument when shape, dtype or memory layout is wrong.
 """
 
-from sarlite.kernels.activation import ACTIVATIONS, Mask, Normal, activate, activate_backward
+from sarlite.kernels.activation import (
+    ACTIVATIONS,
+    Mask,
+    Normal,
+    activate,
+    activate_backward,
+)
 from sarlite.kernels.allocations import Places, Recorder
-from sarlite.kernels.attention import Dropout, attend, attend_backward, attend_backward_finish, attend_ends, attend_finish, row_dot
+from sarlite.kernels.attention import (
+    Dropout,
+    attend,
+    attend_backward,
+    attend_backward_finish,
+    attend_ends,
+    attend_finish,
+    row_dot,
+)
 from sarlite.kernels.buffers import Buffers, unbuffered
 from sarlite.kernels.cache import Lines
 from sarlite.kernels.gemm import gemm, gemm_backward
-from sarlite.kernels.native import instruction_set, instruction_sets, set_instruction_set, set_threads, threads
+from sarlite.kernels.native import (
+    instruction_set,
+    instruction_sets,
+    set_instruction_set,
+    set_threads,
+    threads,
+)
 from sarlite.kernels.norm import column_moments
 from sarlite.kernels.rows import add, dropout, gather_rows, philox4x32, scatter_add_rows
 from sarlite.kernels.sample import SAMPLERS, Numbering, sample
-from sarlite.kernels.sparse import edge_dot, extremum, extremum_backward, spmm, transpose
+from sarlite.kernels.sparse import (
+    edge_dot,
+    extremum,
+    extremum_backward,
+    spmm,
+    transpose,
+)
 
 __all__ = [
     "Buffers",

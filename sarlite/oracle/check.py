@@ -7,7 +7,15 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.oracle import call, certified, equality, invariants, probe, repeat, sampling
+from sarlite.oracle import (
+    call,
+    certified,
+    equality,
+    invariants,
+    probe,
+    repeat,
+    sampling,
+)
 from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import Entry, corpus
 from sarlite.oracle.reference import Reference

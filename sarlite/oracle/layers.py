@@ -12,8 +12,30 @@ from sarlite.oracle import dialects
 from sarlite.oracle.attention_layers import GAT, GATV2
 from sarlite.oracle.definition import Attributes, define
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.expression import Expr, constant, gather, propagate, relu, scatter_max, scatter_sum, settled, sqrt, where
-from sarlite.oracle.layer import LOOPS, NO, YES, Layer, definition, looped, own_rows, plus, present, rows_of
+from sarlite.oracle.expression import (
+    Expr,
+    constant,
+    gather,
+    propagate,
+    relu,
+    scatter_max,
+    scatter_sum,
+    settled,
+    sqrt,
+    where,
+)
+from sarlite.oracle.layer import (
+    LOOPS,
+    NO,
+    YES,
+    Layer,
+    definition,
+    looped,
+    own_rows,
+    plus,
+    present,
+    rows_of,
+)
 from sarlite.types import Array
 
 

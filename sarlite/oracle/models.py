@@ -12,7 +12,20 @@ from sarlite.errors import ConfigError, DataError, whole
 from sarlite.oracle import dialects
 from sarlite.oracle.definition import Attributes, Definition, Shapes, define
 from sarlite.oracle.edges import EdgeList, Index
-from sarlite.oracle.expression import Expr, constant, elu, exp, fixed, gather, log, relu, scatter_max, scatter_sum, settled, sqrt
+from sarlite.oracle.expression import (
+    Expr,
+    constant,
+    elu,
+    exp,
+    fixed,
+    gather,
+    log,
+    relu,
+    scatter_max,
+    scatter_sum,
+    settled,
+    sqrt,
+)
 from sarlite.oracle.gradient import gradient
 from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, Layer, doubled, settle
 from sarlite.oracle.layers import LAYERS

@@ -21,7 +21,15 @@ from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.exact import BITS, Exact
 from sarlite.oracle.formats import rounded
 from sarlite.oracle.reference import Reference
-from sarlite.oracle.values import Scores, code_columns, codes, kinds, mixed, special, weights
+from sarlite.oracle.values import (
+    Scores,
+    code_columns,
+    codes,
+    kinds,
+    mixed,
+    special,
+    weights,
+)
 from sarlite.types import Array
 
 __all__ = ["NotExact", "cases", "cotangents", "expected", "expected_gradients", "special"]

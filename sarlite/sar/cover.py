@@ -47,7 +47,9 @@ def cover(sources, destinations):
     König's theorem: the destinations of the cover are those that alternating paths reach from unmatched sources, its sources those that
     they do not reach.
     """
-    from scipy.sparse import csr_array  # here, as they take longer to import than sarlite
+    from scipy.sparse import (
+        csr_array,  # here, as they take longer to import than sarlite
+    )
     from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching
 
     n_src, n_dst = int(sources.max()) + 1, int(destinations.max()) + 1

@@ -41,12 +41,17 @@ class _Flops(Observer):
 
 
 class Segment(NamedTuple):
-    """A part of a program, such as "step": its operations and flops, each number with a factor for each size; bytes of its collectives."""
+    """A part of a program, such as "step": its operations and flops, each number with a factor for each size.
+
+    `collectives` has by phase the bytes that are sent and received beside the aggregations, with factors; `n_messages` counts the messages
+    of a grid's turns.
+    """
 
     name: str
     ops: list
     flops: Any
-    collectives: dict[str, int]
+    collectives: dict[str, Any]
+    n_messages: int
 
 
 class Tape:
@@ -55,15 +60,22 @@ class Tape:
     def __init__(self, profile: Any) -> None:
         self.recorder, self.profile = Recorder(), profile
         self.segments: list[Any] = []
+        self.transport: Any = None  # what counts messages beside the aggregations, where there are some
 
     @contextmanager
     def segment(self, name: str) -> Any:
         """Note what is done inside as one part of the program."""
-        start, flops, before = len(self.recorder.events), _Flops(), dict(self.profile.sent_bytes)
+        start, flops, before, messages = len(self.recorder.events), _Flops(), self._bytes(), self._messages()
         with observed(flops):
             yield
-        sent = {phase: n - before.get(phase, 0) for phase, n in self.profile.sent_bytes.items() if n > before.get(phase, 0)}
-        self.segments.append((name, self.recorder.events[start:], tuple(flops.counted), sent))
+        moved = {phase: np.subtract(n, before.get(phase, 0)) for phase, n in self._bytes().items() if n != before.get(phase)}
+        self.segments.append((name, self.recorder.events[start:], tuple(flops.counted), moved, self._messages() - messages))
+
+    def _bytes(self):
+        return {phase: (n, self.profile.received_bytes[phase]) for phase, n in self.profile.sent_bytes.items()}
+
+    def _messages(self):
+        return 0 if self.transport is None else self.transport.n_messages
 
 
 def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Program":
@@ -73,7 +85,8 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
     ----------
     run : callable of sizes by name -> Tape
     sizes : sequence of dict of str to int
-        One more than there are names, not all in one plane, and one more as a check. "rows" and "edges" are those of the part.
+        One more than there are names, not all in one plane, and one more as a check. "rows" and "edges" are those of the part, of a
+        grid the edges of the group and "group" its rows.
 
     Raises
     ------
@@ -97,8 +110,9 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
     at = np.array([[1, *(each[name] for name in names)] for each in sizes], float)
     segments = []
     for parts in zip(*tapes):
-        segments.append(Segment(parts[0][0], _fitted([events for _, events, _, _ in parts], at, parts[0][0]),
-                                _line([flops for _, _, flops, _ in parts], at), parts[0][3]))
+        titles, events, flops, moved, messages = zip(*parts)
+        collectives = {phase: _line([each.get(phase, (0, 0)) for each in moved], at) for phase in moved[0]}
+        segments.append(Segment(titles[0], _fitted(events, at, titles[0]), _line(flops, at), collectives, messages[0]))
     return Program(names, segments, warm)
 
 
@@ -196,7 +210,8 @@ class _Replay:
         self.schedule = made = schedule_of(counts, mode, prefetch, self.places)
         self.over = {"edges": made, "reverse": made.reverse, "cover": made.linear, "summed": made.linear.summed}
         self.at = np.array([1, *(sizes[name] for name in program.names)], float)
-        self.rows, self.edges = (1 + program.names.index(name) for name in ("rows", "edges"))
+        rows = "group" if "group" in program.names else "rows"  # of a grid a group's are aggregated
+        self.rows, self.edges = (1 + program.names.index(name) for name in (rows, "edges"))
         self.instances, self.kept, self.count = {}, {}, 0
         self.wanted = {op[1].kept for segment in program.segments for op in segment.ops if op[0] == "aggregate"} - {None}
 
@@ -208,12 +223,13 @@ class _Replay:
             transport.profile.received_bytes.clear()
             transport.places = self.now = self.outside if segment.name == START else self.places
             self.play(segment.ops, self.at)
-            sent = dict(transport.profile.sent_bytes)
-            for phase, n in segment.collectives.items():
-                sent[phase] = sent.get(phase, 0) + n
-            name = segment.name
-            found.sent[name], found.received[name] = sent, dict(transport.profile.received_bytes)
+            name, sent, received = segment.name, dict(transport.profile.sent_bytes), dict(transport.profile.received_bytes)
+            for phase, lines in segment.collectives.items():
+                for counted, line in zip((sent, received), lines):
+                    counted[phase] = counted.get(phase, 0) + round(float(line @ self.at))
+            found.sent[name], found.received[name] = sent, received
             found.n_messages[name], found.packed_bytes[name] = transport.n_messages - n_messages, transport.packed_bytes - packed
+            found.n_messages[name] += segment.n_messages
             found.flops[name] = tuple(round(float(line @ self.at)) for line in segment.flops)
         self.kept.clear()
         steps, start = self.places, self.outside

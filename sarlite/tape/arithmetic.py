@@ -11,7 +11,16 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, no_grad, primitive, same_layout
+from sarlite.tape.engine import (
+    Operand,
+    Owned,
+    Tensor,
+    apply,
+    as_array,
+    no_grad,
+    primitive,
+    same_layout,
+)
 from sarlite.tape.reduce import is_float, unbroadcast
 from sarlite.types import DType
 

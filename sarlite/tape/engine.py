@@ -26,7 +26,15 @@ import numpy.typing as npt
 from sarlite.errors import ShapeError
 from sarlite.tape.arraylike import ArrayLike
 from sarlite.tape.backward import accumulate, carry, pull, reachable, same_layout
-from sarlite.tape.primitives import PRIMITIVES, Changes, Node, Owned, Primitive, primitive, watched
+from sarlite.tape.primitives import (
+    PRIMITIVES,
+    Changes,
+    Node,
+    Owned,
+    Primitive,
+    primitive,
+    watched,
+)
 from sarlite.tape.recording import (
     Application,
     Observer,

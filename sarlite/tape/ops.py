@@ -28,7 +28,18 @@ from sarlite.tape.arithmetic import (
     sub,
     where,
 )
-from sarlite.tape.axes import cumsum, log_softmax, logsumexp, max, mean, min, softmax, std, sum, var
+from sarlite.tape.axes import (
+    cumsum,
+    log_softmax,
+    logsumexp,
+    max,
+    mean,
+    min,
+    softmax,
+    std,
+    sum,
+    var,
+)
 from sarlite.tape.elementwise import (
     abs,
     clip,
@@ -54,7 +65,17 @@ from sarlite.tape.losses import bce_with_logits, cross_entropy, mae, mse, nll
 from sarlite.tape.neural import dropout, layer_norm
 from sarlite.tape.numpy_calls import array_function, array_ufunc
 from sarlite.tape.product import einsum, matmul
-from sarlite.tape.shaping import concat, expand_dims, getitem, reshape, scatter_add, squeeze, stack, take, transpose
+from sarlite.tape.shaping import (
+    concat,
+    expand_dims,
+    getitem,
+    reshape,
+    scatter_add,
+    squeeze,
+    stack,
+    take,
+    transpose,
+)
 from sarlite.types import Array
 
 # fmt: off

@@ -1,6 +1,7 @@
 """What a run will cost, by setting: predictions for each rank, the table of them, the choice among them, and the limit of memory."""
 
 import argparse
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,8 +9,10 @@ import numpy as np
 
 from sarlite import optim
 from sarlite.comm import Communicator, together
-from sarlite.profile import trim
+from sarlite.errors import ConfigError
+from sarlite.profile import resident
 from sarlite.sar.cost import PartCounts, counts_of, structure_bytes
+from sarlite.sar.graph import Graph
 from sarlite.sar.modes import MODES
 from sarlite.sar.other_counts import with_others
 from sarlite.sar.program import START, Found
@@ -96,11 +99,18 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
     """
     splits = {name: int(np.count_nonzero(getattr(part.rows, name))) for name in SPLITS}
     rows: Any = part.rows
-    x, counts = rows.features, with_others(part.graph, counts_of(part.graph))
+    graph = aggregated(part.graph)
+    x, counts = rows.features, with_others(graph, counts_of(graph))
     missing = 0 if x.strides[0] else x.dtype.itemsize * x.size  # of features that were not read
-    built = structure_bytes(counts, part.graph.schedule.mode.name, set(), part.graph.schedule.reverse is not None)
+    built = structure_bytes(counts, graph.schedule.mode.name, set(), graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + x.dtype.itemsize * x.size) - built
-    return Sizes(counts, {"rows": part.graph.n_dst, "edges": part.graph.n_edges, **splits}, there_bytes, peak // sharing + missing)
+    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst}
+    return Sizes(counts, sizes, there_bytes, peak // sharing + missing)
+
+
+def aggregated(graph: Graph) -> Graph:
+    """Return the graph that is aggregated over: on a grid of ranks that of the group's rows."""
+    return graph if graph.grid is None else graph.grid.graph
 
 
 class Model:
@@ -112,7 +122,7 @@ class Model:
     make : callable (comm, config, part) -> Trainer
     facts : Facts
     comm : Communicator
-        Of its ranks the first records, for all.
+        Of its ranks the first records, for all; on a grid of ranks the first group.
     size : int
         Number of ranks of the run.
     """
@@ -120,30 +130,46 @@ class Model:
     def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, comm: Communicator, size: int) -> None:
         self.config, self.make, self.facts, self.comm, self.size = config, make, facts, comm, size
         self._programs: dict[tuple[Any, ...], Any] = {}
-        self.fixed_bytes = self.loaded_bytes = 0
+        self.fixed_bytes = self.cover_bytes = 0
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
-        config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode})
-        mode = MODES[setting.mode]
+        mode, backward = MODES[setting.mode], dict(setting.options).get("backward", self.config.backward)
         covers = mode.covers and sizes.counts.cover is not None
+        steps = self.program(setting, covers)
+        found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
+        structure = structure_bytes(sizes.counts, setting.mode, steps.transposed, sizes.counts.size > 1 and turns(mode, backward),
+                                    self.facts.edge_bytes > 0)
+        stays = self.fixed_bytes + sizes.there_bytes + structure + (self.cover_bytes if mode.covers and self.size > 1 else 0)
+        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
+
+    def program(self, setting: Setting, covers: bool = False) -> Any:
+        """Return the `Program` of a setting; `covers` is as for `trial.program`. Collective."""
+        config, mode = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode}), MODES[setting.mode]
         key = mode.keeps, mode.turns, covers, setting.options
         if key not in self._programs:
-            args = config, self.make, self.facts, setting.mode, self.size, covers
-            own = together(self.comm, lambda: program(*args) if self.comm.rank == 0 else None)
-            self._programs[key] = self.comm.bcast(own)
-            self.fixed_bytes = max(self.fixed_bytes, self._programs[key].warm_bytes // (config.ranks if config.ranks > 1 else 1))
-        steps = self._programs[key]
-        found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
-        structure = structure_bytes(sizes.counts, setting.mode, steps.transposed, self.size > 1 and turns(mode, config.backward),
-                                    self.facts.edge_bytes > 0)
-        stays = self.loaded_bytes + self.fixed_bytes + sizes.there_bytes + structure
-        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
+            self._programs[key] = self._recorded(config, setting.mode, covers)
+            warm = max(self.comm.allgather(self._programs[key].warm_bytes))
+            self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
+        return self._programs[key]
+
+    def _recorded(self, config, mode, covers):
+        """By the first rank for all; on a grid by the ranks of the first group, for those that have the same columns."""
+        args, rank = (config, self.make, self.facts, mode, self.size, covers), self.comm.rank
+        own = together(self.comm, lambda: program(*args, rank) if rank < config.columns else None)
+        return self.comm.allgather(own)[rank % config.columns]
+
+
+def on_grid_with_edge_values(graph: Graph) -> bool:
+    """Tell whether edges have values and ranks share rows by columns: what that costs is not counted."""
+    return graph.grid is not None and (graph.edge_weight is not None or graph.edge_features is not None)
 
 
 def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any],
            there: int | None = None) -> tuple[Model, Sizes]:
     """Return the `Model` and the `Sizes` of a run whose part was loaded; `there` is as for `sizes_of`, by default now. Collective."""
+    if on_grid_with_edge_values(part.graph):
+        raise ConfigError(f"{part.summary['data']}: the costs of values on edges are not counted together with --columns")
     schedule = optim.schedule(config.lr_schedule, config.epochs)
     loops = part.graph.added_loops is not None
     rows: Any = part.rows
@@ -153,10 +179,16 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     def make(comm, config, part):
         return make_trainer(comm, config, cls, schedule, part, None)
 
-    there = part.memory.now() if there is None else there
+    there, peak = part.memory.now() if there is None else there, part.memory.peak()
+    model = Model(config, make, facts, comm, comm.size)
     sharing = comm.size if config.ranks > 1 else 1
-    before = part.memory.now()
-    sizes, model = sizes_of(part, there, part.memory.peak(), sharing), Model(config, make, facts, comm, comm.size)
-    trim()
-    model.loaded_bytes = max(0, part.memory.now() - before) // sharing  # which the first trial finds there, and a run takes
-    return model, sizes
+    model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
+    model.cover_bytes = max(comm.allgather(_loading_scipy())) // sharing
+    return model, sizes_of(part, there, peak, sharing)
+
+
+def _loading_scipy():
+    """What the modules that find covers take, which stay."""
+    before = resident()
+    importlib.import_module("scipy.sparse.csgraph")
+    return max(0, resident() - before)

@@ -15,7 +15,15 @@ from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
 from sarlite.sar.graph import Graph
 from sarlite.train.config import OPTIONS, parse_size
-from sarlite.train.costs import SETTINGS, Cost, Model, Setting, Sizes
+from sarlite.train.costs import (
+    SETTINGS,
+    Cost,
+    Model,
+    Setting,
+    Sizes,
+    aggregated,
+    on_grid_with_edge_values,
+)
 from sarlite.train.load import Part
 from sarlite.train.trial import STEPS
 
@@ -188,8 +196,9 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tup
     """
     limit = limit_of(comm, config, part)
     if not limit.each:
-        plan = part.graph.plan
-        crude = comm.allgather(64 * ((plan.n_src + plan.n_halo) * (n_widths + 16) + part.graph.n_edges) + part.memory.peak())
+        graph = aggregated(part.graph)
+        rows = graph.plan.n_src + graph.plan.n_halo
+        crude = comm.allgather(64 * (rows * (n_widths + 16) + graph.n_edges) + part.memory.peak())
         if max(limit.needs(crude)) < _SMALL * min(comm.allgather(limit.n_bytes)):
             return
     model, sizes = make()
@@ -238,7 +247,7 @@ def _summed(dicts):
 def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, Any]) -> str:
     """Return the settings as text: the largest rank's memory and messages, bytes of an epoch and flops of all ranks."""
     size = len(rows[0].costs)
-    given = f", backward {config.backward}" if config.backward else ""
+    given = (f", backward {config.backward}" if config.backward else "") + (f", columns {config.columns}" if config.columns > 1 else "")
     head = [f"{config.model} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges; {size} "
             f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; an epoch but the first"]
     lines = [["mode", "fits", "peak memory", "remote buffers", "messages", "Gflop", "sent by phase"]]
@@ -266,9 +275,11 @@ def refuse(config: argparse.Namespace, relational: bool = False) -> None:
 
 
 def counts(config: argparse.Namespace, graph: Any) -> bool:
-    """Tell whether the costs of a run can be counted."""
-    return isinstance(graph, Graph) and not any(_uncounted(config).values())
+    """Tell whether the costs of a run can be counted; where --memory-limit asks for it, `costs.of_run` says what cannot."""
+    if not isinstance(graph, Graph) or any(_uncounted(config).values()):
+        return False
+    return bool(config.memory_limit) or not on_grid_with_edge_values(graph)
 
 
 def _uncounted(config):
-    return {"--batch-size": config.batch_size, "--mfg": config.mfg, "--columns": config.columns > 1}
+    return {"--batch-size": config.batch_size, "--mfg": config.mfg}

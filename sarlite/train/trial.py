@@ -10,9 +10,11 @@ import numpy as np
 from sarlite.comm import Solo
 from sarlite.comm.interrupt import SIGNALS
 from sarlite.data.part import Rows
+from sarlite.errors import ConfigError
 from sarlite.graph.block import EdgeOrder
 from sarlite.profile import Profile
-from sarlite.sar.cost import Mirror, expected, schedule_of
+from sarlite.sar.columns import Counts, Grid
+from sarlite.sar.cost import CountingTransport, Mirror, expected, schedule_of
 from sarlite.sar.graph import Graph
 from sarlite.sar.listening import Listening
 from sarlite.sar.modes import MODES
@@ -24,6 +26,8 @@ from sarlite.types import Array
 SIZES = [dict(zip(("rows", "edges", "train", "val", "test"), at)) for at in (
     (40, 90, 8, 6, 5), (46, 90, 8, 6, 5), (40, 103, 8, 6, 5), (40, 90, 11, 6, 5), (40, 90, 8, 10, 5), (40, 90, 8, 6, 12),
     (49, 120, 10, 9, 8))]
+GROUP = 40
+"""Of a grid, rows of each rank of a group at these sizes."""
 STEPS = ("first step", "first evaluation", "step", "evaluation")
 
 
@@ -56,7 +60,7 @@ class Facts(NamedTuple):
 
 
 def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace, Part], Any], facts: Facts, mode: str,
-            size: int, covers: bool = False) -> Program:
+            size: int, covers: bool = False, place: int = 0) -> Program:
     """Return the `Program` of two epochs of a run, with evaluation, on one of `size` ranks, the first.
 
     Parameters
@@ -70,6 +74,8 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
     size : int
     covers : bool
         Whether some edges are covered by their destinations, in mode `cover`.
+    place : int
+        Of a grid of ranks, which column this one stands in.
 
     Raises
     ------
@@ -88,7 +94,7 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
         tape = Tape(profile)
         with tape.recorder:
             comm = Mirror(0, size)
-            part = _part(tape, profile, facts, config, mode, comm, covers, **at)
+            part = _part(tape, profile, facts, config, mode, comm, covers, place, **at)
             with tape.segment(START):
                 trainer = make(comm, config, part)
             trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
@@ -102,11 +108,22 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
                     best["state"] = trainer.model.state_dict()  # as where the epoch is the best
         return tape
 
-    return record(run, SIZES)
+    return record(run, _sizes(config.columns))
 
 
-def _part(tape, profile, facts, config, mode, comm, covers, rows, edges, train, val, test):
+def _sizes(columns):
+    """The sizes, of a grid those of a group too: its rows, and its edges in place of a rank's."""
+    if columns == 1:
+        return SIZES
+    group = GROUP * columns
+    return [*({**at, "group": group} for at in SIZES[:-1]), {**SIZES[0], "group": group + 9}, {**SIZES[-1], "group": group + 21}]
+
+
+def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, train, val, test, group=None):
     """A tiny part, of which every peer has the like."""
+    whole, n_own, C = comm, rows, config.columns
+    if group is not None:
+        comm, rows = Mirror(0, comm.size // C), group
     ends = np.arange(rows + 1) * edges // rows
     graph = Graph.from_part(Solo(), ends, 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends))))
     schedule = Schedule(graph.plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
@@ -117,12 +134,32 @@ def _part(tape, profile, facts, config, mode, comm, covers, rows, edges, train, 
         graph.plan.local.order = EdgeOrder(rows, [(None, graph.plan.local.indptr)]), 0
     weight, features = (None if a is None else np.ones((edges, *a.shape[1:]), a.dtype) for a in facts.edge_values)
     graph = graph if weight is features is None else graph.with_edge_values(weight, features)
+    if group is not None:
+        graph, rows = _on_grid(tape, whole, graph, n_own, C, place), n_own
     splits = [np.zeros(rows, bool) for _ in range(3)]
     for split, (a, n) in zip(splits, ((0, train), (train, val), (train + val, test))):
         split[a : a + n] = True
     labels = np.resize(np.arange(max(facts.n_classes, 1) if facts.task == "classify" else 2), (rows, *facts.labels.shape[1:]))
     data = Rows(np.ones((rows, facts.n_features), config.dtype), labels.astype(facts.labels.dtype), *splits)
     return Part(graph, data, facts.n_classes, {}, None, {}, facts.task)
+
+
+def _on_grid(tape, comm, whole, rows, columns, place):
+    """The graph of `rows` of those of `whole`, which `columns` ranks share."""
+    others = whole.n_dst - rows
+    counts = [others * (k + 1) // (columns - 1) - others * k // (columns - 1) for k in range(columns - 1)]
+    counts.insert(place, rows)
+    tape.transport = CountingTransport(place, columns, 0)
+    tape.transport.profile = whole.profile
+    of_each = Counts(tuple(counts), tuple(counts), tuple(counts))
+    loops = whole.added_loops
+    return Graph(comm, _no_schedule, whole.profile, n_nodes=comm.size * rows, dst_ids=whole.dst_ids[:rows], src_ids=whole.src_ids[:rows],
+                 edge_ids=None, in_degrees=whole.in_degrees[:rows], added_loops=None if loops is None else loops[:rows],
+                 grid=Grid(comm, columns, whole, tape.transport, of_each))
+
+
+def _no_schedule():
+    raise ConfigError("--columns: the costs of a model are not counted whose messages are computed by rows")
 
 
 class _Summed(Schedule):

@@ -52,9 +52,10 @@ def test_bytes_are_those_of_the_run(name, n_ranks, mode, backward, prefetch, tmp
 @pytest.mark.parametrize("name, n_ranks, options, phase", [
     ("gcn", 3, dict(mode="cover"), "forward_push"),
     ("gat", 2, dict(mode="sar", backward="fetch"), "backward_fetch"),
+    ("gcn", 4, dict(mode="sar", columns=2, hidden=17), "backward_turn"),
 ])
-def test_bytes_of_sums_for_peers_and_of_fetched_gradients(name, n_ranks, options, phase, tmp_path, monkeypatch):
-    assert check_bytes(tmp_path, monkeypatch, n_ranks, prefetch=1, epochs=2, **options, **MODELS[name])[phase] > 0
+def test_bytes_of_sums_for_peers_of_fetched_gradients_and_of_turns(name, n_ranks, options, phase, tmp_path, monkeypatch):
+    assert check_bytes(tmp_path, monkeypatch, n_ranks, prefetch=1, epochs=1, layers=2, **options, **MODELS[name])[phase] > 0
 
 
 def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, **options):

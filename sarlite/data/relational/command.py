@@ -12,7 +12,13 @@ from sarlite.data import scratch
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import record
 from sarlite.data.relational import format
-from sarlite.data.relational.divide import divide, joined, make_order, make_parts, training
+from sarlite.data.relational.divide import (
+    divide,
+    joined,
+    make_order,
+    make_parts,
+    training,
+)
 from sarlite.data.spec import load_relational, native_directory, source_path
 from sarlite.data.summary import readable, report_lines
 from sarlite.data.targets import labelled

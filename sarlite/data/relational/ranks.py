@@ -5,7 +5,13 @@ import time
 from sarlite.data import ranks
 from sarlite.data.divide import record, stored_order
 from sarlite.data.relational import format
-from sarlite.data.relational.divide import divide, joined, make_order, make_parts, reordered
+from sarlite.data.relational.divide import (
+    divide,
+    joined,
+    make_order,
+    make_parts,
+    reordered,
+)
 from sarlite.data.spec import load_relational
 
 
