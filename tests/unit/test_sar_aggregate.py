@@ -45,6 +45,7 @@ def assert_same(found, expected, dtype="float64"):
 # ---- fused, written as a message, and in plain NumPy
 
 
+@pytest.mark.sampled(50)
 @dtypes
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
@@ -64,6 +65,7 @@ def test_copy_src(kind, reducer, dtype):
 WEIGHT_SHAPES = {"an edge": ((FEAT,), ()), "an edge, of heads": ((HEADS, FEAT), ()), "a head": ((HEADS, FEAT), (HEADS,))}
 
 
+@pytest.mark.sampled(100)
 @dtypes
 @pytest.mark.parametrize("one", WEIGHT_SHAPES)
 @pytest.mark.parametrize("reducer", REDUCERS)

@@ -100,6 +100,7 @@ def reference(edges, messages, reducer, g):
 # ---- one rank against NumPy
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
 def test_copy_src(kind, reducer):
@@ -112,6 +113,7 @@ def test_copy_src(kind, reducer):
         assert_same(run(edges, lambda graph, x: graph.aggregate(lambda s, d, e: s["x"] * 1.0, reducer, src={"x": x}), [x], g), expected)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
 def test_mul_edge(kind, reducer):
@@ -122,6 +124,7 @@ def test_mul_edge(kind, reducer):
     assert_same(run(edges, lambda graph, x, w: graph.aggregate(fn.mul_edge(x, w), reducer), [x, w], g), expected)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
 def test_a_message_of_both_sides(kind, reducer):
@@ -164,6 +167,7 @@ def normalised(edges, reducer):
     return {"sum": a, "mean": a / rows[:, None], "sym": a / np.sqrt(rows[:, None] * columns)}[reducer]
 
 
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("n_out", [2, 9])
 @pytest.mark.parametrize("reducer", ["sum", "mean", "sym"])
 @kinds

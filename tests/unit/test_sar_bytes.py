@@ -133,6 +133,7 @@ BUILT_IN = {  # name: aggregate, bytes of a row, whether case 2
 }
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("n_ranks", [2, 4])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -200,6 +201,7 @@ TWO_ARRAYS = {
 }
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("edges, method", [(COMPLETE, "random"), (RING, "contiguous"), (SOME, "random")])

@@ -35,6 +35,7 @@ def dense(edges, reducer):
     return {"sum": a, "mean": a / degree[:, None], "sym": a / np.sqrt(np.outer(degree, degree))}[reducer]
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("reducer", SUMS)
 @pytest.mark.parametrize("kind", KINDS)
