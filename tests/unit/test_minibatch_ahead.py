@@ -54,11 +54,12 @@ def made(graph, name, sample_ahead=1):
 
 @pytest.mark.parametrize("name, n_asked", [("gat", LAYERS), ("sage", LAYERS - 1)])
 def test_transposes_that_backward_asked_for_are_made_ahead(name, n_asked, makers):
-    """Batches 0 and 1 may be made before the first was used. GraphSAGE wants no gradient of features, so none of its first layer."""
+    """Batch 0 is made before one was used, and batch 1 may be. GraphSAGE wants no gradient of features, so none of its first layer."""
     train, loader = made(b.whole(), name)
     train()
-    own = threading.current_thread().name
-    assert Counter(makers) == {own: 2 * n_asked, AHEAD: (len(loader) - 2) * n_asked} and len(loader) > 3
+    found = Counter(makers)
+    own = found.pop(threading.current_thread().name)
+    assert own in (n_asked, 2 * n_asked) and found == {AHEAD: len(loader) * n_asked - own} and len(loader) > 3
     makers.clear()
     train()
     assert makers == [AHEAD] * n_asked * len(loader)
