@@ -7,12 +7,14 @@ README.md is written anew behind the line `MARK` from what the folder holds; wha
 import datetime
 import json
 import os
+import platform
 import shlex
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +24,7 @@ import plot
 from sarlite import kernels
 from sarlite.errors import ConfigError, needs
 
+PLACES = ("figures", "out", "graphs", "json", "draw")
 MARK = "<!-- From here on written by the command; see above. -->"
 
 
@@ -57,12 +60,13 @@ def parser(text, names):
     return made
 
 
-def run(figures, args, *more):
+def run(figures, parser, args, *more):
     """Measure the figures that `args` names, print their tables and write what was found.
 
     Parameters
     ----------
     figures : dict of name to Figure
+    parser : ArgumentParser
     args : Namespace
         From `parser`.
     *more
@@ -73,7 +77,7 @@ def run(figures, args, *more):
         raise SystemExit(f"--figures: {', '.join(unknown)} not of {', '.join(figures)}" if unknown else "--draw needs --out DIR")
     rows = []
     for name in () if args.draw else args.figures:
-        figure, about, begin = figures[name], measured(), time.monotonic()
+        figure, about, begin = figures[name], measured(parser, args, name), time.monotonic()
         found = figure.measure(args, *more)
         rows += found
         harness.report(f"Figure {name}. The paper: {figure.paper}", [row for row in found if figure.shown(row)], figure.columns, args.json)
@@ -88,15 +92,28 @@ def run(figures, args, *more):
         write(figures, args.out, args.figures)
 
 
-def measured():
-    """Return where, when and of what a measurement is: of the command and checkout that run."""
+def measured(parser, args, name):
+    """Return where, when and of what a figure is measured, and the command that does it again."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
     found = subprocess.run(git, capture_output=True, text=True)
-    with open("/proc/cpuinfo") as file:
-        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown processor")
-    return {"date": datetime.date.today().isoformat(), "commit": found.stdout.strip() or "unknown",
-            "processor": f"{model}, {len(os.sched_getaffinity(0))} cores, {kernels.instruction_sets()[-1]}",
-            "load": round(os.getloadavg()[0], 1), "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])}
+    return {"date": datetime.date.today().isoformat(), "commit": found.stdout.strip() or "unknown", "processor": processor(),
+            "load": round(os.getloadavg()[0], 1), "command": command(parser, args, name)}
+
+
+def processor():
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), platform.machine())
+        return f"{model}, {len(os.sched_getaffinity(0))} cores, {kernels.instruction_sets()[-1]}"
+    return platform.machine()
+
+
+def command(parser, args, name):
+    """Return the command that measures one figure: the options that are not as by default, but for places of files."""
+    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", "--figures", name]
+    for key, value in vars(args).items():
+        if key not in PLACES and value != parser.get_default(key):
+            words += ["--" + key.replace("_", "-"), ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+    return shlex.join(words)
 
 
 def _file(folder, name):
@@ -133,7 +150,7 @@ def draw(figure, rows, picture):
     panels = [(panel, [row for row in rows if None not in (row.get(panel.y), row.get(panel.series))]) for panel in figure.panels]
     panels = [(panel, found) for panel, found in panels if found]
     try:
-        made = needs("matplotlib.figure", "a picture").Figure(figsize=(5.5 * len(panels), 4), layout="constrained")
+        made = needs("matplotlib.figure", "a picture").Figure(figsize=(max(4.5 * len(panels), 7), 4.5), layout="constrained")
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
     import matplotlib
@@ -188,15 +205,14 @@ def lanes(axes, panel, rows):
                 axes.text(row["begin_ms"] + row[panel.y] / 2, places.index(row[panel.x]), row["stage"], ha="center", va="center")
     axes.set_yticks(range(len(places)), places)
     axes.invert_yaxis()
-    axes.set_xlabel(panel.label)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
+    _label(axes, panel, rows, panel.label, "")
 
 
-def _label(axes, panel, rows):
-    axes.set_xlabel(panel.x)
-    axes.set_ylabel(panel.label)
+def _label(axes, panel, rows, x=None, y=None):
+    axes.set_xlabel(panel.x if x is None else x)
+    axes.set_ylabel(panel.label if y is None else y)
     if len({row[panel.series] for row in rows}) > 1:
-        axes.legend()
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False)
 
 
 KINDS = {"bars": bars, "stacked": stacked, "lines": lines, "lanes": lanes}

@@ -146,7 +146,8 @@ def comparison(args):
 
 
 def main(argv=None):
-    figures.run(FIGURES, arguments().parse_args(argv))
+    parser = arguments()
+    figures.run(FIGURES, parser, parser.parse_args(argv))
 
 
 def _named(*names):

@@ -171,11 +171,12 @@ def curve(args, scratch):
 
 
 def main(argv=None):
-    args = arguments().parse_args(argv)
+    parser = arguments()
+    args = parser.parse_args(argv)
     if args.worker:
         return attention_worker(args)
     with harness.Scratch() as scratch:
-        figures.run(FIGURES, args, scratch)
+        figures.run(FIGURES, parser, args, scratch)
     return None
 
 
