@@ -201,7 +201,7 @@ SCALING = {
     "case": lambda r: r["case"], "graph": lambda r: r["graph"], "ranks": lambda r: r["ranks"], "way": lambda r: r["way"],
     "epoch ms": _times(), "to oneshot": _ratio("time"), "peak MiB": _mib("peak_mib"), "to oneshot's": _ratio("memory"),
     "median rank": lambda r: r.get("middle_mib") and f"{r['middle_mib']:,.0f}",
-    "the paper's": lambda r: PAPER_MEMORY.get(r["figure"]) if r["way"] == "sar" else None, "MiB sent": _mib("sent_mib"),
+    "paper's memory": lambda r: PAPER_MEMORY.get(r["figure"]) if r["way"] == "sar" else None, "MiB sent": _mib("sent_mib"),
 }  # fmt: skip
 CURVE = {
     "way": lambda r: r["way"], "epoch": lambda r: r["epoch"], "loss": lambda r: r["loss"], "val": lambda r: r["val"],
