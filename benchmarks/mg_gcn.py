@@ -27,14 +27,18 @@ import statistics
 import sys
 from pathlib import Path
 
+import broadcast
 import buffers
 import density
 import figures
 import graphs
 import harness
+import numpy as np
 import peers
 from figures import Figure, Panel
 from mg_gcn_ranks import KEPT, ORDERS
+
+from sarlite.graph.partition import partition
 
 HERE = Path(__file__).parent
 DATA = {"cora": ("C", 3_700, 6), "arxiv": ("A", 128, 40), "products": ("S", 104, 47), "proteins": ("B", 128, 256),
@@ -47,12 +51,16 @@ def job(args, what, name, n_ranks, widths=None, **options):
     graph, *table = DATA[name]
     words = [HERE / "mg_gcn_ranks.py", what, "--file", file_of(args, graph), "--widths", ",".join(map(str, widths or table)),
              "--hidden", args.hidden, "--repeats", args.repeats]  # fmt: skip
-    harness.note(f"{what}: {name}, {n_ranks} ranks")
+    harness.note(f"{what}: {name}, {_ranks(n_ranks)}")
     return harness.last_json(harness.mpiexec(n_ranks, *words, *(word for key, value in options.items() for word in (f"--{key}", value))))
 
 
 def file_of(args, graph):
     return graphs.path(args.graphs, graph + (f"/{args.part}" if args.part > 1 and graph != "C" else "")).resolve()
+
+
+def _ranks(n):
+    return f"{n} rank" + "s" * (n > 1)
 
 
 def row(figure, name, n_ranks, way, times):
@@ -63,7 +71,7 @@ def memory(args):
     options = buffers.arguments().parse_args([])
     found = [buffers.row_of("gcn", [options.hidden] * (n + 1), n_ranks, "broadcast:1" if n_ranks > 1 else "sar:0", options)
              for n in (2, 4, 6, 8) for n_ranks in args.ranks]
-    rows = [{"figure": "1", "layers": r["layers"], "ranks": r["ranks"], "way": f"{r['ranks']} ranks", "arrays": r["taken"],
+    rows = [{"figure": "1", "layers": r["layers"], "ranks": r["ranks"], "way": _ranks(r["ranks"]), "arrays": r["taken"],
              "promised": r["promised"], "rows": options.rows, "width": options.hidden} for r in found]
     return rows + [{"figure": "1", "layers": n, "ranks": None, "way": "the paper, L + 3", "arrays": n + 3} for n in (2, 4, 6, 8)]
 
@@ -112,7 +120,12 @@ def permutation(args):
                 times = [ms for found in rounds for ms in found[order]]
                 pairs = [a / b for found in rounds for a, b in zip(found["original"], found[order])]
                 rows.append({**row("7", name, n_ranks, order, times), "speed": statistics.median(pairs), "speed_min": min(pairs),
-                             "speed_max": max(pairs), "series": f"{n_ranks} ranks"})
+                             "speed_max": max(pairs), "series": _ranks(n_ranks) if order == "permuted" else None})
+        with np.load(file_of(args, DATA[name][0])) as arrays:
+            edges = arrays["indptr"], arrays["indices"]
+        rows += [{"figure": "7", "case": name, "ranks": n, "way": order, "parts": f"{n} parts, {order}",
+                  "imbalance": broadcast.stage_imbalance(*edges, partition(*edges, n, method), n)}
+                 for n in (2, 4, 8) for order, method in ORDERS.items()]
     return rows
 
 
@@ -140,7 +153,7 @@ def comparison(args):
         if base["ms"]:
             rows.append({"figure": "10", "case": name, "ranks": 1, "way": "DGL", "series": "DGL", "speed": 1.0,
                          **{key: base[key] for key in ("ms", "ms_min", "ms_max")}})
-        rows += [{**row("10", name, n_ranks, way, times), "series": f"{n_ranks} ranks" if way == KEPT else None,
+        rows += [{**row("10", name, n_ranks, way, times), "series": _ranks(n_ranks) if way == KEPT else None,
                   "speed": base["ms"] and base["ms"] / statistics.median(times)} for (n_ranks, way), times in found.items()]
     return rows
 
@@ -154,11 +167,12 @@ def _named(*names):
     return {name: (lambda r, name=name: r[name]) for name in names}
 
 
-MS = {"ms": lambda r: f"{r['ms']:,.1f} ({r['ms_min']:,.1f}..{r['ms_max']:,.1f})"}
+def _ms(row):
+    return f"{row['ms']:,.1f} ({row['ms_min']:,.1f}..{row['ms_max']:,.1f})" if "ms" in row else None
 
 
 def _speed(row):
-    return row["speed"] and f"{row['speed']:.2f}" + (f" ({row['speed_min']:.2f}..{row['speed_max']:.2f})" if "speed_min" in row else "")
+    return row.get("speed") and f"{row['speed']:.2f}" + (f" ({row['speed_min']:.2f}..{row['speed_max']:.2f})" if "speed_min" in row else "")
 
 
 def _paper(found):
@@ -167,7 +181,7 @@ def _paper(found):
 
 def _timeline(figure, title, paper):
     panels = (Panel("lanes", "lane", "kind", "length_ms", "ms"),)
-    columns = {**_named("case", "ranks", "way"), **MS, "share": lambda r: f"{r['share']:.2f}",
+    columns = {**_named("case", "ranks", "way"), "ms": _ms, "share": lambda r: f"{r['share']:.2f}",
                "the paper's": lambda r: PAPER_TIMELINES[r["way"]]}
     return Figure(title, paper, timeline(figure), columns, panels, lambda r: "share" in r)
 
@@ -191,16 +205,18 @@ FIGURES = {
     "6": _timeline("6", "a sum over neighbours by order of nodes", "Products on 4 GPUs: permuted 38 ms in place of 50"),
     "7": Figure("epoch in permuted order against the original order",
                 "slightly slower on few GPUs for some graphs; 1.5 times as fast on Products and Reddit with 8", permutation,
-                {**_named("case", "ranks", "way"), **MS, "original / this": _speed, **_paper(PAPER_PERMUTED)},
-                (Panel("bars", "case", "series", "speed", "original / permuted time"),)),
+                {**_named("case", "ranks", "way"), "ms": _ms, "original / this": _speed, **_paper(PAPER_PERMUTED),
+                 "imbalance": lambda r: r.get("imbalance") and f"{r['imbalance']:.2f}"},
+                (Panel("bars", "case", "series", "speed", "original / permuted time"),
+                 Panel("bars", "case", "parts", "imbalance", "largest tiles of stages / mean"))),
     "8": _timeline("8", "a sum over neighbours with and without overlap", "Products on 4 GPUs: 30 ms in place of 38"),
     "9": Figure("speedup of 2 ranks over 1 by mean degree, BTER graphs", "grows with the degree; above 2 with 2 GPUs from x32 on", degrees,
-                {"scale": lambda r: f"x{r['scale']}", "mean degree": lambda r: f"{r['degree']:.1f}", **_named("case", "mode"), **MS,
+                {"scale": lambda r: f"x{r['scale']}", "mean degree": lambda r: f"{r['degree']:.1f}", **_named("case", "mode"), "ms": _ms,
                  "speedup": _speed}, (Panel("lines", "scale", "way", "speed", "one rank's time / two ranks'"),)),
     "10": Figure("(and 11) epoch beside DGL on one thread",
                  "times as fast as DGL: on one V100 Reddit 2.72, Products 1.42, Arxiv 1.76, Cora 3.1; on one A100 (Figures 12 and 13) "
                  "1.5, 1.5, 1.8, 2.2, on 8 of them Reddit 8.3, Products 8.5", comparison,
-                 {**_named("case", "ranks", "way"), **MS, "DGL / this": _speed, **_paper(PAPER_DGL)},
+                 {**_named("case", "ranks", "way"), "ms": _ms, "DGL / this": _speed, **_paper(PAPER_DGL)},
                  (Panel("bars", "case", "series", "ms", "epoch, ms"), Panel("bars", "case", "series", "speed", "DGL's time / this"))),
 }  # fmt: skip
 

@@ -67,6 +67,9 @@ def test_timeline(mg_gcn, figure, ways):
 
 def test_orders_and_ranks(mg_gcn):
     rows = mg_gcn("7", "--rounds", "2")
+    rows, stages = rows[:4], rows[4:]
+    assert [(r["ranks"], r["way"]) for r in stages] == [(n, order) for n in (2, 4, 8) for order in ("original", "permuted")]
+    assert all(r["imbalance"] >= 1 for r in stages) and stages[0]["imbalance"] != stages[1]["imbalance"]
     assert [(r["ranks"], r["way"]) for r in rows] == [(n, order) for n in (1, 2) for order in ("original", "permuted")]
     assert all(r["speed"] == 1 for r in rows[::2]) and all(r["speed_min"] <= r["speed"] <= r["speed_max"] for r in rows)
 
