@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from sarlite.command import Parser
+from sarlite.command import Parser, byte_size
 from sarlite.data import budget, format, names, pigo, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
 from sarlite.data.divide_streamed import divide_streamed
@@ -107,7 +107,8 @@ def _parser():
 
 
 def _add_memory(command, what):
-    command.add_argument("--memory", metavar="SIZE", help=f"at most so much memory of this process, as 2GiB: {what} [as much as it takes]")
+    command.add_argument("--memory", type=byte_size, metavar="SIZE",
+                         help=f"at most so much memory of this process, as 2GiB: {what} [as much as it takes]")
 
 
 def _add_progress(command):

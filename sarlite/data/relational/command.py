@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sarlite.command import readable
 from sarlite.data import scratch
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import record
@@ -20,7 +21,7 @@ from sarlite.data.relational.divide import (
     training,
 )
 from sarlite.data.spec import load_relational, native_directory, source_path
-from sarlite.data.summary import readable, report_lines
+from sarlite.data.summary import report_lines
 from sarlite.data.targets import labelled
 from sarlite.data.writer import META
 from sarlite.errors import ConfigError
