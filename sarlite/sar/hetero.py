@@ -101,7 +101,7 @@ class HeteroGraph:
             Without it the graph is whole.
         parts : {"metis", "random", "contiguous"}, or dict of str to (n,) int array or to one of these but METIS
             How to divide the nodes: METIS divides those of all types together, the others each type; or a division for each type.
-        mode : {"sar", "sa", "oneshot", "broadcast"}
+        mode : {"sar", "sa", "oneshot", "broadcast", "cover"}
         prefetch : int
             See `Graph.from_part`.
         seed : int

@@ -158,7 +158,9 @@ def test_a_full_disk_leaves_nothing(folder, tmp_path):
 
 
 def test_parquet(folder, tmp_path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    import pyarrow as arrow
+    from pyarrow import parquet
+
     src, dst = np.load(folder / "e.npy")
     parquet.write_table(arrow.table({"src": src, "dst": dst}), tmp_path / "e.parquet", row_group_size=400)
     rows = np.loadtxt(folder / "x.csv", np.float32, delimiter=",")
