@@ -23,7 +23,7 @@ from sarlite.data.spec import (
     source_path,
 )
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
-from sarlite.errors import ConfigError, SarliteError, writing
+from sarlite.errors import ConfigError, SarliteError
 from sarlite.graph import balance as balancing
 from sarlite.graph import order as orders
 from sarlite.graph.partition import METHODS, report
@@ -152,8 +152,7 @@ def _convert(options):
 def _convert_streamed(options, changes):
     n_bytes, progress, out = budget.left(options.memory), Progress(options.progress), Path(os.path.realpath(options.directory))
     format.GraphWriter(out, overwrite=options.overwrite)  # which refuses, before anything is read, what may not be replaced
-    with contextlib.ExitStack() as held:
-        folder = _scratch(held, out)
+    with scratch.beside(out) as folder:
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
             dataset, mapping = load_streamed(options.spec, folder, n_bytes, allow_empty=options.allow_empty, tell=step.tell, **changes)
         format.write(out, dataset, names=mapping, overwrite=options.overwrite, progress=progress)
@@ -208,7 +207,7 @@ def _partition(options):
             if n_bytes is None:
                 found = divide(dataset, parts, options.parts, out, order=order, division=division)
             else:
-                folder = _scratch(held, Path(os.path.realpath(output)))
+                folder = held.enter_context(scratch.beside(output))
                 found = divide_streamed(dataset, parts, options.parts, out, folder, n_bytes, order=order, division=division)
     print("\n".join(report_lines(found, *part_bytes(dataset, found))))
     _warn(found)
@@ -222,12 +221,6 @@ def _export(options):
         dataset = load(options.spec, verify=True, allow_empty=options.allow_empty)
         pigo.WRITERS[options.format](options.output, dataset, overwrite=options.overwrite)
     print(f"{options.output}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges")
-
-
-def _scratch(held, out):
-    """Make a folder for sorts beside `out`, for as long as `held` is; what processes left that died over theirs goes."""
-    with writing(out):
-        return held.enter_context(scratch.folder(out.parent, f".{out.name}.sort-", 0o700))
 
 
 def _report(options):
