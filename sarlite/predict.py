@@ -97,6 +97,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None):
     if hetero:
         part = relational.load_part(options, comm, scratch, tick, allow_empty=SPLITS)
     else:
+        options.backward = "push"  # there is no backward, so no plan of the reversed edges is made
         part = load_part(options, comm, scratch, loops, tick, allow_empty=SPLITS, edge_values=edge_values.wanted(options, cls))
     part.graph.profile.on_progress = tick
     together(comm, lambda: _check_data(config, options, meta, part))

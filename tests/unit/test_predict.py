@@ -25,6 +25,7 @@ from sarlite.data.__main__ import main as convert
 from sarlite.errors import CheckpointError, SarliteError
 from sarlite.graph import order as orders
 from sarlite.models import SAGE
+from sarlite.sar import schedule
 from sarlite.train import checkpoint, config
 from sarlite.train import run as training
 from sarlite.train.metrics import METRICS
@@ -128,6 +129,13 @@ def test_some_nodes_in_their_order(run, tmp_path, monkeypatch):
         some, theirs = predict_here(run, tmp_path / "s.npy", "--nodes", tmp_path / name, "--ranks", ranks, "--order", "metis")
         np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
         assert np.array_equal(theirs, labels[nodes])
+
+
+def test_no_plan_is_made_for_a_backward_pass(run, tmp_path, monkeypatch):
+    whole, _ = predict_here(run, tmp_path / "p.npy")
+    monkeypatch.setattr(schedule, "_reversed", None)
+    found, _ = predict_here(run, tmp_path / "q.npy", "--ranks", 2, "--mode", "broadcast")
+    np.testing.assert_allclose(found, whole, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("numbers", [False, True])
