@@ -11,12 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sarlite.command import Parser, suggestion
+from sarlite.command import Parser, byte_size, suggestion
 from sarlite.errors import ConfigError, needs, reading, regular
 from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
 from sarlite.sar.evaluation import EVALUATIONS
+from sarlite.sar.modes import MODES
 from sarlite.train import resume, smoothing
 from sarlite.train.metrics import EVERY
 from sarlite.train.tasks import LOSSES
@@ -84,25 +85,6 @@ def fanouts(value: Any) -> list[int]:
     return found
 
 
-def byte_size(value: Any) -> str:
-    """Return what --memory-limit says, such as "2GiB", as text.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        It is no size.
-    """
-    if parse_size(value) is None:
-        raise argparse.ArgumentTypeError(f"{value!r} is no size of memory such as 512MiB, 2GiB or 1.5GB")
-    return str(value)
-
-
-def parse_size(value: Any) -> int | None:
-    """Return a size such as "2GiB" in bytes; None where it is none."""
-    found = _SIZE.fullmatch(str(value))
-    return int(float(found[1]) * _UNITS[found[2] or ""]) if found else None
-
-
 def seconds(every: Any) -> float | None:
     """Return the time that --checkpoint-every says, in seconds; None where it says epochs."""
     found = _EVERY.fullmatch(str(every))
@@ -111,9 +93,6 @@ def seconds(every: Any) -> float | None:
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _EVERY = re.compile(r"([0-9]{1,9})(s|min|h)?")
-_UNITS = {"": 1, **{f"{p}B": 1000**k for k, p in enumerate(("", "k", "M", "G", "T"))},
-          **{f"{p}iB": 1024**k for k, p in enumerate(("K", "M", "G", "T"), 1)}}
-_SIZE = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,9}})?) ?({'|'.join(filter(None, _UNITS))})?")
 _PICKS = re.compile(r"-1|[0-9]{1,9}")
 
 
@@ -222,8 +201,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),
     },
     "ranks": {
-        "mode": ("sar", ("sar", "sa", "oneshot", "broadcast", "cover", "auto"), "how remote rows arrive; auto: whichever costs least "
-                 "and fits"),
+        "mode": ("sar", (*MODES, "auto"), "how remote rows arrive; auto: whichever costs least and fits"),
         "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or fetch those of the rows that they went to "
                      "[push; in broadcast fetch, of GCN and GraphSAGE]"),
         "columns": (1, int, "ranks that share their rows and divide the columns of sums, or heads; each holds the structure of them all"),
@@ -263,7 +241,8 @@ HEC_OPTIONS = {"hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "
 """Options of the cache alone, with the names of `minibatch.HEC`'s arguments."""
 _AT_LEAST = {"batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1, "hidden": 1,
              "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1, "trace_epochs": 1,
-             "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1, "embedding": 1}
+             "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1, "embedding": 1,
+             "memory_limit": 1}
 _SHARES = ("dropout", "input_dropout", "attention_dropout", "teleport")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
           byte_size: "a size such as 2GiB", fanouts: "a list of picks a row, such as [5, 10, 15]"}  # fmt: skip

@@ -11,10 +11,11 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.comm.launch import host
+from sarlite.command import readable
 from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
 from sarlite.sar.graph import Graph
-from sarlite.train.config import OPTIONS, parse_size
+from sarlite.train.config import OPTIONS
 from sarlite.train.costs import (
     SETTINGS,
     Cost,
@@ -74,7 +75,7 @@ class Row(NamedTuple):
 def limit_of(comm: Communicator, config: argparse.Namespace, part: Part) -> Limit:
     """Return the `Limit`. Collective."""
     base = part.memory.base // (comm.size if config.ranks > 1 else 1)
-    given = parse_size(config.memory_limit) if config.memory_limit else None
+    given = config.memory_limit
     found = comm.allgather((host(), base))
     return Limit(memory_limit() if given is None else given, given is not None, [where for where, _ in found], [n for _, n in found])
 
@@ -171,7 +172,7 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
     fitting = [row for row in rows if row.fits]
     if not fitting:
         least = min(rows, key=lambda row: row.need)
-        raise ConfigError(f"--mode auto: no mode fits {_limit_words(limit)}; {least.setting}, the smallest, takes {_size(least.need)}"
+        raise ConfigError(f"--mode auto: no mode fits {_limit_words(limit)}; {least.setting}, the smallest, takes {readable(least.need)}"
                                f"{_WHERE[limit.each]}; more ranks take less each")
     best = min(fitting, key=lambda row: (row.seconds, row.need))
     if comm.rank == 0:
@@ -208,8 +209,8 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tup
         return
     others = compare(comm, config, model, sizes, limit, [setting for setting in settings(config) if setting != own])
     fitting = sorted((other for other in others if other.fits), key=lambda other: other.need)
-    hint = f"--mode {fitting[0].setting} takes {_size(fitting[0].need)} and fits" if fitting else _NONE
-    raise ConfigError(f"mode {own} would take {_size(row.need)}{_WHERE[limit.each]}, more than {_limit_words(limit)}: {hint}")
+    hint = f"--mode {fitting[0].setting} takes {readable(fitting[0].need)} and fits" if fitting else _NONE
+    raise ConfigError(f"mode {own} would take {readable(row.need)}{_WHERE[limit.each]}, more than {_limit_words(limit)}: {hint}")
 
 
 _NONE = "no other mode fits; more ranks take less each"
@@ -217,14 +218,7 @@ _WHERE = {True: " on a rank", False: " on all ranks of a host"}
 
 
 def _limit_words(limit):
-    return f"{'--memory-limit' if limit.each else 'the memory of the machine or container,'} {_size(limit.n_bytes)}"
-
-
-def _size(n):
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if n < 1024 or unit == "TiB":
-            return f"{n:.4g} {unit}"
-        n /= 1024
+    return f"{'--memory-limit' if limit.each else 'the memory of the machine or container,'} {readable(limit.n_bytes)}"
 
 
 def _record(row, config):
@@ -253,10 +247,10 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
     lines = [["mode", "fits", "peak memory", "remote buffers", "messages", "Gflop", "sent by phase"]]
     for row in rows:
         record = _record(row, config)
-        peaks = [_size(n) for n in (record["peak_bytes"] if size <= 4 else [max(record["peak_bytes"])])]
+        peaks = [readable(n) for n in (record["peak_bytes"] if size <= 4 else [max(record["peak_bytes"])])]
         lines.append([str(row.setting), "yes" if row.fits else "no", ", ".join(peaks), f"{record['remote_buffers']:.3g}",
                       str(max(record["messages"])), f"{sum(record['flops']) / 1e9:.4g}",
-                      ", ".join(f"{phase} {_size(n)}" for phase, n in record["sent_bytes"].items() if n) or "nothing"])
+                      ", ".join(f"{phase} {readable(n)}" for phase, n in record["sent_bytes"].items() if n) or "nothing"])
         if row.seconds is not None:
             lines[-1].insert(6, f"{1e3 * row.seconds:.3g}")
     if rows[0].seconds is not None:

@@ -1,7 +1,9 @@
 """What a run costs is told before it: bytes as its counters have them, the range of its buffers, refusals and choices."""
 
+import gc
 import json
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from sarlite import estimate, kernels, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
-from sarlite.kernels import Places
+from sarlite.kernels import Places, Recorder
 from sarlite.sar.cost import counts_of, expected, schedule_of
 from sarlite.sar.graph import Graph
 from sarlite.sar.modes import MODES
@@ -87,6 +89,22 @@ def test_buffers_take_what_was_said(name, mode, prefetch, tmp_path):
 
     for taken, said in threads.run(2, both):
         assert taken > 2e6 and said == pytest.approx(taken, rel=0.1)
+
+
+def test_a_recorder_goes_and_its_arrays_stay():
+    recorder = Recorder()
+    with recorder:
+        kept, other = np.full(1000, 3.0), np.zeros(500)
+        kept.resize(2000, refcheck=False)
+        del other
+    sizes = {event[1]: event[2] for event in recorder.events if event[0] == "new"}
+    freed = [sizes[event[1]] for event in recorder.events if event[0] == "free"]
+    assert {8000, 16000, 4000} <= {*sizes.values()} and {8000, 4000} <= {*freed} and 16000 not in freed
+    gone = weakref.ref(recorder)
+    del recorder
+    gc.collect()
+    kept.resize(3000, refcheck=False)
+    assert gone() is None and kept[:1000].tolist() == [3.0] * 1000 and not kept[1000:].any()
 
 
 def test_places_are_those_of_buffers():
