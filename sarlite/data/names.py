@@ -7,10 +7,12 @@ names/numbers.npy   (n,) int64, the node of each hash
 """
 
 import hashlib
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from sarlite.data import npyfile, parquet, table
 from sarlite.data.external import Sorter
@@ -19,6 +21,8 @@ from sarlite.data.mapped import fresh
 from sarlite.data.spool import Spool
 from sarlite.errors import DataError, reading, writing
 from sarlite.graph.edges import row_chunks
+from sarlite.types import Array
+from sarlite.types import Path as AnyPath
 
 _LINES = 1 << 16  # read at a time
 _BYTES = 1 << 20  # of names written at a time
@@ -47,7 +51,7 @@ class Names:
     The files are mapped; nothing else is kept.
     """
 
-    def __init__(self, directory):
+    def __init__(self, directory: AnyPath) -> None:
         records = read_meta(directory).get("names")
         if records is None:
             raise DataError(f"{Path(directory) / META}: names: none; its nodes are known by numbers alone")
@@ -56,11 +60,11 @@ class Names:
             self.arrays[name] = npyfile.open_map(Path(directory, "names", f"{name}.npy"), records[name], name)
         self._bytes, self._ends, self._hashes, self._numbers = self.arrays.values()
 
-    def of(self, ids):
+    def of(self, ids: npt.ArrayLike) -> list[str]:
         """Return the names of nodes, by original id: a list of str."""
         return [self._name(node).decode() for node in np.asarray(ids).tolist()]
 
-    def ids(self, names):
+    def ids(self, names: Iterable[str]) -> Array:
         """Return the original ids of nodes, by name: (n,) int64; raises a DataError that names the first unknown one."""
         names = list(names)
         found = self._find([name.encode() for name in names])
@@ -68,7 +72,7 @@ class Names:
             raise DataError(f"{self._directory}: names: no node is named {names[int(np.argmax(found < 0))]!r}")
         return found
 
-    def read(self, path, field):
+    def read(self, path: AnyPath, field: str) -> Array:
         """Return the original ids of the nodes that a file names, (n,) int64.
 
         Parameters

@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from sarlite.comm import together
 from sarlite.errors import CheckpointError, needs, raise_together, reading, regular
 from sarlite.files import try_whole, write_whole
 from sarlite.train.owners import Owners
+from sarlite.types import Array
+from sarlite.types import Path as AnyPath
 
 FORMAT = "sarlite-checkpoint-2"
 _NO_SUM = b"0" * 64
@@ -26,7 +30,7 @@ _MAX_HEADER_BYTES = 100_000_000  # safetensors' own
 _PIECE = 1 << 20
 
 
-def save(path, tensors, metadata, *, trial=False, new=False):
+def save(path: AnyPath, tensors: Mapping[str, Any], metadata: Mapping[str, Any], *, trial: bool = False, new: bool = False) -> str:
     """Write arrays and JSON-able metadata, and return the file's sha256; it appears whole or not at all.
 
     Parameters
@@ -93,7 +97,7 @@ def verify(path):
     return found.hexdigest()
 
 
-def load(path):
+def load(path: AnyPath) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return (arrays, metadata) of a checkpoint.
 
     Raises
@@ -106,7 +110,7 @@ def load(path):
         return {name: file.get_tensor(name) for name in file.keys()}, _metadata(file)
 
 
-def load_metadata(path):
+def load_metadata(path: AnyPath) -> dict[str, Any]:
     """Return the metadata of a checkpoint alone, which are not compared with the checksum; raises as `load`."""
     with _opened(path) as file:
         return _metadata(file)
