@@ -181,6 +181,24 @@ def test_a_file_of_the_library_is_restored(tmp_path, small_pieces):
     threads.run(3, work)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_trial_writes_as_many_bytes_and_leaves_nothing(first, tmp_path, monkeypatch):
+    """Also where rank 0 has no rows."""
+    sizes, add = [], checkpoint.Writer.add
+    monkeypatch.setattr(checkpoint.Writer, "add", lambda writer, array: (sizes.append(array.nbytes), add(writer, array)))
+
+    def work(comm, trial):
+        trainer = _Trainer(comm, 1, np.arange(comm.rank, 5000, comm.size) if comm.rank >= first else np.empty(0, np.int64))
+        checkpoint.write(tmp_path / "c", trainer, {}, trainer.model.state_dict(), trial=trial)
+
+    threads.run(3, work, True)
+    assert os.listdir(tmp_path) == []
+    tried = sum(sizes)
+    sizes.clear()
+    threads.run(3, work, False)
+    assert tried == sum(sizes) == (tmp_path / "c").stat().st_size
+
+
 # ---- memory
 
 
@@ -193,8 +211,8 @@ class Table(nn.Module):
 
 
 class _Trainer:
-    def __init__(self, comm, seed):
-        ids = np.flatnonzero(np.random.default_rng(1).integers(0, RANKS, N) == comm.rank)
+    def __init__(self, comm, seed, ids=None):
+        ids = np.flatnonzero(np.random.default_rng(1).integers(0, RANKS, N) == comm.rank) if ids is None else ids
         self.comm, self.model = comm, Table(ids, seed)
         self.flat = nn.flatten(self.model)
         self.optimizer, self.training_step = optim.SGD(self.flat, 0.1, momentum=0.9), type("Steps", (), {"n_steps": 0})
