@@ -12,6 +12,7 @@ from sarlite.graph.part import InEdges, find_error
 from sarlite.profile import Profile
 from sarlite.sar import plan, schedule
 from sarlite.sar.columns import Grid, gather, groups
+from sarlite.sar.schedule import Options
 from sarlite.sar.transport import Line, Transport
 from sarlite.tape.engine import as_array
 from sarlite.types import Array
@@ -238,11 +239,12 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         On every rank together: among them ids that are no integers, negative, too many or too few, or given to two rows.
     """
     comm = wrap(comm)
-    schedule.check_mode(comm, mode, prefetch, backward, columns)
+    options = Options(mode, prefetch, backward, columns)
+    options.check(comm)
     edges, ids = together(comm, lambda: _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops))
     if src_ids is not None and n_src is None:
         n_src = len(ids["src_ids"])
-    return _make(cls, comm, edges, ids["node_ids"], ids["src_ids"], ids["edge_ids"], n_src, mode, prefetch, backward, columns)
+    return _make(cls, comm, edges, ids["node_ids"], ids["src_ids"], ids["edge_ids"], n_src, options)
 
 
 def _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops):
@@ -271,15 +273,13 @@ def _check_distinct(comm, name, ids):
     raise_together(comm, error)
 
 
-def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", prefetch=1, backward=None, columns=1, profile=None,
-          line=None):
+def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=Options(), profile=None, line=None):  # noqa: B008
     """Exchange what ranks need of each other, and make the Graph; `profile` and `line` are of the graph that it serves. Collective."""
     n_dst, bipartite = edges.n_dst, n_src is not None
-    facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None, mode, prefetch, backward,
-                            columns))
+    facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None, options))
     if any(fact[2:] != facts[0][2:] for fact in facts):
-        raise ConfigError("ranks disagree on what makes their graph: n_src, node_ids, src_ids, edge_ids given or not, mode, prefetch, "
-                          f"backward, columns: {[fact[2:] for fact in facts]}")
+        raise ConfigError("ranks disagree on what makes their graph: n_src, node_ids, src_ids, edge_ids given or not, "
+                          f"{', '.join(Options._fields)}: {[(*fact[2:-1], *fact[-1]) for fact in facts]}")
     for name, ids in (("node_ids", node_ids), ("src_ids", src_ids)):
         if ids is not None:
             _check_distinct(comm, name, ids)
@@ -288,7 +288,7 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", pref
     own_ids = _named(comm.rank, [fact[1] for fact in facts], src_ids) if bipartite else dst_ids
     sources = (src_ids, n_src) if bipartite else (node_ids, n_dst)
     exchange = grid = None
-    if columns == 1:
+    if options.columns == 1:
         exchange = plan.build(comm, [edges], *sources)
         edges = exchange.cuts[0].edges
     else:
@@ -299,10 +299,10 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, mode="sar", pref
         exchange = exchange and exchange._replace(cuts=[exchange.cuts[0]._replace(edges=edges)])
 
     def by_rows():
-        return schedule.make(comm, exchange or plan.build(comm, [edges], *sources), mode, prefetch, profile, dst_ids, backward, line)
+        return schedule.make(comm, exchange or plan.build(comm, [edges], *sources), options, profile, dst_ids, line)
 
-    if columns > 1:
-        grid = _grid(cls, comm, edges, node_ids, src_ids, n_src, mode, prefetch, backward, columns, profile)
+    if options.columns > 1:
+        grid = _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile)
     return cls(comm, by_rows if grid else by_rows(), profile, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids, edge_ids=edge_ids,
                in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite, grid=grid)
 
@@ -313,12 +313,12 @@ def _named(rank, counts, ids):
     return np.arange(first, first + counts[rank]) if ids is None else np.asarray(ids, np.int64)
 
 
-def _grid(cls, comm, edges, node_ids, src_ids, n_src, mode, prefetch, backward, columns, profile):
+def _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile):
     """Put the rows of this rank's group together and make their Graph. Collective."""
-    group, column = groups(comm, columns)
+    group, column = groups(comm, options.columns)
     n_own, line = edges.n_dst if n_src is None else n_src, Line.of(comm)
     n_rows = sum(comm.allgather(n_own))
     edges, (node_ids, src_ids), counts = gather(group, edges, [node_ids, src_ids], n_own, n_rows)
-    whole = _make(cls, column, edges, node_ids, src_ids, None, None if n_src is None else sum(counts.src), mode, prefetch, backward,
-                  profile=profile, line=line)
-    return Grid(comm, columns, whole, Transport(group, 0, profile, line), counts)
+    whole = _make(cls, column, edges, node_ids, src_ids, None, None if n_src is None else sum(counts.src),
+                  options._replace(columns=1), profile, line)
+    return Grid(comm, options.columns, whole, Transport(group, 0, profile, line), counts)

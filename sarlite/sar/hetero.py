@@ -11,6 +11,7 @@ from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar import fn, plan, relations, schedule, typed_edges
 from sarlite.sar.evaluation import EVALUATIONS, Evaluation, Sizes, evaluate
+from sarlite.sar.schedule import Options
 from sarlite.sar.view import View
 from sarlite.tape import Tensor
 from sarlite.tape.product import products
@@ -70,8 +71,8 @@ class HeteroGraph:
     """
 
     def __init__(self, comm: Communicator, in_edges: Mapping[Relation, InEdges], node_ids: Mapping[str, Array],
-                 edge_ids: Mapping[Relation, Array], mode: str, prefetch: int) -> None:
-        self.profile, self.mode, self.prefetch, self._comm = Profile(), mode, prefetch, comm
+                 edge_ids: Mapping[Relation, Array], options: Options) -> None:
+        self.profile, self.options, self._comm = Profile(), options, comm
         self.comm = cast(Communicator, Counted(comm, self.profile))
         self.node_types, self.relations = tuple(node_ids), tuple(in_edges)
         self.node_ids, self.edge_ids, self._edges = dict(node_ids), dict(edge_ids), dict(in_edges)
@@ -101,9 +102,8 @@ class HeteroGraph:
             Without it the graph is whole.
         parts : {"metis", "random", "contiguous"}, or dict of str to (n,) int array or to one of these but METIS
             How to divide the nodes: METIS divides those of all types together, the others each type; or a division for each type.
-        mode : {"sar", "sa", "oneshot", "broadcast"}
-        prefetch : int
-            See `Graph.from_part`.
+        mode, prefetch
+            As `Graph.from_part` has them; "cover" is "sar" here.
         seed : int
             Of the division.
 
@@ -114,7 +114,8 @@ class HeteroGraph:
             edges that differ between ranks, of which each hashes its own.
         """
         comm = Solo() if comm is None else wrap(comm)
-        schedule.check_mode(comm, mode, prefetch)
+        options = Options(mode, prefetch)
+        options.check(comm)
         edges, n_nodes = together(comm, lambda: typed_edges.checked(edges, n_nodes))
         if comm.size > 1:
             agree(comm, ([*edges], [*n_nodes.items()], [*edges.values()]), "edges and n_nodes")
@@ -124,7 +125,7 @@ class HeteroGraph:
         in_edges, edge_ids = {}, {}
         for relation, (src, dst) in edges.items():
             in_edges[relation], edge_ids[relation] = typed_edges.own_edges(relation, src, dst, parts, own, rows, comm.rank)
-        return cls(comm, in_edges, own, edge_ids, mode, prefetch)
+        return cls(comm, in_edges, own, edge_ids, options)
 
     @classmethod
     def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
@@ -152,15 +153,16 @@ class HeteroGraph:
             On every rank: what `from_edges` refuses, edges that are no CSR of these rows, or types and relations that differ by rank.
         """
         comm = wrap(comm)
-        schedule.check_mode(comm, mode, prefetch)
+        options = Options(mode, prefetch)
+        options.check(comm)
         in_edges, ids, places = together(comm, lambda: typed_edges.own_part(edges, node_ids, edge_ids))
         agree(comm, ([*in_edges], [*ids]), "relations and node types")
-        made = cls(comm, in_edges, ids, places, mode, prefetch)
+        made = cls(comm, in_edges, ids, places, options)
         together(comm, lambda: typed_edges.check_part(in_edges, made.n_nodes))
         return made
 
     def __repr__(self) -> str:
-        share = f", part {self.comm.rank} of {self.comm.size}, mode {self.mode}" if self.comm.size > 1 else ""
+        share = f", part {self.comm.rank} of {self.comm.size}, mode {self.options.mode}" if self.comm.size > 1 else ""
         types = ", ".join(f"{len(ids)} {name}" for name, ids in self.node_ids.items())
         return f"HeteroGraph({types}; {len(self.relations)} relations, {sum(map(len, self.edge_ids.values()))} edges{share})"
 
@@ -303,7 +305,7 @@ class HeteroGraph:
         if key not in self._schedules:
             ids = self.node_ids[chosen[0][0]]
             exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
-            made = schedule.make(self._comm, exchange, self.mode, self.prefetch, self.profile)
+            made = schedule.make(self._comm, exchange, self.options, self.profile)
             self._schedules[key] = made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
         return self._schedules[key]
 

@@ -14,6 +14,32 @@ from sarlite.sar.transport import Transport
 BACKWARD = "push", "fetch"
 
 
+class Options(NamedTuple):
+    """How a graph is computed with on several ranks; `Graph.from_part` tells what each means."""
+
+    mode: str = "sar"
+    prefetch: int = 1
+    backward: str | None = None
+    columns: int = 1
+
+    def check(self, comm):
+        """Raise a ConfigError on every rank where one cannot be. Collective."""
+        raise_together(comm, self._error(comm.size))
+
+    def _error(self, size):
+        if self.mode not in MODES:
+            return ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
+        if self.backward not in (None, *BACKWARD):
+            return ConfigError(f"backward {self.backward!r} is not one of {', '.join(BACKWARD)}")
+        for name, least in (("prefetch", 0), ("columns", 1)):
+            value: Any = getattr(self, name)
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+                return ConfigError(f"{name} {value!r} is not a number >= {least}")
+        if size % self.columns:
+            return ConfigError(f"columns {self.columns} does not divide {size}, the number of ranks, which stand in rows of so many")
+        return None
+
+
 class Schedule(NamedTuple):
     """How the blocks of one graph are computed with.
 
@@ -96,23 +122,7 @@ class Schedule(NamedTuple):
         return self.transport.profile.span("block", source=block.source, edges=block.n_edges, phase=phase)
 
 
-def check_mode(comm, mode, prefetch, backward=None, columns=1):
-    """Raise a ConfigError on every rank unless there is such a mode and such a backward, and prefetch and columns can be. Collective."""
-    error = None
-    if mode not in MODES:
-        error = ConfigError(f"mode {mode!r} is not one of {', '.join(MODES)}")
-    elif isinstance(prefetch, bool) or not hasattr(prefetch, "__index__") or prefetch < 0:
-        error = ConfigError(f"prefetch {prefetch!r} is not a number >= 0")
-    elif backward not in (None, *BACKWARD):
-        error = ConfigError(f"backward {backward!r} is not one of {', '.join(BACKWARD)}")
-    elif isinstance(columns, bool) or not hasattr(columns, "__index__") or columns < 1:
-        error = ConfigError(f"columns {columns!r} is not a number >= 1")
-    elif comm.size % columns:
-        error = ConfigError(f"columns {columns} does not divide {comm.size}, the number of ranks, which stand in rows of so many")
-    raise_together(comm, error)
-
-
-def make(comm, exchange, mode, prefetch, profile, dst_ids=None, backward=None, line=None):
+def make(comm, exchange, options, profile, dst_ids=None, line=None):
     """Return a Schedule of the edges that `plan.build` has found. Collective.
 
     Parameters
@@ -120,23 +130,19 @@ def make(comm, exchange, mode, prefetch, profile, dst_ids=None, backward=None, l
     comm : Communicator
     exchange : Exchange
         Of one set of edges, or of several, of relations, whose gradients are always pushed.
-    mode : str
-    prefetch : int
+    options : Options
     profile : Profile
     dst_ids : (n_dst,) int64
         Global ids of this rank's destination rows; None of relations.
-    backward : {"push", "fetch"}, optional
-        Who finds the gradients of source rows: the destinations' owner, who pushes them, or the sources', who fetches the
-        destinations'. By default linear messages' as the mode has it, others' pushed.
     line : Line, optional
         See `Transport`.
     """
-    mode, transport = MODES[mode], Transport(comm, prefetch, profile, line)
+    mode, transport = MODES[options.mode], Transport(comm, options.prefetch, profile, line)
     made = Schedule(mode.prepare(exchange), transport, mode)
     if comm.size == 1 or dst_ids is None:
         return made
-    reverse = _reversed(comm, exchange, dst_ids, made) if turns(mode, backward) else None
-    return made._replace(reverse=reverse, fetches=backward == "fetch",
+    reverse = _reversed(comm, exchange, dst_ids, made) if turns(mode, options.backward) else None
+    return made._replace(reverse=reverse, fetches=options.backward == "fetch",
                          cover=_covered(comm, exchange, made) if mode.covers else None)
 
 

@@ -17,7 +17,7 @@ from sarlite.graph.partition import measures
 from sarlite.profile import Memory
 from sarlite.progress import Progress
 from sarlite.sar.graph import Graph
-from sarlite.sar.schedule import check_mode
+from sarlite.sar.schedule import Options
 from sarlite.train import edge_values as edges
 
 _PIECE = 1 << 20
@@ -53,7 +53,7 @@ def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=
 
 def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values, choose):
     begin, seconds = time.perf_counter(), {"partition": 0.0}
-    check_mode(comm, "sar" if config.mode == "auto" else config.mode, config.prefetch, config.backward, config.columns)
+    Options("sar" if config.mode == "auto" else config.mode, config.prefetch, config.backward, config.columns).check(comm)
     options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed, "task": config.task,
                "normalize": config.normalize_features, "progress": Progress(config.progress), "allow_empty": allow_empty}
     with divided(comm, config.data, verify=config.verify, scratch=run_dir, seconds=seconds, **options) as dataset:
