@@ -83,12 +83,13 @@ def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, **options):
     return said
 
 
-@pytest.mark.parametrize("name, mode, prefetch", [("sage", "sar", 0), ("gat", "oneshot", 0)])
-def test_buffers_take_what_was_said(name, mode, prefetch, tmp_path):
+@pytest.mark.parametrize("name, mode, prefetch, halo", [("sage", "sar", 0, "fetch"), ("gat", "oneshot", 0, "fetch"),
+                                                       ("sage", "sar", 0, "recompute")])
+def test_buffers_take_what_was_said(name, mode, prefetch, halo, tmp_path):
     def both(comm):
         heads = {"heads": 2} if name == "gat" else {}
         config = resolve({**QUIET, **MODELS[name], "hidden": 64, **heads, "data": "sbm:nodes=8000,degree=5,features=64", "mode": mode,
-                          "prefetch": prefetch, "ranks": comm.size})
+                          "prefetch": prefetch, "halo": halo, "ranks": comm.size})
         cls, schedule = model_class(config.model), optim.schedule("constant", 2)
         part = load_part(config, comm, tmp_path, True)
         model, sizes = costs.of_run(comm, config, cls, part, run._make_trainer)
