@@ -60,6 +60,18 @@ def test_bytes_of_sums_for_peers_of_fetched_gradients_and_of_turns(name, n_ranks
     assert check_bytes(tmp_path, monkeypatch, n_ranks, prefetch=1, epochs=1, layers=2, **options, **MODELS[name])[phase] > 0
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("name", ["gcn", "sage"])
+def test_bytes_where_halo_rows_are_computed_again(name, n_ranks, mode, layers, prefetch, tmp_path, monkeypatch):
+    options = {**MODELS[name], "layers": layers, "halo": "recompute", "epochs": 3}
+    said = check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=prefetch, **options)
+    assert (said.get("backward_push", 0) + said.get("backward_fetch", 0) > 0) == (layers == 3)
+
+
 def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, **options):
     """A run sends, by phase, what a dry run of it has told; return that."""
     monkeypatch.setattr(planning, "SETTINGS", [Setting(mode)])
@@ -73,12 +85,13 @@ def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, **options):
     return said
 
 
-@pytest.mark.parametrize("name, mode, prefetch", [("sage", "sar", 0), ("gat", "oneshot", 0)])
-def test_buffers_take_what_was_said(name, mode, prefetch, tmp_path):
+@pytest.mark.parametrize("name, mode, prefetch, halo", [("sage", "sar", 0, "fetch"), ("gat", "oneshot", 0, "fetch"),
+                                                       ("sage", "sar", 0, "recompute")])
+def test_buffers_take_what_was_said(name, mode, prefetch, halo, tmp_path):
     def both(comm):
         heads = {"heads": 2} if name == "gat" else {}
         config = resolve({**QUIET, **MODELS[name], "hidden": 64, **heads, "data": "sbm:nodes=8000,degree=5,features=64", "mode": mode,
-                          "prefetch": prefetch, "ranks": comm.size})
+                          "prefetch": prefetch, "halo": halo, "ranks": comm.size})
         cls, schedule = model_class(config.model), optim.schedule("constant", 2)
         part = load_part(config, comm, tmp_path, True)
         model, sizes = costs.of_run(comm, config, cls, part, run._make_trainer)
@@ -243,7 +256,7 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(tmp
     rows = threads.run(2, trained, tmp_path / "dry", dry_run=True, **DENSE)[0]["settings"]
     large, small = (max(row["peak_bytes"]) for row in rows)
     assert small < 0.8 * large and all(row["fits"] for row in rows)
-    monkeypatch.setattr(planning, "rates_of", lambda comm: (1.0, 1.0, 1.0))  # oneshot, which fetches once, is the cheaper
+    monkeypatch.setattr(planning, "rates_of", lambda comm: (1.0, 1.0, 1.0, 0.0))  # oneshot, which fetches once, is the cheaper
     LIMIT[0] = (small + large) / 2
 
     def refused(comm, name, mode):
