@@ -1,5 +1,7 @@
 """Sequential aggregation whose ranks on one host share the rows that come to it, and add up the gradients that leave it."""
 
+import numpy as np
+
 from sarlite.sar.modes.sequential import Sequential
 from sarlite.sar.rounds import Rounds, RoundsAhead, SummedPush
 from sarlite.sar.transport import NoFetch
@@ -23,9 +25,9 @@ class Host(Sequential):
 
     def run(self, schedule, arrays, visit, phase="forward"):
         """Collective. The host holds at most 1 + prefetch parts' rows."""
-        plan, transport, found = schedule.plan, schedule.transport, {}
+        plan, transport, found, visit = schedule.plan, schedule.transport, {}, Careful(visit)
         if plan.host is None:
-            return super().run(schedule, arrays, visit, phase)
+            return super().run(schedule, arrays, visit.function, phase)
         with transport.chosen(Rounds, RoundsAhead)(transport, plan.host, plan.stages, arrays, phase) as fetched:
             local = visit(plan.local, arrays)
             for step in plan.stages:
@@ -34,13 +36,14 @@ class Host(Sequential):
                     found[step.source] = visit(step.block, rows)
                 del rows
                 fetched.release(step)
+        visit.end(transport)
         return [local, *(found[step.source] for step in plan.steps)]
 
     def run_backward(self, schedule, arrays, kept, visit, d_arrays, phase="backward"):
         """Collective. As of mode `sar`, the gradients of a round added up over the ranks of the host before they leave it."""
-        plan, transport = schedule.plan, schedule.transport
+        plan, transport, visit = schedule.plan, schedule.transport, Careful(visit)
         if plan.host is None:
-            super().run_backward(schedule, arrays, kept, visit, d_arrays, phase)
+            super().run_backward(schedule, arrays, kept, visit.function, d_arrays, phase)
             return
         rounds = plan.backward_stages
         *first, last = plan.local.halves if transport.prefetch and arrays is not None else (plan.local,)
@@ -52,8 +55,35 @@ class Host(Sequential):
                 rows, d_rows = fetched.take(step), push.rows(step)
                 if step.block is not None:
                     visit(step.block, rows, None, d_rows)
+                    visit.spoil(d_rows)
                 del rows
                 fetched.release(step)
                 push.start(step)
-                del d_rows
             visit(last, arrays, None, d_arrays)
+        visit.end(transport)
+
+
+class Careful:
+    """Calls a function until it fails, which is raised at the end: until then this rank takes part in the rounds, for which others wait."""
+
+    def __init__(self, function):
+        self.function, self.error = function, None
+
+    def __call__(self, *args):
+        if self.error is None:
+            try:
+                return self.function(*args)
+            except BaseException as error:
+                self.error = error
+        return None
+
+    def spoil(self, gradients):
+        """After a failure nobody shall take gradients for whole."""
+        for array in gradients if self.error is not None else ():
+            if array is not None:
+                array.fill(np.nan)
+
+    def end(self, transport):
+        if self.error is not None:
+            transport.fail(self.error)
+            raise self.error
