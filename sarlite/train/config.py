@@ -222,7 +222,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),
     },
     "ranks": {
-        "mode": ("sar", ("sar", "sa", "oneshot", "broadcast", "cover", "auto"), "how remote rows arrive; auto: whichever costs least "
+        "mode": ("sar", ("sar", "sa", "oneshot", "broadcast", "cover", "host", "auto"), "how remote rows arrive; auto: whichever costs least "
                  "and fits"),
         "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or fetch those of the rows that they went to "
                      "[push; in broadcast fetch, of GCN and GraphSAGE]"),
@@ -321,6 +321,8 @@ def _minibatches(options, given):
     for name in ("batch_size", "mfg"):
         if options["columns"] > 1 and options[name]:
             raise ConfigError(f"--columns does not go with {_flag(name)}: parts of the graph are computed by rows")
+        if options["mode"] == "host" and options[name]:
+            raise ConfigError(f"--mode host does not go with {_flag(name)}: what parts of the graph need is not put together by host")
     if options["batch_size"] and options["label_inputs"] and options["remote"] == "hec":
         raise ConfigError("--label-inputs does not go with --remote hec: its rows were made when labels that a step hides were shown")
     if None not in (evaluated, fanouts) and len(evaluated) != len(fanouts):

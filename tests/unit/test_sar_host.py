@@ -1,6 +1,7 @@
 """Mode host: rows enter a host once and their gradients leave it once, added up (threads as ranks, on hosts of the test's making)."""
 
 import itertools
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +15,13 @@ from exchanges import EDGES, HOLDERS, Recorder, X, attend, fail, results, shard
 from references import CASES, check_equality
 from references import EDGES as REFERENCE
 from strategies import KINDS, Edges, random_edges, values
+from training_runs import assert_same_curve, train_here
 
 from sarlite import Graph, HeteroGraph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, PeerError
 from sarlite.sar import plan
+from sarlite.train import config
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -218,6 +221,31 @@ def test_a_communicator_without_shared_memory_is_refused_by_name():
             shard(Own(comm), mode="host")
 
     threads.run(2, work)
+
+
+@pytest.mark.parametrize("flags, told", [
+    (["--mfg"], "--mode host does not go with --mfg"),
+    (["--batch-size", "8", "--fanouts", "3,3"], "--mode host does not go with --batch-size"),
+])
+def test_what_does_not_go_together(flags, told):
+    with pytest.raises(ConfigError, match=told):
+        config.parse(["--mode", "host", *flags])
+
+
+@pytest.mark.parametrize("flag", [["--dry-run"], ["--memory-limit", "1GiB"]])
+def test_its_costs_are_not_counted(flag, tmp_path):
+    data = ["--data", "sbm:nodes=60,classes=2,features=4,degree=4", "--ranks", "2"]
+    with pytest.raises(ConfigError, match=f"{flag[0]}: the costs of --mode host are not counted"):
+        train_here(tmp_path / "run", *data, "--mode", "host", *flag)
+
+
+def test_the_command(tmp_path, capsys):
+    data = ["--data", "sbm:nodes=60,classes=2,features=4,degree=4", "--epochs", "2", "--model", "gat", "--hidden", "4", "--heads", "2",
+            "--dtype", "float64"]
+    curves = [train_here(tmp_path / mode, *data, "--ranks", ranks, "--mode", mode) for ranks, mode in (("1", "sar"), ("3", "host"))]
+    assert_same_curve(curves[1], curves[0], rtol=1e-9)
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert line["mode"] == "host" and line["sent_bytes"].get("forward_fetch", 0) == 0 and line["live_remote_buffers"] <= 2
 
 
 # ---- failures
