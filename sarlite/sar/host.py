@@ -53,8 +53,9 @@ class Round(NamedTuple):
         if n == 1:
             return [self]
         columns, rows = ((np.arange(n + 1) * m // n).tolist() for m in (self.n_rows, self.n_send))
-        return [self._replace(block=None if self.block is None else self.block.columns(a, b), n_rows=b - a, send_rows=cut_rows(self.send_rows, c, d),
-                              share=Fraction(1, n)) for a, b, c, d in zip(columns, columns[1:], rows, rows[1:])]
+        blocks = [None if self.block is None else self.block.columns(a, b) for a, b in zip(columns, columns[1:])]
+        return [self._replace(block=blocks[k], n_rows=columns[k + 1] - columns[k], send_rows=cut_rows(self.send_rows, rows[k], rows[k + 1]),
+                              share=Fraction(1, n)) for k in range(n)]
 
 
 class Host:

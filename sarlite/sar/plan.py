@@ -154,7 +154,8 @@ class Exchange(NamedTuple):
         sets = [cut.blocks(self.rank, self.src_ids, offsets, self.dtype(n_columns)) for cut in self.cuts]
         blocks = sets[0] if len(sets) == 1 else [Bundle(blocks) for blocks in zip(*sets)]
         steps = self._steps(blocks)
-        return Plan(len(self.src_ids[self.rank]), blocks[self.rank], steps, tuple(small for step in steps for small in step.cut(self.n_parts)))
+        parts = tuple(small for step in steps for small in step.cut(self.n_parts))
+        return Plan(len(self.src_ids[self.rank]), blocks[self.rank], steps, parts)
 
     @property
     def n_parts(self):

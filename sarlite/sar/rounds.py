@@ -115,12 +115,12 @@ class Rounds(Telling, Fetch):
             self._give(k)
         return super().__enter__()
 
-    def release(self, step):
+    def release(self, step=None):
         """Say that the rows taken last are freed."""
         if step.filler is not None:
             self._give(self.n_freed + self.n_slots)
             self.n_freed += 1
-        super().release()
+        super().release(step)
 
     def _give(self, k):
         """Tell the filler of the k-th that this rank has done with what stood in its place."""
@@ -198,7 +198,7 @@ class SummedPush(Telling, Push):
             self.transport.line.late.extend(finish for *_, finish in self.pending)
 
     def rows(self, step):
-        """Return this rank's place for the gradients of a round's rows, zeros, once what stood there has been added; None where it has none."""
+        """Return this rank's place for a round's gradients, zeros, once what stood there has been added; None where it has none."""
         if step.filler is None:
             return None
         self.k += 1

@@ -19,8 +19,8 @@ from sarlite.sar.messages import allocate, pack, templates_of
 
 
 class Line:
-    """What the graphs of one communicator share: the number of the last tag, the failure after which none is usable, threads that
-    are in broadcasts, what to call for what is left of failed aggregations, and the channels of messages, those of groups of its ranks too."""
+    """What the graphs of one communicator share: the number of the last tag, the failure after which none is usable, threads that are in
+    broadcasts, what ends those that failed aggregations have left, and the channels of messages, those of groups of its ranks too."""
 
     def __init__(self, comm):
         self.comm, self.n_tags, self.failure, self.threads, self.late, self.channels = comm, 0, None, [], [], []
@@ -194,7 +194,7 @@ class Fetch(Transfer):
         wait_all(sends)
         return rows
 
-    def release(self):
+    def release(self, step=None):
         """Say that the rows taken last are freed."""
 
     def exchange(self, step):
@@ -266,7 +266,7 @@ class Prefetch(Fetch):
             raise rows
         return rows
 
-    def release(self):
+    def release(self, step=None):
         self.free.release()
 
 

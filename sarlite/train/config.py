@@ -222,8 +222,8 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),
     },
     "ranks": {
-        "mode": ("sar", ("sar", "sa", "oneshot", "broadcast", "cover", "host", "auto"), "how remote rows arrive; auto: whichever costs least "
-                 "and fits"),
+        "mode": ("sar", ("sar", "sa", "oneshot", "broadcast", "cover", "host", "auto"), "how remote rows arrive; auto: whichever costs "
+                 "least and fits"),
         "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or fetch those of the rows that they went to "
                      "[push; in broadcast fetch, of GCN and GraphSAGE]"),
         "columns": (1, int, "ranks that share their rows and divide the columns of sums, or heads; each holds the structure of them all"),

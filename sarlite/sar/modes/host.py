@@ -21,7 +21,8 @@ class Host(Sequential):
         if exchange.host is None:
             return plan
         rounds = exchange.host.rounds(plan)
-        return plan._replace(host=exchange.host, stages=rounds, backward_stages=tuple(r for one in rounds for r in one.cut(exchange.n_parts)))
+        parts = tuple(part for one in rounds for part in one.cut(exchange.n_parts))
+        return plan._replace(host=exchange.host, stages=rounds, backward_stages=parts)
 
     def run(self, schedule, arrays, visit, phase="forward"):
         """Collective. The host holds at most 1 + prefetch parts' rows."""
