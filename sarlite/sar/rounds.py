@@ -35,13 +35,13 @@ class Telling(Transfer):
         super().finish()
         wait_all(self.told)
 
-    def open(self, name, rounds, n, n_sections=1):
-        """Make the places of a window for rounds. Collective on the host."""
+    def __enter__(self):
         try:
-            self.slots = Slots(self, name, rounds, n, n_sections)
+            self.open()
         except BaseException as error:
             self.transport.fail(error)
             raise
+        return super().__enter__()
 
     def tell(self, rank, kind):
         """Send a token to a rank of the host."""
@@ -68,9 +68,9 @@ class Telling(Transfer):
 
 
 class Slots:
-    """The places of a window that rounds use in turn, each of `n_sections` messages."""
+    """The places of a window that rounds use in turn, each of `n_sections` messages. Making them is collective on the host."""
 
-    def __init__(self, transfer, name, rounds, n, n_sections):
+    def __init__(self, transfer, name, rounds, n, n_sections=1):
         self.rounds, self.n, self.n_sections = [r for r in rounds if r.filler is not None], n, n_sections
         self.templates = transfer.templates
         most = max((layout(r.n_rows, self.templates)[1] for r in self.rounds), default=0)
@@ -109,11 +109,10 @@ class Rounds(Telling, Fetch):
         self.n_begun = self.n_freed = 0
         self.held = {}
 
-    def __enter__(self):
-        self.open("rows", self.steps, self.n_slots)
+    def open(self):
+        self.slots = Slots(self, "rows", self.steps, self.n_slots)
         for k in range(self.n_slots):
             self._give(k)
-        return super().__enter__()
 
     def release(self, step=None):
         """Say that the rows taken last are freed."""
@@ -188,9 +187,8 @@ class SummedPush(Telling, Push):
         self.begin(host)
         self.rounds, self.k = rounds, -1
 
-    def __enter__(self):
-        self.open("gradients", self.rounds, 1 + self.depth, len(self.host.ranks))
-        return super().__enter__()
+    def open(self):
+        self.slots = Slots(self, "gradients", self.rounds, 1 + self.depth, len(self.host.ranks))
 
     def __exit__(self, kind, error, trace):
         super().__exit__(kind, error, trace)
@@ -247,6 +245,8 @@ class SummedPush(Telling, Push):
         written = [self.token_of(rank, WRITTEN) for rank in writers if rank != self.host.rank]
 
         def add():
+            if self.depth:
+                kernels.set_threads(1)  # as this is a thread beside the computing one
             wait_all(written)
             self.slots.window.sync()
             for n, rank in enumerate(writers):
