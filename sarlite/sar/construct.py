@@ -217,7 +217,8 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         Global ids of the local in-edges, for edge values; -1 for an added loop.
     added_loops : (n_local,) bool, optional
         Whether a row's self loop was added to the data.
-    mode : {"sar", "sa", "oneshot", "broadcast", "cover"}
+    mode : {"sar", "sa", "oneshot", "broadcast", "cover", "host"}
+        "host" needs a communicator with `hosts` and `share`; ranks of one host then share the memory for peers' rows.
     prefetch : int
         Peers' rows to fetch ahead, by a thread; 0 fetches when the rows are used.
     backward : {"push", "fetch"}, optional
@@ -295,8 +296,12 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=Options(
     own_ids = _named(comm.rank, [fact[1] for fact in facts], src_ids) if bipartite else dst_ids
     sources = (src_ids, n_src) if bipartite else (node_ids, n_dst)
     exchange = grid = None
+
+    def found():
+        return plan.build(comm, [edges], *sources, schedule.host_of(comm, options.mode))
+
     if options.columns == 1:
-        exchange = plan.build(comm, [edges], *sources)
+        exchange = found()
         edges = exchange.cuts[0].edges
     else:
         raise_together(comm, find_error(edges, sum(fact[1] if bipartite else fact[0] for fact in facts)))
@@ -306,7 +311,7 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=Options(
         exchange = exchange and exchange._replace(cuts=[exchange.cuts[0]._replace(edges=edges)])
 
     def by_rows():
-        return schedule.make(comm, exchange or plan.build(comm, [edges], *sources), options, profile, dst_ids, line)
+        return schedule.make(comm, exchange or found(), options, profile, dst_ids, line)
 
     if options.columns > 1:
         grid = _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile)

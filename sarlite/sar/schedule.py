@@ -6,6 +6,7 @@ import numpy as np
 
 from sarlite.errors import ConfigError, raise_together
 from sarlite.sar import cover
+from sarlite.sar.host import Host
 from sarlite.sar.modes import MODES
 from sarlite.sar.plan import Plan, build
 from sarlite.sar.reverse import is_symmetric, out_edges
@@ -145,11 +146,18 @@ def make(comm, exchange, options, profile, dst_ids=None, line=None):
     """
     mode, transport = MODES[options.mode], Transport(comm, options.prefetch, profile, line)
     made = Schedule(mode.prepare(exchange), transport, mode)
+    if exchange.host is not None:
+        transport.line.join(exchange.host.tokens)
     if comm.size == 1 or dst_ids is None:
         return made
     reverse = _reversed(comm, exchange, dst_ids, made) if turns(mode, options.backward) else None
     return made._replace(reverse=reverse, fetches=options.backward == "fetch",
                          cover=_covered(comm, exchange, made) if mode.covers else None)
+
+
+def host_of(comm, mode):
+    """Return the `Host` that `plan.build` needs for a mode; None for most. Collective."""
+    return Host.of(comm) if MODES[mode].shares and comm.size > 1 else None
 
 
 def turns(mode, backward):
@@ -163,7 +171,7 @@ def _reversed(comm, exchange, dst_ids, made):
     same_ids = all(comm.allgather(np.array_equal(dst_ids, exchange.src_ids[comm.rank])))
     if same_ids and is_symmetric(comm, cut.edges, n_src):
         return made
-    turned = build(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst)
+    turned = build(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst, exchange.host)
     return made._replace(plan=made.mode.prepare(turned))
 
 

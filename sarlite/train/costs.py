@@ -33,7 +33,8 @@ class Setting(NamedTuple):
         return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
 
 
-SETTINGS = [*(Setting(name) for name in MODES), Setting("sar", (("backward", "fetch"),)), Setting("sar", (("halo", "recompute"),))]
+SETTINGS = [*(Setting(name) for name, mode in MODES.items() if not mode.shares), Setting("sar", (("backward", "fetch"),)),
+            Setting("sar", (("halo", "recompute"),))]
 
 
 class Cost(NamedTuple):

@@ -288,4 +288,4 @@ def counts(config: argparse.Namespace, graph: Any) -> bool:
 
 
 def _uncounted(config):
-    return {"--batch-size": config.batch_size, "--mfg": config.mfg}
+    return {"--batch-size": config.batch_size, "--mfg": config.mfg, "--mode host": config.mode == "host"}

@@ -96,7 +96,7 @@ def _grid_of(comm, graph):
 
 def promise(mode, prefetch, size):
     """Return how many remote buffers the mode may hold at once (DESIGN: Memory)."""
-    if mode in ("sar", "broadcast", "cover"):
+    if mode in ("sar", "broadcast", "cover", "host"):
         return min(1 + prefetch, size - 1)
     return None
 
