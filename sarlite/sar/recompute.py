@@ -117,7 +117,7 @@ class First(_OfLayer):
         return Tensor(with_halo(self.whole, self.whole.apply(make, inputs, places, whole_heads).data))
 
     @property
-    def weighted_degrees(self) -> Array:  # type: ignore[override]
+    def weighted_degrees(self) -> Array:
         """(n_dst,) float64. Collective: the halo rows' are fetched at each call."""
         return with_halo(self.whole, self.whole.weighted_degrees)
 
