@@ -201,7 +201,9 @@ def test_the_command(tmp_path, capsys):
     flags = ["--model", "gcn", "--input-dropout", "0", "--epochs", "4", "--dtype", "float64", "--partition", "random"]
     expected = train_here(tmp_path / "one", *flags)
     first = train_here(tmp_path / "two", *flags, "--epochs", "2", "--ranks", "2", "--halo", "recompute")
-    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    told = capsys.readouterr().out.splitlines()
+    assert any("2, mode sar, halo recompute, prefetch" in row for row in told)
+    line = json.loads(told[-1])
     assert "backward_push" not in line["sent_bytes"] and line["sent_bytes"]["forward_fetch"] > 0
     found = train_here(tmp_path / "two", *flags, "--resume", tmp_path / "two" / "checkpoint.safetensors", "--ranks", "3")
     assert_same_curve([*first, *found[2:]], expected, rtol=1e-9)
