@@ -11,9 +11,11 @@
 `M` has 400,000 nodes of mean degree 50, 8 % training nodes, 100 features, 47 classes, as ogbn-products; `P` 1 million nodes of mean degree
 29, 1.1 % labelled, 128 features, 172 classes, as ogbn-papers100M. Ranks are processes of mpiexec, of one thread each; parts are METIS's,
 divided once into the most ranks and joined for fewer. `way`: `sar`; `sar two-step` without the fused attention, as the paper's plain SAR;
-`oneshot`, the paper's domain-parallel training; `oneshot two-step`, what the paper compares with. `peak_mib` is the largest rank's resident
-memory above its state before it read data, `middle_mib` the median rank's. `memory` and `time` are multiples of `oneshot`'s on the same
-ranks. More ranks than cores wait for each other: their times say little, their memory is what N machines would take.
+`oneshot`, the paper's domain-parallel training; `oneshot two-step`, what the paper compares with. R-GCN's weights are inside the message,
+as in the paper (case 2); `by bytes` is the default, where most are applied after the sum. `peak_mib` is the largest rank's resident
+memory above its state before it read data, `middle_mib` the median rank's, `rank_peaks_mib` each one's. `memory` and `time` are multiples
+of `oneshot`'s on the same ranks. More ranks than cores wait for each other: their times say little, their memory is what N machines
+would take.
 
 `--out docs/results/sar` writes what docs/results/sar holds, with `--part 4 --epochs 1` in about 45 minutes on two busy cores: 4 for each of
 figures 3, 5 and 7, 12 for each of 4 and 6, 8 for 8, 2 for 2. At `--part 1` and 16 ranks `oneshot` takes more than 23 GiB.
@@ -42,8 +44,10 @@ GAT = dict(model="gat", hidden=32, heads=4, out_heads=1, input_dropout=0.0, atte
 RGCN = dict(model="rgcn", hidden=256, layers=3)
 WAYS = {"sar": {"mode": "sar"}, "oneshot": {"mode": "oneshot"}}
 UNFUSED = {"sar two-step": {"mode": "sar", "model": TWO_STEPS}, "oneshot two-step": {"mode": "oneshot", "model": TWO_STEPS}}
+BY_BYTES = {f"{way} by bytes": options for way, options in WAYS.items()}
+INSIDE = {way: {**options, "relation_weights": "inside"} for way, options in WAYS.items()}
 SCALINGS = {"3": ("M", SAGE, WAYS), "4": ("M", GAT, {**WAYS, **UNFUSED}), "5": ("P", SAGE, WAYS), "6": ("P", GAT, {**WAYS, **UNFUSED}),
-            "7": ("mag", RGCN, WAYS)}  # figure: graph, model, ways
+            "7": ("mag", RGCN, {**INSIDE, **BY_BYTES})}  # figure: graph, model, ways
 PAPER_MEMORY = {"5": "0.5 on 128", "6": "0.25 on 128", "7": "0.26 to 0.37"}  # of sar to oneshot
 DATA = {"M": (100, 47, 0.08), "P": (128, 172, 0.011)}  # features, classes, share of training nodes
 
@@ -92,6 +96,7 @@ def _row(figure, name, model, n_ranks, way, lines):
     return {"figure": figure, "case": model["model"], "graph": name, "ranks": n_ranks, "way": way, **harness.summary(times),
             **{f"{key}_mib": statistics.median(of(line["peak_bytes"]) for line in lines) / 2**20
                for key, of in (("peak", max), ("middle", statistics.median))},
+            "rank_peaks_mib": [statistics.median(peaks) / 2**20 for peaks in zip(*(line["peak_bytes"] for line in lines))],
             "sent_mib": sent[0] / len(lines[0]["seconds"]) / 2**20}
 
 
