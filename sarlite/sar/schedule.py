@@ -13,6 +13,7 @@ from sarlite.sar.reverse import is_symmetric, out_edges
 from sarlite.sar.transport import Transport
 
 BACKWARD = "push", "fetch"
+HALO = "fetch", "recompute"
 
 
 class Options(NamedTuple):
@@ -22,6 +23,7 @@ class Options(NamedTuple):
     prefetch: int = 1
     backward: str | None = None
     columns: int = 1
+    halo: str = "fetch"
 
     def check(self, comm):
         """Raise a ConfigError on every rank where one cannot be. Collective."""
@@ -36,6 +38,10 @@ class Options(NamedTuple):
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
                 return ConfigError(f"{name} {value!r} is not a number >= {least}")
+        if self.halo not in HALO:
+            return ConfigError(f"halo {self.halo!r} is not one of {', '.join(HALO)}")
+        if self.halo == "recompute" and self.columns > 1:
+            return ConfigError(f"halo 'recompute' does not go with columns {self.columns}: halo rows are computed whole")
         if size % self.columns:
             return ConfigError(f"columns {self.columns} does not divide {size}, the number of ranks, which stand in rows of so many")
         return None
