@@ -304,7 +304,8 @@ class HeteroGraph:
         key = tuple(chosen)
         if key not in self._schedules:
             ids = self.node_ids[chosen[0][0]]
-            exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
+            host = schedule.host_of(self._comm, self.options.mode)
+            exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids), host)
             made = schedule.make(self._comm, exchange, self.options, self.profile)
             self._schedules[key] = made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
         return self._schedules[key]

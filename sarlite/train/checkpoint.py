@@ -7,7 +7,9 @@ The header's metadata: "format"; "sarlite", JSON; "sha256", of the whole file wi
 """
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +18,14 @@ from sarlite.errors import CheckpointError, raise_together, reading
 from sarlite.train import tensorfile
 from sarlite.train.owners import Attempts, Owners
 from sarlite.train.tensorfile import Writer, verify
+from sarlite.types import Array
+from sarlite.types import Path as AnyPath
 
 __all__ = ["check_finite", "load", "load_metadata", "read", "restore_model", "restore_state", "save", "verify", "write"]
 FORMAT = "sarlite-checkpoint-2"
 
 
-def save(path, tensors, metadata, *, trial=False, new=False):
+def save(path: AnyPath, tensors: Mapping[str, Any], metadata: Mapping[str, Any], *, trial: bool = False, new: bool = False) -> str:
     """Write arrays and JSON-able metadata, and return the file's sha256; it appears whole or not at all.
 
     Parameters
@@ -75,7 +79,7 @@ class _Owned:
         return (rows[: n - begin] for begin in range(0, n, max(1, len(rows))))
 
 
-def load(path):
+def load(path: AnyPath) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return (arrays, metadata) of a checkpoint.
 
     Raises
@@ -87,7 +91,7 @@ def load(path):
     return {name: tensor.whole() for name, tensor in tensors.items()}, metadata
 
 
-def load_metadata(path):
+def load_metadata(path: AnyPath) -> dict[str, Any]:
     """Return the metadata of a checkpoint alone, which are not compared with the checksum; raises as `load`."""
     return _stored(path, check=False)[1]
 

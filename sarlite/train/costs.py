@@ -33,7 +33,8 @@ class Setting(NamedTuple):
         return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
 
 
-SETTINGS = [*(Setting(name) for name in MODES), Setting("sar", (("backward", "fetch"),))]
+SETTINGS = [*(Setting(name) for name, mode in MODES.items() if not mode.shares), Setting("sar", (("backward", "fetch"),)),
+            Setting("sar", (("halo", "recompute"),))]
 
 
 class Cost(NamedTuple):
@@ -49,6 +50,11 @@ class Cost(NamedTuple):
 
     peak_bytes: int
     found: Found
+
+    @property
+    def flops(self) -> int:
+        """Of a step, forward and backward."""
+        return sum(self.found.flops["step"])
 
     def per_epoch(self, what: str = "sent", eval_every: int = 1) -> dict[str, float]:
         """Bytes of one epoch but the first, by phase; of evaluation its share."""
@@ -104,7 +110,7 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
     missing = 0 if x.strides[0] else x.dtype.itemsize * x.size  # of features that were not read
     built = structure_bytes(counts, graph.schedule.mode.name, set(), graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + x.dtype.itemsize * x.size) - built
-    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst}
+    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "halo": graph.plan.n_halo}
     return Sizes(counts, sizes, there_bytes, peak // sharing + missing)
 
 
@@ -138,7 +144,8 @@ class Model:
         covers = mode.covers and sizes.counts.cover is not None
         steps = self.program(setting, covers)
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
-        structure = structure_bytes(sizes.counts, setting.mode, steps.transposed, sizes.counts.size > 1 and turns(mode, backward),
+        transposed = steps.transposed | ({"edges"} if "halo" in steps.names else set())  # which the second layer walks
+        structure = structure_bytes(sizes.counts, setting.mode, transposed, sizes.counts.size > 1 and turns(mode, backward),
                                     self.facts.edge_bytes > 0)
         stays = self.fixed_bytes + sizes.there_bytes + structure + (self.cover_bytes if mode.covers and self.size > 1 else 0)
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
@@ -152,6 +159,15 @@ class Model:
             warm = max(self.comm.allgather(self._programs[key].warm_bytes))
             self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
         return self._programs[key]
+
+    def takes(self, setting: Setting) -> bool:
+        """Tell whether the model can run in a setting: not each can compute halo rows again. Collective."""
+        if "halo" in dict(setting.options):
+            try:
+                self.program(setting)
+            except ConfigError:
+                return False
+        return True
 
     def _recorded(self, config, mode, covers):
         """By the first rank for all; on a grid by the ranks of the first group, for those that have the same columns."""
