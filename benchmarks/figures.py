@@ -43,7 +43,7 @@ class Figure(NamedTuple):
 
     title: str
     paper: str  # what the paper found
-    measure: Callable  # (args, ...) -> rows
+    measure: Callable  # (args, ...) -> lists of rows, one after the other
     columns: dict  # as `harness.report` takes them
     panels: tuple
     shown: Callable = lambda row: True  # whether a row stands in the table
@@ -78,15 +78,17 @@ def run(figures, parser, args, *more):
     rows = []
     for name in () if args.draw else args.figures:
         figure, about, begin = figures[name], measured(parser, args, name), time.monotonic()
-        found = figure.measure(args, *more)
+        found = []
+        for group in figure.measure(args, *more):
+            found += group
+            if args.out:  # what is measured so far, where a later job fails
+                _save(args.out, name, {**about, "minutes": None, "rows": found})
         rows += found
         harness.report(f"Figure {name}. The paper: {figure.paper}", [row for row in found if figure.shown(row)], figure.columns, args.json)
         if args.json:
             harness.write_rows(args.json, rows)
         if args.out:
-            args.out.mkdir(parents=True, exist_ok=True)
-            kept = {**about, "minutes": round((time.monotonic() - begin) / 60, 1), "rows": found}
-            _file(args.out, name).write_text(json.dumps(kept, indent=1) + "\n")
+            _save(args.out, name, {**about, "minutes": round((time.monotonic() - begin) / 60, 1), "rows": found})
             write(figures, args.out, [name])
     if args.draw:
         write(figures, args.out, args.figures)
@@ -116,6 +118,11 @@ def command(parser, args, name):
     return shlex.join(words)
 
 
+def _save(folder, name, found):
+    folder.mkdir(parents=True, exist_ok=True)
+    _file(folder, name).write_text(json.dumps(found, indent=1) + "\n")
+
+
 def _file(folder, name):
     return folder / f"figure-{name}.json"
 
@@ -142,7 +149,7 @@ def section(name, figure, kept):
     return [f"## Figure {name}: {figure.title}", "", f"The paper: {figure.paper}.", "", f"![figure {name}](figure-{name}.svg)", "",
             *("| " + " | ".join(line) + " |" for line in lines), "",
             f"`{kept['command']}`: {kept['date']}, commit {kept['commit']}, {kept['processor']}, load {kept['load']} before it; "
-            f"{kept['minutes']} minutes.", ""]
+            + (f"{kept['minutes']} minutes." if kept["minutes"] else "not finished."), ""]
 
 
 def draw(figure, rows, picture):

@@ -69,11 +69,12 @@ def row(figure, name, n_ranks, way, times):
 
 def memory(args):
     options = buffers.arguments().parse_args([])
-    found = [buffers.row_of("gcn", [options.hidden] * (n + 1), n_ranks, "broadcast:1" if n_ranks > 1 else "sar:0", options)
-             for n in (2, 4, 6, 8) for n_ranks in args.ranks]
-    rows = [{"figure": "1", "layers": r["layers"], "ranks": r["ranks"], "way": _ranks(r["ranks"]), "arrays": r["taken"],
-             "promised": r["promised"], "rows": options.rows, "width": options.hidden} for r in found]
-    return rows + [{"figure": "1", "layers": n, "ranks": None, "way": "the paper, L + 3", "arrays": n + 3} for n in (2, 4, 6, 8)]
+    for n in (2, 4, 6, 8):
+        found = [buffers.row_of("gcn", [options.hidden] * (n + 1), n_ranks, "broadcast:1" if n_ranks > 1 else "sar:0", options)
+                 for n_ranks in args.ranks]
+        yield [{"figure": "1", "layers": n, "ranks": r["ranks"], "way": _ranks(r["ranks"]), "arrays": r["taken"], "promised": r["promised"],
+                "rows": options.rows, "width": options.hidden} for r in found]
+        yield [{"figure": "1", "layers": n, "ranks": None, "way": "the paper, L + 3", "arrays": n + 3}]
 
 
 def kernel_of(primitive):
@@ -86,16 +87,14 @@ def kernel_of(primitive):
 
 
 def decomposition(args):
-    rows = []
     for name in args.datasets:
         for way, found in job(args, "breakdown", name, 1).items():
             ms = dict.fromkeys(KERNELS, 0.0)
             for each in found:
                 ms[kernel_of(each["primitive"])] += each["ms"]
             total = sum(ms.values())
-            rows += [{"figure": "5", "case": name, "way": way, "graph": f"{name}, {way}", "kernel": kernel, "kernel_ms": value,
-                      "percent": 100 * value / total, "ms": total} for kernel, value in ms.items()]
-    return rows
+            yield [{"figure": "5", "case": name, "way": way, "graph": f"{name}, {way}", "kernel": kernel, "kernel_ms": value,
+                    "percent": 100 * value / total, "ms": total} for kernel, value in ms.items()]
 
 
 def timeline(figure):
@@ -106,14 +105,14 @@ def timeline(figure):
             rows.append({**row(figure, args.timeline_data, args.timeline_ranks, way, times), "share": statistics.median(times) / first})
             rows += [{"figure": figure, "way": way, "lane": f"{way}\nrank {rank}, {kind}", "kind": kind, "stage": stage, "begin_ms": begin,
                       "length_ms": length} for rank, spans in enumerate(ranks) for kind, stage, begin, length in spans]
-        return sorted(rows, key=lambda r: r.get("lane", ""))
+        yield sorted(rows, key=lambda r: r.get("lane", ""))
 
     return measure
 
 
 def permutation(args):
-    rows = []
     for name in args.datasets:
+        rows = []
         for n_ranks in args.ranks:
             rounds = [job(args, "orders", name, n_ranks) for _ in range(args.rounds)]
             for order in ORDERS:
@@ -126,23 +125,24 @@ def permutation(args):
         rows += [{"figure": "7", "case": name, "ranks": n, "way": order, "parts": f"{n} parts, {order}",
                   "imbalance": broadcast.stage_imbalance(*edges, partition(*edges, n, method), n)}
                  for n in (2, 4, 8) for order, method in ORDERS.items()]
-    return rows
+        yield rows
 
 
 def degrees(args):
     words = {"nodes": density.arguments().get_default("nodes") // args.part, "rounds": args.rounds, "repeats": args.repeats,
              "graphs": args.graphs}  # fmt: skip
     options = density.arguments().parse_args([word for key, value in words.items() for word in (f"--{key}", str(value))])
-    rows = [found for scale in args.scales for found in density.measure(options, scale) if found["ranks"] > 1]
-    return [{**found, "figure": "9", "way": f"{found['case']}, {found['mode']}", "speed": statistics.median(found["speedup"]),
-             "speed_min": min(found["speedup"]), "speed_max": max(found["speedup"])} for found in rows]
+    for scale in args.scales:
+        yield [{**found, "figure": "9", "way": f"{found['case']}, {found['mode']}", "speed": statistics.median(found["speedup"]),
+                "speed_min": min(found["speedup"]), "speed_max": max(found["speedup"])}
+               for found in density.measure(options, scale) if found["ranks"] > 1]
 
 
 def comparison(args):
-    """Every library and number of ranks with the widths of the peers' script, 602-512-41, on each graph."""
-    others, rows = peers.find(None, ("dgl",)), []
+    """Yield rows by graph: every library and number of ranks, all with the widths of the peers' script, 602-512-41."""
+    others = peers.find(None, ("dgl",))
     for name in args.datasets:
-        found, dgl = {}, []
+        found, dgl, rows = {}, [], []
         for _ in range(args.rounds):
             dgl += [peers.run(command, ["gcn", file_of(args, DATA[name][0]), "--threads", 1, "--repeats", args.repeats])
                     for command in others.values()]
@@ -155,7 +155,7 @@ def comparison(args):
                          **{key: base[key] for key in ("ms", "ms_min", "ms_max")}})
         rows += [{**row("10", name, n_ranks, way, times), "series": _ranks(n_ranks) if way == KEPT else None,
                   "speed": base["ms"] and base["ms"] / statistics.median(times)} for (n_ranks, way), times in found.items()]
-    return rows
+        yield rows
 
 
 def main(argv=None):

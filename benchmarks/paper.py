@@ -75,10 +75,10 @@ def write_data(scratch, args, name):
 
 
 def scaling(figure, args, scratch):
-    """Return the rows of one of the figures 3 to 7: the ways take turns, `--rounds` times."""
+    """Yield the rows of one of the figures 3 to 7 by ranks: the ways take turns, `--rounds` times."""
     graph, model, ways = SCALINGS[figure]
     name = graph + (f"/{args.part}" if args.part > 1 else "")
-    data, rows = write_data(scratch, args, name), []
+    data = write_data(scratch, args, name)
     ways = {way: options for way, options in ways.items() if not args.ways or way in args.ways}
     for n_ranks in args.ranks:
         found = {way: [] for way in ways}
@@ -87,8 +87,7 @@ def scaling(figure, args, scratch):
                 harness.note(f"figure {figure}: {n_ranks} ranks, {way}")
                 found[way].append(harness.train(n_ranks, data=data, threads=1, prefetch=args.prefetch, epochs=args.epochs + 1,
                                                 eval_every=args.epochs + 1, verify=False, **{**model, **options}))
-        rows += [_row(figure, name, model, n_ranks, way, lines) for way, lines in found.items()]
-    return _compared(rows)
+        yield _compared([_row(figure, name, model, n_ranks, way, lines) for way, lines in found.items()])
 
 
 def _row(figure, name, model, n_ranks, way, lines):
@@ -102,19 +101,18 @@ def _row(figure, name, model, n_ranks, way, lines):
 
 
 def _compared(rows):
-    whole = {row["ranks"]: row for row in rows if row["way"] == "oneshot"}
+    other = next((row for row in rows if row["way"] == "oneshot"), None)
     for row in rows:
-        other = whole.get(row["ranks"])
         row["memory"], row["time"] = (other and row[key] / other[key] for key in ("peak_mib", "ms"))
     return rows
 
 
 def attention(args, _):
-    """Return the rows of figure 2: each way and number of heads a process of its own, in turn."""
-    name, rows = "M" + (f"/{args.part}" if args.part > 1 else ""), []
+    """Yield the rows of figure 2 by heads: each way and number of heads a process of its own, in turn."""
+    name = "M" + (f"/{args.part}" if args.part > 1 else "")
     file = graphs.path(args.graphs, name)
     for heads in args.heads:
-        found = {"fused": [], "two-step": []}
+        found, rows = {"fused": [], "two-step": []}, []
         for _ in range(args.rounds):
             for way, lines in found.items():
                 harness.note(f"figure 2: {heads} heads, {way}")
@@ -127,11 +125,11 @@ def attention(args, _):
                 row |= {("" if key == "both" else key + "_") + k: v for k, v in harness.summary(times).items()}
             row |= {key: statistics.median(line[key] for line in lines) for key in ("peak_mib", "forward_peak_mib")}
             rows.append(row)
-        fused, plain = rows[-2:]
-        for row in (fused, plain):
+        plain = rows[1]
+        for row in rows:
             row |= {key.replace("ms", "speed"): plain[key] / row[key] for key in ("ms", "forward_ms", "backward_ms")}
             row["memory"] = row["forward_peak_mib"] / plain["forward_peak_mib"]
-    return rows
+        yield rows
 
 
 def attention_worker(args):
@@ -158,10 +156,9 @@ def attention_worker(args):
 
 
 def curve(args, scratch):
-    """Return the rows of figure 8: a line of the training curve each, four ways on one data set whose labels can be learned."""
+    """Yield the rows of figure 8, an epoch each: four ways on one data set whose labels can be learned."""
     n_nodes = 300_000 // args.part
     data = scratch.convert(f"sbm:nodes={n_nodes},degree=29,classes=40,features=128,homophily=0.6,noise=3,train=0.011,val=0.01", "curve")
-    rows = []
     for labels in (None, 0.5):
         for flow in (False, True):
             way = ("labels as inputs" if labels else "plain") + (", message flow" if flow else "")
@@ -169,10 +166,8 @@ def curve(args, scratch):
             more = {"label_inputs": labels} if labels else {}
             line = harness.train(1, data=data, threads=args.threads, epochs=args.curve_epochs, mfg=flow, lr_schedule="cosine",
                                  **{**SAGE, "batch_norm": False}, **more)
-            rows += [{"figure": "8", "case": "sage", "way": way, "epoch": epoch["epoch"], "loss": epoch["loss"],
-                      "val": epoch["val_accuracy"], "test": epoch["test_accuracy"], "ms": 1e3 * epoch["seconds"]}
-                     for epoch in line["epochs"]]
-    return rows
+            yield [{"figure": "8", "case": "sage", "way": way, "epoch": epoch["epoch"], "loss": epoch["loss"],
+                    "val": epoch["val_accuracy"], "test": epoch["test_accuracy"], "ms": 1e3 * epoch["seconds"]} for epoch in line["epochs"]]
 
 
 def main(argv=None):
