@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite.command import suggestion
 from sarlite.errors import CheckpointError, ConfigError, whole
-from sarlite.nn.flat import Flat
+from sarlite.nn.flat import Flat, Group
 from sarlite.nn.module import load_arrays
 from sarlite.types import Array
 
@@ -66,7 +66,7 @@ class Optimizer:
     def _step_rows(self, group, decay, lr, kept):
         """Step a group; of one owned by rows those that a gradient has touched."""
         data, grad = group.data, group.grad
-        touched = None if group.ids is None else np.flatnonzero(grad.reshape(len(grad), -1).any(1)) if grad.size else group.ids[:0]
+        touched = None if group.ids is None else self.touched(group) if grad.size else group.ids[:0]
         if touched is None or len(touched) == len(data):
             return self.update(data, grad, decay, lr, **kept)
         some = data[touched]
@@ -75,6 +75,10 @@ class Optimizer:
         data[touched] = some
         for name, array in some_kept.items():
             kept[name][touched] = array
+
+    def touched(self, group: Group) -> Array:
+        """Return the numbers of the rows that have a gradient, of a group owned by rows."""
+        return np.flatnonzero(group.grad.reshape(len(group.grad), -1).any(1))
 
     def update(self, data: Array, grad: Array, decay: Any, lr: float, **kept: Array) -> None:
         """Step one group in place; `grad` stays. `decay` is None, a number, or one for each entry of `data`."""

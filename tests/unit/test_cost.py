@@ -31,6 +31,13 @@ MODELS = {
     "appnp": dict(model="appnp", hops=2, label_inputs=0.5),
     "sign": dict(model="sign", hops=2),
 }
+TYPED = "relational:nodes=300,edges=1500,classes=3,features=9,train=0.3"
+RELATIONAL = {
+    "rgcn": dict(model="rgcn", hidden=24, data=TYPED),
+    "inside": dict(model="rgcn", hidden=2, embedding=40, layers=1, data=TYPED),
+    "bases": dict(model="rgcn", hidden=8, n_bases=2, embedding=5, layers=3, eval_every=2, clip_norm=1.0, data=TYPED),
+    "rgat": dict(model="rgat", hidden=8, heads=2, attention_dropout=0.3, optimizer="sgd", data=TYPED),
+}
 QUIET = dict(progress="none", threads=1, partition="random")
 
 
@@ -47,6 +54,15 @@ def trained(comm, folder, **options):
 @pytest.mark.parametrize("name", MODELS)
 def test_bytes_are_those_of_the_run(name, n_ranks, mode, backward, prefetch, tmp_path, monkeypatch):
     check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=prefetch, backward=backward, epochs=3, **MODELS[name])
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", RELATIONAL)
+def test_bytes_of_a_relational_graph_are_those_of_the_run(name, n_ranks, mode, prefetch, tmp_path, monkeypatch):
+    check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=prefetch, epochs=3, **RELATIONAL[name])
 
 
 @pytest.mark.parametrize("name, n_ranks, options, phase", [
