@@ -1,8 +1,8 @@
 """Question: does what `--dry-run` says come true, for each model and mode on N ranks: bytes sent, peak memory, remote buffers?
 
 A generated graph of communities, of R-GCN and R-GAT one of several node types, mapped by real processes of mpiexec. One dry run a model
-and N tells all modes; then each mode trains some epochs. Bytes are compared over the whole run, by phase, but for those of setting up; memory is the largest rank's peak above its state
-before it reads its rows, as the command reports it.
+and N tells all modes; then each mode trains some epochs. Bytes are compared over the whole run, by phase, but for those of setting up;
+memory is the largest rank's peak above its state before it reads its rows, as the command reports it.
 """
 
 import sys

@@ -122,7 +122,11 @@ def _decay(group, weight_decay):
 
 def _decayed(grad, decay, data):
     """The gradient of loss + decay / 2 * |w|^2."""
-    return grad if decay is None else grad + decay * data
+    if decay is None:
+        return grad
+    found = decay * data
+    found += grad
+    return found
 
 
 class SGD(Optimizer):
@@ -192,10 +196,20 @@ class Adam(Optimizer):
         (beta1, beta2), g = self.betas, grad if self.decoupled else _decayed(grad, decay, data)
         if self.decoupled and decay is not None:
             data -= lr * decay * data
-        m += (1 - beta1) * (g - m)
-        v += (1 - beta2) * (g * g - v)
+        change = g - m
+        change *= 1 - beta1
+        m += change
+        np.multiply(g, g, out=change)
+        change -= v
+        change *= 1 - beta2
+        v += change
         correction1, correction2 = (1 - beta ** int(self.n_steps) for beta in self.betas)
-        data -= lr / correction1 * m / (np.sqrt(v) / math.sqrt(correction2) + self.eps)
+        root = np.sqrt(v)
+        root /= math.sqrt(correction2)
+        root += self.eps
+        np.multiply(m, lr / correction1, out=change)
+        change /= root
+        data -= change
 
     def _state(self):
         return {**super()._state(), "n_steps": self.n_steps}

@@ -86,12 +86,15 @@ class Sizes(NamedTuple):
         Data, and what else the process has when its part is loaded, but for the graph's structure.
     load_bytes : int
         The most that loading takes.
+    whole : dict of str to int, or None
+        On the rank that writes checkpoints sizes of all ranks together, of the rows that ranks own parameters of.
     """
 
     counts: Counts
     rows: dict[str, int]
     there_bytes: int
     load_bytes: int = 0
+    whole: dict[str, int] | None = None
 
 
 def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
@@ -110,13 +113,14 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
         hetero = part.graph.graph
         counts = {chosen: counts_of_plan(hetero.comm, plan, [(len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])
                   for chosen, (plan, _) in hetero.exchanges.items()}
-        return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing)
+        whole = {relational_trial.rows_of(name): n for name, n in hetero.n_nodes.items()} if hetero.comm.rank == 0 else None
+        return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing, whole)
     graph = aggregated(part.graph)
     counts = with_others(graph, counts_of(graph))
     built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
     sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst}
-    return Sizes(counts, sizes, there_bytes, peak // sharing + missing)
+    return Sizes(counts, sizes, there_bytes, peak // sharing + missing, {} if part.graph.comm.rank == 0 else None)
 
 
 def aggregated(graph: Graph) -> Graph:
@@ -151,7 +155,8 @@ class Model:
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
         structure = structure_bytes(sizes.counts, setting.mode, steps.transposed, self.size > 1 and turns(mode, backward))
         stays = self.fixed_bytes + sizes.there_bytes + structure + (self.cover_bytes if mode.covers and self.size > 1 else 0)
-        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
+        step = found.start_bytes + found.peak_bytes + steps.saving(sizes.rows, sizes.whole)  # arrays of a step keep their place meanwhile
+        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, step))), found)
 
     def program(self, setting: Setting, covers: bool = False) -> Any:
         """Return the `Program` of a setting; `covers` is as for `trial.program`. Collective."""

@@ -84,9 +84,17 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
                 with tape.segment(STEPS[2 * epoch + 1]), profile.phase("evaluation"):
                     trainer.evaluate()
                     best["state"] = trainer.model.state_dict()  # as where the epoch is the best
+            tape.saved = _saved(trainer)
         return tape
 
     return record(run, _sizes(config.columns) if facts.relations is None else relational_trial.sizes(facts.relations))
+
+
+def _saved(trainer):
+    """Bytes of the state that are copied for a checkpoint; and of its file, which has the best parameters too: replicated, and owned."""
+    n_arrays = 1 + len(trainer.optimizer.keeps)
+    replicated, owned = trainer.flat.replicated.data.nbytes, sum(group.data.nbytes for group in trainer.flat.owned)
+    return n_arrays * (replicated + owned), (n_arrays + 1) * replicated, (n_arrays + 1) * owned
 
 
 def _sizes(columns):
