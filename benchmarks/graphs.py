@@ -6,6 +6,9 @@
 | `M` | 400,000 | 20 million | the same shape |
 | `R` | 23,000 | 11 million | Reddit-like: weights capped at 12 times their mean |
 | `P` | 1,000,000 | 29 million | of the mean degree of ogbn-papers100M, symmetric |
+| `A` | 169,000 | 1.16 million | of ogbn-arxiv's size, as MG-GCN's Table 1 has it |
+| `B` | 58,000 | 8.7 million | a 150th of ogbn-proteins there |
+| `C` | 3,300 | 9,200 | of Cora's size |
 
 All are symmetric, without loops or duplicates. `S-shuffled` is S relabelled at random. `S/100` is S with a hundredth of the nodes
 and of the edges, for trial runs; both together: `S/100-shuffled`. Run as a program this draws the graphs named and prints their sizes.
@@ -24,7 +27,7 @@ from sarlite import Graph
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.graph.generate import power_law
 
-NAME = re.compile(r"(?P<base>[SMRP])(/(?P<part>[1-9]\d*))?(?P<shuffled>-shuffled)?")
+NAME = re.compile(r"(?P<base>[ABCMPRS])(/(?P<part>[1-9]\d*))?(?P<shuffled>-shuffled)?")
 
 
 class Shape(NamedTuple):
@@ -35,14 +38,15 @@ class Shape(NamedTuple):
 
 # power_law's default exponent, 2.5: it is what gives S the degrees of the table above.
 SHAPES = {"S": Shape(100_000, 5_000_000, 60), "M": Shape(400_000, 20_000_000, 60), "R": Shape(23_000, 11_000_000, 12),
-          "P": Shape(1_000_000, 29_000_000, 60)}
+          "P": Shape(1_000_000, 29_000_000, 60), "A": Shape(169_000, 1_160_000, 60), "B": Shape(58_000, 8_700_000, 60),
+          "C": Shape(3_300, 9_200, 60)}
 
 
 def draw(name):
     """Return (indptr, indices) of a graph by its name; raise SystemExit where the name is not one."""
     found = NAME.fullmatch(name)
     if not found:
-        raise SystemExit(f"graph {name!r} is not S, M, R or P, with /NUMBER or -shuffled behind it")
+        raise SystemExit(f"graph {name!r} is not A, B, C, M, P, R or S, with /NUMBER or -shuffled behind it")
     shape, part = SHAPES[found["base"]], int(found["part"] or 1)
     indptr, indices = power_law(shape.nodes // part, shape.edges // part // 2 * 2, cap=shape.cap, seed=0)
     return shuffle(indptr, indices) if found["shuffled"] else (indptr, indices)

@@ -79,14 +79,19 @@ def report(title, rows, columns, path=None):
         What a cell shows; a float is shown in four digits.
     path : path, optional
     """
-    cells = [list(columns)] + [[_text(show(row)) for show in columns.values()] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells)]
+    lines = cells(rows, columns)
+    widths = [max(map(len, column)) for column in zip(*lines)]
     print(f"\n{title}\n")
-    for line in cells:
+    for line in lines:
         print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)).rstrip())
     if path is not None:
         write_rows(path, rows)
     sys.stdout.flush()
+
+
+def cells(rows, columns):
+    """Return the lines of a table, headings first, as lists of str."""
+    return [list(columns), *([_text(show(row)) for show in columns.values()] for row in rows)]
 
 
 def write_rows(path, rows):

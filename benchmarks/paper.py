@@ -11,26 +11,32 @@
 `M` has 400,000 nodes of mean degree 50, 8 % training nodes, 100 features, 47 classes, as ogbn-products; `P` 1 million nodes of mean degree
 29, 1.1 % labelled, 128 features, 172 classes, as ogbn-papers100M. Ranks are processes of mpiexec, of one thread each; parts are METIS's,
 divided once into the most ranks and joined for fewer. `way`: `sar`; `sar two-step` without the fused attention, as the paper's plain SAR;
-`oneshot`, the paper's domain-parallel training; `oneshot two-step`, what the paper compares with. `peak_mib` is the largest rank's resident
-memory above its state before it read data. `memory` and `time` are multiples of `oneshot`'s on the same ranks. More ranks than cores wait
-for each other: their times say little, their memory is what N machines would take.
+`oneshot`, the paper's domain-parallel training; `oneshot two-step`, what the paper compares with. R-GCN's weights are inside the message,
+as in the paper (case 2); `by bytes` is the default, where most are applied after the sum. `peak_mib` is the largest rank's resident
+memory above its state before it read data, `middle_mib` the median rank's, `rank_peaks_mib` each one's. `memory` and `time` are multiples
+of `oneshot`'s on the same ranks. More ranks than cores wait for each other: their times say little, their memory is what N machines
+would take.
+
+`--out docs/results/sar` writes what docs/results/sar holds, with `--part 4 --epochs 1` in about 45 minutes on two busy cores: 4 for each of
+figures 3, 5 and 7, 12 for each of 4 and 6, 8 for 8, 2 for 2. At `--part 1` and 16 ranks `oneshot` takes more than 23 GiB.
 """
 
 import statistics
 import sys
-from pathlib import Path
+from functools import partial
 
+import figures
 import graphs
 import harness
 import numpy as np
 import unfused
+from figures import Figure, Panel
 
 from sarlite import Tensor, fn
 from sarlite.kernels import Buffers
 from sarlite.profile import Memory
 from sarlite.train.loop import set_threads
 
-HERE = Path(__file__).parent
 TWO_STEPS = f"{unfused.__file__}:GAT"
 SHARED = dict(layers=3, batch_norm=True, dropout=0.5, activation="relu", lr=0.01)
 SAGE = dict(model="sage", hidden=256, **SHARED)
@@ -38,13 +44,11 @@ GAT = dict(model="gat", hidden=32, heads=4, out_heads=1, input_dropout=0.0, atte
 RGCN = dict(model="rgcn", hidden=256, layers=3)
 WAYS = {"sar": {"mode": "sar"}, "oneshot": {"mode": "oneshot"}}
 UNFUSED = {"sar two-step": {"mode": "sar", "model": TWO_STEPS}, "oneshot two-step": {"mode": "oneshot", "model": TWO_STEPS}}
-FIGURES = {  # figure: graph, model, ways, what the paper says
-    "3": ("M", SAGE, WAYS, "sar needs less memory, and slightly less time on 16 machines"),
-    "4": ("M", GAT, {**WAYS, **UNFUSED}, "sar with fused attention: as fast as domain-parallel training, far less memory; alone slower"),
-    "5": ("P", SAGE, WAYS, "memory about one half on 128 machines"),
-    "6": ("P", GAT, {**WAYS, **UNFUSED}, "memory about one quarter on 128 machines"),
-    "7": ("mag", RGCN, WAYS, "memory 26 to 37 %, time somewhat more"),
-}
+BY_BYTES = {f"{way} by bytes": options for way, options in WAYS.items()}
+INSIDE = {way: {**options, "relation_weights": "inside"} for way, options in WAYS.items()}
+SCALINGS = {"3": ("M", SAGE, WAYS), "4": ("M", GAT, {**WAYS, **UNFUSED}), "5": ("P", SAGE, WAYS), "6": ("P", GAT, {**WAYS, **UNFUSED}),
+            "7": ("mag", RGCN, {**INSIDE, **BY_BYTES})}  # figure: graph, model, ways
+PAPER_MEMORY = {"5": "0.5 on 128", "6": "0.25 on 128", "7": "0.26 to 0.37"}  # of sar to oneshot
 DATA = {"M": (100, 47, 0.08), "P": (128, 172, 0.011)}  # features, classes, share of training nodes
 
 
@@ -70,9 +74,9 @@ def write_data(scratch, args, name):
     return data
 
 
-def scaling(args, figure, scratch):
+def scaling(figure, args, scratch):
     """Return the rows of one of the figures 3 to 7: the ways take turns, `--rounds` times."""
-    graph, model, ways, says = FIGURES[figure]
+    graph, model, ways = SCALINGS[figure]
     name = graph + (f"/{args.part}" if args.part > 1 else "")
     data, rows = write_data(scratch, args, name), []
     ways = {way: options for way, options in ways.items() if not args.ways or way in args.ways}
@@ -83,16 +87,18 @@ def scaling(args, figure, scratch):
                 harness.note(f"figure {figure}: {n_ranks} ranks, {way}")
                 found[way].append(harness.train(n_ranks, data=data, threads=1, prefetch=args.prefetch, epochs=args.epochs + 1,
                                                 eval_every=args.epochs + 1, verify=False, **{**model, **options}))
-        rows += [_row(figure, name, model, n_ranks, way, lines, says) for way, lines in found.items()]
+        rows += [_row(figure, name, model, n_ranks, way, lines) for way, lines in found.items()]
     return _compared(rows)
 
 
-def _row(figure, name, model, n_ranks, way, lines, says):
+def _row(figure, name, model, n_ranks, way, lines):
     sent = [sum(n for phase, n in line["sent_bytes"].items() if phase != "evaluation") for line in lines]
     times = [1e3 * seconds for line in lines for seconds in line["seconds"][1:]]
     return {"figure": figure, "case": model["model"], "graph": name, "ranks": n_ranks, "way": way, **harness.summary(times),
-            "peak_mib": statistics.median(max(line["peak_bytes"]) for line in lines) / 2**20,
-            "sent_mib": sent[0] / len(lines[0]["seconds"]) / 2**20, "paper": says}
+            **{f"{key}_mib": statistics.median(of(line["peak_bytes"]) for line in lines) / 2**20
+               for key, of in (("peak", max), ("middle", statistics.median))},
+            "rank_peaks_mib": [statistics.median(peaks) / 2**20 for peaks in zip(*(line["peak_bytes"] for line in lines))],
+            "sent_mib": sent[0] / len(lines[0]["seconds"]) / 2**20}
 
 
 def _compared(rows):
@@ -103,7 +109,7 @@ def _compared(rows):
     return rows
 
 
-def attention(args):
+def attention(args, _):
     """Return the rows of figure 2: each way and number of heads a process of its own, in turn."""
     name, rows = "M" + (f"/{args.part}" if args.part > 1 else ""), []
     file = graphs.path(args.graphs, name)
@@ -124,8 +130,7 @@ def attention(args):
         fused, plain = rows[-2:]
         for row in (fused, plain):
             row |= {key.replace("ms", "speed"): plain[key] / row[key] for key in ("ms", "forward_ms", "backward_ms")}
-            row |= {"memory": row["forward_peak_mib"] / plain["forward_peak_mib"],
-                    "paper": "forward up to 4.5 times as fast (2 heads), backward slightly faster, equal, slower (2, 4, 8 heads)"}
+            row["memory"] = row["forward_peak_mib"] / plain["forward_peak_mib"]
     return rows
 
 
@@ -165,30 +170,18 @@ def curve(args, scratch):
             line = harness.train(1, data=data, threads=args.threads, epochs=args.curve_epochs, mfg=flow, lr_schedule="cosine",
                                  **{**SAGE, "batch_norm": False}, **more)
             rows += [{"figure": "8", "case": "sage", "way": way, "epoch": epoch["epoch"], "loss": epoch["loss"],
-                      "val": epoch["val_accuracy"], "test": epoch["test_accuracy"], "ms": 1e3 * epoch["seconds"],
-                      "paper": "converged after 100 epochs; an epoch with message flow 10.7 s, with labels as inputs too 20.3 s"}
+                      "val": epoch["val_accuracy"], "test": epoch["test_accuracy"], "ms": 1e3 * epoch["seconds"]}
                      for epoch in line["epochs"]]
     return rows
 
 
 def main(argv=None):
-    args = arguments().parse_args(argv)
+    parser = arguments()
+    args = parser.parse_args(argv)
     if args.worker:
         return attention_worker(args)
-    rows = []
     with harness.Scratch() as scratch:
-        for figure in args.figures:
-            if figure == "2":
-                found, columns = attention(args), ATTENTION
-            elif figure == "8":
-                found, columns = curve(args, scratch), CURVE
-            else:
-                found, columns = scaling(args, figure, scratch), SCALING
-            rows += found
-            shown = [row for row in found if figure != "8" or row["epoch"] % 10 == 0 or row["epoch"] == 1]
-            harness.report(f"Figure {figure} of the SAR paper. The paper: {found[0]['paper']}", shown, columns)
-            if args.json:
-                harness.write_rows(args.json, rows)
+        figures.run(FIGURES, parser, args, scratch)
     return None
 
 
@@ -212,7 +205,8 @@ ATTENTION = {
 SCALING = {
     "case": lambda r: r["case"], "graph": lambda r: r["graph"], "ranks": lambda r: r["ranks"], "way": lambda r: r["way"],
     "epoch ms": _times(), "to oneshot": _ratio("time"), "peak MiB": _mib("peak_mib"), "to oneshot's": _ratio("memory"),
-    "MiB sent": _mib("sent_mib"),
+    "median rank": lambda r: r.get("middle_mib") and f"{r['middle_mib']:,.0f}",
+    "paper's memory": lambda r: PAPER_MEMORY.get(r["figure"]) if r["way"] == "sar" else None, "MiB sent": _mib("sent_mib"),
 }  # fmt: skip
 CURVE = {
     "way": lambda r: r["way"], "epoch": lambda r: r["epoch"], "loss": lambda r: r["loss"], "val": lambda r: r["val"],
@@ -220,11 +214,32 @@ CURVE = {
 }  # fmt: skip
 
 
+def _by_ranks(title, figure, paper):
+    panels = (Panel("bars", "ranks", "way", "ms", "epoch, ms"), Panel("bars", "ranks", "way", "peak_mib", "peak memory of a rank, MiB"))
+    return Figure(title, paper, partial(scaling, figure), SCALING, panels)
+
+
+FIGURES = {
+    "2": Figure("one attention layer, fused and in two steps",
+                "forward up to 4.5 times as fast (2 heads); backward slightly faster, equal, slower (2, 4, 8 heads); both together faster; "
+                "less memory, the more so with more heads", attention, ATTENTION,
+                (Panel("bars", "heads", "way", "forward_ms", "forward, ms"), Panel("bars", "heads", "way", "backward_ms", "backward, ms"),
+                 Panel("bars", "heads", "way", "forward_peak_mib", "memory after forward, MiB"))),
+    "3": _by_ranks("GraphSAGE on a graph like ogbn-products", "3", "sar needs less memory, and slightly less time on 16 machines"),
+    "4": _by_ranks("GAT on a graph like ogbn-products", "4",
+                   "sar with fused attention is as fast as domain-parallel training in two steps, in far less memory; sar alone slower"),
+    "5": _by_ranks("GraphSAGE on a graph like ogbn-papers100M", "5", "memory about one half on 128 machines, slightly less time"),
+    "6": _by_ranks("GAT on a graph like ogbn-papers100M", "6", "memory about one quarter on 128 machines, more time there"),
+    "7": _by_ranks("R-GCN on a graph like ogbn-mag", "7", "memory 26 to 37 %, more time"),
+    "8": Figure("training curve of GraphSAGE",
+                "converged after 100 epochs; an epoch with message flow 10.7 s, with labels as inputs too 20.3 s", curve, CURVE,
+                (Panel("lines", "epoch", "way", "loss", "loss"), Panel("lines", "epoch", "way", "val", "validation accuracy")),
+                lambda r: r["epoch"] % 20 == 0 or r["epoch"] == 1),
+}  # fmt: skip
+
+
 def arguments():
-    parser = harness.parser(__doc__)
-    parser.add_argument("--figures", type=harness.words, default=["2", *FIGURES, "8"], metavar="LIST")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
-    parser.add_argument("--part", type=int, default=1, metavar="N", help="an N-th of the nodes and of the edges, for trial runs")
+    parser = figures.parser(__doc__, FIGURES)
     parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8, 16])
     parser.add_argument("--ways", type=lambda text: text.split(","), default=None, metavar="LIST", help="of figures 3 to 7 (default: all)")
     parser.add_argument("--heads", type=harness.numbers, default=[2, 4, 8], metavar="LIST", help="of figure 2")

@@ -1,4 +1,4 @@
-"""What the command lines share: a parser whose errors are one line with a suggestion, and `--version`."""
+"""What the command lines share: a parser whose errors are one line with a suggestion, `--version`, and sizes in bytes."""
 
 import argparse
 import difflib
@@ -54,12 +54,36 @@ def suggestion(word: Any, known: Iterable[Any]) -> str:
     return f"; did you mean {' or '.join(words[name] for name in close)}?" if close else ""
 
 
-def size(text: str) -> int:
-    """Read a number of bytes: 2GiB, 512MiB, 1.5G, 1000000; raises a ConfigError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(?:([KMGT])(i?B)?|B?)", re.IGNORECASE)
+
+
+def byte_size(value: Any) -> int:
+    """Read a number of bytes: of an option, as its `type`, or of a file.
+
+    Parameters
+    ----------
+    value : str or int
+        IEC 80000-13: 1 GiB is 1024^3 bytes and 1 GB 10^9. A bare 1.5G is in GiB, as in GNU's commands. A number alone is of bytes.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is no size.
+    """
+    found = _SIZE.fullmatch(str(value))
     if not found:
-        raise ConfigError(f"{text!r} is no size, such as 2GiB or 512MiB")
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+        raise argparse.ArgumentTypeError(f"{value!r} is no size, such as 512MiB, 2GiB or 1.5GB")
+    number, prefix, unit = found.groups("")
+    return round(float(number) * (1000 if unit.upper() == "B" else 1024) ** " KMGT".index(prefix.upper() or " "))
+
+
+def readable(n_bytes: float) -> str:
+    """Return a number of bytes for people: 1536 is "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n_bytes < 1024:
+            return f"{n_bytes:.4g} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.4g} TiB"
 
 
 class Parser(argparse.ArgumentParser):

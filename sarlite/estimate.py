@@ -102,7 +102,8 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> list[Row]:
     for size in own.ranks:
         sizes, facts, exact = told.sizes(size, own, config, loops)
         model = Model(config, lambda comm, c, part: _make_trainer(comm, c, cls, schedule, part, None), facts, Solo(), size)
-        modes = [name for name, mode in MODES.items() if exact or not mode.covers]  # no cover is expected of random parts
+        counted = {name: mode for name, mode in MODES.items() if not mode.shares}
+        modes = [name for name, mode in counted.items() if exact or not mode.covers]  # no cover is expected of random parts
         for mode in modes if size > 1 else modes[:1]:
             rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
     return rows

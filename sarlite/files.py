@@ -33,31 +33,34 @@ def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -
     The bytes go to a private name beside the file, `.NAME.*.tmp`, are fsynced, and take the name by a rename; then the folder is
     fsynced. Such names that killed processes left are removed first: a process that lives holds a lock on its own.
     """
-    target = _regular(path)
-    with _temporary(target) as (temporary, file):
-        _fill(file, pieces)
-        (_name_new if new else os.replace)(temporary, target)
-    sync_folder(os.path.dirname(target))
+    with whole(path, new=new) as (_, file):
+        for piece in pieces:
+            file.write(piece)
 
 
 @contextlib.contextmanager
-def whole(path: AnyPath) -> Iterator[tuple[str, IO[bytes]]]:
+def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[tuple[str, IO[bytes]]]:
     """Give a private file beside `path`, its name and itself, open for writing; as the context ends well it takes the name `path`.
 
     Others may write to it by its name meanwhile, and fsync what they wrote. Else as `write_whole`; where the context raises, the file goes.
+    With `trial` it always goes: this only finds out whether it could be written.
     """
     target = _regular(path)
     with _temporary(target) as (temporary, file):
         yield temporary, file
-        _fill(file, ())
-        os.replace(temporary, target)
+        file.flush()
+        os.fsync(file.fileno())
+        if trial:
+            return
+        (_name_new if new else os.replace)(temporary, target)
     sync_folder(os.path.dirname(target))
 
 
 def try_whole(path: AnyPath, *pieces: bytes | memoryview) -> None:
     """Find out whether `write_whole` could write this here, by writing it and removing it again; raises as it does."""
-    with _temporary(_regular(path)) as (_, file):
-        _fill(file, pieces)
+    with whole(path, trial=True) as (_, file):
+        for piece in pieces:
+            file.write(piece)
 
 
 def _regular(path):
@@ -69,13 +72,6 @@ def _regular(path):
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "is not a regular file", path)
     return path
-
-
-def _fill(file, pieces):
-    for piece in pieces:
-        file.write(piece)
-    file.flush()
-    os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

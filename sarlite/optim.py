@@ -84,8 +84,9 @@ class Optimizer:
         """Step one group in place; `grad` stays. `decay` is None, a number, or one for each entry of `data`."""
         raise NotImplementedError
 
-    def _state(self):
-        """The arrays of a replicated group by name; those of a group owned by rows by name and parameter, as "m.embedding.weight"."""
+    def state_arrays(self) -> dict[str, Array]:
+        """Return the arrays that later steps depend on: a replicated group's by name; those of a group owned by rows, this rank's, by name
+        and parameter, as "m.embedding.weight"."""
         return {f"{name}.{group.names[0]}" if group.ids is not None else name: array
                 for group, kept in zip(self.flat.groups, self.kept) for name, array in kept.items()}
 
@@ -94,12 +95,12 @@ class Optimizer:
         return {f"{name}.{group.names[0]}": group.names[0] for group in self.flat.owned for name in self.keeps}
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of the arrays that later steps depend on, by name; of what is owned by rows, this rank's."""
-        return {name: array.copy() for name, array in self._state().items()}
+        """Return copies of `state_arrays`."""
+        return {name: array.copy() for name, array in self.state_arrays().items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Copy arrays in place; CheckpointError names a field that does not fit."""
-        load_arrays(self._state(), state, "the optimizer")
+        load_arrays(self.state_arrays(), state, "the optimizer")
 
 
 def _checked(name, value, below=math.inf):
@@ -211,8 +212,8 @@ class Adam(Optimizer):
         change /= root
         data -= change
 
-    def _state(self):
-        return {**super()._state(), "n_steps": self.n_steps}
+    def state_arrays(self) -> dict[str, Array]:
+        return {**super().state_arrays(), "n_steps": self.n_steps}
 
 
 # ---- schedules: functions epoch -> factor of the learning rate; full-batch, an epoch is a step

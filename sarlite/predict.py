@@ -12,7 +12,7 @@ from sarlite import kernels, nn
 from sarlite.comm import together
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.command import Parser, parse_own
-from sarlite.data import node_rows, table
+from sarlite.data import node_rows, spec, table
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, DataError, needs
 from sarlite.files import try_whole
@@ -29,7 +29,7 @@ from sarlite.train.model import errors_of, make_model, model_class
 
 OWN: dict[str, tuple[Any, Any, str]] = {
     "checkpoint": (None, str, "of a run of sarlite.train, which says the model and how data are read"),
-    "nodes": (None, str, "original ids, text or .npy: their rows, in this order [all nodes]"),
+    "nodes": (None, str, "original ids, text or .npy, or names where the data have some: their rows, in this order [all nodes]"),
     "embeddings": (None, int, "rows of this layer, from 1 on; the last one's are the outputs before probabilities are made of them"),
     "out": (None, str, "FILE.npy, one row a node; replaced if it is there, as is FILE.labels.npy"),
     "weights": ("best", ("best", "last"), "of the best epoch, or the last one"),
@@ -97,10 +97,11 @@ def predict(comm, config, tick=lambda: None, interrupts=None):
     if hetero:
         part = relational.load_part(options, comm, scratch, tick, allow_empty=SPLITS)
     else:
+        options.backward = "push"  # there is no backward, so no plan of the reversed edges is made
         part = load_part(options, comm, scratch, loops, tick, allow_empty=SPLITS, edge_values=edge_values.wanted(options, cls))
     part.graph.profile.on_progress = tick
     together(comm, lambda: _check_data(config, options, meta, part))
-    places, rows, n_rows = _wanted(comm, config.nodes, part.graph)
+    places, rows, n_rows = _wanted(comm, config.nodes, options.data, part.graph)
     with errors_of(options.model):
         found = _computed(comm, config, options, cls, part, tensors, meta)
     for path, array in zip(_paths(config, options.task), _arrays(config, options.task, found)):
@@ -150,12 +151,12 @@ def _check_data(config, options, meta, part):
         raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {options.data} have {told}")
 
 
-def _wanted(comm, file, graph):
+def _wanted(comm, file, data, graph):
     """Of this rank's rows, the places in the files and their own numbers; and how many rows the files have. Collective."""
     ids = np.asarray(graph.dst_ids)
     if file is None:
         return ids, slice(None), graph.n_nodes
-    nodes = together(comm, lambda: _nodes(file, graph.n_nodes) if comm.rank == 0 else None)
+    nodes = together(comm, lambda: _nodes(file, graph.n_nodes, spec.names_of(data)) if comm.rank == 0 else None)
     n = comm.bcast(None if nodes is None else len(nodes))
     order, places, rows = np.argsort(ids, kind="stable"), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     ascending = ids[order]
@@ -169,8 +170,10 @@ def _wanted(comm, file, graph):
     return np.concatenate(places), np.concatenate(rows), n
 
 
-def _nodes(file, n_nodes):
-    """The ids of --nodes, checked, (n,) int64."""
+def _nodes(file, n_nodes, names):
+    """The ids of --nodes, checked, (n,) int64; `names` are the nodes', where they have some."""
+    if names is not None and Path(file).suffix != ".npy":
+        return names.read(file, "nodes")
     found = table.read(file, "nodes", np.int64)
     if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 1):
         raise DataError(f"{file}: nodes: expected one whole number a line, found {found.shape[1]} columns of {found.dtype}")

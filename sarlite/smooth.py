@@ -92,7 +92,8 @@ def _load(comm, config, prefetch):
     if config.self_loops:
         indptr, indices, added = add_self_loops(indptr, indices, part.first_row)
         weights = None if weights is None else with_added_loops(weights, indptr, indices, added, part.first_row, 1)
-    graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=config.mode, prefetch=prefetch)
+    graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=config.mode, prefetch=prefetch,
+                            backward="push")  # there is none, so no plan of the reversed edges is made
     return graph, labels, train, weights, n_classes
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sarlite import kernels
-from sarlite.comm import MAX_TAG, Channels
+from sarlite.comm import MAX_TAG, Channels, Plain
 from sarlite.comm.buffers import (
     REDUCTIONS,
     alltoall_call,
@@ -44,6 +44,7 @@ class _World:
 
     def __init__(self, size):
         self.size = size
+        self.hosts = [0] * size
         self.lock = threading.Lock()
         self.conditions = [threading.Condition(self.lock) for _ in range(size)]
         self.mailboxes = {}  # (context, source, destination, tag) -> ends without a partner, all of one side
@@ -286,6 +287,12 @@ class ThreadCommunicator(Channels):
         here = [rank for rank, found in enumerate(colours) if found == colour]
         members = tuple(self._members[rank] for rank in here)  # which tell the parts' messages apart
         return ThreadCommunicator(self._world, here.index(self.rank), (*self._context, self._n_dups, *members), members)
+
+    def hosts(self) -> list[int]:
+        return [self._world.hosts[member] for member in self._members]
+
+    def share(self, n_bytes: int) -> Plain:
+        return self._meet(f"share {n_bytes} bytes", Plain(np.zeros(n_bytes, np.uint8)) if self.rank == 0 else None)[0]
 
     def free(self) -> None:
         for channel in self.__dict__.pop("_channels", {}).values():

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from sarlite.command import Parser
+from sarlite.command import Parser, byte_size
 from sarlite.data import budget, format, names, pigo, scratch
 from sarlite.data.divide import divide, make_order, make_parts, record, structure
 from sarlite.data.divide_streamed import divide_streamed
@@ -23,7 +23,7 @@ from sarlite.data.spec import (
     source_path,
 )
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
-from sarlite.errors import ConfigError, SarliteError, writing
+from sarlite.errors import ConfigError, SarliteError
 from sarlite.graph import balance as balancing
 from sarlite.graph import order as orders
 from sarlite.graph.partition import METHODS, report
@@ -107,7 +107,8 @@ def _parser():
 
 
 def _add_memory(command, what):
-    command.add_argument("--memory", metavar="SIZE", help=f"at most so much memory of this process, as 2GiB: {what} [as much as it takes]")
+    command.add_argument("--memory", type=byte_size, metavar="SIZE",
+                         help=f"at most so much memory of this process, as 2GiB: {what} [as much as it takes]")
 
 
 def _add_progress(command):
@@ -151,8 +152,7 @@ def _convert(options):
 def _convert_streamed(options, changes):
     n_bytes, progress, out = budget.left(options.memory), Progress(options.progress), Path(os.path.realpath(options.directory))
     format.GraphWriter(out, overwrite=options.overwrite)  # which refuses, before anything is read, what may not be replaced
-    with contextlib.ExitStack() as held:
-        folder = _scratch(held, out)
+    with scratch.beside(out) as folder:
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
             dataset, mapping = load_streamed(options.spec, folder, n_bytes, allow_empty=options.allow_empty, tell=step.tell, **changes)
         format.write(out, dataset, names=mapping, overwrite=options.overwrite, progress=progress)
@@ -207,7 +207,7 @@ def _partition(options):
             if n_bytes is None:
                 found = divide(dataset, parts, options.parts, out, order=order, division=division)
             else:
-                folder = _scratch(held, Path(os.path.realpath(output)))
+                folder = held.enter_context(scratch.beside(output))
                 found = divide_streamed(dataset, parts, options.parts, out, folder, n_bytes, order=order, division=division)
     print("\n".join(report_lines(found, *part_bytes(dataset, found))))
     _warn(found)
@@ -221,12 +221,6 @@ def _export(options):
         dataset = load(options.spec, verify=True, allow_empty=options.allow_empty)
         pigo.WRITERS[options.format](options.output, dataset, overwrite=options.overwrite)
     print(f"{options.output}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges")
-
-
-def _scratch(held, out):
-    """Make a folder for sorts beside `out`, for as long as `held` is; what processes left that died over theirs goes."""
-    with writing(out):
-        return held.enter_context(scratch.folder(out.parent, f".{out.name}.sort-", 0o700))
 
 
 def _report(options):

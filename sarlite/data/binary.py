@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data.mapped import pieces
-from sarlite.errors import ConfigError, DataError, reading, regular
+from sarlite.errors import ConfigError, DataError, reading, regular, writing
 from sarlite.files import whole
 
 
@@ -87,11 +87,8 @@ def output(path, overwrite=False):
         It cannot be written.
     """
     refuse_existing(path, overwrite)
-    try:
-        with whole(path) as (_, file):
-            yield lambda data: _append(file, data)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+    with writing(path), whole(path) as (_, file):
+        yield lambda data: _append(file, data)
 
 
 def refuse_existing(path, overwrite):

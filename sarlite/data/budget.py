@@ -1,6 +1,6 @@
 """How much of `--memory` is left for what grows with the data."""
 
-from sarlite.command import size
+from sarlite.command import readable
 from sarlite.errors import ConfigError
 from sarlite.profile import Memory
 
@@ -10,24 +10,24 @@ LEAST = 160 << 20
 """Bytes for what grows with the data, below which a limit is refused."""
 
 
-def left(text):
+def left(n_bytes):
     """Return the bytes that arrays which grow with the data may take.
 
     Parameters
     ----------
-    text : str
-        The resident memory of this process, as "2GiB": Python and its libraries, arrays, and the pages of mapped files in use. What the
+    n_bytes : int
+        The resident memory of this process: Python and its libraries, arrays, and the pages of mapped files in use. What the
         system keeps of files in its cache is not in it.
 
     Raises
     ------
     ConfigError
-        No size, or too little.
+        Too little.
     """
     base = Memory().base
-    found = size(text) - base - RESERVE
+    found = n_bytes - base - RESERVE
     if found < LEAST:
-        raise ConfigError(f"--memory: {text} is too little: {(base + RESERVE + LEAST) >> 20} MiB are the least")
+        raise ConfigError(f"--memory: {readable(n_bytes)} is too little: {(base + RESERVE + LEAST) >> 20} MiB are the least")
     return found
 
 

@@ -137,7 +137,7 @@ def packed(dst, src):
     return keys
 
 
-def csr(sorter, n_nodes):
+def csr(sorter, n_nodes, n_sources):
     """Yield what a sorter of edges by `packed` keys holds as CSR.
 
     Yields
@@ -156,12 +156,12 @@ def csr(sorter, n_nodes):
             ends = np.searchsorted(dst, np.arange(row, row + _PIECE)) + n_edges
             yield ends, dst[nothing], dst[nothing], {name: values[nothing] for name, values in columns.items()}
             row += _PIECE
-        yield np.searchsorted(dst, np.arange(row, last)) + n_edges, dst, (keys & _LOW).astype(index_dtype(n_nodes)), columns
+        yield np.searchsorted(dst, np.arange(row, last)) + n_edges, dst, (keys & _LOW).astype(index_dtype(n_sources)), columns
         row, n_edges = last, n_edges + keys.size
     none = np.empty(0, np.int64)
     columns = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in sorter.columns.items()}
     for first in range(row, n_nodes + 1, _PIECE):
-        yield np.full(min(_PIECE, n_nodes + 1 - first), n_edges), none, none.astype(index_dtype(n_nodes)), columns
+        yield np.full(min(_PIECE, n_nodes + 1 - first), n_edges), none, none.astype(index_dtype(n_sources)), columns
 
 
 class _Run:

@@ -16,6 +16,7 @@ Names of types and relations stand in paths and in meta.json as `data.relational
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,9 @@ from sarlite.data.relational.names import check_relational
 from sarlite.data.targets import TASKS
 from sarlite.data.writer import META, Writer, meta_hash
 from sarlite.errors import DataError, reading, regular
-from sarlite.progress import SILENT
+from sarlite.progress import SILENT, Progress
+from sarlite.types import Array
+from sarlite.types import Path as AnyPath
 
 SCHEMA = 2
 NAMES = ("bytes", "ends", "hashes", "numbers")  # files of the nodes' names: `names` tells
@@ -43,7 +46,8 @@ _MAX_META_BYTES = 1 << 24
 _PLACES = {"nodes": NODE_ARRAYS, "edges": EDGE_ARRAYS}
 
 
-def write(directory, dataset, *, names=None, overwrite=False, progress=SILENT):
+def write(directory: AnyPath, dataset: Dataset, *, names: Mapping[str, Array] | None = None, overwrite: bool = False,
+          progress: Progress = SILENT) -> None:
     """Write a data set in the native format, as `Writer` does: whole or not at all.
 
     Parameters
@@ -88,7 +92,7 @@ class GraphWriter(Writer):
         super().finish(lambda records: _meta(facts, records))
 
 
-def open(directory, *, verify=False):
+def open(directory: AnyPath, *, verify: bool = False) -> Dataset:
     """Map a data set in the native format.
 
     Parameters

@@ -11,11 +11,12 @@ from sarlite.data.ogb import _read_csv
 from sarlite.data.raw import check_nodes, count_classes, existing, masks, whole_labels
 from sarlite.errors import DataError, reading, regular
 from sarlite.graph.relational import Relational, with_reverses
+from sarlite.types import Path as AnyPath
 
 _MOST_TYPES = 1 << 12
 
 
-def read(path, classes=None, reverses=True):
+def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Relational:
     """Read ogbn-mag from its folder, the one with `raw/` and `split/`.
 
     Parameters
@@ -44,8 +45,8 @@ def read(path, classes=None, reverses=True):
     `node-label/TYPE/node-label.csv.gz`; below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`.
     A csv is parsed line by line, some million numbers a second.
     """
-    path = existing(path)
-    raw = path / "raw"
+    folder = existing(path)
+    raw = folder / "raw"
     n_nodes = _counts(raw / "num-node-dict.csv.gz")
     edges = {relation: _edges(raw / "relations" / "___".join(relation), relation, n_nodes)
              for relation in _relations(raw / "triplet-type-list.csv.gz", n_nodes)}
@@ -54,9 +55,9 @@ def read(path, classes=None, reverses=True):
                 if (file := raw / "node-feat" / name / "node-feat.csv.gz").is_file()}
     where = raw / "node-label" / target / "node-label.csv.gz"
     labels = whole_labels(_read_csv(where, "labels", np.float64, n_rows=n_nodes[target], columns=1), where)
-    split = _split(path / "split", target, n_nodes[target])
+    train, val, test = _split(folder / "split", target, n_nodes[target])
     n_classes = count_classes(labels, where, classes)
-    return Relational(n_nodes, with_reverses(edges) if reverses else edges, features, target, labels, *split, n_classes)
+    return Relational(n_nodes, with_reverses(edges) if reverses else edges, features, target, labels, train, val, test, n_classes)
 
 
 def _rows(file, field):

@@ -7,10 +7,12 @@ names/numbers.npy   (n,) int64, the node of each hash
 """
 
 import hashlib
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from sarlite.data import npyfile, parquet, table
 from sarlite.data.external import Sorter
@@ -19,6 +21,8 @@ from sarlite.data.mapped import fresh
 from sarlite.data.spool import Spool
 from sarlite.errors import DataError, reading, writing
 from sarlite.graph.edges import row_chunks
+from sarlite.types import Array
+from sarlite.types import Path as AnyPath
 
 _LINES = 1 << 16  # read at a time
 _BYTES = 1 << 20  # of names written at a time
@@ -47,7 +51,7 @@ class Names:
     The files are mapped; nothing else is kept.
     """
 
-    def __init__(self, directory):
+    def __init__(self, directory: AnyPath) -> None:
         records = read_meta(directory).get("names")
         if records is None:
             raise DataError(f"{Path(directory) / META}: names: none; its nodes are known by numbers alone")
@@ -56,19 +60,53 @@ class Names:
             self.arrays[name] = npyfile.open_map(Path(directory, "names", f"{name}.npy"), records[name], name)
         self._bytes, self._ends, self._hashes, self._numbers = self.arrays.values()
 
-    def of(self, ids):
+    def of(self, ids: npt.ArrayLike) -> list[str]:
         """Return the names of nodes, by original id: a list of str."""
-        return [bytes(self._bytes[self._ends[node] : self._ends[node + 1]]).decode() for node in np.asarray(ids).tolist()]
+        return [self._name(node).decode() for node in np.asarray(ids).tolist()]
 
-    def ids(self, names):
+    def ids(self, names: Iterable[str]) -> Array:
         """Return the original ids of nodes, by name: (n,) int64; raises a DataError that names the first unknown one."""
         names = list(names)
-        at = np.searchsorted(self._hashes, _digests([name.encode() for name in names])[:, 0])
-        found = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
-        for name, node in zip(names, found):
-            if node < 0 or self.of([node]) != [name]:
-                raise DataError(f"{self._directory}: names: no node is named {name!r}")
+        found = self._find([name.encode() for name in names])
+        if (found < 0).any():
+            raise DataError(f"{self._directory}: names: no node is named {names[int(np.argmax(found < 0))]!r}")
         return found
+
+    def read(self, path: AnyPath, field: str) -> Array:
+        """Return the original ids of the nodes that a file names, (n,) int64.
+
+        Parameters
+        ----------
+        path : path
+            Text of a name a line, or Parquet of one column.
+        field : str
+            For messages.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read, or a name is none of a node: the line, or the row from 0 on, is named too.
+
+        Notes
+        -----
+        Memory: the result, and some ten thousand names.
+        """
+        found, row = [np.empty(0, np.int64)], "row" if Path(path).suffix == ".parquet" else "line"
+        for numbers, names in _words(path, field, 1):
+            found.append(self._find(names))
+            if (found[-1] < 0).any():
+                at = int(np.argmax(found[-1] < 0))
+                raise DataError(f"{path}: {field}: {row} {numbers[at]}: no node is named {names[at].decode()!r}")
+        return np.concatenate(found)
+
+    def _find(self, names):
+        """The ids of nodes by name in bytes, -1 where there is none."""
+        at = np.searchsorted(self._hashes, _digests(names)[:, 0])
+        found = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
+        return np.array([node if node >= 0 and self._name(node) == name else -1 for name, node in zip(names, found)], np.int64)
+
+    def _name(self, node):
+        return bytes(self._bytes[self._ends[node] : self._ends[node + 1]])
 
 
 def arrays(directory):
@@ -122,7 +160,7 @@ def _add_listed(path, ends, spools):
     """Give the names that are listed the places -1, -2, ...; returns how many there are."""
     n = end = 0
     spools["ends"].write([0])
-    for names in _words(path, "names", 1):
+    for _, names in _words(path, "names", 1):
         lengths, digests = np.array([len(name) for name in names], np.int64), _digests(names)
         ends.add(digests[:, 0], check=digests[:, 1], place=-1 - np.arange(n, n + len(names)))
         spools["bytes"].write(np.frombuffer(b"".join(names), np.uint8))
@@ -134,7 +172,7 @@ def _add_listed(path, ends, spools):
 def _add_ends(path, ends, known, words):
     """Give the ends of the edges the places 0, 1, ..., sources even."""
     n = 0
-    for names in _words(path, "edges", 2):
+    for _, names in _words(path, "edges", 2):
         unique = {name: at for at, name in enumerate(dict.fromkeys(names))}
         made = _digests(list(unique))
         digests = made[[unique[name] for name in names]]
@@ -205,15 +243,19 @@ def _digests(names):
 
 
 def _words(path, field, width):
-    """Yield the words of a file, `width` a line, as lists of bytes, some ten thousand lines at a time."""
+    """Yield the lines' numbers and the words of a file, `width` a line, as a list of bytes, some ten thousand lines at a time."""
     if Path(path).suffix == ".parquet":
-        yield from ([word.encode() for word in words] for words in parquet.words(path, field, width))
+        row = 0
+        for words in parquet.words(path, field, width):
+            yield range(row, row + len(words) // width), [word.encode() for word in words]
+            row += len(words) // width
         return
     with reading(path, field), table.opened(path) as file:
         numbered_lines = ((number, line.strip()) for number, line in enumerate(table.lines(file), 1))
         kept = ((number, line) for number, line in numbered_lines if line and not line.startswith("#"))
         while batch := list(islice(kept, _LINES)):
-            yield [word.encode() for number, line in batch for word in _split(path, field, number, line, width)]
+            words = [word.encode() for number, line in batch for word in _split(path, field, number, line, width)]
+            yield [number for number, _ in batch], words
 
 
 def _split(path, field, number, line, width):

@@ -16,7 +16,7 @@ from sarlite.data.raw import (
     narrowed,
     read_labels,
 )
-from sarlite.errors import ConfigError, DataError, reading
+from sarlite.errors import ConfigError, DataError, reading, writing
 from sarlite.graph import given
 from sarlite.graph.edges import csr_by_dst, destinations
 
@@ -198,11 +198,9 @@ def write_directory(path, dataset, *, overwrite=False):
         raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, but {LABELS} holds one class a node")
     for name in (GRAPH, FEATURES, LABELS, SETS):
         binary.refuse_existing(path / name, overwrite)
-    try:
+    with writing(path):
         path.mkdir(parents=True, exist_ok=True)
         (path / GRAPH).unlink(missing_ok=True)  # without it the folder is no data set
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
     sets = np.full(dataset.n_nodes, _NONE, "<u4")
     for place, mask in enumerate((dataset.train, dataset.val, dataset.test)):
         sets[mask] = place

@@ -10,7 +10,7 @@ import socket
 import uuid
 from pathlib import Path
 
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, writing
 
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
@@ -54,6 +54,16 @@ def folder(parent, prefix, mode=0o777):
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(handle)
+
+
+@contextlib.contextmanager
+def beside(out):
+    """Make a folder for sorts beside a file or folder that is to be written, as `folder`; raises a DataError where it cannot be made."""
+    out = Path(os.path.realpath(out))
+    with contextlib.ExitStack() as held:
+        with writing(out):
+            made = held.enter_context(folder(out.parent, f".{out.name}.sort-", 0o700))
+        yield made
 
 
 def remove_left(parent, prefix):

@@ -22,6 +22,7 @@ from sarlite.data import (
 )
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
+from sarlite.data.names import Names
 from sarlite.data.raw import RawGraph, row_normalized
 from sarlite.data.relational import RelationalDataset
 from sarlite.data.relational import format as relational_format
@@ -241,6 +242,12 @@ def native_directory(spec: AnyPath) -> str | None:
     """Return the directory in the native format that a spec names without changing it; None for every other spec."""
     form, path, options = _parse(str(spec))
     return path if form is None and not any(options.values()) else None
+
+
+def names_of(spec: AnyPath) -> Names | None:
+    """Return the names of the nodes of a native directory; None where they have none, and for every other spec."""
+    form, path, _ = _parse(str(spec))
+    return Names(path) if form is None and "names" in format.read_meta(path) else None
 
 
 def source_path(spec: AnyPath) -> str | None:

@@ -122,7 +122,7 @@ def _merged(sorter, n_nodes, folder, weight_dtype):
     outs = {"indptr": Spool(folder / "indptr", np.int64), "indices": Spool(folder / "indices", index_dtype(n_nodes))}
     if weight_dtype is not None:
         outs["edge_weight"] = Spool(folder / "edge_weight", weight_dtype)
-    for ends, _, src, columns in csr(sorter, n_nodes):
+    for ends, _, src, columns in csr(sorter, n_nodes, n_nodes):
         outs["indptr"].write(ends)
         outs["indices"].write(src)
         if columns:

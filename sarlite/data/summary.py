@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sarlite.command import readable
 from sarlite.data.targets import labelled
 from sarlite.graph.edges import destinations, is_symmetric
 
@@ -93,15 +94,6 @@ def report_lines(found, local_bytes=None, halo_bytes=None):
         yield " ".join(f"{cell:>12}" for cell in cells)
     yield " ".join(f"{cell:>12}" for cell in ["max / mean"] + [f"{found['imbalance'][name]:.3f}" for name in names])
     yield f"cut edges {found['cut_edges']:,} ({100 * found['cut_share']:.1f} %)"
-
-
-def readable(n_bytes):
-    """Return a number of bytes for people: 1536 is "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n_bytes < 1024:
-            return f"{n_bytes:.4g} {unit}"
-        n_bytes /= 1024
-    return f"{n_bytes:.4g} TiB"
 
 
 def _int(values, reduce):

@@ -51,7 +51,8 @@ class Relational(NamedTuple):
     n_classes: int
 
 
-def mag(nodes=10000, edges=None, classes=8, features=64, homophily=0.7, noise=1.0, exponent=2.5, train=0.1, val=0.2, seed=0):
+def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features: int = 64, homophily: float = 0.7, noise: float = 1.0,
+        exponent: float = 2.5, train: float = 0.1, val: float = 0.2, seed: int = 0) -> "Relational":
     """Draw papers, authors, institutions and fields, whose four relations mostly stay within a class, and the reverses of these.
 
     An edge picks its source in proportion to node weights, and its destination likewise: with probability `homophily` among those of
@@ -103,7 +104,8 @@ def mag(nodes=10000, edges=None, classes=8, features=64, homophily=0.7, noise=1.
     labels = sides[TARGET].labels
     centres = rng.standard_normal((classes, features)) * (1.9 / np.sqrt(features))
     x = rng.standard_normal((len(labels), features), dtype=np.float32) * np.float32(noise) + centres.astype(np.float32)[labels]
-    return Relational(n_nodes, with_reverses(found), {TARGET: x}, TARGET, labels, *random_split(labels, train, val, rng), classes)
+    in_train, in_val, in_test = random_split(labels, train, val, rng)
+    return Relational(n_nodes, with_reverses(found), {TARGET: x}, TARGET, labels, in_train, in_val, in_test, classes)
 
 
 def with_reverses(edges):

@@ -1,6 +1,8 @@
 """What NumPy allocates, in order; and the addresses that `Buffers` would give to it."""
 
 import ctypes
+import itertools
+import weakref
 from bisect import bisect_left
 
 from sarlite.kernels import buffers
@@ -32,20 +34,14 @@ class Recorder:
 
     Notes
     -----
-    Every allocation calls Python: for small runs. One object is entered by one thread.
+    Every allocation calls Python: for small runs. One object is entered by one thread. What stays of one is its handler, some 200 bytes.
     """
-
-    _kept: list = []  # arrays that outlive a recorder free through its handler
-    _c = ctypes.CDLL(None)
-    _c.malloc.restype = _c.calloc.restype = _c.realloc.restype = ctypes.c_void_p
-    _c.malloc.argtypes, _c.calloc.argtypes = (ctypes.c_size_t,), (ctypes.c_size_t, ctypes.c_size_t)
-    _c.realloc.argtypes, _c.free.argtypes = (ctypes.c_void_p, ctypes.c_size_t), (ctypes.c_void_p,)
 
     def __init__(self):
         self.events, self._numbers, self._count, self._before = [], {}, 0, []
-        allocator = _Allocator(None, _MALLOC(self._malloc), _CALLOC(self._calloc), _REALLOC(self._realloc), _FREE(self._free))
-        self._handler = _Handler(b"sarlite recorder", 1, allocator)
-        Recorder._kept.append(self._handler)
+        self._handler = _Handler(b"sarlite recorder", 1, _Allocator(next(_COUNTER), *_CALLBACKS))
+        _HANDLERS.append(self._handler)
+        _RECORDERS[self._handler.allocator.context] = self
 
     def __enter__(self):
         make = ctypes.pythonapi.PyCapsule_New
@@ -56,33 +52,61 @@ class Recorder:
     def __exit__(self, *error):
         buffers._set(self._before.pop())
 
-    def _malloc(self, context, size):
-        return self._new(self._c.malloc(size), size)
-
-    def _calloc(self, context, n, size):
-        return self._new(self._c.calloc(n, size), n * size)
-
-    def _realloc(self, context, block, size):
-        number = self._numbers.pop(block, None)
-        address = self._new(self._c.realloc(block, size), size)
-        if number is not None:
-            self.events.append(("free", number))
-        return address
-
-    def _free(self, context, block, size):
-        self._gone(block)
-        self._c.free(block)
-
-    def _new(self, address, size):
+    def made(self, address, size):
+        """Note an array's memory."""
         self._numbers[address] = self._count
         self.events.append(("new", self._count, size))
         self._count += 1
-        return address
 
-    def _gone(self, address):
-        number = self._numbers.pop(address, None)
+    def freed(self, number):
         if number is not None:
             self.events.append(("free", number))
+
+    def taken(self, address):
+        """Forget an address; return the number of its array, None where it is none of this recorder's."""
+        return self._numbers.pop(address, None)
+
+
+_HANDLERS: list = []  # arrays that outlive a recorder free through its handler
+_RECORDERS: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # by their handler's context
+_COUNTER = itertools.count(1)
+_C = ctypes.CDLL(None)
+_C.malloc.restype = _C.calloc.restype = _C.realloc.restype = ctypes.c_void_p
+_C.malloc.argtypes, _C.calloc.argtypes = (ctypes.c_size_t,), (ctypes.c_size_t, ctypes.c_size_t)
+_C.realloc.argtypes, _C.free.argtypes = (ctypes.c_void_p, ctypes.c_size_t), (ctypes.c_void_p,)
+
+
+def _malloc(context, size):
+    return _noted(_RECORDERS.get(context), _C.malloc(size), size)
+
+
+def _calloc(context, n, size):
+    return _noted(_RECORDERS.get(context), _C.calloc(n, size), n * size)
+
+
+def _realloc(context, block, size):
+    recorder = _RECORDERS.get(context)
+    number = None if recorder is None else recorder.taken(block)
+    address = _noted(recorder, _C.realloc(block, size), size)
+    if recorder is not None:
+        recorder.freed(number)
+    return address
+
+
+def _free(context, block, size):
+    recorder = _RECORDERS.get(context)
+    if recorder is not None:
+        recorder.freed(recorder.taken(block))
+    _C.free(block)
+
+
+def _noted(recorder, address, size):
+    if recorder is not None:
+        recorder.made(address, size)
+    return address
+
+
+_CALLBACKS = _MALLOC(_malloc), _CALLOC(_calloc), _REALLOC(_realloc), _FREE(_free)
 
 
 class Places:

@@ -58,34 +58,34 @@ class Buffers:
     MG-GCN reuses its buffers across layers and passes likewise.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._buffers = lib.sar_buffers_open()
         if not self._buffers:
             raise MemoryError("no memory for the table of buffers")
         self._handler = _capsule(self._buffers)
         weakref.finalize(self, lib.sar_buffers_close, self._buffers).atexit = False  # runs while `_handler` is still there
 
-    def __enter__(self):
+    def __enter__(self) -> "Buffers":
         _entered.set((*_entered.get(), (self._handler, _set(self._handler))))
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         *outer, (entered, before) = _entered.get() or [(None, None)]
         if entered is not self._handler:
             raise SarliteError("Buffers must be left in the context that entered them, the last entered first")
         _entered.set(tuple(outer))
         _set(before)
 
-    def trim(self):
+    def trim(self) -> None:
         """Give the memory that no array uses back to the system."""
         lib.sar_buffers_trim(self._buffers)
 
     @property
-    def n_fresh(self):
+    def n_fresh(self) -> int:
         """How often a large array (256 KiB) took fresh memory."""
         return lib.sar_buffers_fresh(self._buffers)
 
     @property
-    def n_bytes(self):
+    def n_bytes(self) -> int:
         """Bytes of large arrays, in use and free."""
         return lib.sar_buffers_bytes(self._buffers)

@@ -16,7 +16,7 @@ from sarlite.sar.operators import SUMS, product_first
 from sarlite.sar.plan import Plan
 from sarlite.sar.schedule import Schedule
 from sarlite.tape import Tensor, ops
-from sarlite.tape.engine import Owned, apply, as_array, primitive, same_layout
+from sarlite.tape.engine import as_array
 from sarlite.types import Array
 
 
@@ -76,12 +76,6 @@ class LayerGraph(Graph):
 
     def recover(self) -> None:
         self._graph.recover()
-
-    def dst(self, h: Any) -> Any:
-        """Return the destinations' rows of h, its first; in backward their gradient is added to that of h's rows where it stands."""
-        if not isinstance(h, Tensor) or len(h) == self.n_dst:
-            return super().dst(h)
-        return apply("destinations", h, n=self.n_dst)
 
     @cached_property
     def edge_ids(self) -> Array:
@@ -184,24 +178,6 @@ class LayerGraph(Graph):
             return super().aggregate(fn.MulEdge(ops.matmul(x, w), weights), "sum")
         return ops.matmul(super().aggregate(fn.MulEdge(x, weights), "sum"), w)
 
-
-def _destinations(needs, x, n):
-    return x[:n], (x.shape,)
-
-
-def _destinations_vjp(g, needs, residuals, into, n):
-    (shape,), (dx,) = residuals, into
-    if dx is None:
-        dx = np.empty(shape, g.dtype)
-        dx[:n], dx[n:] = g, 0
-    elif same_layout(dx[:n], g):
-        kernels.add(dx[:n], g, dx[:n])
-    else:
-        dx[:n] += g
-    return (dx,)
-
-
-primitive("destinations", _destinations, _destinations_vjp, owned=Owned.YES, adds=True)
 
 _WEIGHT = "sarlite.pick"
 

@@ -190,7 +190,8 @@ class Activation(Module):
         ----------
         x : Tensor, (n_dst, n_feat)
         graph : Graph, or NodeType
-            Its `dst_ids` number the rows for dropout, of its `node_type` where it has one; batch norm's moments are those of all its ranks.
+            Its `dst_ids` number the rows for dropout, of its `node_type` where it has one; batch norm's moments are those of all its ranks'
+            own rows.
         overwrite : bool
             x's values are not needed any more: where they are not kept for backward, the result is written over them.
 
@@ -203,7 +204,7 @@ class Activation(Module):
         p, key = self.dropout.coin(getattr(graph, "node_type", ""))
         mask = kernels.Mask(graph.dst_ids, key, p) if p else None
         if self.norm is not None:
-            return self.norm.then(x, graph.comm, kind=self.kind, mask=mask, overwrite=overwrite)
+            return self.norm.then(x, graph.comm, getattr(graph, "n_own", None), kind=self.kind, mask=mask, overwrite=overwrite)
         x, bias = (x, None) if self.bias is None else operands(x, self.bias)
         return activate(x, kind=self.kind, beta=bias, mask=mask, overwrite=overwrite)
 

@@ -123,15 +123,16 @@ class Module:
         """Leave training: no dropout, running statistics in the norms."""
         return self.train(False)
 
-    def _state(self):
+    def state_arrays(self) -> dict[str, Array]:
+        """Return the arrays of all parameters and buffers themselves, by dotted name; of a parameter owned by rows, this rank's."""
         state = {name: p.data for name, p in self.named_parameters()}
         for prefix, module in self.named_modules():
             state.update({_join(prefix, name): getattr(module, name) for name in module.buffers})
         return state
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all parameters and buffers, by dotted name; of a parameter owned by rows, this rank's."""
-        return {name: array.copy() for name, array in self._state().items()}
+        """Return copies of `state_arrays`."""
+        return {name: array.copy() for name, array in self.state_arrays().items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Copy arrays into the parameters and buffers, in place.
@@ -146,7 +147,7 @@ class Module:
         CheckpointError
             Naming the field; nothing is changed then.
         """
-        load_arrays(self._state(), state, "the model")
+        load_arrays(self.state_arrays(), state, "the model")
         for parameter in self.parameters():
             parameter.changed()
 

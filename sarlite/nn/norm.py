@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator
-from sarlite.errors import ConfigError, whole
+from sarlite.errors import ConfigError, raise_together, whole
 from sarlite.nn.activate import Statistics, activate
 from sarlite.nn.arguments import floating, rows_of
 from sarlite.nn.module import Module, Parameter
@@ -97,7 +97,7 @@ class BatchNorm(Module):
         self.running_mean, self.running_var = np.zeros(n_feat), np.ones(n_feat)
         self.momentum, self.eps = momentum, eps
 
-    def __call__(self, x: Tensor, comm: Communicator) -> Tensor:
+    def __call__(self, x: Tensor, comm: Communicator, n_own: int | None = None) -> Tensor:
         """Normalise.
 
         Parameters
@@ -105,31 +105,42 @@ class BatchNorm(Module):
         x : Tensor, (n, n_feat)
             This rank's rows.
         comm : Communicator
-        """
-        return self.then(x, comm)
+        n_own : int, optional
+            How many of x's rows are this rank's own, its first, which the moments are of: a layer's `graph.n_own`. By default all.
 
-    def then(self, x: Tensor, comm: Communicator, **activation: Any) -> Tensor:
+        Raises
+        ------
+        ConfigError
+            On every rank, in training: without `n_own`, on some rank other rows than its own, where a graph's halo rows are computed again.
+        """
+        return self.then(x, comm, n_own)
+
+    def then(self, x: Tensor, comm: Communicator, n_own: int | None = None, **activation: Any) -> Tensor:
         """Normalise, and activate and drop in the same pass: the further arguments of `activate`."""
         rows_of("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
         if self.training and not hasattr(comm, "allgather"):
             raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, such as graph.comm")
         x, gamma, beta = operands(x, self.gamma, self.beta)
-        return activate(x, gamma=gamma, beta=beta, statistics=self._statistics(x, comm), **activation)
+        return activate(x, gamma=gamma, beta=beta, statistics=self._statistics(x, comm, n_own), **activation)
 
     def describe(self) -> str:
         return f"{len(self.gamma)}"
 
-    def _statistics(self, x, comm):
+    def _statistics(self, x, comm, n_own):
         if not self.training:
             return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
-        count, mean, m2 = self._moments(x, comm)
-        return Statistics(mean, 1 / np.sqrt(m2 / max(count, 1) + self.eps), comm, max(count, 1))
+        if n_own is None and (expected := getattr(comm, "own_rows", None)) is not None:
+            raise_together(comm, None if len(x) == expected else ConfigError(
+                f'halo "recompute": BatchNorm gets {len(x)} rows, of which {expected} are this rank\'s own, so it needs n_own=g.n_own, '
+                "g of graph.layers(n)"))
+        count, mean, m2 = self._moments(x, comm, n_own)
+        return Statistics(mean, 1 / np.sqrt(m2 / max(count, 1) + self.eps), comm, max(count, 1), n_own)
 
-    def _moments(self, x, comm):
+    def _moments(self, x, comm, n_own):
         """The moments of all ranks' rows; the running averages follow them."""
         if getattr(x, "volatile", False):
             raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
-        count, mean, m2 = batch_moments(as_array(x), comm)
+        count, mean, m2 = batch_moments(as_array(x)[:n_own], comm)
         if count:
             self.running_mean += self.momentum * (mean - self.running_mean)
             self.running_var += self.momentum * (m2 / max(count - 1, 1) - self.running_var)

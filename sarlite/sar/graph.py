@@ -15,6 +15,7 @@ from sarlite.sar import construct, weights
 from sarlite.sar.aggregate import Operator, aggregate
 from sarlite.sar.columns import Grid
 from sarlite.sar.custom import aggregate_custom, multiplied
+from sarlite.sar.destinations import destinations
 from sarlite.sar.fn import MulEdge
 from sarlite.sar.operators import TABLE
 from sarlite.sar.plan import Plan
@@ -64,6 +65,10 @@ class Graph:
         The plan, the transport and the mode. With columns it is made when it is first needed, as by custom messages; collective then.
     grid : Grid, or None
         How its ranks share rows and divide columns, where they do.
+    halo : {"fetch", "recompute"}
+        As `from_part` has it.
+    n_own : int, or None
+        Where halo rows are computed again, how many rows of a layer are this rank's own; they come first. Else None.
     """
 
     from_edges = classmethod(construct.from_edges)
@@ -77,17 +82,21 @@ class Graph:
     edge_features: Array | None = None
     _negative: tuple[int, float] | None = None  # a weight that no degree may have
     _sym: tuple[Array, Array] | None
+    _again: "tuple[Graph, Graph] | None" = None  # of the first two layers, where halo rows are computed again
+    n_own: int | None = None
 
     def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, *, n_nodes: int, dst_ids: Array,
                  src_ids: Array, edge_ids: Array | None, in_degrees: Array, added_loops: Array | None = None, bipartite: bool = False,
-                 grid: Grid | None = None) -> None:
+                 grid: Grid | None = None, halo: str = "fetch") -> None:
         self._schedule, self.profile, self.comm = schedule, profile, cast(Communicator, Counted(comm, profile))
-        self.grid = grid
+        self.grid, self.halo = grid, halo
         self.n_nodes, self.dst_ids, self.src_ids, self.bipartite = n_nodes, dst_ids, src_ids, bipartite
         self.n_src, self.n_dst, self.n_edges = len(src_ids), len(dst_ids), int(in_degrees.sum())
         self.in_degrees, self.added_loops, self._edge_ids = in_degrees, added_loops, edge_ids
         self._peer_scales: dict[str, Array] = {}
         self._sym, self._kept = None, TensorMap()  # constant Tensor -> {reducer: its aggregation}
+        if halo == "recompute":
+            self.n_own = self.comm.own_rows = self.n_dst  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
         size = self.comm.size
@@ -116,6 +125,10 @@ class Graph:
     def layers(self, n: int) -> list["Graph"]:
         """Return the graphs that `n` layers compute on: this one, n times.
 
+        Where `halo` is "recompute", and there are two layers or more, the first one's destinations are this rank's rows, of which it has
+        `n_own`, and the halo rows; so what is taken over rows between it and the second must be over the own ones. The first call is
+        collective then.
+
         Raises
         ------
         ConfigError
@@ -123,7 +136,14 @@ class Graph:
         """
         if self.bipartite and n > 1:
             raise ConfigError(f"{n} layers over a bipartite graph: what one layer makes are no sources of the next")
-        return [self] * n
+        if self.halo == "fetch" or n < 2 or self.comm.size == 1:
+            return [self] * n
+        if self._again is None:
+            from sarlite.sar.recompute import First, Second  # whose graphs are of this class
+
+            first = First(self)
+            self._again = first, Second(self, first)
+        return [*self._again, *[self] * (n - 2)]
 
     def enter(self, h: Any) -> tuple["Graph", Any]:
         """Return (graph, h) for a layer, as they are: here a sampled batch's halo rows would join."""
@@ -139,7 +159,7 @@ class Graph:
             return h[1]
         if self.bipartite:
             raise ShapeError("a bipartite graph's layer takes a pair (h_src, h_dst)")
-        return h[: self.n_dst]
+        return destinations(h, self.n_dst) if isinstance(h, Tensor) and len(h) > self.n_dst else h[: self.n_dst]
 
     def aggregate(self, message: Any, reducer: str, src: Rows | None = None, dst: Rows | None = None, edge: Rows | None = None) -> Tensor:
         """Return out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), 0 where i has no edges. Collective.

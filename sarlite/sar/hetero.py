@@ -319,7 +319,8 @@ class HeteroGraph:
 
     def _made(self, chosen):
         ids = self.node_ids[chosen[0][0]]
-        exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
+        host = schedule.host_of(self._comm, self.options.mode)
+        exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids), host)
         made = schedule.make(self._comm, exchange, self.options, self.profile)
         return made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
 

@@ -16,10 +16,14 @@ def templates_of(arrays):
 
 def allocate(n_rows, templates, zero=False):
     """Return (buffer, tuple of views): a section of `n_rows` rows for each (row shape, dtype); None stays None."""
-    starts, end = layout(n_rows, templates)
-    buffer = (np.zeros if zero else np.empty)(end, np.uint8)
-    return buffer, tuple(None if template is None else _section(buffer, start, n_rows, template)
-                         for template, start in zip(templates, starts))
+    buffer = (np.zeros if zero else np.empty)(layout(n_rows, templates)[1], np.uint8)
+    return buffer, sections(buffer, n_rows, templates)
+
+
+def sections(buffer, n_rows, templates):
+    """Return the views of a message in a buffer that is there."""
+    return tuple(None if template is None else _section(buffer, start, n_rows, template)
+                 for template, start in zip(templates, layout(n_rows, templates)[0]))
 
 
 def layout(n_rows, templates):
@@ -34,9 +38,17 @@ def layout(n_rows, templates):
 def pack(arrays, rows):
     """Return a message of some rows of each array."""
     buffer, views = allocate(len(rows), templates_of(arrays))
-    for array, view in zip(arrays, views):
-        kernels.gather_rows(array, rows, view) if array.dtype.kind == "f" else np.take(array, rows, 0, view)
+    gather(arrays, rows, views)
     return buffer
+
+
+def gather(arrays, rows, views):
+    """Copy some rows of each array into its view."""
+    for array, view in zip(arrays, views):
+        if isinstance(rows, slice):
+            view[...] = array[rows]
+        else:
+            kernels.gather_rows(array, rows, view) if array.dtype.kind == "f" else np.take(array, rows, 0, view)
 
 
 def _row_bytes(template):

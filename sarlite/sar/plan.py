@@ -53,7 +53,7 @@ class Step(NamedTuple):
             return [self]
         columns, rows = (np.arange(n + 1) * m // n for m in (self.n_rows, self.n_send))
         return [self._replace(block=self.block.columns(int(columns[k]), int(columns[k + 1])), n_rows=int(columns[k + 1] - columns[k]),
-                              send_rows=_cut_rows(self.send_rows, int(rows[k]), int(rows[k + 1])), share=Fraction(1, n))
+                              send_rows=cut_rows(self.send_rows, int(rows[k]), int(rows[k + 1])), share=Fraction(1, n))
                 for k in range(n)]
 
 
@@ -70,8 +70,12 @@ class Plan(NamedTuple):
         One a peer: at step s, rank p fetches from p + s and sends to p - s, so every rank has one partner each way.
     backward_steps : tuple of Step
         The same, each in as many parts, so that what backward holds of a peer is small: rows fetched again, and gradients out and in.
-    stages : tuple of Stage
-        Of mode `broadcast`: one a rank, this one too, in their order.
+    stages : tuple of Stage, or of Round
+        Of mode `broadcast`: one a rank, this one too, in their order. Of mode `host` the rounds.
+    backward_stages : tuple of Round
+        Of mode `host`: the same, each in as many parts as `backward_steps` has of a step.
+    host : Host, or None
+        Of mode `host`, on several ranks.
     """
 
     n_src: int
@@ -79,6 +83,8 @@ class Plan(NamedTuple):
     steps: tuple
     backward_steps: tuple
     stages: tuple = ()
+    backward_stages: tuple = ()
+    host: Any = None
 
     @property
     def blocks(self):
@@ -105,6 +111,8 @@ class Exchange(NamedTuple):
         By rank, the local rows that go there.
     src_ids : list of (n,) int64
         By rank, the global ids of its rows that come here; for this rank those of all local rows.
+    host : Host, or None
+        Whose ranks' needs are put together.
     """
 
     rank: int
@@ -113,6 +121,7 @@ class Exchange(NamedTuple):
     needs: list
     asked: list
     src_ids: list
+    host: Any = None
 
     @property
     def size(self):
@@ -145,8 +154,13 @@ class Exchange(NamedTuple):
         sets = [cut.blocks(self.rank, self.src_ids, offsets, self.dtype(n_columns)) for cut in self.cuts]
         blocks = sets[0] if len(sets) == 1 else [Bundle(blocks) for blocks in zip(*sets)]
         steps = self._steps(blocks)
-        n_parts = _n_parts(self.size, int(self.offsets[-1]))
-        return Plan(len(self.src_ids[self.rank]), blocks[self.rank], steps, tuple(small for step in steps for small in step.cut(n_parts)))
+        parts = tuple(small for step in steps for small in step.cut(self.n_parts))
+        return Plan(len(self.src_ids[self.rank]), blocks[self.rank], steps, parts)
+
+    @property
+    def n_parts(self):
+        """In how many parts a step is taken backward; every rank decides alike."""
+        return max(1, min(-(-BACKWARD_STEPS // max(self.size - 1, 1)), int(self.offsets[-1]) // self.size // STEP_ROWS))
 
     def merged(self):
         """Return a Plan with one block of all edges."""
@@ -165,7 +179,7 @@ class Exchange(NamedTuple):
         return tuple(steps)
 
 
-def build(comm, sets, src_ids, n_local_src):
+def build(comm, sets, src_ids, n_local_src, host=None):
     """Find what this rank must exchange with its peers. Collective.
 
     Parameters
@@ -176,6 +190,8 @@ def build(comm, sets, src_ids, n_local_src):
     src_ids : (n_local_src,) int64, or None
         Global ids of this rank's source rows; None: their row numbers. On all ranks alike.
     n_local_src : int
+    host : Host, optional
+        Blocks then have a column for each row that any rank of the host needs.
 
     Returns
     -------
@@ -196,6 +212,8 @@ def build(comm, sets, src_ids, n_local_src):
     raise_together(comm, error)
     sets = [edges.sorted() for edges in sets]
     where, needs = part.needed_rows(sets, offsets, comm.rank)
+    if host is not None:
+        needs = host.needed(needs)
     asked = comm.alltoall(needs)
     own = np.arange(first, first + n_local_src) if src_ids is None else np.asarray(src_ids, np.int64)
     if src_ids is None:
@@ -203,12 +221,7 @@ def build(comm, sets, src_ids, n_local_src):
     else:
         halo_ids = comm.alltoall([own[rows] for rows in asked])
     halo_ids[comm.rank] = own
-    return Exchange(comm.rank, offsets, part.cut(sets, where, needs, offsets, comm.rank), needs, asked, halo_ids)
-
-
-def _n_parts(n_ranks, n_rows):
-    """In how many parts a step is taken backward; every rank decides alike."""
-    return max(1, min(-(-BACKWARD_STEPS // max(n_ranks - 1, 1)), n_rows // n_ranks // STEP_ROWS))
+    return Exchange(comm.rank, offsets, part.cut(sets, where, needs, offsets, comm.rank), needs, asked, halo_ids, host)
 
 
 def _as_range(rows):
@@ -220,5 +233,5 @@ def _as_range(rows):
     return rows.astype(np.int32 if rows.max() < 2**31 else np.int64)
 
 
-def _cut_rows(rows, a, b):
+def cut_rows(rows, a, b):
     return slice(rows.start + a, rows.start + b) if isinstance(rows, slice) else rows[a:b]

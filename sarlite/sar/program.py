@@ -63,7 +63,6 @@ class Tape:
         self.recorder, self.profile = Recorder(), profile
         self.segments: list[Any] = []
         self.transport: Any = None  # what counts messages beside the aggregations, where there are some
-        self.saved = 0, 0, 0  # see `Program.saving`
 
     @contextmanager
     def segment(self, name: str) -> Any:
@@ -100,18 +99,18 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
     with _ONE_AT_A_TIME:
         gc.disable()  # what is freed is freed where it is let go of
         try:
-            tapes = [run(**at) for at in sizes]
+            tapes = [run(**at).segments for at in sizes]
         finally:
             gc.enable()
     names = list(sizes[0])
     at = np.array([[1, *(each[name] for name in names)] for each in sizes], float)
     rows = [1 + k for k, name in enumerate(names) if name.startswith("rows")]
     segments = []
-    for parts in zip(*(tape.segments for tape in tapes)):
+    for parts in zip(*tapes):
         titles, events, flops, moved, messages = zip(*parts)
         collectives = {phase: _line([each.get(phase, (0, 0)) for each in moved], at, rows) for phase in moved[0]}
         segments.append(Segment(titles[0], _fitted(events, at, titles[0], rows), _line(flops, at, rows), collectives, messages[0]))
-    return Program(names, segments, warm, _line([tape.saved for tape in tapes], at, rows))
+    return Program(names, segments, warm)
 
 
 def growth(action: Callable[[], Any]) -> tuple[Any, int]:
@@ -200,22 +199,8 @@ class Found(NamedTuple):
 class Program:
     """What `record` made. `warm_bytes` is by how much its first run has made the process larger for good."""
 
-    def __init__(self, names: Sequence[str], segments: Sequence[Segment], warm_bytes: int = 0, saved: Any = None) -> None:
+    def __init__(self, names: Sequence[str], segments: Sequence[Segment], warm_bytes: int = 0) -> None:
         self.names, self.segments, self.warm_bytes = list(names), list(segments), warm_bytes
-        self.saved = np.zeros((3, 1 + len(self.names))) if saved is None else saved
-
-    def saving(self, sizes: Mapping[str, int], whole: Mapping[str, int] | None) -> int:
-        """Return what writing a checkpoint takes: copies of this rank's state, and with `whole`, the sizes of all ranks together, the file.
-
-        Replicated arrays are there twice more in it, of owned rows the whole arrays too (`checkpoint.save`).
-        """
-        copied, replicated, owned = self.saved
-        own = np.array([1, *(sizes[name] for name in self.names)], float)
-        total = copied @ own
-        if whole is not None:
-            every = np.array([1, *({**sizes, **whole}[name] for name in self.names)], float)
-            total += 2 * (replicated @ every) + 3 * (owned @ every)
-        return round(float(total))
 
     @property
     def transposed(self) -> dict[Any, set[tuple[int, str]]]:

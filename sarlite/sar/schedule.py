@@ -6,12 +6,14 @@ import numpy as np
 
 from sarlite.errors import ConfigError, raise_together
 from sarlite.sar import cover
+from sarlite.sar.host import Host
 from sarlite.sar.modes import MODES
 from sarlite.sar.plan import Plan, build
 from sarlite.sar.reverse import is_symmetric, out_edges
 from sarlite.sar.transport import Transport
 
 BACKWARD = "push", "fetch"
+HALO = "fetch", "recompute"
 
 
 class Options(NamedTuple):
@@ -21,6 +23,7 @@ class Options(NamedTuple):
     prefetch: int = 1
     backward: str | None = None
     columns: int = 1
+    halo: str = "fetch"
 
     def check(self, comm):
         """Raise a ConfigError on every rank where one cannot be. Collective."""
@@ -35,6 +38,10 @@ class Options(NamedTuple):
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
                 return ConfigError(f"{name} {value!r} is not a number >= {least}")
+        if self.halo not in HALO:
+            return ConfigError(f"halo {self.halo!r} is not one of {', '.join(HALO)}")
+        if self.halo == "recompute" and self.columns > 1:
+            return ConfigError(f"halo 'recompute' does not go with columns {self.columns}: halo rows are computed whole")
         if size % self.columns:
             return ConfigError(f"columns {self.columns} does not divide {size}, the number of ranks, which stand in rows of so many")
         return None
@@ -139,11 +146,18 @@ def make(comm, exchange, options, profile, dst_ids=None, line=None):
     """
     mode, transport = MODES[options.mode], Transport(comm, options.prefetch, profile, line)
     made = Schedule(mode.prepare(exchange), transport, mode)
+    if exchange.host is not None:
+        transport.line.join(exchange.host.tokens)
     if comm.size == 1 or dst_ids is None:
         return made
     reverse = _reversed(comm, exchange, dst_ids, made) if turns(mode, options.backward) else None
     return made._replace(reverse=reverse, fetches=options.backward == "fetch",
                          cover=_covered(comm, exchange, made) if mode.covers else None)
+
+
+def host_of(comm, mode):
+    """Return the `Host` that `plan.build` needs for a mode; None for most. Collective."""
+    return Host.of(comm) if MODES[mode].shares and comm.size > 1 else None
 
 
 def turns(mode, backward):
@@ -157,7 +171,7 @@ def _reversed(comm, exchange, dst_ids, made):
     same_ids = all(comm.allgather(np.array_equal(dst_ids, exchange.src_ids[comm.rank])))
     if same_ids and is_symmetric(comm, cut.edges, n_src):
         return made
-    turned = build(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst)
+    turned = build(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst, exchange.host)
     return made._replace(plan=made.mode.prepare(turned))
 
 

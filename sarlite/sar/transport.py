@@ -9,6 +9,7 @@ import contextvars
 import queue
 import threading
 import warnings
+from contextlib import suppress
 
 import numpy as np
 
@@ -18,11 +19,11 @@ from sarlite.sar.messages import allocate, pack, templates_of
 
 
 class Line:
-    """What the graphs of one communicator share: the number of the last tag, the failure after which none is usable, threads that
-    are in broadcasts, and the channels of messages, those of groups of its ranks too."""
+    """What the graphs of one communicator share: the number of the last tag, the failure after which none is usable, threads that are in
+    broadcasts, what ends those that failed aggregations have left, and the channels of messages, those of groups of its ranks too."""
 
     def __init__(self, comm):
-        self.comm, self.n_tags, self.failure, self.threads, self.channels = comm, 0, None, [], []
+        self.comm, self.n_tags, self.failure, self.threads, self.late, self.channels = comm, 0, None, [], [], []
 
     @classmethod
     def of(cls, comm):
@@ -38,6 +39,9 @@ class Line:
         self.n_tags = int(self.comm.allreduce(np.array([self.n_tags], np.int64), "max")[0])
         for channel in self.channels:  # not before all are here: a peer may need what was sent in order to come to its own failure
             channel.drain()
+        while self.late:  # threads that hold shared memory, and wait for nothing any more
+            with suppress(Exception):
+                self.late.pop()()
         self.failure = None
 
 
@@ -150,7 +154,7 @@ class Transfer:
         return self.comm.start_send(array, target, self.tag) if array.nbytes else None
 
 
-def _wait(requests):
+def wait_all(requests):
     """Wait for requests; None among them are nothing."""
     for request in requests:
         if request is not None:
@@ -169,7 +173,7 @@ class NoFetch:
     def take(self, step):
         return None
 
-    def release(self):
+    def release(self, step=None):
         pass
 
 
@@ -187,10 +191,10 @@ class Fetch(Transfer):
 
     def arrived(self, step):
         rows, sends = self.exchange(step)
-        _wait(sends)
+        wait_all(sends)
         return rows
 
-    def release(self):
+    def release(self, step=None):
         """Say that the rows taken last are freed."""
 
     def exchange(self, step):
@@ -200,12 +204,12 @@ class Fetch(Transfer):
         with self.profile.span("fetch", "fetch", peer=step.source, bytes=buffer.nbytes, phase=self.phase):
             receives = self.receive_rows(step, buffer, rows)
             sends, n_bytes = self.send_rows(step)
-            _wait(receives)
-        self.profile.count(f"{self.phase}_fetch", n_bytes, sum(part.nbytes for part in _parts(step, buffer, rows)))
+            wait_all(receives)
+        self.profile.count(f"{self.phase}_fetch", n_bytes, sum(part.nbytes for part in parts_of(step, buffer, rows)))
         return rows, sends
 
     def receive_rows(self, step, buffer, rows):
-        return [self.receive(part, step.source) for part in _parts(step, buffer, rows)]
+        return [self.receive(part, step.source) for part in parts_of(step, buffer, rows)]
 
     def send_rows(self, step):
         """Start to send `send_rows` of each array: rows that follow each other as they stand, others as one packed message."""
@@ -214,7 +218,7 @@ class Fetch(Transfer):
         return [self.send(part, step.target) for part in parts], sum(part.nbytes for part in parts)
 
 
-def _parts(step, buffer, rows):
+def parts_of(step, buffer, rows):
     """What a step's rows arrive in: rows that follow each other at their owner array by array, others as one message."""
     return rows if step.contiguous else (buffer,)
 
@@ -252,7 +256,7 @@ class Prefetch(Fetch):
                 rows, sends = self.exchange(step)
                 self.ready.put(rows)
                 del rows
-                _wait(sends)
+                wait_all(sends)
         except BaseException as error:  # handed to the computing thread, which raises it
             self.ready.put(error)
 
@@ -262,7 +266,7 @@ class Prefetch(Fetch):
             raise rows
         return rows
 
-    def release(self):
+    def release(self, step=None):
         self.free.release()
 
 
@@ -286,7 +290,7 @@ class FetchAll(Fetch):
             for finish in pending:
                 finish()
             for requests, n_bytes in sends:
-                _wait(requests)
+                wait_all(requests)
                 self.profile.count(f"{self.phase}_fetch", n_bytes)
             return rows
 
@@ -301,7 +305,7 @@ class FetchAll(Fetch):
         requests = [self.receive(part, step.source) for part in parts]
 
         def finish():
-            _wait(requests)
+            wait_all(requests)
             span.end()
             if not straight:
                 for view, section in zip(views, sections):
@@ -343,7 +347,7 @@ class Push(Transfer):
         self.profile.count(f"{self.phase}_push", message.nbytes, buffer.nbytes)
 
         def finish():
-            _wait(requests)
+            wait_all(requests)
             span.end()
 
         self.pending.append((step, rows, self.transport.finishing(finish)))

@@ -1,6 +1,7 @@
 """`python -m sarlite.train`."""
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sarlite.comm import Communicator, launch, threads
@@ -11,7 +12,7 @@ from sarlite.train import config as options
 _OWN = ("threads",)  # what may differ between ranks
 
 
-def main(argv=None, parse=None, action=None):
+def main(argv: Sequence[str] | None = None, parse: Callable[..., Any] | None = None, action: Callable[[], Any] | None = None) -> int:
     """Train as the command line says; return the exit status, or exit with it.
 
     Another command on ranks gives its own `parse(argv)`, which returns what `config.parse` does, and `action()`, which returns the function

@@ -38,7 +38,7 @@ def write(comm, folder, trainer, *, trial=False):
 
     Notes
     -----
-    Memory: three times this rank's caches.
+    Memory: a copy of this rank's caches.
     """
     if trainer.loader is None:
         return None

@@ -6,27 +6,26 @@ ascending id; "ids.PARAMETER" are the ids, and the metadata's `rows` tell of eac
 The header's metadata: "format"; "sarlite", JSON; "sha256", of the whole file with 64 zeros in its own place.
 """
 
-import hashlib
 import json
-import os
-import re
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 
-from sarlite.comm import together
-from sarlite.errors import CheckpointError, needs, raise_together, reading, regular
-from sarlite.files import try_whole, write_whole
-from sarlite.train.owners import Owners
+from sarlite.comm import Solo, agree, together
+from sarlite.errors import CheckpointError, raise_together, reading
+from sarlite.train import tensorfile
+from sarlite.train.owners import Attempts, Owners
+from sarlite.train.tensorfile import Writer, verify
+from sarlite.types import Array
+from sarlite.types import Path as AnyPath
 
+__all__ = ["check_finite", "load", "load_metadata", "read", "restore_model", "restore_state", "save", "verify", "write"]
 FORMAT = "sarlite-checkpoint-2"
-_NO_SUM = b"0" * 64
-_SUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
-_MAX_HEADER_BYTES = 100_000_000  # safetensors' own
-_PIECE = 1 << 20
 
 
-def save(path, tensors, metadata, *, trial=False, new=False):
+def save(path: AnyPath, tensors: Mapping[str, Any], metadata: Mapping[str, Any], *, trial: bool = False, new: bool = False) -> str:
     """Write arrays and JSON-able metadata, and return the file's sha256; it appears whole or not at all.
 
     Parameters
@@ -46,54 +45,41 @@ def save(path, tensors, metadata, *, trial=False, new=False):
 
     Notes
     -----
-    Memory: the file's size.
+    Memory: a copy of the largest array that is not C-contiguous.
     """
-    to_bytes = needs("safetensors.numpy", "a checkpoint").save
-    data = memoryview(to_bytes({name: np.asarray(a, order="C") for name, a in tensors.items()},
-                               {"format": FORMAT, "sarlite": json.dumps(metadata), "sha256": _NO_SUM.decode()}))
-    at = _sum_place(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    digits = hashlib.sha256(data).hexdigest()
-    pieces = data[:at], digits.encode(), data[at + 64 :]
-    try:
-        try_whole(path, *pieces) if trial else write_whole(path, *pieces, new=new)
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {path} could not be written: {error.strerror}") from error
-    return digits
+    return _write(Solo(), path, {name: np.asarray(array) for name, array in tensors.items()}, metadata, trial=trial, new=new)
 
 
-def _sum_place(header):
-    """Where in the file the 64 digits of the checksum begin."""
-    found = list(_SUM.finditer(header))
-    if len(found) != 1:
-        raise ValueError("it has no checksum")
-    return 8 + found[0].start(1)
+def _write(comm, path, tensors, metadata, *, trial=False, new=False):
+    """Write, from rank 0, arrays that it has and `_Owned`; return the file's sha256 there, None elsewhere. Collective."""
+    told = {"format": FORMAT, "sarlite": json.dumps(metadata)}
+    with ExitStack() as held:
+        open_ = lambda: held.enter_context(Writer(path, tensors, told).open(trial=trial, new=new))  # noqa: E731
+        writer = together(comm, lambda: open_() if comm.rank == 0 else None)
+        for name in tensorfile.in_order(tensors):
+            tensor, attempt = tensors[name], Attempts(comm)
+            for piece in tensor.pieces(trial) if isinstance(tensor, _Owned) else [tensor]:
+                attempt(lambda piece=piece: writer.add(piece))
+            attempt.end()
+        together(comm, held.close)
+    return writer and writer.digest
 
 
-def verify(path):
-    """Compare a file with the checksum in it, and return it; memory: the header and a megabyte.
+class _Owned:
+    """A tensor of which each rank has rows."""
 
-    Raises
-    ------
-    ValueError
-        It has none, or another.
-    OSError
-    """
-    with open(path, "rb") as file:
-        start = file.read(8)
-        size = int.from_bytes(start, "little")
-        if len(start) < 8 or size > min(_MAX_HEADER_BYTES, os.fstat(file.fileno()).st_size - 8):
-            raise ValueError("it is no safetensors file, or cut off")
-        header = file.read(size)
-        at = _sum_place(header) - 8
-        found = hashlib.sha256(start + header[:at] + _NO_SUM + header[at + 64 :])
-        while piece := file.read(_PIECE):
-            found.update(piece)
-    if found.hexdigest().encode() != header[at : at + 64]:
-        raise ValueError("its sha256 is not the one that is written in it: it was changed or damaged")
-    return found.hexdigest()
+    def __init__(self, owners, rows):
+        self.owners, self.rows, self.dtype, self.shape = owners, rows, rows.dtype, (owners.n, *rows.shape[1:])
+
+    def pieces(self, trial):
+        """The rows by ascending id, on rank 0; in a trial as many of its own, for which nothing is sent."""
+        if not trial:
+            return self.owners.gather(self.rows)
+        n, rows = self.shape[0], self.rows if len(self.rows) else np.zeros((min(self.shape[0], 1000), *self.shape[1:]), self.dtype)
+        return (rows[: n - begin] for begin in range(0, n, max(1, len(rows))))
 
 
-def load(path):
+def load(path: AnyPath) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return (arrays, metadata) of a checkpoint.
 
     Raises
@@ -101,33 +87,22 @@ def load(path):
     CheckpointError
         Missing, cut off, changed by as little as a bit, or not a checkpoint.
     """
-    with _opened(path) as file:
-        verify(path)
-        return {name: file.get_tensor(name) for name in file.keys()}, _metadata(file)
+    tensors, metadata = _stored(path)
+    return {name: tensor.whole() for name, tensor in tensors.items()}, metadata
 
 
-def load_metadata(path):
+def load_metadata(path: AnyPath) -> dict[str, Any]:
     """Return the metadata of a checkpoint alone, which are not compared with the checksum; raises as `load`."""
-    with _opened(path) as file:
-        return _metadata(file)
+    return _stored(path, check=False)[1]
 
 
-@contextmanager
-def _opened(path):
-    safetensors = needs("safetensors", "a checkpoint")
+def _stored(path, check=True):
     with reading(f"checkpoint {path}", kind=CheckpointError):
-        with safetensors.safe_open(str(regular(path)), "numpy") as file:
-            found = (file.metadata() or {}).get("format")
-            if found != FORMAT:
-                raise CheckpointError(f"checkpoint {path}: format is {found!r}, not {FORMAT!r}")
-            yield file
-
-
-def _metadata(file):
-    found = json.loads(file.metadata()["sarlite"])
-    if not isinstance(found, dict) or not isinstance(found.get("rows", {}), dict):
-        raise ValueError("its metadata are not a checkpoint's")
-    return found
+        tensors, told = tensorfile.stored(path, FORMAT, check=check)
+        metadata = json.loads(told["sarlite"])
+        if not isinstance(metadata, dict) or not isinstance(metadata.get("rows", {}), dict):
+            raise ValueError("its metadata are not a checkpoint's")
+        return tensors, metadata
 
 
 def write(path, trainer, metadata, best=None, **options):
@@ -147,25 +122,35 @@ def write(path, trainer, metadata, best=None, **options):
     ------
     CheckpointError
         On every rank: a parameter is not finite, or the file cannot be written. What stood there before is intact.
+
+    Notes
+    -----
+    What is owned by rows travels to rank 0 in pieces. Memory: 24 bytes a row of this rank, and on rank 0 three pieces of
+    `owners.PIECE_BYTES`, elsewhere one. Bytes sent: a rank's rows and moments, and 8 bytes a row of each.
     """
     check_finite(trainer)
-    tensors, rows = gather_state(trainer, best)
+    tensors, rows = _local_state(trainer, best)
+    for parameter, ids in trainer.model.row_ids().items():
+        owners = Owners(trainer.comm, ids, parameter)
+        tensors["ids." + parameter] = owners.ids
+        tensors |= {name: _Owned(owners, tensors[name]) for name in ("ids." + parameter, *(n for n, of in rows.items() if of == parameter))}
+    agree(trainer.comm, [(name, str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()], "the state: names, dtypes, shapes")
     metadata = {**metadata, "step": trainer.training_step.n_steps, "rows": rows}
-    together(trainer.comm, lambda: save(path, tensors, metadata, **options) if trainer.comm.rank == 0 else None)
+    _write(trainer.comm, path, tensors, metadata, **options)
 
 
 def read(comm, path, prefixes=("",)):
-    """Return (arrays, metadata) of a checkpoint, for `restore_state`; what is owned by rows on rank 0 alone. Collective.
+    """Return (arrays, metadata) of a checkpoint, for `restore_state`. Collective.
 
-    Of `prefixes`, those of the first that any array's name begins with, and the ids of what is owned by rows; by default all.
+    Of `prefixes`, those of the first that any array's name begins with, and the ids of what is owned by rows; by default all. What is
+    owned by rows is on rank 0 alone, and not read yet: a `tensorfile.Stored`, which keeps the file open.
     """
-    tensors, metadata = together(comm, lambda: load(path) if comm.rank == 0 else (None, None))
-    if tensors:
-        first = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in tensors)), "")
-        tensors = {name: array for name, array in tensors.items() if name.startswith((first, "ids."))}
+    tensors, metadata = together(comm, lambda: _stored(path) if comm.rank == 0 else ({}, None))
     metadata = comm.bcast(metadata)
-    replicated = comm.bcast(tensors and _replicated(tensors, metadata))
-    return tensors or replicated, metadata
+    first = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in tensors)), "")
+    tensors = {name: tensor for name, tensor in tensors.items() if name.startswith((first, "ids."))}
+    replicated = together(comm, lambda: {name: tensor.whole() for name, tensor in _replicated(tensors, metadata).items()})
+    return tensors | comm.bcast(replicated), metadata
 
 
 def _replicated(tensors, metadata):
@@ -188,7 +173,7 @@ def _not_finite(flat):
 def _local_state(trainer, best):
     """This rank's arrays by their names in the file, and of those owned by rows the parameter."""
     model, optimizer, best = trainer.model, trainer.optimizer, best or {}
-    state = {**_under("model.", model.state_dict()), **_under("optimizer.", optimizer.state_dict()), **_under("best.", best)}
+    state = {**_under("model.", model.state_arrays()), **_under("optimizer.", optimizer.state_arrays()), **_under("best.", best)}
     return state, _owned(trainer, bool(best))
 
 
@@ -203,19 +188,6 @@ def _under(prefix, state):
     return {prefix + name: np.asarray(value) for name, value in state.items()}
 
 
-def gather_state(trainer, best=None):
-    """Return a trainer's arrays by their names in the file, and of those owned by rows the parameter. Collective.
-
-    On rank 0 they are whole. Elsewhere the arrays are no use. Rank 0 then holds all ranks' rows.
-    """
-    tensors, rows = _local_state(trainer, best)
-    for parameter, ids in trainer.model.row_ids().items():
-        owners = Owners(trainer.comm, ids, parameter)
-        tensors["ids." + parameter] = owners.ids
-        tensors |= {name: owners.gather(tensors[name]) for name, of in rows.items() if of == parameter}
-    return tensors, rows
-
-
 def restore_state(trainer, tensors, metadata):
     """Put back what `read` returned, on any number of ranks, and return this rank's best state. Collective.
 
@@ -223,20 +195,24 @@ def restore_state(trainer, tensors, metadata):
     ------
     CheckpointError
         On every rank: the arrays are of another model, optimizer or set of rows.
+
+    Notes
+    -----
+    Rows travel from rank 0 in pieces, into the arrays that they are of. Memory as of `write`, and the best state.
     """
     rows = metadata.get("rows", {})
     expected = _owned(trainer, any(name.startswith("best.") for name in rows))
     for name in sorted(expected.keys() ^ rows.keys()):
         raise CheckpointError(f"{name!r}, owned by rows, is missing from " + ("the trainer" if name in rows else "the checkpoint"))
-    state = _replicated(tensors, metadata)
-    for parameter, p in trainer.model.named_parameters():
-        if p.ids is not None:
-            owners = Owners(trainer.comm, p.ids, parameter)
-            owners.check(tensors.get("ids." + parameter, np.empty(0, np.int64)))
-            state |= {name: _scatter(owners, name, tensors.get(name), p) for name, of in rows.items() if of == parameter}
+    state, _ = _local_state(trainer, {})
+    owned = {name: np.empty_like(state["model." + of]) if name.startswith("best.") else state[name] for name, of in rows.items()}
+    found = _fitting(trainer.comm, trainer.model, tensors, {name: (of, owned[name]) for name, of in rows.items()})
+    state = _replicated(tensors, metadata) | owned
     below = lambda prefix: {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}  # noqa: E731
     trainer.model.load_state_dict(below("model."))
     trainer.optimizer.load_state_dict(below("optimizer."))
+    _fill(found)
+    trainer.flat.changed()
     trainer.training_step.n_steps = metadata.get("step", metadata.get("epoch", 0))
     return below("best.")
 
@@ -248,23 +224,41 @@ def restore_model(comm, model, tensors, metadata):
     ------
     CheckpointError
         On every rank: the arrays are of another model or set of rows.
+
+    Notes
+    -----
+    Memory as of `write`.
     """
     state = {name.partition(".")[2]: array for name, array in _replicated(tensors, metadata).items()}
     prefix = comm.bcast(next((name.partition(".")[0] for name in tensors if not name.startswith("ids.")), "model"))
-    for parameter, p in model.named_parameters():
-        if p.ids is not None:
-            owners = Owners(comm, p.ids, parameter)
-            owners.check(tensors.get("ids." + parameter, np.empty(0, np.int64)))
-            name = f"{prefix}.{parameter}"
-            state[parameter] = _scatter(owners, name, tensors.get(name), p)
-    together(comm, lambda: model.load_state_dict(state))
+    own = model.state_arrays()
+    owned = {parameter: own[parameter] for parameter in model.row_ids()}
+    found = _fitting(comm, model, tensors, {f"{prefix}.{parameter}": (parameter, rows) for parameter, rows in owned.items()})
+    together(comm, lambda: model.load_state_dict(state | owned))
+    _fill(found)
+    for parameter in model.parameters():
+        parameter.changed()
 
 
-def _scatter(owners, name, whole, parameter):
-    error = None
-    if owners.comm.rank == 0 and whole is None:
-        error = CheckpointError(f"{name!r} is missing from the checkpoint")
-    elif owners.comm.rank == 0 and (whole.dtype, whole.shape) != (parameter.dtype, (len(owners.ids), *parameter.shape[1:])):
-        error = CheckpointError(f"{name!r} is {whole.dtype} {whole.shape}, but {parameter.dtype} with rows of {parameter.shape[1:]} here")
-    raise_together(owners.comm, error)
-    return owners.scatter(whole, parameter.data)
+def _fitting(comm, model, tensors, arrays):
+    """Return [(owners, rank 0's tensor, this rank's rows to fill)] of `arrays`, name -> (parameter, rows), once all fit. Collective."""
+    owners, found = {}, []
+    for parameter, ids in model.row_ids().items():
+        owners[parameter] = Owners(comm, ids, parameter)
+        owners[parameter].check(tensors.get("ids." + parameter))
+    for name, (parameter, rows) in arrays.items():
+        found.append((owners[parameter], tensors.get(name), rows))
+        together(comm, lambda name=name, found=found[-1]: comm.rank or _check(name, *found))
+    return found
+
+
+def _check(name, owners, whole, rows):
+    if whole is None:
+        raise CheckpointError(f"{name!r} is missing from the checkpoint")
+    if (whole.dtype, whole.shape) != (rows.dtype, (owners.n, *rows.shape[1:])):
+        raise CheckpointError(f"{name!r} is {whole.dtype} {whole.shape}, but {rows.dtype} with rows of {rows.shape[1:]} here")
+
+
+def _fill(found):
+    for owners, whole, rows in found:
+        owners.scatter(whole, rows)

@@ -11,12 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sarlite.command import Parser, suggestion
+from sarlite.command import Parser, byte_size, suggestion
 from sarlite.errors import ConfigError, needs, reading, regular
 from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
 from sarlite.sar.evaluation import EVALUATIONS
+from sarlite.sar.modes import MODES
+from sarlite.sar.schedule import HALO
 from sarlite.train import resume, smoothing
 from sarlite.train.metrics import EVERY
 from sarlite.train.tasks import LOSSES
@@ -84,25 +86,6 @@ def fanouts(value: Any) -> list[int]:
     return found
 
 
-def byte_size(value: Any) -> str:
-    """Return what --memory-limit says, such as "2GiB", as text.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        It is no size.
-    """
-    if parse_size(value) is None:
-        raise argparse.ArgumentTypeError(f"{value!r} is no size of memory such as 512MiB, 2GiB or 1.5GB")
-    return str(value)
-
-
-def parse_size(value: Any) -> int | None:
-    """Return a size such as "2GiB" in bytes; None where it is none."""
-    found = _SIZE.fullmatch(str(value))
-    return int(float(found[1]) * _UNITS[found[2] or ""]) if found else None
-
-
 def seconds(every: Any) -> float | None:
     """Return the time that --checkpoint-every says, in seconds; None where it says epochs."""
     found = _EVERY.fullmatch(str(every))
@@ -111,9 +94,6 @@ def seconds(every: Any) -> float | None:
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _EVERY = re.compile(r"([0-9]{1,9})(s|min|h)?")
-_UNITS = {"": 1, **{f"{p}B": 1000**k for k, p in enumerate(("", "k", "M", "G", "T"))},
-          **{f"{p}iB": 1024**k for k, p in enumerate(("K", "M", "G", "T"), 1)}}
-_SIZE = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,9}})?) ?({'|'.join(filter(None, _UNITS))})?")
 _PICKS = re.compile(r"-1|[0-9]{1,9}")
 
 
@@ -222,11 +202,12 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),
     },
     "ranks": {
-        "mode": ("sar", ("sar", "sa", "oneshot", "broadcast", "cover", "auto"), "how remote rows arrive; auto: whichever costs least "
-                 "and fits"),
+        "mode": ("sar", (*MODES, "auto"), "how remote rows arrive; auto: whichever costs least and fits"),
         "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or fetch those of the rows that they went to "
                      "[push; in broadcast fetch, of GCN and GraphSAGE]"),
         "columns": (1, int, "ranks that share their rows and divide the columns of sums, or heads; each holds the structure of them all"),
+        "halo": ("fetch", HALO, "of the rows of other ranks that the second layer needs: fetch them, or compute them again from sums that "
+                 "the first layer keeps, without dropout of its input"),
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a core to spare, else 0]"),
         "partition": ("stored", str, "metis, fennel (less memory), random, contiguous, or a file of one part a node; stored: as the data "
                       "stand, else metis"),
@@ -263,7 +244,8 @@ HEC_OPTIONS = {"hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "
 """Options of the cache alone, with the names of `minibatch.HEC`'s arguments."""
 _AT_LEAST = {"batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1, "hidden": 1,
              "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1, "trace_epochs": 1,
-             "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1, "embedding": 1}
+             "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1, "embedding": 1,
+             "memory_limit": 1}
 _SHARES = ("dropout", "input_dropout", "attention_dropout", "teleport")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
           byte_size: "a size such as 2GiB", fanouts: "a list of picks a row, such as [5, 10, 15]"}  # fmt: skip
@@ -321,6 +303,11 @@ def _minibatches(options, given):
     for name in ("batch_size", "mfg"):
         if options["columns"] > 1 and options[name]:
             raise ConfigError(f"--columns does not go with {_flag(name)}: parts of the graph are computed by rows")
+        if options["mode"] == "host" and options[name]:
+            raise ConfigError(f"--mode host does not go with {_flag(name)}: what parts of the graph need is not put together by host")
+    for name in ("batch_size", "mfg", "label_inputs"):
+        if options["halo"] == "recompute" and options[name]:
+            raise ConfigError(f"--halo recompute does not go with {_flag(name)}: it is of sums over the whole graph that do not change")
     if options["batch_size"] and options["label_inputs"] and options["remote"] == "hec":
         raise ConfigError("--label-inputs does not go with --remote hec: its rows were made when labels that a step hides were shown")
     if None not in (evaluated, fanouts) and len(evaluated) != len(fanouts):

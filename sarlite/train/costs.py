@@ -37,7 +37,8 @@ class Setting(NamedTuple):
         return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
 
 
-SETTINGS = [*(Setting(name) for name in MODES), Setting("sar", (("backward", "fetch"),))]
+SETTINGS = [*(Setting(name) for name, mode in MODES.items() if not mode.shares), Setting("sar", (("backward", "fetch"),)),
+            Setting("sar", (("halo", "recompute"),))]
 
 
 class Cost(NamedTuple):
@@ -53,6 +54,11 @@ class Cost(NamedTuple):
 
     peak_bytes: int
     found: Found
+
+    @property
+    def flops(self) -> int:
+        """Of a step, forward and backward."""
+        return sum(self.found.flops["step"])
 
     def per_epoch(self, what: str = "sent", eval_every: int = 1) -> dict[str, float]:
         """Bytes of one epoch but the first, by phase; of evaluation its share."""
@@ -86,15 +92,12 @@ class Sizes(NamedTuple):
         Data, and what else the process has when its part is loaded, but for the graph's structure.
     load_bytes : int
         The most that loading takes.
-    whole : dict of str to int, or None
-        On the rank that writes checkpoints sizes of all ranks together, of the rows that ranks own parameters of.
     """
 
     counts: Counts
     rows: dict[str, int]
     there_bytes: int
     load_bytes: int = 0
-    whole: dict[str, int] | None = None
 
 
 def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
@@ -113,14 +116,13 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
         hetero = part.graph.graph
         counts = {chosen: counts_of_plan(hetero.comm, plan, [(len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])
                   for chosen, (plan, _) in hetero.exchanges.items()}
-        whole = {relational_trial.rows_of(name): n for name, n in hetero.n_nodes.items()} if hetero.comm.rank == 0 else None
-        return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing, whole)
+        return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing)
     graph = aggregated(part.graph)
     counts = with_others(graph, counts_of(graph))
     built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
-    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst}
-    return Sizes(counts, sizes, there_bytes, peak // sharing + missing, {} if part.graph.comm.rank == 0 else None)
+    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "halo": graph.plan.n_halo}
+    return Sizes(counts, sizes, there_bytes, peak // sharing + missing)
 
 
 def aggregated(graph: Graph) -> Graph:
@@ -153,10 +155,12 @@ class Model:
         covers = mode.covers and isinstance(sizes.counts, PartCounts) and sizes.counts.cover is not None
         steps = self.program(setting, covers)
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
-        structure = structure_bytes(sizes.counts, setting.mode, steps.transposed, self.size > 1 and turns(mode, backward))
+        transposed = steps.transposed
+        if "halo" in steps.names:  # the second layer walks all edges
+            transposed.setdefault("edges", set()).add((0, "transpose"))
+        structure = structure_bytes(sizes.counts, setting.mode, transposed, self.size > 1 and turns(mode, backward))
         stays = self.fixed_bytes + sizes.there_bytes + structure + (self.cover_bytes if mode.covers and self.size > 1 else 0)
-        step = found.start_bytes + found.peak_bytes + steps.saving(sizes.rows, sizes.whole)  # arrays of a step keep their place meanwhile
-        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, step))), found)
+        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
 
     def program(self, setting: Setting, covers: bool = False) -> Any:
         """Return the `Program` of a setting; `covers` is as for `trial.program`. Collective."""
@@ -167,6 +171,15 @@ class Model:
             warm = max(self.comm.allgather(self._programs[key].warm_bytes))
             self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
         return self._programs[key]
+
+    def takes(self, setting: Setting) -> bool:
+        """Tell whether the model can run in a setting: not each can compute halo rows again. Collective."""
+        if "halo" in dict(setting.options):
+            try:
+                self.program(setting)
+            except ConfigError:
+                return False
+        return True
 
     def _recorded(self, config, mode, covers):
         """By the first rank for all; on a grid by the ranks of the first group, for those that have the same columns."""

@@ -1,8 +1,32 @@
-"""Rows that ranks own: all of them to rank 0, by id, and back to whoever owns them now."""
+"""Rows that ranks own: in the order of their ids, on rank 0, piece by piece, and back to whoever owns them now."""
+
+import math
 
 import numpy as np
 
 from sarlite.errors import CheckpointError, raise_together
+
+PIECE_BYTES = 1 << 21
+
+
+class Attempts:
+    """What rank 0 does between messages that others wait for: after the first action that fails it takes no more. `end` is collective."""
+
+    def __init__(self, comm):
+        self._comm, self._error = comm, None
+
+    def __call__(self, action):
+        """Take an action and return its result, on rank 0; None elsewhere."""
+        if self._comm.rank == 0 and self._error is None:
+            try:
+                return action()
+            except BaseException as error:  # whatever it is: the others wait for the word of this rank
+                self._error = error
+        return None
+
+    def end(self):
+        """Raise on every rank where an action failed."""
+        raise_together(self._comm, self._error)
 
 
 class Owners:
@@ -18,8 +42,10 @@ class Owners:
 
     Attributes
     ----------
-    ids : (n,) int64 on rank 0, None elsewhere
-        Those of all ranks, ascending: the order of the whole arrays.
+    ids : (n_local,) int64
+        As given.
+    n : int
+        The number of all ranks' rows.
 
     Raises
     ------
@@ -28,70 +54,130 @@ class Owners:
 
     Notes
     -----
-    Rank 0 holds one whole array and one rank's rows at a time; the other ranks hold nothing beside their own.
+    A piece is a range of ids, of which all ranks together have at most `PIECE_BYTES`, or a row each. Memory: 16 bytes a row of this
+    rank, and two numbers a rank and piece; on rank 0 three pieces, elsewhere one. Time: two small allgathers a piece for each width of
+    rows; then what travels, rank 0 being the only one that others wait for.
     """
 
     def __init__(self, comm, ids, name):
-        self.comm, self.name, self.own = comm, name, np.ascontiguousarray(ids, np.int64)
-        self.sizes = comm.allgather(len(ids))
-        self.ids = error = None
-        everyone = list(self._collect(self.own))
-        if comm.rank == 0:
-            everyone = np.concatenate(everyone)
-            order = np.argsort(everyone, kind="stable")
-            self.ids, places = everyone[order], np.empty_like(order)
-            places[order] = np.arange(len(order))
-            self.places = np.split(places, np.cumsum(self.sizes)[:-1])
-            twice = np.flatnonzero(self.ids[1:] == self.ids[:-1])
-            error = CheckpointError(f"{name!r}: id {self.ids[twice[0]]} has two owners") if len(twice) else None
-        raise_together(comm, error)
+        self.comm, self.name, self.ids = comm, name, np.asarray(ids, np.int64)
+        self._order = np.argsort(self.ids, kind="stable")
+        self._ascending = self.ids[self._order]
+        self.n, self._kept = sum(comm.allgather(len(self.ids))), {}
+        attempt = Attempts(comm)
+        for piece in self.gather(self.ids):
+            attempt(lambda piece=piece: self._check_once(piece))
+        attempt.end()
 
-    def _collect(self, rows):
-        """On rank 0 yield each rank's rows, in rank order; elsewhere send them."""
-        if self.comm.rank:
-            if len(rows):
-                self.comm.start_send(rows, 0).wait()
-            return
-        for rank, size in enumerate(self.sizes):
-            if rank == 0:
-                yield rows
-                continue
-            buffer = np.empty((size, *rows.shape[1:]), rows.dtype)
-            if size:
-                self.comm.start_recv(buffer, rank).wait()
-            yield buffer
+    def _check_once(self, piece):
+        twice = np.flatnonzero(piece[1:] == piece[:-1])
+        if len(twice):
+            raise CheckpointError(f"{self.name!r}: id {piece[twice[0]]} has two owners")
+
+    def _pieces(self, rows):
+        """Return a list of (low, high, sizes): which of this rank's ids, ascending, are in each piece, and how many of each rank."""
+        row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
+        step = max(1, PIECE_BYTES // (row_bytes * self.comm.size))
+        if step not in self._kept:
+            self._kept[step] = list(self._cut(step))
+        return self._kept[step]
+
+    def _cut(self, step):
+        low, n = 0, len(self.ids)
+        while True:
+            ends = self.comm.allgather(int(self._ascending[min(low + step, n) - 1]) if low < n else None)
+            ends = [end for end in ends if end is not None]
+            if not ends:
+                return
+            high = int(np.searchsorted(self._ascending, min(ends), "right"))
+            yield low, high, self.comm.allgather(high - low)
+            low = high
 
     def gather(self, rows):
-        """Return the rows of all ranks by ascending id on rank 0, None elsewhere; `rows` are this rank's, by its own ids."""
-        parts = self._collect(np.ascontiguousarray(rows))
+        """Yield the rows of all ranks by ascending id, in pieces on rank 0, None as often elsewhere; `rows` are this rank's, by its ids."""
+        for low, high, sizes in self._pieces(rows):
+            ids = self._collect(self._ascending[low:high], sizes)
+            found = self._collect(rows[self._order[low:high]], sizes)
+            yield None if found is None else found[np.argsort(ids)]
+
+    def scatter(self, whole, rows):
+        """Fill this rank's `rows`, by its ids, from rank 0's `tensorfile.Stored`, which has all by ascending id; None elsewhere.
+
+        Raises
+        ------
+        CheckpointError
+            On every rank: it cannot be read; `rows` may have changed.
+        """
+        attempt, begin = Attempts(self.comm), 0
+        for low, high, sizes in self._pieces(rows):
+            ids, end = self._collect(self._ascending[low:high], sizes), begin + sum(sizes)
+            piece = attempt(lambda span=(begin, end): whole.rows(*span))
+            rows[self._order[low:high]] = self._hand_out(ids, piece, sizes, rows)
+            begin = end
+        attempt.end()
+
+    def check(self, whole):
+        """Raise a CheckpointError on every rank where the checkpoint's ids, a `Stored` on rank 0 or None, are not the ranks', ascending."""
+        attempt, begin, last = Attempts(self.comm), 0, None
+        attempt(lambda: self._check_kind(whole))
+        for piece in self.gather(self.ids):
+            last = attempt(lambda at=(begin, last), piece=piece: self._compare(whole, *at, piece))
+            begin += 0 if piece is None else len(piece)
+        attempt(lambda: self._check_end(whole, begin, last))
+        attempt.end()
+
+    def _check_kind(self, whole):
+        if whole is not None and (whole.dtype, len(whole.shape)) != (np.int64, 1):
+            raise CheckpointError(f"{self.name!r}: the checkpoint's ids are {whole.dtype} {whole.shape}, but must be one int64 a row")
+
+    def _compare(self, whole, begin, last, piece):
+        """Compare a piece with the checkpoint's ids from `begin` on, and return its last id."""
+        there = self._ascends(whole, begin, begin + len(piece), last)
+        n = len(there)
+        odd = np.flatnonzero(there != piece[:n])
+        at = int(odd[0]) if len(odd) else n
+        if at < n and there[at] < piece[at]:
+            raise CheckpointError(f"{self.name!r}: id {there[at]} is nobody's here")
+        if at < len(piece):
+            raise CheckpointError(f"{self.name!r}: id {piece[at]} is missing from the checkpoint")
+        return piece[-1]
+
+    def _check_end(self, whole, begin, last):
+        """The checkpoint has no more ids."""
+        if whole is not None and begin < whole.shape[0]:
+            raise CheckpointError(f"{self.name!r}: id {self._ascends(whole, begin, begin + 1, last)[0]} is nobody's here")
+
+    def _ascends(self, whole, begin, end, last):
+        there = np.empty(0, np.int64) if whole is None else whole.rows(begin, end)
+        if (there[1:] <= there[:-1]).any() or (len(there) and last is not None and there[0] <= last):
+            raise CheckpointError(f"{self.name!r}: the checkpoint's ids do not ascend")
+        return there
+
+    def _collect(self, own, sizes):
+        """Every rank's rows, in rank order, on rank 0; None elsewhere."""
         if self.comm.rank:
-            return next(parts, None)
-        whole = np.empty((len(self.ids), *rows.shape[1:]), rows.dtype)
-        for place, part in zip(self.places, parts):
-            whole[place] = part
-        return whole
+            if len(own):
+                self.comm.start_send(np.ascontiguousarray(own), 0).wait()
+            return None
+        everyone = np.empty((sum(sizes), *own.shape[1:]), own.dtype)
+        parts = np.split(everyone, np.cumsum(sizes)[:-1])
+        requests = [self.comm.start_recv(part, rank) for rank, part in enumerate(parts) if rank and len(part)]
+        parts[0][...] = own
+        for request in requests:
+            request.wait()
+        return everyone
 
-    def scatter(self, whole, like):
-        """Return this rank's rows of rank 0's `whole`, as `gather` made it; `like` has their shape and dtype."""
-        if self.comm.rank == 0:
-            for rank in range(1, self.comm.size):
-                if self.sizes[rank]:
-                    self.comm.start_send(np.ascontiguousarray(whole[self.places[rank]]), rank).wait()
-            return whole[self.places[0]]
-        rows = np.empty_like(like, order="C")
-        if len(rows):
-            self.comm.start_recv(rows, 0).wait()
-        return rows
-
-    def check(self, ids):
-        """Raise on every rank where rank 0's `ids`, of a whole array that is to be scattered, are not these."""
-        error = None
-        if self.comm.rank == 0 and not np.array_equal(ids, self.ids):
-            error = CheckpointError(f"{self.name!r}: {self._difference(ids)}")
-        raise_together(self.comm, error)
-
-    def _difference(self, ids):
-        odd = np.setxor1d(ids, self.ids).tolist()
-        if not odd:
-            return "the checkpoint's ids do not ascend"
-        return f"id {odd[0]} is " + ("missing from the checkpoint" if odd[0] in self.ids else "nobody's here")
+    def _hand_out(self, ids, piece, sizes, like):
+        """This rank's rows of rank 0's piece, by ascending id, or any where it has none; `ids` are those of the ranks, in rank order."""
+        if self.comm.rank:
+            mine = np.empty((sizes[self.comm.rank], *like.shape[1:]), like.dtype)
+            if len(mine):
+                self.comm.start_recv(mine, 0).wait()
+            return mine
+        everyone = np.empty((sum(sizes), *like.shape[1:]), like.dtype)
+        if piece is not None:
+            everyone[np.argsort(ids)] = piece
+        parts = np.split(everyone, np.cumsum(sizes)[:-1])
+        for request in [self.comm.start_send(part, rank) for rank, part in enumerate(parts) if rank and len(part)]:
+            request.wait()
+        return parts[0]

@@ -11,11 +11,12 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.comm.launch import host
+from sarlite.command import readable
 from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
 from sarlite.sar.hetero import NodeType
 from sarlite.sar.modes import MODES
-from sarlite.train.config import OPTIONS, parse_size
+from sarlite.train.config import OPTIONS
 from sarlite.train.costs import (
     SETTINGS,
     Cost,
@@ -31,6 +32,10 @@ from sarlite.train.trial import STEPS
 _SMALL = 0.5
 """Without --memory-limit a run is not looked at whose crude bound is below this share of the limit."""
 _MESSAGE, _REPEATS = 1 << 20, 3
+
+
+Rates = tuple[float, float, float, float]
+"""Seconds to pack a byte, to send one, of a message, and of a floating-point operation."""
 
 
 class Limit(NamedTuple):
@@ -75,18 +80,18 @@ class Row(NamedTuple):
 def limit_of(comm: Communicator, config: argparse.Namespace, part: Part) -> Limit:
     """Return the `Limit`. Collective."""
     base = part.memory.base // (comm.size if config.ranks > 1 else 1)
-    given = parse_size(config.memory_limit) if config.memory_limit else None
+    given = config.memory_limit
     found = comm.allgather((host(), base))
     return Limit(memory_limit() if given is None else given, given is not None, [where for where, _ in found], [n for _, n in found])
 
 
 def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, limit: Limit, settings: Sequence[Setting],
-            rates: tuple[float, float, float] | None = None) -> list[Row]:
+            rates: Rates | None = None) -> list[Row]:
     """Return a `Row` for each setting, the same on every rank. Collective."""
-    rows = []
-    for setting in settings:
-        cost = model.cost(setting, sizes, config.prefetch)
-        ranks = comm.allgather((cost, limit.n_bytes, seconds_of(cost, rates) if rates else None))
+    rows, found = [], [model.cost(setting, sizes, config.prefetch) for setting in settings]
+    least = min(cost.flops for cost in found)
+    for setting, cost in zip(settings, found):
+        ranks = comm.allgather((cost, limit.n_bytes, seconds_of(cost, rates, least) if rates else None))
         needs = limit.needs([other.peak_bytes for other, _, _ in ranks])
         fits = all(need <= most for need, (_, most, _) in zip(needs, ranks))
         slowest = max(seconds for _, _, seconds in ranks) if rates else None
@@ -94,27 +99,30 @@ def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
     return rows
 
 
-def settings(config: argparse.Namespace, graph: Any) -> list[Setting]:
-    """Return those of `SETTINGS` that leave alone what the run is told: an option that is given goes with each.
+def settings(config: argparse.Namespace, model: Model) -> list[Setting]:
+    """Return those of `SETTINGS` that the model takes and that leave alone what the run is told: an option that is given goes with each.
 
-    Of a relational graph those without an option, and without mode `cover`, which is `sar` there.
+    Of a relational graph those without an option, and without mode `cover`, which is `sar` there. Collective.
     """
     found = [setting for setting in SETTINGS if all(getattr(config, name) == OPTIONS[name][0] for name, _ in setting.options)]
-    if isinstance(graph, NodeType):
+    if model.facts.relations is not None:
         found = [setting for setting in found if not setting.options and not MODES[setting.mode].covers]
-    return found
+    return [setting for setting in found if model.takes(setting)]
 
 
-def rates_of(comm: Communicator) -> tuple[float, float, float]:
-    """Measure what packing a byte, sending a byte and a message cost, in seconds; the slowest rank's, the same on all. Collective.
+def rates_of(comm: Communicator) -> Rates:
+    """Measure the `Rates`; the slowest rank's, the same on all. Collective.
 
-    Sends a few messages of up to 1 MiB to the next rank.
+    Sends a few messages of up to 1 MiB to the next rank, and multiplies as many rows by a square matrix.
     """
     from sarlite.sar.messages import pack
+    from sarlite.tape.reduce import product
 
     rows = np.ones((_MESSAGE // 256, 64), np.float32)
     index = np.random.default_rng(0).permutation(len(rows)).astype(np.int32)
     packing = _least(lambda: pack((rows,), index)) / rows.nbytes
+    weight = np.ones((rows.shape[1], rows.shape[1]), rows.dtype)
+    flop = _least(lambda: product(rows, weight)) / (2 * rows.size * len(weight))
 
     def exchange(array):
         got = np.empty_like(array)
@@ -124,12 +132,12 @@ def rates_of(comm: Communicator) -> tuple[float, float, float]:
             request.wait()
 
     if comm.size == 1:
-        return packing, 0.0, 0.0
+        return packing, 0.0, 0.0, flop
     comm.barrier()
     message = _least(lambda: exchange(rows[:1]))
     sending = max(_least(lambda: exchange(rows)) - message, 0.0) / rows.nbytes
-    slowest = np.max(comm.allgather((packing, sending, message)), 0)
-    return float(slowest[0]), float(slowest[1]), float(slowest[2])
+    packing, sending, message, flop = map(float, np.max(comm.allgather((packing, sending, message, flop)), 0))
+    return packing, sending, message, flop
 
 
 def _least(action):
@@ -141,12 +149,12 @@ def _least(action):
     return min(times[1:])
 
 
-def seconds_of(cost: Cost, rates: tuple[float, float, float]) -> float:
-    """Return what packing and sending take one rank in a step."""
-    packing, sending, message = rates
+def seconds_of(cost: Cost, rates: Rates, flops: int) -> float:
+    """Return what packing and sending take one rank in a step, and computing more than `flops`, as halo rows again."""
+    packing, sending, message, flop = rates
     found = cost.found
     received = sum(found.received["step"].values())
-    return packing * found.packed_bytes["step"] + sending * received + message * found.n_messages["step"]
+    return packing * found.packed_bytes["step"] + sending * received + message * found.n_messages["step"] + flop * (cost.flops - flops)
 
 
 # ---- what the command does with it
@@ -155,7 +163,7 @@ def seconds_of(cost: Cost, rates: tuple[float, float, float]) -> float:
 def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> dict[str, Any]:
     """Print what each setting costs. Collective."""
     limit = limit_of(comm, config, part)
-    rows = compare(comm, config, model, sizes, limit, settings(config, part.graph))
+    rows = compare(comm, config, model, sizes, limit, settings(config, model))
     found = {"ranks": comm.size, "prefetch": config.prefetch, "limit_bytes": limit.n_bytes, "base_bytes": limit.base_bytes,
              "settings": [_record(row, config) for row in rows]}
     if comm.rank == 0:
@@ -174,11 +182,11 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
         On every rank: none fits, or costs cannot be counted.
     """
     limit = limit_of(comm, config, part)
-    rows = compare(comm, config, model, sizes, limit, settings(config, part.graph), rates_of(comm))
+    rows = compare(comm, config, model, sizes, limit, settings(config, model), rates_of(comm))
     fitting = [row for row in rows if row.fits]
     if not fitting:
         least = min(rows, key=lambda row: row.need)
-        raise ConfigError(f"--mode auto: no mode fits {_limit_words(limit)}; {least.setting}, the smallest, takes {_size(least.need)}"
+        raise ConfigError(f"--mode auto: no mode fits {_limit_words(limit)}; {least.setting}, the smallest, takes {readable(least.need)}"
                                f"{_WHERE[limit.each]}; more ranks take less each")
     best = min(fitting, key=lambda row: (row.seconds, row.need))
     if comm.rank == 0:
@@ -211,10 +219,10 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tup
     (row,) = compare(comm, config, model, sizes, limit, [own])
     if row.fits:
         return
-    others = compare(comm, config, model, sizes, limit, [setting for setting in settings(config, part.graph) if setting != own])
+    others = compare(comm, config, model, sizes, limit, [setting for setting in settings(config, model) if setting != own])
     fitting = sorted((other for other in others if other.fits), key=lambda other: other.need)
-    hint = f"--mode {fitting[0].setting} takes {_size(fitting[0].need)} and fits" if fitting else _NONE
-    raise ConfigError(f"mode {own} would take {_size(row.need)}{_WHERE[limit.each]}, more than {_limit_words(limit)}: {hint}")
+    hint = f"--mode {fitting[0].setting} takes {readable(fitting[0].need)} and fits" if fitting else _NONE
+    raise ConfigError(f"mode {own} would take {readable(row.need)}{_WHERE[limit.each]}, more than {_limit_words(limit)}: {hint}")
 
 
 def _most_rows(graph):
@@ -235,14 +243,7 @@ _WHERE = {True: " on a rank", False: " on all ranks of a host"}
 
 
 def _limit_words(limit):
-    return f"{'--memory-limit' if limit.each else 'the memory of the machine or container,'} {_size(limit.n_bytes)}"
-
-
-def _size(n):
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if n < 1024 or unit == "TiB":
-            return f"{n:.4g} {unit}"
-        n /= 1024
+    return f"{'--memory-limit' if limit.each else 'the memory of the machine or container,'} {readable(limit.n_bytes)}"
 
 
 def _record(row, config):
@@ -254,7 +255,7 @@ def _record(row, config):
             "run_sent_bytes": _summed([cost.of_run(config.epochs, config.eval_every) for cost in row.costs]),
             "first_epoch_sent_bytes": _summed([cost.found.sent[segment] for cost in row.costs for segment in STEPS[:2]]),
             "messages": [cost.found.n_messages["step"] for cost in row.costs],
-            "flops": [sum(cost.found.flops["step"]) for cost in row.costs],
+            "flops": [cost.flops for cost in row.costs],
             "remote_buffers": float(max(cost.found.remote_buffers for cost in row.costs)), "seconds": row.seconds}
 
 
@@ -266,19 +267,20 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
     """Return the settings as text: the largest rank's memory and messages, bytes of an epoch and flops of all ranks."""
     size = len(rows[0].costs)
     given = (f", backward {config.backward}" if config.backward else "") + (f", columns {config.columns}" if config.columns > 1 else "")
+    given += f", halo {config.halo}" if config.halo != "fetch" else ""
     head = [f"{config.model} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges; {size} "
             f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; an epoch but the first"]
     lines = [["mode", "fits", "peak memory", "remote buffers", "messages", "Gflop", "sent by phase"]]
     for row in rows:
         record = _record(row, config)
-        peaks = [_size(n) for n in (record["peak_bytes"] if size <= 4 else [max(record["peak_bytes"])])]
+        peaks = [readable(n) for n in (record["peak_bytes"] if size <= 4 else [max(record["peak_bytes"])])]
         lines.append([str(row.setting), "yes" if row.fits else "no", ", ".join(peaks), f"{record['remote_buffers']:.3g}",
                       str(max(record["messages"])), f"{sum(record['flops']) / 1e9:.4g}",
-                      ", ".join(f"{phase} {_size(n)}" for phase, n in record["sent_bytes"].items() if n) or "nothing"])
+                      ", ".join(f"{phase} {readable(n)}" for phase, n in record["sent_bytes"].items() if n) or "nothing"])
         if row.seconds is not None:
             lines[-1].insert(6, f"{1e3 * row.seconds:.3g}")
     if rows[0].seconds is not None:
-        lines[0].insert(6, "ms to pack and send")
+        lines[0].insert(6, "ms to pack, send, recompute")
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join(head + ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines])
 
@@ -299,4 +301,4 @@ def counts(config: argparse.Namespace, graph: Any) -> bool:
 
 
 def _uncounted(config):
-    return {"--batch-size": config.batch_size, "--mfg": config.mfg}
+    return {"--batch-size": config.batch_size, "--mfg": config.mfg, "--mode host": config.mode == "host"}

@@ -15,7 +15,7 @@ from sarlite.comm import together
 from sarlite.data import node_rows, npyfile
 from sarlite.data import scratch as scratches
 from sarlite.data.writer import META, meta_hash, write_meta
-from sarlite.errors import ConfigError, DataError, reading, regular
+from sarlite.errors import ConfigError, DataError, reading, regular, writing
 from sarlite.files import sync_folder
 from sarlite.propagation import Propagation
 from sarlite.train.identity import difference
@@ -103,12 +103,12 @@ def _keep(comm, folder, facts, graph, x, powers):
 def _begin(held, folder):
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ConfigError(f"--propagated {folder}: exists and is no folder of propagated features; it is not replaced")
-    with _writing(folder):
+    with writing(f"--propagated {folder}"):
         return str(held.enter_context(scratches.folder(folder.absolute().parent, f".{folder.name}.tmp-")))
 
 
 def _finish(made, folder, facts, powers):
-    with _writing(folder):
+    with writing(f"--propagated {folder}"):
         arrays = {f"hop{k}": _record(made / f"hop{k}.npy") for k in powers if k}
         write_meta(made, {**facts, "arrays": arrays})
         os.rename(made, folder)
@@ -157,11 +157,3 @@ def _read_meta(folder, facts, powers):
     if missing:
         raise DataError(f"--propagated {folder}: it has no hop {missing[0]}; name another folder, or remove this one")
     return meta
-
-
-@contextlib.contextmanager
-def _writing(folder):
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"--propagated {folder}: cannot be written: {error.strerror or error}") from error

@@ -96,7 +96,7 @@ def _grid_of(comm, graph):
 
 def promise(mode, prefetch, size):
     """Return how many remote buffers the mode may hold at once (DESIGN: Memory)."""
-    if mode in ("sar", "broadcast", "cover"):
+    if mode in ("sar", "broadcast", "cover", "host"):
         return min(1 + prefetch, size - 1)
     return None
 
@@ -112,7 +112,8 @@ def table(config, size, summary, counted, best, times, run_dir):
         ("data", f"{summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
                  f"{summary['features']} features, {summary['classes']} {_OUTPUTS[summary['task']]}"
                  + (f", with {' and '.join(summary['edge_values'])}" if summary.get("edge_values") else "")),
-        ("ranks", f"{size}, mode {config.mode}, prefetch {config.prefetch}, partition {summary['method']}, "
+        ("ranks", f"{size}, mode {config.mode}{', halo recompute' if config.halo == 'recompute' else ''}, prefetch {config.prefetch}, "
+                  f"partition {summary['method']}, "
                   f"{100 * summary['partition']['cut_share']:.1f} % of edges cut{', nodes reordered' if summary['ordered'] else ''}"),
         *_grid(counted.get("grid")),
         ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "

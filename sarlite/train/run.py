@@ -182,6 +182,7 @@ def _restore(comm, config, trainer, resumed, stopping):
     (tensors, meta), best = resumed, Best(trainer.task)
     try:
         best.state = together(comm, lambda: checkpoint.restore_state(trainer, tensors, meta))
+        tensors.clear()  # which closes the file
         stopping.load_state(meta)
     except CheckpointError as error:
         text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once

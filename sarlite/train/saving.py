@@ -64,7 +64,7 @@ class Saving:
 
     def try_disk(self):
         """Refuse now what there is no room for: write a checkpoint of the full size and remove it again."""
-        self._write(trial=True, best=self.trainer.model.state_dict())
+        self._write(trial=True, best=self.trainer.model.state_arrays())
 
     def on_epoch(self, record):
         """Write the epoch's line, and a checkpoint where one is due; return whether training stops."""

@@ -44,7 +44,8 @@ class Best:
     def update(self, epoch: int, scores: Scores, model: nn.Module) -> None:
         """Without a validation split, the last epoch is the best; without a metric, that of the lowest validation loss."""
         if scores["val_loss"] is None or self._key(scores) > self._key(self.scores):
-            self.epoch, self.scores, self.state = epoch, dict(scores), model.state_dict()
+            self.epoch, self.scores, self.state = epoch, dict(scores), None  # which goes before the next one is copied
+            self.state = model.state_dict()
 
     def _key(self, scores):
         found = scores[f"val_{self.task.key}"]

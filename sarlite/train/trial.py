@@ -11,13 +11,14 @@ from sarlite.comm import Solo
 from sarlite.comm.interrupt import SIGNALS
 from sarlite.data.part import Rows
 from sarlite.errors import ConfigError
-from sarlite.graph.block import EdgeOrder
+from sarlite.graph.block import Block, EdgeOrder
 from sarlite.profile import Profile
 from sarlite.sar.columns import Counts, Grid
 from sarlite.sar.cost import CountingTransport, Mirror, expected, schedule_of
 from sarlite.sar.graph import Graph
 from sarlite.sar.listening import Listening
 from sarlite.sar.modes import MODES
+from sarlite.sar.plan import Step
 from sarlite.sar.program import START, Program, Tape, record
 from sarlite.sar.schedule import Schedule, turns
 from sarlite.train import relational_trial
@@ -29,6 +30,8 @@ SIZES = [dict(zip(("rows", "edges", "train", "val", "test"), at)) for at in (
     (49, 120, 10, 9, 8))]
 GROUP = 40
 """Of a grid, rows of each rank of a group at these sizes."""
+HALO = 30
+"""Halo rows at these sizes, where they are computed again."""
 STEPS = ("first step", "first evaluation", "step", "evaluation")
 
 
@@ -84,38 +87,34 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
                 with tape.segment(STEPS[2 * epoch + 1]), profile.phase("evaluation"):
                     trainer.evaluate()
                     best["state"] = trainer.model.state_dict()  # as where the epoch is the best
-            tape.saved = _saved(trainer)
         return tape
 
-    return record(run, _sizes(config.columns) if facts.relations is None else relational_trial.sizes(facts.relations))
+    return record(run, _sizes(config, size) if facts.relations is None else relational_trial.sizes(facts.relations))
 
 
-def _saved(trainer):
-    """Bytes of the state that are copied for a checkpoint; and of its file, which has the best parameters too: replicated, and owned."""
-    n_arrays = 1 + len(trainer.optimizer.keeps)
-    replicated, owned = trainer.flat.replicated.data.nbytes, sum(group.data.nbytes for group in trainer.flat.owned)
-    return n_arrays * (replicated + owned), (n_arrays + 1) * replicated, (n_arrays + 1) * owned
-
-
-def _sizes(columns):
-    """The sizes, of a grid those of a group too: its rows, and its edges in place of a rank's."""
-    if columns == 1:
+def _sizes(config, size):
+    """The sizes; of a grid those of a group too: its rows, and its edges in place of a rank's; or the halo rows that are computed again."""
+    if config.columns > 1:
+        name, n = "group", GROUP * config.columns
+    elif config.halo == "recompute" and size > 1:
+        name, n = "halo", HALO
+    else:
         return SIZES
-    group = GROUP * columns
-    return [*({**at, "group": group} for at in SIZES[:-1]), {**SIZES[0], "group": group + 9}, {**SIZES[-1], "group": group + 21}]
+    return [*({**at, name: n} for at in SIZES[:-1]), {**SIZES[0], name: n + 9}, {**SIZES[-1], name: n + 21}]
 
 
-def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, group=None, **splits):
+def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, group=None, halo=0, **splits):
     """A tiny part, of which every peer has the like."""
     whole, n_own, C = comm, rows, config.columns
     if group is not None:
         comm, rows = Mirror(0, comm.size // C), group
     ends = np.arange(rows + 1) * edges // rows
     graph = Graph.from_part(Solo(), ends, 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends))))
-    schedule = Schedule(graph.plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
+    plan = _with_halo(graph.plan, halo) if halo else graph.plan
+    schedule = Schedule(plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
     schedule = schedule if comm.size == 1 else _with_others(schedule, config.backward, covers)
     graph = Graph(comm, schedule, profile, n_nodes=rows, dst_ids=graph.dst_ids, src_ids=graph.src_ids, edge_ids=None,
-                  in_degrees=graph.in_degrees, added_loops=np.zeros(rows, bool) if facts.loops else None)
+                  in_degrees=graph.in_degrees, added_loops=np.zeros(rows, bool) if facts.loops else None, halo=config.halo)
     if len(schedule_of(expected(8 * comm.size, 8 * comm.size, comm.size), mode, 0).plan.blocks) > 1:  # then edges' places are kept
         graph.plan.local.order = EdgeOrder(rows, [(None, graph.plan.local.indptr)]), 0
     weight, features = (None if a is None else np.ones((edges, *a.shape[1:]), a.dtype) for a in facts.edge_values)
@@ -142,6 +141,14 @@ def _on_grid(tape, comm, whole, rows, columns, place):
 
 def _no_schedule():
     raise ConfigError("--columns: the costs of a model are not counted whose messages are computed by rows")
+
+
+def _with_halo(plan, n):
+    """A plan with the rows of a peer, whose edges are counted among the local ones."""
+    start = plan.n_src
+    block = Block(np.zeros(1, np.int64), np.empty(0, plan.local.indices.dtype), np.arange(start, start + n), start,
+                  np.empty(0, plan.local.indices.dtype), offset=start, source=1)
+    return plan._replace(steps=(Step(1, 1, block, n, False, slice(0, 0)),))
 
 
 class _Summed(Schedule):

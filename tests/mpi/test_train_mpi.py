@@ -10,14 +10,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from owned_rows import check_checkpoint
 from training_runs import SMALL, metrics
 
-from sarlite.train import config, run
+from sarlite.train import config, owners, run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 
 
-def test_a_checkpoint_holds_all(tmp_path):
+def test_a_checkpoint_holds_all(tmp_path, monkeypatch):
+    """In many pieces."""
     from sarlite.comm import mpi
 
+    monkeypatch.setattr(owners, "PIECE_BYTES", 5000)
     comm = mpi.world()
     check_checkpoint(comm, comm.bcast(tmp_path / "c"))
 

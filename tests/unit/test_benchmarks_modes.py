@@ -71,6 +71,18 @@ def test_broadcast(tmp_path, monkeypatch, capsys):
         broadcast.main(["--modes", "broadcast"])
 
 
+def test_shared_rows(tmp_path):
+    import shared_rows
+
+    flags = ["--names", "S/1000", "--graphs", str(tmp_path), "--ranks", "3,4", "--hosts", "2,2", "--width", "4"]
+    shared_rows.main([*flags, "--json", str(tmp_path / "rows.json")])
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [(r["partition"], r["ranks"], r["mode"]) for r in rows] == \
+        [(method, n, mode) for method in ("metis", "random") for n in (3, 4) for mode in ("sar", "host")]
+    assert all(r["as_predicted"] and r["buffer_bytes"] > 0 for r in rows)
+    assert all(r["entered"] == r["distinct"] < r["needed"] for r in rows if r["mode"] == "host")
+
+
 def test_stage_imbalance():
     import broadcast
 

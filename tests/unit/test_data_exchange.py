@@ -83,6 +83,11 @@ def test_what_stands_by_part_is_written_by_original_id(tmp_path, capsys):
 
 def test_what_a_format_cannot_hold_is_refused(tmp_path):
     made = dataset()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="file/d: cannot be written: Not a directory"):
+        pigo.write_directory(tmp_path / "file" / "d", made)
+    with pytest.raises(DataError, match="file/g.bin: cannot be written: Not a directory"):
+        pigo.write(tmp_path / "file" / "g.bin", made)
     made.features = np.full((6, 1), 1e300)
     with pytest.raises(DataError, match="features.bin: row 0 has a number that float32 cannot hold"):
         pigo.write_directory(tmp_path / "d", made)

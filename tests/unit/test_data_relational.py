@@ -11,11 +11,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sarlite.comm import Solo, threads
-from sarlite.data import load, npyfile, ranks
+from sarlite.data import budget, load, npyfile, ranks
+from sarlite.data import divide_streamed as tables
+from sarlite.data import format as one_kind
 from sarlite.data.__main__ import main
 from sarlite.data.relational import RelationalDataset, RelationalPart, divide, format
+from sarlite.data.relational.command import measured
 from sarlite.data.relational.dataset import Edges, Nodes
+from sarlite.data.relational.divide_streamed import divide_streamed
 from sarlite.data.relational.names import key, words
+from sarlite.data.relational.quality import quality
 from sarlite.data.relational.ranks import KIND
 from sarlite.data.spec import is_relational, load_relational
 from sarlite.data.writer import meta_hash
@@ -194,6 +199,43 @@ def test_the_command(kept, tmp_path, capsys):
                        (["partition", str(kept), "--parts", "2", "--method", "random", "--balance", "nodes"], "goes with metis alone")):
         assert main(line) == 2 and text in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["d"]
+
+
+@pytest.mark.parametrize("method, order", [("random", None), ("contiguous", None), ("random", "shuffled")])
+def test_dividing_in_bounded_memory_writes_the_same(kept, stored, tmp_path, monkeypatch, method, order):
+    """Twice, so that rows are read that stand in no order of ids; with values on edges; in runs of a few records."""
+    monkeypatch.setattr(tables, "_STEP", 25)
+    monkeypatch.setattr(budget, "check", lambda *given: None)
+    (tmp_path / "runs").mkdir()
+    for first, before in enumerate((kept, stored)):
+        for turn, n_parts in enumerate((4, 3)):
+            dataset = format.open(before)
+            parts = divide.make_parts(dataset, n_parts, method, seed=turn)
+            ids = order and {name: np.random.default_rng(turn).permutation(n) for name, n in dataset.n_nodes.items()}
+            for streamed in (False, True):
+                with format.RelationalWriter(tmp_path / f"{first}-{turn}-{streamed}") as out:
+                    more = (tmp_path / "runs", 24 * sum(dataset.n_nodes.values()) + 6000) if streamed else ()
+                    (divide_streamed if streamed else divide.divide)(dataset, parts, n_parts, out, *more, order=ids)
+            one, two = (tmp_path / f"{first}-{turn}-{streamed}" for streamed in (False, True))
+            assert one_kind.read_meta(one) == one_kind.read_meta(two) and not os.listdir(tmp_path / "runs")
+            assert format.open(one).equals(format.open(two, verify=True).check())
+            assert quality(format.open(two)) == measured(divide.joined(dataset), parts, n_parts, divide.training(dataset))
+            before = two
+
+
+def test_the_command_in_bounded_memory(kept, tmp_path, capsys, monkeypatch):
+    words = ["partition", str(kept), "--parts", "3", "--method", "random", "--progress", "none"]
+    assert main([*words, "--output", str(tmp_path / "one")]) == 0
+    said = capsys.readouterr().out
+    assert main([*words, "--output", str(tmp_path / "two"), "--memory", "1GiB"]) == 0
+    assert capsys.readouterr().out == said and "paper: 38 to 38 nodes a part" in said
+    assert one_kind.read_meta(tmp_path / "one") == one_kind.read_meta(tmp_path / "two")
+    monkeypatch.setattr(budget, "left", lambda n_bytes: 99_999)
+    for more in (["--method", "metis"], ["--order", "cluster"]):
+        assert main([*words, *more, "--output", str(tmp_path / "three"), "--memory", "1GiB"]) == 2
+        assert "--memory: one graph of all types, for METIS and orders, takes 1 MiB" in capsys.readouterr().err
+    assert main(["convert", SPEC, str(tmp_path / "three"), "--memory", "1GiB"]) == 2
+    assert "a relational data set is read whole" in capsys.readouterr().err and sorted(os.listdir(tmp_path)) == ["one", "two"]
 
 
 def test_one_kind_and_relational_are_not_mistaken(kept):

@@ -75,7 +75,8 @@ def test_the_command_streams(folder, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "one" / "meta.json").read_text() == (tmp_path / "two" / "meta.json").read_text()
     assert sorted(os.listdir(tmp_path)) == ["one", "two"]
     for words, text in ((["sbm:nodes=50", "--memory", "1GiB"], "--memory: the form sbm: is read whole; edges:, npz: are read in bounded"),
-                        ([spec, "--memory", "20MiB"], "--memory: 20MiB is too little"), ([spec, "--memory", "much"], "'much' is no size"),
+                        ([spec, "--memory", "20MiB"], "--memory: 20 MiB is too little"),
+                        ([spec, "--memory", "much"], "--memory: 'much' is no size"),
                         (["edges:e.txt,nodes=5", "--memory", "1GiB"], "e.txt: edges: node id 278 is outside 0 <= id < 5")):
         assert main(["convert", words[0], str(tmp_path / "three"), *words[1:]]) == 2
         assert text in capsys.readouterr().err and not (tmp_path / "three").exists()
@@ -157,7 +158,9 @@ def test_a_full_disk_leaves_nothing(folder, tmp_path):
 
 
 def test_parquet(folder, tmp_path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    import pyarrow as arrow
+    from pyarrow import parquet
+
     src, dst = np.load(folder / "e.npy")
     parquet.write_table(arrow.table({"src": src, "dst": dst}), tmp_path / "e.parquet", row_group_size=400)
     rows = np.loadtxt(folder / "x.csv", np.float32, delimiter=",")

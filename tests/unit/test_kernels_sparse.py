@@ -167,3 +167,14 @@ def test_transpose(dtype, itype):
         *without, none = kernels.transpose(graph.indptr, graph.indices, graph.n_src, position=False)
         assert none is None and [a.dtype for a in without] == [np.int64, itype]
         assert all(np.array_equal(a, b) for a, b in zip(without, (t_indptr, t_indices)))
+
+
+def test_transpose_by_several_threads():
+    """Of so many edges each thread makes a range of columns."""
+    n, n_edges = 5_003, 1 << 22
+    indptr = np.linspace(0, n_edges, n + 1).astype(np.int64)
+    indices = np.random.default_rng(0).integers(0, n, n_edges, dtype=np.int32)
+    alone, found = over_threads(lambda: kernels.transpose(indptr, indices, n), (1, 4))
+    assert all(np.array_equal(a, b) for a, b in zip(found, alone))
+    assert np.array_equal(found[0][1:], np.cumsum(np.bincount(indices, minlength=n)))
+    assert np.array_equal(indices[found[2]], np.repeat(np.arange(n), np.diff(found[0])))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -19,10 +20,12 @@ from training_runs import DATA, MODEL, ROOT, SMALL, train_here
 
 from sarlite import Graph, Tensor, nn, predict
 from sarlite.comm import Solo, threads
-from sarlite.data import load, node_rows
+from sarlite.data import load, names, node_rows
+from sarlite.data.__main__ import main as convert
 from sarlite.errors import CheckpointError, SarliteError
 from sarlite.graph import order as orders
 from sarlite.models import SAGE
+from sarlite.sar import schedule
 from sarlite.train import checkpoint, config
 from sarlite.train import run as training
 from sarlite.train.metrics import METRICS
@@ -126,6 +129,44 @@ def test_some_nodes_in_their_order(run, tmp_path, monkeypatch):
         some, theirs = predict_here(run, tmp_path / "s.npy", "--nodes", tmp_path / name, "--ranks", ranks, "--order", "metis")
         np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
         assert np.array_equal(theirs, labels[nodes])
+
+
+def test_no_plan_is_made_for_a_backward_pass(run, tmp_path, monkeypatch):
+    whole, _ = predict_here(run, tmp_path / "p.npy")
+    monkeypatch.setattr(schedule, "_reversed", None)
+    found, _ = predict_here(run, tmp_path / "q.npy", "--ranks", 2, "--mode", "broadcast")
+    np.testing.assert_allclose(found, whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_some_nodes_by_their_names(run, tmp_path, numbers, monkeypatch):
+    """Names that are numbers are none of the ids; they stay with a division and a copy."""
+    data = load(DATA)
+    known = [str(7 * node % 300) if numbers else f"ü/{node}" for node in range(300)]
+    (tmp_path / "known.txt").write_text("\n".join(known))
+    ends = zip(data.indices, np.repeat(np.arange(300), np.diff(data.indptr)))
+    (tmp_path / "e.txt").write_text("".join(f"{known[u]} {known[v]}\n" for u, v in ends))
+    np.save(tmp_path / "x.npy", data.features)
+    spec = f"edges:{tmp_path}/e.txt,names={tmp_path}/known.txt,features={tmp_path}/x.npy"
+    empty = [word for name in ("train", "val", "test") for word in ("--allow-empty", name)]
+    assert convert(["convert", spec, str(tmp_path / "one"), "--memory", "1GiB", *empty]) == 0
+    assert convert(["convert", str(tmp_path / "one"), str(tmp_path / "two"), *empty]) == 0
+    assert convert(["partition", str(tmp_path / "two"), "--parts", "3", "--method", "random"]) == 0
+    whole, _ = predict_here(run, tmp_path / "p.npy")
+    nodes = np.random.default_rng(0).integers(0, 300, 90)
+    (tmp_path / "n.txt").write_text("# of some\n\n" + "".join(f"{known[node]}\n" for node in nodes))
+    np.save(tmp_path / "n.npy", nodes)
+    monkeypatch.setattr(names, "_LINES", 40)
+    for where, file, ranks in (("one", "n.txt", 1), ("two", "n.txt", 3), ("two,drop_edge_values", "n.txt", 1), ("one", "n.npy", 2)):
+        some, _ = predict_here(run, tmp_path / "s.npy", "--data", tmp_path / where, "--nodes", tmp_path / file, "--ranks", ranks)
+        np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
+    (tmp_path / "n.txt").write_text("# of some\n" + 60 * f"{known[3]}\n" + "other\n")
+    with pytest.raises(SarliteError, match="n.txt: nodes: line 62: no node is named 'other'"):
+        predict_here(run, tmp_path / "none.npy", "--data", tmp_path / "one", "--nodes", tmp_path / "n.txt", "--ranks", 2)
+    pyarrow.parquet.write_table(pyarrow.table({"name": [known[5], "other"]}), tmp_path / "n.parquet")
+    with pytest.raises(SarliteError, match="n.parquet: nodes: row 1: no node is named 'other'"):
+        predict_here(run, tmp_path / "none.npy", "--data", tmp_path / "one", "--nodes", tmp_path / "n.parquet")
+    assert not (tmp_path / "none.npy").exists()
 
 
 def test_a_graph_without_labels(run, tmp_path):

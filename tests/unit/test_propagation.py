@@ -179,6 +179,8 @@ def test_a_run_that_fails_on_the_way_leaves_no_folder(tmp_path, monkeypatch):
     (tmp_path / "other" / "mine.txt").write_text("text")
     with pytest.raises(ConfigError, match="is no folder of propagated features"):
         threads.run(2, inputs, (1,), tmp_path / "other")
+    with pytest.raises(DataError, match="--propagated .*mine.txt/kept: cannot be written: File exists"):
+        threads.run(2, inputs, (1,), tmp_path / "other" / "mine.txt" / "kept")
 
 
 def test_runs_train_without_communication_but_the_gradients(tmp_path, capsys):

@@ -24,7 +24,7 @@ from sarlite.tape import Tensor, ops
 
 pytestmark = pytest.mark.timeout(120)
 
-MODES = ("sar", "sa", "oneshot", "broadcast")
+MODES = ("sar", "sa", "oneshot", "broadcast", "host")
 ALL = (*MODES, "cover")  # which but for linear messages is sar
 CSR = Graph.from_edges(*EDGES).in_edges()[:2]
 

@@ -19,6 +19,7 @@ from sarlite.data import Dataset, format
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import csr_by_dst
+from sarlite.sar import schedule
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -50,13 +51,15 @@ def run(data, name, ranks, *flags):
 
 
 @pytest.mark.parametrize("name", ["plain", "weighted"])
-def test_it_is_the_library_on_the_datas_graph_for_any_number_of_ranks(data, name, capsys):
+def test_it_is_the_library_on_the_datas_graph_for_any_number_of_ranks(data, name, capsys, monkeypatch):
     """3 ranks as stored; 4 divided anew; weights of the data are used with weighted degrees."""
     weights, options = WEIGHTS if name == "weighted" else None, {"scale": 1.5, "smooth_iterations": 4, "correct_normalization": "row"}
     flags = ["--correct-scale", 1.5, "--smooth-iterations", 4, "--correct-normalization", "row"]
     expected = dense(Z, LABELS, TRAIN, weights, **options)
     for ranks in (1, 3, 4):
         np.testing.assert_allclose(run(data, name, ranks, *flags), expected, rtol=1e-12, atol=1e-14)
+    monkeypatch.setattr(schedule, "_reversed", None)  # which is for backward
+    np.testing.assert_allclose(run(data, name, 2, *flags, "--mode", "broadcast"), expected, rtol=1e-12, atol=1e-14)
     assert "out.npy: 41 nodes, 3 classes" in capsys.readouterr().out
 
 

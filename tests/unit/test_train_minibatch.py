@@ -195,9 +195,9 @@ def test_a_set_of_caches_without_its_checkpoint_is_not_read(here, monkeypatch, c
     here(tmp_path / "run", *flags, "--epochs", 2)
     go_on = [*flags, "--epochs", 3, "--resume", tmp_path / "run" / "checkpoint.safetensors"]
     with monkeypatch.context() as patch, pytest.raises(CheckpointError, match="full"):
-        write = checkpoint.save
-        patch.setattr(checkpoint, "save", lambda path, *args, **options: full() if path.name == "checkpoint.safetensors" and
-                      not options["trial"] else write(path, *args, **options))
+        open_ = checkpoint.Writer.open
+        patch.setattr(checkpoint.Writer, "open", lambda writer, **options: full() if writer.path.name == "checkpoint.safetensors" and
+                      not options["trial"] else open_(writer, **options))
         here(tmp_path / "run", *go_on)
     assert sorted({path.name.split("-")[1] for path in caches.files(tmp_path / "run")}) == ["12", "8"]
     assert same(here(tmp_path / "run", *go_on), three) and "start empty" not in capsys.readouterr().err

@@ -12,6 +12,7 @@ from training_runs import SMALL, command
 
 import sarlite
 from sarlite import info
+from sarlite.command import byte_size, readable
 from sarlite.data import __main__ as data
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.train import config
@@ -50,12 +51,25 @@ FILES = {
     "no share": ("dropout = 1.0", "dropout = 1.0 is not in [0, 1)"),
     "not a number": ("lr = nan", "options.toml: lr = nan is not a finite number"),
     "nearly a choice": ('mode = "sra"',
-                        "options.toml: mode = 'sra' is not one of sar, sa, oneshot, broadcast, cover, auto; did you mean sa?"),
+                        "options.toml: mode = 'sra' is not one of sar, sa, oneshot, broadcast, cover, host, auto; did you mean sa?"),
     "section": ("[training]\nepochs = 3", "options.toml: [training] is a section, but options stand at the top of the file"),
     "endless": ("stall_timeout = inf", "stall_timeout = inf is not a finite number"),
     "a time": ('checkpoint_every = "10 parsecs"', "checkpoint_every = '10 parsecs' is not a number of epochs or a time"),
+    "a size": ('memory_limit = "much"', "options.toml: memory_limit = 'much' is not a size such as 2GiB"),
+    "no memory": ("memory_limit = 0", "options.toml: memory_limit = 0 is less than 1"),
     "negative": ("weight_decay = -0.1", "options.toml: weight_decay = -0.1 is less than 0"),
 }
+
+
+def test_sizes_in_bytes():
+    for text, n in (("1000000", 10**6), ("12B", 12), ("1.5G", 3 << 29), ("1.5GiB", 3 << 29), ("1.5GB", 1_500_000_000), ("512 mib", 1 << 29),
+                    ("2kB", 2000), ("3K", 3072), ("1TB", 10**12), ("1TiB", 1 << 40), ("0.29MB", 290_000)):
+        assert byte_size(text) == n, text
+        assert config.parse(["--memory-limit", text]).memory_limit == n
+    for text in ("", "much", "-1", "1.5.0", "2XB", "2iB", "GiB", "1e9", "2 GiB\n", "9" * 400):
+        with pytest.raises(ConfigError, match=f"--memory-limit: {re.escape(repr(text))} is no size"):
+            config.parse([f"--memory-limit={text}"])
+    assert [readable(n) for n in (0, 1023, 1536, 5 << 30, 1 << 52)] == ["0 B", "1023 B", "1.5 KiB", "5 GiB", "4096 TiB"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -85,7 +99,7 @@ MISTYPED = {
     "--epoch=3": "error: unknown option --epoch; did you mean --epochs? (python -m sarlite.train --help lists all)",
     "--nonsense 1": "error: unknown option --nonsense (python -m sarlite.train --help lists all)",
     "gcn": "error: unexpected argument 'gcn' (python -m sarlite.train --help lists all)",
-    "--mode sra": "error: --mode: 'sra' is not one of sar, sa, oneshot, broadcast, cover, auto; did you mean sa? "
+    "--mode sra": "error: --mode: 'sra' is not one of sar, sa, oneshot, broadcast, cover, host, auto; did you mean sa? "
                   "(python -m sarlite.train --help lists all)",
     "--dtype float": "error: --dtype: 'float' is not one of float32, float64; did you mean float64 or float32? "
                      "(python -m sarlite.train --help lists all)",

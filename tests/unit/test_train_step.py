@@ -17,20 +17,15 @@ from sarlite.models import GCN, SAGE
 from sarlite.tape import Tensor, ops
 from sarlite.tape.rows import row_numbers
 from sarlite.train import checkpoint
-from sarlite.train.owners import Owners
 from sarlite.train.step import TrainingStep, mean_over_rows
 
 
-def gathered(trainer):
-    """Every array of the state, whole, on rank 0; and the logits' squared length over all ranks."""
-    tensors, _ = checkpoint.gather_state(trainer)
-    return tensors if trainer.comm.rank == 0 else None
-
-
-def train(comm, optimizer, epochs=4):
+def train(comm, optimizer, path, epochs=4):
+    """Losses, scores and on rank 0 the state: what a checkpoint holds."""
     trainer = make(comm, optimizer)
     losses = [trainer.step() for _ in range(epochs)]
-    return losses, trainer.evaluate(), gathered(trainer)
+    checkpoint.write(path, trainer, {})
+    return losses, trainer.evaluate(), checkpoint.load(path)[0] if comm.rank == 0 else None
 
 
 # ---- owned by rows
@@ -38,12 +33,12 @@ def train(comm, optimizer, epochs=4):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("n_ranks", [2, 3, 4])
-def test_learned_rows_are_the_same_on_any_number_of_ranks(n_ranks, optimizer):
-    losses, scores, state = train(Solo(), optimizer)
+def test_learned_rows_are_the_same_on_any_number_of_ranks(n_ranks, optimizer, tmp_path):
+    losses, scores, state = train(Solo(), optimizer, tmp_path / "c")
     assert {"model.table.weight", "ids.table.weight", "model.low.weight", "model.sage.convs.0.root.weight"} <= state.keys()
     assert state["model.table.weight"].shape == (200, 4) and state["ids.low.weight"].tolist() == list(range(200))
     assert losses[-1] < losses[0]
-    found = threads.run(n_ranks, train, optimizer)
+    found = threads.run(n_ranks, train, optimizer, tmp_path / "c")
     for other_losses, other_scores, _ in found:
         np.testing.assert_allclose(other_losses, losses, rtol=1e-7)
         assert {k: v for k, v in other_scores.items() if k != "val_loss"} == {k: v for k, v in scores.items() if k != "val_loss"}
@@ -170,9 +165,10 @@ def test_rows_of_another_set_are_refused_on_every_rank(message, tmp_path):
 ])
 def test_a_checkpoint_without_some_rows_is_refused_on_every_rank(damage, message, tmp_path):
     trainer = make(Solo(), make_model=OneTable)
-    tensors, rows = checkpoint.gather_state(trainer)
+    checkpoint.write(tmp_path / "c", trainer, {})
+    tensors, metadata = checkpoint.load(tmp_path / "c")
     damage(tensors)
-    checkpoint.save(tmp_path / "c", tensors, {"rows": rows})
+    checkpoint.save(tmp_path / "c", tensors, metadata)
 
     def restore(comm):
         with pytest.raises(CheckpointError, match=message):
@@ -180,30 +176,6 @@ def test_a_checkpoint_without_some_rows_is_refused_on_every_rank(damage, message
         return True
 
     assert threads.run(2, restore) == [True, True]
-
-
-def test_owners():
-    ids = [np.array([7, 1]), np.array([], int), np.array([3, 9, 2])]
-
-    def work(comm):
-        owners = Owners(comm, ids[comm.rank], "table")
-        rows = np.stack([ids[comm.rank], ids[comm.rank] * 10], 1).astype(np.float32)
-        whole = owners.gather(rows)
-        assert (whole is None) == (comm.rank > 0)
-        back = owners.scatter(None if whole is None else whole + 1, rows)
-        np.testing.assert_array_equal(back, rows + 1)
-        assert back.dtype == np.float32 and back.shape == (len(ids[comm.rank]), 2)
-        return owners.ids, whole
-
-    found = threads.run(3, work)
-    assert found[0][0].tolist() == [1, 2, 3, 7, 9] and found[0][1][:, 1].tolist() == [10, 20, 30, 70, 90] and found[1] == (None, None)
-
-    def twice(comm):
-        with pytest.raises(CheckpointError, match="'table': id 5 has two owners"):
-            Owners(comm, np.array([5, comm.rank + 7]), "table")
-        return True
-
-    assert threads.run(3, twice) == [True] * 3
 
 
 # ---- the step

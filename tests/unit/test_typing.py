@@ -4,7 +4,9 @@ import ast
 import functools
 import importlib
 import inspect
+import re
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +85,20 @@ ANNOTATED = {
 }
 
 
+ROOT = Path(__file__).parents[2]
+
+
+def documented():
+    """The functions and classes that the documentation and the examples import, or name with their module: {(module, name)}."""
+    text = "\n".join(path.read_text() for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*.[mp][dy]"))
+    text += (ROOT / "README.md").read_text()
+    found = {(module, name) for module, names in re.findall(r"^ *from (sarlite[\w.]*) import ([\w, ]+)", text, re.M)
+             for name in re.findall(r"\w+", names.partition(" as ")[0])}
+    found |= {named.rpartition(".")[::2] for named in re.findall(r"`(sarlite(?:\.\w+)+)", text)}
+    things = {place: getattr(importlib.import_module(place[0]), place[1], None) for place in found}
+    return {place for place, thing in things.items() if inspect.isfunction(thing) or inspect.isclass(thing)}
+
+
 def functions(thing, name):
     """Yield (name, function) of a function, or of what a class writes itself: public methods, operators, properties."""
     if not inspect.isclass(thing):
@@ -107,7 +123,10 @@ def unannotated(function):
     return missing + (["return"] if signature.return_annotation is signature.empty else [])
 
 
-@pytest.mark.parametrize("module, name", [(module, name) for module, names in ANNOTATED.items() for name in names])
+PUBLIC = {(module, name) for module, names in ANNOTATED.items() for name in names} | documented()
+
+
+@pytest.mark.parametrize("module, name", sorted(PUBLIC))
 def test_public_names_are_annotated(module, name):
     found = dict(functions(getattr(importlib.import_module(module), name), name))
     assert {key: missing for key, function in found.items() if (missing := unannotated(function))} == {}

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.data import scratch
+from sarlite.command import readable
+from sarlite.data import budget, scratch
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import record
 from sarlite.data.relational import format
@@ -19,19 +20,23 @@ from sarlite.data.relational.divide import (
     make_parts,
     training,
 )
+from sarlite.data.relational.divide_streamed import divide_streamed
+from sarlite.data.relational.quality import quality
 from sarlite.data.spec import load_relational, native_directory, source_path
-from sarlite.data.summary import readable, report_lines
+from sarlite.data.summary import report_lines
 from sarlite.data.targets import labelled
 from sarlite.data.writer import META
 from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
+from sarlite.graph.metis import EDGE_BYTES
 from sarlite.graph.partition import report
 from sarlite.progress import Progress
 
 
 def convert(options):
     """Write a relational data set in the native format, as the options of the command say."""
-    _whole(options)
+    if options.memory is not None:
+        raise ConfigError("--memory: a relational data set is read whole; `partition` divides one in bounded memory")
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
     source, progress = native_directory(options.spec), Progress(options.progress)
     with _reading(source, options.directory):
@@ -41,11 +46,6 @@ def convert(options):
         format.write(options.directory, dataset, overwrite=options.overwrite, progress=progress)
     nodes, edges = sum(dataset.n_nodes.values()), sum(dataset.n_edges.values())
     print(f"{options.directory}: {nodes:,} nodes of {len(dataset.nodes)} types, {edges:,} edges of {len(dataset.edges)} relations")
-
-
-def _whole(options):
-    if options.memory is not None:
-        raise ConfigError("--memory: a relational data set is read whole")
 
 
 def info(options):
@@ -67,23 +67,30 @@ def info(options):
 
 def partition(options):
     """Write a native directory anew, rows and edges by part."""
-    _whole(options)
     output, progress = options.output or options.directory, Progress(options.progress)
+    n_bytes = None if options.memory is None else budget.left(options.memory)
     with contextlib.ExitStack() as held:
         held.enter_context(_reading(options.directory, output))
         out = held.enter_context(format.RelationalWriter(output, overwrite=options.overwrite or not options.output))  # which locks it
         with progress.step(f"check {options.directory}", reads=options.directory):
             dataset = format.open(options.directory, verify=True).check(allow_empty=SPLITS)
-        graph = joined(dataset)
+        graph = None
+        if options.method == "metis" or options.order != "none":
+            budget.check(EDGE_BYTES * sum(dataset.n_edges.values()), n_bytes, "one graph of all types, for METIS and orders,")
+            graph = joined(dataset)
         with progress.step(f"divide into {options.parts} parts by {options.method}"):
             parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed, graph=graph)
         with progress.step(f"order {options.order}"):
             order = make_order(dataset, options.order, seed=options.seed, graph=graph)
-        found = measured(graph, parts, options.parts, training(dataset))
         del graph
         division = record(options.parts, options.method, options.order, options.seed, options.balance)
         with progress.step(f"write {output}", dataset.n_bytes) as out.step:
-            divide(dataset, parts, options.parts, out, order=order, division=division)
+            if n_bytes is None:
+                divide(dataset, parts, options.parts, out, order=order, division=division)
+            else:
+                folder = held.enter_context(scratch.beside(output))
+                divide_streamed(dataset, parts, options.parts, out, folder, n_bytes, order=order, division=division)
+        found = quality(format.open(output))
     _tell(found)
 
 

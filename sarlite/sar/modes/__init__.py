@@ -7,13 +7,15 @@
     keeps                                          whether `run`'s list is kept for backward, so that nothing is fetched again
     turns                                          whether a linear message's gradient goes over the reversed edges by default
     covers                                         whether linear messages go by a vertex cover of the cut edges
+    shares                                         whether ranks of one host share what comes to it
 """
 
 from sarlite.sar.modes.broadcast import Broadcast
 from sarlite.sar.modes.cover import Cover
+from sarlite.sar.modes.host import Host
 from sarlite.sar.modes.oneshot import OneShot
 from sarlite.sar.modes.sequential import Sequential
 
 _ALL = (Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot(), Broadcast("broadcast", keeps=False),
-        Cover("cover", keeps=False))
+        Cover("cover", keeps=False), Host("host", keeps=False))
 MODES = {mode.name: mode for mode in _ALL}

@@ -1,0 +1,218 @@
+"""Results of a paper's experiments in a folder: FIGURE.json, its picture FIGURE.svg, and README.md with all tables.
+
+What `paper.py` and `mg_gcn.py` share. A figure measured again replaces its own files alone, so a folder may be filled in several runs.
+README.md is written anew behind the line `MARK` from what the folder holds; what stands before it is written by hand.
+"""
+
+import datetime
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import harness
+import plot
+
+from sarlite import kernels
+from sarlite.errors import ConfigError, needs
+
+PLACES = ("figures", "out", "graphs", "json", "draw")
+MARK = "<!-- From here on written by the command; see above. -->"
+
+
+class Panel(NamedTuple):
+    """One pair of axes of a picture; x, series and y are keys of the rows; rows without y or series are left out."""
+
+    kind: str  # bars, stacked, lines or lanes
+    x: str
+    series: str
+    y: str
+    label: str  # of y, with its unit
+
+
+class Figure(NamedTuple):
+    """An experiment of a paper."""
+
+    title: str
+    paper: str  # what the paper found
+    measure: Callable  # (args, ...) -> rows
+    columns: dict  # as `harness.report` takes them
+    panels: tuple
+    shown: Callable = lambda row: True  # whether a row stands in the table
+
+
+def parser(text, names):
+    """Return an argument parser with what both papers' experiments take."""
+    made = harness.parser(text)
+    made.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST", help=f"of {','.join(names)} (default: all)")
+    made.add_argument("--out", type=Path, metavar="DIR", help="where each figure's JSON and picture and README.md are written")
+    made.add_argument("--draw", action="store_true", help="measure nothing; draw what is in --out again, and write its README.md")
+    made.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    made.add_argument("--part", type=int, default=1, metavar="N", help="an N-th of the nodes and of the edges")
+    return made
+
+
+def run(figures, parser, args, *more):
+    """Measure the figures that `args` names, print their tables and write what was found.
+
+    Parameters
+    ----------
+    figures : dict of name to Figure
+    parser : ArgumentParser
+    args : Namespace
+        From `parser`.
+    *more
+        What `Figure.measure` takes behind `args`.
+    """
+    unknown = [name for name in args.figures if name not in figures]
+    if unknown or (args.draw and not args.out):
+        raise SystemExit(f"--figures: {', '.join(unknown)} not of {', '.join(figures)}" if unknown else "--draw needs --out DIR")
+    rows = []
+    for name in () if args.draw else args.figures:
+        figure, about, begin = figures[name], measured(parser, args, name), time.monotonic()
+        found = figure.measure(args, *more)
+        rows += found
+        harness.report(f"Figure {name}. The paper: {figure.paper}", [row for row in found if figure.shown(row)], figure.columns, args.json)
+        if args.json:
+            harness.write_rows(args.json, rows)
+        if args.out:
+            args.out.mkdir(parents=True, exist_ok=True)
+            kept = {**about, "minutes": round((time.monotonic() - begin) / 60, 1), "rows": found}
+            _file(args.out, name).write_text(json.dumps(kept, indent=1) + "\n")
+            write(figures, args.out, [name])
+    if args.draw:
+        write(figures, args.out, args.figures)
+
+
+def measured(parser, args, name):
+    """Return where, when and of what a figure is measured, and the command that does it again."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
+    found = subprocess.run(git, capture_output=True, text=True)
+    return {"date": datetime.date.today().isoformat(), "commit": found.stdout.strip() or "unknown", "processor": processor(),
+            "load": round(os.getloadavg()[0], 1), "command": command(parser, args, name)}
+
+
+def processor():
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), platform.machine())
+        return f"{model}, {len(os.sched_getaffinity(0))} cores, {kernels.instruction_sets()[-1]}"
+    return platform.machine()
+
+
+def command(parser, args, name):
+    """Return the command that measures one figure: the options that are not as by default, but for places of files."""
+    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", "--figures", name]
+    for key, value in vars(args).items():
+        if key not in PLACES and value != parser.get_default(key):
+            words += ["--" + key.replace("_", "-"), ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+    return shlex.join(words)
+
+
+def _file(folder, name):
+    return folder / f"figure-{name}.json"
+
+
+def write(figures, folder, names):
+    """Draw the named figures of a folder, and write its README.md from all that it holds."""
+    text = []
+    for name, figure in figures.items():
+        if not _file(folder, name).exists():
+            continue
+        kept = json.loads(_file(folder, name).read_text())
+        if name in names:
+            draw(figure, kept["rows"], _file(folder, name).with_suffix(".svg"))
+        text += section(name, figure, kept)
+    page = folder / "README.md"
+    before = page.read_text().split(MARK)[0].rstrip() if page.exists() else f"# {folder.name}"
+    page.write_text("\n".join([before, "", MARK, "", *text]).rstrip() + "\n")
+
+
+def section(name, figure, kept):
+    """Return the lines of a figure in README.md."""
+    lines = harness.cells([row for row in kept["rows"] if figure.shown(row)], figure.columns)
+    lines.insert(1, ["---"] * len(lines[0]))
+    return [f"## Figure {name}: {figure.title}", "", f"The paper: {figure.paper}.", "", f"![figure {name}](figure-{name}.svg)", "",
+            *("| " + " | ".join(line) + " |" for line in lines), "",
+            f"`{kept['command']}`: {kept['date']}, commit {kept['commit']}, {kept['processor']}, load {kept['load']} before it; "
+            f"{kept['minutes']} minutes.", ""]
+
+
+def draw(figure, rows, picture):
+    """Draw a figure's panels side by side."""
+    panels = [(panel, [row for row in rows if None not in (row.get(panel.y), row.get(panel.series))]) for panel in figure.panels]
+    panels = [(panel, found) for panel, found in panels if found]
+    try:
+        made = needs("matplotlib.figure", "a picture").Figure(figsize=(max(4.5 * len(panels), 7), 4.5), layout="constrained")
+    except ConfigError as error:
+        raise SystemExit(f"error: {error}") from None
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sarlite", "font.size": 9}):
+        for axes, (panel, found) in zip(made.subplots(1, len(panels), squeeze=False)[0], panels):
+            KINDS[panel.kind](axes, panel, found)
+        made.savefig(picture, metadata={"Date": None})
+
+
+def bars(axes, panel, rows):
+    ends = [(row, *(row.get(f"{panel.y}_{end}", row[panel.y]) for end in ("min", "max"))) for row in rows]
+    plot.draw_bars(axes, [plot.Point(str(row[panel.x]), str(row[panel.series]), 0, row[panel.y], low, high) for row, low, high in ends])
+    _label(axes, panel, rows)
+    if max(row[panel.y] for row in rows) > plot.LOG_FROM * min(row[panel.y] for row in rows) > 0:
+        axes.set_yscale("log")
+
+
+def stacked(axes, panel, rows):
+    places, tops = list(dict.fromkeys(str(row[panel.x]) for row in rows)), defaultdict(float)
+    for name in dict.fromkeys(row[panel.series] for row in rows):
+        values = {str(row[panel.x]): row[panel.y] for row in rows if row[panel.series] == name}
+        axes.bar(places, [values.get(place, 0) for place in places], bottom=[tops[place] for place in places], label=name)
+        for place, value in values.items():
+            tops[place] += value
+    axes.set_xticks(range(len(places)), places, rotation=30, ha="right")
+    _label(axes, panel, rows)
+
+
+def lines(axes, panel, rows):
+    for name in dict.fromkeys(row[panel.series] for row in rows):
+        mine = sorted((row[panel.x], row[panel.y]) for row in rows if row[panel.series] == name)
+        axes.plot(*zip(*mine), marker="o" if len(mine) < 20 else None, markersize=3, label=name)
+    if len({row[panel.x] for row in rows}) < 20:
+        ticks = sorted({row[panel.x] for row in rows})
+        if ticks[0] > 0 and ticks[-1] >= 16 * ticks[0]:
+            axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    _label(axes, panel, rows)
+
+
+def lanes(axes, panel, rows):
+    """Spans from `begin_ms` on, as long as y says: a lane for each x, coloured by series, with the number of their stage."""
+    places, names = (list(dict.fromkeys(row[key] for row in rows)) for key in (panel.x, panel.series))
+    for name in names:
+        mine = [row for row in rows if row[panel.series] == name]
+        for row in mine:
+            axes.barh(places.index(row[panel.x]), row[panel.y], 0.8, row["begin_ms"], color=f"C{names.index(name)}", edgecolor="white",
+                      label=name if row is mine[0] else None)
+            if row[panel.y] > 0.03 * max(r["begin_ms"] + r[panel.y] for r in rows):
+                axes.text(row["begin_ms"] + row[panel.y] / 2, places.index(row[panel.x]), row["stage"], ha="center", va="center")
+    axes.set_yticks(range(len(places)), places)
+    axes.invert_yaxis()
+    _label(axes, panel, rows, panel.label, "")
+
+
+def _label(axes, panel, rows, x=None, y=None):
+    axes.set_xlabel(panel.x if x is None else x)
+    axes.set_ylabel(panel.label if y is None else y)
+    if len({row[panel.series] for row in rows}) > 1:
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False)
+
+
+KINDS = {"bars": bars, "stacked": stacked, "lines": lines, "lanes": lanes}

@@ -1,0 +1,127 @@
+"""What a rank measures for `mg_gcn.py`; a job of mpiexec each, `python mg_gcn_ranks.py WHAT --file GRAPH.npz ...`."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import broadcast
+import graphs
+import harness
+import numpy as np
+import primitives
+
+from sarlite import Graph, Tensor, fn, kernels, no_grad
+from sarlite.comm.launch import connect
+from sarlite.profile import Trace
+from sarlite.train.loop import set_threads
+
+ORDERS = {"original": "contiguous", "permuted": "random"}
+TIMELINES = {"6": {"original order": ("contiguous", 0), "permuted": ("random", 0)},
+             "8": {"no overlap": ("random", 0), "overlap": ("random", 1)}}  # way: partition, prefetch
+LANES = {"block": "computation", "broadcast": "communication"}
+KEPT, MADE = "A X kept", "A X each step"
+
+
+
+def make(args, graph, way):
+    """Return a Trainer of the paper's model."""
+    trainer = broadcast.make_trainer(graph, 2, *args.widths, args.hidden)
+    if way == MADE:
+        trainer.x = Tensor(trainer.x.data)  # not constant, so nothing is kept
+    return trainer
+
+
+def whole(args, order="original"):
+    with np.load(args.file) as arrays:
+        indptr, indices = arrays["indptr"], arrays["indices"]
+    return Graph.from_csr(*(graphs.shuffle(indptr, indices) if order == "permuted" else (indptr, indices)))
+
+
+def parts(comm, args, order, prefetch=1):
+    """Return this rank's graph in mode broadcast; one rank has its ids in that order."""
+    if comm.size == 1:
+        return whole(args, order)
+    return whole(args).shard(comm, ORDERS[order], mode="broadcast", prefetch=prefetch)
+
+
+def breakdown(comm, args):
+    """Return {way: rows of `primitives.breakdown`}."""
+    found = {}
+    for way in (KEPT, MADE):
+        trainer = make(args, whole(args), way)
+        trainer.step(0)
+        found[way] = primitives.breakdown(trainer, args.repeats)
+    return found
+
+
+def orders(comm, args):
+    """Return {order: ms of each step}, `A X each step`, so that an epoch has all the paper's sums."""
+    trainers = {order: make(args, parts(comm, args, order), MADE) for order in ORDERS}
+    return broadcast.turns(comm, {order: trainer.step for order, trainer in trainers.items()}, args.repeats)
+
+
+def epochs(comm, args):
+    """Return {way: ms of each step} in permuted order."""
+    graph = parts(comm, args, "permuted" if comm.size > 1 else "original")
+    return broadcast.turns(comm, {way: make(args, graph, way).step for way in (KEPT, MADE)}, args.repeats)
+
+
+def timelines(comm, args):
+    """Return {way: (ms of each sum, spans of every rank in the one of median time)}."""
+    ways, draw = TIMELINES[args.timeline], np.random.default_rng(comm.rank)
+    graphs_of = {way: whole(args).shard(comm, method, mode="broadcast", prefetch=ahead) for way, (method, ahead) in ways.items()}
+    times, spans = {way: [] for way in ways}, {way: [] for way in ways}
+    with kernels.Buffers(), no_grad():
+        x = {way: Tensor(draw.standard_normal((graph.n_dst, args.hidden), dtype=np.float32)) for way, graph in graphs_of.items()}
+        for _ in range(args.repeats + 1):
+            for way, graph in graphs_of.items():
+                comm.barrier()
+                graph.profile.trace = trace = Trace()
+                graph.aggregate(fn.copy_src(x[way]), "sum")
+                comm.barrier()
+                times[way].append(trace.now() / 1e6)
+                graph.profile.trace = None
+                spans[way].append(_shown(trace.spans))
+    every = comm.allgather(spans)
+    middle = {way: 1 + comm.allgather(int(np.argsort(ms[1:])[len(ms[1:]) // 2]))[0] for way, ms in times.items()}
+    return {way: (times[way][1:], [rank[way][middle[way]] for rank in every]) for way in ways}
+
+
+def _shown(spans):
+    """Return [computation or communication, stage, begin, length in ms] of the spans that a timeline shows."""
+    return [[LANES[name], more.get("source", more.get("peer")), begin / 1e6, (end - begin) / 1e6]
+            for name, track, begin, end, more in spans if (name, track) in (("block", "compute"), ("broadcast", "fetch"))]
+
+
+JOBS = {"breakdown": breakdown, "orders": orders, "epochs": epochs, "timelines": timelines}
+
+
+def work(comm, args):
+    """Measure, as one rank. Collective."""
+    return JOBS[args.what](comm, args)
+
+
+def main():
+    """Measure as one rank; rank 0 prints what was found."""
+    args = arguments().parse_args()
+    set_threads(1)
+    comm = connect()
+    found = work(comm, args)
+    if comm.rank == 0:
+        print(json.dumps(found))
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=JOBS)
+    parser.add_argument("--file", type=Path, required=True, help="the graph")
+    parser.add_argument("--widths", type=harness.numbers, required=True, metavar="LIST", help="features, classes")
+    parser.add_argument("--hidden", type=int, required=True)
+    parser.add_argument("--repeats", type=int, required=True)
+    parser.add_argument("--timeline", choices=TIMELINES)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""The experiments of the papers on small graphs, with threads as ranks: their rows, and what a folder of results holds."""
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from sarlite.comm import threads
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def on_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    monkeypatch.delenv("SARLITE_PEERS", raising=False)
+
+
+def in_threads(n_ranks, file, *words):
+    """Run a job's ranks as threads, in place of mpiexec."""
+    module = __import__(Path(file).stem)
+    args = module.arguments().parse_args([*map(str, words)])
+    return json.dumps(threads.run(n_ranks, lambda comm: module.work(comm, args))[0])
+
+
+@pytest.fixture
+def mg_gcn(monkeypatch, tmp_path):
+    """Return what measures figures in small and returns their rows."""
+    import harness
+    import mg_gcn
+
+    monkeypatch.setattr(harness, "mpiexec", in_threads)
+
+    def rows_of(figure, *more):
+        flags = ["--datasets", "products", "--part", "1000", "--hidden", "8", "--ranks", "1,2", "--repeats", "1", "--graphs", str(tmp_path)]
+        mg_gcn.main(["--figures", figure, "--json", str(tmp_path / "rows.json"), *flags, *more])
+        return json.loads((tmp_path / "rows.json").read_text())
+
+    return rows_of
+
+
+def test_decomposition_is_of_the_whole_epoch(mg_gcn):
+    rows = mg_gcn("5")
+    assert [r["kernel"] for r in rows[:6]] == ["SpMM", "GeMM", "activation", "loss", "Adam", "other"] and len(rows) == 12
+    for way in ("A X kept", "A X each step"):
+        mine = {r["kernel"]: r for r in rows if r["way"] == way}
+        assert sum(r["percent"] for r in mine.values()) == pytest.approx(100)
+        assert all(mine[kernel]["kernel_ms"] > 0 for kernel in ("SpMM", "GeMM", "activation", "loss", "Adam"))
+
+
+@pytest.mark.parametrize("figure, ways", [("6", ["original order", "permuted"]), ("8", ["no overlap", "overlap"])])
+def test_timeline(mg_gcn, figure, ways):
+    rows = mg_gcn(figure)
+    whole = [r for r in rows if "ms" in r]
+    assert [r["way"] for r in whole] == ways and whole[0]["share"] == 1
+    for way in whole:
+        spans = [r for r in rows if "lane" in r and r["way"] == way["way"]]
+        assert len({r["lane"] for r in spans}) == 4  # two ranks compute and communicate
+        for rank in (0, 1):
+            done = {kind: sorted(r["stage"] for r in spans if r["lane"].endswith(f"rank {rank}, {kind}"))
+                    for kind in ("computation", "communication")}
+            assert done == {"computation": [0, 1], "communication": [0, 1]}
+        assert all(r["begin_ms"] >= 0 and r["length_ms"] >= 0 for r in spans)
+
+
+def test_orders_and_ranks(mg_gcn):
+    rows = mg_gcn("7", "--rounds", "2")
+    rows, stages = rows[:4], rows[4:]
+    assert [(r["ranks"], r["way"]) for r in stages] == [(n, order) for n in (2, 4, 8) for order in ("original", "permuted")]
+    assert all(r["imbalance"] >= 1 for r in stages) and stages[0]["imbalance"] != stages[1]["imbalance"]
+    assert [(r["ranks"], r["way"]) for r in rows] == [(n, order) for n in (1, 2) for order in ("original", "permuted")]
+    assert all(r["speed"] == 1 for r in rows[::2]) and all(r["speed_min"] <= r["speed"] <= r["speed_max"] for r in rows)
+
+
+def test_degrees(mg_gcn):
+    rows = mg_gcn("9", "--scales", "1,2", "--rounds", "1")
+    assert [(r["scale"], r["way"]) for r in rows] == \
+        [(scale, f"{case}, {mode}") for scale in (1, 2) for case in ("epoch", "sum") for mode in ("broadcast", "sar")]
+
+
+def test_comparison_with_a_library(mg_gcn, monkeypatch):
+    import peers
+
+    monkeypatch.setattr(peers, "find", lambda *_: {"dgl": ["dgl"]})
+    monkeypatch.setattr(peers, "run", lambda command, words: {"ms": 80.0, "ms_min": 70.0, "ms_max": 90.0, "peak_mib": 1})
+    dgl, *rows = mg_gcn("10")
+    assert (dgl["way"], dgl["ms"], dgl["speed"]) == ("DGL", 80, 1)
+    assert [(r["ranks"], r["way"]) for r in rows] == [(n, way) for n in (1, 2) for way in ("A X kept", "A X each step")]
+    assert all(r["speed"] == pytest.approx(80 / r["ms"]) for r in rows)
+    monkeypatch.setattr(peers, "find", lambda *_: {})
+    assert [r["speed"] for r in mg_gcn("10")] == 4 * [None]
+
+
+def test_arrays_beside_the_papers(mg_gcn, monkeypatch):
+    import buffers
+
+    monkeypatch.setattr(buffers, "row_of", lambda model, widths, n, place, args: {"layers": len(widths) - 1, "ranks": n, "taken": 9.0,
+                                                                                  "promised": 8.0, "place": place})
+    rows = mg_gcn("1")
+    assert [(r["layers"], r["arrays"]) for r in rows[-4:]] == [(2, 5), (4, 7), (6, 9), (8, 11)] and len(rows) == 12
+
+
+def line(peak, seconds):
+    return {"peak_bytes": [2**20, peak * 2**20], "seconds": [9.0, seconds], "sent_bytes": {"forward_fetch": 2**21, "evaluation": 5}}
+
+
+def test_ways_take_turns_and_are_compared(monkeypatch, tmp_path):
+    import harness
+    import paper
+
+    runs, found = [], {"sar": line(3, 2.0), "oneshot": line(12, 1.0)}
+    monkeypatch.setattr(paper, "write_data", lambda *_: tmp_path)
+    monkeypatch.setattr(harness, "train", lambda n_ranks, **options: runs.append((n_ranks, options["mode"])) or found[options["mode"]])
+    flags = ["--figures", "3", "--ranks", "2,4", "--rounds", "2", "--epochs", "1"]
+    paper.main([*flags, "--json", str(tmp_path / "rows.json")])
+    assert runs == [(n, mode) for n in (2, 4) for _ in range(2) for mode in ("sar", "oneshot")]
+    sar, oneshot = json.loads((tmp_path / "rows.json").read_text())[:2]
+    assert (sar["peak_mib"], sar["middle_mib"], sar["ms"], sar["sent_mib"]) == (3, 2, 2000, 1)
+    assert (sar["memory"], sar["time"], oneshot["memory"], oneshot["time"]) == (0.25, 2, 1, 1)
+
+
+# ---- a folder of results
+
+ROWS = [{"figure": "a", "way": way, "ranks": n, "ms": 2.0 * n, "ms_min": 1.0, "ms_max": 9.0, "share": 50.0, "begin_ms": 0.5, "stage": 0}
+        for way in ("one", "other") for n in (2, 4)]  # fmt: skip
+
+
+@pytest.fixture
+def results(monkeypatch, tmp_path):
+    """Return what runs figures a and b, which have all kinds of panels, into a folder."""
+    import figures
+
+    columns = {"way": lambda r: r["way"], "ms": lambda r: r["ms"]}
+    panels = tuple(figures.Panel(kind, "ranks", "way", "ms", "time, ms") for kind in figures.KINDS)
+    known = {name: figures.Figure(f"about {name}", f"said {name}", lambda args: ROWS, columns, panels, lambda r: r["ranks"] == 2)
+             for name in "ab"}
+    monkeypatch.setattr(sys, "argv", ["paper.py"])
+
+    def run(*flags):
+        parser = figures.parser("", known)
+        figures.run(known, parser, parser.parse_args([*map(str, flags)]))
+        return {file.name: file.read_text() for file in tmp_path.iterdir()}
+
+    return run
+
+
+def test_a_folder_of_results(results, tmp_path):
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "README.md"
+    page.write_text("# By hand\n\nText.\n")
+    first = results("--figures", "a", "--part", 4, "--out", tmp_path)
+    assert first.keys() == {"README.md", "figure-a.json", "figure-a.svg"} and json.loads(first["figure-a.json"])["rows"] == ROWS
+    assert first["README.md"].startswith("# By hand\n\nText.\n\n<!--") and "said a" in first["README.md"]
+    assert "| one | 4 |" in first["README.md"] and "| one | 8 |" not in first["README.md"]
+    assert "`python benchmarks/paper.py --figures a --part 4`" in first["README.md"] and "time, ms" in first["figure-a.svg"]
+    page.write_text(page.read_text().replace("Text.", "Other text."))
+    second = results("--figures", "b", "--out", tmp_path)
+    assert {name: second[name] for name in ("figure-a.json", "figure-a.svg")} == {n: first[n] for n in ("figure-a.json", "figure-a.svg")}
+    assert "Other text." in second["README.md"] and second["README.md"].index("about a") < second["README.md"].index("about b")
+    (tmp_path / "figure-b.svg").unlink()
+    assert results("--draw", "--out", tmp_path) == second  # the same bytes
+
+
+def test_what_cannot_be_run_is_refused_before_anything_is(results, tmp_path):
+    with pytest.raises(SystemExit, match="12 not of a, b"):
+        results("--figures", "a,12", "--out", tmp_path)
+    with pytest.raises(SystemExit, match="--draw needs --out"):
+        results("--draw")
+    assert not list(tmp_path.iterdir())
+
+
+def test_pictures_leave_out_what_was_not_measured(results, tmp_path):
+    pytest.importorskip("matplotlib")
+    import figures
+
+    panels = figures.Panel("bars", "ranks", "way", "ms", "ms"), figures.Panel("lines", "ranks", "way", "speed", "times as fast")
+    figure = figures.Figure("", "", None, {}, panels)
+    figures.draw(figure, [{**row, "speed": None} for row in ROWS], tmp_path / "a.svg")
+    assert "times as fast" not in (tmp_path / "a.svg").read_text()
+    assert figures.command(figures.parser("", "a"), Namespace(out=tmp_path, ranks=[1, 2]), "a").endswith("--figures a --ranks 1,2")
