@@ -22,6 +22,7 @@ from sarlite.sar.structure import structure_bytes
 from sarlite.train import relational, relational_trial
 from sarlite.train.facts import Facts, Relations
 from sarlite.train.load import Part
+from sarlite.train.owners import PIECE_BYTES
 from sarlite.train.trial import STEPS, program
 
 SPLITS = ("train", "val", "test")
@@ -160,6 +161,7 @@ class Model:
             transposed.setdefault("edges", set()).add((0, "transpose"))
         structure = structure_bytes(sizes.counts, setting.mode, transposed, self.size > 1 and turns(mode, backward))
         stays = self.fixed_bytes + sizes.there_bytes + structure + (self.cover_bytes if mode.covers and self.size > 1 else 0)
+        stays += self._writing_bytes()
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
 
     def program(self, setting: Setting, covers: bool = False) -> Any:
@@ -171,6 +173,13 @@ class Model:
             warm = max(self.comm.allgather(self._programs[key].warm_bytes))
             self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
         return self._programs[key]
+
+    def _writing_bytes(self):
+        """What the pieces of learned rows take that a checkpoint is written of, while a step's arrays keep their place (`Owners`)."""
+        relations = self.facts.relations
+        if relations is None or relations.n_nodes.keys() <= self.facts.n_features.keys():
+            return 0
+        return (1 if self.comm.rank else 3) * PIECE_BYTES
 
     def takes(self, setting: Setting) -> bool:
         """Tell whether the model can run in a setting: not each can compute halo rows again. Collective."""

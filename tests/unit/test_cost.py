@@ -314,7 +314,7 @@ def test_a_relational_run_is_refused_or_takes_the_mode_that_fits(tmp_path, limit
     LIMIT[0] = float("inf")
     rows = {row["setting"]: max(row["peak_bytes"])
             for row in threads.run(2, trained, tmp_path / "dry", dry_run=True, **dense)[0]["settings"]}
-    assert list(rows) == ["sar", "sa", "oneshot", "broadcast"] and rows["sar"] < 0.9 * rows["oneshot"]
+    assert list(rows) == ["sar", "sa", "oneshot", "broadcast"] and rows["sar"] + 100_000 < rows["oneshot"]
     threads.run(2, trained, tmp_path / "free", mode="auto", **dense)
     found = capsys.readouterr()
     chosen = found.err.rsplit("--mode auto takes ", 1)[1].strip()
