@@ -1,8 +1,8 @@
 """Question: does what `--dry-run` says come true, for each model and mode on N ranks: bytes sent, peak memory, remote buffers?
 
-A generated graph of communities, mapped by real processes of mpiexec. One dry run a model and N tells all modes; then each mode trains some
-epochs. Bytes are compared over the whole run, by phase, but for those of setting up; memory is the largest rank's peak above its state
-before it reads its rows, as the command reports it.
+A generated graph of communities, of R-GCN and R-GAT one of several node types, mapped by real processes of mpiexec. One dry run a model
+and N tells all modes; then each mode trains some epochs. Bytes are compared over the whole run, by phase, but for those of setting up;
+memory is the largest rank's peak above its state before it reads its rows, as the command reports it.
 """
 
 import sys
@@ -20,13 +20,18 @@ MODELS = {
     "appnp": dict(model="appnp", layers=2, hidden=128, hops=4),
     "sgc": dict(model="sgc"),
 }
+RELATIONAL = {
+    "rgcn": dict(model="rgcn", layers=2, hidden=128),
+    "rgcn bases": dict(model="rgcn", layers=2, hidden=128, n_bases=4, embedding=64),
+    "rgat": dict(model="rgat", layers=2, hidden=32, heads=4),
+}
 SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "sar --backward fetch", "sar --halo recompute"]
 
 
 def options(name, data, args, n_ranks):
     values = {**({"edge_weights": True} if args.edge_weights else {}), **({"edge_features": True} if args.edge_features else {})}
     return dict(data=data, epochs=args.epochs, partition=args.partition, verify=False, threads=max(1, 2 // n_ranks), prefetch=args.prefetch,
-                progress="none", columns=args.columns, **values, **MODELS[name])
+                progress="none", columns=args.columns, **values, **{**MODELS, **RELATIONAL}[name])
 
 
 def with_edge_values(spec, path, args):
@@ -72,11 +77,14 @@ def main(argv=None):
         spec = f"sbm:nodes={args.nodes},degree={args.degree},features={args.features},classes=16"
         there = args.edge_weights or args.edge_features
         data = with_edge_values(spec, scratch.path / "graph", args) if there else scratch.convert(spec, "graph")
+        typed = f"relational:nodes={args.nodes},edges={args.nodes * args.degree},features={args.features},classes=16"
+        relational = scratch.convert(typed, "relational") if set(args.models) & set(RELATIONAL) else None
         for name in args.models:
+            own = relational if name in RELATIONAL else data
             for n_ranks in args.ranks:
-                said = dry(n_ranks, **options(name, data, args, n_ranks))
-                modes = args.modes if n_ranks > 1 else args.modes[:1]
-                rows += [measure(name, n_ranks, mode, data, args, said[mode]) for mode in modes if mode in said]  # not each can all
+                said = dry(n_ranks, **options(name, own, args, n_ranks))
+                modes = [mode for mode in args.modes if mode in said]
+                rows += [measure(name, n_ranks, mode, own, args, said[mode]) for mode in (modes if n_ranks > 1 else modes[:1])]
     harness.report(f"Predicted and measured: {args.nodes:,} nodes, degree {args.degree}, {args.features} features, partition "
                    f"{args.partition}, prefetch {args.prefetch}", rows, COLUMNS, args.json)
     worst = max(rows, key=lambda row: abs(row["error"]))
@@ -100,7 +108,7 @@ COLUMNS = {
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--models", type=harness.words, default=list(MODELS))
+    parser.add_argument("--models", type=harness.words, default=[*MODELS, *RELATIONAL])
     parser.add_argument("--modes", type=harness.words, default=SETTINGS, help="modes, or settings as the dry run names them")
     parser.add_argument("--columns", type=int, default=1)
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4, 8])

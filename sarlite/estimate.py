@@ -129,7 +129,8 @@ def _there(n, n_edges, facts, config):
 
 def _expected(size, n_nodes, n_edges, halo, degrees, shares, facts, config):
     counts = expected(n_nodes, n_edges, size, halo=halo, degrees=degrees, loops=facts.loops)
-    rows = {"rows": counts.n_local, "edges": sum(counts.n_edges), **{name: round(counts.n_local * share) for name, share in shares.items()}}
+    splits = {name: round(counts.n_local * share) for name, share in shares.items()}
+    rows = {"rows": counts.n_local, "edges": sum(counts.sets[0].n_edges), **splits}
     return [Sizes(counts, rows, _there(counts.n_local, rows["edges"], facts, config))]
 
 

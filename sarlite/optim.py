@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite.command import suggestion
 from sarlite.errors import CheckpointError, ConfigError, whole
-from sarlite.nn.flat import Flat
+from sarlite.nn.flat import Flat, Group
 from sarlite.nn.module import load_arrays
 from sarlite.types import Array
 
@@ -66,7 +66,7 @@ class Optimizer:
     def _step_rows(self, group, decay, lr, kept):
         """Step a group; of one owned by rows those that a gradient has touched."""
         data, grad = group.data, group.grad
-        touched = None if group.ids is None else np.flatnonzero(grad.reshape(len(grad), -1).any(1)) if grad.size else group.ids[:0]
+        touched = None if group.ids is None else self.touched(group) if grad.size else group.ids[:0]
         if touched is None or len(touched) == len(data):
             return self.update(data, grad, decay, lr, **kept)
         some = data[touched]
@@ -75,6 +75,10 @@ class Optimizer:
         data[touched] = some
         for name, array in some_kept.items():
             kept[name][touched] = array
+
+    def touched(self, group: Group) -> Array:
+        """Return the numbers of the rows that have a gradient, of a group owned by rows."""
+        return np.flatnonzero(group.grad.reshape(len(group.grad), -1).any(1))
 
     def update(self, data: Array, grad: Array, decay: Any, lr: float, **kept: Array) -> None:
         """Step one group in place; `grad` stays. `decay` is None, a number, or one for each entry of `data`."""
@@ -119,7 +123,11 @@ def _decay(group, weight_decay):
 
 def _decayed(grad, decay, data):
     """The gradient of loss + decay / 2 * |w|^2."""
-    return grad if decay is None else grad + decay * data
+    if decay is None:
+        return grad
+    found = decay * data
+    found += grad
+    return found
 
 
 class SGD(Optimizer):
@@ -189,10 +197,20 @@ class Adam(Optimizer):
         (beta1, beta2), g = self.betas, grad if self.decoupled else _decayed(grad, decay, data)
         if self.decoupled and decay is not None:
             data -= lr * decay * data
-        m += (1 - beta1) * (g - m)
-        v += (1 - beta2) * (g * g - v)
+        change = g - m
+        change *= 1 - beta1
+        m += change
+        np.multiply(g, g, out=change)
+        change -= v
+        change *= 1 - beta2
+        v += change
         correction1, correction2 = (1 - beta ** int(self.n_steps) for beta in self.betas)
-        data -= lr / correction1 * m / (np.sqrt(v) / math.sqrt(correction2) + self.eps)
+        root = np.sqrt(v)
+        root /= math.sqrt(correction2)
+        root += self.eps
+        np.multiply(m, lr / correction1, out=change)
+        change /= root
+        data -= change
 
     def state_arrays(self) -> dict[str, Array]:
         return {**super().state_arrays(), "n_steps": self.n_steps}

@@ -60,10 +60,13 @@ class Part:
 
         Without `features` none is read: zeros of their shape stand there that take no memory.
         """
-        names, x = ("labels", "train", "val", "test"), self.dataset.features
-        nothing = np.broadcast_to(np.zeros((), dtype or x.dtype), (self.n_rows, x.shape[1]))
-        found = self.of_nodes("features", dtype) if features else nothing
-        return Rows(found, *(self.of_nodes(name) for name in names))
+        found = self.of_nodes("features", dtype) if features else self.nothing(dtype)
+        return Rows(found, *(self.of_nodes(name) for name in ("labels", "train", "val", "test")))
+
+    def nothing(self, dtype: DType | None = None) -> Array:
+        """Return zeros of the features' shape that take no memory."""
+        x = self.dataset.features
+        return np.broadcast_to(np.zeros((), dtype or x.dtype), (self.n_rows, x.shape[1]))
 
     def edges(self) -> tuple[Array, Array]:
         """Return the incoming edges as CSR: indptr (n_rows + 1,) int64, and the row numbers of their sources, ascending in a row."""

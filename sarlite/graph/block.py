@@ -7,6 +7,8 @@ import numpy as np
 from sarlite import kernels
 
 PIECE_EDGES = 1 << 16
+TRANSPOSES = "transpose", "transpose_position", "edges_by_column"
+"""Attributes of `Edges` that are made at their first use and kept."""
 
 
 class Edges:
@@ -67,6 +69,12 @@ class Edges:
     def transpose_position(self):
         """(n_edges,) the position in `indices` of each edge of the transpose; only values of edges need it."""
         return self._transposed()[2]
+
+    @cached_property
+    def edges_by_column(self):
+        """(indptr, positions): the edges of each column, as positions in `indices`."""
+        t_indptr, _, position = self._transposed()
+        return t_indptr, position
 
     def _transposed(self, **options):
         arrays = self.indptr, self.indices, self.n_src

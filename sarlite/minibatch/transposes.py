@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sarlite.graph.block import Edges
+from sarlite.graph.block import TRANSPOSES, Edges
 from sarlite.minibatch.batch import LayerGraph
-
-_NAMES = ("transpose", "transpose_position")
 
 
 class _Place(NamedTuple):
@@ -32,7 +30,7 @@ class Transposes:
         """Note what there is of a batch that was used; what was made for nothing is made again for later ones."""
         blocks = ((layer, block, edges) for layer, graph in enumerate(graphs) for block, edges in enumerate(graph.plan.blocks))
         self._asked |= {_Place(layer, block, part, name) for layer, block, edges in blocks for part, some in enumerate(_parts(edges))
-                        for name in _NAMES if name in vars(some)}
+                        for name in TRANSPOSES if name in vars(some)}
 
     def make(self, graphs: Sequence[LayerGraph]) -> None:
         """Make what was asked for of earlier batches."""

@@ -59,12 +59,6 @@ class Operator:
             What `forward` returned for this block, where it was kept.
         """
 
-    into = None
-    """What the sums of an operator that has `sum_shape` are added to; a new array without it."""
-
-    def sum_shape(self, arrays):
-        """Return the shape of a result that is a sum over blocks and nothing else; None otherwise. `arrays` as of `begin`."""
-
     def turned(self, rows, d_rows):
         """Return (operator, rows, d_ends): how the owner of the source rows finds their gradients over the reversed edges.
 

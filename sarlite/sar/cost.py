@@ -16,10 +16,29 @@ from sarlite.profile import Profile
 from sarlite.sar.messages import layout, templates_of
 from sarlite.sar.modes import MODES
 from sarlite.sar.plan import Exchange
+from sarlite.sar.relations import sets_of
 from sarlite.sar.schedule import Schedule
 from sarlite.sar.stages import Stages, StagesAhead
 from sarlite.sar.stand_ins import CountedCut, Message, RowNumbers, Rows
 from sarlite.sar.transport import Fetch, Line, Prefetch, Transport
+
+
+class SetCounts(NamedTuple):
+    """One set of a part's in-edges, such as a relation's.
+
+    Attributes
+    ----------
+    n_dst : int
+        Destination rows of the part.
+    n_edges : list of int
+        Its edges, added self loops too, by the part of their sources.
+    n_rows : list of int
+        Destination rows that have such edges.
+    """
+
+    n_dst: int
+    n_edges: list
+    n_rows: list
 
 
 class PartCounts(NamedTuple):
@@ -29,11 +48,9 @@ class PartCounts(NamedTuple):
     ----------
     rank : int
     offsets : (size + 1,) int64
-        First row of each part.
-    n_edges : list of int
-        The part's in-edges, added self loops too, by the part of their sources.
-    n_rows : list of int
-        Of its rows those that have such edges.
+        First source row of each part.
+    sets : list of SetCounts
+        One; of relations that one fetch serves one each.
     needs, asked : list of (int, bool)
         Rows of each part that come here and rows that go there: how many, and whether they follow each other at their owner.
     turned : PartCounts, or None
@@ -44,8 +61,7 @@ class PartCounts(NamedTuple):
 
     rank: int
     offsets: Any
-    n_edges: list
-    n_rows: list
+    sets: list
     needs: list
     asked: list
     turned: Any = None
@@ -63,30 +79,46 @@ class PartCounts(NamedTuple):
         """Return the `Exchange` that `plan.build` would find, of counts."""
         needs, asked = ([RowNumbers(*found) for found in side] for side in (self.needs, self.asked))
         src_ids = [RowNumbers(self.n_local) if q == self.rank else need for q, need in enumerate(needs)]
-        return Exchange(self.rank, np.asarray(self.offsets), [CountedCut(self.n_local, self.n_edges)], needs, asked, src_ids)
+        cuts = [CountedCut(each.n_dst, each.n_edges) for each in self.sets]
+        return Exchange(self.rank, np.asarray(self.offsets), cuts, needs, asked, src_ids)
 
 
-def counts_of(graph):
+def counts_of_plan(comm, plan, sets):
     """Return the `PartCounts` of a sharded graph's part. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    plan : Plan
+    sets : list of (n_dst, n_edges)
+        The part's destination rows and edges, of each set of edges of the plan.
 
     Notes
     -----
     In mode `oneshot`, where a part's edges are one block, the peers' are divided among them as their rows are.
     """
-    plan, rank, size = graph.plan, graph.comm.rank, graph.comm.size
-    facts = graph.comm.allgather(graph.n_src)
-    n_edges, n_rows, needs, asked = [0] * size, [0] * size, [(0, True)] * size, [(0, True)] * size
-    halo = sum(step.n_rows for step in plan.steps)
+    rank, size = comm.rank, comm.size
+    facts = comm.allgather(plan.n_src)
+    needs, asked = [(0, True)] * size, [(0, True)] * size
+    found = [SetCounts(n_dst, [0] * size, [0] * size) for n_dst, _ in sets]
     for step in plan.steps:
         needs[step.source] = step.n_rows, step.contiguous
         asked[step.target] = step.n_send, isinstance(step.send_rows, slice)
-        if step.block is None:
-            n_edges[step.source] = plan.local.n_edges * step.n_rows // (graph.n_src + halo)
-            n_rows[step.source] = min(graph.n_dst, n_edges[step.source])
-        else:
-            n_edges[step.source], n_rows[step.source] = step.block.n_edges, len(step.block.indptr) - 1
-    n_edges[rank], n_rows[rank] = graph.n_edges - sum(n_edges), graph.n_dst
-    return PartCounts(rank, np.concatenate([[0], np.cumsum(facts)]), n_edges, n_rows, needs, asked)
+        for k, each in enumerate(found):
+            if step.block is None:
+                n = sets_of(plan.local)[k].n_edges * step.n_rows // (plan.n_src + plan.n_halo)
+                each.n_edges[step.source], each.n_rows[step.source] = n, min(each.n_dst, n)
+            else:
+                edges = sets_of(step.block)[k]
+                each.n_edges[step.source], each.n_rows[step.source] = edges.n_edges, len(edges.indptr) - 1
+    for each, (n_dst, n_edges) in zip(found, sets):
+        each.n_edges[rank], each.n_rows[rank] = n_edges - sum(each.n_edges), n_dst
+    return PartCounts(rank, np.concatenate([[0], np.cumsum(facts)]), found, needs, asked)
+
+
+def counts_of(graph):
+    """Return the `PartCounts` of a `Graph`'s part. Collective."""
+    return counts_of_plan(graph.comm, graph.plan, [(graph.n_dst, graph.n_edges)])
 
 
 def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False):
@@ -118,7 +150,8 @@ def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False):
     needs = [(0, True), *((round(n * wanted), wanted >= 1) for n in sizes[1:])]
     asked = [(0, True), *((round(local * wanted), wanted >= 1) for _ in sizes[1:])]
     n_rows = [local, *(min(local, round(local * share(1 / size)), n) for n in far[1:])]
-    return PartCounts(0, offsets, [own - sum(far) + (local if loops else 0), *far[1:]], n_rows, needs, asked)
+    edges = SetCounts(local, [own - sum(far) + (local if loops else 0), *far[1:]], n_rows)
+    return PartCounts(0, offsets, [edges], needs, asked)
 
 
 # ---- in place of the transport
@@ -258,9 +291,12 @@ class _StagesAhead(Stages):
 _AHEAD = {Prefetch: _FetchAhead, StagesAhead: _StagesAhead}
 
 
-def schedule_of(counts, mode, prefetch, places=None):
-    """Return the `Schedule` of a part in a mode, with a `CountingTransport`: its `run` and `run_backward` take `Rows` for arrays."""
-    mode, transport = MODES[mode], CountingTransport(counts.rank, counts.size, prefetch, places)
+def schedule_of(counts, mode, prefetch, places=None, transport=None):
+    """Return the `Schedule` of a part in a mode: its `run` and `run_backward` take `Rows` for arrays.
+
+    By default with a `CountingTransport` of its own.
+    """
+    mode, transport = MODES[mode], transport or CountingTransport(counts.rank, counts.size, prefetch, places)
 
     def of(counts):
         return Schedule(mode.prepare(counts.exchange()), transport, mode)
@@ -274,38 +310,18 @@ def schedule_of(counts, mode, prefetch, places=None):
     return made._replace(reverse=made if counts.turned is None else of(counts.turned), cover=cover)
 
 
-def structure_bytes(counts, mode, transposed, turns, edge_values=False):
-    """Return what a part's graph takes, to some per cent: blocks, ids, degrees and scales.
+def schedules_of(counts, mode, prefetch, places=None):
+    """Return a `CountingTransport` and the schedules that share it, by `Aggregation.over`.
 
-    `transposed` are the edges whose blocks backward walks (`Aggregation.over`), `turns` whether the reversed ones are there too.
-    With `edge_values` a transpose has its edges' positions too, for which it is made once more. The values are data, and not counted here.
+    Parameters
+    ----------
+    counts : PartCounts, or dict of PartCounts
+        Of a relational graph by the relations that one fetch serves.
     """
-    made = schedule_of(counts, mode, 0)
-    total = 8 * counts.n_local * 6 + _structure(counts, made.plan, "edges" in transposed, {"edges", "cover"} & transposed)
-    if turns and counts.turned is not None:
-        total += _structure(counts.turned, made.reverse.plan, False, False)
-    if made.cover is not None:  # whose local block is that of all edges
-        by_rows, by_sums = counts.cover
-        total += _structure(by_rows, made.cover.plan._replace(local=None), "cover" in transposed, False)
-        total += _structure(by_sums, made.cover.summed.plan, "summed" in transposed, False)
-    return total + (_positions(made.plan) if edge_values and "edges" in transposed else 0)
-
-
-def _structure(counts, plan, transposes, transposes_local):
-    blocks = [(counts.n_rows[step.source], step.block, transposes) for step in plan.steps if step.block is not None]
-    blocks += [(counts.n_local, plan.local, transposes_local)] if plan.local is not None else []
-    total = 16 * plan.n_halo  # ids and scales of columns; rows that are sent
-    total += sum(4 * n for n, contiguous in counts.asked if not contiguous)
-    for n_rows, block, transposed in blocks:
-        dense = 3 * n_rows > 2 * counts.n_local  # as `graph.part` decides
-        itemsize = 4 if max(sum(counts.n_edges), counts.n_local + plan.n_halo) < 2**31 else 8
-        total += itemsize * block.n_edges + (8 * counts.n_local if dense else (8 + itemsize) * n_rows)
-        total += itemsize * block.n_edges + 8 * block.n_src if transposed else 0
-    return total
-
-
-def _positions(plan):
-    """What the positions of transposed edges take, and the largest transpose, which is made once more for them."""
-    blocks = [plan.local, *(step.block for step in plan.steps if step.block is not None)]
-    itemsize = 4 if max(sum(block.n_edges for block in blocks), plan.n_src + plan.n_halo) < 2**31 else 8
-    return sum(itemsize * block.n_edges for block in blocks) + max(itemsize * block.n_edges + 8 * block.n_src for block in blocks)
+    if isinstance(counts, PartCounts):
+        made = schedule_of(counts, mode, prefetch, places)
+        over = {"edges": made, "reverse": made.reverse, "cover": made.linear, "summed": made.linear.summed}
+        return made.transport, over
+    first = next(iter(counts.values()))
+    transport = CountingTransport(first.rank, first.size, prefetch, places)
+    return transport, {chosen: schedule_of(each, mode, prefetch, transport=transport) for chosen, each in counts.items()}

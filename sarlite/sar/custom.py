@@ -145,6 +145,7 @@ class Custom(Operator):
             self.reducer.forward(piece, [out._data for out in recording.outputs])
             if self.keep:
                 recordings.append(recording)
+            del recording  # before the next piece's rows are gathered
         return recordings
 
     def end(self):
@@ -158,6 +159,7 @@ class Custom(Operator):
         self.d_sinks = [None] * len(self.sinks)
 
     def backward(self, block, rows, kept, d_rows):
+        block = block.anew()  # a CSR of some columns is made here, and freed with the rows
         for piece, recording in zip(block.pieces, kept or [None] * len(block.pieces)):
             self.backward_piece(piece, recording or self.replay(piece, rows, grad=True), d_rows)
 
@@ -182,14 +184,16 @@ class Custom(Operator):
         arrays += [block.at_dst(a) for a in self.arrays[n_src : n_src + n_dst]]
         arrays += [block.at_edge(a) for a in self.arrays[n_src + n_dst :]]
         src_ids, dst_ids = block.src_ids[block.indices], self.dst_ids[block.dst]
-        ids = (src_ids, dst_ids, src_ids * self.n_nodes + dst_ids)
+        edge_ids = src_ids * self.n_nodes
+        edge_ids += dst_ids
+        ids = (src_ids, dst_ids, edge_ids)
         with engine.set_grad(grad), nullcontext() if rows is not None else np.errstate(all="ignore"):
             return Recording(self.message, self.names, arrays, self.needs, ids)
 
     def scatter(self, block, d_edges, d_rows):
         """Add gradients of one row an edge to the rows that they were gathered from."""
         n_src, n_dst = len(self.names[0]), len(self.names[1])
-        t_indptr, position = block.transpose[0], block.transpose_position
+        t_indptr, position = block.edges_by_column
         for d_row, d_edge in zip(d_rows, d_edges):
             if d_row is not None and d_edge is not None:
                 kernels.spmm(t_indptr, position, np.ascontiguousarray(d_edge), d_row)

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from sarlite import kernels
 from sarlite.comm import Communicator, Solo, agree, together, wrap
 from sarlite.errors import ConfigError
 from sarlite.graph.part import InEdges
@@ -176,6 +177,16 @@ class HeteroGraph:
         """Return the relations whose destination type is one of these."""
         return tuple(relation for relation in self.relations if relation[2] in node_types)
 
+    def exchange(self, chosen: Any) -> tuple[plan.Plan, int]:
+        """Return the plan of relations out of one type that are aggregated together, and the rows that all ranks fetch. Collective."""
+        made, n_halo = self._schedule(chosen)
+        return made.plan, n_halo
+
+    @property
+    def exchanges(self) -> dict[tuple[Relation, ...], tuple[plan.Plan, int]]:
+        """What `exchange` returns, of those found so far."""
+        return {chosen: (made.plan, n_halo) for chosen, (made, n_halo) in self._schedules.items()}
+
     def prepare(self, chosen: Any) -> list[plan.Plan]:
         """Find now what an aggregation over these relations will exchange, not in its first call; return the plan of each source type.
 
@@ -185,7 +196,7 @@ class HeteroGraph:
         for relation in self.relations:
             if relation in chosen:
                 groups.setdefault(relation[0], []).append(relation)
-        return [self._schedule(group)[0].plan for group in groups.values()]
+        return [self.exchange(group)[0] for group in groups.values()]
 
     @property
     def evaluations(self) -> list[Evaluation]:
@@ -303,17 +314,26 @@ class HeteroGraph:
         """The schedule of some relations out of one type, and the rows that all ranks fetch for it. Collective at the first call."""
         key = tuple(chosen)
         if key not in self._schedules:
-            ids = self.node_ids[chosen[0][0]]
-            host = schedule.host_of(self._comm, self.options.mode)
-            exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids), host)
-            made = schedule.make(self._comm, exchange, self.options, self.profile)
-            self._schedules[key] = made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
+            self._schedules[key] = kernels.unbuffered(self._made, key)
         return self._schedules[key]
+
+    def _made(self, chosen):
+        ids = self.node_ids[chosen[0][0]]
+        host = schedule.host_of(self._comm, self.options.mode)
+        exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids), host)
+        made = schedule.make(self._comm, exchange, self.options, self.profile)
+        return made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
 
     def forget(self) -> None:
         """Free what aggregations found of their exchanges; the next of a set of relations finds it anew. The same on every rank."""
         self._schedules.clear()
         self.view_arrays.clear()
+
+    def use(self, mode: str) -> None:
+        """Aggregate in another mode from here on. The same on every rank."""
+        if mode != self.options.mode:
+            self.options = self.options._replace(mode=mode)
+            self.forget()
 
     def recover(self) -> None:
         """Make the graph usable again after an aggregation that failed. Collective."""

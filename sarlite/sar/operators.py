@@ -41,9 +41,6 @@ class Sum(Operator):
         self.flops_per_value = 2 if weighted else 1
         self.turns = self.linear = not weighted
 
-    def sum_shape(self, arrays):
-        return self.n_dst, *arrays[0].shape[1:]
-
     def begin(self, needs, arrays, keep):
         self.needs_rows = self.weighted and needs[1]
         self.weight = arrays[1] if self.weighted else None

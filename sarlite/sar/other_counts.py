@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sarlite.sar.cost import SetCounts
 from sarlite.sar.cover import cover
 from sarlite.sar.transport import halo_slices
 
@@ -51,7 +52,7 @@ def _with_others(comm, plan, counts):
             own[step.source], columns[step.source] = _cut(rows, sources)
     told = [cuts[counts.rank] for cuts in comm.allgather(own)]
     turned = _turned(counts, own, told)
-    same = (turned.needs, turned.asked, turned.n_edges) == (counts.needs, counts.asked, counts.n_edges)
+    same = (turned.needs, turned.asked, turned.sets[0].n_edges) == (counts.needs, counts.asked, counts.sets[0].n_edges)
     cover = _covered(comm, plan, counts, own, told, columns)
     return counts._replace(turned=None if all(comm.allgather(same)) else turned, cover=cover)
 
@@ -85,7 +86,7 @@ def _counted(rows):
 def _turned(counts, own, told):
     """Of the reversed edges: what is needed of a peer is what edges from here reach there."""
     n_edges, n_rows = [cut.n_edges for cut in told], [n for n, _ in counts.asked]
-    return _with_local(counts, n_edges, n_rows, [cut.rows for cut in told], [cut.rows for cut in own], counts.n_edges[counts.rank])
+    return _with_local(counts, n_edges, n_rows, [cut.rows for cut in told], [cut.rows for cut in own], _n_local(counts))
 
 
 def _covered(comm, plan, counts, own, told, columns):
@@ -99,13 +100,18 @@ def _covered(comm, plan, counts, own, told, columns):
         asked[step.target] = _counted((np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows)[wanted[step.target]])
     needs = [found[counts.rank] for found in comm.allgather(asked)]
     by_rows = _with_local(counts, [cut.n_by_rows for cut in own], [cut.rows_by_rows for cut in own], needs, asked,
-                          counts.n_edges[counts.rank])
+                          _n_local(counts))
     by_sums = _with_local(counts, [cut.n_by_sums for cut in told], [cut.n_sources_by_sums for cut in told],
                           [cut.rows_by_sums for cut in told], [cut.rows_by_sums for cut in own], 0)
     return by_rows, by_sums
 
 
+def _n_local(counts):
+    """How many edges are within the part."""
+    return counts.sets[0].n_edges[counts.rank]
+
+
 def _with_local(counts, n_edges, n_rows, needs, asked, n_local_edges):
     """Of edges from peers; those within the part are `n_local_edges`."""
     n_edges[counts.rank], n_rows[counts.rank] = n_local_edges, counts.n_local
-    return counts._replace(n_edges=n_edges, n_rows=n_rows, needs=needs, asked=asked)
+    return counts._replace(sets=[SetCounts(counts.n_local, n_edges, n_rows)], needs=needs, asked=asked)

@@ -19,7 +19,8 @@ from sarlite.errors import ConfigError
 from sarlite.graph.block import PIECE_EDGES
 from sarlite.kernels import Places, Recorder
 from sarlite.profile import resident, trim
-from sarlite.sar.cost import PartCounts, schedule_of
+from sarlite.sar.cost import PartCounts, schedules_of
+from sarlite.sar.relations import sets_of
 from sarlite.sar.stand_ins import Rows
 from sarlite.tape.engine import Observer, observed
 from sarlite.tape.shapes import flops_of
@@ -27,6 +28,7 @@ from sarlite.tape.shapes import flops_of
 START = "start"  # the segment whose arrays are made outside of a step's buffers
 _ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process
 _NOTHING = 4096  # bytes of a fixed size that are not looked at
+Counts = PartCounts | Mapping[Any, PartCounts]
 
 
 class _Flops(Observer):
@@ -86,21 +88,15 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
     run : callable of sizes by name -> Tape
     sizes : sequence of dict of str to int
         One more than there are names, not all in one plane, and one more as a check. "rows" and "edges" are those of the part, of a
-        grid the edges of the group and "group" its rows.
+        grid the edges of the group and "group" its rows; of a relational graph "rows TYPE" and "edges RELATION".
 
     Raises
     ------
     ConfigError
         The runs allocate, or aggregate, otherwise at other sizes.
     """
+    _, warm = growth(lambda: run(**sizes[0]))
     with _ONE_AT_A_TIME:
-        gc.collect()
-        trim()  # what others have freed is not to count as given back by the run
-        before = resident()
-        run(**sizes[0])  # a first run makes what stays with the process: pages of libraries, modules, what BLAS holds
-        gc.collect()
-        trim()
-        warm = max(0, resident() - before)
         gc.disable()  # what is freed is freed where it is let go of
         try:
             tapes = [run(**at).segments for at in sizes]
@@ -108,22 +104,35 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
             gc.enable()
     names = list(sizes[0])
     at = np.array([[1, *(each[name] for name in names)] for each in sizes], float)
+    rows = [1 + k for k, name in enumerate(names) if name.startswith("rows")]
     segments = []
     for parts in zip(*tapes):
         titles, events, flops, moved, messages = zip(*parts)
-        collectives = {phase: _line([each.get(phase, (0, 0)) for each in moved], at) for phase in moved[0]}
-        segments.append(Segment(titles[0], _fitted(events, at, titles[0]), _line(flops, at), collectives, messages[0]))
+        collectives = {phase: _line([each.get(phase, (0, 0)) for each in moved], at, rows) for phase in moved[0]}
+        segments.append(Segment(titles[0], _fitted(events, at, titles[0], rows), _line(flops, at, rows), collectives, messages[0]))
     return Program(names, segments, warm)
 
 
-def _fitted(runs, at, name):
+def growth(action: Callable[[], Any]) -> tuple[Any, int]:
+    """Return what a first run returns, and by how many bytes it makes the process larger: pages of libraries, modules, what BLAS holds."""
+    with _ONE_AT_A_TIME:
+        gc.collect()
+        trim()  # what others have freed is not to count as given back by the run
+        before = resident()
+        found = action()
+        gc.collect()
+        trim()
+        return found, max(0, resident() - before)
+
+
+def _fitted(runs, at, name, rows):
     """Operations with factors in place of bytes, nested; what is always small is left out."""
     kinds = [[event[:2] for event in run] for run in runs]
     if any(other != kinds[0] for other in kinds):
         raise ConfigError(f"{name}: other arrays are made at other sizes, so that its memory cannot be told")
     first = runs[0]
     news = [k for k, event in enumerate(first) if event[0] == "new"]
-    factors = dict(zip(news, _line([[run[k][2] for k in news] for run in runs], at))) if news else {}
+    factors = dict(zip(news, _line([[run[k][2] for k in news] for run in runs], at, rows))) if news else {}
     stack, left_out = [[]], set()
     for k, event in enumerate(first):
         if event[0] == "new":
@@ -142,14 +151,14 @@ def _fitted(runs, at, name):
     return stack[0]
 
 
-def _line(values, at):
-    """(k, 1 + sizes) factors of k numbers, given at each size; of one that is not linear an upper bound by rows."""
+def _line(values, at, rows):
+    """(k, 1 + sizes) factors of k numbers, given at each size; of one that is not linear an upper bound by the sizes `rows`."""
     values = np.asarray(values, float)
     found, *_ = np.linalg.lstsq(at, values, rcond=None)
     found = np.round(found, 3)
     wrong = ~np.isclose(at @ found, values, rtol=1e-6, atol=0.5).all(0)
     found[:, wrong] = 0
-    found[1, wrong] = (values[:, wrong] / at[:, 1:2]).max(0)
+    found[np.ix_(rows, wrong)] = (values[:, wrong] / at[:, rows].sum(1, keepdims=True)).max(0)
     return found.T
 
 
@@ -194,29 +203,31 @@ class Program:
         self.names, self.segments, self.warm_bytes = list(names), list(segments), warm_bytes
 
     @property
-    def transposed(self) -> set[str]:
-        """Through the blocks of which edges a gradient, or a sum for a peer, is brought to their columns' owner (`Aggregation.over`)."""
-        return {op[1].over for segment in self.segments for op in segment.ops
-                if op[0] == "aggregate" and op[1].way == "run_backward" and any(op[1].d_templates or ())}
+    def transposed(self) -> dict[Any, set[tuple[int, str]]]:
+        """By `Aggregation.over` what is transposed."""
+        found: dict[Any, set[tuple[int, str]]] = {}
+        for segment in self.segments:
+            for op in segment.ops:
+                if op[0] == "aggregate":
+                    found.setdefault(op[1].over, set()).update(op[1].transposed)
+        return found
 
-    def replay(self, counts: PartCounts, mode: str, prefetch: int, sizes: Mapping[str, int]) -> Found:
-        """Go through all segments at these sizes, with a part's exchanges in a mode."""
+    def replay(self, counts: Counts, mode: str, prefetch: int, sizes: Mapping[str, int]) -> Found:
+        """Go through all segments at these sizes, with a part's exchanges in a mode; of a relational graph those of each fetch."""
         return _Replay(self, counts, mode, prefetch, sizes).found()
 
 
 class _Replay:
     def __init__(self, program, counts, mode, prefetch, sizes):
         self.program, self.places, self.outside = program, Places(), Places()
-        self.schedule = made = schedule_of(counts, mode, prefetch, self.places)
-        self.over = {"edges": made, "reverse": made.reverse, "cover": made.linear, "summed": made.linear.summed}
+        self.transport, self.over = schedules_of(counts, mode, prefetch, self.places)
         self.at = np.array([1, *(sizes[name] for name in program.names)], float)
-        rows = "group" if "group" in program.names else "rows"  # of a grid a group's are aggregated
-        self.rows, self.edges = (1 + program.names.index(name) for name in (rows, "edges"))
+        self.index = {name: 1 + k for k, name in enumerate(program.names)}
         self.instances, self.kept, self.count = {}, {}, 0
         self.wanted = {op[1].kept for segment in program.segments for op in segment.ops if op[0] == "aggregate"} - {None}
 
     def found(self):
-        transport, found = self.schedule.transport, Found({}, {}, {}, {}, {}, 0, 0, 0, 0, 0, 0)
+        transport, found = self.transport, Found({}, {}, {}, {}, {}, 0, 0, 0, 0, 0, 0)
         for segment in self.program.segments:
             n_messages, packed = transport.n_messages, transport.packed_bytes
             transport.profile.sent_bytes.clear()
@@ -253,24 +264,26 @@ class _Replay:
                 self.aggregate(op[1], op[2])
 
     def aggregate(self, mark, body):
-        schedule, profile = self.over[mark.over], self.schedule.transport.profile
+        schedule, profile = self.over[mark.over], self.transport.profile
         rows = [None if templates is None else tuple(t and Rows((schedule.plan.n_src, *t[0]), t[1]) for t in templates)
                 for templates in (mark.templates, mark.d_templates)]
         with profile.phase(mark.within) if mark.within else nullcontext():
             if mark.way == "run":
-                found = schedule.mode.run(schedule, rows[0], lambda block, r: self.visit(body, block, r, mark.holds), mark.phase)
+                found = schedule.mode.run(schedule, rows[0], lambda block, r: self.visit(mark, body, block, r), mark.phase)
                 if mark.number in self.wanted:
                     self.kept[mark.number] = found
             else:
                 schedule.mode.run_backward(schedule, rows[0], self.kept.pop(mark.kept, None),
-                                           lambda block, *others: self.visit(body, block), list(rows[1]), mark.phase)
+                                           lambda block, *others: self.visit(mark, body, block), list(rows[1]), mark.phase)
 
-    def visit(self, body, block, rows=None, holds=False):
+    def visit(self, mark, body, block, rows=None):
         """What a block's visit takes: its columns and edges stand for the part's rows and edges."""
         if body:
             at = self.at.copy()
-            at[self.rows], at[self.edges] = block.n_src, block.n_edges
+            at[self.index[mark.rows]] = block.n_src
             inner = at.copy()
-            inner[self.edges] = min(block.n_edges, max(PIECE_EDGES, block.n_src))  # a message's edges are taken in pieces
+            for name, edges in zip(mark.edges, sets_of(block)):
+                k = self.index[name]
+                at[k], inner[k] = edges.n_edges, min(edges.n_edges, max(PIECE_EDGES, block.n_src))  # a message's edges come in pieces
             self.play(body, at, inner)
-        return rows if holds else None
+        return rows if mark.holds else None

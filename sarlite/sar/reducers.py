@@ -99,7 +99,7 @@ class SoftmaxReducer:
         shrink = np.exp(self.m[rows] - shift[rows])
         self.total[rows] *= shrink
         self.out[rows] *= shrink[:, :, None]
-        p = np.exp(score - block.at_dst(shift))
+        p = self.weights(block, score, shift)
         block.sum_to_dst(p, self.total)
         block.sum_to_dst(value, self.out, weight=p)
         self.m = top
@@ -115,10 +115,19 @@ class SoftmaxReducer:
 
     def backward(self, block, messages):
         score, value = self.by_head(block, messages)
-        a = np.exp(score - block.at_dst(self.m)) * block.at_dst(self.total)
-        g = block.at_dst(self.g)
-        d_score = a * ((g * value).sum(axis=2) - block.at_dst(self.delta))
-        return [d_score.reshape(messages[0].shape), (g * a[:, :, None]).reshape(messages[1].shape)]
+        a, g, d_score = self.weights(block, score, self.m), block.at_dst(self.g), np.empty_like(score)
+        a *= block.at_dst(self.total)
+        kernels.row_dot(g, value, d_score)
+        d_score -= block.at_dst(self.delta)
+        d_score *= a
+        g *= a[:, :, None]
+        return [d_score.reshape(messages[0].shape), g.reshape(messages[1].shape)]
+
+    def weights(self, block, score, top):
+        """exp(score_e - top_i), in one new array."""
+        out = block.at_dst(top)
+        np.subtract(score, out, out=out)
+        return np.exp(out, out=out)
 
 
 REDUCERS = {

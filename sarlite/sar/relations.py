@@ -1,6 +1,5 @@
 """Aggregation over several relations out of one node type: one operator a relation, all of them fed by one fetch."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -35,14 +34,11 @@ class Transformed(Operator):
     def __init__(self, n_dst, dst_scale=None, src_scale=None):
         self.n_dst, self.dst_scale, self.src_scale = n_dst, dst_scale, src_scale
 
-    def sum_shape(self, arrays):
-        return self.n_dst, arrays[1].shape[1]
-
     def begin(self, needs, arrays, keep):
         x, self.weight = arrays
         self.needs_rows, self.needs_weight, self.n_weights = needs[1], needs[1], self.weight.size
         self.scale = None if self.dst_scale is None else self.dst_scale.astype(x.dtype)
-        self.out = np.zeros(self.sum_shape(arrays), x.dtype) if self.into is None else self.into
+        self.out = np.zeros((self.n_dst, self.weight.shape[1]), x.dtype)
 
     def forward(self, block, rows):
         kernels.spmm(block.indptr, block.indices, reduce.product(rows[0], self.weight), self.out, rows=block.rows,
@@ -231,28 +227,9 @@ class Relations(Operator):
         self.members, self.n_fetched = members, n_fetched
 
     def begin(self, needs, arrays, keep):
-        each = [(key, operator, inputs, [arrays[i] for i in inputs if i < len(arrays)]) for _, key, operator, inputs in self.members]
-        shapes = [operator.sum_shape(own) for _, operator, _, own in each]
-        dtypes = {own[0].dtype for *_, own in each} if None not in shapes else ()
-        self.flat = None
-        if len(dtypes) == 1:  # they add up in one array
-            self._place((key, shape) for (key, *_), shape in zip(each, shapes))
-            self.flat = np.zeros(max(place.stop for place, _ in self.places.values()), *dtypes)
-        for key, operator, inputs, own in each:
-            if self.flat is not None:
-                place, shape = self.places[key]
-                operator.into = self.flat[place].reshape(shape)
-            operator.begin([needs[i] for i in inputs], own, keep)
+        for _, _, operator, inputs in self.members:
+            operator.begin([needs[i] for i in inputs], [arrays[i] for i in inputs if i < len(arrays)], keep)
         self.needs_rows = any(operator.needs_rows for _, _, operator, _ in self.members)
-
-    def _place(self, outputs):
-        """Find where in the flat array each key's sum stands, of (key, shape) a member."""
-        shapes: dict[Any, Any] = {}
-        for key, shape in outputs:
-            if shapes.setdefault(key, shape) != shape:
-                raise ShapeError(f"relations into {key!r}: their messages make rows of {shapes[key][1:]} and of {shape[1:]}")
-        ends = np.cumsum([0] + [math.prod(shape) for shape in shapes.values()]).tolist()
-        self.places = {key: (slice(a, b), shape) for (key, shape), a, b in zip(shapes.items(), ends, ends[1:])}
 
     def _rows(self, arrays, inputs):
         return None if arrays is None else tuple(arrays[i] for i in inputs if i < self.n_fetched)
@@ -262,20 +239,18 @@ class Relations(Operator):
         return [operator.forward(sets[place], self._rows(rows, inputs)) for place, _, operator, inputs in self.members]
 
     def end(self):
-        found = [(key, operator.end()) for _, key, operator, _ in self.members]
-        if self.flat is not None:
-            for _, _, operator, _ in self.members:
-                operator.into = None
-            flat, self.flat = self.flat, None
-            return flat
-        self._place((key, out.shape) for key, out in found)
         outputs, added = {}, set()
-        for key, out in found:
+        for _, key, operator, _ in self.members:
+            out = operator.end()
             if key not in outputs:
                 outputs[key] = out
+            elif out.shape != outputs[key].shape:
+                raise ShapeError(f"relations into {key!r}: their messages make rows of {outputs[key].shape[1:]} and of {out.shape[1:]}")
             else:  # an operator may keep what it returned
                 outputs[key] = np.add(outputs[key], out, out=outputs[key] if key in added else None)
                 added.add(key)
+        ends = np.cumsum([0] + [out.size for out in outputs.values()]).tolist()
+        self.places = {key: (slice(a, b), out.shape) for (key, out), a, b in zip(outputs.items(), ends, ends[1:])}
         flat = [out.reshape(-1) for out in outputs.values()]
         return flat[0] if len(flat) == 1 else np.concatenate(flat)
 

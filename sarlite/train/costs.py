@@ -11,14 +11,19 @@ from sarlite import optim
 from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError
 from sarlite.profile import resident
-from sarlite.sar.cost import PartCounts, counts_of, structure_bytes
+from sarlite.sar.cost import PartCounts, counts_of, counts_of_plan
 from sarlite.sar.graph import Graph
+from sarlite.sar.hetero import HeteroGraph, NodeType
 from sarlite.sar.modes import MODES
 from sarlite.sar.other_counts import with_others
-from sarlite.sar.program import START, Found
+from sarlite.sar.program import START, Counts, Found, growth
 from sarlite.sar.schedule import turns
+from sarlite.sar.structure import structure_bytes
+from sarlite.train import relational, relational_trial
+from sarlite.train.facts import Facts, Relations
 from sarlite.train.load import Part
-from sarlite.train.trial import STEPS, Facts, program
+from sarlite.train.owners import PIECE_BYTES
+from sarlite.train.trial import STEPS, program
 
 SPLITS = ("train", "val", "test")
 
@@ -80,7 +85,8 @@ class Sizes(NamedTuple):
 
     Attributes
     ----------
-    counts : PartCounts
+    counts : PartCounts, or dict of PartCounts
+        Of a relational graph by the relations that one fetch serves.
     rows : dict of str to int
         The sizes of a `Program`.
     there_bytes : int
@@ -89,7 +95,7 @@ class Sizes(NamedTuple):
         The most that loading takes.
     """
 
-    counts: PartCounts
+    counts: Counts
     rows: dict[str, int]
     there_bytes: int
     load_bytes: int = 0
@@ -103,13 +109,19 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
     there, peak : int
         What the process has now above its state before loading, and had at most; of `sharing` ranks together.
     """
-    splits = {name: int(np.count_nonzero(getattr(part.rows, name))) for name in SPLITS}
     rows: Any = part.rows
+    splits = {name: int(np.count_nonzero(getattr(rows, name))) for name in SPLITS}
+    features = [*rows.features.values()] if isinstance(rows.features, dict) else [rows.features]
+    missing = sum(x.dtype.itemsize * x.size for x in features if not x.strides[0])  # of features that were not read
+    if isinstance(part.graph, NodeType):
+        hetero = part.graph.graph
+        counts = {chosen: counts_of_plan(hetero.comm, plan, [(len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])
+                  for chosen, (plan, _) in hetero.exchanges.items()}
+        return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing)
     graph = aggregated(part.graph)
-    x, counts = rows.features, with_others(graph, counts_of(graph))
-    missing = 0 if x.strides[0] else x.dtype.itemsize * x.size  # of features that were not read
-    built = structure_bytes(counts, graph.schedule.mode.name, set(), graph.schedule.reverse is not None)
-    there_bytes = max(there // sharing + missing, built + x.dtype.itemsize * x.size) - built
+    counts = with_others(graph, counts_of(graph))
+    built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
+    there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
     sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "halo": graph.plan.n_halo}
     return Sizes(counts, sizes, there_bytes, peak // sharing + missing)
 
@@ -141,13 +153,15 @@ class Model:
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
         mode, backward = MODES[setting.mode], dict(setting.options).get("backward", self.config.backward)
-        covers = mode.covers and sizes.counts.cover is not None
+        covers = mode.covers and isinstance(sizes.counts, PartCounts) and sizes.counts.cover is not None
         steps = self.program(setting, covers)
         found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
-        transposed = steps.transposed | ({"edges"} if "halo" in steps.names else set())  # which the second layer walks
-        structure = structure_bytes(sizes.counts, setting.mode, transposed, sizes.counts.size > 1 and turns(mode, backward),
-                                    self.facts.edge_bytes > 0)
+        transposed = steps.transposed
+        if "halo" in steps.names:  # the second layer walks all edges
+            transposed.setdefault("edges", set()).add((0, "transpose"))
+        structure = structure_bytes(sizes.counts, setting.mode, transposed, self.size > 1 and turns(mode, backward))
         stays = self.fixed_bytes + sizes.there_bytes + structure + (self.cover_bytes if mode.covers and self.size > 1 else 0)
+        stays += self._writing_bytes()
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
 
     def program(self, setting: Setting, covers: bool = False) -> Any:
@@ -159,6 +173,13 @@ class Model:
             warm = max(self.comm.allgather(self._programs[key].warm_bytes))
             self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
         return self._programs[key]
+
+    def _writing_bytes(self):
+        """What the pieces of learned rows take that a checkpoint is written of, while a step's arrays keep their place (`Owners`)."""
+        relations = self.facts.relations
+        if relations is None or relations.n_nodes.keys() <= self.facts.n_features.keys():
+            return 0
+        return (1 if self.comm.rank else 3) * PIECE_BYTES
 
     def takes(self, setting: Setting) -> bool:
         """Tell whether the model can run in a setting: not each can compute halo rows again. Collective."""
@@ -184,23 +205,45 @@ def on_grid_with_edge_values(graph: Graph) -> bool:
 def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any],
            there: int | None = None) -> tuple[Model, Sizes]:
     """Return the `Model` and the `Sizes` of a run whose part was loaded; `there` is as for `sizes_of`, by default now. Collective."""
-    if on_grid_with_edge_values(part.graph):
+    graph: Any = part.graph
+    hetero = isinstance(graph, NodeType)
+    if not hetero and on_grid_with_edge_values(part.graph):
         raise ConfigError(f"{part.summary['data']}: the costs of values on edges are not counted together with --columns")
     schedule = optim.schedule(config.lr_schedule, config.epochs)
-    loops = part.graph.added_loops is not None
-    rows: Any = part.rows
-    values = tuple(None if a is None else a[:0] for a in (part.graph.edge_weight, part.graph.edge_features))
-    facts = Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], loops, values)
 
     def make(comm, config, part):
         return make_trainer(comm, config, cls, schedule, part, None)
 
     there, peak = part.memory.now() if there is None else there, part.memory.peak()
-    model = Model(config, make, facts, comm, comm.size)
     sharing = comm.size if config.ranks > 1 else 1
+    facts, warm = _facts(part), 0
+    if hetero:
+        facts, warm = _with_halo(comm, config, make, facts, graph.graph)
+    model = Model(config, make, facts, comm, comm.size)
     model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
-    model.cover_bytes = max(comm.allgather(_loading_scipy())) // sharing
+    model.fixed_bytes += warm // sharing
+    if not hetero:
+        model.cover_bytes = max(comm.allgather(_loading_scipy())) // sharing
     return model, sizes_of(part, there, peak, sharing)
+
+
+def _facts(part):
+    graph, rows = part.graph, part.rows
+    if isinstance(graph, NodeType):
+        relations = Relations(graph.node_type, graph.graph.n_nodes, graph.graph.n_edges)
+        return Facts(relational.widths(rows), part.n_classes, part.task, rows.labels[:0], relations=relations)
+    values = tuple(None if a is None else a[:0] for a in (graph.edge_weight, graph.edge_features))
+    return Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], graph.added_loops is not None, values)
+
+
+def _with_halo(comm: Communicator, config: argparse.Namespace, make: Callable[..., Any], facts: Facts,
+               graph: HeteroGraph) -> tuple[Facts, int]:
+    """Find the exchanges of a relational model; return `facts` with their rows, and by how much a tiny step made the process larger."""
+    chosen, warm = growth(lambda: relational_trial.bundles(config, make, facts))
+    found = {each: graph.exchange(each) for each in chosen}
+    assert facts.relations is not None
+    relations = facts.relations._replace(n_halo={each: n_halo for each, (_, n_halo) in found.items()})
+    return facts._replace(relations=relations), max(comm.allgather(warm))
 
 
 def _loading_scipy():

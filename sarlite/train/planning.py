@@ -14,7 +14,8 @@ from sarlite.comm.launch import host
 from sarlite.command import readable
 from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
-from sarlite.sar.graph import Graph
+from sarlite.sar.hetero import NodeType
+from sarlite.sar.modes import MODES
 from sarlite.train.config import OPTIONS
 from sarlite.train.costs import (
     SETTINGS,
@@ -101,10 +102,12 @@ def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
 def settings(config: argparse.Namespace, model: Model) -> list[Setting]:
     """Return those of `SETTINGS` that the model takes and that leave alone what the run is told: an option that is given goes with each.
 
-    Collective.
+    Of a relational graph those without an option, and without mode `cover`, which is `sar` there. Collective.
     """
-    return [setting for setting in SETTINGS
-            if all(getattr(config, name) == OPTIONS[name][0] for name, _ in setting.options) and model.takes(setting)]
+    found = [setting for setting in SETTINGS if all(getattr(config, name) == OPTIONS[name][0] for name, _ in setting.options)]
+    if model.facts.relations is not None:
+        found = [setting for setting in found if not setting.options and not MODES[setting.mode].covers]
+    return [setting for setting in found if model.takes(setting)]
 
 
 def rates_of(comm: Communicator) -> Rates:
@@ -208,9 +211,7 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tup
     """
     limit = limit_of(comm, config, part)
     if not limit.each:
-        graph = aggregated(part.graph)
-        rows = graph.plan.n_src + graph.plan.n_halo
-        crude = comm.allgather(64 * (rows * (n_widths + 16) + graph.n_edges) + part.memory.peak())
+        crude = comm.allgather(64 * (_most_rows(part.graph) * (n_widths + 16) + _n_edges(part.graph)) + part.memory.peak())
         if max(limit.needs(crude)) < _SMALL * min(comm.allgather(limit.n_bytes)):
             return
     model, sizes = make()
@@ -222,6 +223,19 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tup
     fitting = sorted((other for other in others if other.fits), key=lambda other: other.need)
     hint = f"--mode {fitting[0].setting} takes {readable(fitting[0].need)} and fits" if fitting else _NONE
     raise ConfigError(f"mode {own} would take {readable(row.need)}{_WHERE[limit.each]}, more than {_limit_words(limit)}: {hint}")
+
+
+def _most_rows(graph):
+    """How many rows a rank has and fetches, at most."""
+    if not isinstance(graph, NodeType):
+        plan = aggregated(graph).plan
+        return plan.n_src + plan.n_halo
+    own = sum(map(len, graph.graph.node_ids.values()))
+    return min(sum(graph.graph.n_nodes.values()), own + _n_edges(graph))
+
+
+def _n_edges(graph):
+    return sum(map(len, graph.graph.edge_ids.values())) if isinstance(graph, NodeType) else aggregated(graph).n_edges
 
 
 _NONE = "no other mode fits; more ranks take less each"
@@ -271,20 +285,19 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
     return "\n".join(head + ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines])
 
 
-def refuse(config: argparse.Namespace, relational: bool = False) -> None:
-    """Raise where costs are asked for that cannot be counted: they are those of full-batch training over the whole graph of one kind."""
-    others = {**_uncounted(config), "relational graphs": relational}
+def refuse(config: argparse.Namespace) -> None:
+    """Raise where costs are asked for that cannot be counted: they are those of full-batch training over the whole graph."""
     for flag, asked in (("--dry-run", config.dry_run), ("--mode auto", config.mode == "auto"), ("--memory-limit", config.memory_limit)):
-        for other, given in others.items():
+        for other, given in _uncounted(config).items():
             if asked and given:
                 raise ConfigError(f"{flag}: the costs of {other} are not counted")
 
 
 def counts(config: argparse.Namespace, graph: Any) -> bool:
     """Tell whether the costs of a run can be counted; where --memory-limit asks for it, `costs.of_run` says what cannot."""
-    if not isinstance(graph, Graph) or any(_uncounted(config).values()):
+    if any(_uncounted(config).values()):
         return False
-    return bool(config.memory_limit) or not on_grid_with_edge_values(graph)
+    return bool(config.memory_limit) or isinstance(graph, NodeType) or not on_grid_with_edge_values(graph)
 
 
 def _uncounted(config):

@@ -57,8 +57,8 @@ def chosen(comm, config, cls):
     return relational
 
 
-def load_part(config, comm, run_dir, tick=lambda: None, allow_empty=()):
-    """Read this rank's rows and build its graph, as `load.load_part`. Collective.
+def load_part(config, comm, run_dir, tick=lambda: None, allow_empty=(), choose=None):
+    """Read this rank's rows and build its graph, as `load.load_part`; what is to be exchanged is found at its first use. Collective.
 
     Returns
     -------
@@ -66,10 +66,10 @@ def load_part(config, comm, run_dir, tick=lambda: None, allow_empty=()):
         Its graph is the `NodeType` that has labels, its rows' features are by type.
     """
     with working(tick):
-        return _load_part(config, comm, run_dir, allow_empty)
+        return _load_part(config, comm, run_dir, allow_empty, choose)
 
 
-def _load_part(config, comm, run_dir, allow_empty):
+def _load_part(config, comm, run_dir, allow_empty, choose):
     begin, seconds = time.perf_counter(), {"partition": 0.0}
     options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed, "task": config.task,
                "verify": config.verify, "progress": Progress(config.progress), "allow_empty": allow_empty}
@@ -77,16 +77,19 @@ def _load_part(config, comm, run_dir, allow_empty):
         _refuse_edge_values(comm, dataset)
         gc.collect()
         memory, part = Memory(), RelationalPart(dataset, comm.rank, comm.size)
-        rows, edges, ids = part.rows(config.dtype), part.edges(), part.node_ids()
+        rows, edges, ids = part.rows(config.dtype, features=not getattr(config, "dry_run", False)), part.edges(), part.node_ids()
         summary = _summary(comm, config, dataset, part, edges, rows)
     uneven = balancing.warning(summary["partition"])
     if uneven and comm.rank == 0:
         print(f"warning: {uneven}", file=sys.stderr, flush=True)
     n_classes, task, target = dataset.n_classes, dataset.task, dataset.target
     del dataset, part  # which one rank has in memory
-    graph = HeteroGraph.from_part(comm, edges, ids, mode=config.mode, prefetch=config.prefetch)
+    graph = HeteroGraph.from_part(comm, edges, ids, mode=config.mode if choose is None else "sar", prefetch=config.prefetch)
     seconds["load"] = time.perf_counter() - begin
-    return Part(graph.of(target), rows, n_classes, summary, memory, seconds, task)
+    made = Part(graph.of(target), rows, n_classes, summary, memory, seconds, task)
+    if choose is not None:
+        graph.use(**choose(made))
+    return made
 
 
 def _refuse_edge_values(comm, dataset):

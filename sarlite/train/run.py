@@ -117,11 +117,11 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
 
 def _load(comm, config, cls, folder, loops, tick, hetero):
     """Return this rank's part, and the options with the mode that it has. Collective."""
-    together(comm, lambda: planning.refuse(config, hetero))
-    if hetero:
-        return relational.load_part(config, comm, folder.path, tick), config
+    together(comm, lambda: planning.refuse(config))
     values, chosen = edge_values.wanted(config, cls), {"mode": "sar"}
     if config.mode != "auto" and not config.dry_run:
+        if hetero:
+            return relational.load_part(config, comm, folder.path, tick), config
         return load_part(config, comm, folder.path, loops, tick, edge_values=values), config
 
     def choose(part):
@@ -130,7 +130,10 @@ def _load(comm, config, cls, folder, loops, tick, hetero):
             chosen.update(setting.options, mode=setting.mode)
         return chosen
 
-    part = load_part(config, comm, folder.path, loops, tick, edge_values=values, choose=choose)
+    if hetero:
+        part = relational.load_part(config, comm, folder.path, tick, choose=choose)
+    else:
+        part = load_part(config, comm, folder.path, loops, tick, edge_values=values, choose=choose)
     return part, argparse.Namespace(**{**vars(config), **chosen})
 
 

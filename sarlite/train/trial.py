@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,9 @@ from sarlite.sar.modes import MODES
 from sarlite.sar.plan import Step
 from sarlite.sar.program import START, Program, Tape, record
 from sarlite.sar.schedule import Schedule, turns
+from sarlite.train import relational_trial
+from sarlite.train.facts import Facts
 from sarlite.train.load import Part
-from sarlite.types import Array
 
 SIZES = [dict(zip(("rows", "edges", "train", "val", "test"), at)) for at in (
     (40, 90, 8, 6, 5), (46, 90, 8, 6, 5), (40, 103, 8, 6, 5), (40, 90, 11, 6, 5), (40, 90, 8, 10, 5), (40, 90, 8, 6, 12),
@@ -32,34 +33,6 @@ GROUP = 40
 HALO = 30
 """Halo rows at these sizes, where they are computed again."""
 STEPS = ("first step", "first evaluation", "step", "evaluation")
-
-
-class Facts(NamedTuple):
-    """What a data set says of a model's shapes.
-
-    Attributes
-    ----------
-    n_features, n_classes : int
-    task : str
-    labels : (0, ...) array
-        No row of them, for their dtype and what stands behind the rows.
-    loops : bool
-        Whether self loops were added.
-    edge_values : two of (0, ...) array, or None
-        No row of the edges' weights and features; None where there are none.
-    """
-
-    n_features: int
-    n_classes: int
-    task: str = "classify"
-    labels: Array = np.empty(0, np.int64)
-    loops: bool = False
-    edge_values: tuple[Array | None, ...] = (None, None)
-
-    @property
-    def edge_bytes(self) -> int:
-        """What the values of one edge take."""
-        return sum(a.itemsize * int(np.prod(a.shape[1:])) for a in self.edge_values if a is not None)
 
 
 def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace, Part], Any], facts: Facts, mode: str,
@@ -87,7 +60,8 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
 
     Notes
     -----
-    Takes real steps on graphs of some 40 nodes, alone, with parameters as wide as the model's: milliseconds, and their memory.
+    Takes real steps on graphs of some 40 nodes, alone, with parameters as wide as the model's: milliseconds, and their memory. One more
+    for each type and each relation of a graph.
     """
     clip = None if config.clip_norm is None else 1e-30  # which every gradient's norm is above
     config = argparse.Namespace(**{**vars(config), "propagated": None, "mfg": False, "clip_norm": clip})
@@ -97,9 +71,13 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
         tape = Tape(profile)
         with tape.recorder:
             comm = Mirror(0, size)
-            part = _part(tape, profile, facts, config, mode, comm, covers, place, **at)
+            if facts.relations is None:
+                part = _part(tape, profile, facts, config, mode, comm, covers, place, **at)
+            else:
+                part = relational_trial.part(tape, profile, facts, config, MODES[mode], comm, **at)
             with tape.segment(START):
                 trainer = make(comm, config, part)
+            trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)  # of learned rows: more are none
             trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
             trainer.buffers = trainer.training_step.buffers = tape.recorder
             best = {}
@@ -111,7 +89,7 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
                     best["state"] = trainer.model.state_dict()  # as where the epoch is the best
         return tape
 
-    return record(run, _sizes(config, size))
+    return record(run, _sizes(config, size) if facts.relations is None else relational_trial.sizes(facts.relations))
 
 
 def _sizes(config, size):
@@ -125,7 +103,7 @@ def _sizes(config, size):
     return [*({**at, name: n} for at in SIZES[:-1]), {**SIZES[0], name: n + 9}, {**SIZES[-1], name: n + 21}]
 
 
-def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, train, val, test, group=None, halo=0):
+def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, group=None, halo=0, **splits):
     """A tiny part, of which every peer has the like."""
     whole, n_own, C = comm, rows, config.columns
     if group is not None:
@@ -143,12 +121,8 @@ def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, 
     graph = graph if weight is features is None else graph.with_edge_values(weight, features)
     if group is not None:
         graph, rows = _on_grid(tape, whole, graph, n_own, C, place), n_own
-    splits = [np.zeros(rows, bool) for _ in range(3)]
-    for split, (a, n) in zip(splits, ((0, train), (train, val), (train + val, test))):
-        split[a : a + n] = True
-    labels = np.resize(np.arange(max(facts.n_classes, 1) if facts.task == "classify" else 2), (rows, *facts.labels.shape[1:]))
-    data = Rows(np.ones((rows, facts.n_features), config.dtype), labels.astype(facts.labels.dtype), *splits)
-    return Part(graph, data, facts.n_classes, {}, None, {}, facts.task)
+    return Part(graph, Rows(np.ones((rows, facts.n_features), config.dtype), *facts.targets(rows, **splits)),
+                facts.n_classes, {}, None, {}, facts.task)
 
 
 def _on_grid(tape, comm, whole, rows, columns, place):

@@ -41,10 +41,10 @@ def test_hosts(comm, hosts):
     """Of each host's making its ranks share a window; a row enters it once."""
     comm = comm.dup()
     comm.hosts = lambda: list(hosts[: comm.size])
-    for prefetch, case in ((0, "gat"), (1, "gcn"), (2, "softmax"), (1, "gat")):
+    for prefetch, case in ((0, "gat"), (1, "softmax")):
         check_equality(comm, case, np.float64, "random", mode="host", prefetch=prefetch)
     graph = shard(comm, mode="host")
-    for call in range(1, len(graph.plan.blocks) + 1):
+    for call in (1, 2):
         fail(graph, "forward" if call % 2 else "backward", call)
         graph.recover()
         for found, expected in zip(results(graph), results(Graph.from_edges(*exchanges.EDGES))):

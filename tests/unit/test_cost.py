@@ -8,16 +8,18 @@ import weakref
 import numpy as np
 import pytest
 
+import sarlite.sar.program
 from sarlite import estimate, kernels, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
+from sarlite.graph import block
 from sarlite.kernels import Places, Recorder
 from sarlite.sar.cost import counts_of, expected, schedule_of
 from sarlite.sar.graph import Graph
 from sarlite.sar.modes import MODES
 from sarlite.sar.other_counts import with_others
 from sarlite.sar.program import Program
-from sarlite.train import costs, planning, run
+from sarlite.train import costs, edge_values, planning, relational, run
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.load import load_part
@@ -32,6 +34,13 @@ MODELS = {
     "gat": dict(model="gat", clip_norm=1.0, eval_every=2),
     "appnp": dict(model="appnp", hops=2, label_inputs=0.5),
     "sign": dict(model="sign", hops=2),
+}
+TYPED = "relational:nodes=300,edges=1500,classes=3,features=9,train=0.3"
+RELATIONAL = {
+    "rgcn": dict(model="rgcn", hidden=24, data=TYPED),
+    "inside": dict(model="rgcn", hidden=2, embedding=40, layers=1, data=TYPED),
+    "bases": dict(model="rgcn", hidden=8, n_bases=2, embedding=5, layers=3, eval_every=2, clip_norm=1.0, data=TYPED),
+    "rgat": dict(model="rgat", hidden=8, heads=2, attention_dropout=0.3, optimizer="sgd", data=TYPED),
 }
 QUIET = dict(progress="none", threads=1, partition="random")
 
@@ -49,6 +58,15 @@ def trained(comm, folder, **options):
 @pytest.mark.parametrize("name", MODELS)
 def test_bytes_are_those_of_the_run(name, n_ranks, mode, backward, prefetch, tmp_path, monkeypatch):
     check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=prefetch, backward=backward, epochs=3, **MODELS[name])
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", RELATIONAL)
+def test_bytes_of_a_relational_graph_are_those_of_the_run(name, n_ranks, mode, prefetch, tmp_path, monkeypatch):
+    check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=prefetch, epochs=3, **RELATIONAL[name])
 
 
 @pytest.mark.parametrize("name, n_ranks, options, phase", [
@@ -85,23 +103,33 @@ def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, **options):
     return said
 
 
-@pytest.mark.parametrize("name, mode, prefetch, halo", [("sage", "sar", 0, "fetch"), ("gat", "oneshot", 0, "fetch"),
-                                                       ("sage", "sar", 0, "recompute")])
-def test_buffers_take_what_was_said(name, mode, prefetch, halo, tmp_path):
+@pytest.mark.parametrize("name, mode, halo", [
+    ("sage", "sar", "fetch"), ("gat", "oneshot", "fetch"), ("sage", "sar", "recompute"), ("rgcn", "sar", "fetch"), ("rgat", "sa", "fetch"),
+    ("edges", "sar", "fetch"),
+])
+def test_buffers_take_what_was_said(name, mode, halo, tmp_path, monkeypatch):
+    heads = {"heads": 2} if name in ("gat", "rgat", "edges") else {}
+    options = {**{**MODELS, **RELATIONAL}.get(name, {}), "hidden": 64, **heads, "mode": mode, "prefetch": 0, "epochs": 2, "halo": halo}
+    typed = "relational:nodes=6000,edges=120000,features=64,train=0.5"
+    options["data"] = typed if name in RELATIONAL else "sbm:nodes=8000,degree=5,features=64"
+    if name == "edges":
+        monkeypatch.setattr(block, "PIECE_EDGES", 4096)
+        monkeypatch.setattr(sarlite.sar.program, "PIECE_EDGES", 4096)
+        options |= {"model": "gat", "edge_weights": True, "data": weighted(tmp_path / "a.npz", 1500, 20_000)}
+
     def both(comm):
-        heads = {"heads": 2} if name == "gat" else {}
-        config = resolve({**QUIET, **MODELS[name], "hidden": 64, **heads, "data": "sbm:nodes=8000,degree=5,features=64", "mode": mode,
-                          "prefetch": prefetch, "halo": halo, "ranks": comm.size})
+        config = resolve({**QUIET, **options, "ranks": comm.size})
         cls, schedule = model_class(config.model), optim.schedule("constant", 2)
-        part = load_part(config, comm, tmp_path, True)
+        values = {} if name in RELATIONAL else {"self_loops": True, "edge_values": edge_values.wanted(config, cls)}
+        part = (relational.load_part if name in RELATIONAL else load_part)(config, comm, tmp_path, **values)
         model, sizes = costs.of_run(comm, config, cls, part, run._make_trainer)
-        cost = model.cost(Setting(mode), sizes, prefetch)
+        cost = model.cost(Setting(mode), sizes, 0)
         trainer = run._make_trainer(comm, config, cls, schedule, part, None)
         fit(trainer, 2)
         return trainer.buffers.n_bytes, cost.found.range_bytes
 
     for taken, said in threads.run(2, both):
-        assert taken > 2e6 and said == pytest.approx(taken, rel=0.1)
+        assert taken > 2e6 and said == pytest.approx(taken, rel=0.2 if name == "rgcn" else 0.1)  # of learned rows too many are told
 
 
 def test_a_recorder_goes_and_its_arrays_stay():
@@ -136,13 +164,13 @@ def test_places_are_those_of_buffers():
     assert places.top > 1 << 20 and places.peak_small > 0
 
 
-def weighted(path):
+def weighted(path, n=90, n_pairs=400):
     """The spec of a symmetric archive whose edges have weights."""
-    keys = np.unique(np.random.default_rng(0).integers(0, 90 * 90, 400))
-    ends = np.concatenate([keys // 90, keys % 90]), np.concatenate([keys % 90, keys // 90])
-    dst, src = np.divmod(np.unique(ends[0] * 90 + ends[1]), 90)
-    np.savez(path, adj_indptr=np.searchsorted(dst, np.arange(91)), adj_indices=src, adj_shape=np.array([90, 90]),
-             adj_data=1.0 + (dst + src) % 3, labels=np.arange(90) % 3, attr_matrix=np.ones((90, 9)))
+    keys = np.unique(np.random.default_rng(0).integers(0, n * n, n_pairs))
+    ends = np.concatenate([keys // n, keys % n]), np.concatenate([keys % n, keys // n])
+    dst, src = np.divmod(np.unique(ends[0] * n + ends[1]), n)
+    np.savez(path, adj_indptr=np.searchsorted(dst, np.arange(n + 1)), adj_indices=src, adj_shape=np.array([n, n]),
+             adj_data=1.0 + (dst + src) % 3, labels=np.arange(n) % 3, attr_matrix=np.ones((n, 9)))
     return f"npz:{path},train=6,val=6"
 
 
@@ -277,6 +305,23 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(tmp
     LIMIT[0] = float("inf")
     threads.run(2, trained, tmp_path / "free", mode="auto", **DENSE)
     assert "--mode auto takes oneshot\n" in capsys.readouterr().err
+
+
+def test_a_relational_run_is_refused_or_takes_the_mode_that_fits(tmp_path, limited, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "rates_of", lambda comm: (1.0, 1.0, 1.0, 0.0))
+    dense = {**RELATIONAL["rgat"], "data": "relational:nodes=900,edges=9000,features=16,train=0.3", "hidden": 32, "epochs": 1,
+             "prefetch": 0}
+    LIMIT[0] = float("inf")
+    rows = {row["setting"]: max(row["peak_bytes"])
+            for row in threads.run(2, trained, tmp_path / "dry", dry_run=True, **dense)[0]["settings"]}
+    assert list(rows) == ["sar", "sa", "oneshot", "broadcast"] and rows["sar"] + 100_000 < rows["oneshot"]
+    threads.run(2, trained, tmp_path / "free", mode="auto", **dense)
+    found = capsys.readouterr()
+    chosen = found.err.rsplit("--mode auto takes ", 1)[1].strip()
+    assert chosen != "sar" and f"2, mode {chosen}," in found.out
+    LIMIT[0] = (rows["sar"] + rows["oneshot"]) / 2
+    with pytest.raises(ConfigError, match="mode oneshot would take .* --mode .* takes .* and fits"):
+        threads.run(2, trained, tmp_path / "large", mode="oneshot", **dense)
 
 
 def test_papers100m():

@@ -75,7 +75,7 @@ def run(comm, sets, mode, prefetch, weighted):
     rows = own(comm, N_SRC)
     exchange = plan.build(comm, [edges for edges, _ in found], None, rows.stop - rows.start)
     profile = Profile()
-    made = schedule.make(comm, exchange, mode, prefetch, profile)
+    made = schedule.make(comm, exchange, schedule.Options(mode, prefetch), profile)
     x = Tensor(values(1, N_SRC, WIDTH)[rows], requires_grad=True)
     w = [Tensor(values(2 + k, MATRICES[k].sum())[place], requires_grad=True) for k, (_, place) in zip(sets, found)] if weighted else []
     n_dst = [edges.n_dst for edges, _ in found]

@@ -181,7 +181,7 @@ def test_what_backward_is_not():
 
 def test_the_command(tmp_path, monkeypatch):
     make, seen = schedule.make, []
-    monkeypatch.setattr(schedule, "make", lambda *args: seen.append(args[6]) or make(*args))
+    monkeypatch.setattr(schedule, "make", lambda *args: seen.append(args[2].backward) or make(*args))
     data = "sbm:nodes=60,classes=2,features=4,degree=4"
     train_here(tmp_path / "run", "--data", data, "--model", "gat", "--epochs", 1, "--ranks", 2, "--backward", "fetch")
     assert seen == ["fetch"] * 2

@@ -45,11 +45,15 @@ class RelationalPart:
         self._nodes = {name: Part(table, rank, size) for name, table in dataset.nodes.items()}
         self._edges = {relation: Part(table, rank, size) for relation, table in dataset.edges.items()}
 
-    def rows(self, dtype: DType | None = None) -> RelationalRows:
-        """Return the `RelationalRows`, features of `dtype`, by default the data set's own; types without features are left out."""
+    def rows(self, dtype: DType | None = None, features: bool = True) -> RelationalRows:
+        """Return the `RelationalRows`, features of `dtype`, by default the data set's own; types without features are left out.
+
+        `features` is as of `Part.rows`.
+        """
         target = self._nodes[self.dataset.target]
-        features = {name: part.of_nodes("features", dtype) for name, part in self._nodes.items() if part.dataset.features is not None}
-        return RelationalRows(features, *(target.of_nodes(name) for name in ("labels", "train", "val", "test")))
+        found = {name: part.of_nodes("features", dtype) if features else part.nothing(dtype)
+                 for name, part in self._nodes.items() if part.dataset.features is not None}
+        return RelationalRows(found, *(target.of_nodes(name) for name in ("labels", "train", "val", "test")))
 
     def edges(self) -> dict[Relation, tuple[Array, Array]]:
         """Return by relation the incoming edges as CSR, as `Part.edges`: row numbers of the source type."""
