@@ -561,7 +561,7 @@ def check_shared_memory(comm):
     part = comm.group("host", hosts[comm.rank])
     for n_bytes in (comm.size, 1 << 20):
         shared = part.share(n_bytes)
-        assert shared.array.shape == (n_bytes,) and shared.array.dtype == np.uint8 and not shared.array[:: 1 << 12].any()
+        assert shared.array.shape == (n_bytes,) and shared.array.dtype == np.uint8
         comm.barrier()
         shared.array[-1 - comm.rank] = 1 + comm.rank
         shared.sync()

@@ -57,7 +57,7 @@ class Shared(Protocol):
     Attributes
     ----------
     array : (n_bytes,) uint8
-        The same memory on every rank, zeros at first.
+        The same memory on every rank; its values are undefined at first.
     """
 
     array: Array

@@ -44,7 +44,7 @@ def test_hosts(comm, hosts):
     for prefetch, case in ((0, "gat"), (1, "softmax")):
         check_equality(comm, case, np.float64, "random", mode="host", prefetch=prefetch)
     graph = shard(comm, mode="host")
-    for call in (1, 2):
+    for call in (1, 2) if comm.size > 1 else ():
         fail(graph, "forward" if call % 2 else "backward", call)
         graph.recover()
         for found, expected in zip(results(graph), results(Graph.from_edges(*exchanges.EDGES))):
