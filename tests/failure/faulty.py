@@ -59,7 +59,7 @@ def break_wait(name, how):
     while "_in_thread" not in vars(sys.modules.get("sarlite.sar.transport", Fault)):  # the end of the module
         time.sleep(0.005)
     transport = sys.modules["sarlite.sar.transport"]
-    wait = transport._wait
+    wait = transport.wait_all
 
     def failing(requests):
         if threading.current_thread().name == name:
@@ -67,7 +67,7 @@ def break_wait(name, how):
             how()
         wait(requests)
 
-    transport._wait = failing
+    transport.wait_all = failing
 
 
 def fail(kind, rank):
