@@ -32,7 +32,7 @@ def places(args):
     return [(n, threads, *way) for n, threads in sorted(zip(args.ranks, args.threads)) for way in (ways if n > 1 else [("sar", 0)])]
 
 
-def write_data(scratch, args):
+def write_data(scratch, args, method="metis"):
     """Write the data set in the native format and divide it for each number of ranks, once."""
     with np.load(graphs.path(args.graphs, args.graph)) as arrays:
         indptr, indices = arrays["indptr"], arrays["indices"]
@@ -41,7 +41,7 @@ def write_data(scratch, args):
     data = scratch.write("scaling", indptr, indices, x, labels, N_CLASSES)
     for n_ranks in {n for n in args.ranks if n > 1}:
         harness.note(f"dividing {args.graph} into {n_ranks} parts")
-        harness.python("-m", "sarlite.data", "partition", data, "--parts", n_ranks)
+        harness.python("-m", "sarlite.data", "partition", data, "--parts", n_ranks, "--method", method)
     return data
 
 
