@@ -103,6 +103,33 @@ def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, **options):
     return said
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("name", ["gcn", "gat", "inside", "edges"])
+def test_a_setting_is_told_the_same_beside_others_as_alone(name, n_ranks, tmp_path):
+    options = {**MODELS, **RELATIONAL}.get(name) or {"model": "gat", "edge_weights": True, "data": weighted(tmp_path / "a.npz")}
+
+    def both(comm):
+        config = resolve({**QUIET, "data": "sbm:nodes=90,degree=5,features=9", "prefetch": 0, **options, "ranks": comm.size})
+        model, sizes, _ = counted(comm, config, tmp_path)
+        chosen = planning.settings(config, model)
+        others = [costs.Model(config, model.make, model.facts, comm, comm.size) for _ in chosen]
+        return [(str(setting), model.cost(setting, sizes, 0).found, alone.cost(setting, sizes, 0).found)
+                for setting, alone in zip(chosen, others)]
+
+    for found in threads.run(n_ranks, both):
+        assert len(found) >= 4 and [name for name, beside, alone in found if beside != alone] == []
+
+
+def counted(comm, config, folder):
+    """The `Model` and `Sizes` of a run, and its part."""
+    cls = model_class(config.model)
+    hetero = config.data.startswith("relational:")
+    values = {} if hetero else {"self_loops": True, "edge_values": edge_values.wanted(config, cls)}
+    part = (relational.load_part if hetero else load_part)(config, comm, folder, **values)
+    return *costs.of_run(comm, config, cls, part, run._make_trainer), part
+
+
 @pytest.mark.parametrize("name, mode, halo", [
     ("sage", "sar", "fetch"), ("gat", "oneshot", "fetch"), ("sage", "sar", "recompute"), ("rgcn", "sar", "fetch"), ("rgat", "sa", "fetch"),
     ("edges", "sar", "fetch"),
@@ -119,12 +146,9 @@ def test_buffers_take_what_was_said(name, mode, halo, tmp_path, monkeypatch):
 
     def both(comm):
         config = resolve({**QUIET, **options, "ranks": comm.size})
-        cls, schedule = model_class(config.model), optim.schedule("constant", 2)
-        values = {} if name in RELATIONAL else {"self_loops": True, "edge_values": edge_values.wanted(config, cls)}
-        part = (relational.load_part if name in RELATIONAL else load_part)(config, comm, tmp_path, **values)
-        model, sizes = costs.of_run(comm, config, cls, part, run._make_trainer)
+        model, sizes, part = counted(comm, config, tmp_path)
         cost = model.cost(Setting(mode), sizes, 0)
-        trainer = run._make_trainer(comm, config, cls, schedule, part, None)
+        trainer = model.make(comm, config, part)
         fit(trainer, 2)
         return trainer.buffers.n_bytes, cost.found.range_bytes
 
