@@ -14,12 +14,13 @@ from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.graph import block
 from sarlite.kernels import Places, Recorder
-from sarlite.sar.cost import counts_of, expected, schedule_of
+from sarlite.sar.cost import PartCounts, SetCounts, counts_of, expected, schedule_of
 from sarlite.sar.graph import Graph
+from sarlite.sar.listening import Aggregation
 from sarlite.sar.modes import MODES
 from sarlite.sar.other_counts import with_others
-from sarlite.sar.program import Program
-from sarlite.train import costs, edge_values, planning, relational, run
+from sarlite.sar.program import Program, Segment
+from sarlite.train import costs, edge_values, planning, relational, relational_trial, run
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.load import load_part
@@ -204,6 +205,36 @@ def weighted(path, n=90, n_pairs=400):
 def test_bytes_of_a_weighted_graph_are_those_of_the_run(name, n_ranks, tmp_path, monkeypatch):
     flags = {**MODELS[name], "data": weighted(tmp_path / "a.npz"), "edge_weights": True}
     check_bytes(tmp_path, monkeypatch, n_ranks, "broadcast", prefetch=0, epochs=3, **flags)  # whose gradients of weighted sums are pushed
+
+
+def test_a_relations_weight_is_evaluated_in_tiny_runs_as_in_the_run(tmp_path):
+    def both(comm):
+        config = resolve({**QUIET, "prefetch": 0, **RELATIONAL["rgcn"], "ranks": comm.size})
+        model, _, part = counted(comm, config, tmp_path)
+        tiny, trainer = [], model.make(comm, config, part)
+
+        def make(comm, config, part):
+            tiny.append(part.graph.graph)
+            return model.make(comm, config, part)
+
+        if comm.rank == 0:
+            relational_trial.bundles(config, make, model.facts)
+        trainer.evaluate()
+        return part.graph.graph.evaluations, [graph.evaluations for graph in tiny]
+
+    real, (told,) = threads.run(3, both)[0]
+    assert real == told and {found.name for found in real} == {"inside", "first"}
+
+
+def test_a_visit_is_replayed_with_its_own_columns_and_edges():
+    counts = PartCounts(0, np.array([0, 10, 110]), [SetCounts(10, [20, 300], [10, 10])], [(0, True), (100, True)], [(0, True), (5, False)])
+    mark = Aggregation("run", (((1,), np.float32),), None, "forward_fetch", None, 0, None, "edges", "rows", ("edges",))
+    for line, size, free in (([0, 1e6, 0], 100e6, [("free", 1)]), ([0, 1e6, 0], 110e6, []), ([0, 0, 1e6], 300e6, [("free", 1)]),
+                             ([0, 0, 1e6], 320e6, [])):
+        body = [("new", 1, np.array(line)), *free]
+        step = Segment("step", [("aggregate", mark, body)], np.zeros((2, 3)), {}, 0)
+        found = Program(["rows", "edges"], [step]).replay(counts, "sar", 0, {"rows": 10, "edges": 320})
+        assert size <= found.in_use_bytes < size + 1000
 
 
 def plan_facts(plan):
