@@ -127,7 +127,7 @@ def growth(action: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def _numbers(segments, first):
-    """What a run's segments have in numbers, where it did as the first: of all that it notes these alone are kept, so one run's at a time."""
+    """What a run's segments have in numbers, where it did as the first: of its notes these alone are kept, so one run's at a time."""
     found = []
     for (name, events, *others), (_, kinds, *_) in zip(segments, first):
         if len(events) != len(kinds) or any(event[:2] != kind[:2] for event, kind in zip(events, kinds)):

@@ -104,9 +104,9 @@ def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, **options):
     return said
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("n_ranks", [2, 3])
-@pytest.mark.parametrize("name", ["gcn", "gat", "inside", "edges"])
+@pytest.mark.parametrize("name", ["gcn", "gat", "rgcn", "edges"])
 def test_a_setting_is_told_the_same_beside_others_as_alone(name, n_ranks, tmp_path):
     options = {**MODELS, **RELATIONAL}.get(name) or {"model": "gat", "edge_weights": True, "data": weighted(tmp_path / "a.npz")}
 
@@ -235,6 +235,12 @@ def test_a_visit_is_replayed_with_its_own_columns_and_edges():
         step = Segment("step", [("aggregate", mark, body)], np.zeros((2, 3)), {}, 0)
         found = Program(["rows", "edges"], [step]).replay(counts, "sar", 0, {"rows": 10, "edges": 320})
         assert size <= found.in_use_bytes < size + 1000
+
+
+def test_rows_that_are_expected_follow_each_other_only_where_all_are_needed():
+    for halo, whole in ((None, False), (0.5, False), (1.0, True)):
+        steps = schedule_of(expected(400, 1200, 4, halo=halo), "sar", 0).plan.steps
+        assert [(step.contiguous, isinstance(step.send_rows, slice)) for step in steps] == [(whole, whole)] * 3
 
 
 def plan_facts(plan):
