@@ -99,17 +99,18 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
     with _ONE_AT_A_TIME:
         gc.disable()  # what is freed is freed where it is let go of
         try:
-            tapes = [run(**at).segments for at in sizes]
+            first = run(**sizes[0]).segments
+            runs = [_numbers(first, first), *(_numbers(run(**each).segments, first) for each in sizes[1:])]
         finally:
             gc.enable()
     names = list(sizes[0])
     at = np.array([[1, *(each[name] for name in names)] for each in sizes], float)
     rows = [1 + k for k, name in enumerate(names) if name.startswith("rows")]
     segments = []
-    for parts in zip(*tapes):
-        titles, events, flops, moved, messages = zip(*parts)
-        collectives = {phase: _line([each.get(phase, (0, 0)) for each in moved], at, rows) for phase in moved[0]}
-        segments.append(Segment(titles[0], _fitted(events, at, titles[0], rows), _line(flops, at, rows), collectives, messages[0]))
+    for (name, events, *_), each in zip(first, zip(*runs)):
+        n_bytes, flops, moved, messages = zip(*each)
+        collectives = {phase: _line([found.get(phase, (0, 0)) for found in moved], at, rows) for phase in moved[0]}
+        segments.append(Segment(name, _fitted(events, _line(n_bytes, at, rows)), _line(flops, at, rows), collectives, messages[0]))
     return Program(names, segments, warm)
 
 
@@ -125,16 +126,21 @@ def growth(action: Callable[[], Any]) -> tuple[Any, int]:
         return found, max(0, resident() - before)
 
 
-def _fitted(runs, at, name, rows):
+def _numbers(segments, first):
+    """What a run's segments have in numbers, where it did as the first: of its notes these alone are kept, so one run's at a time."""
+    found = []
+    for (name, events, *others), (_, kinds, *_) in zip(segments, first):
+        if len(events) != len(kinds) or any(event[:2] != kind[:2] for event, kind in zip(events, kinds)):
+            raise ConfigError(f"{name}: other arrays are made at other sizes, so that its memory cannot be told")
+        found.append((np.array([event[2] for event in events if event[0] == "new"], float), *others))
+    return found
+
+
+def _fitted(events, factors):
     """Operations with factors in place of bytes, nested; what is always small is left out."""
-    kinds = [[event[:2] for event in run] for run in runs]
-    if any(other != kinds[0] for other in kinds):
-        raise ConfigError(f"{name}: other arrays are made at other sizes, so that its memory cannot be told")
-    first = runs[0]
-    news = [k for k, event in enumerate(first) if event[0] == "new"]
-    factors = dict(zip(news, _line([[run[k][2] for k in news] for run in runs], at, rows))) if news else {}
+    factors = dict(zip((k for k, event in enumerate(events) if event[0] == "new"), factors))
     stack, left_out = [[]], set()
-    for k, event in enumerate(first):
+    for k, event in enumerate(events):
         if event[0] == "new":
             if factors[k][1:].any() or factors[k][0] > _NOTHING:
                 stack[-1].append(("new", event[1], factors[k]))

@@ -166,8 +166,8 @@ class Model:
 
     def program(self, setting: Setting, covers: bool = False) -> Any:
         """Return the `Program` of a setting; `covers` is as for `trial.program`. Collective."""
-        config, mode = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode}), MODES[setting.mode]
-        key = mode.keeps, mode.turns, covers, setting.options
+        config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode})
+        key = setting, covers
         if key not in self._programs:
             self._programs[key] = self._recorded(config, setting.mode, covers)
             warm = max(self.comm.allgather(self._programs[key].warm_bytes))

@@ -14,12 +14,13 @@ from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.graph import block
 from sarlite.kernels import Places, Recorder
-from sarlite.sar.cost import counts_of, expected, schedule_of
+from sarlite.sar.cost import PartCounts, SetCounts, counts_of, expected, schedule_of
 from sarlite.sar.graph import Graph
+from sarlite.sar.listening import Aggregation
 from sarlite.sar.modes import MODES
 from sarlite.sar.other_counts import with_others
-from sarlite.sar.program import Program
-from sarlite.train import costs, edge_values, planning, relational, run
+from sarlite.sar.program import Program, Segment
+from sarlite.train import costs, edge_values, planning, relational, relational_trial, run
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.load import load_part
@@ -103,6 +104,33 @@ def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, **options):
     return said
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("name", ["gcn", "gat", "rgcn", "edges"])
+def test_a_setting_is_told_the_same_beside_others_as_alone(name, n_ranks, tmp_path):
+    options = {**MODELS, **RELATIONAL}.get(name) or {"model": "gat", "edge_weights": True, "data": weighted(tmp_path / "a.npz")}
+
+    def both(comm):
+        config = resolve({**QUIET, "data": "sbm:nodes=90,degree=5,features=9", "prefetch": 0, **options, "ranks": comm.size})
+        model, sizes, _ = counted(comm, config, tmp_path)
+        chosen = planning.settings(config, model)
+        others = [costs.Model(config, model.make, model.facts, comm, comm.size) for _ in chosen]
+        return [(str(setting), model.cost(setting, sizes, 0).found, alone.cost(setting, sizes, 0).found)
+                for setting, alone in zip(chosen, others)]
+
+    for found in threads.run(n_ranks, both):
+        assert len(found) >= 4 and [name for name, beside, alone in found if beside != alone] == []
+
+
+def counted(comm, config, folder):
+    """The `Model` and `Sizes` of a run, and its part."""
+    cls = model_class(config.model)
+    hetero = config.data.startswith("relational:")
+    values = {} if hetero else {"self_loops": True, "edge_values": edge_values.wanted(config, cls)}
+    part = (relational.load_part if hetero else load_part)(config, comm, folder, **values)
+    return *costs.of_run(comm, config, cls, part, run._make_trainer), part
+
+
 @pytest.mark.parametrize("name, mode, halo", [
     ("sage", "sar", "fetch"), ("gat", "oneshot", "fetch"), ("sage", "sar", "recompute"), ("rgcn", "sar", "fetch"), ("rgat", "sa", "fetch"),
     ("edges", "sar", "fetch"),
@@ -119,12 +147,9 @@ def test_buffers_take_what_was_said(name, mode, halo, tmp_path, monkeypatch):
 
     def both(comm):
         config = resolve({**QUIET, **options, "ranks": comm.size})
-        cls, schedule = model_class(config.model), optim.schedule("constant", 2)
-        values = {} if name in RELATIONAL else {"self_loops": True, "edge_values": edge_values.wanted(config, cls)}
-        part = (relational.load_part if name in RELATIONAL else load_part)(config, comm, tmp_path, **values)
-        model, sizes = costs.of_run(comm, config, cls, part, run._make_trainer)
+        model, sizes, part = counted(comm, config, tmp_path)
         cost = model.cost(Setting(mode), sizes, 0)
-        trainer = run._make_trainer(comm, config, cls, schedule, part, None)
+        trainer = model.make(comm, config, part)
         fit(trainer, 2)
         return trainer.buffers.n_bytes, cost.found.range_bytes
 
@@ -180,6 +205,42 @@ def weighted(path, n=90, n_pairs=400):
 def test_bytes_of_a_weighted_graph_are_those_of_the_run(name, n_ranks, tmp_path, monkeypatch):
     flags = {**MODELS[name], "data": weighted(tmp_path / "a.npz"), "edge_weights": True}
     check_bytes(tmp_path, monkeypatch, n_ranks, "broadcast", prefetch=0, epochs=3, **flags)  # whose gradients of weighted sums are pushed
+
+
+def test_a_relations_weight_is_evaluated_in_tiny_runs_as_in_the_run(tmp_path):
+    def both(comm):
+        config = resolve({**QUIET, "prefetch": 0, **RELATIONAL["rgcn"], "ranks": comm.size})
+        model, _, part = counted(comm, config, tmp_path)
+        tiny, trainer = [], model.make(comm, config, part)
+
+        def make(comm, config, part):
+            tiny.append(part.graph.graph)
+            return model.make(comm, config, part)
+
+        if comm.rank == 0:
+            relational_trial.bundles(config, make, model.facts)
+        trainer.evaluate()
+        return part.graph.graph.evaluations, [graph.evaluations for graph in tiny]
+
+    real, (told,) = threads.run(3, both)[0]
+    assert real == told and {found.name for found in real} == {"inside", "first"}
+
+
+def test_a_visit_is_replayed_with_its_own_columns_and_edges():
+    counts = PartCounts(0, np.array([0, 10, 110]), [SetCounts(10, [20, 300], [10, 10])], [(0, True), (100, True)], [(0, True), (5, False)])
+    mark = Aggregation("run", (((1,), np.float32),), None, "forward_fetch", None, 0, None, "edges", "rows", ("edges",))
+    for line, size, free in (([0, 1e6, 0], 100e6, [("free", 1)]), ([0, 1e6, 0], 110e6, []), ([0, 0, 1e6], 300e6, [("free", 1)]),
+                             ([0, 0, 1e6], 320e6, [])):
+        body = [("new", 1, np.array(line)), *free]
+        step = Segment("step", [("aggregate", mark, body)], np.zeros((2, 3)), {}, 0)
+        found = Program(["rows", "edges"], [step]).replay(counts, "sar", 0, {"rows": 10, "edges": 320})
+        assert size <= found.in_use_bytes < size + 1000
+
+
+def test_rows_that_are_expected_follow_each_other_only_where_all_are_needed():
+    for halo, whole in ((None, False), (0.5, False), (1.0, True)):
+        steps = schedule_of(expected(400, 1200, 4, halo=halo), "sar", 0).plan.steps
+        assert [(step.contiguous, isinstance(step.send_rows, slice)) for step in steps] == [(whole, whole)] * 3
 
 
 def plan_facts(plan):
