@@ -149,7 +149,7 @@ def section(name, figure, kept):
     return [f"## Figure {name}: {figure.title}", "", f"The paper: {figure.paper}.", "", f"![figure {name}](figure-{name}.svg)", "",
             *("| " + " | ".join(line) + " |" for line in lines), "",
             f"`{kept['command']}`: {kept['date']}, commit {kept['commit']}, {kept['processor']}, load {kept['load']} before it; "
-            + (f"{kept['minutes']} minutes." if kept["minutes"] else "not finished."), ""]
+            + ("not finished." if kept["minutes"] is None else f"{kept['minutes']} minutes."), ""]
 
 
 def draw(figure, rows, picture):
