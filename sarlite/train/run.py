@@ -105,7 +105,7 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     part.graph.profile.on_progress = tick
     trainer = _make_trainer(comm, config, cls, schedule, part, about["data"])
     if not was_auto and planning.counts(config, part.graph):
-        n_widths = sum(sum(p.shape) for _, p in trainer.model.named_parameters())
+        n_widths = sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in trainer.model.named_parameters())
         planning.check(comm, config, lambda: costs.of_run(comm, config, cls, part, _make_trainer, there), part, n_widths)
     part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
     stopping = Stopping(config.patience, optim.plateau_of(schedule))
