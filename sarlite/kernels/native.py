@@ -97,13 +97,22 @@ def check(name, a, *, dtype=None, shape=None, out=False):
             raise ShapeError(f"{name} must have dtype {' or '.join(str(d) for d in dtype)}; {_got(a)}")
     elif dtype is not None and a.dtype != dtype:
         raise ShapeError(f"{name} must have dtype {np.dtype(dtype)}; {_got(a)}")
-    if shape is not None and (a.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, a.shape, strict=True))):
+    if shape is not None and not _fits(a.shape, shape):
         raise ShapeError(f"{name} must have shape {str(shape).replace('None', 'any')}; {_got(a)}")
     if not a.flags.c_contiguous:
         raise ShapeError(f"{name} must be C-contiguous; {_got(a)}, strides {a.strides}")
     if out and not a.flags.writeable:
         raise ShapeError(f"{name} must be writeable; {_got(a)}")
     return a
+
+
+def _fits(found, shape):
+    if len(found) != len(shape):
+        return False
+    for n, m in zip(found, shape):
+        if m is not None and n != m:
+            return False
+    return True
 
 
 def _got(a):
