@@ -47,6 +47,20 @@ SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t n_feat, int dro
     return heads < n_heads ? heads : n_heads;
 }
 
+/* What head `h` of the heads from `first` on prefetches of a later edge's row (gather.inc.h): its own columns; of short rows, whose
+ * heads share cache lines, the first head all. A long row at once would fill the queue of misses, and arithmetic would wait for it. */
+SAR_INLINE int64_t NAME(head_prefetch)(int64_t h, int64_t first, int64_t row_bytes)
+{
+    return row_bytes > SAR_ROW_BYTES ? -1 : h == first ? row_bytes : 0;
+}
+
+/* Prefetch the row of `bytes` of each of the next n of `left` edges: scores lie apart, and the first head of a step reads all. */
+SAR_INLINE void NAME(prefetch_scores)(const void *scores, int64_t bytes, const I *restrict next, int n, int64_t left)
+{
+    for (int k = 0; k < n && k < left; k++)
+        for (int64_t b = 0; b < bytes; b += 64) SAR_PREFETCH_NEAR((const char *)scores + (int64_t)next[k] * bytes + b);
+}
+
 /* word[h % 4][k]: the random word of edge k for heads h = 4*group .. 4*group + 3. The edge's id is src_id * n_nodes + dst_id. */
 SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restrict edge_id, int n, uint32_t group, uint64_t key)
 {
@@ -64,7 +78,7 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows;
     const int64_t n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
     const int64_t begin = sar_split_rows(indptr, n_rows, part, n_parts), end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
-    const int64_t prefetch = (last - first) * n_feat * (int64_t)sizeof(T);      /* the first head's pass brings in all */
+    const int near = NAME(is_near)(a->n_src, stride);
     const I *restrict indices = a->csr.indices, *restrict rows = a->csr.rows;
     const T *restrict src = a->src, slope = (T)a->slope;
     const int64_t *restrict src_ids = a->dropout.src_ids, *restrict dst_ids = a->dropout.dst_ids;
@@ -80,6 +94,7 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
         int n = indptr[i + 1] - e < step ? (int)(indptr[i + 1] - e) : step;
         const I *restrict col = indices + e;
         int64_t to = rows ? (int64_t)rows[i] : i;
+        NAME(prefetch_scores)(src, n_heads * (int64_t)sizeof(T), col + n, n, indptr[n_rows] - e - n);
         if (src_ids)
             for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[col[k]] * n_nodes + (uint64_t)dst_ids[to];
 
@@ -114,7 +129,8 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
                 }
             }
             const NAME(gather) edges = {.x = a->z + h * n_feat, .index = col, .coef = s, .stride = stride, .n = n,
-                                        .n_ahead = indptr[n_rows] - e, .prefetch = h == first ? prefetch : 0};
+                                        .n_ahead = indptr[n_rows] - e, .near = near,
+                                        .prefetch = NAME(head_prefetch)(h, first, stride * (int64_t)sizeof(T))};
             NAME(gather_sum)(acc_ih, &edges, n_feat, 1, 0);
         }
     }
@@ -145,7 +161,7 @@ int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, cons
 
 /* Part `part` of n_parts of the source rows of sar_attend_backward; sums is this thread's own. */
 static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends,
-                                       const T *restrict g, const NAME(sar_attention) *a, int64_t part, int64_t n_parts)
+                                       const T *restrict g, const NAME(sar_attention) *a, int near, int64_t part, int64_t n_parts)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows;
     const int64_t n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
@@ -165,6 +181,8 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
     for (int64_t e = indptr[j]; e < indptr[j + 1]; e += step) {
         int n = indptr[j + 1] - e < step ? (int)(indptr[j + 1] - e) : step;
         const I *restrict col = indices + e;
+        NAME(prefetch_scores)(ends, n_heads * 4 * (int64_t)sizeof(T), col + n, n, indptr[n_rows] - e - n);
+        NAME(prefetch_scores)(sums, n_heads * (int64_t)sizeof(double), col + n, n, indptr[n_rows] - e - n);
         if (src_ids)
             for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[j] * n_nodes + (uint64_t)dst_ids[col[k]];
 
@@ -187,7 +205,8 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
             if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), key);
             for (int k = 0; k < n; k++) coef[k] = !src_ids ? alpha[k] : word[h % 4][k] < threshold ? 0 : alpha[k] * keep;
             const NAME(gather) edges = {.x = g + h * n_feat, .index = col, .coef = coef, .stride = stride, .n = n,
-                                        .n_ahead = indptr[n_rows] - e, .prefetch = h == 0 ? stride * (int64_t)sizeof(T) : 0};
+                                        .n_ahead = indptr[n_rows] - e, .near = near,
+                                        .prefetch = NAME(head_prefetch)(h, 0, stride * (int64_t)sizeof(T))};
             NAME(gather_dot)(1, dot, dz + jh * n_feat, a->z + jh * n_feat, &edges, n_feat);
             double sum = 0;
             for (int k = 0; k < n; k++) dot[k] = (coef[k] * dot[k] - alpha[k] * delta_at[k]) * slope_at[k];
@@ -213,10 +232,11 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
 int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends, const T *restrict g,
                               const NAME(sar_attention) *a, int64_t n_threads, int64_t n_dst)
 {
+    const int near = NAME(is_near)(n_dst, a->n_heads * a->n_feat);
     int64_t n_parts = n_threads == 1 ? 1 : n_threads * SAR_PARTS;
 #pragma omp parallel for num_threads((int)n_threads) schedule(static, 1)   /* not dynamic: sums must not depend on the clock */
     for (int64_t part = 0; part < n_parts; part++)
-        NAME(attend_backward_rows)(dz, dsrc, sums + sar_team_rank() * n_dst * a->n_heads, ends, g, a, part, n_parts);
+        NAME(attend_backward_rows)(dz, dsrc, sums + sar_team_rank() * n_dst * a->n_heads, ends, g, a, near, part, n_parts);
     return SAR_OK;
 }
 #endif

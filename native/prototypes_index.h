@@ -31,7 +31,7 @@ typedef struct {
     const T *z, *src;   /* (n_src, n_heads, n_feat), (n_src, n_heads) */
     struct sar_edge_dropout dropout;
     double slope;
-    int64_t n_heads, n_feat;
+    int64_t n_src, n_heads, n_feat;
 } NAME(sar_attention);
 
 int NAME(sar_spmm_forward)(T *restrict out, const NAME(sar_sum) *sum, int accumulate);

@@ -65,7 +65,7 @@ static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumul
 int NAME(sar_spmm_forward)(T *restrict out, const NAME(sar_sum) *sum, int accumulate)
 {
     const int64_t *restrict indptr = sum->csr.indptr, n_values = sum->n_heads * sum->n_feat;
-    int near = sum->n_src * n_values * (int64_t)sizeof(T) <= sar_last_cache() / 4 * 3;
+    int near = NAME(is_near)(sum->n_src, n_values);
     int team = sar_team((indptr[sum->csr.n_rows] - indptr[0]) * n_values);
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
