@@ -53,7 +53,8 @@ def _attention(csr, z, src, n_src, at_dst, slope, dropout):
         check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(len(at_dst),))
         drop = {"src_ids": dropout.src_ids, "dst_ids": dropout.dst_ids, "n_nodes": int(dropout.n_nodes), "key": key64(dropout.key),
                 "p": probability(dropout.p)}
-    return {"csr": csr, "z": z, "src": src, "dropout": drop, "slope": float(slope), "n_heads": n_heads, "n_feat": n_feat}
+    return {"csr": csr, "z": z, "src": src, "dropout": drop, "slope": float(slope), "n_src": len(z),
+            "n_heads": n_heads, "n_feat": n_feat}
 
 
 def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout=None):  # noqa: E741
