@@ -15,7 +15,7 @@ from sarlite.sar.cost import PartCounts, counts_of, counts_of_plan
 from sarlite.sar.graph import Graph
 from sarlite.sar.hetero import HeteroGraph, NodeType
 from sarlite.sar.modes import MODES
-from sarlite.sar.other_counts import with_others
+from sarlite.sar.other_counts import with_hosts, with_others
 from sarlite.sar.program import START, Counts, Found, growth
 from sarlite.sar.schedule import turns
 from sarlite.sar.structure import structure_bytes
@@ -38,7 +38,7 @@ class Setting(NamedTuple):
         return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
 
 
-SETTINGS = [*(Setting(name) for name, mode in MODES.items() if not mode.shares), Setting("sar", (("backward", "fetch"),)),
+SETTINGS = [*map(Setting, MODES), Setting("sar", (("backward", "fetch"),)),
             Setting("sar", (("halo", "recompute"),))]
 
 
@@ -115,14 +115,14 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
     missing = sum(x.dtype.itemsize * x.size for x in features if not x.strides[0])  # of features that were not read
     if isinstance(part.graph, NodeType):
         hetero = part.graph.graph
-        counts = {chosen: counts_of_plan(hetero.comm, plan, [(len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])
-                  for chosen, (plan, _) in hetero.exchanges.items()}
+        counts = {chosen: with_hosts(hetero.comm, plan, counts_of_plan(hetero.comm, plan, [
+            (len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])) for chosen, (plan, _) in hetero.exchanges.items()}
         return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing)
     graph = aggregated(part.graph)
     counts = with_others(graph, counts_of(graph))
     built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
-    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "halo": graph.plan.n_halo}
+    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst}
     return Sizes(counts, sizes, there_bytes, peak // sharing + missing)
 
 
@@ -153,9 +153,11 @@ class Model:
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
         mode, backward = MODES[setting.mode], dict(setting.options).get("backward", self.config.backward)
-        covers = mode.covers and isinstance(sizes.counts, PartCounts) and sizes.counts.cover is not None
-        steps = self.program(setting, covers)
-        found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
+        counts, rows = sizes.counts, sizes.rows
+        if isinstance(counts, PartCounts):
+            rows = {**rows, "halo": sum(n for n, _ in counts.of(mode).needs)}
+        steps = self.program(setting, mode.covers and isinstance(counts, PartCounts) and counts.cover is not None)
+        found = steps.replay(counts, setting.mode, prefetch, rows)
         transposed = steps.transposed
         if "halo" in steps.names:  # the second layer walks all edges
             transposed.setdefault("edges", set()).add((0, "transpose"))

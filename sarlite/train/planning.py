@@ -301,4 +301,4 @@ def counts(config: argparse.Namespace, graph: Any) -> bool:
 
 
 def _uncounted(config):
-    return {"--batch-size": config.batch_size, "--mfg": config.mfg, "--mode host": config.mode == "host"}
+    return {"--batch-size": config.batch_size, "--mfg": config.mfg}
