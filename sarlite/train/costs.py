@@ -11,7 +11,7 @@ from sarlite import optim
 from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError
 from sarlite.profile import resident
-from sarlite.sar.cost import PartCounts, counts_of, counts_of_plan
+from sarlite.sar.cost import PartCounts, SetCounts, counts_of, counts_of_plan
 from sarlite.sar.graph import Graph
 from sarlite.sar.hetero import HeteroGraph, NodeType
 from sarlite.sar.modes import MODES
@@ -34,12 +34,19 @@ class Setting(NamedTuple):
     mode: str
     options: tuple[tuple[str, Any], ...] = ()
 
+    def on(self, size: int) -> "Setting":
+        """Return that of so many ranks."""
+        return self._replace(options=tuple((name, size if value == ALL else value) for name, value in self.options))
+
     def __str__(self) -> str:
         return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
 
 
-SETTINGS = [*map(Setting, MODES), Setting("sar", (("backward", "fetch"),)),
-            Setting("sar", (("halo", "recompute"),))]
+ALL = 0
+"""Of option columns in `SETTINGS`: as many as there are ranks."""
+
+SETTINGS = [*map(Setting, MODES), Setting("sar", (("backward", "fetch"),)), Setting("sar", (("halo", "recompute"),)),
+            Setting("sar", (("columns", ALL),))]
 
 
 class Cost(NamedTuple):
@@ -93,12 +100,15 @@ class Sizes(NamedTuple):
         Data, and what else the process has when its part is loaded, but for the graph's structure.
     load_bytes : int
         The most that loading takes.
+    whole : Sizes, or None
+        Of the same rank where all ranks share all rows by columns; None of a relational graph, and of one that is on a grid already.
     """
 
     counts: Counts
     rows: dict[str, int]
     there_bytes: int
     load_bytes: int = 0
+    whole: Any = None
 
 
 def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
@@ -123,7 +133,16 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
     built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
     sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst}
-    return Sizes(counts, sizes, there_bytes, peak // sharing + missing)
+    found = Sizes(counts, sizes, there_bytes, peak // sharing + missing)
+    return found if part.graph.grid else found._replace(whole=_on_one_group(graph, found))
+
+
+def _on_one_group(graph, sizes):
+    """The `Sizes` of a part whose rank, as each other, has the structure of the whole graph, beside its own edges. Collective."""
+    n_rows, n_edges = np.sum(graph.comm.allgather((graph.n_dst, graph.n_edges)), 0).tolist()
+    counts = PartCounts(0, np.array([0, n_rows]), [SetCounts(n_rows, [n_edges], [n_rows])], [(0, True)], [(0, True)])
+    there = sizes.there_bytes + graph.plan.local.indices.itemsize * graph.n_edges
+    return Sizes(counts, {**sizes.rows, "edges": n_edges, "group": n_rows}, there, sizes.load_bytes)
 
 
 def aggregated(graph: Graph) -> Graph:
@@ -153,6 +172,8 @@ class Model:
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
         mode, backward = MODES[setting.mode], dict(setting.options).get("backward", self.config.backward)
+        if dict(setting.options).get("columns", self.config.columns) != self.config.columns:
+            sizes = sizes.whole
         counts, rows = sizes.counts, sizes.rows
         if isinstance(counts, PartCounts):
             rows = {**rows, "halo": sum(n for n, _ in counts.of(mode).needs)}
@@ -184,8 +205,8 @@ class Model:
         return (1 if self.comm.rank else 3) * PIECE_BYTES
 
     def takes(self, setting: Setting) -> bool:
-        """Tell whether the model can run in a setting: not each can compute halo rows again. Collective."""
-        if "halo" in dict(setting.options):
+        """Tell whether the model can run in a setting: not each can compute halo rows again, or divide messages by columns. Collective."""
+        if {"halo", "columns"} & dict(setting.options).keys():
             try:
                 self.program(setting)
             except ConfigError:

@@ -102,12 +102,15 @@ def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
 def settings(config: argparse.Namespace, model: Model) -> list[Setting]:
     """Return those of `SETTINGS` that the model takes and that leave alone what the run is told: an option that is given goes with each.
 
-    Of a relational graph those without an option, and without mode `cover`, which is `sar` there. Collective.
+    Of a relational graph those without an option, and without mode `cover`, which is `sar` there; on one rank, of edges with values and
+    where halo rows are computed again those without columns. Collective.
     """
     found = [setting for setting in SETTINGS if all(getattr(config, name) == OPTIONS[name][0] for name, _ in setting.options)]
+    if model.size == 1 or config.halo != OPTIONS["halo"][0] or any(values is not None for values in model.facts.edge_values):
+        found = [setting for setting in found if "columns" not in dict(setting.options)]
     if model.facts.relations is not None:
         found = [setting for setting in found if not setting.options and not MODES[setting.mode].covers]
-    return [setting for setting in found if model.takes(setting)]
+    return [setting for setting in (each.on(model.size) for each in found) if model.takes(setting)]
 
 
 def rates_of(comm: Communicator) -> Rates:

@@ -101,10 +101,35 @@ def test_bytes_of_hosts_are_those_of_the_run(name, options, hosts, prefetch, tmp
     check_bytes(tmp_path, monkeypatch, len(hosts), "host", prefetch=prefetch, hosts=hosts, **options)
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "sign"])
+def test_auto_takes_all_columns_and_sends_what_was_told(name, n_ranks, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "SETTINGS", [Setting("sar", (("columns", costs.ALL),))])
+    options = {"data": "sbm:nodes=90,degree=5,features=9", "prefetch": 1, "epochs": 3, **MODELS[name]}
+    real = threads.run(n_ranks, trained, tmp_path / "real", mode="auto", **options)[0]
+    (told,) = threads.run(n_ranks, trained, tmp_path / "dry", dry_run=True, **options)[0]["settings"]
+    sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in (real["sent_bytes"], told["run_sent_bytes"]))
+    assert sent == said and said["forward_turn"] > 0
+    assert real["grid"]["columns"] == n_ranks and f"--mode auto takes sar --columns {n_ranks}\n" in capsys.readouterr().err
+
+
+def test_what_cannot_be_divided_by_columns_is_left_out(tmp_path):
+    def names(comm, **options):
+        config = resolve({**QUIET, "data": "sbm:nodes=90,degree=5,features=9", "prefetch": 0, **options, "ranks": comm.size})
+        return [str(setting) for setting in planning.settings(config, counted(comm, config, tmp_path)[0])]
+
+    data, found = weighted(tmp_path / "a.npz"), []
+    for n_ranks, options in ((2, {}), (1, {}), (2, {"halo": "recompute", **MODELS["gcn"]}), (2, {"data": data, "edge_weights": True})):
+        found.append(threads.run(n_ranks, names, **options)[0])
+    assert ["sar --columns 2" in each for each in found] == [True, False, False, False]
+    assert all("sar" in each for each in found)
+
+
 def test_bytes_of_hosts_on_a_grid_are_those_of_the_run(tmp_path, monkeypatch):
-    """Whose columns each have a rank of both hosts."""
-    options = {**MODELS["gcn"], "columns": 2, "epochs": 1}
-    assert check_bytes(tmp_path, monkeypatch, 4, "host", prefetch=1, hosts=(0, 0, 1, 1), **options)["forward_turn"] > 0
+    """Each column of which is on one host."""
+    said = check_bytes(tmp_path, monkeypatch, 4, "host", prefetch=1, hosts=(0, 1, 0, 1), **{**MODELS["gcn"], "columns": 2, "epochs": 1})
+    assert said["forward_turn"] > 0 and not said.get("forward_fetch")
 
 
 @pytest.mark.sampled(4)
