@@ -25,7 +25,7 @@ RELATIONAL = {
     "rgcn bases": dict(model="rgcn", layers=2, hidden=128, n_bases=4, embedding=64),
     "rgat": dict(model="rgat", layers=2, hidden=32, heads=4),
 }
-SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "sar --backward fetch", "sar --halo recompute"]
+SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "host", "sar --backward fetch", "sar --halo recompute"]
 
 
 def options(name, data, args, n_ranks):

@@ -12,11 +12,11 @@ from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError
 from sarlite.minibatch.batch import LayerGraph
 from sarlite.profile import resident
-from sarlite.sar.cost import PartCounts, counts_of, counts_of_plan
+from sarlite.sar.cost import PartCounts, SetCounts, counts_of, counts_of_plan
 from sarlite.sar.graph import Graph
 from sarlite.sar.hetero import HeteroGraph, NodeType
 from sarlite.sar.modes import MODES
-from sarlite.sar.other_counts import with_others
+from sarlite.sar.other_counts import with_hosts, with_others
 from sarlite.sar.program import START, Counts, Found, growth
 from sarlite.sar.schedule import turns
 from sarlite.sar.structure import structure_bytes
@@ -35,12 +35,19 @@ class Setting(NamedTuple):
     mode: str
     options: tuple[tuple[str, Any], ...] = ()
 
+    def on(self, size: int) -> "Setting":
+        """Return that of so many ranks."""
+        return self._replace(options=tuple((name, size if value == ALL else value) for name, value in self.options))
+
     def __str__(self) -> str:
         return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
 
 
-SETTINGS = [*(Setting(name) for name, mode in MODES.items() if not mode.shares), Setting("sar", (("backward", "fetch"),)),
-            Setting("sar", (("halo", "recompute"),))]
+ALL = 0
+"""Of option columns in `SETTINGS`: as many as there are ranks."""
+
+SETTINGS = [*map(Setting, MODES), Setting("sar", (("backward", "fetch"),)), Setting("sar", (("halo", "recompute"),)),
+            Setting("sar", (("columns", ALL),))]
 
 
 class Cost(NamedTuple):
@@ -94,12 +101,15 @@ class Sizes(NamedTuple):
         Data, and what else the process has when its part is loaded, but for the graph's structure.
     load_bytes : int
         The most that loading takes.
+    whole : Sizes, or None
+        Of the same rank where all ranks share all rows by columns; None of a relational graph, and of one that is on a grid already.
     """
 
     counts: Counts
     rows: dict[str, int]
     there_bytes: int
     load_bytes: int = 0
+    whole: Any = None
 
 
 def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str, list[LayerGraph]] | None = None,
@@ -122,8 +132,8 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
     counts: Any
     if isinstance(part.graph, NodeType):
         hetero = part.graph.graph
-        counts = {chosen: counts_of_plan(hetero.comm, plan, [(len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])
-                  for chosen, (plan, _) in hetero.exchanges.items()}
+        counts = {chosen: with_hosts(hetero.comm, plan, counts_of_plan(hetero.comm, plan, [
+            (len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])) for chosen, (plan, _) in hetero.exchanges.items()}
         return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing)
     graph = aggregated(part.graph)
     whole = counts_of(graph)
@@ -133,9 +143,17 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
         counts = with_others(graph, whole) if others else whole
     built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
-    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "halo": graph.plan.n_halo,
-             **flow_trial.sizes_of(flows or {})}
-    return Sizes(counts, sizes, there_bytes, peak // sharing + missing)
+    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, **flow_trial.sizes_of(flows or {})}
+    found = Sizes(counts, sizes, there_bytes, peak // sharing + missing)
+    return found if part.graph.grid or flows is not None else found._replace(whole=_on_one_group(graph, found))
+
+
+def _on_one_group(graph, sizes):
+    """The `Sizes` of a part whose rank, as each other, has the structure of the whole graph, beside its own edges. Collective."""
+    n_rows, n_edges = np.sum(graph.comm.allgather((graph.n_dst, graph.n_edges)), 0).tolist()
+    counts = PartCounts(0, np.array([0, n_rows]), [SetCounts(n_rows, [n_edges], [n_rows])], [(0, True)], [(0, True)])
+    there = sizes.there_bytes + graph.plan.local.indices.itemsize * graph.n_edges
+    return Sizes(counts, {**sizes.rows, "edges": n_edges, "group": n_rows}, there, sizes.load_bytes)
 
 
 def over_others(setting: Setting, config: argparse.Namespace) -> bool:
@@ -171,9 +189,13 @@ class Model:
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
         mode, backward = MODES[setting.mode], dict(setting.options).get("backward", self.config.backward)
-        covers = mode.covers and isinstance(sizes.counts, PartCounts) and sizes.counts.cover is not None
-        steps = self.program(setting, covers)
-        found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
+        if dict(setting.options).get("columns", self.config.columns) != self.config.columns:
+            sizes = sizes.whole
+        counts, rows = sizes.counts, sizes.rows
+        if isinstance(counts, PartCounts):
+            rows = {**rows, "halo": sum(n for n, _ in counts.of(mode).needs)}
+        steps = self.program(setting, mode.covers and isinstance(counts, PartCounts) and counts.cover is not None)
+        found = steps.replay(counts, setting.mode, prefetch, rows)
         transposed = steps.transposed
         if "halo" in steps.names:  # the second layer walks all edges
             transposed.setdefault("edges", set()).add((0, "transpose"))
@@ -207,8 +229,8 @@ class Model:
         return (1 if self.comm.rank else 3) * PIECE_BYTES
 
     def takes(self, setting: Setting) -> bool:
-        """Tell whether the model can run in a setting: not each can compute halo rows again. Collective."""
-        if "halo" in dict(setting.options):
+        """Tell whether the model can run in a setting: not each can compute halo rows again, or divide messages by columns. Collective."""
+        if {"halo", "columns"} & dict(setting.options).keys():
             try:
                 self.program(setting)
             except ConfigError:
