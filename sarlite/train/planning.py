@@ -103,8 +103,9 @@ def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
 def settings(config: argparse.Namespace, model: Model) -> list[Setting]:
     """Return those of `SETTINGS` that the model takes and that leave alone what the run is told: an option that is given goes with each.
 
-    Of a relational graph and of message-flow graphs those without an option, and without mode `cover`, which is `sar` there; of message-flow
-    graphs none whose ranks share rows; on one rank, of edges with values and where halo rows are computed again none by columns. Collective.
+    Of a relational graph and of message-flow graphs those without an option, and without mode `cover`, which is `sar` there; of
+    message-flow graphs none whose ranks share rows; on one rank, of edges with values and where halo rows are computed again none by
+    columns. Collective.
     """
     found = [setting for setting in SETTINGS if all(getattr(config, name) == OPTIONS[name][0] for name, _ in setting.options)]
     if model.size == 1 or config.halo != OPTIONS["halo"][0] or any(values is not None for values in model.facts.edge_values):
