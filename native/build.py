@@ -14,7 +14,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm",     # for every set
            "sample", "number"]
 PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose", "cache"]
-TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
+TARGETS = {"portable": None, "avx2": "avx2,fma", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 REGISTERS = {"portable": 16, "avx2": 32, "avx512": 64}     # bytes
 # For tests: the AVX-512 kernels' code compiled for AVX2, which then "avx512" runs (sar_can_run), where no processor has AVX-512.
 AVX512_AS_AVX2 = bool(os.environ.get("SARLITE_AVX512_AS_AVX2"))
@@ -29,6 +29,7 @@ PLAIN = """
 enum sar_isa { SAR_PORTABLE, SAR_AVX2, SAR_AVX512, ... };
 enum sar_status { SAR_OK, SAR_INDEX_OUT_OF_BOUNDS, SAR_LABEL_OUT_OF_BOUNDS, SAR_DEGREE_TOO_LARGE, ... };
 enum sar_sampler { SAR_UNIFORM, SAR_REPLACE, SAR_LABOR, ... };
+enum sar_gemm { SAR_GEMM_COLUMNS, SAR_GEMM_OWN, ... };
 int sar_threads(void);
 int sar_set_threads(int n_threads);
 int sar_can_run(int isa);

@@ -24,6 +24,11 @@ enum sar_status { SAR_OK = 0, SAR_INDEX_OUT_OF_BOUNDS = 1, SAR_LABEL_OUT_OF_BOUN
 /* How in-edges are picked; all of them is SAR_UNIFORM with a k that no row exceeds. */
 enum sar_sampler { SAR_UNIFORM, SAR_REPLACE, SAR_LABOR };
 
+/* Of dense products: how many a sum takes before it is added to memory; the rows of a block of a; the columns of a panel of b at most; the
+ * values of a thread's panel and block. */
+enum sar_gemm { SAR_GEMM_DEPTH = 256, SAR_GEMM_BLOCK = 126, SAR_GEMM_COLUMNS = 32,
+                SAR_GEMM_OWN = SAR_GEMM_DEPTH * (SAR_GEMM_COLUMNS + SAR_GEMM_BLOCK) };
+
 /* A line of a cache, or the head of the ring that they stand in; see cache.c. */
 struct sar_line {
     int64_t made;               /* the step in which its row was made */
@@ -37,10 +42,12 @@ struct sar_line {
 #define SAR_INLINE static inline __attribute__((always_inline))
 #define SAR_PREFETCH(address) __builtin_prefetch(address, 0, 2)         /* into the second-level cache */
 #define SAR_PREFETCH_NEAR(address) __builtin_prefetch(address, 0, 3)    /* into the first */
+#define SAR_PREFETCH_OUT(address) __builtin_prefetch(address, 1, 3)     /* into the first, to be written */
 #else
 #define SAR_INLINE static inline
 #define SAR_PREFETCH(address) ((void)(address))
 #define SAR_PREFETCH_NEAR(address) ((void)(address))
+#define SAR_PREFETCH_OUT(address) ((void)(address))
 #endif
 
 #define SAR_PASTE_(a, b, c) a##b##c
