@@ -79,9 +79,7 @@ def size(folder, name):
 
 
 def load(folder, name):
-    """Return a graph with its transpose made and the BLAS loaded: peers make every format of theirs before they are measured, too."""
-    import scipy.linalg.cython_blas  # noqa: F401 (the first product would)
-
+    """Return a graph with its transpose made: peers make every format of theirs before they are measured, too."""
     with np.load(path(folder, name)) as arrays:
         graph = Graph.from_csr(arrays["indptr"], arrays["indices"])
     for block in graph.plan.blocks:

@@ -4,7 +4,7 @@ A dense random graph, of which every part needs nearly all rows, so that mode `o
 of mpiexec, which map one native data directory. Measured is the largest rank's peak of resident memory above its state before
 it reads its rows; promised is (2 + prefetch) / N of one rank's peak (SAR 3.4).
 
-A rank also holds what has nothing to do with rows: pages of libraries, of MPI's shared memory and of BLAS that it first touches
+A rank also holds what has nothing to do with rows: pages of libraries, of MPI's shared memory that it first touches
 in training, and its edges. The column `fixed` measures it: the peak of the same run with rows of one feature. `net` is the
 share of one rank's peak with that taken from both; replicated parameters and their copies are still in it.
 """

@@ -56,8 +56,6 @@ def path(folder, name):
 
 def load(file):
     """Return the graph, its plans and transposes made: peers make every format of theirs before they are measured, too."""
-    import scipy.linalg.cython_blas  # noqa: F401 (the first product would)
-
     with np.load(file) as arrays:
         names = [tuple(map(str, name)) for name in arrays["names"]]
         graph = HeteroGraph.from_edges({name: (arrays[f"src_{r}"], arrays[f"dst_{r}"]) for r, name in enumerate(names)},

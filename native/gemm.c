@@ -1,77 +1,188 @@
-/* Dense products on the kernels' own threads: each calls the BLAS for its share. A BLAS with threads of its own would spin for
- * milliseconds after each call on the cores that the next kernel needs. */
+/* Dense products. A tile of the output stays in registers, a panel of b in the first cache, a block of a in the second
+ * (Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008).
+ *
+ * A value is a sum of sums of at most DEPTH products, all in ascending order; each product is added in one rounding where the
+ * instruction set can. So a row of a product depends neither on the other rows nor on threads. */
 #ifndef T
 #include "sarlite.h"
 #define KERNEL "gemm.c"
+#ifdef __clang__
+#define FUSED
+#pragma clang fp contract(fast)
+#else
+#define FUSED __attribute__((optimize("fp-contract=fast")))
+#endif
+#if SAR_REGISTER == 64
+#define TILE_ROWS 14            /* of two registers each: 28 of 32 */
+#else
+#define TILE_ROWS 6             /* 12 of 16 */
+#endif
+#define DEPTH SAR_GEMM_DEPTH
+#define BLOCK SAR_GEMM_BLOCK    /* rows of a: whole tiles */
 #include "each_float.h"
 #else
-#ifndef GEMM_ROWS
-#define GEMM_ROWS 1024
-#endif
+#define WIDE ((int)(SAR_REGISTER / sizeof(T)))      /* values of a register */
+#define PANEL (2 * WIDE)                            /* columns of a tile */
+#define MINOR(a, b) ((a) < (b) ? (a) : (b))
 
-/* ?gemm of a Fortran BLAS with 32-bit integers; matrices by columns. */
-typedef void (*NAME(gemm))(char *, char *, int *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);
+typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T)), may_alias));
+#define REG(address) (*(const NAME(reg) *)(address))
 
-/* One call: c (m, n) by rows = beta c + op(a) b or op(a) b^T; ld_* are the lengths of rows. The BLAS sees c^T = b^T op(a)^T. */
-static void NAME(product)(void *gemm, T *c, const T *a, const T *b, int trans_a, int trans_b, int64_t m, int64_t n, int64_t k,
-                          int64_t ld_a, int64_t ld_b, int64_t ld_c, T beta)
+/* One tile of out, n_rows by n_columns: sums over p < depth of a[r * row + p * step] panel[p][j], n_reg registers of j, added to out if
+ * `adds`. Three rows share a pointer, as an address can have 0, 1 or 2 times `row`. */
+FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict out, int64_t ld_out, int n_columns, int adds,
+                                 const T *restrict a, int64_t row, int64_t step, const T *restrict panel, int64_t depth)
 {
-    int rows = (int)m, columns = (int)n, inner = (int)k, row_a = ld_a > 0 ? (int)ld_a : 1, row_b = ld_b > 0 ? (int)ld_b : 1;
-    int row_c = (int)ld_c;
-    char op_a = trans_a ? 'T' : 'N', op_b = trans_b ? 'T' : 'N';
-    T one = 1;
-    if (m > 0 && n > 0)
-        ((NAME(gemm))gemm)(&op_b, &op_a, &columns, &rows, &inner, &one, (T *)b, &row_b, (T *)a, &row_a, &beta, c, &row_c);
+    NAME(reg) sum[TILE_ROWS][2];
+    const T *three[(TILE_ROWS + 2) / 3];
+    for (int r = 0; r < n_rows; r++)
+        for (int v = 0; v < n_reg; v++) {
+            sum[r][v] = (NAME(reg)){0};
+            SAR_PREFETCH_OUT(out + r * ld_out + v * WIDE);
+        }
+    for (int g = 0; g < (n_rows + 2) / 3; g++) three[g] = a + 3 * g * row;
+    for (int64_t p = 0; p < depth; p++, panel += n_reg * WIDE) {
+        const NAME(reg) b[2] = {REG(panel), REG(panel + (n_reg - 1) * WIDE)};
+        for (int r = 0; r < n_rows; r++) {
+            const T value = three[r / 3][r % 3 * row];
+            for (int v = 0; v < n_reg; v++) sum[r][v] += value * b[v];
+        }
+        for (int g = 0; g < (n_rows + 2) / 3; g++) three[g] += step;
+    }
+    T part[TILE_ROWS * PANEL], *to = n_columns == n_reg * WIDE ? out : part;
+    const int64_t ld = to == out ? ld_out : PANEL;
+    for (int r = 0; r < n_rows && to == part; r++)
+        for (int j = 0; j < n_reg * WIDE; j++) part[r * PANEL + j] = adds && j < n_columns ? out[r * ld_out + j] : 0;
+#pragma GCC unroll 14
+    for (int r = 0; r < n_rows; r++)
+        for (int v = 0; v < n_reg; v++) {
+            NAME(reg) *at = (NAME(reg) *)(to + r * ld + v * WIDE);
+            if (adds) *at += sum[r][v];
+            else *at = sum[r][v];
+        }
+    for (int r = 0; r < n_rows && to == part; r++)
+        for (int j = 0; j < n_columns; j++) out[r * ld_out + j] = part[r * PANEL + j];
+}
+
+#define TILE(r) \
+    for (; n_rows >= r; n_rows -= r, out += r * ld_out, a += r * row) \
+        if (n_columns > WIDE) NAME(tile)(r, 2, out, ld_out, n_columns, adds, a, row, step, panel, depth); \
+        else NAME(tile)(r, 1, out, ld_out, n_columns, adds, a, row, step, panel, depth);
+
+/* As many tiles as n_rows rows take, of n_columns <= PANEL. */
+FUSED static void NAME(tiles)(int64_t n_rows, T *restrict out, int64_t ld_out, int n_columns, int adds, const T *restrict a,
+                              int64_t row, int64_t step, const T *restrict panel, int64_t depth)
+{
+    TILE(TILE_ROWS)
+#if TILE_ROWS > 8
+    TILE(8)
+#endif
+    TILE(4) TILE(2) TILE(1)
+}
+#undef TILE
+
+/* Values of a row of a panel of n_columns. */
+SAR_INLINE int NAME(panel_width)(int n_columns) { return n_columns > WIDE ? PANEL : WIDE; }
+
+/* panel[p][j] = b[p * ld + j], or b[j * ld + p] if `trans`, j < n_columns; 0 beyond. */
+static void NAME(pack_panel)(T *restrict panel, const T *restrict b, int64_t ld, int trans, int64_t depth, int n_columns)
+{
+    const int width = NAME(panel_width)(n_columns);
+    for (int64_t p = 0; p < depth; p++, panel += width)
+        if (n_columns == PANEL && !trans) {
+            *(NAME(reg) *)panel = REG(b + p * ld);
+            *(NAME(reg) *)(panel + WIDE) = REG(b + p * ld + WIDE);
+        } else
+            for (int j = 0; j < width; j++) panel[j] = j >= n_columns ? 0 : trans ? b[j * ld + p] : b[p * ld + j];
+}
+
+/* n columns of a (depth, ld), one tile's after another's: packed[p][i] of TILE_ROWS columns i, of the last tile maybe fewer. */
+static void NAME(pack_columns)(T *restrict packed, const T *restrict a, int64_t ld, int64_t depth, int64_t n)
+{
+    for (; n >= TILE_ROWS; n -= TILE_ROWS, a += TILE_ROWS)
+        for (int64_t p = 0; p < depth; p++, packed += TILE_ROWS) memcpy(packed, a + p * ld, TILE_ROWS * sizeof(T));
+    for (int64_t p = 0; n && p < depth; p++, packed += n) memcpy(packed, a + p * ld, (size_t)n * sizeof(T));
 }
 
 /* out = a @ b or a @ b^T, added to out if `accumulate`
  *
- * inputs   gemm: the BLAS function, on one thread; a (m, k); b (k, n), with trans_b (n, k)
- * output   out (m, n), overwritten or accumulated
- * cost     O(m n k); rows of out are divided among threads. The bits may depend on their number, as any BLAS's do.
+ * inputs   a (m, k); b (k, n), with trans_b (n, k)
+ * output   out (m, n), overwritten or accumulated; workspace, at a cache line, (k * n rounded up to SAR_GEMM_COLUMNS): b's panels
+ * cost     O(m n k); rows of out are divided among threads
  */
-int NAME(sar_gemm_forward)(T *restrict out, const T *restrict a, const T *restrict b, void *gemm, int trans_b, int accumulate,
+int NAME(sar_gemm_forward)(T *restrict out, T *restrict workspace, const T *restrict a, const T *restrict b, int trans_b, int accumulate,
                            int64_t m, int64_t n, int64_t k)
 {
     int team = sar_team(m * n * k);
 #pragma omp parallel num_threads(team)
     {
+#pragma omp for schedule(static)
+        for (int64_t j = 0; j < n; j += PANEL)
+            NAME(pack_panel)(workspace + j * k, b + (trans_b ? j * k : j), trans_b ? k : n, trans_b, k, (int)MINOR(n - j, PANEL));
         int64_t begin = sar_split(m, sar_team_rank(), sar_team_size()), end = sar_split(m, sar_team_rank() + 1, sar_team_size());
-        NAME(product)(gemm, out + begin * n, a + begin * k, b, 0, trans_b, end - begin, n, k, k, trans_b ? k : n, n, accumulate);
+        for (int64_t first = begin; first < end; first += BLOCK) {
+            int64_t last = MINOR(first + BLOCK, end);
+            for (int64_t p = 0; p == 0 || p < k; p += DEPTH)
+                for (int64_t j = 0; j < n; j += PANEL) {
+                    int columns = (int)MINOR(n - j, PANEL);
+                    const T *panel = workspace + j * k + p * NAME(panel_width)(columns);
+                    NAME(tiles)(last - first, out + first * n + j, n, columns, accumulate || p > 0, a + first * k + p, k, 1, panel,
+                                MINOR(k - p, DEPTH));
+                }
+        }
     }
     return SAR_OK;
 }
 
 /* out = a^T @ g: the gradient of b in a @ b, where k, the number of rows, is large
  *
- * inputs   gemm as above; a (k, m), g (k, n)
- * output   out (m, n), overwritten; workspace (n_threads, m, n): each thread's share of the rows, added in thread order
- * cost     O(m n k); GEMM_ROWS rows at a time stay in the second cache. The smaller side comes first for the BLAS: it is faster so.
+ * inputs   a (k, m), g (k, n)
+ * output   out (m, n), overwritten; workspace, at a cache line, (n_threads, SAR_GEMM_OWN + m n rounded up to SAR_GEMM_COLUMNS): each
+ *          thread's panel, block, and share of the rows, which are added in thread order
+ * cost     O(m n k). The wider of the two is taken by panels, so that few columns leave no registers empty.
  */
-int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, const T *restrict g, void *gemm,
-                            int64_t n_threads, int64_t m, int64_t n, int64_t k)
+int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, const T *restrict g, int64_t n_threads,
+                            int64_t m, int64_t n, int64_t k)
 {
-    int turned = m < n;
+    const int turned = m > n;
+    const T *left = turned ? g : a, *right = turned ? a : g;
+    const int64_t n_left = turned ? n : m, n_right = turned ? m : n;
+    const int64_t share = SAR_GEMM_OWN + (m * n + SAR_GEMM_COLUMNS - 1) / SAR_GEMM_COLUMNS * SAR_GEMM_COLUMNS;
 #pragma omp parallel num_threads((int)n_threads)
     {
-        T *own = workspace + sar_team_rank() * m * n;
+        T *panel = workspace + sar_team_rank() * share, *block = panel + DEPTH * SAR_GEMM_COLUMNS;
+        T *own = workspace + sar_team_rank() * share + SAR_GEMM_OWN;
         int64_t end = sar_split(k, sar_team_rank() + 1, sar_team_size()), first = sar_split(k, sar_team_rank(), sar_team_size());
-        for (int64_t i = 0; i < m * n; i++) own[i] = 0;
-        for (int64_t r = first; r < end; r += GEMM_ROWS) {
-            int64_t rows = end - r < GEMM_ROWS ? end - r : GEMM_ROWS;
-            if (turned) NAME(product)(gemm, own, g + r * n, a + r * m, 1, 0, n, m, rows, n, m, m, 1);
-            else NAME(product)(gemm, own, a + r * m, g + r * n, 1, 0, m, n, rows, m, n, n, 1);
+        memset(own, 0, (size_t)(m * n) * sizeof(T));
+        for (int64_t r = first; r < end; r += DEPTH) {
+            int64_t depth = MINOR(end - r, DEPTH);
+            for (int64_t i = 0; i < n_left; i += BLOCK) {
+                int64_t rows = MINOR(n_left - i, BLOCK);
+                NAME(pack_columns)(block, left + r * n_left + i, n_left, depth, rows);
+                for (int64_t j = 0; j < n_right; j += PANEL) {
+                    int columns = (int)MINOR(n_right - j, PANEL);
+                    NAME(pack_panel)(panel, right + r * n_right + j, n_right, 0, depth, columns);
+                    for (int64_t t = 0; t < rows; t += TILE_ROWS) {
+                        int64_t n_rows = MINOR(rows - t, TILE_ROWS);
+                        NAME(tiles)(n_rows, own + (i + t) * n_right + j, n_right, columns, 1, block + t * depth, 1, n_rows, panel, depth);
+                    }
+                }
+            }
         }
 #pragma omp barrier
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < n; j++) {
-                int64_t at = turned ? j * m + i : i * n + j;
-                T sum = workspace[at];
-                for (int64_t t = 1; t < sar_team_size(); t++) sum += workspace[t * m * n + at];
+                const T *at = workspace + SAR_GEMM_OWN + (turned ? j * m + i : i * n + j);
+                T sum = *at;
+                for (int64_t t = 1; t < sar_team_size(); t++) sum += at[t * share];
                 out[i * n + j] = sum;
             }
     }
     return SAR_OK;
 }
+#undef WIDE
+#undef PANEL
+#undef MINOR
+#undef REG
 #endif

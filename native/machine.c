@@ -45,7 +45,7 @@ int sar_can_run(int isa)
     if (isa == SAR_AVX512)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")
                && __builtin_cpu_supports("avx512vl");
-    if (isa == SAR_AVX2) return __builtin_cpu_supports("avx2") != 0;
+    if (isa == SAR_AVX2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
     return isa == SAR_PORTABLE;
 }

@@ -6,6 +6,11 @@ enum sar_status { SAR_OK = 0, SAR_INDEX_OUT_OF_BOUNDS = 1, SAR_LABEL_OUT_OF_BOUN
 /* How in-edges are picked; all of them is SAR_UNIFORM with a k that no row exceeds. */
 enum sar_sampler { SAR_UNIFORM, SAR_REPLACE, SAR_LABOR };
 
+/* Of dense products: how many a sum takes before it is added to memory; the rows of a block of a; the columns of a panel of b at most; the
+ * values of a thread's panel and block. */
+enum sar_gemm { SAR_GEMM_DEPTH = 256, SAR_GEMM_BLOCK = 126, SAR_GEMM_COLUMNS = 32,
+                SAR_GEMM_OWN = SAR_GEMM_DEPTH * (SAR_GEMM_COLUMNS + SAR_GEMM_BLOCK) };
+
 /* Dropout of values: a row's id, and a key of the generator; p in [0, 1). Without ids nothing is dropped. */
 struct sar_dropout {
     const int64_t *ids;     /* (n_rows): global ids */

@@ -24,10 +24,12 @@
 #define SAR_INLINE static inline __attribute__((always_inline))
 #define SAR_PREFETCH(address) __builtin_prefetch(address, 0, 2)         /* into the second-level cache */
 #define SAR_PREFETCH_NEAR(address) __builtin_prefetch(address, 0, 3)    /* into the first */
+#define SAR_PREFETCH_OUT(address) __builtin_prefetch(address, 1, 3)     /* into the first, to be written */
 #else
 #define SAR_INLINE static inline
 #define SAR_PREFETCH(address) ((void)(address))
 #define SAR_PREFETCH_NEAR(address) ((void)(address))
+#define SAR_PREFETCH_OUT(address) ((void)(address))
 #endif
 
 #define SAR_PASTE_(a, b, c) a##b##c

@@ -115,7 +115,7 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
 
 
 def growth(action: Callable[[], Any]) -> tuple[Any, int]:
-    """Return what a first run returns, and by how many bytes it makes the process larger: pages of libraries, modules, what BLAS holds."""
+    """Return what a first run returns, and by how many bytes it makes the process larger: pages of libraries, modules."""
     with _ONE_AT_A_TIME:
         gc.collect()
         trim()  # what others have freed is not to count as given back by the run

@@ -294,7 +294,7 @@ def _epoch(trainer, epoch, evaluates, best, on_step):
 
 
 def set_threads(n: int) -> None:
-    """Let this rank's kernels use `n` threads, which do its dense products too: the BLAS has no threads of its own."""
+    """Let this rank's kernels use `n` threads, and none of the BLAS, which NumPy calls for other products than the tape's."""
     import threadpoolctl
 
     kernels.set_threads(n)

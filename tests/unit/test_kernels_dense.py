@@ -1,7 +1,5 @@
 """Dense products and sums on the kernels' threads."""
 
-import importlib
-
 import numpy as np
 import pytest
 
@@ -10,9 +8,8 @@ from sarlite.comm import threads
 from sarlite.errors import ShapeError
 from sarlite.tape import ops
 
-gemm = importlib.import_module("sarlite.kernels.gemm")      # the name in the package is the function
-
-SHAPES = [(1, 1, 1), (3, 5, 4), (0, 4, 3), (4, 0, 3), (4, 3, 0), (1500, 7, 33), (1024, 40, 40), (5000, 64, 17), (2049, 3, 100)]
+SHAPES = [(1, 1, 1), (3, 5, 4), (0, 4, 3), (4, 0, 3), (4, 3, 0), (1500, 7, 33), (1024, 40, 40), (5000, 64, 17), (2049, 3, 100),
+          (30, 700, 200), (900, 300, 5)]
 RTOL = {"float32": 2e-5, "float64": 1e-13}
 
 
@@ -83,57 +80,32 @@ def test_bad_arguments_are_named(case):
         action()
 
 
-class Library:
-    """A BLAS as threadpoolctl shows it."""
-
-    def __init__(self, n):
-        self.n, self.seen = n, []
-
-    def get_num_threads(self):
-        return self.n
-
-    def set_num_threads(self, n):
-        self.n = n
-        self.seen.append(n)
-
-
-def test_the_blas_gets_its_threads_back(monkeypatch):
-    """Also where the product fails, and from the last of several threads that are inside at once."""
-    library, alone = Library(6), Library(1)
-    one = gemm._OneThread()
-    monkeypatch.setattr(gemm, "_libraries", lambda: [library, alone])
-    monkeypatch.setattr(gemm, "_one_thread", one)
-    a, inside = np.ones((3, 3)), []
-    monkeypatch.setattr(gemm, "call", lambda *args: inside.append(library.n))
-    kernels.gemm(a, a, np.empty((3, 3)))
-    kernels.gemm_backward(a, a, np.empty((3, 3)))
-    assert inside == [1, 1] and library.seen == [1, 6, 1, 6] and alone.seen == []
-
-    def fails(*args):
-        raise ShapeError("no")
-
-    monkeypatch.setattr(gemm, "call", fails)
-    with pytest.raises(ShapeError):
-        kernels.gemm(a, a, np.empty((3, 3)))
-    assert library.n == 6
-    with one:
-        with one:
-            assert library.n == 1
-        assert library.n == 1
-    assert library.n == 6
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_a_row_of_a_product_does_not_depend_on_the_others(dtype, trans_b, n_threads):
+    """Nor on threads: bit for bit."""
+    a, b = matrices(300, 600, 47, dtype)
+    b = np.ascontiguousarray(b.T) if trans_b else b
+    whole = np.empty((300, 47), dtype)
+    kernels.gemm(a, b, whole, trans_b=trans_b)
+    for first, last in ((0, 1), (3, 20), (250, 300)):
+        part = np.empty((last - first, 47), dtype)
+        kernels.gemm(a[first:last], b, part, trans_b=trans_b)
+        assert np.array_equal(part, whole[first:last])
 
 
-def test_products_leave_the_real_blas_as_it_was():
-    before = [library.get_num_threads() for library in gemm._libraries()]
-    try:
-        for library in gemm._libraries():
-            library.set_num_threads(2)
-        for dtype in (np.float32, np.float64):
-            kernels.gemm(*matrices(40, 40, 40, dtype), np.empty((40, 40), dtype))
-        assert [library.get_num_threads() for library in gemm._libraries()] == [2] * len(before)
-    finally:
-        for library, n in zip(gemm._libraries(), before):
-            library.set_num_threads(n)
+def test_products_do_not_touch_memory_beside_the_output():
+    """Widths around those of registers, panels and tiles."""
+    for n in (1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47):
+        for m in (1, 5, 6, 7, 13, 14, 15, 29):
+            a, b = matrices(m, 9, n, "float32")
+            memory = np.full(m * n + 128, 7, np.float32)
+            out = memory[64 : 64 + m * n].reshape(m, n)
+            kernels.gemm(a, b, out)
+            assert_near(out, a, b)
+            kernels.gemm_backward(np.ascontiguousarray(a.T), np.ascontiguousarray(b), out)
+            assert_near(out, a, b)
+            assert (memory[:64] == 7).all() and (memory[64 + m * n :] == 7).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
