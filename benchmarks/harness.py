@@ -173,8 +173,8 @@ def last_json(text):
     return json.loads(text.strip().splitlines()[-1])
 
 
-def train(n_ranks, **options):
-    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags.
+def train(n_ranks, launcher=None, **options):
+    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags; `launcher` are other words than `mpiexec -n N`.
 
     Returns
     -------
@@ -187,7 +187,8 @@ def train(n_ranks, **options):
         flags += [flag] if value is True else ["--no-" + flag[2:]] if value is False else [flag, value]
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
-        line = last_json(mpiexec(n_ranks, "-m", "sarlite.train", *flags, "--run-dir", run, "--json"))
+        words = ("-m", "sarlite.train", *flags, "--run-dir", run, "--json")
+        line = last_json(python(*words, launcher=launcher) if launcher else mpiexec(n_ranks, *words))
         epochs = [json.loads(epoch) for epoch in (run / "metrics.jsonl").read_text().splitlines()]
     return {**line, "epochs": epochs, "seconds": [epoch["seconds"] for epoch in epochs]}
 

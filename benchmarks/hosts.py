@@ -93,11 +93,11 @@ class Hosts:
             _do("tc", "-n", bridge, "qdisc", "add", "dev", port, *shape)
             _do("tc", "-n", space, "qdisc", "add", "dev", "eth0", *shape)
 
-    def launcher(self, mpiexec):
-        """Return the words before a command that run one rank of it on each host."""
-        first, hosts = self.addresses[0], ",".join(f"{a}:1" for a in self.addresses)
+    def launcher(self, mpiexec, each=1):
+        """Return the words before a command that run `each` ranks of it on each host."""
+        first, hosts = self.addresses[0], ",".join(f"{a}:{each}" for a in self.addresses)
         return ("ip", "netns", "exec", f"{self.name}-1", "env", *TCP, mpiexec, "-launcher", "ssh",
-                "-launcher-exec", str(self.script), "-localhost", first, "-hosts", hosts, "-n", str(self.n))
+                "-launcher-exec", str(self.script), "-localhost", first, "-hosts", hosts, "-n", str(each * self.n))
 
 
 def _do(*command):

@@ -1,13 +1,15 @@
 """How much of the smaller of communication and computation does prefetch 1 hide, against prefetch 0, on a link of 1 Gbit/s?
 
 One rank of one thread on each of several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and
-iproute2; elsewhere there is one row that says why it was skipped). Measured is one distributed aggregation in mode sar, forward and
-backward: `copy_src` with reducer mean and 256 features (case 1: backward pushes gradients and fetches nothing), and `attend` with
-4 heads x 32 (case 2: backward fetches the rows again). Memory is reused, as in a training step.
+iproute2; elsewhere there is one row that says why it was skipped). Measured is one distributed aggregation in mode sar, or another
+by `--mode`, forward and backward: `copy_src` with reducer mean and 256 features (case 1: backward pushes gradients and fetches nothing;
+in mode broadcast it broadcasts those of the destinations), and `attend` with 4 heads x 32 (case 2: backward fetches the rows again).
+Memory is reused, as in a training step.
 
-The graph is drawn by `power_law`, its parts are contiguous. It has so many edges that computing takes about as long as the transfer;
-`--inside` of them lie in communities, and about 11 % join two parts. With one peer their share of computing waits for the last row, or
-the first gradient waits for it: where the transfer takes longer than the local edges, it is not hidden.
+The graph is one of `graphs.py`, or drawn by `power_law`; its parts are contiguous, or `--partition random`. The drawn one has so many
+edges that computing takes about as long as the transfer; `--inside` of them lie in communities, and about 11 % join two parts. With one
+peer their share of computing waits for the last row, or the first gradient waits for it: where the transfer takes longer than the local
+edges, it is not hidden.
 
 T0 is the time with prefetch 0, which overlaps nothing, and T1 that with prefetch 1. `comm` is the time with prefetch 0 of an operator
 that fetches and pushes the same rows and computes nothing, and `compute` is T0 - comm; `one host`, to check it, is T0 where rows
@@ -24,6 +26,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import graphs
 import harness
 import hosts
 import numpy as np
@@ -56,13 +59,16 @@ class Nothing(Operator):
     """Needs the rows that `case` needs, and computes nothing."""
 
     def __init__(self, case):
-        self.n_fetched, self.needs_rows = case.n_fetched, case.needs_rows
+        self.case, self.n_fetched, self.needs_rows, self.turns = case, case.n_fetched, case.needs_rows, not case.needs_rows
 
     def begin(self, needs, arrays, keep):
         self.n_dst = len(arrays[0])
 
     def end(self):
         return np.zeros((self.n_dst, 1), np.float32)
+
+    def turned(self, rows, d_rows):
+        return Nothing(self.case), (np.zeros_like(d_rows[0]),), []
 
 
 def once(comm, call, inputs):
@@ -100,9 +106,11 @@ def worker(args):
     comm = connect()
     with np.load(args.worker) as arrays:
         whole = Graph.from_csr(arrays["indptr"], arrays["indices"])
-    graphs = {prefetch: whole.shard(comm, "contiguous", prefetch=prefetch) for prefetch in (0, 1)}
+    made = {prefetch: whole.shard(comm, args.partition, mode=args.mode, prefetch=prefetch) for prefetch in (0, 1)}
+    del whole
+    cases = {**CASES, "copy_src": CASES["copy_src"]._replace(shapes=((args.features,),))}
     with kernels.Buffers():  # as in a training step
-        found = {name: measure(comm, graphs, CASES[name], args.repeats) for name in args.cases}
+        found = {name: measure(comm, made, cases[name], args.repeats) for name in args.cases}
     if comm.rank == 0:
         print(json.dumps(found))
 
@@ -115,8 +123,9 @@ def rows_of(name, args, several, one):
                                 for found in (several["T0"], several["T1"], several["comm"], one["T0"]))
         compute = t0["ms"] - comm["ms"]
         least = min(compute, comm["ms"])
-        made.append({"case": name, "way": way, "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks,
-                     "threads": 1, **t1, "peak_mib": None, "limit_fraction": (t0["ms"] - least) / t1["ms"],
+        made.append({"case": name, "way": way, "graph": args.graph or f"{args.nodes}:{args.edges}", "mode": args.mode,
+                     "inside": args.inside, "ranks": args.ranks, "threads": 1, **t1, "peak_mib": None,
+                     "limit_fraction": (t0["ms"] - least) / t1["ms"],
                      **{f"t0_{k}": v for k, v in t0.items()}, "comm_ms": comm["ms"], "compute_ms": compute,
                      "one_host_ms": memory["ms"], "hidden": (t0["ms"] - t1["ms"]) / least})
     return made
@@ -125,9 +134,13 @@ def rows_of(name, args, several, one):
 def run(args):
     """Return the rows."""
     with tempfile.TemporaryDirectory(prefix="sarlite-benchmark-") as folder, hosts.Hosts(args.ranks, args.rate) as made:
-        file = Path(folder, "graph.npz")
-        np.savez(file, **dict(zip(("indptr", "indices"), power_law(args.nodes, args.edges, inside=args.inside))))
-        words = [__file__, "--worker", file, "--repeats", args.repeats, "--cases", ",".join(args.cases)]
+        if args.graph:
+            file = graphs.path(args.graphs, args.graph)
+        else:
+            file = Path(folder, "graph.npz")
+            np.savez(file, **dict(zip(("indptr", "indices"), power_law(args.nodes, args.edges, inside=args.inside))))
+        words = [__file__, "--worker", file, "--repeats", args.repeats, "--cases", ",".join(args.cases), "--mode", args.mode,
+                 "--partition", args.partition, "--features", args.features]
         several = harness.last_json(harness.python(*words, launcher=made.launcher(harness.find_mpiexec())))
         one = harness.last_json(harness.mpiexec(args.ranks, *words))
     return [row for name in args.cases for row in rows_of(name, args, several[name], one[name])]
@@ -147,7 +160,8 @@ def main(argv=None):
     if reason:
         harness.report("Overlap", [skipped(reason)], {"case": lambda r: r["case"], "skipped": lambda r: r["skipped"]}, args.json)
     else:
-        title = f"{args.ranks} hosts of one thread, links of {args.rate}, {args.nodes:,} nodes, {args.edges:,} edges: median (min..max) ms"
+        graph = args.graph or f"{args.nodes:,} nodes, {args.edges:,} edges"
+        title = f"{args.ranks} hosts of one thread, links of {args.rate}, {graph}, mode {args.mode}: median (min..max) ms"
         harness.report(title, run(args), COLUMNS, args.json)
     return None
 
@@ -169,6 +183,11 @@ def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rate", default="1gbit", help="of each link, as tc reads it")
+    parser.add_argument("--mode", choices=("sar", "broadcast"), default="sar")
+    parser.add_argument("--features", type=int, default=256, help="of copy_src")
+    parser.add_argument("--graph", help="of graphs.py (default: one of --nodes and --edges)")
+    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    parser.add_argument("--partition", choices=("random", "contiguous"), default="contiguous")
     parser.add_argument("--nodes", type=int, default=25_000)
     parser.add_argument("--edges", type=int, default=10_000_000)
     parser.add_argument("--inside", type=float, default=0.9, help="share of the edges inside a community")

@@ -135,6 +135,9 @@ def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
     if comm.size < n_ranks or (everywhere and comm.size != n_ranks):
         raise ConfigError(_mismatch(name, n_ranks, comm.size))
     _Start.connected = True
+    if _Start.begun:  # `_leave` comes before what the modules of MPI have registered
+        atexit.unregister(_leave)
+        atexit.register(_leave)
     return comm
 
 

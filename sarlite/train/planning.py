@@ -14,6 +14,7 @@ from sarlite.comm.launch import host
 from sarlite.command import readable
 from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
+from sarlite.sar.cost import PartCounts
 from sarlite.sar.hetero import NodeType
 from sarlite.sar.modes import MODES
 from sarlite.train.config import OPTIONS
@@ -161,7 +162,8 @@ def seconds_of(cost: Cost, rates: Rates, flops: int) -> float:
     packing, sending, message, flop = rates
     found = cost.found
     received = sum(found.received["step"].values())
-    return packing * found.packed_bytes["step"] + sending * received + message * found.n_messages["step"] + flop * (cost.flops - flops)
+    packed = found.packed_bytes["step"] + sum(n for phase, n in found.sent["step"].items() if phase.endswith("_turn"))  # copied once
+    return packing * packed + sending * received + message * found.n_messages["step"] + flop * (cost.flops - flops)
 
 
 # ---- what the command does with it
@@ -183,6 +185,9 @@ def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
 def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> Setting:
     """Return the cheapest setting that fits, and print the table that it is from. Collective.
 
+    Mode `host` is left out, unless nothing else fits, where ranks of one host are all or each is alone: no host is spared a row then, and
+    what ranks that go in step wait for each other is not counted.
+
     Raises
     ------
     ConfigError
@@ -195,10 +200,17 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
         least = min(rows, key=lambda row: row.need)
         raise ConfigError(f"--mode auto: no mode fits {_limit_words(limit)}; {least.setting}, the smallest, takes {readable(least.need)}"
                                f"{_WHERE[limit.each]}; more ranks take less each")
-    best = min(fitting, key=lambda row: (row.seconds, row.need))
+    apart = _several_of_several(sizes.counts)
+    best = min(fitting, key=lambda row: (MODES[row.setting.mode].shares and not apart, row.seconds, row.need))
     if comm.rank == 0:
         print(f"{table(rows, config, part.summary)}\n--mode auto takes {best.setting}", file=sys.stderr, flush=True)
     return best.setting
+
+
+def _several_of_several(counts):
+    """Whether there are several hosts, and several ranks on one."""
+    shared = (counts if isinstance(counts, PartCounts) else next(iter(counts.values()))).shared
+    return shared is not None and 1 < len(set(shared.hosts)) < len(shared.hosts)
 
 
 def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool], tuple[Model, Sizes]], part: Part, n_widths: int) -> None:

@@ -161,6 +161,19 @@ def test_overlap_on_hosts(tmp_path):
     assert f"sarlite-{os.getpid()}" not in namespaces()
 
 
+def test_auto_on_hosts(tmp_path):
+    """Mode host over a network of its own: the run ends well, too."""
+    import auto
+    import hosts
+
+    if reason := hosts.missing():
+        pytest.skip(reason)
+    flags = "--graph C --cases gcn --modes sar,host,columns --ranks 4 --network 1gbit --per-host 2 --epochs 1 --rounds 1".split()
+    row, = rows_of(auto, tmp_path, *flags, "--graphs", str(tmp_path))
+    assert (row["network"], row["ranks"], {*row["modes_ms"]}) == ("1gbit", 4, {"sar", "host", "columns", "auto"})
+    assert len(row["chosen"]) == 1 and row["to_best"] > 0 and f"sarlite-{os.getpid()}" not in namespaces()
+
+
 @pytest.mark.parametrize("is_root", [False, True])
 def test_push(is_root, tmp_path, monkeypatch):
     """On hosts, or it says why not."""

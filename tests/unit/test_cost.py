@@ -134,6 +134,16 @@ def test_bytes_of_hosts_on_a_grid_are_those_of_the_run(tmp_path, monkeypatch):
     assert said["forward_turn"] > 0 and not said.get("forward_fetch")
 
 
+def test_halo_rows_that_are_computed_again_are_those_of_the_whole_host(tmp_path):
+    def flops(comm):
+        config = resolve({**QUIET, "data": "sbm:nodes=90,degree=5,features=9", "halo": "recompute", **MODELS["gcn"], "prefetch": 0,
+                          "ranks": comm.size})
+        model, sizes, _ = counted(comm, config, tmp_path)
+        return [model.cost(Setting(mode), sizes, 0).flops for mode in ("sar", "host")]
+
+    assert all(of_host > of_rank for of_rank, of_host in threads.run(3, flops))
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("layers", [1, 2, 3])
@@ -492,6 +502,15 @@ def test_a_check_counts_other_edges_only_where_they_are_exchanged(tmp_path, limi
         threads.run(2, trained, tmp_path / f"{mode} {backward}", mode=mode, backward=backward, memory_limit=1e12, **DENSE)
         assert bool(found) == (backward == "fetch" or mode == "cover")
         found.clear()
+
+
+@pytest.mark.parametrize("hosts, taken", [((0, 0, 1), "host"), ((0, 0, 0), "sar"), ((0, 1, 2), "sar")])
+def test_auto_takes_mode_host_for_several_hosts_of_several_ranks(hosts, taken, tmp_path, limited, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "SETTINGS", [Setting("host"), Setting("sar")])
+    monkeypatch.setattr(planning, "rates_of", lambda comm: (0.0, 1.0, 0.0, 0.0))
+    LIMIT[0] = float("inf")
+    on_hosts(hosts, trained, tmp_path / "auto", mode="auto", **DENSE)
+    assert f"--mode auto takes {taken}\n" in capsys.readouterr().err
 
 
 def test_a_relational_run_is_refused_or_takes_the_mode_that_fits(tmp_path, limited, monkeypatch, capsys):
