@@ -25,18 +25,21 @@ RELATIONAL = {
     "rgcn bases": dict(model="rgcn", layers=2, hidden=128, n_bases=4, embedding=64),
     "rgat": dict(model="rgat", layers=2, hidden=32, heads=4),
 }
-SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "sar --backward fetch", "sar --halo recompute"]
+SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "host", "sar --backward fetch", "sar --halo recompute"]
 
 
 def options(name, data, args, n_ranks):
     values = {**({"edge_weights": True} if args.edge_weights else {}), **({"edge_features": True} if args.edge_features else {})}
     return dict(data=data, epochs=args.epochs, partition=args.partition, verify=False, threads=max(1, 2 // n_ranks), prefetch=args.prefetch,
-                progress="none", columns=args.columns, **values, **{**MODELS, **RELATIONAL}[name])
+                progress="none", columns=args.columns, mfg=args.mfg, **values, **{**MODELS, **RELATIONAL}[name])
 
 
-def with_edge_values(spec, path, args):
-    """Write a data set with weights and features on its edges, and return where."""
+def changed(spec, path, args):
+    """Write a data set with fewer labels, weights and features on its edges, as asked, and return where."""
     dataset, rng = load(spec), np.random.default_rng(0)
+    if args.labelled < 1:
+        kept = rng.random(dataset.n_nodes) < args.labelled
+        dataset.train, dataset.val, dataset.test = (split & kept for split in (dataset.train, dataset.val, dataset.test))
     if args.edge_weights:
         dataset.edge_weight = rng.random(dataset.n_edges, np.float32) + np.float32(0.5)
     if args.edge_features:
@@ -75,8 +78,8 @@ def main(argv=None):
     rows = []
     with harness.Scratch() as scratch:
         spec = f"sbm:nodes={args.nodes},degree={args.degree},features={args.features},classes=16"
-        there = args.edge_weights or args.edge_features
-        data = with_edge_values(spec, scratch.path / "graph", args) if there else scratch.convert(spec, "graph")
+        there = args.edge_weights or args.edge_features or args.labelled < 1
+        data = changed(spec, scratch.path / "graph", args) if there else scratch.convert(spec, "graph")
         typed = f"relational:nodes={args.nodes},edges={args.nodes * args.degree},features={args.features},classes=16"
         relational = scratch.convert(typed, "relational") if set(args.models) & set(RELATIONAL) else None
         for name in args.models:
@@ -115,6 +118,8 @@ def arguments():
     parser.add_argument("--nodes", type=int, default=40_000)
     parser.add_argument("--degree", type=int, default=20)
     parser.add_argument("--features", type=int, default=128)
+    parser.add_argument("--mfg", action="store_true", help="message-flow graphs")
+    parser.add_argument("--labelled", type=float, default=1.0, metavar="SHARE", help="of the nodes that are in a split otherwise")
     parser.add_argument("--edge-weights", action="store_true")
     parser.add_argument("--edge-features", type=int, default=0, metavar="N", help="features an edge, for gat")
     parser.add_argument("--epochs", type=int, default=3)

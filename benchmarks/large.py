@@ -7,11 +7,17 @@ Part `large` draws a power-law graph with communities, ids at random, into an ed
     python -m sarlite.data report DIR --memory SIZE
 
 each by its wall and processor time, the kernel's high-water mark of the process's resident memory (mapped pages included), read ten
-times a second, and the largest sum of the proportional sets (PSS) of the process and its children. Part `cuts` divides graphs of
-`graphs.py` (M is products-like: 400,000 nodes of mean degree 50) by both methods in this process.
+times a second, and the largest sum of the proportional sets (PSS) of the process and its children. Part `relational` does so with a
+folder as ogbn-mag's, of random edges between nodes of its four types:
+
+    python -m sarlite.data convert mag:FOLDER DIR --memory SIZE
+    python -m sarlite.data partition DIR --parts P --method random --memory SIZE
+
+Part `cuts` divides graphs of `graphs.py` (M is products-like: 400,000 nodes of mean degree 50) by both methods in this process.
 """
 
 import argparse
+import gzip
 import os
 import subprocess
 import sys
@@ -26,6 +32,7 @@ import harness
 import numpy as np
 
 from sarlite.graph.partition import partition, report
+from sarlite.graph.relational import RELATIONS, TARGET, TYPES
 
 CHUNK = 1 << 22
 RATIO = 2.5
@@ -51,6 +58,41 @@ def draw(folder, n_nodes, n_pairs, n_features, seed=0, inside=0.7):
     with npy(folder / "features.npy", (n_nodes, n_features), np.float32) as rows:
         for at in range(0, n_nodes, 1 << 18):
             rows.write(rng.standard_normal((min(1 << 18, n_nodes - at), n_features), np.float32))
+
+
+def draw_mag(folder, n_nodes, n_edges, n_features, seed=0):
+    """Write ogbn-mag's raw folder, with random edges in no order; memory: a chunk, and 8 bytes a paper."""
+    rng, counts = np.random.default_rng(seed), {name: max(8, round(share * n_nodes)) for name, share in TYPES.items()}
+    raw, split, n = folder / "raw", folder / "split" / "time" / TARGET, counts[TARGET]
+    text(raw / "num-node-dict.csv.gz", [",".join(counts), "\n", ",".join(map(str, counts.values())), "\n"])
+    text(raw / "triplet-type-list.csv.gz", [",".join(relation) + "\n" for relation in RELATIONS])
+    text(raw / "nodetype-has-label.csv.gz", [",".join(counts), "\n", ",".join(str(name == TARGET) for name in counts), "\n"])
+    known = np.array([",".join(map("{:.4f}".format, row)) + "\n" for row in rng.standard_normal((1000, n_features))], object)
+    text(raw / "node-feat" / TARGET / "node-feat.csv.gz", ("".join(known[rng.integers(0, 1000, size)]) for size in sizes(n, 1 << 14)))
+    text(raw / "node-label" / TARGET / "node-label.csv.gz", (csv_lines(rng.integers(0, 40, (size, 1))) for size in sizes(n, CHUNK)))
+    for k, name in enumerate(("train", "valid", "test")):
+        text(split / f"{name}.csv.gz", [csv_lines(np.arange(k, n, 3)[:, None])])
+    for relation, share in RELATIONS.items():
+        to, total = raw / "relations" / "___".join(relation), round(share * n_edges)
+        text(to / "num-edge-list.csv.gz", [f"{total}\n"])
+        text(to / "edge.csv.gz", (csv_lines(np.stack([rng.integers(0, counts[end], size) for end in relation[::2]], 1))
+                                  for size in sizes(total, 1 << 20)))  # fmt: skip
+
+
+def text(path, pieces):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt", compresslevel=1) as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+def csv_lines(rows):
+    """The lines of a csv of integers."""
+    return (",".join(["%d"] * rows.shape[1]) + "\n") * len(rows) % tuple(rows.ravel().tolist())
+
+
+def sizes(n, most):
+    return [min(most, n - at) for at in range(0, n, most)]
 
 
 def locate(sums, points):
@@ -137,6 +179,19 @@ def large(args):
                    rows, LARGE, args.json)  # fmt: skip
 
 
+def relational(args):
+    with tempfile.TemporaryDirectory(prefix="sarlite-large-", dir=args.scratch) as scratch:
+        folder, memory = Path(scratch), ("--memory", args.memory, "--progress", "none")
+        harness.note(f"writing a folder of {args.nodes:,} nodes and {args.pairs:,} edges")
+        draw_mag(folder / "mag", args.nodes, args.pairs, args.features)
+        rows = [measured("convert", "convert", f"mag:{folder}/mag", folder / "data", *memory)]
+        stored = sum(path.stat().st_size for path in (folder / "data").rglob("*.npy"))
+        rows.append(measured("partition", "partition", folder / "data", "--parts", args.parts, "--method", "random", *memory))
+    harness.report(f"Relational: {args.pairs:,} edges and their reverses, {args.nodes:,} nodes, {args.features} features, "
+                   f"{harness.mib(stored)} MiB in all, {args.parts} parts, --memory {args.memory}",
+                   rows, LARGE, args.json and args.json.with_name(f"relational-{args.json.name}"))  # fmt: skip
+
+
 def cuts(args):
     rows = []
     for name in args.graphs_of:
@@ -177,12 +232,12 @@ CUTS = {
 def main(argv=None):
     args = arguments().parse_args(argv)
     for part in args.only:
-        {"large": large, "cuts": cuts}[part](args)
+        {"large": large, "relational": relational, "cuts": cuts}[part](args)
 
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--only", type=harness.words, default=["large", "cuts"], help="large, cuts [both]")
+    parser.add_argument("--only", type=harness.words, default=["large", "relational", "cuts"], help="large, relational, cuts [all]")
     parser.add_argument("--nodes", type=int, default=2_000_000)
     parser.add_argument("--pairs", type=int, default=50_000_000, help="each becomes an edge either way")
     parser.add_argument("--features", type=int, default=64)

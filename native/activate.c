@@ -13,22 +13,10 @@ enum { SAR_IDENTITY = 0, SAR_RELU = 1, SAR_ELU = 2 };
 #include "exp.inc.h"
 #include "mask.inc.h"
 
-/* What both directions read of x's columns. */
-typedef struct {
-    const double *mean, *inv_std;
-    const T *gamma, *beta;
-    const int64_t *ids;
-    uint64_t key;
-    double p;
-    int kind;
-    T alpha;
-    int64_t n_feat;
-} NAME(activation);
-
 /* y[f] of row r, columns first .. first + n. */
-SAR_INLINE void NAME(activation_input)(T *restrict y, const T *restrict x, const NAME(activation) *a, int64_t r, int64_t first, int n)
+SAR_INLINE void NAME(activation_input)(T *restrict y, const NAME(sar_activation) *a, int64_t r, int64_t first, int n)
 {
-    const T *restrict row = x + r * a->n_feat + first;
+    const T *restrict row = a->x + r * a->n_feat + first;
     if (a->mean) {
         const double *restrict mean = a->mean + first, *restrict inv_std = a->inv_std + first;
         const T *restrict gamma = a->gamma + first, *restrict beta = a->beta + first;
@@ -41,20 +29,21 @@ SAR_INLINE void NAME(activation_input)(T *restrict y, const T *restrict x, const
 }
 
 /* The rows begin .. end of sar_activate_forward. */
-static void NAME(activate_rows)(T *out, const T *x, const NAME(activation) *a, int64_t begin, int64_t end)
+static void NAME(activate_rows)(T *out, const NAME(sar_activation) *a, int64_t begin, int64_t end)
 {
+    const T alpha = (T)a->alpha;
     T y[MASK_COLUMNS], factor[MASK_COLUMNS];
     for (int64_t r = begin; r < end; r++)
         for (int64_t first = 0; first < a->n_feat; first += MASK_COLUMNS) {
             int n = a->n_feat - first < MASK_COLUMNS ? (int)(a->n_feat - first) : MASK_COLUMNS;
             T *to = out + r * a->n_feat + first;
-            NAME(activation_input)(y, x, a, r, first, n);
+            NAME(activation_input)(y, a, r, first, n);
             if (a->kind == SAR_RELU) for (int f = 0; f < n; f++) y[f] = y[f] <= 0 ? 0 : y[f];     /* NaN stays, -0 does not */
             else if (a->kind == SAR_ELU)
                 for (int f = 0; f < n; f++)                         /* a sum, not a choice, so that it vectorises */
-                    y[f] = (y[f] > 0 ? y[f] : 0) + a->alpha * NAME(expm1_negative)(y[f] > 0 ? 0 : y[f]);
-            if (a->ids) {
-                NAME(dropout_factors)(factor, (uint64_t)a->ids[r], a->key, a->p, first, n);
+                    y[f] = (y[f] > 0 ? y[f] : 0) + alpha * NAME(expm1_negative)(y[f] > 0 ? 0 : y[f]);
+            if (a->dropout.ids) {
+                NAME(dropout_factors)(factor, &a->dropout, r, first, n);
                 for (int f = 0; f < n; f++) {                       /* not y * 0, which is NaN where y is infinite */
                     T kept = y[f] * factor[f];
                     to[f] = factor[f] == 0 ? 0 : kept;
@@ -66,41 +55,36 @@ static void NAME(activate_rows)(T *out, const T *x, const NAME(activation) *a, i
 
 /* out = f(y) * k, as above
  *
- * inputs   x (n_rows, n_feat); mean, inv_std, gamma (n_feat), all or none NULL; beta (n_feat), given with mean, else it may be NULL;
- *          ids (n_rows): global ids, NULL for no dropout; p in [0, 1); kind: SAR_IDENTITY, SAR_RELU, SAR_ELU with alpha
- * output   out (n_rows, n_feat), overwritten; it may be x
+ * inputs   a, as prototypes_float.h has it: beta is given with mean
+ * output   out (n_rows, n_feat), overwritten; it may be a's x
  * cost     O(n_rows * n_feat); one pass
  */
-int NAME(sar_activate_forward)(T *out, const T *x, const double *restrict mean,
-                               const double *restrict inv_std, const T *restrict gamma, const T *restrict beta,
-                               const int64_t *restrict ids, uint64_t key, double p, int kind, double alpha, int64_t n_rows,
-                               int64_t n_feat)
+int NAME(sar_activate_forward)(T *out, const NAME(sar_activation) *a)
 {
-    const NAME(activation) a = {mean, inv_std, gamma, beta, ids, key, p, kind, (T)alpha, n_feat};
-    int team = sar_team(n_rows * n_feat);
+    int team = sar_team(a->n_rows * a->n_feat);
 #pragma omp parallel num_threads(team)
-    NAME(activate_rows)(out, x, &a, sar_split(n_rows, sar_team_rank(), sar_team_size()),
-                        sar_split(n_rows, sar_team_rank() + 1, sar_team_size()));
+    NAME(activate_rows)(out, a, sar_split(a->n_rows, sar_team_rank(), sar_team_size()),
+                        sar_split(a->n_rows, sar_team_rank() + 1, sar_team_size()));
     return SAR_OK;
 }
 
 /* dy[f] = g * k * f'(y) of row r. ReLU reads both from the sign of out: no numbers are drawn. */
-SAR_INLINE void NAME(activation_slope)(T *restrict dy, const T *g, const T *restrict x, const T *restrict out,
-                                       const NAME(activation) *a, int64_t r, int64_t first, int n)
+SAR_INLINE void NAME(activation_slope)(T *restrict dy, const T *g, const T *restrict out, const NAME(sar_activation) *a, int64_t r,
+                                       int64_t first, int n)
 {
-    const T *restrict g_row = g + r * a->n_feat + first;
+    const T *restrict g_row = g + r * a->n_feat + first, alpha = (T)a->alpha;
     T y[MASK_COLUMNS];
     if (a->kind == SAR_RELU) {
         const T *restrict row = out + r * a->n_feat + first;
-        T keep = (T)(1 / (1 - a->p));
+        T keep = (T)(1 / (1 - a->dropout.p));
         for (int f = 0; f < n; f++) {                               /* not g * 0, which is NaN where g is infinite */
             T kept = g_row[f] * keep;
             dy[f] = row[f] > 0 ? kept : 0;
         }
         return;
     }
-    if (a->ids) {
-        NAME(dropout_factors)(dy, (uint64_t)a->ids[r], a->key, a->p, first, n);
+    if (a->dropout.ids) {
+        NAME(dropout_factors)(dy, &a->dropout, r, first, n);
         for (int f = 0; f < n; f++) {
             T kept = g_row[f] * dy[f];
             dy[f] = dy[f] == 0 ? 0 : kept;
@@ -108,29 +92,28 @@ SAR_INLINE void NAME(activation_slope)(T *restrict dy, const T *g, const T *rest
     } else
         memcpy(dy, g_row, (size_t)n * sizeof(T));
     if (a->kind == SAR_ELU) {
-        NAME(activation_input)(y, x, a, r, first, n);
-        for (int f = 0; f < n; f++) dy[f] *= (y[f] > 0 ? 1 : a->alpha) + a->alpha * NAME(expm1_negative)(y[f] > 0 ? 0 : y[f]);
+        NAME(activation_input)(y, a, r, first, n);
+        for (int f = 0; f < n; f++) dy[f] *= (y[f] > 0 ? 1 : alpha) + alpha * NAME(expm1_negative)(y[f] > 0 ? 0 : y[f]);
     }
 }
 
 /* The rows begin .. end of sar_activate_backward; sums (2, n_feat) are this thread's. */
-static void NAME(activate_backward_rows)(T *dx, double *restrict sums, const T *g, const T *restrict x,
-                                         const T *restrict out, const double *restrict means, const NAME(activation) *a,
-                                         int64_t begin, int64_t end)
+static void NAME(activate_backward_rows)(T *dx, double *restrict sums, const T *g, const T *restrict out,
+                                         const double *restrict means, const NAME(sar_activation) *a, int64_t begin, int64_t end)
 {
     T dy[MASK_COLUMNS];
     if (sums) memset(sums, 0, 2 * (size_t)a->n_feat * sizeof(double));
     for (int64_t r = begin; r < end; r++)
         for (int64_t first = 0; first < a->n_feat; first += MASK_COLUMNS) {
             int n = a->n_feat - first < MASK_COLUMNS ? (int)(a->n_feat - first) : MASK_COLUMNS;
-            NAME(activation_slope)(dy, g, x, out, a, r, first, n);
+            NAME(activation_slope)(dy, g, out, a, r, first, n);
             if (sums) {
                 double *restrict sum = sums + first;
                 for (int f = 0; f < n; f++) sum[f] += (double)dy[f];
             }
             if (a->mean) {
                 const double *restrict mean = a->mean + first, *restrict inv_std = a->inv_std + first;
-                const T *restrict row = x + r * a->n_feat + first;
+                const T *restrict row = a->x + r * a->n_feat + first;
                 if (sums) {
                     double *restrict sum = sums + a->n_feat + first;
                     for (int f = 0; f < n; f++) sum[f] += (double)dy[f] * (((double)row[f] - mean[f]) * inv_std[f]);
@@ -158,18 +141,15 @@ static void NAME(activate_backward_rows)(T *dx, double *restrict sums, const T *
  *          workspace (n_threads, 2, n_feat), added in thread order, NULL where sums is
  * cost     O(n_rows * n_feat); one pass. With batch norm two calls: the sums, then dx, for which dy is computed again.
  */
-int NAME(sar_activate_backward)(T *dx, double *restrict sums, double *restrict workspace, const T *g,
-                                const T *restrict x, const T *restrict out, const double *restrict mean,
-                                const double *restrict inv_std, const T *restrict gamma, const T *restrict beta,
-                                const double *restrict means, const int64_t *restrict ids, uint64_t key, double p, int kind,
-                                double alpha, int64_t n_threads, int64_t n_rows, int64_t n_feat)
+int NAME(sar_activate_backward)(T *dx, double *restrict sums, double *restrict workspace, const T *g, const T *restrict out,
+                                const double *restrict means, const NAME(sar_activation) *a, int64_t n_threads)
 {
-    const NAME(activation) a = {mean, inv_std, gamma, beta, ids, key, p, kind, (T)alpha, n_feat};
+    const int64_t n_rows = a->n_rows, n_feat = a->n_feat;
     int n_parts = 1;
 #pragma omp parallel num_threads((int)n_threads)
     {
         int64_t rank = sar_team_rank(), size = sar_team_size();
-        NAME(activate_backward_rows)(dx, workspace ? workspace + rank * 2 * n_feat : NULL, g, x, out, means, &a,
+        NAME(activate_backward_rows)(dx, workspace ? workspace + rank * 2 * n_feat : NULL, g, out, means, a,
                                      sar_split(n_rows, rank, size), sar_split(n_rows, rank + 1, size));
 #pragma omp single
         n_parts = (int)size;

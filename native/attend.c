@@ -47,19 +47,19 @@ SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t n_feat, int dro
     return heads < n_heads ? heads : n_heads;
 }
 
-/* A block of edges and what both directions read of its ends. The CSR's rows are destinations forward, sources backward. */
-typedef struct {
-    const int64_t *restrict indptr;
-    const I *restrict indices;
-    const T *restrict z, *restrict src, *restrict dst;      /* dst: forward alone */
-    int64_t n_rows, n_heads, n_feat;
-    T slope;
-    int step;                                       /* edges of a row at a time */
-    const int64_t *restrict src_ids, *restrict dst_ids;     /* dropout's; NULL: none */
-    uint64_t n_nodes, key;
-    uint32_t threshold;
-    T keep;
-} NAME(attention);
+/* What head `h` of the heads from `first` on prefetches of a later edge's row (gather.inc.h): its own columns; of short rows, whose
+ * heads share cache lines, the first head all. A long row at once would fill the queue of misses, and arithmetic would wait for it. */
+SAR_INLINE int64_t NAME(head_prefetch)(int64_t h, int64_t first, int64_t row_bytes)
+{
+    return row_bytes > SAR_ROW_BYTES ? -1 : h == first ? row_bytes : 0;
+}
+
+/* Prefetch the row of `bytes` of each of the next n of `left` edges: scores lie apart, and the first head of a step reads all. */
+SAR_INLINE void NAME(prefetch_scores)(const void *scores, int64_t bytes, const I *restrict next, int n, int64_t left)
+{
+    for (int k = 0; k < n && k < left; k++)
+        for (int64_t b = 0; b < bytes; b += 64) SAR_PREFETCH_NEAR((const char *)scores + (int64_t)next[k] * bytes + b);
+}
 
 /* word[h % 4][k]: the random word of edge k for heads h = 4*group .. 4*group + 3. The edge's id is src_id * n_nodes + dst_id. */
 SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restrict edge_id, int n, uint32_t group, uint64_t key)
@@ -72,29 +72,36 @@ SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restri
 }
 
 /* Part `part` of n_parts of the rows and the heads first .. last of sar_attend_forward. */
-static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, const NAME(attention) *a, const I *restrict rows,
-                              int64_t part, int64_t n_parts, int64_t first, int64_t last)
+static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, const T *restrict dst, const NAME(sar_attention) *a,
+                              int step, int64_t part, int64_t n_parts, int64_t first, int64_t last)
 {
-    const int64_t *restrict indptr = a->indptr, n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
-    const int64_t begin = sar_split_rows(indptr, a->n_rows, part, n_parts), end = sar_split_rows(indptr, a->n_rows, part + 1, n_parts);
-    const int64_t prefetch = (last - first) * n_feat * (int64_t)sizeof(T);      /* the first head's pass brings in all */
-    const T *restrict src = a->src, slope = a->slope;
+    const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows;
+    const int64_t n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
+    const int64_t begin = sar_split_rows(indptr, n_rows, part, n_parts), end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
+    const int near = NAME(is_near)(a->n_src, stride);
+    const I *restrict indices = a->csr.indices, *restrict rows = a->csr.rows;
+    const T *restrict src = a->src, slope = (T)a->slope;
+    const int64_t *restrict src_ids = a->dropout.src_ids, *restrict dst_ids = a->dropout.dst_ids;
+    const uint64_t n_nodes = a->dropout.n_nodes, key = a->dropout.key;
+    const uint32_t threshold = philox_threshold(a->dropout.p);
+    const T keep = (T)(1 / (1 - a->dropout.p));
     T s[CHUNK];
     uint64_t edge_id[CHUNK];
     uint32_t word[4][CHUNK];
 
     for (int64_t i = begin; i < end; i++)
-    for (int64_t e = indptr[i]; e < indptr[i + 1]; e += a->step) {
-        int n = indptr[i + 1] - e < a->step ? (int)(indptr[i + 1] - e) : a->step;
-        const I *restrict col = a->indices + e;
+    for (int64_t e = indptr[i]; e < indptr[i + 1]; e += step) {
+        int n = indptr[i + 1] - e < step ? (int)(indptr[i + 1] - e) : step;
+        const I *restrict col = indices + e;
         int64_t to = rows ? (int64_t)rows[i] : i;
-        if (a->src_ids)
-            for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)a->src_ids[col[k]] * a->n_nodes + (uint64_t)a->dst_ids[to];
+        NAME(prefetch_scores)(src, n_heads * (int64_t)sizeof(T), col + n, n, indptr[n_rows] - e - n);
+        if (src_ids)
+            for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[col[k]] * n_nodes + (uint64_t)dst_ids[to];
 
         for (int64_t h = first; h < last; h++) {
             int64_t ih = to * n_heads + h;
             T *restrict acc_ih = acc + ih * n_feat;
-            T top = m[ih], dst_ih = a->dst[ih];
+            T top = m[ih], dst_ih = dst[ih];
             for (int k = 0; k < n; k++) s[k] = src[(int64_t)col[k] * n_heads + h];      /* apart: with a branch it would not */
             for (int k = 0; k < n; k++) {                                                /* be vectors */
                 T pre = s[k] + dst_ih;
@@ -114,16 +121,16 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
             l[ih] = l[ih] * correction + NAME(sum_all)(s, n);
             m[ih] = top;
 
-            if (a->src_ids) {
-                if (h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->key);
-                const T keep = a->keep;
+            if (src_ids) {
+                if (h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), key);
                 for (int k = 0; k < n; k++) {                       /* a product in the choice would be a branch */
                     T kept = s[k] * keep;
-                    s[k] = word[h % 4][k] < a->threshold ? 0 : kept;
+                    s[k] = word[h % 4][k] < threshold ? 0 : kept;
                 }
             }
             const NAME(gather) edges = {.x = a->z + h * n_feat, .index = col, .coef = s, .stride = stride, .n = n,
-                                        .n_ahead = indptr[a->n_rows] - e, .prefetch = h == first ? prefetch : 0};
+                                        .n_ahead = indptr[n_rows] - e, .near = near,
+                                        .prefetch = NAME(head_prefetch)(h, first, stride * (int64_t)sizeof(T))};
             NAME(gather_sum)(acc_ih, &edges, n_feat, 1, 0);
         }
     }
@@ -133,50 +140,51 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
  *   i = rows[row], or the row;  s_e = leaky_relu(src[j,h] + dst[i,h]);  m' = max(m, max_e s_e)
  *   l = l * exp(m - m') + sum_e exp(s_e - m');  acc = acc * exp(m - m') + sum_e mask_e/(1-p) * exp(s_e - m') * z[j,h,:]
  *
- * inputs   indptr (n_dst + 1), indices (n_edges): the source j; rows (n_dst), unique, or NULL
- *          z (n_src, n_heads, n_feat), src (n_src, n_heads), dst (n_out, n_heads)
- *          src_ids (n_src), dst_ids (n_out): global node ids for the dropout of coefficients, NULL for none
+ * inputs   dst (n_out, n_heads); a, as prototypes_index.h has it: indices are the sources j
  * output   m, l (n_out, n_heads), acc (n_out, n_heads, n_feat): updated; they start at -inf, 0, 0. Dropout leaves m and l alone.
  * cost     O(n_edges * n_heads * n_feat); the stack holds CHUNK edges, nothing is kept per edge. acc is corrected once a step.
  */
-int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, const int64_t *restrict indptr,
-                             const I *restrict indices, const I *restrict rows, const T *restrict z,
-                             const T *restrict src, const T *restrict dst,
-                             const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes,
-                             uint64_t key, double p, double slope, int64_t n_dst, int64_t n_heads, int64_t n_feat)
+int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, const T *restrict dst, const NAME(sar_attention) *a)
 {
-    int64_t together = NAME(heads_together)(n_heads, n_feat, src_ids != NULL), rest = n_heads ? n_heads % together : 0;
-    const NAME(attention) a = {indptr, indices, z, src, dst, n_dst, n_heads, n_feat, (T)slope, NAME(step_edges)(together, n_feat),
-                               src_ids, dst_ids, n_nodes, key, philox_threshold(p), (T)(1 / (1 - p))};
-    NAME(attention) b = a;
-    b.step = NAME(step_edges)(rest, n_feat);
-    int team = sar_team((indptr[n_dst] - indptr[0]) * n_heads * (n_feat + 16));
+    const int64_t *restrict indptr = a->csr.indptr, n_heads = a->n_heads, n_feat = a->n_feat;
+    int64_t together = NAME(heads_together)(n_heads, n_feat, a->dropout.src_ids != NULL), rest = n_heads ? n_heads % together : 0;
+    int step = NAME(step_edges)(together, n_feat), rest_step = NAME(step_edges)(rest, n_feat);
+    int team = sar_team((indptr[a->csr.n_rows] - indptr[0]) * n_heads * (n_feat + 16));
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
     for (int64_t part = 0; part < n_parts; part++) {
-        NAME(attend_rows)(m, l, acc, &a, rows, part, n_parts, 0, n_heads - rest);
-        if (rest) NAME(attend_rows)(m, l, acc, &b, rows, part, n_parts, n_heads - rest, n_heads);
+        NAME(attend_rows)(m, l, acc, dst, a, step, part, n_parts, 0, n_heads - rest);
+        if (rest) NAME(attend_rows)(m, l, acc, dst, a, rest_step, part, n_parts, n_heads - rest, n_heads);
     }
     return SAR_OK;
 }
 
 /* Part `part` of n_parts of the source rows of sar_attend_backward; sums is this thread's own. */
-static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict sums, const NAME(attention) *a,
-                                       const T *restrict ends, const T *restrict g, int64_t part, int64_t n_parts)
+static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends,
+                                       const T *restrict g, const NAME(sar_attention) *a, int near, int64_t part, int64_t n_parts)
 {
-    const int64_t *restrict indptr = a->indptr, n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
-    const int64_t begin = sar_split_rows(indptr, a->n_rows, part, n_parts), end = sar_split_rows(indptr, a->n_rows, part + 1, n_parts);
-    const T slope = a->slope;
+    const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows;
+    const int64_t n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
+    const int64_t begin = sar_split_rows(indptr, n_rows, part, n_parts), end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
+    const I *restrict indices = a->csr.indices;
+    const T slope = (T)a->slope;
+    const int step = NAME(step_edges)(n_heads, n_feat);
+    const int64_t *restrict src_ids = a->dropout.src_ids, *restrict dst_ids = a->dropout.dst_ids;
+    const uint64_t n_nodes = a->dropout.n_nodes, key = a->dropout.key;
+    const uint32_t threshold = philox_threshold(a->dropout.p);
+    const T keep = (T)(1 / (1 - a->dropout.p));
     T alpha[CHUNK], coef[CHUNK], dot[CHUNK], slope_at[CHUNK], m_at[CHUNK], scale_at[CHUNK], delta_at[CHUNK];
     uint64_t edge_id[CHUNK];
     uint32_t word[4][CHUNK];
 
     for (int64_t j = begin; j < end; j++)
-    for (int64_t e = indptr[j]; e < indptr[j + 1]; e += a->step) {
-        int n = indptr[j + 1] - e < a->step ? (int)(indptr[j + 1] - e) : a->step;
-        const I *restrict col = a->indices + e;
-        if (a->src_ids)
-            for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)a->src_ids[j] * a->n_nodes + (uint64_t)a->dst_ids[col[k]];
+    for (int64_t e = indptr[j]; e < indptr[j + 1]; e += step) {
+        int n = indptr[j + 1] - e < step ? (int)(indptr[j + 1] - e) : step;
+        const I *restrict col = indices + e;
+        NAME(prefetch_scores)(ends, n_heads * 4 * (int64_t)sizeof(T), col + n, n, indptr[n_rows] - e - n);
+        NAME(prefetch_scores)(sums, n_heads * (int64_t)sizeof(double), col + n, n, indptr[n_rows] - e - n);
+        if (src_ids)
+            for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[j] * n_nodes + (uint64_t)dst_ids[col[k]];
 
         for (int64_t h = 0; h < n_heads; h++) {
             int64_t jh = j * n_heads + h;
@@ -194,10 +202,11 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
             for (int k = 0; k < n; k++) alpha[k] *= scale_at[k];
 
             /* coef = alpha k for dz; de = alpha (k t - delta) slope = (coef t - alpha delta) slope. */
-            if (a->src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->key);
-            for (int k = 0; k < n; k++) coef[k] = !a->src_ids ? alpha[k] : word[h % 4][k] < a->threshold ? 0 : alpha[k] * a->keep;
+            if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), key);
+            for (int k = 0; k < n; k++) coef[k] = !src_ids ? alpha[k] : word[h % 4][k] < threshold ? 0 : alpha[k] * keep;
             const NAME(gather) edges = {.x = g + h * n_feat, .index = col, .coef = coef, .stride = stride, .n = n,
-                                        .n_ahead = indptr[a->n_rows] - e, .prefetch = h == 0 ? stride * (int64_t)sizeof(T) : 0};
+                                        .n_ahead = indptr[n_rows] - e, .near = near,
+                                        .prefetch = NAME(head_prefetch)(h, 0, stride * (int64_t)sizeof(T))};
             NAME(gather_dot)(1, dot, dz + jh * n_feat, a->z + jh * n_feat, &edges, n_feat);
             double sum = 0;
             for (int k = 0; k < n; k++) dot[k] = (coef[k] * dot[k] - alpha[k] * delta_at[k]) * slope_at[k];
@@ -210,7 +219,7 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
     }
 }
 
-/* Gradients of the finished attention, walking the transpose (row j is a source, t_indices its destinations i):
+/* Gradients of the finished attention, walking the transpose (row j is a source, a's indices its destinations i):
  *   alpha = exp(s - m[i,h]) / l[i,h];  t = g[i,h,:] . z[j,h,:];  k = mask/(1-p)
  *   dz[j,h,:] += alpha k g[i,h,:];  de = alpha (k t - delta[i,h]) leaky_relu'(s_pre);  dsrc[j,h] += de;  sums[thread,i,h] += de
  *
@@ -220,19 +229,14 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
  *          sums: each thread's part of ddst, which sar_attend_backward_finish adds. float64, as these sums cancel.
  * cost     O(n_edges * n_heads * n_feat)
  */
-int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict sums,
-                              const int64_t *restrict t_indptr, const I *restrict t_indices, const T *restrict z,
-                              const T *restrict src, const T *restrict ends, const T *restrict g,
-                              const int64_t *restrict src_ids, const int64_t *restrict dst_ids, uint64_t n_nodes, uint64_t key,
-                              double p, double slope, int64_t n_threads, int64_t n_src, int64_t n_dst, int64_t n_heads,
-                              int64_t n_feat)
+int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends, const T *restrict g,
+                              const NAME(sar_attention) *a, int64_t n_threads, int64_t n_dst)
 {
-    const NAME(attention) a = {t_indptr, t_indices, z, src, NULL, n_src, n_heads, n_feat, (T)slope, NAME(step_edges)(n_heads, n_feat),
-                               src_ids, dst_ids, n_nodes, key, philox_threshold(p), (T)(1 / (1 - p))};
+    const int near = NAME(is_near)(n_dst, a->n_heads * a->n_feat);
     int64_t n_parts = n_threads == 1 ? 1 : n_threads * SAR_PARTS;
 #pragma omp parallel for num_threads((int)n_threads) schedule(static, 1)   /* not dynamic: sums must not depend on the clock */
     for (int64_t part = 0; part < n_parts; part++)
-        NAME(attend_backward_rows)(dz, dsrc, sums + sar_team_rank() * n_dst * n_heads, &a, ends, g, part, n_parts);
+        NAME(attend_backward_rows)(dz, dsrc, sums + sar_team_rank() * n_dst * a->n_heads, ends, g, a, near, part, n_parts);
     return SAR_OK;
 }
 #endif

@@ -25,35 +25,6 @@ SANITIZE = ["-O1", "-g1", "-fsanitize=address,signed-integer-overflow,shift,boun
             "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "--param", "asan-instrumentation-with-call-threshold=0"]
 if not os.environ.get("SARLITE_SANITIZE"):
     SANITIZE = []
-PLAIN = """
-enum sar_isa { SAR_PORTABLE, SAR_AVX2, SAR_AVX512, ... };
-enum sar_status { SAR_OK, SAR_INDEX_OUT_OF_BOUNDS, SAR_LABEL_OUT_OF_BOUNDS, SAR_DEGREE_TOO_LARGE, ... };
-enum sar_sampler { SAR_UNIFORM, SAR_REPLACE, SAR_LABOR, ... };
-enum sar_gemm { SAR_GEMM_COLUMNS, SAR_GEMM_OWN, ... };
-int sar_threads(void);
-int sar_set_threads(int n_threads);
-int sar_can_run(int isa);
-struct sar_buffers;
-struct sar_buffers *sar_buffers_open(void);
-void sar_buffers_trim(struct sar_buffers *b);
-void sar_buffers_close(struct sar_buffers *b);
-void sar_buffers_end(void *capsule);
-int64_t sar_buffers_fresh(const struct sar_buffers *b);
-int64_t sar_buffers_bytes(const struct sar_buffers *b);
-int sar_philox4x32(uint32_t *out, const uint32_t *counter, const uint32_t *key);
-int sar_transpose_i32(int64_t *t_indptr, int32_t *t_indices, int32_t *position, const int64_t *indptr, const int32_t *indices,
-                      const int32_t *rows, int64_t n_dst, int64_t n_src);
-int sar_transpose_i64(int64_t *t_indptr, int64_t *t_indices, int64_t *position, const int64_t *indptr, const int64_t *indices,
-                      const int64_t *rows, int64_t n_dst, int64_t n_src);
-struct sar_line { int64_t made; int32_t halo, older, newer, end; };
-int sar_cache_clear(struct sar_line *lines, int32_t *place, int64_t n_lines, int64_t n_halo);
-int sar_cache_store(int32_t *taken, struct sar_line *lines, int32_t *place, const int32_t *halo,
-                    const int64_t *made, int64_t n_lines, int64_t n);
-int sar_cache_write(uint8_t *rows, const uint8_t *from, const int32_t *taken, int64_t n, int64_t row_bytes);
-int sar_cache_lookup(int32_t *found, const struct sar_line *lines, const int32_t *place,
-                     const int32_t *halo, int64_t now, int64_t life, int64_t n);
-int sar_cache_order(int32_t *order, int64_t *n, const struct sar_line *lines, int64_t n_lines);
-"""
 
 
 def instruction_sets():
@@ -96,10 +67,10 @@ def _write(path, text):
 
 
 def declarations(names):
-    """Return the prototypes of every instance of the templates, as cffi reads them."""
+    """Return the plain prototypes, and those of every instance of the templates, as cffi reads them."""
     floats = [("float", "_f32"), ("double", "_f64")]
     indexes = [("int32_t", "_i32"), ("int64_t", "_i64")]
-    text = PLAIN
+    text = _instance("prototypes_plain.h", "", {})
     for name in names:
         for index, suffix in indexes:
             text += _instance("prototypes_indices.h", f"{suffix}_{name}", {"I": index})
@@ -156,7 +127,7 @@ def builder():
     included = sorted(name for name in os.listdir(os.path.join(ROOT, "native")) if name.endswith(".h") or name[:-2] in KERNELS)
     ffi.set_source(
         "sarlite._native",
-        '#include "buffers.h"\n' + "".join(f'#define ISA _{name}\n#include "prototypes.h"\n#undef ISA\n' for name in names),
+        '#include "sarlite.h"\n' + "".join(f'#define ISA _{name}\n#include "prototypes.h"\n#undef ISA\n' for name in names),
         sources=[*(f"native/{name}.c" for name in PLAIN_SOURCES), *write_sources(names)],
         include_dirs=["native"],
         depends=[f"native/{name}" for name in included],

@@ -7,8 +7,8 @@
 #include "mask.inc.h"
 
 /* The rows begin .. end of sar_dropout_forward. */
-static void NAME(dropout_rows)(T *restrict out, const T *restrict x, const int64_t *restrict ids, uint64_t key,
-                               double p, int64_t n_feat, int64_t begin, int64_t end)
+static void NAME(dropout_rows)(T *restrict out, const T *restrict x, const struct sar_dropout *dropout, int64_t n_feat,
+                               int64_t begin, int64_t end)
 {
     T factor[MASK_COLUMNS];
     for (int64_t r = begin; r < end; r++)
@@ -16,7 +16,7 @@ static void NAME(dropout_rows)(T *restrict out, const T *restrict x, const int64
             int n = n_feat - first < MASK_COLUMNS ? (int)(n_feat - first) : MASK_COLUMNS;
             const T *restrict from = x + r * n_feat + first;
             T *restrict to = out + r * n_feat + first;
-            NAME(dropout_factors)(factor, (uint64_t)ids[r], key, p, first, n);
+            NAME(dropout_factors)(factor, dropout, r, first, n);
             for (int f = 0; f < n; f++) {                           /* not x * 0, which is NaN where x is infinite */
                 T kept = from[f] * factor[f];
                 to[f] = factor[f] == 0 ? 0 : kept;
@@ -26,16 +26,15 @@ static void NAME(dropout_rows)(T *restrict out, const T *restrict x, const int64
 
 /* out[r,c] = x[r,c] * (word < floor(p * 2^32) ? 0 : 1/(1-p)),   word = Philox(ids[r], c / 4; key)[c % 4]
  *
- * inputs   x (n_rows, n_feat), ids (n_rows): global ids; p in [0, 1)
+ * inputs   x (n_rows, n_feat); dropout, with ids, as prototypes_plain.h has it
  * output   out (n_rows, n_feat), overwritten
  * cost     O(n_rows * n_feat), a quarter of a Philox block for each element
  */
-int NAME(sar_dropout_forward)(T *restrict out, const T *restrict x, const int64_t *restrict ids, uint64_t key, double p,
-                              int64_t n_rows, int64_t n_feat)
+int NAME(sar_dropout_forward)(T *restrict out, const T *restrict x, const struct sar_dropout *dropout, int64_t n_rows, int64_t n_feat)
 {
     int team = sar_team(n_rows * n_feat);
 #pragma omp parallel num_threads(team)
-    NAME(dropout_rows)(out, x, ids, key, p, n_feat, sar_split(n_rows, sar_team_rank(), sar_team_size()),
+    NAME(dropout_rows)(out, x, dropout, n_feat, sar_split(n_rows, sar_team_rank(), sar_team_size()),
                        sar_split(n_rows, sar_team_rank() + 1, sar_team_size()));
     return SAR_OK;
 }

@@ -26,11 +26,12 @@ SAR_INLINE void NAME(take_better)(T *restrict best, I *restrict arg, int64_t *re
 }
 
 /* The rows begin .. end of sar_extremum_forward, in blocks of COLUMNS columns whose ranks lie on the stack. */
-static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const int64_t *restrict indptr, const I *restrict indices,
-                               const I *restrict rows, const I *restrict label, const int64_t *restrict order,
-                               const T *restrict x, int sign, int64_t offset, int64_t n_order, int64_t n_feat,
-                               int64_t n_edges, int64_t begin, int64_t end)
+static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const NAME(sar_csr) *csr, const NAME(sar_labels) *labels,
+                               const T *restrict x, int sign, int64_t n_feat, int64_t begin, int64_t end)
 {
+    const int64_t *restrict indptr = csr->indptr, *restrict order = labels->order;
+    const I *restrict indices = csr->indices, *restrict rows = csr->rows, *restrict label = labels->label;
+    const int64_t n_edges = indptr[csr->n_rows], n_order = labels->n_order;
     int64_t rank[COLUMNS];
     int status = SAR_OK;
     for (int64_t i = begin; i < end; i++)
@@ -47,7 +48,7 @@ static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const int64_t *
             int64_t r = indices ? (int64_t)indices[e] : e;
             if (indices && e + EDGES_AHEAD < n_edges)
                 for (int f = 0; f < n; f += LANES) SAR_PREFETCH(x + indices[e + EDGES_AHEAD] * n_feat + first + f);
-            int64_t candidate = label ? (int64_t)label[e] : offset + r;
+            int64_t candidate = label ? (int64_t)label[e] : labels->offset + r;
             if (candidate < 0 || (order && candidate >= n_order)) {
                 status = SAR_LABEL_OUT_OF_BOUNDS;
                 continue;
@@ -63,24 +64,22 @@ static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const int64_t *
  * r = indices[e], or e if indices is NULL; label = label[e], or offset + r if label is NULL. Ties go to the lower order[label] (order
  * NULL: the lower label), so the result does not depend on how the edges are split into blocks or ordered.
  *
- * inputs   indptr (n_dst + 1), indices (n_edges), rows (n_dst), unique, label (n_edges), order (n_order), x (n_src, n_feat)
- *          sign +1 maximum, -1 minimum
+ * inputs   csr, labels, as prototypes_index.h has them; x (n_src, n_feat); sign +1 maximum, -1 minimum
  * output   out, arg (n_out, n_feat): updated; arg = -1 means none yet
  * status   SAR_LABEL_OUT_OF_BOUNDS: a label is negative or, where order is given, not below n_order
  * cost     O(n_edges * n_feat)
  */
-int NAME(sar_extremum_forward)(T *restrict out, I *restrict arg, const int64_t *restrict indptr, const I *restrict indices,
-                               const I *restrict rows, const I *restrict label, const int64_t *restrict order,
-                               const T *restrict x, int sign, int64_t offset, int64_t n_order, int64_t n_dst, int64_t n_feat)
+int NAME(sar_extremum_forward)(T *restrict out, I *restrict arg, const NAME(sar_csr) *csr, const NAME(sar_labels) *labels,
+                               const T *restrict x, int sign, int64_t n_feat)
 {
+    const int64_t *restrict indptr = csr->indptr, n_dst = csr->n_rows;
     int team = sar_team((indptr[n_dst] - indptr[0]) * n_feat);
     int status = SAR_OK;
 #pragma omp parallel num_threads(team) reduction(| : status)
     {
         int64_t begin = sar_split_rows(indptr, n_dst, sar_team_rank(), sar_team_size());
         int64_t end = sar_split_rows(indptr, n_dst, sar_team_rank() + 1, sar_team_size());
-        status |= NAME(extremum_rows)(out, arg, indptr, indices, rows, label, order, x, sign, offset, n_order, n_feat,
-                                      indptr[n_dst], begin, end);
+        status |= NAME(extremum_rows)(out, arg, csr, labels, x, sign, n_feat, begin, end);
     }
     return status;
 }

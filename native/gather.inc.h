@@ -37,6 +37,12 @@ typedef struct {
     int n, near;
 } NAME(gather);
 
+/* `near` of n_rows rows of so many values. */
+SAR_INLINE int NAME(is_near)(int64_t n_rows, int64_t n_values)
+{
+    return n_rows * n_values * (int64_t)sizeof(T) <= sar_last_cache() / 4 * 3;
+}
+
 /* Prefetching in one pass: of the row `ahead` edges on, for the first n edges, so many bytes from x on. */
 typedef struct {
     int ahead, n, near;
@@ -267,7 +273,7 @@ SAR_INLINE void NAME(narrow_dot)(const int lanes, const int summing, T *restrict
 SAR_INLINE void NAME(pad_row)(T *restrict padded, const T *restrict a, int64_t lanes, int64_t width)
 {
     int64_t whole = (width - 1) / lanes * lanes;
-    for (int64_t f = 0; f < whole; f++) padded[f] = a[f];
+    for (int64_t f = 0; f < whole; f += lanes) for (int64_t u = 0; u < lanes; u++) padded[f + u] = a[f + u];     /* no memcpy: short */
     for (int64_t u = 0; u < lanes; u++) padded[whole + u] = width - lanes + u < whole ? 0 : a[width - lanes + u];
 }
 

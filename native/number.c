@@ -33,9 +33,11 @@ static int number_bits(uint64_t word)
  * output   rows (*n_rows + n_seeds): the first *n_rows are the batch's, before and after; numbers (n_seeds); members and place updated
  * cost     O(n_seeds)
  */
-int NAME(sar_number_seeds)(I *restrict rows, int64_t *restrict numbers, int64_t *restrict n_rows, uint64_t *restrict members,
-                           I *restrict place, const I *restrict seeds, int64_t n_seeds)
+int NAME(sar_number_seeds)(I *restrict rows, int64_t *restrict numbers, int64_t *restrict n_rows, const NAME(sar_numbering) *numbering,
+                           const I *restrict seeds, int64_t n_seeds)
 {
+    uint64_t *restrict members = numbering->members;
+    I *restrict place = numbering->place;
     int64_t n = *n_rows;
     for (int64_t k = 0; k < n_seeds; k++) {
         uint64_t *word = members + (seeds[k] >> 6), bit = NUMBER_ONE << (seeds[k] & 63);
@@ -55,9 +57,11 @@ int NAME(sar_number_seeds)(I *restrict rows, int64_t *restrict numbers, int64_t 
  * output   counts (n_parts), overwritten; seen, summary updated: further threads' 0
  * cost     O(new rows + n_words / 64)
  */
-int NAME(sar_number_count)(int64_t *restrict counts, uint64_t *restrict seen, uint64_t *restrict summary,
-                           const uint64_t *restrict members, int64_t n_parts, int64_t n_threads, int64_t n_words)
+int NAME(sar_number_count)(int64_t *restrict counts, const NAME(sar_numbering) *numbering, int64_t n_parts)
 {
+    uint64_t *restrict seen = numbering->seen, *restrict summary = numbering->summary;
+    const uint64_t *restrict members = numbering->members;
+    const int64_t n_words = numbering->n_words, n_threads = numbering->n_threads;
     int team = sar_team(16 * n_words);
 #pragma omp parallel for num_threads(team) schedule(static)
     for (int64_t p = 0; p < n_parts; p++) {
@@ -89,9 +93,12 @@ int NAME(sar_number_count)(int64_t *restrict counts, uint64_t *restrict seen, ui
  * output   rows (new rows), overwritten; members and place updated, seen and summary 0
  * cost     O(new rows + n_words / 64)
  */
-int NAME(sar_number_join)(I *restrict rows, uint64_t *restrict members, uint64_t *restrict seen, uint64_t *restrict summary,
-                          I *restrict place, const int64_t *restrict starts, int64_t first, int64_t n_parts, int64_t n_words)
+int NAME(sar_number_join)(I *restrict rows, const NAME(sar_numbering) *numbering, const int64_t *restrict starts, int64_t first,
+                          int64_t n_parts)
 {
+    uint64_t *restrict members = numbering->members, *restrict seen = numbering->seen, *restrict summary = numbering->summary;
+    I *restrict place = numbering->place;
+    const int64_t n_words = numbering->n_words;
     int team = sar_team(16 * n_words + 4 * starts[n_parts]);
 #pragma omp parallel for num_threads(team) schedule(static)
     for (int64_t p = 0; p < n_parts; p++) {

@@ -201,14 +201,7 @@ static void sample_many(struct sample_pick *picks, uint64_t *taken, int bits, ui
 }
 #endif
 
-/* What is sampled from, and where picks go. */
-typedef struct {
-    const int64_t *indptr;
-    const I *indices;
-    const uint8_t *loops;
-    const int64_t *dst_ids, *src_ids;
-} NAME(sample_graph);
-
+/* Where a thread's picks go. */
 typedef struct {
     I *sources, *positions;
     uint64_t *seen, *summary;
@@ -227,7 +220,7 @@ static uint32_t NAME(sample_find)(const I *restrict sources, const int64_t *rest
 }
 
 /* Fill a group's lanes with the rows i .. i + n; lanes without one are rows without edges. */
-static void NAME(sample_open)(struct sample_group *restrict g, const NAME(sample_graph) *graph, const I *restrict rows, int n)
+static void NAME(sample_open)(struct sample_group *restrict g, const NAME(sar_sampling) *s, const I *restrict rows, int n)
 {
     for (int l = 0; l < SAMPLE_GROUP; l++) {
         g->start[l] = 0;
@@ -235,11 +228,11 @@ static void NAME(sample_open)(struct sample_group *restrict g, const NAME(sample
         g->degree[l] = 0;
         g->loop[l] = NO_LOOP;
         if (l >= n) continue;
-        int64_t row = rows[l], start = graph->indptr[row], degree = graph->indptr[row + 1] - start;
+        int64_t row = rows[l], start = s->indptr[row], degree = s->indptr[row + 1] - start;
         g->start[l] = start;
-        g->id[l] = graph->dst_ids ? (uint64_t)graph->dst_ids[row] : (uint64_t)row;
-        if (graph->loops && graph->loops[row]) {
-            g->loop[l] = NAME(sample_find)(graph->indices + start, graph->src_ids, degree, (I)row);
+        g->id[l] = s->dst_ids ? (uint64_t)s->dst_ids[row] : (uint64_t)row;
+        if (s->loops && s->loops[row]) {
+            g->loop[l] = NAME(sample_find)(s->indices + start, s->src_ids, degree, (I)row);
             degree--;
         }
         g->degree[l] = (uint32_t)degree;
@@ -284,10 +277,11 @@ static void NAME(sample_write)(const NAME(sample_out) *out, const I *restrict in
 
 /* The offsets of the k smallest variates of a row of more than k edges, ascending in picks[].offset. An edge's variate is words 0 and 1 of
  * the counter (source id, how many edges of this row from the same source stand before it). */
-static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sample_graph) *graph, int64_t start, uint32_t degree,
-                                  uint32_t loop, uint64_t key, int64_t k)
+static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sar_sampling) *s, int64_t start, uint32_t degree,
+                                  uint32_t loop)
 {
-    const I *restrict sources = graph->indices + start;
+    const I *restrict sources = s->indices + start;
+    const int64_t k = s->k;
     uint32_t word[4][SAMPLE_GROUP], same = 0;
     uint64_t variate[SAMPLE_GROUP];
     I block[SAMPLE_GROUP + 1] = {-1};   /* the source before, and the next ones */
@@ -298,8 +292,8 @@ static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sample_g
         memcpy(block + 1 + before, sources + first + before + 1, (size_t)(n - before) * sizeof(I));
         for (int l = n; l < SAMPLE_GROUP; l++) block[l + 1] = block[n];
         for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)block[l + 1];
-        if (graph->src_ids)
-            for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)graph->src_ids[block[l + 1]];
+        if (s->src_ids)
+            for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)s->src_ids[block[l + 1]];
 #pragma omp simd reduction(| : repeated)
         for (int l = 0; l < SAMPLE_GROUP; l++) {
             word[0][l] = (uint32_t)variate[l];
@@ -311,7 +305,7 @@ static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sample_g
             for (int l = 0; l < n; l++) word[2][l] = same = block[l + 1] == block[l] ? same + 1 : 0;
         else same = 0;
         block[0] = block[SAMPLE_GROUP];
-        philox_lanes(word, key);
+        philox_lanes(word, s->key);
 #pragma omp simd
         for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)word[1][l] << 32 | word[0][l];
         for (int l = 0; first >= k && l < SAMPLE_GROUP; l++) better |= variate[l] < picks[0].variate;
@@ -332,12 +326,15 @@ static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sample_g
 }
 
 /* Draw for a group, and let the rows' edges come into the cache. */
-static void NAME(sample_draw)(struct sample_group *restrict g, const I *restrict indices, uint64_t key, int64_t k, int kind)
+static void NAME(sample_draw)(struct sample_group *restrict g, const NAME(sar_sampling) *s)
 {
+    const I *restrict indices = s->indices;
+    const int64_t k = s->k;
+    const int kind = s->kind;
     if (kind == SAR_LABOR || k > SAMPLE_FEW) return;
     int all = 1;
     for (int l = 0; l < SAMPLE_GROUP; l++) all &= kind == SAR_UNIFORM && g->degree[l] <= (uint32_t)k;
-    if (!all) sample_few(g, key, (int)k, kind == SAR_REPLACE);
+    if (!all) sample_few(g, s->key, (int)k, kind == SAR_REPLACE);
     for (int l = 0; l < SAMPLE_GROUP; l++) {
         int few = kind == SAR_UNIFORM && g->degree[l] <= (uint32_t)k;   /* then all of its edges */
         for (int64_t t = 0; t < (few ? (g->degree[l] + LINE_INDICES - 1) / LINE_INDICES : k); t++)
@@ -346,39 +343,43 @@ static void NAME(sample_draw)(struct sample_group *restrict g, const I *restrict
 }
 
 /* Write a group's picks, those of the rows i .. i + n. */
-static void NAME(sample_close)(const NAME(sample_out) *out, const NAME(sample_graph) *graph,
-                               const struct sample_group *restrict g, const int64_t *restrict out_indptr, uint64_t *workspace, int bits,
-                               uint64_t key, int64_t k, int kind, int n)
+static void NAME(sample_close)(const NAME(sample_out) *out, const NAME(sar_sampling) *s, const struct sample_group *restrict g,
+                               const int64_t *restrict out_indptr, uint64_t *workspace, int bits, int n)
 {
+    const int64_t k = s->k;
+    const int kind = s->kind;
     struct sample_pick few_picks[SAMPLE_FEW], *picks = k > SAMPLE_FEW ? (struct sample_pick *)workspace : few_picks;
     uint32_t few_offsets[SAMPLE_FEW], *offsets = k > SAMPLE_FEW ? (uint32_t *)(workspace + 2 * k) : few_offsets;  /* where the set was */
     for (int l = 0; l < n; l++) {
         int64_t to = out_indptr[l], start = g->start[l];
         if (g->degree[l] == 0 || (kind != SAR_REPLACE && g->degree[l] <= k)) {
-            NAME(sample_write)(out, graph->indices, to, start, g->loop[l], NULL, 0, out_indptr[l + 1] - to);
+            NAME(sample_write)(out, s->indices, to, start, g->loop[l], NULL, 0, out_indptr[l + 1] - to);
             continue;
         }
         if (kind != SAR_LABOR && k <= SAMPLE_FEW) {
-            NAME(sample_write)(out, graph->indices, to, start, g->loop[l], &g->chosen[0][l], SAMPLE_GROUP, k);
+            NAME(sample_write)(out, s->indices, to, start, g->loop[l], &g->chosen[0][l], SAMPLE_GROUP, k);
             continue;
         }
-        if (kind == SAR_LABOR) NAME(sample_smallest)(picks, graph, start, g->degree[l], g->loop[l], key, k);
-        else sample_many(picks, workspace + 2 * k, bits, g->degree[l], g->id[l], key, k, kind == SAR_REPLACE);
+        if (kind == SAR_LABOR) NAME(sample_smallest)(picks, s, start, g->degree[l], g->loop[l]);
+        else sample_many(picks, workspace + 2 * k, bits, g->degree[l], g->id[l], s->key, k, kind == SAR_REPLACE);
         for (int64_t t = 0; t < k; t++) offsets[t] = (uint32_t)picks[t].offset;
-        NAME(sample_write)(out, graph->indices, to, start, g->loop[l], offsets, 1, k);
+        NAME(sample_write)(out, s->indices, to, start, g->loop[l], offsets, 1, k);
     }
 }
 
 /* out_indptr: how many edges the rows before each row get: min(k, d) (with replacement k where d > 0), and an added loop beside them.
  *
- * inputs   indptr, loops (whole graph's rows; loops may be NULL), rows (n_rows), k >= 0, kind of enum sar_sampler
+ * inputs   s, as prototypes_indices.h has it, but indices, ids and key
  * output   out_indptr (n_rows + 1), overwritten
  * status   SAR_DEGREE_TOO_LARGE: a row has 2^32 - 1 edges or more
  * cost     O(n_rows)
  */
-int NAME(sar_sample_counts)(int64_t *restrict out_indptr, const int64_t *restrict indptr, const uint8_t *restrict loops,
-                            const I *restrict rows, int64_t k, int kind, int64_t n_rows)
+int NAME(sar_sample_counts)(int64_t *restrict out_indptr, const NAME(sar_sampling) *s)
 {
+    const int64_t *restrict indptr = s->indptr, k = s->k, n_rows = s->n_rows;
+    const uint8_t *restrict loops = s->loops;
+    const I *restrict rows = s->rows;
+    const int kind = s->kind;
     int team = sar_team(4 * n_rows), status = SAR_OK;
 #pragma omp parallel for num_threads(team) schedule(static) reduction(| : status)
     for (int64_t i = 0; i < n_rows; i++) {
@@ -395,23 +396,19 @@ int NAME(sar_sample_counts)(int64_t *restrict out_indptr, const int64_t *restric
  * sources, which rows share (LABOR-0: Balin and Catalyurek, Layer-neighbor sampling, 2023). A row of k edges or fewer gives all
  * but with SAR_REPLACE. An added loop is always given and does not count.
  *
- * inputs   out_indptr (n_rows + 1) of sar_sample_counts with the same k and kind; indptr, indices: CSR whose rows ascend by the sources'
- *          ids; loops, dst_ids by row, src_ids by source, each may be NULL: no loops, ids are numbers; rows (n_rows)
+ * inputs   s, as prototypes_indices.h has it; out_indptr (n_rows + 1) of sar_sample_counts of it
  *          workspace (n_threads, n_workspace), where k > SAMPLE_FEW and a row may exceed k: n_workspace = 2 k + 2^bits, 2^bits > 2 k
  * output   sources, positions (n_picks): each pick's source and its place in `indices`, ascending in a row, overwritten; positions may be
  *          NULL
- *          seen (n_threads, n_words), summary (n_threads, n_words / 64): a bit for each source among the columns, and for each 64
- *          columns with one; each thread sets its own. NULL: nothing is noted
+ *          numbering's seen and summary: a bit for each source among the columns, and for each 64 columns with one; each thread, of
+ *          which there are no more than numbering's, sets its own. NULL: nothing is noted
  * cost     O(n_picks), times log k where k > SAMPLE_FEW; for SAR_LABOR O(edges of the rows)
  */
-int NAME(sar_sample)(I *restrict sources, I *restrict positions, uint64_t *restrict seen, uint64_t *restrict summary,
-                     uint64_t *restrict workspace, const int64_t *restrict out_indptr, const int64_t *restrict indptr,
-                     const I *restrict indices, const uint8_t *restrict loops, const int64_t *restrict dst_ids,
-                     const int64_t *restrict src_ids, const I *restrict rows, int64_t k, int kind, uint64_t key,
-                     int64_t n_words, int64_t n_workspace, int64_t n_threads, int64_t n_rows)
+int NAME(sar_sample)(I *restrict sources, I *restrict positions, const NAME(sar_numbering) *numbering, uint64_t *restrict workspace,
+                     const int64_t *restrict out_indptr, const NAME(sar_sampling) *s, int64_t n_workspace, int64_t n_threads)
 {
-    const NAME(sample_graph) graph = {indptr, indices, loops, dst_ids, src_ids};
-    int team = sar_team((out_indptr[n_rows] + n_rows) * (kind == SAR_LABOR ? 64 : 8)), bits = 0;
+    const int64_t n_rows = s->n_rows, k = s->k;
+    int team = sar_team((out_indptr[n_rows] + n_rows) * (s->kind == SAR_LABOR ? 64 : 8)), bits = 0;
     while (k > SAMPLE_FEW && ((int64_t)1 << bits) < n_workspace - 2 * k) bits++;
     if (team > n_threads) team = (int)n_threads;
 #pragma omp parallel for num_threads(team) schedule(dynamic)
@@ -419,17 +416,17 @@ int NAME(sar_sample)(I *restrict sources, I *restrict positions, uint64_t *restr
         int64_t end = begin + SAMPLE_CHUNK < n_rows ? begin + SAMPLE_CHUNK : n_rows, before = begin;
         int64_t rank = sar_team_rank();
         uint64_t *own = workspace ? workspace + rank * n_workspace : NULL;
-        uint64_t *own_seen = seen ? seen + rank * n_words : NULL, *own_summary = seen ? summary + rank * (n_words / 64) : NULL;
-        const NAME(sample_out) out = {sources, positions, own_seen, own_summary};
+        const NAME(sample_out) out = {sources, positions, numbering ? numbering->seen + rank * numbering->n_words : NULL,
+                                      numbering ? numbering->summary + rank * (numbering->n_words / 64) : NULL};
         struct sample_group groups[2];
         int n_before = 0, which = 0;
         for (int64_t i = begin; i < end || n_before; i += SAMPLE_GROUP) {       /* a group is written when the next one is drawn */
             int n = end - i > SAMPLE_GROUP ? SAMPLE_GROUP : end > i ? (int)(end - i) : 0;
             if (n) {
-                NAME(sample_open)(&groups[which], &graph, rows + i, n);
-                NAME(sample_draw)(&groups[which], indices, key, k, kind);
+                NAME(sample_open)(&groups[which], s, s->rows + i, n);
+                NAME(sample_draw)(&groups[which], s);
             }
-            if (n_before) NAME(sample_close)(&out, &graph, &groups[!which], out_indptr + before, own, bits, key, k, kind, n_before);
+            if (n_before) NAME(sample_close)(&out, s, &groups[!which], out_indptr + before, own, bits, n_before);
             before = i;
             n_before = n;
             which = !which;

@@ -15,45 +15,39 @@ SAR_INLINE const I *NAME(columns)(I *restrict own, const I *restrict indices, in
     return own;
 }
 
-/* What a sum over edges reads, as sar_spmm_forward has it; near as in gather.inc.h. */
-typedef struct {
-    const int64_t *restrict indptr;
-    const I *restrict indices, *restrict rows, *restrict eid;
-    const T *restrict x, *restrict weight, *restrict src_scale, *restrict dst_scale;
-    int64_t n_dst, n_heads, n_feat;
-    int near;
-} NAME(sum);
-
 /* coef[k] of head h of the edges e .. e + n, whose columns are col: weight times src_scale, of which there is one at least. */
-SAR_INLINE void NAME(coefficients)(T *restrict coef, const NAME(sum) *a, const I *restrict col, int64_t e, int n, int64_t h)
+SAR_INLINE void NAME(coefficients)(T *restrict coef, const NAME(sar_sum) *a, const I *restrict col, int64_t e, int n, int64_t h)
 {
     const T *restrict weight = a->weight, *restrict src_scale = a->src_scale;
-    if (weight && a->eid) for (int k = 0; k < n; k++) coef[k] = weight[(int64_t)a->eid[e + k] * a->n_heads + h];
+    const I *restrict eid = a->csr.eid;
+    if (weight && eid) for (int k = 0; k < n; k++) coef[k] = weight[(int64_t)eid[e + k] * a->n_heads + h];
     else if (weight) for (int k = 0; k < n; k++) coef[k] = weight[(e + k) * a->n_heads + h];
     if (src_scale && weight) for (int k = 0; k < n; k++) coef[k] *= src_scale[col[k]];
     else if (src_scale) for (int k = 0; k < n; k++) coef[k] = src_scale[col[k]];
 }
 
-/* Part `part` of n_parts of the rows of sar_spmm_forward. */
-static void NAME(spmm_rows)(T *restrict out, const NAME(sum) *a, int accumulate, int64_t part, int64_t n_parts)
+/* Part `part` of n_parts of the rows of sar_spmm_forward; near as in gather.inc.h. */
+static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumulate, int near, int64_t part, int64_t n_parts)
 {
-    const int64_t *restrict indptr = a->indptr, n_feat = a->n_feat, stride = a->n_heads * n_feat, n_edges = indptr[a->n_dst];
-    const int64_t begin = sar_split_rows(indptr, a->n_dst, part, n_parts), end = sar_split_rows(indptr, a->n_dst, part + 1, n_parts);
+    const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_edges = indptr[n_rows];
+    const int64_t n_feat = a->n_feat, stride = a->n_heads * n_feat;
+    const int64_t begin = sar_split_rows(indptr, n_rows, part, n_parts), end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
+    const I *restrict indices = a->csr.indices, *restrict rows = a->csr.rows;
     I own[CHUNK];
     T coef[CHUNK];
     int weighted = a->weight || a->src_scale;
 
     for (int64_t i = begin; i < end; i++) {
-        int64_t to = a->rows ? (int64_t)a->rows[i] : i;
+        int64_t to = rows ? (int64_t)rows[i] : i;
         T scale = a->dst_scale ? a->dst_scale[to] : 1;
         int begins = !accumulate;
         for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK, begins = 0) {
             int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
-            const I *col = NAME(columns)(own, a->indices, e, n);
+            const I *col = NAME(columns)(own, indices, e, n);
             for (int64_t h = 0; h < a->n_heads; h++) {
                 if (weighted) NAME(coefficients)(coef, a, col, e, n, h);
                 const NAME(gather) edges = {.x = a->x + h * n_feat, .index = col, .coef = weighted ? coef : NULL, .stride = stride,
-                                            .n = n, .n_ahead = a->indices ? n_edges - e : n, .prefetch = -1, .near = a->near};
+                                            .n = n, .n_ahead = indices ? n_edges - e : n, .prefetch = -1, .near = near};
                 NAME(gather_sum)(out + to * stride + h * n_feat, &edges, n_feat, scale, begins);
             }
         }
@@ -64,31 +58,29 @@ static void NAME(spmm_rows)(T *restrict out, const NAME(sum) *a, int accumulate,
 /* out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:],   c = indices[e], r = rows[i]
  * (SAR Eq. 1, 2)
  *
- * inputs   indptr (n_dst + 1), indices (n_edges) or NULL: c = e; rows (n_dst), unique, or NULL: r = i; x (n_src, n_heads, n_feat)
- *          weight (., n_heads), src_scale (n_src), dst_scale (n_out): NULL means 1; eid (n_edges) or NULL: eid[e] = e
+ * inputs   sum, as prototypes_index.h has it
  * output   out (n_out, n_heads, n_feat), accumulated; accumulate = 0: the rows r are overwritten
  * cost     O(n_edges * n_heads * n_feat); a row is summed by one thread, in chunks of CHUNK edges
  */
-int NAME(sar_spmm_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices, const I *restrict rows,
-                           const I *restrict eid, const T *restrict x, const T *restrict weight,
-                           const T *restrict src_scale, const T *restrict dst_scale, int accumulate, int64_t n_dst, int64_t n_src,
-                           int64_t n_heads, int64_t n_feat)
+int NAME(sar_spmm_forward)(T *restrict out, const NAME(sar_sum) *sum, int accumulate)
 {
-    int near = n_src * n_heads * n_feat * (int64_t)sizeof(T) <= sar_last_cache() / 4 * 3;
-    const NAME(sum) a = {indptr, indices, rows, eid, x, weight, src_scale, dst_scale, n_dst, n_heads, n_feat, near};
-    int team = sar_team((indptr[n_dst] - indptr[0]) * n_heads * n_feat);
+    const int64_t *restrict indptr = sum->csr.indptr, n_values = sum->n_heads * sum->n_feat;
+    int near = NAME(is_near)(sum->n_src, n_values);
+    int team = sar_team((indptr[sum->csr.n_rows] - indptr[0]) * n_values);
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
-    for (int64_t part = 0; part < n_parts; part++) NAME(spmm_rows)(out, &a, accumulate, part, n_parts);
+    for (int64_t part = 0; part < n_parts; part++) NAME(spmm_rows)(out, sum, accumulate, near, part, n_parts);
     return SAR_OK;
 }
 
-/* The rows begin .. end of sar_edge_dot_forward. */
-static void NAME(edge_dot_rows)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
-                                const I *restrict rows, const I *restrict eid, const T *restrict g, const T *restrict x,
-                                const T *restrict dst_scale, int64_t n_edges, int64_t n_heads, int64_t n_feat, int64_t begin, int64_t end)
+/* Part `part` of n_parts of the rows of sar_edge_dot_forward. */
+static void NAME(edge_dot_rows)(T *restrict out, const T *restrict g, const NAME(sar_sum) *a, int64_t part, int64_t n_parts)
 {
-    int64_t stride = n_heads * n_feat;
+    const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_edges = indptr[n_rows];
+    const int64_t n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
+    const int64_t begin = sar_split_rows(indptr, n_rows, part, n_parts), end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
+    const I *restrict indices = a->csr.indices, *restrict rows = a->csr.rows, *restrict eid = a->csr.eid;
+    const T *restrict x = a->x, *restrict dst_scale = a->dst_scale;
     I own[CHUNK];
     T dot[CHUNK];
 
@@ -113,21 +105,17 @@ static void NAME(edge_dot_rows)(T *restrict out, const int64_t *restrict indptr,
 
 /* out[eid[e],h] += dst_scale[r] * sum_d g[r,h,d] * x[c,h,d],   c = indices[e], r = rows[i]   (SDDMM; gradient of spmm's weight)
  *
- * inputs   as sar_spmm_forward; g (n_out, n_heads, n_feat); eid's values are unique
+ * inputs   as sar_spmm_forward, but weight and src_scale; g (n_out, n_heads, n_feat); eid's values are unique
  * output   out (., n_heads), accumulated
  * cost     O(n_edges * n_heads * n_feat)
  */
-int NAME(sar_edge_dot_forward)(T *restrict out, const int64_t *restrict indptr, const I *restrict indices,
-                               const I *restrict rows, const I *restrict eid, const T *restrict g, const T *restrict x,
-                               const T *restrict dst_scale, int64_t n_dst, int64_t n_heads, int64_t n_feat)
+int NAME(sar_edge_dot_forward)(T *restrict out, const T *restrict g, const NAME(sar_sum) *sum)
 {
-    int64_t n_edges = indptr[n_dst];
-    int team = sar_team((n_edges - indptr[0]) * n_heads * n_feat);
+    const int64_t *restrict indptr = sum->csr.indptr;
+    int team = sar_team((indptr[sum->csr.n_rows] - indptr[0]) * sum->n_heads * sum->n_feat);
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
-    for (int64_t part = 0; part < n_parts; part++)
-        NAME(edge_dot_rows)(out, indptr, indices, rows, eid, g, x, dst_scale, n_edges, n_heads, n_feat,
-                            sar_split_rows(indptr, n_dst, part, n_parts), sar_split_rows(indptr, n_dst, part + 1, n_parts));
+    for (int64_t part = 0; part < n_parts; part++) NAME(edge_dot_rows)(out, g, sum, part, n_parts);
     return SAR_OK;
 }
 #endif

@@ -5,6 +5,7 @@ import pytest
 from strategies import Edges, random_edges, values
 
 from sarlite import Graph, Tensor, fn
+from sarlite.comm import threads
 from sarlite.sar.aggregate import Operator
 
 EDGES = random_edges(50, 700, seed=7)  # dense: every part needs rows of every other
@@ -20,6 +21,15 @@ def shard(comm, edges=EDGES, method="random", **options):
 def attend(graph, x):
     z = x.reshape(-1, 2, 2)
     return graph.aggregate(fn.attend(z, z.sum(-1), z[: graph.n_dst].sum(-1)), "sum")
+
+
+def on_hosts(hosts, function, *args, **options):
+    """Run as thread ranks of which each is on one of `hosts`."""
+    def on_host(comm):
+        comm._world.hosts = hosts
+        return function(comm, *args, **options)
+
+    return threads.run(len(hosts), on_host)
 
 
 HOLDERS = {

@@ -62,7 +62,7 @@ def _parser():
     convert.add_argument("--self-loops", action="store_true", default=None, help="add the self loops that are missing")
     convert.add_argument("--deduplicate", action="store_true", default=None, help="keep equal edges once")
     convert.add_argument("--normalize-features", action="store_true", default=None, help="make each row of the features sum to one")
-    _add_memory(convert, "of edges: and npz:, read in pieces and sorted on disk, beside DIR")
+    _add_memory(convert, "of edges:, npz: and mag:, read in pieces and sorted on disk, beside DIR")
     convert.add_argument("--overwrite", action="store_true", help="replace DIR if it is a data set")
     _add_allow_empty(convert)
     _add_progress(convert)

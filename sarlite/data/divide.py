@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.data import budget
-from sarlite.data.dataset import SPLITS, Dataset
+from sarlite.data.dataset import EDGE_ARRAYS, SPLITS, Dataset
 from sarlite.data.mapped import CHUNK_BYTES, copied, gather, pieces, take
 from sarlite.data.table import read_parts
 from sarlite.errors import ConfigError, DataError
@@ -71,14 +71,20 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
 
 def copy(dataset, sink):
     """Write a data set as it stands; where the sources of a row do not ascend, sort them."""
+    copy_arrays(dataset, sink)
+    sink.finish(Facts(dataset.name, dataset.n_classes, dataset.provenance, dataset.offsets, dataset.division, dataset.task))
+
+
+def copy_arrays(dataset, sink):
+    """Write the arrays of `copy`."""
     arrays = dataset.arrays()
-    edges = {field: arrays.pop(field) for field in ("indptr", "indices", "edge_ids", "edge_weight", "edge_features") if field in arrays}
+    edges = {field: arrays.pop(field) for field in EDGE_ARRAYS if field in arrays}
     unsorted = _unsorted(dataset)
     for field, array in {**arrays, **({} if unsorted else edges)}.items():
         sink.array(field, array.shape, array.dtype).write(array)
     if unsorted:
-        _write_edges(dataset, np.arange(dataset.n_nodes), dataset.offsets, sink, lambda *_: None, origin=True)
-    sink.finish(Facts(dataset.name, dataset.n_classes, dataset.provenance, dataset.offsets, dataset.division, dataset.task))
+        place = np.arange(dataset.n_sources)
+        _write_edges(dataset, np.arange(dataset.n_nodes), dataset.offsets, sink, lambda *_: None, origin=True, place=place)
 
 
 class InMemory:
@@ -259,4 +265,4 @@ def _unsorted(dataset):
 
 def counts_up(ids):
     """Tell whether numbers are 0, 1, 2, ..."""
-    return bool((ids == np.arange(ids.size)).all())
+    return all((piece == np.arange(at, at + piece.size)).all() for at, piece in pieces(ids))

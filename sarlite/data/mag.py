@@ -2,15 +2,22 @@
 
 import gzip
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 
 from sarlite.data import table
-from sarlite.data.ogb import _read_csv
-from sarlite.data.raw import check_nodes, count_classes, existing, masks, whole_labels
+from sarlite.data.ogb import csv_pieces, read_csv, total
+from sarlite.data.raw import (
+    check_nodes,
+    check_room,
+    count_classes,
+    existing,
+    mask,
+    whole_labels,
+)
+from sarlite.data.relational.names import key
 from sarlite.errors import DataError, reading, regular
-from sarlite.graph.relational import Relational, with_reverses
+from sarlite.graph.relational import Relational, reverse, with_reverses
 from sarlite.types import Path as AnyPath
 
 _MOST_TYPES = 1 << 12
@@ -45,19 +52,94 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Re
     `node-label/TYPE/node-label.csv.gz`; below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`.
     A csv is parsed line by line, some million numbers a second.
     """
-    folder = existing(path)
-    raw = folder / "raw"
-    n_nodes = _counts(raw / "num-node-dict.csv.gz")
-    edges = {relation: _edges(raw / "relations" / "___".join(relation), relation, n_nodes)
-             for relation in _relations(raw / "triplet-type-list.csv.gz", n_nodes)}
-    target = _labelled(raw / "nodetype-has-label.csv.gz", n_nodes)
-    features = {name: _read_csv(file, "features", np.float32, n_rows=n) for name, n in n_nodes.items()
-                if (file := raw / "node-feat" / name / "node-feat.csv.gz").is_file()}
-    where = raw / "node-label" / target / "node-label.csv.gz"
-    labels = whole_labels(_read_csv(where, "labels", np.float64, n_rows=n_nodes[target], columns=1), where)
-    train, val, test = _split(folder / "split", target, n_nodes[target])
-    n_classes = count_classes(labels, where, classes)
-    return Relational(n_nodes, with_reverses(edges) if reverses else edges, features, target, labels, train, val, test, n_classes)
+    folder = Folder(path, reverses)
+    edges = {relation: folder.all_edges(relation) for relation in folder.relations}
+    features = {name: read_csv(file, "features", np.float32, n_rows=folder.n_nodes[name]) for name, file in folder.features.items()}
+    n = folder.n_nodes[folder.target]
+    labels = whole_labels(read_csv(folder.labels, "labels", np.float64, n_rows=n, columns=1), folder.labels)
+    n_classes = count_classes(labels, folder.labels, classes)
+    edges = with_reverses(edges) if reverses else edges
+    train, val, test = folder.split()
+    return Relational(folder.n_nodes, edges, features, folder.target, labels, train, val, test, n_classes)
+
+
+class Folder:
+    """What the small files of ogbn-mag's folder say, and the large ones in pieces.
+
+    Attributes
+    ----------
+    n_nodes : dict of str to int
+    relations : dict of (source type, name, destination type) to its reverse or None
+    target : str
+        The type with labels.
+    features : dict of str to path
+        Of the types that have some.
+    labels : path
+    """
+
+    def __init__(self, path, reverses):
+        self.path = existing(path)
+        raw = self.path / "raw"
+        self.n_nodes = _counts(raw / "num-node-dict.csv.gz")
+        names = _relations(raw / "triplet-type-list.csv.gz", self.n_nodes)
+        self.relations = {relation: reverse(relation) if reverses else None for relation in names}
+        for name in self.n_nodes:
+            key(name)  # which refuses what is no name
+        for relation, back in self.relations.items():
+            key(*(back or relation))
+            if back in self.relations:
+                raise DataError(f"{raw / 'triplet-type-list.csv.gz'}: relation {','.join(relation)!r}: its reverse, {','.join(back)!r}, is "
+                                f"stored too; reverses=false reads what is stored")  # fmt: skip
+        self.target = _labelled(raw / "nodetype-has-label.csv.gz", self.n_nodes)
+        files = {name: raw / "node-feat" / name / "node-feat.csv.gz" for name in self.n_nodes}
+        self.features = {name: file for name, file in files.items() if file.is_file()}
+        self.labels = raw / "node-label" / self.target / "node-label.csv.gz"
+
+    def n_edges(self, relation):
+        """Return what the folder says of a relation's number of edges."""
+        return total(self._of(relation) / "num-edge-list.csv.gz", most=1)
+
+    def edges(self, relation):
+        """Yield (src, dst) of a relation's edges in pieces of (n,) int64."""
+        file, first = self._of(relation) / "edge.csv.gz", 0
+        for piece in csv_pieces(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2):
+            for column, name in zip(piece.T, relation[::2]):
+                bad = (column < 0) | (column >= self.n_nodes[name])
+                if bad.any():
+                    at = int(np.argmax(bad))
+                    raise DataError(f"{file}: line {first + at + 1}: node {column[at]} of type {name!r} is outside "
+                                    f"0 <= node < {self.n_nodes[name]}")  # fmt: skip
+            yield piece[:, 0], piece[:, 1]
+            first += len(piece)
+
+    def all_edges(self, relation):
+        """Return the (src, dst) of all edges of a relation."""
+        n, at = self.n_edges(relation), 0
+        check_room(16 * n, f"{self._of(relation) / 'edge.csv.gz'}: edges")
+        src, dst = np.empty(n, np.int64), np.empty(n, np.int64)
+        for piece in self.edges(relation):
+            here = slice(at, at + len(piece[0]))
+            src[here], dst[here] = piece
+            at = here.stop
+        return src, dst
+
+    def split(self):
+        """Return the masks of the train, val and test nodes."""
+        n, split = self.n_nodes[self.target], self.path / "split"
+        found = sorted(entry for entry in split.glob("*") if (entry / self.target / "train.csv.gz").is_file())
+        if len(found) != 1:
+            names = ", ".join(entry.name for entry in found) or "none"
+            raise DataError(f"{split}: split: expected one folder with {self.target}/train.csv.gz, found {names}")
+        where = {name: found[0] / self.target / f"{file}.csv.gz" for name, file in (("train", "train"), ("val", "valid"), ("test", "test"))}
+        masks = [mask(n, f"{file}: {name} split", (ids[:, 0] for ids in csv_pieces(file, f"{name} split", np.int64, columns=1, most=n)))
+                 for name, file in where.items()]  # fmt: skip
+        for (one, a), (other, b) in combinations(zip(where, masks), 2):
+            if (a & b).any():
+                raise DataError(f"{where[other]}: node {int(np.argmax(a & b))} is in {one} too")
+        return masks
+
+    def _of(self, relation):
+        return self.path / "raw" / "relations" / "___".join(relation)
 
 
 def _rows(file, field):
@@ -105,35 +187,9 @@ def _relations(file, n_nodes):
     return found
 
 
-def _edges(folder, relation, n_nodes):
-    counts = _read_csv(folder / "num-edge-list.csv.gz", "count", np.int64, columns=1, most=1)
-    file = folder / "edge.csv.gz"
-    edges = _read_csv(file, "edges", np.int64, n_rows=int(counts.sum()), columns=2)
-    for column, name in zip(edges.T, (relation[0], relation[2])):
-        bad = (column < 0) | (column >= n_nodes[name])
-        if bad.any():
-            at = int(np.argmax(bad))
-            raise DataError(f"{file}: line {at + 1}: node {column[at]} of type {name!r} is outside 0 <= node < {n_nodes[name]}")
-    return np.ascontiguousarray(edges[:, 0]), np.ascontiguousarray(edges[:, 1])
-
-
 def _labelled(file, n_nodes):
     found, line = _by_type(file, "types with labels")
     named = [name for name, value in found.items() if value.lower() in ("true", "1")]
     if len(named) != 1 or named[0] not in n_nodes:
         raise DataError(f"{file}: line {line}: expected one type of {', '.join(n_nodes)} with labels, found {', '.join(named) or 'none'}")
     return named[0]
-
-
-def _split(folder, target, n_nodes):
-    found = sorted(entry for entry in Path(folder).glob("*") if (entry / target / "train.csv.gz").is_file())
-    if len(found) != 1:
-        names = ", ".join(entry.name for entry in found) or "none"
-        raise DataError(f"{folder}: split: expected one folder with {target}/train.csv.gz, found {names}")
-    where = {name: found[0] / target / f"{file}.csv.gz" for name, file in (("train", "train"), ("val", "valid"), ("test", "test"))}
-    ids = {name: _read_csv(file, f"{name} split", np.int64, columns=1, most=n_nodes)[:, 0] for name, file in where.items()}
-    split = masks(n_nodes, where, **ids)
-    for (one, a), (other, b) in combinations(zip(where, split), 2):
-        if (a & b).any():
-            raise DataError(f"{where[other]}: node {int(np.argmax(a & b))} is in {one} too")
-    return split

@@ -6,6 +6,7 @@ import hashlib
 import io
 import math
 import os
+import threading
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from sarlite.data.mapped import CHUNK_BYTES, pieces
 from sarlite.errors import DataError, reading, regular
 
 HEAD = 1 << 14  # bytes that a header may take; NumPy refuses one of more than 10,000
+_ONE_AT_A_TIME = threading.Lock()
+"""NumPy parses headers by `ast`, which since Python 3.11 counts the depth of all threads together: two in it may get a SystemError."""
 
 
 class Stream:
@@ -146,7 +149,8 @@ def header(head, kinds="biuf"):
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
     if read is None:
         raise ValueError(f"version {version} of the .npy format")
-    shape, fortran, dtype = read(file)
+    with _ONE_AT_A_TIME:
+        shape, fortran, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never read")
     if dtype.kind not in kinds or dtype.itemsize == 0:

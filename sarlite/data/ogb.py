@@ -61,7 +61,7 @@ def read(path, classes=None, task=None, features=None):
     else:
         src, dst, features, labels = _from_npz(raw) if packed else _from_csv(raw)
     where = {"train": split_kind / "train.csv.gz", "val": split_kind / "valid.csv.gz", "test": split_kind / "test.csv.gz"}
-    ids = {name: _read_csv(file, f"{name} split", np.int64, columns=1, most=len(labels))[:, 0] for name, file in where.items()}
+    ids = {name: read_csv(file, f"{name} split", np.int64, columns=1, most=len(labels))[:, 0] for name, file in where.items()}
     split = masks(len(labels), where, **ids)
     name = path.resolve().name.replace("_", "-")
     undirected = split_kind.name in _INVERSE
@@ -80,11 +80,11 @@ def _split_directory(path):
 
 
 def _from_csv(raw):
-    n_nodes, n_edges = (_total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
+    n_nodes, n_edges = (total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
     check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
-    edges = _read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
-    features = _read_csv(raw / "node-feat.csv.gz", "features", np.float32, n_rows=n_nodes)
-    labels = _read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes)
+    edges = read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
+    features = read_csv(raw / "node-feat.csv.gz", "features", np.float32, n_rows=n_nodes)
+    labels = read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes)
     return edges[:, 0], edges[:, 1], features, labels
 
 
@@ -92,15 +92,15 @@ def _proteins(raw, wanted):
     """Edges both ways, as OGB's loader has them, features of nodes as wanted, labels, and the edges' features."""
     if wanted not in ("edges", "species", "both"):
         raise ConfigError(f"features: {wanted!r} is none of edges, species, both")
-    n_nodes, n_edges = (_total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
+    n_nodes, n_edges = (total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
     check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
-    edges = _read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
+    edges = read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
     bad = np.argwhere((edges < 0) | (edges >= n_nodes))
     if len(bad):
         raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {bad[0, 0]} has node {edges[tuple(bad[0])]}, outside 0 <= id < {n_nodes}")
-    values = _read_csv(raw / "edge-feat.csv.gz", "edge features", np.float32, n_rows=n_edges)
-    labels = _read_csv(raw / "node-label.csv.gz", "labels", np.float32, n_rows=n_nodes)
-    species = _read_csv(raw / _SPECIES, "species", np.int64, n_rows=n_nodes, columns=1)[:, 0]
+    values = read_csv(raw / "edge-feat.csv.gz", "edge features", np.float32, n_rows=n_edges)
+    labels = read_csv(raw / "node-label.csv.gz", "labels", np.float32, n_rows=n_nodes)
+    species = read_csv(raw / _SPECIES, "species", np.int64, n_rows=n_nodes, columns=1)[:, 0]
     src, dst = np.concatenate([edges[:, 0], edges[:, 1]]), np.concatenate([edges[:, 1], edges[:, 0]])
     values = np.concatenate([values, values])
     found = [_mean_of_edges(dst, values, n_nodes)] if wanted != "species" else []
@@ -137,33 +137,58 @@ def _from_npz(raw):
     return edges[0], edges[1], features, labels
 
 
-def _total(path):
-    counts = _read_csv(path, "count", np.int64, columns=1, most=_MAX_GRAPHS)
+def total(path, most=_MAX_GRAPHS):
+    """Return the sum of a list of counts, of `most` lines at most."""
+    counts = read_csv(path, "count", np.int64, columns=1, most=most)
     if counts.min(initial=0) < 0:
         raise DataError(f"{path}: count: {counts.min()} is negative")
     return sum(counts[:, 0].tolist())
 
 
-def _read_csv(path, field, dtype, n_rows=None, columns=None, most=None):
-    """Read a .csv.gz of numbers without a header, in pieces, into one array of `n_rows`, or of as many as there are up to `most`."""
-    pieces, n_read, out = [], 0, None
+def read_csv(path, field, dtype, n_rows=None, columns=None, most=None):
+    """Return what `csv_pieces` yields as one array."""
+    found = csv_pieces(path, field, dtype, n_rows, columns, most)
+    if n_rows is None:
+        return np.concatenate(list(found))
+    out, at = None, 0
+    for piece in found:
+        if out is None:
+            check_room(n_rows * piece.shape[1] * piece.itemsize, f"{path}: {field}")
+            out = np.empty((n_rows, piece.shape[1]), dtype)
+        out[at : at + len(piece)] = piece
+        at += len(piece)
+    return out
+
+
+def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None):
+    """Yield a .csv.gz of numbers without a header in pieces of rows, at least one.
+
+    Parameters
+    ----------
+    n_rows : int, optional
+        Rows that it must have.
+    columns : int, optional
+        Columns that it must have; by default as many as the first piece has.
+    most : int, optional
+        Without `n_rows`: rows that it may have.
+
+    Raises
+    ------
+    DataError
+        It has other rows or columns, or cannot be read.
+    """
+    n_read, width = 0, None
     with reading(path, field), gzip.open(regular(path), "rt", encoding="ascii") as file:
         for piece in table.batches((line for line in table.lines(file) if line.strip()), dtype, ","):
             if columns is not None and piece.shape[1] != columns:
                 raise DataError(f"{path}: {field}: {piece.shape[1]} columns, expected {columns}")
-            if n_rows is not None and out is None:
-                check_room(n_rows * piece.shape[1] * piece.itemsize, f"{path}: {field}")
-                out = np.empty((n_rows, piece.shape[1]), dtype)
-            n_read += piece.shape[0]
-            if n_read > (most if n_rows is None else n_rows) or (out is not None and piece.shape[1] != out.shape[1]):
-                expected = f"{most} rows that may be" if n_rows is None else f"{n_rows} rows of {out.shape[1]} expected"
+            width = width or piece.shape[1]
+            n_read += len(piece)
+            if n_read > (most if n_rows is None else n_rows) or piece.shape[1] != width:
+                expected = f"{most} rows that may be" if n_rows is None else f"{n_rows} rows of {width} expected"
                 raise DataError(f"{path}: {field}: more or wider than the {expected}")
-            if out is None:
-                pieces.append(piece)
-            else:
-                out[n_read - piece.shape[0] : n_read] = piece
+            yield piece
         if n_rows is not None and n_read != n_rows:
             raise DataError(f"{path}: {field}: {n_read} rows, expected {n_rows}")
-        if out is not None:
-            return out
-        return np.concatenate(pieces) if pieces else np.empty((n_rows or 0, columns or 1), dtype)
+    if not n_read:
+        yield np.empty((0, columns or 1), dtype)

@@ -93,21 +93,24 @@ def narrowed(numbers, copy=False):
 
 def masks(n_nodes, where, **ids):
     """Turn arrays of node ids, train=, val= and test=, into three masks; `where` maps a split to what messages name."""
-    found = []
-    for name, nodes in ids.items():
-        nodes = np.asarray(nodes)
+    return tuple(mask(n_nodes, f"{where.get(name)}: {name} split", [np.asarray(nodes)]) for name, nodes in ids.items())
+
+
+def mask(n_nodes, what, id_pieces):
+    """Return the (n_nodes,) bool of node ids that come in pieces; raises a DataError where one is no node, or is given twice."""
+    found = np.zeros(n_nodes, bool)
+    for nodes in id_pieces:
         if nodes.size and nodes.dtype.kind not in "iu":
-            raise DataError(f"{where[name]}: {name} split: expected node ids, found dtype {nodes.dtype}")
+            raise DataError(f"{what}: expected node ids, found dtype {nodes.dtype}")
         bad = (nodes < 0) | (nodes >= n_nodes)
         if bad.any():
-            raise DataError(f"{where[name]}: {name} split: node id {nodes[bad][0]} is outside 0 <= id < {n_nodes}")
-        mask = np.zeros(n_nodes, bool)
-        mask[nodes.astype(np.int64)] = True
-        if np.count_nonzero(mask) != nodes.size:
-            twice = int(np.argmax(np.bincount(nodes.astype(np.int64))))
-            raise DataError(f"{where[name]}: {name} split: node id {twice} is given twice")
-        found.append(mask)
-    return tuple(found)
+            raise DataError(f"{what}: node id {nodes[bad][0]} is outside 0 <= id < {n_nodes}")
+        nodes = np.sort(nodes.astype(np.int64))
+        again = found[nodes] | (np.diff(nodes, prepend=-1) == 0)
+        if again.any():
+            raise DataError(f"{what}: node id {nodes[np.argmax(again)]} is given twice")
+        found[nodes] = True
+    return found
 
 
 def count_classes(labels, where, told=None):

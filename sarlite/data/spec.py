@@ -26,6 +26,7 @@ from sarlite.data.names import Names
 from sarlite.data.raw import RawGraph, row_normalized
 from sarlite.data.relational import RelationalDataset
 from sarlite.data.relational import format as relational_format
+from sarlite.data.relational import streamed as relational_streamed
 from sarlite.errors import ConfigError, DataError, reading
 from sarlite.graph import generate, relational
 from sarlite.types import Path as AnyPath
@@ -179,6 +180,17 @@ def load_relational(spec: AnyPath, *, verify: bool = False, check: bool = True, 
 
 
 def _read_relational(spec, verify, changes):
+    form, path, options, drop = _relational(spec, changes)
+    if form is None:
+        dataset = relational_format.open(path, verify=verify)
+    else:
+        made = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
+        dataset = RelationalDataset.of(made, **_about(form, spec, options))
+    return dataset.without_edge_values() if drop else dataset
+
+
+def _relational(spec, changes):
+    """As `_parse`, of relational data without the changes; and whether edge values are dropped."""
     form, path, options = _parse(spec)
     wanted = {name: options.pop(name, None) for name in _CHANGES}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
@@ -188,13 +200,31 @@ def _read_relational(spec, verify, changes):
         raise ConfigError(f"data set {spec!r}: {name} is of graphs of one kind, but this one is relational")
     if not _is_relational(form, path):
         raise ConfigError(f"data set {spec!r}: a graph of one kind, where a relational one, of several node types, is needed")
-    if form is None:
-        dataset = relational_format.open(path, verify=verify)
-    else:
-        about = {"name": form, "source": spec, "provenance": {"spec": spec, "options": options, "sarlite": _version()}}
-        made = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
-        dataset = RelationalDataset.of(made, **about)
-    return dataset.without_edge_values() if drop else dataset
+    return form, path, options, drop
+
+
+def _about(form, spec, options):
+    return {"name": form, "source": spec, "provenance": {"spec": spec, "options": options, "sarlite": _version()}}
+
+
+def load_relational_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: Collection[str] = (),
+                             tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> RelationalDataset:
+    """Read the relational data set that `spec` names in bounded memory: as `load_relational`, bit for bit, but mapped from `folder`.
+
+    Arguments and errors are those of `load_streamed`; of the form mag:.
+    """
+    with reading(f"data set {spec}"):
+        form, path, options, _ = _relational(str(spec), changes)
+        _check_streams(form, relational_streamed.FORMS)
+        about = _about(form, str(spec), options)
+        return relational_streamed.read(form, path, folder, n_bytes, tell=tell, **options, **about).check(allow_empty)
+
+
+def _check_streams(form, forms):
+    if form not in forms:
+        raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
+                          f"{', '.join(f'{name}:' for name in forms)} {'are' if len(forms) > 1 else 'is'} read in bounded memory")
+
 
 def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: Collection[str] = (),
                   tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> tuple[Dataset, dict[str, Any] | None]:
@@ -222,9 +252,7 @@ def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: 
     """
     with reading(f"data set {spec}"):
         form, path, options = _parse(str(spec))
-        if form not in streamed.FORMS:
-            raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
-                              f"{', '.join(f'{name}:' for name in streamed.FORMS)} are read in bounded memory")
+        _check_streams(form, streamed.FORMS)
         wanted, provenance = _wanted(str(spec), options, changes)
         made, names = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance, tell=tell, **wanted)
         return made.check(allow_empty), names

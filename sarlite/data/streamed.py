@@ -80,10 +80,10 @@ def read(form, path, options, folder, n_bytes, *, source, provenance, undirected
         n_bytes //= 2  # the other half sorts the names
     streams = FORMS[form](existing(path), folder, n_bytes, finish, **options)
     changed = bool(undirected or self_loops or deduplicate)
-    columns = {"weight": (streams.weights, ())} if streams.weights is not None and not drop_edge_values else {}
+    columns = {"edge_weight": (streams.weights, ())} if streams.weights is not None and not drop_edge_values else {}
     if columns and changed:
         raise ConfigError(f"{source}: edge_weight: {CARRY_VALUES}")
-    sorter = Sorter(_made(folder / "runs"), n_bytes, once=bool(undirected or deduplicate), **columns)
+    sorter = Sorter(made(folder / "runs"), n_bytes, once=bool(undirected or deduplicate), **columns)
     tell("sort the edges")
     largest, n_edges, loops = -1, 0, np.empty(0, np.int64)
     for src, dst, weight in streams.edges:
@@ -92,7 +92,7 @@ def read(form, path, options, folder, n_bytes, *, source, provenance, undirected
         if largest >= MAX_NODES:
             raise DataError(f"{streams.where}: edges: node id {largest} is outside 0 <= id < {MAX_NODES}, the most nodes")
         n_edges += src.size
-        sorter.add(packed(dst, src), **({"weight": weight} if columns else {}))
+        sorter.add(packed(dst, src), **({"edge_weight": weight} if columns else {}))
         if undirected:
             sorter.add(packed(src, dst))
         if self_loops:
@@ -103,7 +103,7 @@ def read(form, path, options, folder, n_bytes, *, source, provenance, undirected
     if self_loops:
         _add_missing_loops(sorter, loops, n_nodes)
     tell("merge the edges")
-    arrays = _merged(sorter, n_nodes, folder, streams.weights if columns else None)
+    arrays = merged(sorter, n_nodes, n_nodes, folder)
     tell("read the nodes")
     dataset = Dataset(**arrays, **streams.rows(n_nodes), name=streams.name, source=source, provenance=provenance, task=streams.task)
     return dataset, streams.mapping
@@ -117,16 +117,13 @@ def _add_missing_loops(sorter, loops, n_nodes):
         sorter.add(packed(nodes, nodes))
 
 
-def _merged(sorter, n_nodes, folder, weight_dtype):
-    """Return indptr, indices and perhaps edge_weight of what a sorter holds, keyed by destination and source."""
-    outs = {"indptr": Spool(folder / "indptr", np.int64), "indices": Spool(folder / "indices", index_dtype(n_nodes))}
-    if weight_dtype is not None:
-        outs["edge_weight"] = Spool(folder / "edge_weight", weight_dtype)
-    for ends, _, src, columns in csr(sorter, n_nodes, n_nodes):
-        outs["indptr"].write(ends)
-        outs["indices"].write(src)
-        if columns:
-            outs["edge_weight"].write(columns["weight"])
+def merged(sorter, n_rows, n_sources, folder):
+    """Return what a sorter holds, keyed by destination and source, as `Dataset` names CSR, and its columns: maps of files in `folder`."""
+    dtypes = {"indptr": np.int64, "indices": index_dtype(n_sources), **{name: dtype for name, (dtype, _) in sorter.columns.items()}}
+    outs = {name: Spool(folder / name, dtype) for name, dtype in dtypes.items()}
+    for ends, _, src, columns in csr(sorter, n_rows, n_sources):
+        for name, rows in {"indptr": ends, "indices": src, **columns}.items():
+            outs[name].write(rows)
     return {name: out.array() for name, out in outs.items()}
 
 
@@ -138,7 +135,7 @@ def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features
     x = features and Spool.of(folder / "features", map(finish, table.stream(features, "features", np.float32)))
     y, n_classes = (None, classes or 0)
     if labels is not None:
-        y, n_classes = _labels(table.stream(labels, "labels", np.float64), labels, folder, classes, task)
+        y, n_classes = spooled_labels(table.stream(labels, "labels", np.float64), labels, folder, classes, task)
     codes = None if split is None else table.names(split, "split", edge_list.NAMES)
     found = {name: (file, len(array)) for name, file, array in (("features", features, x), ("labels", labels, y), ("split", split, codes))
              if array is not None}
@@ -172,7 +169,7 @@ def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features
 
 def _npz(path, folder, n_bytes, finish, classes=None, task=None, train=20, val=30, seed=0):
     """The `_Streams` of `npz.read`."""
-    member = partial(npz.member, path, folder=_made(folder / "members"))
+    member = partial(npz.member, path, folder=made(folder / "members"))
     indptr, indices = member("adj_indptr"), member("adj_indices")
     n_nodes = npz.square(member("adj_shape"), f"{path}: adj_shape")
     weights = npz.weights(f"{path}: adj_data", member("adj_data", optional=True), indices.size)
@@ -186,7 +183,7 @@ def _npz(path, folder, n_bytes, finish, classes=None, task=None, train=20, val=3
     def rows(n_nodes):
         x = Spool.of(folder / "features", map(finish, _attributes(path, member)))
         numbers = member("labels")
-        y, n_classes = _labels((copied(numbers, at, min(at + _STEP, len(numbers))) for at in range(0, max(len(numbers), 1), _STEP)),
+        y, n_classes = spooled_labels((copied(numbers, at, min(at + _STEP, len(numbers))) for at in range(0, max(len(numbers), 1), _STEP)),
                                path, folder, classes, task)  # fmt: skip
         for name, array in (("features", x), ("labels", y)):
             if array.shape[0] != n_nodes:
@@ -244,7 +241,7 @@ def _features(normalize, rows):
     return rows if rows.dtype.name in ("float32", "float64") else narrowed(rows)
 
 
-def _labels(pieces, where, folder, classes, task):
+def spooled_labels(pieces, where, folder, classes, task):
     """Return labels as `read_labels` does, mapped."""
     spool, n_outputs = Spool(folder / "labels"), 0
     for piece in pieces:
@@ -264,7 +261,8 @@ def _drawn(labels, task, train, val, seed, n_bytes, where):
     return random_split(strata(copied(labels, 0, len(labels)), task), train, val, seed)
 
 
-def _made(folder):
+def made(folder):
+    """Make a folder; returns its path."""
     with writing(folder):
         folder.mkdir()
     return folder

@@ -110,7 +110,13 @@ def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features
 
 def with_reverses(edges):
     """Return relations and, behind them, each one's reverse, under its name with "rev_" before it."""
-    return {**edges, **{(to, f"rev_{name}", source): (dst, src) for (source, name, to), (src, dst) in edges.items()}}
+    return {**edges, **{reverse(relation): (dst, src) for relation, (src, dst) in edges.items()}}
+
+
+def reverse(relation):
+    """Return the name of a relation's reverse."""
+    source, name, to = relation
+    return to, f"rev_{name}", source
 
 
 class _Side:

@@ -55,10 +55,10 @@ def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
     O(n * F) time, no memory; one pass. Ioffe and Szegedy 2015; SAR sec. 3.4; fused as in DistGNN-MB sec. 3.3.
     """
     n, n_feat = columns(x)
-    shared = _shared(kind, alpha, normal, beta, mask, x.dtype, n, n_feat)
+    activation = _activation(kind, alpha, normal, beta, mask, x.dtype, n, n_feat)
     check("out", out, dtype=x.dtype, shape=x.shape, out=True)
     check_apart(out, x=None if out is x else x)
-    call(f"sar_activate_forward_{FLOATS[x.dtype]}", out, x, *shared, n, n_feat)
+    call(f"sar_activate_forward_{FLOATS[x.dtype]}", out, {**activation, "x": x})
 
 
 def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, x=None, out=None, means=None, dx=None, sums=None):
@@ -92,7 +92,7 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
     O(n * F) time; one pass a call. With sums 16 * threads * F bytes, and the same result for the same number of threads.
     """
     n, n_feat = columns(g, "g")
-    shared = _shared(kind, alpha, normal, beta, mask, g.dtype, n, n_feat, "elu")
+    activation = _activation(kind, alpha, normal, beta, mask, g.dtype, n, n_feat, "elu")
     if normal is not None or kind == "elu":
         check("x", x, dtype=g.dtype, shape=g.shape)
     if kind == "relu":
@@ -106,11 +106,11 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
         check("sums", sums, dtype=np.float64, shape=(2, n_feat), out=True)
     n_threads = team(g)
     workspace = None if sums is None else np.empty((n_threads, 2, n_feat))
-    call(f"sar_activate_backward_{FLOATS[g.dtype]}", dx, sums, workspace, g, x, out, *shared[:4], means, *shared[4:], n_threads, n, n_feat)
+    call(f"sar_activate_backward_{FLOATS[g.dtype]}", dx, sums, workspace, g, out, means, {**activation, "x": x}, n_threads)
 
 
-def _shared(kind, alpha, normal, beta, mask, dtype, n, n_feat, with_beta=None):
-    """Check what both directions take; return it in the kernels' order. `with_beta`: the one kind that reads beta."""
+def _activation(kind, alpha, normal, beta, mask, dtype, n, n_feat, with_beta=None):
+    """Check what both directions take; return it as fields of sar_activation. `with_beta`: the one kind that reads beta."""
     if kind not in ACTIVATIONS:
         raise ShapeError(f"kind must be one of {', '.join(ACTIVATIONS)}, got {kind!r}")
     if normal is not None:
@@ -118,7 +118,9 @@ def _shared(kind, alpha, normal, beta, mask, dtype, n, n_feat, with_beta=None):
             check(name, a, dtype=t, shape=(n_feat,))
     if beta is not None or (normal is not None and with_beta in (None, kind)):
         check("beta", beta, dtype=dtype, shape=(n_feat,))
+    drop = {}
     if mask is not None:
         check("ids", mask.ids, dtype=np.int64, shape=(n,))
-    ids, key, p = mask or (None, 0, 0.0)
-    return (*(normal or (None, None, None)), beta, ids, key64(key), probability(p), ACTIVATIONS[kind], float(alpha))
+        drop = {"ids": mask.ids, "key": key64(mask.key), "p": probability(mask.p)}
+    affine = {} if normal is None else normal._asdict()
+    return {**affine, "beta": beta, "dropout": drop, "kind": ACTIVATIONS[kind], "alpha": float(alpha), "n_rows": n, "n_feat": n_feat}

@@ -42,18 +42,19 @@ class Dropout(NamedTuple):
     n_nodes: int
 
 
-def _attend_operands(z, src, n_src, at_dst, dropout):
-    """Check what both directions of attention share; return the kernel's dropout arguments and (n_heads, n_feat).
-
-    `at_dst`: an array with a row for each destination."""
+def _attention(csr, z, src, n_src, at_dst, slope, dropout):
+    """Check what both directions share; return it as fields of sar_attention. `at_dst`: an array with a row for each destination."""
     check("z", z, dtype=FLOATS, shape=(n_src, None, None))
     n_heads, n_feat = z.shape[1:]
     check("src", src, dtype=z.dtype, shape=(len(z), n_heads))
-    if dropout is None:
-        return (None, None, 0, 0, 0.0), (n_heads, n_feat)
-    src_ids = check("dropout.src_ids", dropout.src_ids, dtype=np.int64, shape=(len(z),))
-    dst_ids = check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(len(at_dst),))
-    return (src_ids, dst_ids, int(dropout.n_nodes), key64(dropout.key), probability(dropout.p)), (n_heads, n_feat)
+    drop = {}
+    if dropout is not None:
+        check("dropout.src_ids", dropout.src_ids, dtype=np.int64, shape=(len(z),))
+        check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(len(at_dst),))
+        drop = {"src_ids": dropout.src_ids, "dst_ids": dropout.dst_ids, "n_nodes": int(dropout.n_nodes), "key": key64(dropout.key),
+                "p": probability(dropout.p)}
+    return {"csr": csr, "z": z, "src": src, "dropout": drop, "slope": float(slope), "n_src": len(z),
+            "n_heads": n_heads, "n_feat": n_feat}
 
 
 def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout=None):  # noqa: E741
@@ -90,15 +91,15 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
     """
     n_dst, _ = check_csr(indptr, check("indices", indices))
     check_rows("dst", dst)
-    drop, (n_heads, n_feat) = _attend_operands(z, src, None, dst, dropout)
-    check("dst", dst, dtype=z.dtype, shape=(None, n_heads))
+    csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
+    attention = _attention(csr, z, src, None, dst, slope, dropout)
+    check("dst", dst, dtype=z.dtype, shape=(None, z.shape[1]))
     check_csr_rows(rows, n_dst, len(dst), indices.dtype, "dst")
     check("m", m, dtype=z.dtype, shape=dst.shape, out=True)
     check("l", l, dtype=z.dtype, shape=dst.shape, out=True)
-    check("acc", acc, dtype=z.dtype, shape=(*dst.shape, n_feat), out=True)
+    check("acc", acc, dtype=z.dtype, shape=(*dst.shape, z.shape[2]), out=True)
     check_apart(acc, z=z, src=src, dst=dst)
-    call(f"sar_attend_forward_{FLOATS[z.dtype]}_{INDEXES[indices.dtype]}", m, l, acc, indptr, indices, rows, z, src, dst,
-         *drop, float(slope), n_dst, n_heads, n_feat)
+    call(f"sar_attend_forward_{FLOATS[z.dtype]}_{INDEXES[indices.dtype]}", m, l, acc, dst, attention)
 
 
 def attend_finish(m, l, acc):  # noqa: E741
@@ -193,7 +194,9 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
     ddst is the same for the same number of threads. No more threads run than `sums` has parts. SAR alg. 2 and sec. 3.3.
     """
     n_src, end = check_csr(t_indptr, check("t_indices", t_indices), ("t_indptr", "t_indices"))
-    drop, (n_heads, n_feat) = _attend_operands(z, src, n_src, ends, dropout)
+    csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
+    attention = _attention(csr, z, src, n_src, ends, slope, dropout)
+    n_heads, n_feat = z.shape[1:]
     check("ends", ends, dtype=z.dtype, shape=(None, n_heads, 4))
     n_dst = len(ends)
     check("g", g, dtype=z.dtype, shape=(n_dst, n_heads, n_feat))
@@ -207,8 +210,8 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
         check("ddst", ddst, dtype=z.dtype, shape=(n_dst, n_heads), out=True)
     elif ddst is not None or len(sums) == 0:
         raise ShapeError(f"sums must have a part for each thread and take the place of ddst; got shape {sums.shape}")
-    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, parts, t_indptr, t_indices, z, src, ends, g,
-         *drop, float(slope), min(n_threads, len(parts)), n_src, n_dst, n_heads, n_feat)
+    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, parts, ends, g, attention,
+         min(n_threads, len(parts)), n_dst)
     if sums is None:
         attend_backward_finish(parts, ddst)
 

@@ -71,21 +71,27 @@ set_instruction_set(os.environ.get("SARLITE_ISA") or instruction_sets()[-1])
 
 
 def call(kernel, *args):
-    """Call a kernel: arrays become pointers, None becomes NULL, a status becomes an exception."""
+    """Call a kernel. An array becomes a pointer, None NULL, a dict a pointer to a struct, a status an exception."""
     function = _functions.get(kernel)
     if function is None:
         function = _functions[kernel] = getattr(lib, f"{kernel}_{instruction_set()}", None) or getattr(lib, kernel)
-    status = function(*(_pointer(a) for a in args))
+    status = function(*[ffi.NULL if a is None else struct(a) if isinstance(a, dict) else _value(a) for a in args])
     if status != lib.SAR_OK:
         raise ShapeError(f"{kernel}: {_STATUS[status]}")
 
 
-def _pointer(value):
-    if value is None:
-        return ffi.NULL
-    if isinstance(value, np.ndarray):
-        return ffi.from_buffer(_C_ARRAYS[value.dtype], value)
-    return value
+def struct(fields):
+    """Return what `call` makes of a dict, for several calls: fields by their names in C; those that are left out are NULL or 0."""
+    return [_value(fields)]
+
+
+def _value(a):
+    """What cffi takes, and holds on to."""
+    if isinstance(a, np.ndarray):
+        return ffi.from_buffer(_C_ARRAYS[a.dtype], a)
+    if isinstance(a, dict):
+        return {name: _value(field) for name, field in a.items() if field is not None}
+    return a
 
 
 def check(name, a, *, dtype=None, shape=None, out=False):
@@ -97,13 +103,22 @@ def check(name, a, *, dtype=None, shape=None, out=False):
             raise ShapeError(f"{name} must have dtype {' or '.join(str(d) for d in dtype)}; {_got(a)}")
     elif dtype is not None and a.dtype != dtype:
         raise ShapeError(f"{name} must have dtype {np.dtype(dtype)}; {_got(a)}")
-    if shape is not None and (a.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, a.shape, strict=True))):
+    if shape is not None and not _fits(a.shape, shape):
         raise ShapeError(f"{name} must have shape {str(shape).replace('None', 'any')}; {_got(a)}")
     if not a.flags.c_contiguous:
         raise ShapeError(f"{name} must be C-contiguous; {_got(a)}, strides {a.strides}")
     if out and not a.flags.writeable:
         raise ShapeError(f"{name} must be writeable; {_got(a)}")
     return a
+
+
+def _fits(found, shape):
+    if len(found) != len(shape):
+        return False
+    for n, m in zip(found, shape):
+        if m is not None and n != m:
+            return False
+    return True
 
 
 def _got(a):

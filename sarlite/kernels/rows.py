@@ -120,7 +120,8 @@ def dropout(x, ids, key, p, out):
     check("ids", ids, dtype=np.int64, shape=(len(x),))
     check("out", out, dtype=x.dtype, shape=x.shape, out=True)
     check_apart(out, x=x)
-    call(f"sar_dropout_forward_{FLOATS[x.dtype]}", out, x, ids, key64(key), probability(p), len(x), row_width(x))
+    drop = {"ids": ids, "key": key64(key), "p": probability(p)}
+    call(f"sar_dropout_forward_{FLOATS[x.dtype]}", out, x, drop, len(x), row_width(x))
 
 
 def philox4x32(counter, key):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.kernels.native import INDEXES, call, check, check_csr, key64, lib, threads
+from sarlite.kernels.native import INDEXES, call, check, check_csr, key64, lib, struct, threads
 
 SAMPLERS = {"uniform": lib.SAR_UNIFORM, "replace": lib.SAR_REPLACE, "labor": lib.SAR_LABOR}
 _FEW = 32  # up to so many picks a row are drawn without a workspace
@@ -39,6 +39,7 @@ class Numbering:
         self.members, self.place = np.zeros(self.n_words, np.uint64), np.empty(n_columns, self.dtype)
         self.seen = np.zeros((self.n_threads, self.n_words), np.uint64)
         self.summary = np.zeros((self.n_threads, self.n_words // 64), np.uint64)
+        self.struct = struct({name: getattr(self, name) for name in ("members", "place", "seen", "summary", "n_words", "n_threads")})
 
     def begin(self, seeds):
         """Start a batch: `add` to no rows."""
@@ -67,7 +68,7 @@ class Numbering:
         if len(seeds) and (seeds.min() < 0 or seeds.max() >= self.n_columns):
             raise ShapeError(f"seeds must lie in 0 .. {self.n_columns}; got {seeds.min()} .. {seeds.max()}")
         rows = np.concatenate([rows, np.empty(len(seeds), self.dtype)])
-        self._call("seeds", rows, numbers, n_rows, self.members, self.place, seeds, len(seeds))
+        self._call("seeds", rows, numbers, n_rows, self.struct, seeds, len(seeds))
         return rows[: int(n_rows[0])].copy(), numbers
 
     def join(self, rows, sources):
@@ -88,11 +89,11 @@ class Numbering:
         check("rows", rows, dtype=self.dtype, shape=(None,))
         check("sources", sources, dtype=self.dtype, shape=(None,), out=True)
         counts, starts = np.empty(_PARTS, np.int64), np.zeros(_PARTS + 1, np.int64)
-        self._call("count", counts, self.seen, self.summary, self.members, _PARTS, self.n_threads, self.n_words)
+        self._call("count", counts, self.struct, _PARTS)
         np.cumsum(counts, out=starts[1:])
         joined = np.empty(len(rows) + int(starts[-1]), self.dtype)
         joined[: len(rows)] = rows
-        self._call("join", joined[len(rows) :], self.members, self.seen, self.summary, self.place, starts, len(rows), _PARTS, self.n_words)
+        self._call("join", joined[len(rows) :], self.struct, starts, len(rows), _PARTS)
         self._call("columns", sources, self.place, len(sources))
         return joined
 
@@ -170,13 +171,14 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
         check("dst_ids", dst_ids, dtype=np.int64, shape=(n,))
     if src_ids is not None:
         check("src_ids", src_ids, dtype=np.int64, shape=(None,))
-    seen, summary, n_words = (None, None, 0) if numbering is None else (numbering.seen, numbering.summary, numbering.n_words)
+    sampling = struct({"indptr": indptr, "indices": indices, "loops": loops, "dst_ids": dst_ids, "src_ids": src_ids, "rows": rows,
+                       "n_rows": len(rows), "k": int(k), "kind": SAMPLERS[kind], "key": key64(key)})
     suffix, out_indptr = INDEXES[index], np.empty(len(rows) + 1, np.int64)
-    call(f"sar_sample_counts_{suffix}", out_indptr, indptr, loops, rows, int(k), SAMPLERS[kind], len(rows))
+    call(f"sar_sample_counts_{suffix}", out_indptr, sampling)
     sources, positions = np.empty(int(out_indptr[-1]), index), np.empty(int(out_indptr[-1]), index)
     team = threads() if numbering is None else min(threads(), numbering.n_threads)
     n_set = 2 << int(2 * k).bit_length() if k > _FEW and int(np.diff(out_indptr).max(initial=0)) >= k else 0
     workspace = np.empty((team, 2 * k + n_set), np.uint64) if n_set else None
-    call(f"sar_sample_{suffix}", sources, positions, seen, summary, workspace, out_indptr, indptr, indices, loops, dst_ids, src_ids, rows,
-         int(k), SAMPLERS[kind], key64(key), n_words, 0 if workspace is None else workspace.shape[1], team, len(rows))
+    call(f"sar_sample_{suffix}", sources, positions, None if numbering is None else numbering.struct, workspace, out_indptr, sampling,
+         0 if workspace is None else workspace.shape[1], team)
     return out_indptr, sources, positions

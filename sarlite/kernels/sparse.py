@@ -18,7 +18,7 @@ from sarlite.kernels.native import (
 
 
 def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
-    """Check what spmm and edge_dot share; return (n_dst, n_heads, n_feat, suffix). `names`: of `dst_rows` and of `edge_rows`."""
+    """Check what spmm and edge_dot share; return it as fields of sar_sum, and the suffix. `names`: of `dst_rows` and of `edge_rows`."""
     n_dst, end = check_csr(indptr, indices)
     check_rows("x", x)
     if indices is None and len(x) < end:
@@ -41,7 +41,9 @@ def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
             raise ShapeError(f"{edge_name} must be (n,) or (n, H) with x (n_src, H, ...), a row for each edge; "
                              f"got shape {edge_rows.shape}, dtype {edge_rows.dtype}, x {x.shape}")
     n_feat = row_width(x) // n_heads if n_heads else 0
-    return n_dst, n_heads, n_feat, f"{FLOATS[x.dtype]}_{INDEXES[index]}"
+    csr = {"indptr": indptr, "indices": indices, "rows": rows, "eid": eid, "n_rows": n_dst}
+    shared = {"csr": csr, "x": x, "n_src": len(x), "n_heads": n_heads, "n_feat": n_feat}
+    return shared, f"{FLOATS[x.dtype]}_{INDEXES[index]}"
 
 
 def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale=None, dst_scale=None, accumulate=True):
@@ -76,14 +78,14 @@ def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale
     O(n_edges * F) time, no memory. A row is summed by one thread, so the result does not depend on the number of threads.
     The gradient of x is the same call on the transpose with the scales exchanged. SAR Eq. 1 and 2.
     """
-    n_dst, n_heads, n_feat, suffix = _spmm_operands(indptr, indices, rows, out, x, eid, weight, ("out", "weight"))
+    shared, suffix = _spmm_operands(indptr, indices, rows, out, x, eid, weight, ("out", "weight"))
     if src_scale is not None:
         check("src_scale", src_scale, dtype=x.dtype, shape=(len(x),))
     if dst_scale is not None:
         check("dst_scale", dst_scale, dtype=x.dtype, shape=(len(out),))
     check_apart(out, x=x, weight=weight, src_scale=src_scale, dst_scale=dst_scale)
-    call(f"sar_spmm_forward_{suffix}", out, indptr, indices, rows, eid, x, weight, src_scale, dst_scale, accumulate, n_dst, len(x),
-         n_heads, n_feat)
+    factors = {"weight": weight, "src_scale": src_scale, "dst_scale": dst_scale}
+    call(f"sar_spmm_forward_{suffix}", out, {**shared, **factors}, accumulate)
 
 
 def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None):
@@ -112,11 +114,11 @@ def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None)
     """
     if out is None:
         raise ShapeError("out must be a NumPy array, got NoneType")
-    n_dst, n_heads, n_feat, suffix = _spmm_operands(indptr, indices, rows, g, x, eid, out, ("g", "out"))
+    shared, suffix = _spmm_operands(indptr, indices, rows, g, x, eid, out, ("g", "out"))
     if dst_scale is not None:
         check("dst_scale", dst_scale, dtype=x.dtype, shape=(len(g),))
     check_apart(out, g=g, x=x, dst_scale=dst_scale)
-    call(f"sar_edge_dot_forward_{suffix}", out, indptr, indices, rows, eid, g, x, dst_scale, n_dst, n_heads, n_feat)
+    call(f"sar_edge_dot_forward_{suffix}", out, g, {**shared, "dst_scale": dst_scale})
 
 
 def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=None, order=None):
@@ -174,8 +176,9 @@ def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=N
     if sign not in (1, -1):
         raise ShapeError(f"sign must be 1 or -1, got {sign}")
     check_apart(out, x=x)
-    call(f"sar_extremum_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, arg, indptr, indices, rows, label, order, x,
-         int(sign), int(offset), 0 if order is None else len(order), n_dst, row_width(x))
+    csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
+    labels = {"label": label, "order": order, "offset": int(offset), "n_order": 0 if order is None else len(order)}
+    call(f"sar_extremum_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, arg, csr, labels, x, int(sign), row_width(x))
 
 
 def extremum_backward(g, arg, dx, offset=0):

@@ -60,13 +60,14 @@ class LayerGraph(Graph):
         super().__init__(graph.comm, schedule, graph.profile, n_nodes=graph.n_nodes, dst_ids=ids[: layer.n_dst], src_ids=ids,
                          edge_ids=None, in_degrees=np.diff(layer.indptr), added_loops=None if loops is None else loops[rows[: layer.n_dst]])
         self.comm = graph.comm  # which counts already
-        self._graph, self._columns, self._layer, self._rows, self._sizes, self._lasting = graph, columns, layer, rows, sizes, lasting
+        self._graph, self._columns, self._layer, self._rows, self._lasting = graph, columns, layer, rows, lasting
+        self.all_sizes = sizes or (self.n_src, self.n_dst, self.n_edges)
         self._sources = np.concatenate([rows, halo]) if len(halo) else rows
         self._weights: dict[tuple[str, bool], Array] = {}
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        return self._sizes or (self.n_src, self.n_dst, self.n_edges)
+        return self.all_sizes
 
     def layers(self, n: int) -> list[Graph]:
         """Return the graphs of `n` layers: of one, this."""

@@ -45,7 +45,8 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
 
     Notes
     -----
-    Rows and gradients travel by the graph's mode. Bytes sent while it is made: 8 a halo row of the graph, 12 of each layer's.
+    Rows and gradients travel by the graph's mode. Bytes sent while it is made, counted as "setup": 8 a halo row of the graph, 12 of each
+    layer's.
     Memory: about 12 bytes an edge of each layer, 4 of the graph, and the rows of x that are read.
     """
     comm = graph.comm
@@ -54,11 +55,17 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     x, labels = as_array(x), None if labels is None else as_array(labels)
     rows = together(comm, lambda: _checked(graph, rows, n_layers, x, labels))
     agree(comm, n_layers, "n_layers")
-    columns = Columns(graph)
-    sampled = make_sampler(columns, (-1,) * n_layers, "full", comm=comm)(rows, 0)
-    graphs = [layer_graph(graph, columns, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
-    n_global = sum(comm.allgather(len(rows)))
+    with graph.profile.phase("setup"):
+        sampled, graphs = kernels.unbuffered(_layers, graph, rows, n_layers)
+        n_global = sum(comm.allgather(len(rows)))
     return Batch(graph, sampled, graphs, step=0, n_global=n_global, x=x, labels=labels, buffers=kernels.Buffers(), lasting=True)
+
+
+def _layers(graph, rows, n_layers):
+    """All in-edges of the layers, and the layers' graphs."""
+    columns = Columns(graph)
+    sampled = make_sampler(columns, (-1,) * n_layers, "full", comm=graph.comm)(rows, 0)
+    return sampled, [layer_graph(graph, columns, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
 
 
 def _checked(graph, rows, n_layers, x, labels):

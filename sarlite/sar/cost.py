@@ -7,16 +7,19 @@ one that is not (`expected`).
 """
 
 from collections import deque
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.comm import Solo
 from sarlite.profile import Profile
+from sarlite.sar.host import Host
 from sarlite.sar.messages import layout, templates_of
 from sarlite.sar.modes import MODES
 from sarlite.sar.plan import Exchange
 from sarlite.sar.relations import sets_of
+from sarlite.sar.rounds import Rounds, RoundsAhead
 from sarlite.sar.schedule import Schedule
 from sarlite.sar.stages import Stages, StagesAhead
 from sarlite.sar.stand_ins import CountedCut, Message, RowNumbers, Rows
@@ -57,6 +60,10 @@ class PartCounts(NamedTuple):
         Of the reversed edges; None where these exchange the same, on all ranks.
     cover : (PartCounts, PartCounts), or None
         Of mode `cover`: of the edges by rows, and of the reversed ones by sums; None where there are none of these on any rank.
+    hosts : list, or None
+        Of each rank the host that it is on, where rows are those that any rank of a host needs.
+    shared : PartCounts, or None
+        Of mode `host`: the same edges with such rows.
     """
 
     rank: int
@@ -66,6 +73,12 @@ class PartCounts(NamedTuple):
     asked: list
     turned: Any = None
     cover: Any = None
+    hosts: Any = None
+    shared: Any = None
+
+    def of(self, mode):
+        """Return those of a mode: where it shares, with the needs of each host's ranks put together."""
+        return self.shared if mode.shares and self.shared is not None else self
 
     @property
     def size(self):
@@ -75,12 +88,12 @@ class PartCounts(NamedTuple):
     def n_local(self):
         return int(self.offsets[self.rank + 1] - self.offsets[self.rank])
 
-    def exchange(self):
+    def exchange(self, host=None):
         """Return the `Exchange` that `plan.build` would find, of counts."""
         needs, asked = ([RowNumbers(*found) for found in side] for side in (self.needs, self.asked))
         src_ids = [RowNumbers(self.n_local) if q == self.rank else need for q, need in enumerate(needs)]
         cuts = [CountedCut(each.n_dst, each.n_edges) for each in self.sets]
-        return Exchange(self.rank, np.asarray(self.offsets), cuts, needs, asked, src_ids)
+        return Exchange(self.rank, np.asarray(self.offsets), cuts, needs, asked, src_ids, host)
 
 
 def counts_of_plan(comm, plan, sets):
@@ -158,7 +171,7 @@ def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False):
 
 
 class _Sent:
-    """Stands in for the request of a message, which keeps what is sent."""
+    """Stands in for a request, which keeps what is sent."""
 
     def __init__(self, array):
         self.array = array
@@ -184,9 +197,23 @@ class _Nobody:
 
     def start_recv(self, array, source, tag):
         array[...] = 0
+        return _Sent(None)
 
     def broadcast(self, array, root):
         self.n_messages += 1
+
+
+class _Window:
+    """Stands in for memory that the ranks of a host share: all of it is placed, as each of them touches its pages."""
+
+    def __init__(self, n_bytes, places):
+        self.array = Message(n_bytes, places)
+
+    def sync(self):
+        pass
+
+    def free(self):
+        self.array = None
 
 
 class Mirror(Solo):
@@ -208,18 +235,28 @@ class CountingTransport(Transport):
     Parameters
     ----------
     rank, size, prefetch : int
-    places : kernels.Places, optional
+    places, windows : kernels.Places, optional
+        Of messages, and of memory that ranks of a host share.
 
     Attributes
     ----------
     n_messages, packed_bytes : int
-        Messages sent (of a broadcast one), and bytes that were copied to be sent.
+        Messages sent (of a broadcast one; tokens too), and bytes that were copied to be sent, or to be read by others.
     """
 
-    def __init__(self, rank, size, prefetch, places=None):
+    def __init__(self, rank, size, prefetch, places=None, windows=None):
         self.comm = self.fetch_comm = self.push_comm = _Nobody(rank, size)
         self.prefetch, self.profile, self.line = prefetch, Profile(), Line(self.comm)
-        self.places, self.packed_bytes = places, 0
+        self.places, self.windows, self.packed_bytes, self._host = places, windows, 0, None
+
+    def host(self, hosts):
+        """Return the `Host` of all schedules, whose windows are placed; None where `hosts` is."""
+        if hosts is None:
+            return None
+        if self._host is None:
+            group = SimpleNamespace(share=lambda n_bytes: _Window(n_bytes, self.windows))
+            self._host = Host(hosts, self.comm.rank, group, self.comm)
+        return self._host
 
     @property
     def n_messages(self):
@@ -237,6 +274,9 @@ class CountingTransport(Transport):
         self.packed_bytes += buffer.nbytes
         return buffer
 
+    def gather(self, arrays, rows, views):
+        self.packed_bytes += sum(view.nbytes for view in views)
+
     def add_rows(self, received, rows, d):
         pass
 
@@ -250,13 +290,16 @@ class _FetchAhead(Fetch):
     def __enter__(self):
         self.ready, self.coming, self.sends = deque(), iter(self.steps), None
         for _ in range(1 + self.transport.prefetch * self.steps[0].share.denominator):
-            self.release()
+            self.bring()
         return self
 
     def arrived(self, step):
         return self.ready.popleft()
 
-    def release(self):
+    def release(self, step=None):
+        self.bring()
+
+    def bring(self):
         step = next(self.coming, None)
         if step is not None:
             rows, self.sends = self.exchange(step)  # the last message stays with the thread until the next has gone
@@ -264,6 +307,12 @@ class _FetchAhead(Fetch):
 
     def finish(self):
         self.sends = None
+
+
+class _RoundsAhead(Rounds, _FetchAhead):
+    """`RoundsAhead` likewise."""
+
+    n_slots = RoundsAhead.n_slots
 
 
 class _StagesAhead(Stages):
@@ -288,18 +337,19 @@ class _StagesAhead(Stages):
         self.fill()
 
 
-_AHEAD = {Prefetch: _FetchAhead, StagesAhead: _StagesAhead}
+_AHEAD = {Prefetch: _FetchAhead, RoundsAhead: _RoundsAhead, StagesAhead: _StagesAhead}
 
 
-def schedule_of(counts, mode, prefetch, places=None, transport=None):
+def schedule_of(counts, mode, prefetch, places=None, transport=None, windows=None):
     """Return the `Schedule` of a part in a mode: its `run` and `run_backward` take `Rows` for arrays.
 
     By default with a `CountingTransport` of its own.
     """
-    mode, transport = MODES[mode], transport or CountingTransport(counts.rank, counts.size, prefetch, places)
+    mode, transport = MODES[mode], transport or CountingTransport(counts.rank, counts.size, prefetch, places, windows)
+    counts = counts.of(mode)
 
     def of(counts):
-        return Schedule(mode.prepare(counts.exchange()), transport, mode)
+        return Schedule(mode.prepare(counts.exchange(transport.host(counts.hosts))), transport, mode)
 
     made, cover = of(counts), None
     if counts.size == 1:
@@ -310,7 +360,7 @@ def schedule_of(counts, mode, prefetch, places=None, transport=None):
     return made._replace(reverse=made if counts.turned is None else of(counts.turned), cover=cover)
 
 
-def schedules_of(counts, mode, prefetch, places=None):
+def schedules_of(counts, mode, prefetch, places=None, windows=None):
     """Return a `CountingTransport` and the schedules that share it, by `Aggregation.over`.
 
     Parameters
@@ -319,9 +369,9 @@ def schedules_of(counts, mode, prefetch, places=None):
         Of a relational graph by the relations that one fetch serves.
     """
     if isinstance(counts, PartCounts):
-        made = schedule_of(counts, mode, prefetch, places)
+        made = schedule_of(counts, mode, prefetch, places, windows=windows)
         over = {"edges": made, "reverse": made.reverse, "cover": made.linear, "summed": made.linear.summed}
         return made.transport, over
     first = next(iter(counts.values()))
-    transport = CountingTransport(first.rank, first.size, prefetch, places)
+    transport = CountingTransport(first.rank, first.size, prefetch, places, windows)
     return transport, {chosen: schedule_of(each, mode, prefetch, transport=transport) for chosen, each in counts.items()}

@@ -1,98 +1,50 @@
 """The ranks of each host, what they need together, and the rounds in which rows come to them."""
 
-from fractions import Fraction
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from sarlite.errors import ConfigError
-from sarlite.sar.plan import cut_rows
-
-
-class Round(NamedTuple):
-    """One round of the schedule: rows of `source` come to this host, and rows of this rank go to another one, or either.
-
-    Attributes
-    ----------
-    source : int, or None
-        Whose rows come; None where none do.
-    filler : int
-        Who puts them into the window: one of this host's ranks, of a part of this host its owner.
-    block : Edges, or Bundle, or None
-        Whose columns they are; None where this rank is their owner.
-    n_rows : int
-    contiguous : bool
-        Whether they follow each other at their owner.
-    target : int, or None
-        The filler of the host to which this rank's `send_rows` go; None where they go nowhere, or into the window of this host.
-    send_rows : slice or (n_send,) int
-    share : Fraction
-        What part of the owner's rows that come these are.
-    """
-
-    source: Any
-    filler: Any
-    block: Any
-    n_rows: int
-    contiguous: bool
-    target: Any
-    send_rows: Any
-    share: Fraction = Fraction(1)
-
-    @property
-    def root(self):
-        return self.source
-
-    @property
-    def n_send(self):
-        rows = self.send_rows
-        return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-
-    def cut(self, n):
-        """Divide the round into `n`, as `Step.cut`."""
-        if n == 1:
-            return [self]
-        columns, rows = ((np.arange(n + 1) * m // n).tolist() for m in (self.n_rows, self.n_send))
-        blocks = [None if self.block is None else self.block.columns(a, b) for a, b in zip(columns, columns[1:])]
-        return [self._replace(block=blocks[k], n_rows=columns[k + 1] - columns[k], send_rows=cut_rows(self.send_rows, rows[k], rows[k + 1]),
-                              share=Fraction(1, n)) for k in range(n)]
+from sarlite.sar.plan import Step
 
 
 class Host:
-    """The hosts of a communicator's ranks, and the windows of this one. Making one is collective.
+    """The hosts of some ranks, and the windows of one of these ranks' host.
+
+    Parameters
+    ----------
+    hosts : list
+        Of each rank the host that it is on.
+    rank : int
+        This one.
+    group, tokens : Communicator
+        Of this host's ranks, and its channel of tokens.
 
     Attributes
     ----------
     members : list of list of int
         The ranks of each host.
     number : int
-        This rank's.
+        This rank's host.
     ranks : list of int
         Of this host.
-    group, tokens : Communicator
-        Of these ranks, and its channel of tokens.
     windows : dict of str to Shared
         Memory of these ranks, by what it is for.
     """
 
-    def __init__(self, comm):
-        if not (hasattr(comm, "hosts") and hasattr(comm, "share")):
-            raise ConfigError(f"mode 'host' needs memory that ranks share: {type(comm).__name__} has no `hosts` and `share`")
-        by_host = {}
-        for rank, host in enumerate(comm.hosts()):
-            by_host.setdefault(host, []).append(rank)
-        self.members = list(by_host.values())
-        self.number = next(k for k, ranks in enumerate(self.members) if comm.rank in ranks)
-        self.rank, self.ranks = comm.rank, self.members[self.number]
-        self.group = comm.group("host", self.number)
-        self.tokens, self.windows = self.group.channel("tokens"), {}
+    def __init__(self, hosts, rank, group, tokens):
+        self.members, self.number = _members(hosts, rank)
+        self.rank, self.ranks = rank, self.members[self.number]
+        self.group, self.tokens, self.windows = group, tokens, {}
 
     @classmethod
     def of(cls, comm):
         """Return that of a communicator, made at the first call. Collective."""
         kept = comm.channel("fetch").__dict__
         if "_host" not in kept:
-            kept["_host"] = cls(comm)
+            if not (hasattr(comm, "hosts") and hasattr(comm, "share")):
+                raise ConfigError(f"mode 'host' needs memory that ranks share: {type(comm).__name__} has no `hosts` and `share`")
+            hosts = comm.hosts()
+            group = comm.group("host", _members(hosts, comm.rank)[1])
+            kept["_host"] = cls(hosts, comm.rank, group, group.channel("tokens"))
         return kept["_host"]
 
     def needed(self, needs):
@@ -118,12 +70,11 @@ class Host:
                 if source == self.rank:
                     if len(self.ranks) > 1:
                         step = goes[next(rank for rank in self.ranks if rank != self.rank)]
-                        found.append(Round(source, source, None, step.n_send, False, None, step.send_rows))
+                        found.append(Step(source, None, None, step.n_send, False, step.send_rows, filler=source))
                 elif source is not None:
-                    step = comes[source]
-                    found.append(Round(source, self._filler(self.number, source), step.block, step.n_rows, step.contiguous, target, sends))
+                    found.append(comes[source]._replace(target=target, send_rows=sends, filler=self._filler(self.number, source)))
                 elif target is not None:
-                    found.append(Round(None, None, None, 0, False, target, sends))
+                    found.append(Step(None, target, None, 0, False, sends))
         return tuple(found)
 
     def _filler(self, host, source):
@@ -131,3 +82,9 @@ class Host:
         k = next(k for k, ranks in enumerate(self.members) if source in ranks)
         here = self.members[host]
         return source if k == host else here[(k + self.members[k].index(source)) % len(here)]
+
+
+def _members(hosts, rank):
+    """Return the ranks of each host, and the number of that which `rank` is on."""
+    names = list(dict.fromkeys(hosts))
+    return [[k for k, host in enumerate(hosts) if host == name] for name in names], names.index(hosts[rank])

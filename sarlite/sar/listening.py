@@ -27,7 +27,8 @@ class Aggregation(NamedTuple):
     number, kept : int, int or None
         Of the run; of the run whose kept list backward takes.
     over : str, or tuple of relations
-        Which of a graph's edges: "edges", all; or of `Schedule` "reverse", "cover" or "summed"; or of which relations out of one type.
+        Which of a graph's edges: "edges", all; or of `Schedule` "reverse", "cover" or "summed"; or of which relations out of one type;
+        or of which message-flow graph and layer.
     rows, edges : str, tuple of str
         The sizes that a visit's columns, and its edges of each set, stand for.
     holds : bool
@@ -51,11 +52,15 @@ class Aggregation(NamedTuple):
 
 
 class Listening:
-    """A mode that runs on one part of `size`, and tells a recorder."""
+    """A mode that runs on one part of `size`, and tells a recorder.
+
+    `named` has by a plan's id what an `Aggregation` over it says as (over, rows, edges), where graphs of several plans share a mode.
+    """
 
     def __init__(self, mode: Any, recorder: Recorder, size: int, over: Any = "edges", rows: str = "rows",
                  edges: tuple[str, ...] = ("edges",)) -> None:
         self.mode, self.recorder, self.facts = mode, recorder, (over, rows, edges)
+        self.named: dict[int, Any] = {}
         self.numbers: dict[int, int] = {}  # of runs, by the list of what they keep
         self.copies = copies(mode, size)  # then what is kept holds those, which `replay` places
 
@@ -87,7 +92,8 @@ class Listening:
         self.recorder.events.append(("begin",))
         templates, d_templates = (None if rows is None else templates_of(rows) for rows in (arrays, d_arrays))
         number = None if kept is None else self.numbers[id(kept)]
-        facts = way, templates, d_templates, phase, schedule.transport.profile._phase, own, number, *self.facts
+        names = self.named.get(id(schedule.plan), self.facts)
+        facts = way, templates, d_templates, phase, schedule.transport.profile._phase, own, number, *names
         for made in sets:
             for name in TRANSPOSES:
                 made.pop(name, None)

@@ -1,4 +1,7 @@
-"""How many rows and edges a part exchanges otherwise than by its in-edges: over the reversed edges, and by a vertex cover of the cut."""
+"""How many rows and edges a part exchanges otherwise than by its in-edges, each rank for itself.
+
+Over the reversed edges, by a vertex cover of the cut, and with the needs of a host's ranks put together.
+"""
 
 from typing import NamedTuple
 
@@ -6,6 +9,7 @@ import numpy as np
 
 from sarlite.sar.cost import SetCounts
 from sarlite.sar.cover import cover
+from sarlite.sar.relations import sets_of
 from sarlite.sar.transport import halo_slices
 
 
@@ -44,17 +48,65 @@ def with_others(graph, counts):
         return _with_others(graph.comm, graph.plan, counts)
 
 
+def with_hosts(comm, plan, counts):
+    """Return the `PartCounts` of a plan with those of mode `host`; in that mode's plan they are themselves put together. Collective."""
+    if counts.size == 1:
+        return counts
+    sent = _sent(comm, plan)
+    counts = _asked(comm, counts, [_counted(rows) for rows in sent])
+    return counts._replace(shared=_shared(comm, counts, sent, comm.hosts()))
+
+
+def _sent(comm, plan):
+    """By rank, the rows that go there because it needs them itself."""
+    sent = [np.empty(0, np.int64)] * comm.size
+    for step in plan.steps:
+        rows = step.send_rows
+        sent[step.target] = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    if plan.host is None:
+        return sent
+    used = [np.empty(0, np.int64)] * comm.size
+    for step in plan.steps:
+        used[step.source] = np.unique(np.concatenate([edges.indices for edges in sets_of(step.block)])).astype(np.int64)
+    return [rows[columns] for rows, columns in zip(sent, comm.alltoall(used))]
+
+
+def _asked(comm, counts, asked):
+    """`counts` of a part that is asked for these rows."""
+    needs = [found[counts.rank] for found in comm.allgather(asked)]
+    return counts._replace(needs=needs, asked=asked)
+
+
+def _shared(comm, counts, sent, hosts):
+    """`counts` where to each rank goes what any of its host needs."""
+    asked = [(0, True)] * counts.size
+    for host in set(hosts):
+        ranks = [q for q, other in enumerate(hosts) if other == host]
+        found = _counted(np.unique(np.concatenate([sent[q] for q in ranks])))
+        for q in ranks:
+            asked[q] = (0, True) if q == counts.rank else found
+    return _asked(comm, counts, asked)._replace(hosts=hosts)
+
+
 def _with_others(comm, plan, counts):
     size = counts.size
-    own, columns = [_Cut()] * size, [np.empty(0, np.int64)] * size
+    own, columns, rows_of = [_Cut()] * size, [np.empty(0, np.int64)] * size, [np.empty(0, np.int64)] * size
     for step, (rows, sources) in zip(plan.steps, _edges(plan)):
         if len(rows):
             own[step.source], columns[step.source] = _cut(rows, sources)
+            rows_of[step.source] = np.unique(rows)
+    counts = with_hosts(comm, plan, counts)
     told = [cuts[counts.rank] for cuts in comm.allgather(own)]
     turned = _turned(counts, own, told)
-    same = (turned.needs, turned.asked, turned.sets[0].n_edges) == (counts.needs, counts.asked, counts.sets[0].n_edges)
+    shared = counts.shared._replace(turned=_unless_same(comm, _shared(comm, turned, rows_of, counts.shared.hosts), counts.shared))
     cover = _covered(comm, plan, counts, own, told, columns)
-    return counts._replace(turned=None if all(comm.allgather(same)) else turned, cover=cover)
+    return counts._replace(turned=_unless_same(comm, turned, counts), cover=cover, shared=shared)
+
+
+def _unless_same(comm, turned, counts):
+    """`turned`; None where it exchanges what `counts` does, on all ranks."""
+    same = (turned.needs, turned.asked, turned.sets[0].n_edges) == (counts.needs, counts.asked, counts.sets[0].n_edges)
+    return None if all(comm.allgather(same)) else turned
 
 
 def _edges(plan):
@@ -73,7 +125,8 @@ def _cut(rows, sources):
     """Return the `_Cut` of edges, and the sources of their cover."""
     covering = cover(sources, np.cumsum(np.diff(rows, prepend=rows[0]) > 0))
     chosen = covering[sources]
-    found = _Cut(len(rows), _counted(rows), int(chosen.sum()), _counted(rows[chosen])[0], _counted(rows[~chosen]), int((~covering).sum()))
+    found = _Cut(len(rows), _counted(rows), int(chosen.sum()), _counted(rows[chosen])[0], _counted(rows[~chosen]),
+                 len(np.unique(sources[~chosen])))
     return found, np.flatnonzero(covering)
 
 

@@ -22,8 +22,10 @@ class Step(NamedTuple):
 
     Attributes
     ----------
+    source, target : int, or None
+        None, in mode `host` alone, where no rows come, or go.
     block : Edges, or Bundle of several sets of edges
-        Whose columns are the rows that come; None in a plan whose blocks are merged.
+        Whose columns are the rows that come; None in a plan whose blocks are merged, and in mode `host` where the rows are this rank's.
     n_rows : int
         How many come.
     contiguous : bool
@@ -32,15 +34,18 @@ class Step(NamedTuple):
         Local rows, of a graph ascending; a slice where they follow each other: what is sent then is the array itself.
     share : Fraction
         What part of the peer's rows these are.
+    filler : int, or None
+        Of mode `host`: which rank of this host puts the rows that come into the window; None where none come.
     """
 
-    source: int
-    target: int
+    source: Any
+    target: Any
     block: Any
     n_rows: int
     contiguous: bool
     send_rows: Any
     share: Fraction = Fraction(1)
+    filler: int | None = None
 
     @property
     def n_send(self):
@@ -51,10 +56,10 @@ class Step(NamedTuple):
         """Divide the step into `n`: like parts of the rows that come and of those that go."""
         if n == 1:
             return [self]
-        columns, rows = (np.arange(n + 1) * m // n for m in (self.n_rows, self.n_send))
-        return [self._replace(block=self.block.columns(int(columns[k]), int(columns[k + 1])), n_rows=int(columns[k + 1] - columns[k]),
-                              send_rows=cut_rows(self.send_rows, int(rows[k]), int(rows[k + 1])), share=Fraction(1, n))
-                for k in range(n)]
+        columns, rows = ((np.arange(n + 1) * m // n).tolist() for m in (self.n_rows, self.n_send))
+        blocks = [None if self.block is None else self.block.columns(a, b) for a, b in zip(columns, columns[1:])]
+        return [self._replace(block=blocks[k], n_rows=columns[k + 1] - columns[k], send_rows=_cut_rows(self.send_rows, *rows[k : k + 2]),
+                              share=Fraction(1, n)) for k in range(n)]
 
 
 class Plan(NamedTuple):
@@ -70,9 +75,9 @@ class Plan(NamedTuple):
         One a peer: at step s, rank p fetches from p + s and sends to p - s, so every rank has one partner each way.
     backward_steps : tuple of Step
         The same, each in as many parts, so that what backward holds of a peer is small: rows fetched again, and gradients out and in.
-    stages : tuple of Stage, or of Round
+    stages : tuple of Stage, or of Step
         Of mode `broadcast`: one a rank, this one too, in their order. Of mode `host` the rounds.
-    backward_stages : tuple of Round
+    backward_stages : tuple of Step
         Of mode `host`: the same, each in as many parts as `backward_steps` has of a step.
     host : Host, or None
         Of mode `host`, on several ranks.
@@ -233,5 +238,5 @@ def _as_range(rows):
     return rows.astype(np.int32 if rows.max() < 2**31 else np.int64)
 
 
-def cut_rows(rows, a, b):
+def _cut_rows(rows, a, b):
     return slice(rows.start + a, rows.start + b) if isinstance(rows, slice) else rows[a:b]

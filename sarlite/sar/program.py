@@ -226,7 +226,7 @@ class Program:
 class _Replay:
     def __init__(self, program, counts, mode, prefetch, sizes):
         self.program, self.places, self.outside = program, Places(), Places()
-        self.transport, self.over = schedules_of(counts, mode, prefetch, self.places)
+        self.transport, self.over = schedules_of(counts, mode, prefetch, self.places, self.outside)
         self.at = np.array([1, *(sizes[name] for name in program.names)], float)
         self.index = {name: 1 + k for k, name in enumerate(program.names)}
         self.instances, self.kept, self.count = {}, {}, 0

@@ -11,7 +11,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import PeerError
-from sarlite.sar.messages import gather, layout, sections
+from sarlite.sar.messages import layout, sections
 from sarlite.sar.transport import Fetch, Prefetch, Push, Transfer, parts_of, wait_all
 
 KINDS = GROWS, READ, FILLED, WRITTEN, ADDED = range(5)  # of tokens
@@ -157,7 +157,7 @@ class Rounds(Telling, Fetch):
         self.held[place] = buffer
         self.profile.hold(buffer, step.share)
         if step.source == self.host.rank:
-            gather(self.arrays, step.send_rows, rows)
+            self.transport.gather(self.arrays, step.send_rows, rows)
             return [], 0
         parts = parts_of(step, buffer, rows)
         return [self.receive(part, step.source) for part in parts], sum(part.nbytes for part in parts)
@@ -245,14 +245,14 @@ class SummedPush(Telling, Push):
         written = [self.token_of(rank, WRITTEN) for rank in writers if rank != self.host.rank]
 
         def add():
-            if self.depth:
-                kernels.set_threads(1)  # as this is a thread beside the computing one
             wait_all(written)
             self.slots.window.sync()
             for n, rank in enumerate(writers):
                 for view, d in zip(views, self._section(k, rank)[1]):
-                    if view is not None:
-                        kernels.add(view, d, view) if n else np.copyto(view, d)
+                    if view is not None and n:
+                        self.transport.add_rows(d, slice(None), view)
+                    elif view is not None:
+                        view[...] = d
             for rank in writers:
                 if rank != self.host.rank:
                     self.tell(rank, ADDED)

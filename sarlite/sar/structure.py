@@ -2,6 +2,7 @@
 
 from sarlite.graph.block import PIECE_EDGES
 from sarlite.sar.cost import PartCounts, schedule_of
+from sarlite.sar.modes import MODES
 from sarlite.sar.relations import sets_of
 
 
@@ -22,8 +23,8 @@ def structure_bytes(counts, mode, transposed=None, turns=False):
         return _structure(counts, plan, (transposed or {}).get(over, ()))
 
     if not isinstance(counts, PartCounts):
-        return sum(of(chosen, each, schedule_of(each, mode, 0).plan) for chosen, each in counts.items())
-    made = schedule_of(counts, mode, 0)
+        return sum(of(chosen, each.of(MODES[mode]), schedule_of(each, mode, 0).plan) for chosen, each in counts.items())
+    made, counts = schedule_of(counts, mode, 0), counts.of(MODES[mode])
     total = 8 * counts.n_local * 6 + of("edges", counts, made.plan)
     if turns and counts.turned is not None:
         total += of("reverse", counts.turned, made.reverse.plan)

@@ -15,7 +15,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import PeerError
-from sarlite.sar.messages import allocate, pack, templates_of
+from sarlite.sar.messages import allocate, gather, pack, templates_of
 
 
 class Line:
@@ -93,6 +93,10 @@ class Transport:
 
     def pack(self, arrays, rows):
         return pack(arrays, rows)
+
+    def gather(self, arrays, rows, views):
+        """Copy some rows of each array into its view."""
+        gather(arrays, rows, views)
 
     def add_rows(self, received, rows, d):
         """Add rows that came to those of `d` that they are of."""
@@ -371,6 +375,7 @@ def _in_thread(finish):
 
     def wait():
         try:
+            kernels.set_threads(1)  # this thread's own, which is beside the computing one
             finish()
         except BaseException as error:
             failed.append(error)

@@ -2,7 +2,7 @@
 
 import argparse
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,20 +10,21 @@ import numpy as np
 from sarlite import optim
 from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError
+from sarlite.minibatch.batch import LayerGraph
 from sarlite.profile import resident
-from sarlite.sar.cost import PartCounts, counts_of, counts_of_plan
+from sarlite.sar.cost import PartCounts, SetCounts, counts_of, counts_of_plan
 from sarlite.sar.graph import Graph
 from sarlite.sar.hetero import HeteroGraph, NodeType
 from sarlite.sar.modes import MODES
-from sarlite.sar.other_counts import with_others
+from sarlite.sar.other_counts import with_hosts, with_others
 from sarlite.sar.program import START, Counts, Found, growth
 from sarlite.sar.schedule import turns
 from sarlite.sar.structure import structure_bytes
-from sarlite.train import relational, relational_trial
+from sarlite.train import flow_trial, relational, relational_trial
 from sarlite.train.facts import Facts, Relations
 from sarlite.train.load import Part
 from sarlite.train.owners import PIECE_BYTES
-from sarlite.train.trial import STEPS, program
+from sarlite.train.trial import STEPS, n_layers, program
 
 SPLITS = ("train", "val", "test")
 
@@ -34,12 +35,19 @@ class Setting(NamedTuple):
     mode: str
     options: tuple[tuple[str, Any], ...] = ()
 
+    def on(self, size: int) -> "Setting":
+        """Return that of so many ranks."""
+        return self._replace(options=tuple((name, size if value == ALL else value) for name, value in self.options))
+
     def __str__(self) -> str:
         return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
 
 
-SETTINGS = [*(Setting(name) for name, mode in MODES.items() if not mode.shares), Setting("sar", (("backward", "fetch"),)),
-            Setting("sar", (("halo", "recompute"),))]
+ALL = 0
+"""Of option columns in `SETTINGS`: as many as there are ranks."""
+
+SETTINGS = [*map(Setting, MODES), Setting("sar", (("backward", "fetch"),)), Setting("sar", (("halo", "recompute"),)),
+            Setting("sar", (("columns", ALL),))]
 
 
 class Cost(NamedTuple):
@@ -93,37 +101,65 @@ class Sizes(NamedTuple):
         Data, and what else the process has when its part is loaded, but for the graph's structure.
     load_bytes : int
         The most that loading takes.
+    whole : Sizes, or None
+        Of the same rank where all ranks share all rows by columns; None of a relational graph, and of one that is on a grid already.
     """
 
     counts: Counts
     rows: dict[str, int]
     there_bytes: int
     load_bytes: int = 0
+    whole: Any = None
 
 
-def sizes_of(part: Part, there: int, peak: int, sharing: int) -> Sizes:
+def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str, list[LayerGraph]] | None = None,
+             others: bool = True) -> Sizes:
     """Return the `Sizes` of a part that was loaded. Collective.
 
     Parameters
     ----------
     there, peak : int
         What the process has now above its state before loading, and had at most; of `sharing` ranks together.
+    flows : dict of str to list of LayerGraph, optional
+        As of `flow_trial.of_run`.
+    others : bool
+        Whether other edges are counted too, as some settings exchange: `over_others`.
     """
     rows: Any = part.rows
     splits = {name: int(np.count_nonzero(getattr(rows, name))) for name in SPLITS}
     features = [*rows.features.values()] if isinstance(rows.features, dict) else [rows.features]
     missing = sum(x.dtype.itemsize * x.size for x in features if not x.strides[0])  # of features that were not read
+    counts: Any
     if isinstance(part.graph, NodeType):
         hetero = part.graph.graph
-        counts = {chosen: counts_of_plan(hetero.comm, plan, [(len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])
-                  for chosen, (plan, _) in hetero.exchanges.items()}
+        counts = {chosen: with_hosts(hetero.comm, plan, counts_of_plan(hetero.comm, plan, [
+            (len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])) for chosen, (plan, _) in hetero.exchanges.items()}
         return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing)
     graph = aggregated(part.graph)
-    counts = with_others(graph, counts_of(graph))
+    whole = counts_of(graph)
+    if flows is not None:
+        counts = {"edges": whole, **flow_trial.counts_of(flows)}
+    else:
+        counts = with_others(graph, whole) if others else whole
     built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
-    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "halo": graph.plan.n_halo}
-    return Sizes(counts, sizes, there_bytes, peak // sharing + missing)
+    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, **flow_trial.sizes_of(flows or {})}
+    found = Sizes(counts, sizes, there_bytes, peak // sharing + missing)
+    return found if part.graph.grid or flows is not None else found._replace(whole=_on_one_group(graph, found))
+
+
+def _on_one_group(graph, sizes):
+    """The `Sizes` of a part whose rank, as each other, has the structure of the whole graph, beside its own edges. Collective."""
+    n_rows, n_edges = np.sum(graph.comm.allgather((graph.n_dst, graph.n_edges)), 0).tolist()
+    counts = PartCounts(0, np.array([0, n_rows]), [SetCounts(n_rows, [n_edges], [n_rows])], [(0, True)], [(0, True)])
+    there = sizes.there_bytes + graph.plan.local.indices.itemsize * graph.n_edges
+    return Sizes(counts, {**sizes.rows, "edges": n_edges, "group": n_rows}, there, sizes.load_bytes)
+
+
+def over_others(setting: Setting, config: argparse.Namespace) -> bool:
+    """Tell whether a setting may go over the reversed edges, or over those of a cover: counting these takes time and memory."""
+    mode = MODES[setting.mode]
+    return mode.covers or turns(mode, dict(setting.options).get("backward", config.backward))
 
 
 def aggregated(graph: Graph) -> Graph:
@@ -148,20 +184,25 @@ class Model:
     def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, comm: Communicator, size: int) -> None:
         self.config, self.make, self.facts, self.comm, self.size = config, make, facts, comm, size
         self._programs: dict[tuple[Any, ...], Any] = {}
-        self.fixed_bytes = self.cover_bytes = 0
+        self.fixed_bytes, self._scipy_bytes = 0, None
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
         mode, backward = MODES[setting.mode], dict(setting.options).get("backward", self.config.backward)
-        covers = mode.covers and isinstance(sizes.counts, PartCounts) and sizes.counts.cover is not None
-        steps = self.program(setting, covers)
-        found = steps.replay(sizes.counts, setting.mode, prefetch, sizes.rows)
+        if dict(setting.options).get("columns", self.config.columns) != self.config.columns:
+            sizes = sizes.whole
+        counts, rows = sizes.counts, sizes.rows
+        if isinstance(counts, PartCounts):
+            rows = {**rows, "halo": sum(n for n, _ in counts.of(mode).needs)}
+        steps = self.program(setting, mode.covers and isinstance(counts, PartCounts) and counts.cover is not None)
+        found = steps.replay(counts, setting.mode, prefetch, rows)
         transposed = steps.transposed
         if "halo" in steps.names:  # the second layer walks all edges
             transposed.setdefault("edges", set()).add((0, "transpose"))
         structure = structure_bytes(sizes.counts, setting.mode, transposed, self.size > 1 and turns(mode, backward))
-        stays = self.fixed_bytes + sizes.there_bytes + structure + (self.cover_bytes if mode.covers and self.size > 1 else 0)
-        stays += self._writing_bytes()
+        stays = self.fixed_bytes + sizes.there_bytes + structure + self._writing_bytes()
+        if mode.covers and self.size > 1:
+            stays += self._cover_bytes()
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
 
     def program(self, setting: Setting, covers: bool = False) -> Any:
@@ -174,6 +215,12 @@ class Model:
             self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
         return self._programs[key]
 
+    def _cover_bytes(self):
+        """What the modules take that find covers; measured once, where it is asked for, as they stay."""
+        if self._scipy_bytes is None:
+            self._scipy_bytes = max(self.comm.allgather(_loading_scipy())) // (self.comm.size if self.config.ranks > 1 else 1)
+        return self._scipy_bytes
+
     def _writing_bytes(self):
         """What the pieces of learned rows take that a checkpoint is written of, while a step's arrays keep their place (`Owners`)."""
         relations = self.facts.relations
@@ -182,8 +229,8 @@ class Model:
         return (1 if self.comm.rank else 3) * PIECE_BYTES
 
     def takes(self, setting: Setting) -> bool:
-        """Tell whether the model can run in a setting: not each can compute halo rows again. Collective."""
-        if "halo" in dict(setting.options):
+        """Tell whether the model can run in a setting: not each can compute halo rows again, or divide messages by columns. Collective."""
+        if {"halo", "columns"} & dict(setting.options).keys():
             try:
                 self.program(setting)
             except ConfigError:
@@ -203,8 +250,18 @@ def on_grid_with_edge_values(graph: Graph) -> bool:
 
 
 def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any],
-           there: int | None = None) -> tuple[Model, Sizes]:
-    """Return the `Model` and the `Sizes` of a run whose part was loaded; `there` is as for `sizes_of`, by default now. Collective."""
+           there: int | None = None, trainer: Any = None, others: bool = True) -> tuple[Model, Sizes]:
+    """Return the `Model` and the `Sizes` of a run whose part was loaded. Collective.
+
+    Parameters
+    ----------
+    there : int, optional
+        As for `sizes_of`; by default now.
+    trainer : Trainer, optional
+        The run's, where it was made: then its message-flow graphs are not made again.
+    others : bool
+        As for `sizes_of`.
+    """
     graph: Any = part.graph
     hetero = isinstance(graph, NodeType)
     if not hetero and on_grid_with_edge_values(part.graph):
@@ -214,17 +271,25 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     def make(comm, config, part):
         return make_trainer(comm, config, cls, schedule, part, None)
 
-    there, peak = part.memory.now() if there is None else there, part.memory.peak()
+    facts, warm, flows = _facts(part), 0, None
+    if config.mfg:
+        if trainer is None:
+            flows = flow_trial.of_run(part, together(comm, lambda: n_layers(config, make, facts)))
+        else:
+            flows = flow_trial.of_trainer(trainer)
+        facts = facts._replace(flows=flow_trial.of_all_ranks(flows))
+    there, peak = part.memory.now() if there is None or flows else there, part.memory.peak()
     sharing = comm.size if config.ranks > 1 else 1
-    facts, warm = _facts(part), 0
     if hetero:
         facts, warm = _with_halo(comm, config, make, facts, graph.graph)
     model = Model(config, make, facts, comm, comm.size)
     model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
     model.fixed_bytes += warm // sharing
-    if not hetero:
-        model.cover_bytes = max(comm.allgather(_loading_scipy())) // sharing
-    return model, sizes_of(part, there, peak, sharing)
+    sizes = sizes_of(part, there, peak, sharing, flows, others)
+    if flows and trainer is not None:  # whose own arrays are counted, and there
+        own = model.program(Setting("sar")).replay(sizes.counts, "sar", 0, sizes.rows).start_bytes
+        sizes = sizes._replace(there_bytes=max(0, sizes.there_bytes - own))
+    return model, sizes
 
 
 def _facts(part):
@@ -247,7 +312,7 @@ def _with_halo(comm: Communicator, config: argparse.Namespace, make: Callable[..
 
 
 def _loading_scipy():
-    """What the modules that find covers take, which stay."""
+    """By how much the modules that find covers make the process larger."""
     before = resident()
     importlib.import_module("scipy.sparse.csgraph")
     return max(0, resident() - before)

@@ -45,6 +45,8 @@ class Facts(NamedTuple):
         No row of the edges' weights and features; None where there are none.
     relations : Relations, or None
         Of a relational graph.
+    flows : dict of (str, int) to (int, int, int), or None
+        Of message-flow training n_src, n_dst and edges of all ranks, by "training" or "scoring" and layer.
     """
 
     n_features: Any
@@ -54,6 +56,7 @@ class Facts(NamedTuple):
     loops: bool = False
     edge_values: tuple[Array | None, ...] = (None, None)
     relations: Relations | None = None
+    flows: dict[tuple[str, int], tuple[int, int, int]] | None = None
 
     @property
     def edge_bytes(self) -> int:

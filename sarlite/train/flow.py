@@ -1,15 +1,22 @@
 """Full-batch training over message-flow graphs: at each layer only the nodes that reach a labelled one (SAR appendix B)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from sarlite.comm import together
 from sarlite.errors import ConfigError
+from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.flow import count_layers, message_flow
 from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.loop import Trainer, check_output
+
+
+def flows(graph: Graph, splits: Sequence[Any], n_layers: int, x: Any, labels: Any) -> tuple[Batch, Batch]:
+    """Return the message-flow graphs of the training rows, the first of `splits`, and of the rows of all of them. Collective."""
+    return (message_flow(graph, splits[0], n_layers, x, labels), message_flow(graph, np.concatenate(splits), n_layers, x, labels))
 
 
 class FlowTrainer(Trainer):
@@ -41,8 +48,7 @@ class FlowTrainer(Trainer):
         with no_grad():
             self.n_layers = together(self.comm, lambda: count_layers(self.model, graph, self.x))
         rows = list(self.rows.values())
-        self.flow = message_flow(graph, self.rows["train"], self.n_layers, x, self.labels)
-        self.scored_flow = message_flow(graph, np.concatenate(rows), self.n_layers, x, self.labels)
+        self.flow, self.scored_flow = flows(graph, rows, self.n_layers, x, self.labels)
         self.scored_rows = dict(zip(self.rows, np.split(self.scored_flow.rows, np.cumsum([len(own) for own in rows[:-1]]))))
 
     def step(self, epoch: int | None = None) -> float:

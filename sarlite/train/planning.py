@@ -25,6 +25,7 @@ from sarlite.train.costs import (
     Sizes,
     aggregated,
     on_grid_with_edge_values,
+    over_others,
 )
 from sarlite.train.load import Part
 from sarlite.train.trial import STEPS
@@ -102,12 +103,18 @@ def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
 def settings(config: argparse.Namespace, model: Model) -> list[Setting]:
     """Return those of `SETTINGS` that the model takes and that leave alone what the run is told: an option that is given goes with each.
 
-    Of a relational graph those without an option, and without mode `cover`, which is `sar` there. Collective.
+    Of a relational graph and of message-flow graphs those without an option, and without mode `cover`, which is `sar` there; of
+    message-flow graphs none whose ranks share rows; on one rank, of edges with values and where halo rows are computed again none by
+    columns. Collective.
     """
     found = [setting for setting in SETTINGS if all(getattr(config, name) == OPTIONS[name][0] for name, _ in setting.options)]
-    if model.facts.relations is not None:
+    if model.size == 1 or config.halo != OPTIONS["halo"][0] or any(values is not None for values in model.facts.edge_values):
+        found = [setting for setting in found if "columns" not in dict(setting.options)]
+    if model.facts.relations is not None or model.facts.flows is not None:
         found = [setting for setting in found if not setting.options and not MODES[setting.mode].covers]
-    return [setting for setting in found if model.takes(setting)]
+    if model.facts.flows is not None:
+        found = [setting for setting in found if not MODES[setting.mode].shares]
+    return [setting for setting in (each.on(model.size) for each in found) if model.takes(setting)]
 
 
 def rates_of(comm: Communicator) -> Rates:
@@ -194,13 +201,13 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
     return best.setting
 
 
-def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tuple[Model, Sizes]], part: Part, n_widths: int) -> None:
+def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool], tuple[Model, Sizes]], part: Part, n_widths: int) -> None:
     """Refuse a run that does not fit. Collective.
 
     Parameters
     ----------
-    make : callable -> (Model, Sizes)
-        Asked only where the run is not surely small.
+    make : callable (others) -> (Model, Sizes)
+        As of `costs.of_run`; asked only where the run is not surely small.
     n_widths : int
         The widths of all parameters together, which bound what a row takes in a step.
 
@@ -214,11 +221,12 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tup
         crude = comm.allgather(64 * (_most_rows(part.graph) * (n_widths + 16) + _n_edges(part.graph)) + part.memory.peak())
         if max(limit.needs(crude)) < _SMALL * min(comm.allgather(limit.n_bytes)):
             return
-    model, sizes = make()
     own = Setting(config.mode)
+    model, sizes = make(over_others(own, config))
     (row,) = compare(comm, config, model, sizes, limit, [own])
     if row.fits:
         return
+    model, sizes = make(True)
     others = compare(comm, config, model, sizes, limit, [setting for setting in settings(config, model) if setting != own])
     fitting = sorted((other for other in others if other.fits), key=lambda other: other.need)
     hint = f"--mode {fitting[0].setting} takes {readable(fitting[0].need)} and fits" if fitting else _NONE
@@ -301,4 +309,4 @@ def counts(config: argparse.Namespace, graph: Any) -> bool:
 
 
 def _uncounted(config):
-    return {"--batch-size": config.batch_size, "--mfg": config.mfg, "--mode host": config.mode == "host"}
+    return {"--batch-size": config.batch_size}

@@ -104,9 +104,13 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     there = part.memory.now()  # without what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     trainer = _make_trainer(comm, config, cls, schedule, part, about["data"])
+    if config.mfg and comm.rank == 0 and any(isinstance(module, nn.BatchNorm) for _, module in trainer.model.named_modules()):
+        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the full graph's",
+              file=sys.stderr, flush=True)
     if not was_auto and planning.counts(config, part.graph):
         n_widths = sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in trainer.model.named_parameters())
-        planning.check(comm, config, lambda: costs.of_run(comm, config, cls, part, _make_trainer, there), part, n_widths)
+        made = comm, config, cls, part, _make_trainer, there, trainer
+        planning.check(comm, config, lambda others: costs.of_run(*made, others=others), part, n_widths)
     part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
     stopping = Stopping(config.patience, optim.plateau_of(schedule))
     start, best = _restore(comm, config, trainer, resumed, stopping) if resumed else (0, Best(trainer.task))
@@ -159,9 +163,6 @@ def _make_trainer(comm, config, cls, schedule, part, data):
     kind, loaders = FlowTrainer if config.mfg else Trainer, {}
     if config.batch_size:
         kind, loaders = BatchTrainer, minibatch.loaders(config, part, features, hasattr(model, "powers"))
-    if config.mfg and comm.rank == 0 and any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules()):
-        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the full graph's",
-              file=sys.stderr, flush=True)
     if config.label_inputs:
         loaders["label_inputs"] = LabelInputs(config.label_inputs, part.n_classes)
     return kind(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test,

@@ -12,6 +12,7 @@ from sarlite.comm.interrupt import SIGNALS
 from sarlite.data.part import Rows
 from sarlite.errors import ConfigError
 from sarlite.graph.block import Block, EdgeOrder
+from sarlite.minibatch.flow import count_layers
 from sarlite.profile import Profile
 from sarlite.sar.columns import Counts, Grid
 from sarlite.sar.cost import CountingTransport, Mirror, expected, schedule_of
@@ -21,7 +22,8 @@ from sarlite.sar.modes import MODES
 from sarlite.sar.plan import Step
 from sarlite.sar.program import START, Program, Tape, record
 from sarlite.sar.schedule import Schedule, turns
-from sarlite.train import relational_trial
+from sarlite.tape import no_grad
+from sarlite.train import flow_trial, relational_trial
 from sarlite.train.facts import Facts
 from sarlite.train.load import Part
 
@@ -64,7 +66,7 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
     for each type and each relation of a graph.
     """
     clip = None if config.clip_norm is None else 1e-30  # which every gradient's norm is above
-    config = argparse.Namespace(**{**vars(config), "propagated": None, "mfg": False, "clip_norm": clip})
+    config = argparse.Namespace(**{**vars(config), "propagated": None, "clip_norm": clip})
 
     def run(**at):
         profile = Profile()
@@ -77,6 +79,8 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
                 part = relational_trial.part(tape, profile, facts, config, MODES[mode], comm, **at)
             with tape.segment(START):
                 trainer = make(comm, config, part)
+            if facts.flows is not None:
+                flow_trial.listen(tape, trainer, part.graph.schedule.mode, facts.flows)
             trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)  # of learned rows: more are none
             trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
             trainer.buffers = trainer.training_step.buffers = tape.recorder
@@ -89,11 +93,31 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
                     best["state"] = trainer.model.state_dict()  # as where the epoch is the best
         return tape
 
-    return record(run, _sizes(config, size) if facts.relations is None else relational_trial.sizes(facts.relations))
+    return record(run, _sizes(config, facts, size))
 
 
-def _sizes(config, size):
+def n_layers(config: argparse.Namespace, make: Callable[..., Any], facts: Facts) -> int:
+    """Return for how many layers the model asks; as for `program`.
+
+    Raises
+    ------
+    ConfigError
+        It asks for none.
+    """
+    tape = Tape(Profile())
+    config = argparse.Namespace(**{**vars(config), "propagated": None, "mfg": False})
+    part = _part(tape, tape.profile, facts, config, "sar", Mirror(0, 1), False, 0, **SIZES[0])
+    trainer = make(part.graph.comm, config, part)
+    with no_grad():
+        return count_layers(trainer.model, part.graph, trainer.x)
+
+
+def _sizes(config, facts, size):
     """The sizes; of a grid those of a group too: its rows, and its edges in place of a rank's; or the halo rows that are computed again."""
+    if facts.relations is not None:
+        return relational_trial.sizes(facts.relations)
+    if facts.flows is not None:
+        return flow_trial.sizes(len(facts.flows) // 2)
     if config.columns > 1:
         name, n = "group", GROUP * config.columns
     elif config.halo == "recompute" and size > 1:
@@ -103,13 +127,17 @@ def _sizes(config, size):
     return [*({**at, name: n} for at in SIZES[:-1]), {**SIZES[0], name: n + 9}, {**SIZES[-1], name: n + 21}]
 
 
-def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, group=None, halo=0, **splits):
+def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, train, val, test, group=None, halo=0, **flows):
     """A tiny part, of which every peer has the like."""
     whole, n_own, C = comm, rows, config.columns
     if group is not None:
         comm, rows = Mirror(0, comm.size // C), group
-    ends = np.arange(rows + 1) * edges // rows
-    graph = Graph.from_part(Solo(), ends, 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends))))
+    if flows:
+        ends, sources = flow_trial.edges(rows, edges, train, val + test, flows)
+    else:
+        ends = np.arange(rows + 1) * edges // rows
+        sources = 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends)))
+    graph = Graph.from_part(Solo(), ends, sources)
     plan = _with_halo(graph.plan, halo) if halo else graph.plan
     schedule = Schedule(plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
     schedule = schedule if comm.size == 1 else _with_others(schedule, config.backward, covers)
@@ -121,7 +149,7 @@ def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, 
     graph = graph if weight is features is None else graph.with_edge_values(weight, features)
     if group is not None:
         graph, rows = _on_grid(tape, whole, graph, n_own, C, place), n_own
-    return Part(graph, Rows(np.ones((rows, facts.n_features), config.dtype), *facts.targets(rows, **splits)),
+    return Part(graph, Rows(np.ones((rows, facts.n_features), config.dtype), *facts.targets(rows, train, val, test)),
                 facts.n_classes, {}, None, {}, facts.task)
 
 

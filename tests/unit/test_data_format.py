@@ -1,14 +1,17 @@
 """The native format: round trips, damage of every kind, and writers that fail half-way."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
 
+from sarlite.comm import threads
 from sarlite.data import Dataset, format, load, npyfile
 from sarlite.data.writer import meta_hash
 from sarlite.errors import ConfigError, DataError
@@ -146,6 +149,25 @@ def test_a_header_that_lies_takes_no_memory(stored):
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**12, 5)})
     with pytest.raises(DataError, match="features.npy: features: 128 bytes, but its header needs 20000000000128"):
         format.open(stored)
+
+
+def test_headers_are_parsed_by_one_thread_at_a_time(monkeypatch):
+    """Python counts the depth of what it parses for all threads together, and two at once may get a SystemError."""
+    file, inside, most, parse = io.BytesIO(), [], [], np.lib.format.read_array_header_1_0
+    np.save(file, np.zeros((3, 2)))
+
+    def slow(head):
+        inside.append(0)
+        time.sleep(0.01)
+        most.append(len(inside))
+        try:
+            return parse(head)
+        finally:
+            inside.pop()
+
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", slow)
+    found = threads.run(3, lambda comm: (comm.barrier(), npyfile.header(file.getvalue()))[1])
+    assert max(most) == 1 and found == [(np.dtype(float), (3, 2), False, 128)] * 3
 
 
 def test_existing_paths_are_not_replaced_unless_told(dataset, stored, tmp_path):

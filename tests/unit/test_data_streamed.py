@@ -123,11 +123,11 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
         import os, sys
         from sarlite.data import streamed
         from sarlite.data.__main__ import main
-        merged = streamed._merged
+        merged = streamed.merged
         def die(*given):
             merged(*given)
             os.kill(os.getpid(), 9)
-        streamed._merged = die
+        streamed.merged = die
         main(sys.argv[1:])
     """
     words = ["convert", f"edges:{folder}/e.txt,labels={folder}/y.npy", str(tmp_path / "d"), "--memory", "1GiB"]

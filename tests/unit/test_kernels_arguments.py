@@ -5,7 +5,7 @@ import pytest
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.kernels import Dropout
+from sarlite.kernels import Dropout, native
 
 
 def wrong_arguments():
@@ -135,3 +135,21 @@ def test_wrong_arguments_are_named(name, call):
 def test_messages_hold_shape_and_dtype():
     with pytest.raises(ShapeError, match=r"out must have dtype float32; got shape \(2, 4\), dtype float64"):
         kernels.spmm(np.array([0, 1, 1]), np.zeros(1, np.int32), np.zeros((1, 4), np.float32), np.zeros((2, 4)))
+
+
+def test_a_struct_is_filled_by_the_names_of_its_fields():
+    """In any order; what is left out is NULL or 0. A name that it has not, or an array of another type, is refused."""
+    x, out, indices = np.arange(12, dtype=np.float32).reshape(3, 4), np.empty((2, 4), np.float32), np.array([0, 2, 1], np.int32)
+    csr = {"n_rows": 2, "indices": indices, "indptr": np.array([0, 2, 3])}
+
+    def spmm(**fields):
+        native.call("sar_spmm_forward_f32_i32", out, {"n_feat": 4, "n_heads": 1, "n_src": 3, "x": x, "csr": csr, **fields}, False)
+        return out.tolist()
+
+    assert spmm() == spmm(weight=None) == [(x[0] + x[2]).tolist(), x[1].tolist()]
+    assert spmm(weight=np.array([1, 3, 2], np.float32)) == [(x[0] + 3 * x[2]).tolist(), (2 * x[1]).tolist()]
+    for wrong, error in (({"weights": x}, KeyError), ({"weight": x.astype(np.float64)}, TypeError), ({"n_heads": x}, TypeError),
+                         ({"csr": {**csr, "row": indices}}, KeyError), ({"csr": {**csr, "indices": indices.astype(np.int64)}}, TypeError),
+                         ({"csr": indices}, TypeError)):  # fmt: skip
+        with pytest.raises(error):
+            spmm(**wrong)

@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from exchanges import EDGES, HOLDERS, Recorder, X, attend, fail, results, shard
+from exchanges import on_hosts as run
 from references import CASES, check_equality
 from references import EDGES as REFERENCE
 from strategies import KINDS, Edges, random_edges, values
@@ -28,15 +29,6 @@ pytestmark = pytest.mark.timeout(60)
 HOSTS = [(0, 0), (0, 1), (0, 0, 1), (0, 1, 1, 1), (0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 0, 0), (0, 1, 2, 0)]
 SPARSE = random_edges(50, 90, seed=3)
 ROW = X.shape[1] * X.itemsize
-
-
-def run(hosts, function, *args, **options):
-    """Run as thread ranks of which each is on one of `hosts`."""
-    def on_host(comm):
-        comm._world.hosts = hosts
-        return function(comm, *args, **options)
-
-    return threads.run(len(hosts), on_host)
 
 
 @pytest.mark.sampled(24)
@@ -233,11 +225,10 @@ def test_what_does_not_go_together(flags, told):
         config.parse(["--mode", "host", *flags])
 
 
-@pytest.mark.parametrize("flag", [["--dry-run"], ["--memory-limit", "1GiB"]])
-def test_its_costs_are_not_counted(flag, tmp_path):
+def test_a_run_above_the_limit_is_refused(tmp_path):
     data = ["--data", "sbm:nodes=60,classes=2,features=4,degree=4", "--ranks", "2"]
-    with pytest.raises(ConfigError, match=f"{flag[0]}: the costs of --mode host are not counted"):
-        train_here(tmp_path / "run", *data, "--mode", "host", *flag)
+    with pytest.raises(ConfigError, match="mode host would take .* more than --memory-limit"):
+        train_here(tmp_path / "run", *data, "--mode", "host", "--memory-limit", "1MiB")
 
 
 def test_the_command(tmp_path, capsys):

@@ -22,11 +22,15 @@ from sarlite.data.relational.divide import (
 )
 from sarlite.data.relational.divide_streamed import divide_streamed
 from sarlite.data.relational.quality import quality
-from sarlite.data.spec import load_relational, native_directory, source_path
+from sarlite.data.spec import (
+    load_relational,
+    load_relational_streamed,
+    native_directory,
+    source_path,
+)
 from sarlite.data.summary import report_lines
 from sarlite.data.targets import labelled
 from sarlite.data.writer import META
-from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
 from sarlite.graph.metis import EDGE_BYTES
 from sarlite.graph.partition import report
@@ -35,15 +39,20 @@ from sarlite.progress import Progress
 
 def convert(options):
     """Write a relational data set in the native format, as the options of the command say."""
-    if options.memory is not None:
-        raise ConfigError("--memory: a relational data set is read whole; `partition` divides one in bounded memory")
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
-    source, progress = native_directory(options.spec), Progress(options.progress)
-    with _reading(source, options.directory):
-        with progress.step(f"read {options.spec}", reads=source_path(options.spec)):
-            dataset = load_relational(options.spec, verify=True, allow_empty=options.allow_empty, normalize=options.normalize_features,
-                                      **changes)
-        format.write(options.directory, dataset, overwrite=options.overwrite, progress=progress)
+    changes |= {"allow_empty": options.allow_empty, "normalize": options.normalize_features}
+    source, progress, out = native_directory(options.spec), Progress(options.progress), Path(os.path.realpath(options.directory))
+    n_bytes = None if options.memory is None else budget.left(options.memory)
+    format.RelationalWriter(out, overwrite=options.overwrite)  # which refuses, before anything is read, what may not be replaced
+    with contextlib.ExitStack() as held:
+        held.enter_context(_reading(source, out))
+        folder = None if n_bytes is None else held.enter_context(scratch.beside(out))
+        with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
+            if n_bytes is None:
+                dataset = load_relational(options.spec, verify=True, **changes)
+            else:
+                dataset = load_relational_streamed(options.spec, folder, n_bytes, tell=step.tell, **changes)
+        format.write(out, dataset, overwrite=options.overwrite, progress=progress)
     nodes, edges = sum(dataset.n_nodes.values()), sum(dataset.n_edges.values())
     print(f"{options.directory}: {nodes:,} nodes of {len(dataset.nodes)} types, {edges:,} edges of {len(dataset.edges)} relations")
 

@@ -193,4 +193,4 @@ def _csr(relation, src, dst, n_nodes, source):
     n_src, n_dst = n_nodes[relation[0]], n_nodes[relation[2]]
     indptr, indices, order = csr_by_dst(src, dst, max(n_src, n_dst, 1), edge_index=True)
     ids = None if (order == np.arange(order.size)).all() else order.astype(index_dtype(order.size))
-    return Edges(relation, n_src, indptr[: n_dst + 1], indices, edge_ids=ids, source=source)
+    return Edges(relation, n_src, indptr[: n_dst + 1], indices.astype(index_dtype(n_src), copy=False), edge_ids=ids, source=source)

@@ -9,6 +9,7 @@ from sarlite.data.divide import (
     InMemory,
     _write_edges,
     _write_rows,
+    copy_arrays,
     counts_up,
     record,
     stored_order,
@@ -59,17 +60,6 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
     found = {name: sequence(parts[name], n_parts, order and order[name]) for name in dataset.nodes}
     ids, offsets = ({name: pair[k] for name, pair in found.items()} for k in (0, 1))
     rows = {name: ids[name] if table.ids is None else inverse(np.asarray(table.ids))[ids[name]] for name, table in dataset.nodes.items()}
-    _write(dataset, sink, rows, ids, offsets, division)
-
-
-def copy(dataset, sink):
-    """Write a data set as its rows stand; sources of a row are sorted where they do not ascend."""
-    rows = {name: np.arange(n) for name, n in dataset.n_nodes.items()}
-    offsets = {name: table.offsets for name, table in dataset.nodes.items()}
-    _write(dataset, sink, rows, {name: table.node_ids for name, table in dataset.nodes.items()}, offsets, dataset.division)
-
-
-def _write(dataset, sink, rows, ids, offsets, division):
     for name, table in dataset.nodes.items():
         out = sink.of(table)
         if not counts_up(ids[name]):
@@ -81,7 +71,18 @@ def _write(dataset, sink, rows, ids, offsets, division):
         origin = table.edge_ids is not None or not counts_up(rows[to]) or not table.sources_ascend()
         origin = origin or not counts_up(rows[source])  # which changes the order in a row
         _write_edges(table, rows[to], offsets[to], sink.of(table), lambda *_: None, origin=origin, place=inverse(rows[source]))
-    sink.finish(Facts(dataset.name, dataset.target, dataset.n_classes, dataset.task, dataset.provenance, offsets, division))
+    sink.finish(_facts(dataset, offsets, division))
+
+
+def copy(dataset, sink):
+    """Write a data set as its rows stand; sources of a row are sorted where they do not ascend."""
+    for table in dataset.tables:
+        copy_arrays(table, sink.of(table))
+    sink.finish(_facts(dataset, {name: table.offsets for name, table in dataset.nodes.items()}, dataset.division))
+
+
+def _facts(dataset, offsets, division):
+    return Facts(dataset.name, dataset.target, dataset.n_classes, dataset.task, dataset.provenance, offsets, division)
 
 
 class Memory:

@@ -1,0 +1,174 @@
+"""ogbn-mag's folder converted in bounded memory gives the directory of one in memory, hash by hash; what fails or dies leaves nothing."""
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from sarlite.data import format as one_kind
+from sarlite.data import table
+from sarlite.data.__main__ import main
+from sarlite.data.relational import format, streamed
+from sarlite.data.spec import load_relational, load_relational_streamed
+from sarlite.errors import ConfigError, DataError
+
+N_NODES = {"paper": 60, "author": 80, "field of ü": 9, "none": 0}
+RELATIONS = {("author", "writes", "paper"): 700, ("paper", "cites", "paper"): 900, ("paper", "has", "field of ü"): 300,
+             ("author", "likes", "paper"): 0, ("none", "is", "author"): 0}
+
+
+def lines(rows):
+    return "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
+def write(folder, **changed):
+    """Equal edges, loops, nodes and relations without edges, a type without nodes, edges in order and in none."""
+    rng = np.random.default_rng(0)
+    where = rng.integers(0, 4, 60)
+    files = {
+        "raw/num-node-dict.csv.gz": lines([[*N_NODES], [*N_NODES.values()]]),
+        "raw/triplet-type-list.csv.gz": lines([*RELATIONS]),
+        "raw/nodetype-has-label.csv.gz": lines([[*N_NODES], [name == "paper" for name in N_NODES]]),
+        "raw/node-feat/paper/node-feat.csv.gz": lines(rng.random((60, 3)).round(3)),
+        "raw/node-feat/none/node-feat.csv.gz": "",
+        "raw/node-label/paper/node-label.csv.gz": lines(np.where(where == 3, np.nan, rng.integers(0, 4, 60))[:, None]),
+        **{f"split/time/paper/{name}.csv.gz": lines(np.flatnonzero(where == k)[::-1, None])
+           for k, name in enumerate(("train", "valid", "test"))},
+    }
+    for relation, n in RELATIONS.items():
+        edges = np.stack([rng.integers(0, max(1, N_NODES[name] // 2), n) for name in relation[::2]], 1)
+        edges = edges[np.lexsort(edges.T)] if relation[1] == "has" else edges  # in the order of the files that are made
+        files[f"raw/relations/{'___'.join(relation)}/edge.csv.gz"] = lines(edges)
+        files[f"raw/relations/{'___'.join(relation)}/num-edge-list.csv.gz"] = f"{n}\n"
+    for name, text in {**files, **changed}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(gzip.compress(text.encode()) if isinstance(text, str) else text)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write(tmp_path / "mag")
+
+
+@pytest.mark.parametrize("options", ["", ",reverses=false,classes=7"])
+def test_it_is_the_one_made_in_memory(folder, tmp_path, monkeypatch, options):
+    """In runs of hundreds of edges, pieces of a few lines."""
+    monkeypatch.setattr(table, "_BATCH", (25, 1 << 20))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    one, two = load_relational(f"mag:{folder}{options}"), load_relational_streamed(f"mag:{folder}{options}", scratch, 6000)
+    assert len(one.edges) == (5 if options else 10) and isinstance(two.nodes["paper"].features, np.memmap) and two.equals(one)
+    topics, cites = (two.edges[relation] for relation in list(RELATIONS)[2:0:-1])
+    assert topics.edge_ids is None and cites.edge_ids is not None and scratch in cites.indices.filename.parents
+    assert not list(scratch.rglob("*.run"))
+    for name, dataset in (("one", one), ("two", two)):
+        format.write(tmp_path / name, dataset)
+    assert one_kind.read_meta(tmp_path / "one") == one_kind.read_meta(tmp_path / "two")
+
+
+def test_the_command(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    for name, more in (("one", []), ("two", ["--memory", "1GiB"])):
+        assert main(["convert", f"mag:{folder}", str(out / name), *more]) == 0
+    one, two = capsys.readouterr().out.replace(str(out), "").split("two")
+    assert two[:-1] in one and "149 nodes of 4 types, 3,800 edges of 10 relations" in two
+    assert (out / "one" / "meta.json").read_text() == (out / "two" / "meta.json").read_text()
+    for spec, words, text in ((f"mag:{folder}", ["--memory", "20MiB"], "--memory: 20 MiB is too little"),
+                              (f"mag:{folder},undirected", ["--memory", "1GiB"], "undirected is of graphs of one kind"),
+                              (f"mag:{folder}", ["--memory", "1GiB", "--normalize-features"], "normalize is of graphs of one kind"),
+                              (str(out / "one"), ["--memory", "1GiB"], "a native directory is read whole; mag: is read in bounded memory"),
+                              ("relational:nodes=300", ["--memory", "1GiB"], "the form relational: is read whole"),
+                              (f"mag:{folder}", ["--memory", "1GiB", "--allow-empty", "val"], None)):
+        assert main(["convert", spec, str(out / "three"), *words]) == (2 if text else 0)
+        assert (text or "") in capsys.readouterr().err
+    assert main(["convert", f"mag:{folder}", str(out / "two"), "--memory", "1GiB"]) == 2
+    assert sorted(os.listdir(out)) == ["one", "three", "two"]
+
+
+def test_splits_must_fit(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(streamed, "_SPLIT_BYTES", 1 << 20)
+    with pytest.raises(ConfigError, match="--memory: a split of 60 nodes takes 60 MiB, but 59 MiB are left"):
+        load_relational_streamed(f"mag:{folder}", tmp_path, 59 << 20)
+
+
+CITES, FEATURES, LABELS = ("raw/relations/paper___cites___paper/edge.csv.gz", "raw/node-feat/paper/node-feat.csv.gz",
+                           "raw/node-label/paper/node-label.csv.gz")  # fmt: skip
+BAD = {
+    "an edge": (CITES, lines([[3, 4]] * 80 + [[60, 1]] + [[3, 4]] * 819), "line 81: node 60 of type 'paper' is outside"),
+    "few edges": (CITES, lines([[3, 4]] * 899), "899 rows, expected 900"),
+    "a cut file": (CITES, gzip.compress(lines([[3, 4]] * 900).encode())[:-9], "edges: cannot be read"),
+    "a count": ("raw/relations/paper___cites___paper/num-edge-list.csv.gz", "-900\n", "-900 is negative"),
+    "a label": (LABELS, lines([[1.0]] * 50 + [[0.5]] + [[1.0]] * 9), "node 50 has label 0.5"),
+    "a feature": (FEATURES, lines([[1, 2]] * 25 + [[1, 2, 3]] * 35), "more or wider than the 60 rows of 2 expected"),
+    "not finite": (FEATURES, lines([[1, 2]] * 59 + [[1, np.inf]]), "type paper: features: row 59, column 1 is inf"),
+    "twice": ("split/time/paper/test.csv.gz", lines(np.r_[:25, 1][:, None]), "test split: node id 1 is given twice"),
+    "two splits": ("split/time/paper/test.csv.gz", lines(np.arange(60)[:, None]), "is in train too"),
+    "a reverse": ("raw/triplet-type-list.csv.gz", lines([*RELATIONS, ("paper", "rev_writes", "author")]),
+                  "'author,writes,paper': its reverse, 'paper,rev_writes,author', is stored too; reverses=false"),
+    "a name": ("raw/triplet-type-list.csv.gz", lines([("paper", "ü" * 45, "paper")]), "286 bytes, but a file's name has at most 255"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_folder_is_refused(folder, tmp_path, monkeypatch, name):
+    """As in memory, in pieces of 25 lines."""
+    monkeypatch.setattr(table, "_BATCH", (25, 1 << 20))
+    file, text, message = BAD[name]
+    write(folder, **{file: text})
+    (tmp_path / "scratch").mkdir()
+    for run in (load_relational, lambda spec: load_relational_streamed(spec, tmp_path / "scratch", 6000)):
+        with pytest.raises(DataError) as caught:
+            run(f"mag:{folder}")
+        assert message in str(caught.value), str(caught.value)
+
+
+def run(code, folder, out, *more):
+    words = ["convert", f"mag:{folder}", str(out), "--memory", "1GiB", *more]
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(code), *words], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
+    code = """
+        import os, sys
+        from sarlite.data.__main__ import main
+        from sarlite.data.relational import streamed
+        merged, left = streamed.merged, [3]
+        def die(*given):
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), 9)
+            return merged(*given)
+        streamed.merged = die
+        main(sys.argv[1:])
+    """
+    out = tmp_path / "out"
+    assert run(code, folder, out / "d").returncode == -signal.SIGKILL
+    (left,) = out.iterdir()
+    assert left.name.startswith(".d.sort-") and (left / "0" / "True" / "indices").exists()
+    assert main(["convert", f"mag:{folder}", str(out / "d"), "--memory", "1GiB"]) == 0 and os.listdir(out) == ["d"]
+    format.open(out / "d", verify=True).check()
+
+
+@pytest.mark.parametrize("limit, file", [(3000, "indices"), (3650, "d/edges/paper.cites.paper/indices.npy")])
+def test_a_full_disk_leaves_nothing(folder, tmp_path, limit, file):
+    """Files may have so many bytes. The old data set stays."""
+    out = tmp_path / "out"
+    assert main(["convert", f"mag:{folder}", str(out / "d"), "--memory", "1GiB"]) == 0
+    before = (out / "d" / "meta.json").read_bytes()
+    code = f"""
+        import resource, signal, sys
+        from sarlite.data.__main__ import main
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
+        sys.exit(main(sys.argv[1:]))
+    """
+    done = run(code, folder, out / "d", "--overwrite")
+    assert done.returncode == 2 and f"{file}: cannot be written: File too large" in done.stderr, done.stderr
+    assert os.listdir(out) == ["d"] and (out / "d" / "meta.json").read_bytes() == before
+    format.open(out / "d", verify=True)
