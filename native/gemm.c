@@ -108,7 +108,7 @@ static void NAME(pack_columns)(T *restrict packed, const T *restrict a, int64_t 
  *
  * inputs   a (m, k); b (k, n), with trans_b (n, k)
  * output   out (m, n), overwritten or accumulated; workspace, at a cache line, (k * n rounded up to SAR_GEMM_COLUMNS): b's panels
- * cost     O(m n k); rows of out are divided among threads
+ * cost     O(m n k); threads take blocks of rows of out as they come, since a thread that samples ahead may hold one of them up
  */
 int NAME(sar_gemm_forward)(T *restrict out, T *restrict workspace, const T *restrict a, const T *restrict b, int trans_b, int accumulate,
                            int64_t m, int64_t n, int64_t k)
@@ -119,9 +119,9 @@ int NAME(sar_gemm_forward)(T *restrict out, T *restrict workspace, const T *rest
 #pragma omp for schedule(static)
         for (int64_t j = 0; j < n; j += PANEL)
             NAME(pack_panel)(workspace + j * k, b + (trans_b ? j * k : j), trans_b ? k : n, trans_b, k, (int)MINOR(n - j, PANEL));
-        int64_t begin = sar_split(m, sar_team_rank(), sar_team_size()), end = sar_split(m, sar_team_rank() + 1, sar_team_size());
-        for (int64_t first = begin; first < end; first += BLOCK) {
-            int64_t last = MINOR(first + BLOCK, end);
+#pragma omp for schedule(dynamic)
+        for (int64_t first = 0; first < m; first += BLOCK) {
+            int64_t last = MINOR(first + BLOCK, m);
             for (int64_t p = 0; p == 0 || p < k; p += DEPTH)
                 for (int64_t j = 0; j < n; j += PANEL) {
                     int columns = (int)MINOR(n - j, PANEL);
