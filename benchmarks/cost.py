@@ -25,7 +25,7 @@ RELATIONAL = {
     "rgcn bases": dict(model="rgcn", layers=2, hidden=128, n_bases=4, embedding=64),
     "rgat": dict(model="rgat", layers=2, hidden=32, heads=4),
 }
-SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "host", "sar --backward fetch", "sar --halo recompute"]
+SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "host", "sar --backward fetch", "sar --halo recompute", "sar --columns N"]
 
 
 def options(name, data, args, n_ranks):
@@ -60,7 +60,7 @@ def dry(n_ranks, **chosen):
 
 def measure(name, n_ranks, mode, data, args, said):
     """Return a row."""
-    found = harness.train(n_ranks, mode=said["mode"], **said["options"], **options(name, data, args, n_ranks))
+    found = harness.train(n_ranks, **{**options(name, data, args, n_ranks), **said["options"], "mode": said["mode"]})
     sent = {phase: n for phase, n in found["sent_bytes"].items() if phase != "setup"}
     told = {phase: n for phase, n in said["run_sent_bytes"].items() if phase != "setup" and n}
     peak, predicted = max(found["peak_bytes"]), max(said["peak_bytes"])
@@ -86,7 +86,7 @@ def main(argv=None):
             own = relational if name in RELATIONAL else data
             for n_ranks in args.ranks:
                 said = dry(n_ranks, **options(name, own, args, n_ranks))
-                modes = [mode for mode in args.modes if mode in said]
+                modes = [mode for mode in (mode.replace("columns N", f"columns {n_ranks}") for mode in args.modes) if mode in said]
                 rows += [measure(name, n_ranks, mode, own, args, said[mode]) for mode in (modes if n_ranks > 1 else modes[:1])]
     harness.report(f"Predicted and measured: {args.nodes:,} nodes, degree {args.degree}, {args.features} features, partition "
                    f"{args.partition}, prefetch {args.prefetch}", rows, COLUMNS, args.json)
