@@ -13,7 +13,7 @@ from cffi import FFI
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm",     # for every set
            "sample", "number"]
-PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose", "cache"]
+PLAIN_SOURCES = ["machine", "philox", "buffers", "recorder", "transpose", "cache"]
 TARGETS = {"portable": None, "avx2": "avx2", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 REGISTERS = {"portable": 16, "avx2": 32, "avx512": 64}     # bytes
 # For tests: the AVX-512 kernels' code compiled for AVX2, which then "avx512" runs (sar_can_run), where no processor has AVX-512.
@@ -39,6 +39,12 @@ void sar_buffers_close(struct sar_buffers *b);
 void sar_buffers_end(void *capsule);
 int64_t sar_buffers_fresh(const struct sar_buffers *b);
 int64_t sar_buffers_bytes(const struct sar_buffers *b);
+struct sar_recorder;
+struct sar_recorder *sar_recorder_open(void);
+void sar_recorder_close(struct sar_recorder *r);
+void sar_recorder_end(void *capsule);
+int64_t sar_recorder_count(struct sar_recorder *r);
+int64_t sar_recorder_take(struct sar_recorder *r, int64_t *events, int64_t room);
 int sar_philox4x32(uint32_t *out, const uint32_t *counter, const uint32_t *key);
 int sar_transpose_i32(int64_t *t_indptr, int32_t *t_indices, int32_t *position, const int64_t *indptr, const int32_t *indices,
                       const int32_t *rows, int64_t n_dst, int64_t n_src);
@@ -155,7 +161,7 @@ def builder():
     included = sorted(name for name in os.listdir(os.path.join(ROOT, "native")) if name.endswith(".h") or name[:-2] in KERNELS)
     ffi.set_source(
         "sarlite._native",
-        '#include "buffers.h"\n' + "".join(f'#define ISA _{name}\n#include "prototypes.h"\n#undef ISA\n' for name in names),
+        '#include "recorder.h"\n' + "".join(f'#define ISA _{name}\n#include "prototypes.h"\n#undef ISA\n' for name in names),
         sources=[*(f"native/{name}.c" for name in PLAIN_SOURCES), *write_sources(names)],
         include_dirs=["native"],
         depends=[f"native/{name}" for name in included],

@@ -173,6 +173,28 @@ def test_a_recorder_goes_and_its_arrays_stay():
     assert gone() is None and kept[:1000].tolist() == [3.0] * 1000 and not kept[1000:].any()
 
 
+def test_an_exception_passes_by_arrays_that_are_freed():
+    """Which happens while it is on its way, and must neither end it nor be lost."""
+    recorder = Recorder()
+
+    def fails():
+        local = np.zeros(1000)
+        raise KeyError(f"the cause, of {len(local)}")
+
+    def between():
+        for _ in [np.zeros(500)]:
+            fails()
+
+    with pytest.raises(KeyError, match="the cause, of 1000"), recorder:
+        between()
+    gc.collect()  # pytest's report has held the frames
+    assert [event[2] for event in recorder.events if event[0] == "new" and event[2] in (4000, 8000)] == [4000, 8000]
+    taken = recorder.events
+    with recorder:
+        np.zeros(700)
+    assert recorder.events is taken and taken[-2:] == [("new", taken[-1][1], 5600), ("free", taken[-1][1])]
+
+
 def test_places_are_those_of_buffers():
     rng, buffers, places, arrays = np.random.default_rng(3), kernels.Buffers(), Places(), {}
     with buffers:
