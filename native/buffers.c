@@ -11,6 +11,7 @@
 #endif
 #include <Python.h>
 #include "sarlite.h"
+#include "handler.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -19,19 +20,6 @@
 #define LINE 64
 #define LARGE (1 << 18)         /* smaller blocks are malloc's, and so are all where no range can be reserved */
 #define ZERO_PIECE (1 << 20)
-
-/* NumPy's PyDataMem_Handler, version 1 (NEP 49); of a stable layout. */
-struct sar_handler {
-    char name[127];
-    uint8_t version;
-    struct {
-        void *context;
-        void *(*malloc)(void *context, size_t size);
-        void *(*calloc)(void *context, size_t n, size_t size);
-        void *(*realloc)(void *context, void *block, size_t size);
-        void (*free)(void *context, void *block, size_t size);
-    } allocator;
-};
 
 /* Stands in the cache line before a block. */
 struct header {

@@ -1,27 +1,12 @@
 """What NumPy allocates, in order; and the addresses that `Buffers` would give to it."""
 
-import ctypes
-import itertools
 import weakref
 from bisect import bisect_left
 
 from sarlite.kernels import buffers
+from sarlite.kernels.native import ffi, lib
 
 _LINE, _LARGE = 64, 1 << 18  # of native/buffers.c
-_MALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_CALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
-_REALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-
-
-class _Allocator(ctypes.Structure):
-    _fields_ = [("context", ctypes.c_void_p), ("malloc", _MALLOC), ("calloc", _CALLOC), ("realloc", _REALLOC), ("free", _FREE)]
-
-
-class _Handler(ctypes.Structure):
-    """NumPy's PyDataMem_Handler (NEP 49)."""
-
-    _fields_ = [("name", ctypes.c_char * 127), ("version", ctypes.c_uint8), ("allocator", _Allocator)]
 
 
 class Recorder:
@@ -34,79 +19,33 @@ class Recorder:
 
     Notes
     -----
-    Every allocation calls Python: for small runs. One object is entered by one thread. What stays of one is its handler, some 200 bytes.
+    Events are kept: for small runs. One object is entered by one thread. What stays of one, as long as its arrays and copies of its
+    context do, is its handler, some 300 bytes.
     """
 
     def __init__(self):
-        self.events, self._numbers, self._count, self._before = [], {}, 0, []
-        self._handler = _Handler(b"sarlite recorder", 1, _Allocator(next(_COUNTER), *_CALLBACKS))
-        _HANDLERS.append(self._handler)
-        _RECORDERS[self._handler.allocator.context] = self
+        self._recorder, self._events, self._before = lib.sar_recorder_open(), [], []
+        if not self._recorder:
+            raise MemoryError("no memory for notes of arrays")
+        self._handler = buffers._capsule(self._recorder, "sar_recorder_end")
+        weakref.finalize(self, lib.sar_recorder_close, self._recorder).atexit = False  # runs while `_handler` is still there
 
     def __enter__(self):
-        make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        self._before.append(buffers._set(make(ctypes.addressof(self._handler), buffers._NAME, None)))
+        self._before.append(buffers._set(self._handler))
         return self
 
     def __exit__(self, *error):
         buffers._set(self._before.pop())
 
-    def made(self, address, size):
-        """Note an array's memory."""
-        self._numbers[address] = self._count
-        self.events.append(("new", self._count, size))
-        self._count += 1
-
-    def freed(self, number):
-        if number is not None:
-            self.events.append(("free", number))
-
-    def taken(self, address):
-        """Forget an address; return the number of its array, None where it is none of this recorder's."""
-        return self._numbers.pop(address, None)
-
-
-_HANDLERS: list = []  # arrays that outlive a recorder free through its handler
-_RECORDERS: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # by their handler's context
-_COUNTER = itertools.count(1)
-_C = ctypes.CDLL(None)
-_C.malloc.restype = _C.calloc.restype = _C.realloc.restype = ctypes.c_void_p
-_C.malloc.argtypes, _C.calloc.argtypes = (ctypes.c_size_t,), (ctypes.c_size_t, ctypes.c_size_t)
-_C.realloc.argtypes, _C.free.argtypes = (ctypes.c_void_p, ctypes.c_size_t), (ctypes.c_void_p,)
-
-
-def _malloc(context, size):
-    return _noted(_RECORDERS.get(context), _C.malloc(size), size)
-
-
-def _calloc(context, n, size):
-    return _noted(_RECORDERS.get(context), _C.calloc(n, size), n * size)
-
-
-def _realloc(context, block, size):
-    recorder = _RECORDERS.get(context)
-    number = None if recorder is None else recorder.taken(block)
-    address = _noted(recorder, _C.realloc(block, size), size)
-    if recorder is not None:
-        recorder.freed(number)
-    return address
-
-
-def _free(context, block, size):
-    recorder = _RECORDERS.get(context)
-    if recorder is not None:
-        recorder.freed(recorder.taken(block))
-    _C.free(block)
-
-
-def _noted(recorder, address, size):
-    if recorder is not None:
-        recorder.made(address, size)
-    return address
-
-
-_CALLBACKS = _MALLOC(_malloc), _CALLOC(_calloc), _REALLOC(_realloc), _FREE(_free)
+    @property
+    def events(self):
+        n = lib.sar_recorder_count(self._recorder)
+        if n < 0:
+            raise MemoryError("no memory for notes of arrays")
+        found = ffi.new("int64_t[]", 2 * n)  # no array, which would be noted
+        found = ffi.unpack(found, 2 * lib.sar_recorder_take(self._recorder, found, n)) if n else []
+        self._events += [("free", number) if size < 0 else ("new", number, size) for number, size in zip(found[::2], found[1::2])]
+        return self._events
 
 
 class Places:

@@ -20,12 +20,12 @@ def _set_handler():
     return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
 
 
-def _capsule(buffers):
-    """NumPy's capsule of a handler. Arrays and contexts hold it; with the last of them the buffers end."""
+def _capsule(handler, end):
+    """NumPy's capsule of a handler. Arrays and contexts hold it; with the last of them the C function `end` ends what it belongs to."""
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    address, end = (int(ffi.cast("uintptr_t", p)) for p in (buffers, ffi.addressof(lib, "sar_buffers_end")))
-    return make(address, _NAME, end)
+    address, destructor = (int(ffi.cast("uintptr_t", p)) for p in (handler, ffi.addressof(lib, end)))
+    return make(address, _NAME, destructor)
 
 
 _NAME = b"mem_handler"  # NumPy's; a capsule borrows it
@@ -62,7 +62,7 @@ class Buffers:
         self._buffers = lib.sar_buffers_open()
         if not self._buffers:
             raise MemoryError("no memory for the table of buffers")
-        self._handler = _capsule(self._buffers)
+        self._handler = _capsule(self._buffers, "sar_buffers_end")
         weakref.finalize(self, lib.sar_buffers_close, self._buffers).atexit = False  # runs while `_handler` is still there
 
     def __enter__(self) -> "Buffers":

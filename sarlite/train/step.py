@@ -169,9 +169,9 @@ class TrainingStep:
         norm = float(self.comm.allreduce(np.array([own]))[0]) ** 0.5
         if not np.isfinite(norm):
             raise DataError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower learning rate")
-        if norm > self.clip_norm:
-            for group in flat.groups:
-                group.grad *= self.clip_norm / norm
+        factor = self.clip_norm / max(norm, self.clip_norm)
+        for group in flat.groups:  # also where nothing changes: what a step does depends on sizes alone
+            group.grad *= factor
 
     def _backward(self, graph, x, targets, rows, count, loss):
         """Fill the gradients; return this rank's share of the loss and the error of its rows or its loss.

@@ -65,8 +65,7 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
     Takes real steps on graphs of some 40 nodes, alone, with parameters as wide as the model's: milliseconds, and their memory. One more
     for each type and each relation of a graph.
     """
-    clip = None if config.clip_norm is None else 1e-30  # which every gradient's norm is above
-    config = argparse.Namespace(**{**vars(config), "propagated": None, "clip_norm": clip})
+    config = argparse.Namespace(**{**vars(config), "propagated": None})
 
     def run(**at):
         profile = Profile()
