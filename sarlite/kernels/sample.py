@@ -32,7 +32,8 @@ class Numbering:
     Notes
     -----
     Memory: n_columns ((1 + threads) / 8 + the bytes of an index), and 8 n_columns once "labor" picks for
-    rows of as many edges. A batch costs O(its rows and edges) and a look at n_columns / 4096 words a layer. One batch at a time. Between batches no bit is set; `clear` sees to that after a batch that failed.
+    rows of as many edges. A batch costs O(its rows and edges) and a look at n_columns / 4096 words a layer.
+    One batch at a time. Between batches no bit is set; `clear` sees to that after a batch that failed.
     """
 
     def __init__(self, n_columns, dtype):
