@@ -10,6 +10,7 @@ typedef struct {
     int64_t n_rows, k;
     int kind;                           /* of enum sar_sampler */
     uint64_t key;
+    const uint64_t *variates;           /* (columns) of sar_sample_variates, for SAR_LABOR; NULL: they are drawn for each edge */
 } NAME(sar_sampling);
 
 /* The rows of a batch, as number.c has them. */
@@ -21,6 +22,7 @@ typedef struct {
 } NAME(sar_numbering);
 
 int NAME(sar_sample_counts)(int64_t *restrict out_indptr, const NAME(sar_sampling) *s);
+int NAME(sar_sample_variates)(uint64_t *restrict variates, const NAME(sar_sampling) *s, int64_t n);
 int NAME(sar_sample)(I *restrict sources, I *restrict positions, const NAME(sar_numbering) *numbering, uint64_t *restrict workspace,
                      const int64_t *restrict out_indptr, const NAME(sar_sampling) *s, int64_t n_workspace, int64_t n_threads);
 int NAME(sar_number_seeds)(I *restrict rows, int64_t *restrict numbers, int64_t *restrict n_rows, const NAME(sar_numbering) *numbering,

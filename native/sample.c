@@ -11,6 +11,7 @@
 #define SAMPLE_CHUNK 256        /* rows that a thread takes at once */
 #define NO_LOOP UINT32_MAX
 #define LINE_INDICES (int64_t)(64 / sizeof(I))
+#define LABOR_AHEAD 8                               /* cache lines of a row that are asked for before it is read */
 
 struct sample_group {
     int64_t start[SAMPLE_GROUP];        /* the row's first edge */
@@ -275,6 +276,26 @@ static void NAME(sample_write)(const NAME(sample_out) *out, const I *restrict in
     if (pending) NAME(sample_put)(out, indices, to + n, start + loop);
 }
 
+/* The variates of a group of sources: words 0 and 1 of the counter (id, which of parallel edges). */
+SAR_INLINE void NAME(sample_variates)(uint64_t variate[SAMPLE_GROUP], const I *sources, const int64_t *restrict src_ids,
+                                      const uint32_t which[SAMPLE_GROUP], uint64_t key)
+{
+    uint32_t word[4][SAMPLE_GROUP];
+    for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)sources[l];
+    if (src_ids)
+        for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)src_ids[sources[l]];
+#pragma omp simd
+    for (int l = 0; l < SAMPLE_GROUP; l++) {
+        word[0][l] = (uint32_t)variate[l];
+        word[1][l] = (uint32_t)(variate[l] >> 32);
+        word[2][l] = which[l];
+        word[3][l] = 0;
+    }
+    philox_lanes(word, key);
+#pragma omp simd
+    for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)word[1][l] << 32 | word[0][l];
+}
+
 /* The offsets of the k smallest variates of a row of more than k edges, ascending in picks[].offset. An edge's variate is words 0 and 1 of
  * the counter (source id, how many edges of this row from the same source stand before it). */
 static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sar_sampling) *s, int64_t start, uint32_t degree,
@@ -282,34 +303,34 @@ static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sar_samp
 {
     const I *restrict sources = s->indices + start;
     const int64_t k = s->k;
-    uint32_t word[4][SAMPLE_GROUP], same = 0;
-    uint64_t variate[SAMPLE_GROUP];
-    I block[SAMPLE_GROUP + 1] = {-1};   /* the source before, and the next ones */
+    uint32_t same = 0;
+    I last = -1;                                        /* the source before */
     for (int64_t first = 0; first < degree; first += SAMPLE_GROUP) {
-        int n = degree - first < SAMPLE_GROUP ? (int)(degree - first) : SAMPLE_GROUP, repeated = 0, better = 0;
+        int n = degree - first < SAMPLE_GROUP ? (int)(degree - first) : SAMPLE_GROUP, repeated = 0, better = first < k;
         int before = loop <= first ? 0 : loop - first < n ? (int)(loop - first) : n;   /* of these, how many stand before the loop */
-        memcpy(block + 1, sources + first, (size_t)before * sizeof(I));
-        memcpy(block + 1 + before, sources + first + before + 1, (size_t)(n - before) * sizeof(I));
-        for (int l = n; l < SAMPLE_GROUP; l++) block[l + 1] = block[n];
-        for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)block[l + 1];
-        if (s->src_ids)
-            for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)s->src_ids[block[l + 1]];
-#pragma omp simd reduction(| : repeated)
-        for (int l = 0; l < SAMPLE_GROUP; l++) {
-            word[0][l] = (uint32_t)variate[l];
-            word[1][l] = (uint32_t)(variate[l] >> 32);
-            word[2][l] = word[3][l] = 0;
-            repeated |= block[l + 1] == block[l];
+        I block[SAMPLE_GROUP];
+        const I *next = sources + first + (before == 0);
+        if (n < SAMPLE_GROUP || (before && before < n)) {
+            for (int l = 0; l < SAMPLE_GROUP; l++) {
+                int at = l < n ? l : n - 1;
+                block[l] = sources[first + at + (at >= before)];
+            }
+            next = block;
         }
-        if (repeated)
-            for (int l = 0; l < n; l++) word[2][l] = same = block[l + 1] == block[l] ? same + 1 : 0;
-        else same = 0;
-        block[0] = block[SAMPLE_GROUP];
-        philox_lanes(word, s->key);
-#pragma omp simd
-        for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)word[1][l] << 32 | word[0][l];
+        for (int l = 1; l < SAMPLE_GROUP; l++) repeated |= (next[l] == next[l - 1]) & (l < n);
+        repeated |= next[0] == last;
+        uint64_t variate[SAMPLE_GROUP];
+        if (s->variates && !repeated)
+            for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = s->variates[next[l]];
+        else {
+            uint32_t which[SAMPLE_GROUP] = {0};
+            for (int l = 0; repeated && l < n; l++) which[l] = same = next[l] == (l ? next[l - 1] : last) ? same + 1 : 0;
+            NAME(sample_variates)(variate, next, s->src_ids, which, s->key);
+        }
+        if (!repeated) same = 0;
+        last = next[n - 1];
         for (int l = 0; first >= k && l < SAMPLE_GROUP; l++) better |= variate[l] < picks[0].variate;
-        for (int l = 0; l < n && (first < k || better); l++) {
+        for (int l = 0; l < n && better; l++) {
             struct sample_pick pick = {variate[l], (uint64_t)(first + l)};
             if (first + l < k) {
                 picks[first + l] = pick;
@@ -331,6 +352,9 @@ static void NAME(sample_draw)(struct sample_group *restrict g, const NAME(sar_sa
     const I *restrict indices = s->indices;
     const int64_t k = s->k;
     const int kind = s->kind;
+    for (int l = 0; kind == SAR_LABOR && l < SAMPLE_GROUP; l++)
+        for (int64_t t = 0; t < g->degree[l] && t < LABOR_AHEAD * LINE_INDICES; t += LINE_INDICES)
+            SAR_PREFETCH_NEAR(indices + g->start[l] + t);
     if (kind == SAR_LABOR || k > SAMPLE_FEW) return;
     int all = 1;
     for (int l = 0; l < SAMPLE_GROUP; l++) all &= kind == SAR_UNIFORM && g->degree[l] <= (uint32_t)k;
@@ -390,6 +414,28 @@ int NAME(sar_sample_counts)(int64_t *restrict out_indptr, const NAME(sar_samplin
     out_indptr[0] = 0;
     for (int64_t i = 0; i < n_rows; i++) out_indptr[i + 1] += out_indptr[i];
     return status;
+}
+
+/* variates[i] of the first edge from each column i, as SAR_LABOR draws it
+ *
+ * inputs   s: src_ids, which may be NULL, and key; n columns
+ * output   variates (n), overwritten
+ * cost     O(n)
+ */
+int NAME(sar_sample_variates)(uint64_t *restrict variates, const NAME(sar_sampling) *s, int64_t n)
+{
+    const uint32_t first[SAMPLE_GROUP] = {0};
+    int team = sar_team(16 * n);
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int64_t begin = 0; begin < n; begin += SAMPLE_GROUP) {
+        int64_t some = n - begin < SAMPLE_GROUP ? n - begin : SAMPLE_GROUP;
+        uint64_t variate[SAMPLE_GROUP];
+        I column[SAMPLE_GROUP];
+        for (int64_t l = 0; l < SAMPLE_GROUP; l++) column[l] = (I)(begin + (l < some ? l : 0));
+        NAME(sample_variates)(variate, column, s->src_ids, first, s->key);
+        memcpy(variates + begin, variate, (size_t)some * sizeof *variate);
+    }
+    return SAR_OK;
 }
 
 /* Picks of the rows' in-edges: SAR_UNIFORM distinct ones, SAR_REPLACE drawn k times, SAR_LABOR those of the k smallest variates of their

@@ -1,5 +1,7 @@
 """Sampling of in-edges, and the numbers of a batch's rows."""
 
+from functools import cached_property
+
 import numpy as np
 
 from sarlite.errors import ShapeError
@@ -29,8 +31,9 @@ class Numbering:
 
     Notes
     -----
-    Memory: n_columns ((1 + threads) / 8 + the bytes of an index). A batch costs O(its rows and edges) and a look at n_columns / 4096 words
-    a layer. One batch at a time. Between batches no bit is set; `clear` sees to that after a batch that failed.
+    Memory: n_columns ((1 + threads) / 8 + the bytes of an index), and 8 n_columns once "labor" picks for
+    rows of as many edges. A batch costs O(its rows and edges) and a look at n_columns / 4096 words a layer.
+    One batch at a time. Between batches no bit is set; `clear` sees to that after a batch that failed.
     """
 
     def __init__(self, n_columns, dtype):
@@ -40,6 +43,11 @@ class Numbering:
         self.seen = np.zeros((self.n_threads, self.n_words), np.uint64)
         self.summary = np.zeros((self.n_threads, self.n_words // 64), np.uint64)
         self.struct = struct({name: getattr(self, name) for name in ("members", "place", "seen", "summary", "n_words", "n_threads")})
+
+    @cached_property
+    def variates(self):
+        """(n_columns,) uint64: where `sample` puts the variates of "labor", when the rows have as many edges; a work array."""
+        return np.empty(self.n_columns, np.uint64)
 
     def begin(self, seeds):
         """Start a batch: `add` to no rows."""
@@ -171,9 +179,13 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
         check("dst_ids", dst_ids, dtype=np.int64, shape=(n,))
     if src_ids is not None:
         check("src_ids", src_ids, dtype=np.int64, shape=(None,))
-    sampling = struct({"indptr": indptr, "indices": indices, "loops": loops, "dst_ids": dst_ids, "src_ids": src_ids, "rows": rows,
-                       "n_rows": len(rows), "k": int(k), "kind": SAMPLERS[kind], "key": key64(key)})
+    fields = {"indptr": indptr, "indices": indices, "loops": loops, "dst_ids": dst_ids, "src_ids": src_ids, "rows": rows,
+              "n_rows": len(rows), "k": int(k), "kind": SAMPLERS[kind], "key": key64(key)}
     suffix, out_indptr = INDEXES[index], np.empty(len(rows) + 1, np.int64)
+    if kind == "labor" and numbering is not None and int((indptr[rows + 1] - indptr[rows]).sum()) >= numbering.n_columns:
+        fields["variates"] = numbering.variates
+        call(f"sar_sample_variates_{suffix}", numbering.variates, fields, numbering.n_columns)
+    sampling = struct(fields)
     call(f"sar_sample_counts_{suffix}", out_indptr, sampling)
     sources, positions = np.empty(int(out_indptr[-1]), index), np.empty(int(out_indptr[-1]), index)
     team = threads() if numbering is None else min(threads(), numbering.n_threads)

@@ -92,7 +92,8 @@ class Sampler:
     -----
     A pick depends on the seed, the step, the layer and the destination's global id (for "labor" its sources' ids) alone: neither on ranks
     or threads, nor on the other rows of the batch. An added self loop is always kept and does not count.
-    Memory: about 5 bytes a column. Time: O(picks) a batch, for "labor" O(edges of its rows). One batch at a time: a lock sees to it.
+    Memory: about 5 bytes a column, for "labor" 13. Time: O(picks) a batch, for "labor" O(edges of its rows).
+    One batch at a time: a lock sees to it.
     Source: Hamilton, Ying and Leskovec 2017; Balin and Catalyurek 2023; DistGNN-MB 3.
     """
 

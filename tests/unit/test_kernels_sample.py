@@ -166,6 +166,26 @@ def pair_p_value(picks, degree, replace, n_bins=64):
     return p_value(counts[likely > 0], KEYS * likely[likely > 0])
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("ids", [False, True])
+@pytest.mark.parametrize("k", [1, 3, 15, 40])
+def test_labor_is_the_same_with_a_variate_by_column(dtype, ids, k):
+    """Which a numbering has, once the rows have as many edges as there are columns: also with parallel edges and added loops."""
+    rng, n = np.random.default_rng(k), 40
+    degrees = rng.integers(0, 120, n)
+    parts = [np.sort(rng.integers(0, n, d)) for d in degrees]
+    loops = np.arange(n) % 3 == 0
+    parts = [np.sort(np.append(part, i)) if loops[i] else part for i, part in enumerate(parts)]
+    indptr, indices = np.concatenate([[0], np.cumsum([len(part) for part in parts])]), np.concatenate(parts).astype(dtype)
+    options = {"kind": "labor", "key": 5, "loops": loops, "src_ids": np.arange(n) * 3 + 2**33 if ids else None}
+    rows, numbering = np.arange(n, dtype=dtype), kernels.Numbering(n, dtype)
+    want = kernels.sample(indptr, indices, rows, k, **options)
+    got = kernels.sample(indptr, indices, rows, k, **options, numbering=numbering)
+    assert "variates" in vars(numbering)
+    for a, b in zip(want, got):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_rows_share_the_sources_of_labor():
     """Rows with the same sources make the same picks; uniform ones do not."""
     indptr, indices = np.arange(51) * 20, np.tile(np.arange(20, dtype=np.int32), 50)
