@@ -26,6 +26,8 @@ class Operator:
         Whether backward needs what `end` returned, which nothing may then be written over.
     flops_per_value : int
         What `tape.shapes` counts for each value of a message.
+    into : array or None
+        What an operator that has a `shape` adds to; set before `begin`, and let go of in `end`. By default it makes a new array.
     """
 
     n_fetched = 1
@@ -33,6 +35,10 @@ class Operator:
     turns = linear = False
     keeps_result = True
     flops_per_value = 1
+    into = None
+
+    def shape(self, arrays):
+        """Return the shape of the output of these inputs, where it may be added to what is there; None where it may not."""
 
     def begin(self, needs, arrays, keep):
         """Take the local arrays and prepare the output; `keep` says whether what `forward` returns is kept."""
@@ -74,6 +80,10 @@ class Operator:
             What is added to.
         """
 
+    def passes(self, needs):
+        """Return how often backward does what `flops` counts, where `needs` says which inputs want gradients."""
+        return sum(needs)
+
     def end_backward(self):
         """Return the gradients of the inputs that are not fetched, then of the sinks; None where not needed."""
         return []
@@ -88,7 +98,7 @@ def aggregate(schedule, operator, inputs, sinks=()):
     return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule.linear if operator.linear else schedule)
 
 
-def _forward(needs, *arrays, operator, schedule):
+def forward(needs, *arrays, operator, schedule):
     arrays = tuple(np.ascontiguousarray(a) for a in arrays)
     keep = any(needs) and schedule.mode.keeps and not _turns(schedule, operator)
     operator.begin(needs, arrays, keep)
@@ -100,7 +110,7 @@ def _forward(needs, *arrays, operator, schedule):
     return operator.end(), (operator, local, kept, templates_of(rows))
 
 
-def _vjp(g, needs, residuals, into, operator, schedule):
+def vjp(g, needs, residuals, into, operator, schedule):
     operator, local, kept, templates = residuals
     operator.begin_backward(g)
     n_src = schedule.plan.n_src
@@ -127,4 +137,4 @@ def _over_reversed(reverse, operator, rows, d_ends):
         reverse.run(rows, operator.forward, phase="backward")
 
 
-tape.primitive("aggregate", _forward, _vjp, owned=tape.Owned.YES, adds=True)
+tape.primitive("aggregate", forward, vjp, owned=tape.Owned.YES, adds=True)

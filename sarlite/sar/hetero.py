@@ -10,7 +10,7 @@ from sarlite.comm import Communicator, Solo, agree, together, wrap
 from sarlite.errors import ConfigError
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
-from sarlite.sar import fn, plan, relations, schedule, typed_edges
+from sarlite.sar import fn, joint, plan, relations, schedule, typed_edges
 from sarlite.sar.evaluation import EVALUATIONS, Evaluation, Sizes, evaluate
 from sarlite.sar.schedule import Options
 from sarlite.sar.view import View
@@ -242,17 +242,22 @@ class HeteroGraph:
         finds what is to be exchanged. Source: SAR appendix A, Eq. 4.
         """
         sums: dict[str, Tensor] = {}
-        pairs = {to: [pair] for to, pair in (own or {}).items()}
+        pairs, parts = [(to, x, weight) for to, (x, weight) in (own or {}).items()], []
         for chosen in self._by_source(messages, reducer, evaluation):
-            for key, out, weight in self._from(chosen, messages, reducer, evaluation):
-                to = key if isinstance(key, str) else key[2]
-                if weight is not None:
-                    pairs.setdefault(to, []).append((out, weight))
-                else:
-                    sums[to] = sums[to] + out if to in sums else out
-        for to, found in pairs.items():
-            sums[to] = sums[to] + products(found) if to in sums else products(found)
-        return sums
+            made, members, outputs, weights = self._members(chosen, messages, reducer, evaluation)
+            if all(isinstance(key, str) and member.shape for _, key, member, _ in members):
+                parts.append((made, [member[:3] for member in members]))
+            else:
+                outputs |= self._apart(made, members, reducer)
+            pairs += [(relation[2], outputs.pop(relation), weight) for relation, weight in weights.items()]
+            _add(sums, outputs)
+        parts = [part for part in parts if part[1]]
+        found = joint.add_up(parts, pairs) if parts or pairs else {}
+        if found is None:
+            for made, members in parts:
+                _add(sums, relations.aggregate_members(made, members))
+            found = {to: products([(x, weight) for key, x, weight in pairs if key == to]) for to, *_ in pairs}
+        return _add(sums, found)
 
     def _by_source(self, messages, reducer, evaluation):
         """The relations asked for, in the graph's order, a list a source type."""
@@ -270,8 +275,9 @@ class HeteroGraph:
                 chosen.setdefault(relation[0], []).append(relation)
         return list(chosen.values())
 
-    def _from(self, chosen, messages, reducer, evaluation):
-        """Yield (destination type or relation, its sum, the weight that it still wants or None), over the relations out of one type."""
+    def _members(self, chosen, messages, reducer, evaluation):
+        """Of the relations out of one type: their schedule, (place, destination type or relation, Member, where its sum is kept or None),
+        the sums that are kept already by relation, and the weights that sums by relation still want."""
         made, n_halo = self._schedule(chosen)
         views = {relation: View(self, chosen, place, made) for place, relation in enumerate(chosen)}
         first = self._aggregated_first(chosen, views, messages, n_halo, evaluation)
@@ -286,12 +292,15 @@ class HeteroGraph:
                 outputs[relation] = kept[relation, reducer]
             else:
                 members.append((place, relation if constant or relation in first else relation[2], member, kept if constant else None))
-        outputs |= relations.aggregate_members(made, [member[:3] for member in members]) if members else {}
+        return made, members, outputs, weights
+
+    def _apart(self, made, members, reducer):
+        """The outputs of members whose sums are not all to be added up."""
+        outputs = relations.aggregate_members(made, [member[:3] for member in members])
         for _, key, _, kept in members:
             if kept is not None:
                 outputs[key] = kept[key, reducer] = Tensor(outputs[key].data, constant=True)
-        for key, out in outputs.items():
-            yield key, out, weights.get(key)
+        return outputs
 
     def _aggregated_first(self, chosen, views, messages, n_halo, forced):
         """(x, weight) of each `fn.linear` that is aggregated first."""
@@ -339,3 +348,11 @@ class HeteroGraph:
         """Make the graph usable again after an aggregation that failed. Collective."""
         for made, _ in self._schedules.values():
             made.transport.recover()
+
+
+def _add(sums, outputs):
+    """Add outputs by destination type or relation to the sums by type, which are returned."""
+    for key, out in outputs.items():
+        to = key if isinstance(key, str) else key[2]
+        sums[to] = sums[to] + out if to in sums else out
+    return sums

@@ -41,6 +41,9 @@ class Sum(Operator):
         self.flops_per_value = 2 if weighted else 1
         self.turns = self.linear = not weighted
 
+    def shape(self, arrays):
+        return self.n_dst, *arrays[0].shape[1:]
+
     def begin(self, needs, arrays, keep):
         self.needs_rows = self.weighted and needs[1]
         self.weight = arrays[1] if self.weighted else None
@@ -67,7 +70,7 @@ class Sum(Operator):
                          dst_scale=columns_of(block, self.peer_scale, x.dtype))
 
     def end(self):
-        out, self.out, self.x = self.out, None, None
+        out, self.out, self.x, self.into = self.out, None, None, None
         return out
 
     def begin_backward(self, g):

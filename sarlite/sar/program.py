@@ -23,7 +23,7 @@ from sarlite.sar.cost import PartCounts, schedules_of
 from sarlite.sar.relations import sets_of
 from sarlite.sar.stand_ins import Rows
 from sarlite.tape.engine import Observer, observed
-from sarlite.tape.shapes import flops_of
+from sarlite.tape.shapes import flops_of, passes_of
 
 START = "start"  # the segment whose arrays are made outside of a step's buffers
 _ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process
@@ -39,7 +39,7 @@ class _Flops(Observer):
         name, inputs, params, needs, result = application
         n = flops_of(name, tuple(np.shape(x) for x in inputs), result.shape, params)
         self.counted[0] += n
-        self.counted[1] += n * sum(needs[: len(inputs)])
+        self.counted[1] += n * passes_of(needs[: len(inputs)], params)
 
 
 class Segment(NamedTuple):

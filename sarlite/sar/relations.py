@@ -34,11 +34,14 @@ class Transformed(Operator):
     def __init__(self, n_dst, dst_scale=None, src_scale=None):
         self.n_dst, self.dst_scale, self.src_scale = n_dst, dst_scale, src_scale
 
+    def shape(self, arrays):
+        return self.n_dst, arrays[1].shape[1]
+
     def begin(self, needs, arrays, keep):
         x, self.weight = arrays
         self.needs_rows, self.needs_weight, self.n_weights = needs[1], needs[1], self.weight.size
         self.scale = None if self.dst_scale is None else self.dst_scale.astype(x.dtype)
-        self.out = np.zeros((self.n_dst, self.weight.shape[1]), x.dtype)
+        self.out = np.zeros(self.shape(arrays), x.dtype) if self.into is None else self.into
 
     def forward(self, block, rows):
         kernels.spmm(block.indptr, block.indices, reduce.product(rows[0], self.weight), self.out, rows=block.rows,
@@ -46,7 +49,7 @@ class Transformed(Operator):
         return rows if self.needs_rows else None
 
     def end(self):
-        out, self.out = self.out, None
+        out, self.out, self.into = self.out, None, None
         return out
 
     def begin_backward(self, g):
@@ -131,6 +134,11 @@ class Member(NamedTuple):
     fetched: list[Tensor]
     others: list[Tensor]
     sinks: Any = ()
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """As of `Operator`."""
+        return self.operator.shape((*self.fetched, *self.others))
 
 
 def _sum(view, message, reducer):
@@ -224,7 +232,18 @@ class Relations(Operator):
     """
 
     def __init__(self, members, n_fetched):
-        self.members, self.n_fetched = members, n_fetched
+        self.members, self.n_fetched, self.adds = members, n_fetched, False
+
+    def shapes(self, arrays):
+        """Return (key, `Operator.shape`) of each member."""
+        return [(key, operator.shape([arrays[i] for i in inputs if i < len(arrays)])) for _, key, operator, inputs in self.members]
+
+    def add_to(self, flat, places):
+        """Let members add to an array that is there, in which `places` has each key's slice and shape. Before `begin`."""
+        self.adds, self.places = True, places
+        for _, key, operator, _ in self.members:
+            place, shape = places[key]
+            operator.into = flat[place].reshape(shape)
 
     def begin(self, needs, arrays, keep):
         for _, _, operator, inputs in self.members:
@@ -239,6 +258,10 @@ class Relations(Operator):
         return [operator.forward(sets[place], self._rows(rows, inputs)) for place, _, operator, inputs in self.members]
 
     def end(self):
+        if self.adds:
+            for _, _, operator, _ in self.members:
+                operator.end()
+            return None
         outputs, added = {}, set()
         for _, key, operator, _ in self.members:
             out = operator.end()
@@ -274,6 +297,9 @@ class Relations(Operator):
             found |= dict(zip((i for i in inputs if i >= self.n_fetched), operator.end_backward(), strict=True))
         return [found[number] for number in sorted(found)]
 
+    def passes(self, needs):
+        return any(needs[: self.n_fetched]) + any(needs[self.n_fetched :])
+
     def flops(self, inputs, out, schedule, **_):
         """Count each member's: `flops_per_value` for each value of each edge's message, and the products of columns with weights."""
         edges = sum(sets_of(block)[place].n_edges * int(np.prod(self.places[key][1][1:])) * operator.flops_per_value
@@ -289,6 +315,12 @@ def sets_of(block):
 
 def aggregate_members(schedule, members):
     """Return {key: Tensor} of [(place in the bundle, key, Member)]. Collective, forward and backward."""
+    operator, inputs, sinks = gathered(members)
+    return pieces(aggregate(schedule, operator, inputs, sinks), operator.places)
+
+
+def gathered(members):
+    """Return the `Relations` of members, its inputs, and its sinks."""
     fetched, others, sinks, found = [], [], [], []
     numbers: dict[int, int] = {}
     for _, _, member in members:
@@ -303,11 +335,14 @@ def aggregate_members(schedule, members):
         others += member.others
         sinks += member.sinks
         found.append((place, key, member.operator, [*(numbers[id(x)] for x in member.fetched), *own, *captured]))
-    operator = Relations(found, len(fetched))
-    flat = aggregate(schedule, operator, [*fetched, *others], sinks)
-    if len(operator.places) == 1:
-        return {key: flat.reshape(*shape) for key, (_, shape) in operator.places.items()}
-    return {key: tape.apply("piece", flat, place=place, shape=shape) for key, (place, shape) in operator.places.items()}
+    return Relations(found, len(fetched)), [*fetched, *others], sinks
+
+
+def pieces(flat, places):
+    """Return the outputs in one flat array, by key."""
+    if len(places) == 1:
+        return {key: flat.reshape(*shape) for key, (_, shape) in places.items()}
+    return {key: tape.apply("piece", flat, place=place, shape=shape) for key, (place, shape) in places.items()}
 
 
 def _piece(needs, flat, place, shape):

@@ -92,7 +92,8 @@ class _Run(Observer):
         name, inputs, params, needs, result = application
         shapes = tuple(np.shape(x) for x in inputs)
         flops = flops_of(name, shapes, result.shape, params)
-        record = Record(name, shapes, result.shape, result.dtype, 0, flops, flops * sum(needs[: len(shapes)]))
+        backward = flops * passes_of(needs[: len(shapes)], params)
+        record = Record(name, shapes, result.shape, result.dtype, 0, flops, backward)
         self.applied_here.append(record)
         self.nodes.append(None if result.node is None else weakref.ref(result.node))
 
@@ -177,6 +178,12 @@ def flops_of(name: str, inputs: Any, out: Any, params: dict[str, Any]) -> int:
         sizes = {letter: n for term, shape in zip(params["terms"], inputs) for letter, n in zip(term, shape)}
         return len(inputs) * math.prod(sizes.values())
     return int(FLOPS[name](inputs, out)) if name in FLOPS else math.prod(out)
+
+
+def passes_of(needs: Any, params: dict[str, Any]) -> int:
+    """Count how often backward does what `flops_of` counts: once for each input that wants a gradient, or as an operator says."""
+    operator: Any = params.get("operator")
+    return int(operator.passes(needs)) if hasattr(operator, "passes") else sum(needs)
 
 
 # ---- any size

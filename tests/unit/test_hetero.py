@@ -10,10 +10,26 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from exchanges import MODES
-from relational import CITES, EDGES, LAYERS, MODELS, N_IN, N_NODES, REVIEWS, TOPIC, WRITES, WRITTEN, X, check_layer, check_model, make
+from relational import (
+    ABOUT,
+    CITES,
+    EDGES,
+    LAYERS,
+    MODELS,
+    N_IN,
+    N_NODES,
+    REVIEWS,
+    TOPIC,
+    WRITES,
+    WRITTEN,
+    X,
+    check_layer,
+    check_model,
+    make,
+)
 from strategies import tied_values, values
 
-from sarlite import HeteroGraph, Tensor, fn, nn
+from sarlite import HeteroGraph, Tensor, fn, kernels, nn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.models import RGAT, RGCN
@@ -179,6 +195,49 @@ def test_flops():
     for evaluation, flops in (("inside", n_edges * 4 + 2 * 23 * N_IN * 4), ("first", n_edges * N_IN + 2 * 23 * N_IN * 4)):
         run = partial(graph.aggregate, {CITES: fn.linear(x, weight)}, "mean", evaluation=evaluation)
         assert shapes.measure(run).flops == flops
+
+
+def test_sums_over_several_source_types_are_one_array():
+    """A layer holds its output and one product, not each source type's sums beside them."""
+    n, width, types = 4000, 64, ("a", "b", "c")
+    rng = np.random.default_rng(0)
+    edges = {(source, "to", to): (rng.integers(0, n, 9000), rng.integers(0, n, 9000)) for source in types for to in types}
+    graph = HeteroGraph.from_edges(edges, dict.fromkeys(types, n))
+    x = {name: Tensor(values(k, n, width), requires_grad=True) for k, name in enumerate(types)}
+    weights = {key: Tensor(values(9, width, width), requires_grad=True) for key in (*edges, *types)}
+
+    recorder = kernels.Recorder()
+
+    own = {name: (x[name], weights[name]) for name in types}
+    alive, held, most = {}, 0, 0.0
+    with recorder:
+        out = graph.aggregate({r: fn.linear(x[r[0]], weights[r]) for r in edges}, "mean", evaluation="inside", own=own)
+    for kind, number, *n_bytes in recorder.events:
+        if kind == "new":
+            alive[number] = n_bytes[0]
+        held += n_bytes[0] if kind == "new" else -alive.pop(number, 0)
+        most = max(most, held / (8 * n * width))
+    assert len(out) == 3 and most < 3 + 1.5
+
+
+def test_sums_that_cannot_be_one_array():
+    """Of two dtypes they are apart; of two widths they are refused, one fetch or two."""
+    graph = make()
+    x = {WRITES: Tensor(X["author"]), TOPIC: Tensor(X["paper"].astype(np.float32))}
+    weights = {r: Tensor(values(k, N_IN, 2).astype(rows.dtype)) for k, (r, rows) in enumerate(x.items())}
+    out = graph.aggregate({r: fn.linear(rows, weights[r]) for r, rows in x.items()}, "sum", evaluation="inside")
+    for (source, _, to), rows in x.items():
+        expected = np.zeros((N_NODES[to], 2))
+        relation = (source, _, to)
+        np.add.at(expected, EDGES[relation][1], (rows.data @ weights[relation].data)[EDGES[relation][0]])
+        np.testing.assert_allclose(out[to].data, expected, rtol=1e-5, atol=1e-5)
+        assert out[to].dtype == rows.dtype
+    wide = Tensor(values(1, N_IN, 3))
+    for first in (CITES, WRITES):
+        x, y = (Tensor(X[r[0]]) for r in (first, ABOUT if first == CITES else REVIEWS))
+        with pytest.raises(ShapeError, match="make rows of"):
+            graph.aggregate({first: fn.linear(x, Tensor(values(1, N_IN, 2))), (ABOUT if first == CITES else REVIEWS): fn.linear(y, wide)},
+                            "sum", evaluation="inside")
 
 
 def test_different_widths_of_two_destination_types():
