@@ -4,6 +4,7 @@ import ctypes
 import itertools
 import weakref
 from bisect import bisect_left
+from contextlib import contextmanager
 
 from sarlite.kernels import buffers
 
@@ -30,7 +31,8 @@ class Recorder:
     Attributes
     ----------
     events : list
-        ("new", number, bytes) and ("free", number), in order; whoever records may put marks of its own between them.
+        ("new", number, bytes) and ("free", number), in order; whoever records may put marks of its own between them. Of an array made
+        within `beside()` there is a fourth item, True: it has its place in other `Buffers` than the rest.
 
     Notes
     -----
@@ -38,7 +40,7 @@ class Recorder:
     """
 
     def __init__(self):
-        self.events, self._numbers, self._count, self._before = [], {}, 0, []
+        self.events, self._numbers, self._count, self._before, self._beside = [], {}, 0, [], ()
         self._handler = _Handler(b"sarlite recorder", 1, _Allocator(next(_COUNTER), *_CALLBACKS))
         _HANDLERS.append(self._handler)
         _RECORDERS[self._handler.allocator.context] = self
@@ -52,10 +54,20 @@ class Recorder:
     def __exit__(self, *error):
         buffers._set(self._before.pop())
 
+    @contextmanager
+    def beside(self):
+        """While entered, arrays are noted as made in other `Buffers`."""
+        with self:
+            self._beside = (True,)
+            try:
+                yield
+            finally:
+                self._beside = ()
+
     def made(self, address, size):
         """Note an array's memory."""
         self._numbers[address] = self._count
-        self.events.append(("new", self._count, size))
+        self.events.append(("new", self._count, size, *self._beside))
         self._count += 1
 
     def freed(self, number):

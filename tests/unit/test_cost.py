@@ -105,6 +105,18 @@ def test_bytes_of_message_flow_are_those_of_the_run(name, n_ranks, mode, layers,
     check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=prefetch, data=few_labelled(tmp_path / "few"), **options)
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("sampler", ["uniform", "labor", "replace", "full"])
+@pytest.mark.parametrize("remote", ["exact", "local"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", ["gcn", "sage", "max", "gat", "labels"])
+def test_bytes_of_minibatches_are_those_of_the_run(name, n_ranks, mode, remote, sampler, tmp_path, monkeypatch):
+    options = {**MODELS.get(name, {"model": "gat", "label_inputs": 0.5}), "layers": 2, "batch_size": 6, "remote": remote, "data": EVEN,
+               "fanouts": (-1, -1) if sampler == "full" else (3, 2), "sampler": sampler, "epochs": 1}
+    check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=0, **options)  # of the first epoch all batches are sampled
+
+
 def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, **options):
     """A run sends, by phase, what a dry run of it has told; return that."""
     monkeypatch.setattr(planning, "SETTINGS", [Setting(mode)])
@@ -205,6 +217,9 @@ def test_places_are_those_of_buffers():
                 places.new(k, n)
             assert buffers.n_bytes == places.top
     assert places.top > 1 << 20 and places.peak_small > 0
+
+
+EVEN = "sbm:nodes=90,degree=5,features=9,classes=2,train=6,val=5"  # batches of 6 are alike: the same order of products is cheaper in each
 
 
 def few_labelled(path, nodes=120):
@@ -394,6 +409,22 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(mfg
     LIMIT[0] = float("inf")
     threads.run(2, trained, tmp_path / "free", mode="auto", **dense)
     assert "--mode auto takes oneshot\n" in capsys.readouterr().err
+
+
+def test_minibatches_are_refused_or_take_the_mode_that_fits(tmp_path, limited, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "SETTINGS", [Setting("oneshot"), Setting("sar")])
+    monkeypatch.setattr(planning, "rates_of", lambda comm: (1.0, 1.0, 1.0, 0.0))
+    batches = {**DENSE, "batch_size": 60, "fanouts": (10, 10)}
+    LIMIT[0] = float("inf")
+    rows = threads.run(2, trained, tmp_path / "dry", dry_run=True, **batches)[0]["settings"]
+    large, small = (max(row["peak_bytes"]) for row in rows)
+    LIMIT[0] = (small + large) / 2
+    with pytest.raises(ConfigError, match="mode oneshot would take .* --mode sar takes .* and fits"):
+        threads.run(2, trained, tmp_path / "large", mode="oneshot", **batches)
+    threads.run(2, trained, tmp_path / "auto", mode="auto", **batches)
+    assert "--mode auto takes sar\n" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--dry-run: the costs of --remote hec are not counted"):
+        threads.run(2, trained, tmp_path / "hec", dry_run=True, remote="hec", **batches)
 
 
 def test_a_check_counts_other_edges_only_where_they_are_exchanged(tmp_path, limited, monkeypatch):
