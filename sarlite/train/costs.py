@@ -274,7 +274,7 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     def make(comm, config, part):
         return make_trainer(comm, config, cls, schedule, part, None)
 
-    facts, warm, flows = _facts(part), 0, None
+    facts, warm, flows = facts_of(part), 0, None
     if config.mfg:
         if trainer is None:
             flows = flow_trial.of_run(part, together(comm, lambda: n_layers(config, make, facts)))
@@ -292,7 +292,7 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     there, peak = part.memory.now() if there is None or flows else there, part.memory.peak()
     sharing = comm.size if config.ranks > 1 else 1
     if hetero:
-        facts, warm = _with_halo(comm, config, make, facts, graph.graph)
+        facts, warm = with_halo(comm, config, make, facts, graph.graph)
     model = Model(config, make, facts, comm, comm.size)
     model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
     model.fixed_bytes += warm // sharing
@@ -303,8 +303,10 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     return model, sizes
 
 
-def _facts(part):
-    graph, rows = part.graph, part.rows
+def facts_of(part: Part) -> Facts:
+    """Return the `Facts` of a part's data."""
+    graph: Any = part.graph
+    rows: Any = part.rows
     if isinstance(graph, NodeType):
         relations = Relations(graph.node_type, graph.graph.n_nodes, graph.graph.n_edges)
         return Facts(relational.widths(rows), part.n_classes, part.task, rows.labels[:0], relations=relations)
@@ -312,9 +314,12 @@ def _facts(part):
     return Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], graph.added_loops is not None, values)
 
 
-def _with_halo(comm: Communicator, config: argparse.Namespace, make: Callable[..., Any], facts: Facts,
+def with_halo(comm: Communicator, config: argparse.Namespace, make: Callable[..., Any], facts: Facts,
                graph: HeteroGraph) -> tuple[Facts, int]:
-    """Find the exchanges of a relational model; return `facts` with their rows, and by how much a tiny step made the process larger."""
+    """Find the exchanges of a relational model; return `facts` with their rows, and by how much a tiny step made the process larger.
+
+    Collective.
+    """
     chosen, warm = growth(lambda: relational_trial.bundles(config, make, facts))
     found = {each: graph.exchange(each) for each in chosen}
     assert facts.relations is not None

@@ -349,6 +349,19 @@ def test_an_estimate_of_a_data_set_is_a_runs(tmp_path, monkeypatch, capsys):
         {k: n for k, n in real.items() if k in ("forward_fetch", "backward_push")}
 
 
+def test_an_estimate_of_relational_data_is_a_runs(tmp_path, capsys):
+    options = {**RELATIONAL["rgcn"], "prefetch": 0}
+    said = {row["setting"]: row for row in threads.run(3, trained, tmp_path, dry_run=True, epochs=2, **options)[0]["settings"]}
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    assert estimate.main([*flags, "--partition", "random", "--ranks", "3", "--json"]) == 0
+    rows = {row["mode"]: row for row in json.loads(capsys.readouterr().out.splitlines()[-1])}
+    assert rows.keys() == said.keys() == {"sar", "sa", "oneshot", "broadcast"}
+    for mode, row in rows.items():
+        sent = {phase: n for phase, n in said[mode]["sent_bytes"].items() if phase != "evaluation"}
+        assert row["exact"] and {phase: n for phase, n in row["sent_bytes"].items() if n} == {phase: n for phase, n in sent.items() if n}
+    assert estimate.main([*flags, "--ranks", "17"]) == 2 and "on at most 16 ranks" in capsys.readouterr().err
+
+
 def test_an_estimate_counts_values_on_edges(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(estimate, "MODES", {"sar": MODES["sar"]})
     monkeypatch.setattr(costs.Model, "fixed_bytes", property(lambda self: 0, lambda self, n: None), raising=False)  # which is measured
