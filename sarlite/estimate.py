@@ -106,14 +106,17 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> list[Row]:
         told = _of_counts(own)
     else:
         told = _Relational(config, make) if relational.chosen(Solo(), config, cls) else _Data(config, loops)
+    fixed = 0  # what a first step leaves in a process: a later one finds it there
     for size in own.ranks:
         sizes, facts, exact = told.sizes(size, own, config, loops)
         model = Model(config, make, facts, Solo(), size)
+        model.fixed_bytes = max(fixed, told.warm_bytes)
         counted = {name: mode for name, mode in MODES.items() if not mode.shares}
         whole = exact and facts.relations is None  # no cover is expected of random parts, and none found of relations
         modes = [name for name, mode in counted.items() if whole or not mode.covers]
         for mode in modes if size > 1 else modes[:1]:
             rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
+        fixed = model.fixed_bytes
     return rows
 
 
@@ -154,6 +157,8 @@ def _expected(size, n_nodes, n_edges, halo, degrees, shares, facts, config):
 class _Counts:
     """A graph that is told by counts."""
 
+    warm_bytes = 0
+
     def sizes(self, size, own, config, loops):
         facts = Facts(own.features, own.classes, config.task or "classify", loops=loops)
         if size > own.nodes:
@@ -175,6 +180,8 @@ def _of_counts(own):
 
 class _Data:
     """A data set: divided as a run would, or for many ranks into random parts that are expected of its degrees."""
+
+    warm_bytes = 0
 
     def __init__(self, config, loops):
         self.config, self.loops, self.dataset, self.wanted = config, loops, None, edge_values.wanted(config, model_class(config.model))
@@ -211,7 +218,7 @@ class _Relational:
     """A relational data set, divided as a run would."""
 
     def __init__(self, config, make):
-        self.config, self.make = config, make
+        self.config, self.make, self.warm_bytes = config, make, 0
 
     def sizes(self, size, own, config, loops):
         if size > MOST_EXACT:
@@ -220,15 +227,16 @@ class _Relational:
         config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
         with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
             found = threads.run(size, _load_relations, config, folder, self.make)
-        return [sizes for sizes, _ in found], found[0][1], True
+        self.warm_bytes = max(self.warm_bytes, found[0][2])
+        return [sizes for sizes, *_ in found], found[0][1], True
 
 
 def _load_relations(comm, config, folder, make):
     part = relational.load_part(config, comm, folder)
     graph: Any = part.graph
-    facts, _ = with_halo(comm, config, make, facts_of(part), graph.graph)
+    facts, warm = with_halo(comm, config, make, facts_of(part), graph.graph)
     sizes = sizes_of(part, 0, 0, 1)
-    return sizes._replace(there_bytes=_there_of_relations(part, config), load_bytes=0), facts
+    return sizes._replace(there_bytes=_there_of_relations(part, config), load_bytes=0), facts, warm
 
 
 COLUMNS = {
