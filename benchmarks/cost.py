@@ -30,8 +30,10 @@ SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "host", "sar --backwar
 
 def options(name, data, args, n_ranks):
     values = {**({"edge_weights": True} if args.edge_weights else {}), **({"edge_features": True} if args.edge_features else {})}
+    layers = MODELS.get(name, {}).get("layers", 2)
+    batches = dict(batch_size=args.batch_size, fanouts=",".join(["10"] * layers), remote=args.remote) if args.batch_size else {}
     return dict(data=data, epochs=args.epochs, partition=args.partition, verify=False, threads=max(1, 2 // n_ranks), prefetch=args.prefetch,
-                progress="none", columns=args.columns, mfg=args.mfg, **values, **{**MODELS, **RELATIONAL}[name])
+                progress="none", columns=args.columns, mfg=args.mfg, **batches, **values, **{**MODELS, **RELATIONAL}[name])
 
 
 def changed(spec, path, args):
@@ -119,6 +121,8 @@ def arguments():
     parser.add_argument("--degree", type=int, default=20)
     parser.add_argument("--features", type=int, default=128)
     parser.add_argument("--mfg", action="store_true", help="message-flow graphs")
+    parser.add_argument("--batch-size", type=int, default=0, help="minibatches of 10 picks a row and layer")
+    parser.add_argument("--remote", default="exact")
     parser.add_argument("--labelled", type=float, default=1.0, metavar="SHARE", help="of the nodes that are in a split otherwise")
     parser.add_argument("--edge-weights", action="store_true")
     parser.add_argument("--edge-features", type=int, default=0, metavar="N", help="features an edge, for gat")

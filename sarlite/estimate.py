@@ -18,8 +18,8 @@ from sarlite.errors import ConfigError, SarliteError, needs
 from sarlite.sar.cost import expected
 from sarlite.sar.modes import MODES
 from sarlite.train import config as options
-from sarlite.train import edge_values
-from sarlite.train.costs import SPLITS, Cost, Model, Setting, Sizes, sizes_of
+from sarlite.train import edge_values, relational
+from sarlite.train.costs import SPLITS, Cost, Model, Setting, Sizes, facts_of, sizes_of, with_halo
 from sarlite.train.load import load_part
 from sarlite.train.loop import set_threads
 from sarlite.train.model import model_class
@@ -97,15 +97,26 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> list[Row]:
     cls = model_class(config.model)
     schedule, loops = optim.schedule(config.lr_schedule, config.epochs), config.self_loops
     loops = getattr(cls, "self_loops", False) if loops is None else loops
-    told = _of_counts(own) if own.nodes is not None else _Data(config, loops)
     rows = []
+
+    def make(comm, config, part):
+        return _make_trainer(comm, config, cls, schedule, part, None)
+
+    if own.nodes is not None:
+        told = _of_counts(own)
+    else:
+        told = _Relational(config, make) if relational.chosen(Solo(), config, cls) else _Data(config, loops)
+    fixed = 0  # what a first step leaves in a process: a later one finds it there
     for size in own.ranks:
         sizes, facts, exact = told.sizes(size, own, config, loops)
-        model = Model(config, lambda comm, c, part: _make_trainer(comm, c, cls, schedule, part, None), facts, Solo(), size)
+        model = Model(config, make, facts, Solo(), size)
+        model.fixed_bytes = max(fixed, told.warm_bytes)
         counted = {name: mode for name, mode in MODES.items() if not mode.shares}
-        modes = [name for name, mode in counted.items() if exact or not mode.covers]  # no cover is expected of random parts
+        whole = exact and facts.relations is None  # no cover is expected of random parts, and none found of relations
+        modes = [name for name, mode in counted.items() if whole or not mode.covers]
         for mode in modes if size > 1 else modes[:1]:
             rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
+        fixed = model.fixed_bytes
     return rows
 
 
@@ -122,6 +133,15 @@ def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
                max(sum(cost.found.flops["step"]) for cost in costs), exact)
 
 
+def _there_of_relations(part, config):
+    """Likewise of a part of a relational graph, with its edges and ids, which are no part of what a mode lays out."""
+    graph, rows = part.graph.graph, part.rows
+    values = sum(x.size for x in rows.features.values())
+    edges = sum(24 * len(ids) + 16 * len(graph.node_ids[r[2]]) for r, ids in graph.edge_ids.items())
+    ids = 8 * sum(map(len, graph.node_ids.values()))
+    return values * np.dtype(config.dtype).itemsize + len(rows.labels) * (8 + len(SPLITS)) + edges + ids + _LOADED
+
+
 def _there(n, n_edges, facts, config):
     """Bytes of a part's data in a process."""
     return n * (facts.n_features * np.dtype(config.dtype).itemsize + 8 + len(SPLITS)) + n_edges * facts.edge_bytes + _LOADED
@@ -136,6 +156,8 @@ def _expected(size, n_nodes, n_edges, halo, degrees, shares, facts, config):
 
 class _Counts:
     """A graph that is told by counts."""
+
+    warm_bytes = 0
 
     def sizes(self, size, own, config, loops):
         facts = Facts(own.features, own.classes, config.task or "classify", loops=loops)
@@ -158,6 +180,8 @@ def _of_counts(own):
 
 class _Data:
     """A data set: divided as a run would, or for many ranks into random parts that are expected of its degrees."""
+
+    warm_bytes = 0
 
     def __init__(self, config, loops):
         self.config, self.loops, self.dataset, self.wanted = config, loops, None, edge_values.wanted(config, model_class(config.model))
@@ -188,6 +212,31 @@ def _load(comm, config, loops, folder, wanted):
     facts = Facts(part.rows.features.shape[1], part.n_classes, part.task, np.empty((0, *labels.shape[1:]), labels.dtype), loops, values)
     sizes = sizes_of(part, 0, 0, 1)
     return sizes._replace(there_bytes=_there(part.graph.n_dst, part.graph.n_edges, facts, config), load_bytes=0), facts
+
+
+class _Relational:
+    """A relational data set, divided as a run would."""
+
+    def __init__(self, config, make):
+        self.config, self.make, self.warm_bytes = config, make, 0
+
+    def sizes(self, size, own, config, loops):
+        if size > MOST_EXACT:
+            raise ConfigError(f"--ranks {size}: relational data, as --data {config.data}, are told as they are divided, "
+                              f"on at most {MOST_EXACT} ranks")
+        config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
+        with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
+            found = threads.run(size, _load_relations, config, folder, self.make)
+        self.warm_bytes = max(self.warm_bytes, found[0][2])
+        return [sizes for sizes, *_ in found], found[0][1], True
+
+
+def _load_relations(comm, config, folder, make):
+    part = relational.load_part(config, comm, folder)
+    graph: Any = part.graph
+    facts, warm = with_halo(comm, config, make, facts_of(part), graph.graph)
+    sizes = sizes_of(part, 0, 0, 1)
+    return sizes._replace(there_bytes=_there_of_relations(part, config), load_bytes=0), facts, warm
 
 
 COLUMNS = {

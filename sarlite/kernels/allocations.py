@@ -2,6 +2,7 @@
 
 import weakref
 from bisect import bisect_left
+from contextlib import contextmanager
 
 from sarlite.kernels import buffers
 from sarlite.kernels.native import ffi, lib
@@ -15,7 +16,8 @@ class Recorder:
     Attributes
     ----------
     events : list
-        ("new", number, bytes) and ("free", number), in order; whoever records may put marks of its own between them.
+        ("new", number, bytes) and ("free", number), in order; whoever records may put marks of its own between them. Of an array made
+        within `beside()` there is a fourth item, True: it has its place in other `Buffers` than the rest.
 
     Notes
     -----
@@ -46,6 +48,16 @@ class Recorder:
         found = ffi.unpack(found, 2 * lib.sar_recorder_take(self._recorder, found, n)) if n else []
         self._events += [("free", number) if size < 0 else ("new", number, size) for number, size in zip(found[::2], found[1::2])]
         return self._events
+
+    @contextmanager
+    def beside(self):
+        """While entered, arrays are noted as made in other `Buffers`."""
+        with self:
+            first = len(self.events)
+            try:
+                yield
+            finally:
+                self._events[first:] = [(*event, True) if event[0] == "new" else event for event in self.events[first:]]
 
 
 class Places:

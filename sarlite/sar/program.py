@@ -19,7 +19,7 @@ from sarlite.errors import ConfigError
 from sarlite.graph.block import PIECE_EDGES
 from sarlite.kernels import Places, Recorder
 from sarlite.profile import resident, trim
-from sarlite.sar.cost import PartCounts, schedules_of
+from sarlite.sar.cost import PartCounts, schedule_of, schedules_of
 from sarlite.sar.relations import sets_of
 from sarlite.sar.stand_ins import Rows
 from sarlite.tape.engine import Observer, observed
@@ -143,7 +143,7 @@ def _fitted(events, factors):
     for k, event in enumerate(events):
         if event[0] == "new":
             if factors[k][1:].any() or factors[k][0] > _NOTHING:
-                stack[-1].append(("new", event[1], factors[k]))
+                stack[-1].append(("new", event[1], factors[k], *event[3:]))
             else:
                 left_out.add(event[1])
         elif event[0] == "free":
@@ -182,7 +182,7 @@ class Found(NamedTuple):
     peak_bytes, in_use_bytes : int
         The most that a step's arrays and messages take, with and without the places between them that stay free.
     range_bytes : int
-        Of the first those in `Buffers`' range.
+        Of the first those in `Buffers`' ranges.
     start_bytes, start_peak_bytes : int
         What the segment "start" makes that stays, and the most that it takes.
     remote_buffers : number
@@ -218,42 +218,76 @@ class Program:
                     found.setdefault(op[1].over, set()).update(op[1].transposed)
         return found
 
-    def replay(self, counts: Counts, mode: str, prefetch: int, sizes: Mapping[str, int]) -> Found:
-        """Go through all segments at these sizes, with a part's exchanges in a mode; of a relational graph those of each fetch."""
-        return _Replay(self, counts, mode, prefetch, sizes).found()
+    def replay(self, counts: Counts, mode: str, prefetch: int, sizes: Mapping[str, int], plays: Mapping[str, Any] | None = None) -> Found:
+        """Go through all segments at these sizes, with a part's exchanges in a mode; of a relational graph those of each fetch.
+
+        Parameters
+        ----------
+        counts, mode, prefetch, sizes
+        plays : dict of str to list of (dict of PartCounts, dict of str to int), optional
+            Of segments that are gone through several times, each with other exchanges and sizes beside these: what is found is the mean.
+        """
+        return _Replay(self, counts, mode, prefetch, sizes).found(plays or {})
 
 
 class _Replay:
     def __init__(self, program, counts, mode, prefetch, sizes):
-        self.program, self.places, self.outside = program, Places(), Places()
+        self.program, self.places, self.outside, self.beside = program, Places(), Places(), Places()
         self.transport, self.over = schedules_of(counts, mode, prefetch, self.places, self.outside)
-        self.at = np.array([1, *(sizes[name] for name in program.names)], float)
+        self.options, self.sizes = (mode, prefetch), sizes
+        self.at = self.sized(sizes)
         self.index = {name: 1 + k for k, name in enumerate(program.names)}
         self.instances, self.kept, self.count = {}, {}, 0
         self.wanted = {op[1].kept for segment in program.segments for op in segment.ops if op[0] == "aggregate"} - {None}
 
-    def found(self):
+    def sized(self, sizes):
+        return np.array([1, *(sizes.get(name, 0) for name in self.program.names)], float)
+
+    def found(self, plays):
         transport, found = self.transport, Found({}, {}, {}, {}, {}, 0, 0, 0, 0, 0, 0)
         for segment in self.program.segments:
-            n_messages, packed = transport.n_messages, transport.packed_bytes
-            transport.profile.sent_bytes.clear()
-            transport.profile.received_bytes.clear()
             transport.places = self.now = self.outside if segment.name == START else self.places
-            self.play(segment.ops, self.at)
-            name, sent, received = segment.name, dict(transport.profile.sent_bytes), dict(transport.profile.received_bytes)
-            for phase, lines in segment.collectives.items():
-                for counted, line in zip((sent, received), lines):
-                    counted[phase] = counted.get(phase, 0) + round(float(line @ self.at))
-            found.sent[name], found.received[name] = sent, received
-            found.n_messages[name], found.packed_bytes[name] = transport.n_messages - n_messages, transport.packed_bytes - packed
-            found.n_messages[name] += segment.n_messages
-            found.flops[name] = tuple(round(float(line @ self.at)) for line in segment.flops)
+            if segment.name not in plays:
+                self.segment(segment, found)
+                continue
+            each = [Found({}, {}, {}, {}, {}, 0, 0, 0, 0, 0, 0) for _ in plays[segment.name]]
+            whole = self.over, self.at
+            for (counts, sizes), own in zip(plays[segment.name], each):
+                others = {over: schedule_of(part, *self.options, transport=transport) for over, part in counts.items()}
+                self.over, self.at = {**whole[0], **others}, self.sized({**self.sizes, **sizes})
+                self.leave(segment.ops)
+                self.segment(segment, own)
+            self.over, self.at = whole
+            _mean(segment.name, each, found)
         self.kept.clear()
-        steps, start = self.places, self.outside
-        return found._replace(peak_bytes=steps.peak, in_use_bytes=steps.peak_in_use + steps.peak_small,
-                              range_bytes=steps.top, start_bytes=start.in_use + start.small,
+        steps, start, beside = self.places, self.outside, self.beside
+        return found._replace(peak_bytes=steps.peak + beside.peak, in_use_bytes=steps.peak_in_use + steps.peak_small,
+                              range_bytes=steps.top + beside.top, start_bytes=start.in_use + start.small,
                               start_peak_bytes=start.peak_in_use + start.peak_small,
                               remote_buffers=transport.profile.peak_remote_buffers)
+
+    def segment(self, segment, found):
+        """Go through a segment, and note what it took."""
+        transport = self.transport
+        n_messages, packed = transport.n_messages, transport.packed_bytes
+        transport.profile.sent_bytes.clear()
+        transport.profile.received_bytes.clear()
+        self.play(segment.ops, self.at)
+        name, sent, received = segment.name, dict(transport.profile.sent_bytes), dict(transport.profile.received_bytes)
+        for phase, lines in segment.collectives.items():
+            for counted, line in zip((sent, received), lines):
+                counted[phase] = counted.get(phase, 0) + round(float(line @ self.at))
+        found.sent[name], found.received[name] = sent, received
+        found.n_messages[name], found.packed_bytes[name] = transport.n_messages - n_messages, transport.packed_bytes - packed
+        found.n_messages[name] += segment.n_messages
+        found.flops[name] = tuple(round(float(line @ self.at)) for line in segment.flops)
+
+    def leave(self, ops):
+        """Free what an earlier time through these operations has made and left."""
+        for op in ops:
+            if op[0] == "new":
+                for places, key in self.instances.pop(op[1], ()):
+                    places.free(key)
 
     def play(self, ops, at, inner=None):
         """Go through operations; `inner` are the sizes of arrays that are freed in them, where these differ."""
@@ -261,8 +295,9 @@ class _Replay:
         for op in ops:
             if op[0] == "new":
                 self.count += 1
-                self.now.new(self.count, max(0.0, float(op[2] @ (inner if op[1] in freed else at))))
-                self.instances.setdefault(op[1], []).append((self.now, self.count))
+                places = self.beside if op[3:] else self.now
+                places.new(self.count, max(0.0, float(op[2] @ (inner if op[1] in freed else at))))
+                self.instances.setdefault(op[1], []).append((places, self.count))
             elif op[0] == "free":
                 for places, key in self.instances.pop(op[1], ()):
                     places.free(key)
@@ -293,3 +328,13 @@ class _Replay:
                 at[k], inner[k] = edges.n_edges, min(edges.n_edges, max(PIECE_EDGES, block.n_src))  # a message's edges come in pieces
             self.play(body, at, inner)
         return rows if mark.holds else None
+
+
+def _mean(name, each, found):
+    """Put what a segment took on the average into `found`."""
+    for own, total in (("sent", found.sent), ("received", found.received)):
+        phases = {phase for one in each for phase in getattr(one, own)[name]}
+        total[name] = {phase: sum(getattr(one, own)[name].get(phase, 0) for one in each) / len(each) for phase in phases}
+    for own, total in (("n_messages", found.n_messages), ("packed_bytes", found.packed_bytes)):
+        total[name] = round(sum(getattr(one, own)[name] for one in each) / len(each))
+    found.flops[name] = tuple(round(sum(one.flops[name][k] for one in each) / len(each)) for k in range(2))

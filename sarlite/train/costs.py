@@ -20,7 +20,7 @@ from sarlite.sar.other_counts import with_hosts, with_others
 from sarlite.sar.program import START, Counts, Found, growth
 from sarlite.sar.schedule import turns
 from sarlite.sar.structure import structure_bytes
-from sarlite.train import flow_trial, relational, relational_trial
+from sarlite.train import batch_trial, flow_trial, relational, relational_trial
 from sarlite.train.facts import Facts, Relations
 from sarlite.train.load import Part
 from sarlite.train.owners import PIECE_BYTES
@@ -58,11 +58,14 @@ class Cost(NamedTuple):
     peak_bytes : int
         The most memory above what the process had before it read its rows, as a run's report measures it.
     found : Found
-        Bytes by segment and phase, messages, flops, remote buffers.
+        Bytes by segment and phase, messages, flops, remote buffers; of minibatches a step's are those of an average one.
+    n_steps : int
+        Steps an epoch.
     """
 
     peak_bytes: int
     found: Found
+    n_steps: int = 1
 
     @property
     def flops(self) -> int:
@@ -72,7 +75,7 @@ class Cost(NamedTuple):
     def per_epoch(self, what: str = "sent", eval_every: int = 1) -> dict[str, float]:
         """Bytes of one epoch but the first, by phase; of evaluation its share."""
         by_segment = getattr(self.found, what)
-        total = dict(by_segment["step"])
+        total = {phase: n * self.n_steps for phase, n in by_segment["step"].items()}
         for phase, n in by_segment["evaluation"].items():
             total[phase] = total.get(phase, 0) + (n if eval_every == 1 else n / eval_every)
         return total
@@ -80,12 +83,19 @@ class Cost(NamedTuple):
     def of_run(self, epochs: int, eval_every: int = 1) -> dict[str, int]:
         """Bytes sent in a whole run by phase, from the making of the trainer on."""
         n_evaluations = len({*range(eval_every, epochs + 1, eval_every), epochs})
-        times = dict(zip((START, *STEPS), (1, 1, 1, epochs - 1, n_evaluations - 1)))
-        total: dict[str, int] = {}
-        for segment, n in times.items():
+        return self._sent((1, 1, 1, epochs * self.n_steps - 1, n_evaluations - 1))
+
+    def of_first_epoch(self) -> dict[str, int]:
+        """Bytes sent in the first epoch by phase, with its evaluation."""
+        return self._sent((0, 1, 1, self.n_steps - 1, 0))
+
+    def _sent(self, times):
+        """Of so many times each segment."""
+        total: dict[str, float] = {}
+        for segment, n in zip((START, *STEPS), times):
             for phase, sent in self.found.sent[segment].items():
                 total[phase] = total.get(phase, 0) + n * sent
-        return total
+        return {phase: round(n) for phase, n in total.items()}
 
 
 class Sizes(NamedTuple):
@@ -103,6 +113,8 @@ class Sizes(NamedTuple):
         The most that loading takes.
     whole : Sizes, or None
         Of the same rank where all ranks share all rows by columns; None of a relational graph, and of one that is on a grid already.
+    sampled : Sampled, or None
+        Of minibatches some of them.
     """
 
     counts: Counts
@@ -110,10 +122,11 @@ class Sizes(NamedTuple):
     there_bytes: int
     load_bytes: int = 0
     whole: Any = None
+    sampled: batch_trial.Sampled | None = None
 
 
 def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str, list[LayerGraph]] | None = None,
-             others: bool = True) -> Sizes:
+             sampled: batch_trial.Sampled | None = None, others: bool = True) -> Sizes:
     """Return the `Sizes` of a part that was loaded. Collective.
 
     Parameters
@@ -122,6 +135,7 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
         What the process has now above its state before loading, and had at most; of `sharing` ranks together.
     flows : dict of str to list of LayerGraph, optional
         As of `flow_trial.of_run`.
+    sampled : Sampled, optional
     others : bool
         Whether other edges are counted too, as some settings exchange: `over_others`.
     """
@@ -137,15 +151,15 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
         return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing)
     graph = aggregated(part.graph)
     whole = counts_of(graph)
-    if flows is not None:
-        counts = {"edges": whole, **flow_trial.counts_of(flows)}
+    if flows is not None or sampled is not None:
+        counts = {"edges": whole, **flow_trial.counts_of(flows or {})}
     else:
         counts = with_others(graph, whole) if others else whole
     built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
     sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, **flow_trial.sizes_of(flows or {})}
-    found = Sizes(counts, sizes, there_bytes, peak // sharing + missing)
-    return found if part.graph.grid or flows is not None else found._replace(whole=_on_one_group(graph, found))
+    found = Sizes(counts, sizes, there_bytes, peak // sharing + missing, sampled=sampled)
+    return found if part.graph.grid or flows is not None or sampled is not None else found._replace(whole=_on_one_group(graph, found))
 
 
 def _on_one_group(graph, sizes):
@@ -195,15 +209,26 @@ class Model:
         if isinstance(counts, PartCounts):
             rows = {**rows, "halo": sum(n for n, _ in counts.of(mode).needs)}
         steps = self.program(setting, mode.covers and isinstance(counts, PartCounts) and counts.cover is not None)
-        found = steps.replay(counts, setting.mode, prefetch, rows)
+        batches, n_steps = sizes.sampled, 1
+        if batches is None:
+            found = steps.replay(counts, setting.mode, prefetch, rows)
+        else:
+            plays, n_steps = {STEPS[0]: batches.batches[:1], STEPS[2]: batches.batches}, batches.n_steps
+            found = steps.replay(counts, setting.mode, prefetch, rows, plays)
+            for own, n in zip((found.sent, found.received), batches.moved):
+                own[STEPS[2]]["alltoall"] = n
+            found.sent[STEPS[0]], found.received[STEPS[0]] = found.sent[STEPS[2]], found.received[STEPS[2]]
         transposed = steps.transposed
         if "halo" in steps.names:  # the second layer walks all edges
             transposed.setdefault("edges", set()).add((0, "transpose"))
         structure = structure_bytes(sizes.counts, setting.mode, transposed, self.size > 1 and turns(mode, backward))
+        if batches is not None:
+            structure += batches.ahead * max(structure_bytes(own, setting.mode, transposed) - structure_bytes(own, setting.mode)
+                                             for own, _ in batches.batches)
         stays = self.fixed_bytes + sizes.there_bytes + structure + self._writing_bytes()
         if mode.covers and self.size > 1:
             stays += self._cover_bytes()
-        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found)
+        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found, n_steps)
 
     def program(self, setting: Setting, covers: bool = False) -> Any:
         """Return the `Program` of a setting; `covers` is as for `trial.program`. Collective."""
@@ -271,29 +296,39 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     def make(comm, config, part):
         return make_trainer(comm, config, cls, schedule, part, None)
 
-    facts, warm, flows = _facts(part), 0, None
+    facts, warm, flows = facts_of(part), 0, None
     if config.mfg:
         if trainer is None:
             flows = flow_trial.of_run(part, together(comm, lambda: n_layers(config, make, facts)))
         else:
             flows = flow_trial.of_trainer(trainer)
         facts = facts._replace(flows=flow_trial.of_all_ranks(flows))
+    sampled = None
+    if config.batch_size:
+        if hasattr(cls, "powers"):
+            raise ConfigError(f"the costs of minibatches of the model {config.model}, which have no edges, are not counted")
+        before = part.memory.now()
+        sampled, grown = batch_trial.of_run(config, part)
+        there = (before if there is None else there) + grown
+        facts = facts._replace(batch=sampled.sizes[0])
     there, peak = part.memory.now() if there is None or flows else there, part.memory.peak()
     sharing = comm.size if config.ranks > 1 else 1
     if hetero:
-        facts, warm = _with_halo(comm, config, make, facts, graph.graph)
+        facts, warm = with_halo(comm, config, make, facts, graph.graph)
     model = Model(config, make, facts, comm, comm.size)
     model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
     model.fixed_bytes += warm // sharing
-    sizes = sizes_of(part, there, peak, sharing, flows, others)
+    sizes = sizes_of(part, there, peak, sharing, flows, sampled, others)
     if flows and trainer is not None:  # whose own arrays are counted, and there
         own = model.program(Setting("sar")).replay(sizes.counts, "sar", 0, sizes.rows).start_bytes
         sizes = sizes._replace(there_bytes=max(0, sizes.there_bytes - own))
     return model, sizes
 
 
-def _facts(part):
-    graph, rows = part.graph, part.rows
+def facts_of(part: Part) -> Facts:
+    """Return the `Facts` of a part's data."""
+    graph: Any = part.graph
+    rows: Any = part.rows
     if isinstance(graph, NodeType):
         relations = Relations(graph.node_type, graph.graph.n_nodes, graph.graph.n_edges)
         return Facts(relational.widths(rows), part.n_classes, part.task, rows.labels[:0], relations=relations)
@@ -301,9 +336,12 @@ def _facts(part):
     return Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], graph.added_loops is not None, values)
 
 
-def _with_halo(comm: Communicator, config: argparse.Namespace, make: Callable[..., Any], facts: Facts,
+def with_halo(comm: Communicator, config: argparse.Namespace, make: Callable[..., Any], facts: Facts,
                graph: HeteroGraph) -> tuple[Facts, int]:
-    """Find the exchanges of a relational model; return `facts` with their rows, and by how much a tiny step made the process larger."""
+    """Find the exchanges of a relational model; return `facts` with their rows, and by how much a tiny step made the process larger.
+
+    Collective.
+    """
     chosen, warm = growth(lambda: relational_trial.bundles(config, make, facts))
     found = {each: graph.exchange(each) for each in chosen}
     assert facts.relations is not None

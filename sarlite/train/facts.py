@@ -47,6 +47,8 @@ class Facts(NamedTuple):
         Of a relational graph.
     flows : dict of (str, int) to (int, int, int), or None
         Of message-flow training n_src, n_dst and edges of all ranks, by "training" or "scoring" and layer.
+    batch : dict of (str, int) to (int, int, int), or None
+        Of minibatches the same, of one, by "batch" and layer.
     """
 
     n_features: Any
@@ -57,6 +59,7 @@ class Facts(NamedTuple):
     edge_values: tuple[Array | None, ...] = (None, None)
     relations: Relations | None = None
     flows: dict[tuple[str, int], tuple[int, int, int]] | None = None
+    batch: dict[tuple[str, int], tuple[int, int, int]] | None = None
 
     @property
     def edge_bytes(self) -> int:

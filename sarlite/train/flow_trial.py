@@ -68,7 +68,7 @@ def edges(n_rows: int, n_edges: int, n_train: int, n_others: int, at: Mapping[st
 def listen(tape: Tape, trainer: FlowTrainer, mode: Listening, told: Mapping[tuple[str, int], tuple[int, int, int]]) -> None:
     """Let the layers of a tiny trainer tell what they aggregate, with the sizes of the run's where an order of products is chosen."""
     for name, flow in zip(NAMES, (trainer.flow, trainer.scored_flow)):
-        flow.buffers = tape.recorder  # type: ignore[assignment]
+        flow.buffers = tape.recorder.beside()  # type: ignore[assignment]
         for layer, graph in enumerate(flow.layers(trainer.n_layers)):
             mode.named[id(graph.plan)] = (name, layer), rows_of(name, layer), (edges_of(name, layer),)
             graph.all_sizes = told[name, layer]  # type: ignore[attr-defined]

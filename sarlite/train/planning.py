@@ -29,7 +29,6 @@ from sarlite.train.costs import (
     over_others,
 )
 from sarlite.train.load import Part
-from sarlite.train.trial import STEPS
 
 _SMALL = 0.5
 """Without --memory-limit a run is not looked at whose crude bound is below this share of the limit."""
@@ -104,16 +103,17 @@ def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
 def settings(config: argparse.Namespace, model: Model) -> list[Setting]:
     """Return those of `SETTINGS` that the model takes and that leave alone what the run is told: an option that is given goes with each.
 
-    Of a relational graph and of message-flow graphs those without an option, and without mode `cover`, which is `sar` there; of
-    message-flow graphs none whose ranks share rows; on one rank, of edges with values and where halo rows are computed again none by
-    columns. Collective.
+    Of a relational graph, of message-flow graphs and of minibatches those without an option, and without mode `cover`, which is `sar`
+    there; of the latter two none whose ranks share rows; on one rank, of edges with values and where halo rows are computed again none
+    by columns. Collective.
     """
     found = [setting for setting in SETTINGS if all(getattr(config, name) == OPTIONS[name][0] for name, _ in setting.options)]
     if model.size == 1 or config.halo != OPTIONS["halo"][0] or any(values is not None for values in model.facts.edge_values):
         found = [setting for setting in found if "columns" not in dict(setting.options)]
-    if model.facts.relations is not None or model.facts.flows is not None:
+    layered = model.facts.flows is not None or model.facts.batch is not None
+    if model.facts.relations is not None or layered:
         found = [setting for setting in found if not setting.options and not MODES[setting.mode].covers]
-    if model.facts.flows is not None:
+    if layered:
         found = [setting for setting in found if not MODES[setting.mode].shares]
     return [setting for setting in (each.on(model.size) for each in found) if model.takes(setting)]
 
@@ -273,7 +273,7 @@ def _record(row, config):
             "peak_bytes": row.peaks, "sent_bytes": {phase: sum(own.get(phase, 0) for own in sent) for phase in phases},
             "received_bytes": [sum(cost.per_epoch("received", config.eval_every).values()) for cost in row.costs],
             "run_sent_bytes": _summed([cost.of_run(config.epochs, config.eval_every) for cost in row.costs]),
-            "first_epoch_sent_bytes": _summed([cost.found.sent[segment] for cost in row.costs for segment in STEPS[:2]]),
+            "first_epoch_sent_bytes": _summed([cost.of_first_epoch() for cost in row.costs]),
             "messages": [cost.found.n_messages["step"] for cost in row.costs],
             "flops": [cost.flops for cost in row.costs],
             "remote_buffers": float(max(cost.found.remote_buffers for cost in row.costs)), "seconds": row.seconds}
@@ -321,4 +321,6 @@ def counts(config: argparse.Namespace, graph: Any) -> bool:
 
 
 def _uncounted(config):
-    return {"--batch-size": config.batch_size}
+    batches = config.batch_size
+    return {"--remote hec": batches and config.remote == "hec", "--eval-fanouts": batches and config.eval_fanouts is not None,
+            f"minibatches of the model {config.model}, which have no edges,": batches and config.fanouts is None}

@@ -23,7 +23,7 @@ from sarlite.sar.plan import Step
 from sarlite.sar.program import START, Program, Tape, record
 from sarlite.sar.schedule import Schedule, turns
 from sarlite.tape import no_grad
-from sarlite.train import flow_trial, relational_trial
+from sarlite.train import batch_trial, flow_trial, relational_trial
 from sarlite.train.facts import Facts
 from sarlite.train.load import Part
 
@@ -65,7 +65,8 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
     Takes real steps on graphs of some 40 nodes, alone, with parameters as wide as the model's: milliseconds, and their memory. One more
     for each type and each relation of a graph.
     """
-    config = argparse.Namespace(**{**vars(config), "propagated": None})
+    batches = {} if facts.batch is None else batch_trial.options(config)
+    config = argparse.Namespace(**{**vars(config), "propagated": None, **batches})
 
     def run(**at):
         profile = Profile()
@@ -80,6 +81,8 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
                 trainer = make(comm, config, part)
             if facts.flows is not None:
                 flow_trial.listen(tape, trainer, part.graph.schedule.mode, facts.flows)
+            if facts.batch is not None:
+                batch_trial.listen(tape, trainer, part.graph.schedule.mode, facts.batch)
             trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)  # of learned rows: more are none
             trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
             trainer.buffers = trainer.training_step.buffers = tape.recorder
@@ -117,6 +120,8 @@ def _sizes(config, facts, size):
         return relational_trial.sizes(facts.relations)
     if facts.flows is not None:
         return flow_trial.sizes(len(facts.flows) // 2)
+    if facts.batch is not None:
+        return batch_trial.sizes(len(facts.batch), facts.loops)
     if config.columns > 1:
         name, n = "group", GROUP * config.columns
     elif config.halo == "recompute" and size > 1:
@@ -126,13 +131,16 @@ def _sizes(config, facts, size):
     return [*({**at, name: n} for at in SIZES[:-1]), {**SIZES[0], name: n + 9}, {**SIZES[-1], name: n + 21}]
 
 
-def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, train, val, test, group=None, halo=0, **flows):
-    """A tiny part, of which every peer has the like."""
+def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, train, val, test, group=None, halo=0, **layers):
+    """A tiny part, of which every peer has the like; `layers` are the sizes of message-flow graphs or of a batch."""
     whole, n_own, C = comm, rows, config.columns
     if group is not None:
         comm, rows = Mirror(0, comm.size // C), group
-    if flows:
-        ends, sources = flow_trial.edges(rows, edges, train, val + test, flows)
+    loops = np.zeros(rows, bool) if facts.loops else None
+    if facts.batch is not None:
+        ends, sources, loops = batch_trial.edges(rows, edges, train, val + test, layers, config.fanouts, facts.loops)
+    elif layers:
+        ends, sources = flow_trial.edges(rows, edges, train, val + test, layers)
     else:
         ends = np.arange(rows + 1) * edges // rows
         sources = 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends)))
@@ -141,7 +149,7 @@ def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, 
     schedule = Schedule(plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
     schedule = schedule if comm.size == 1 else _with_others(schedule, config.backward, covers)
     graph = Graph(comm, schedule, profile, n_nodes=rows, dst_ids=graph.dst_ids, src_ids=graph.src_ids, edge_ids=None,
-                  in_degrees=graph.in_degrees, added_loops=np.zeros(rows, bool) if facts.loops else None, halo=config.halo)
+                  in_degrees=graph.in_degrees, added_loops=loops, halo=config.halo)
     if len(schedule_of(expected(8 * comm.size, 8 * comm.size, comm.size), mode, 0).plan.blocks) > 1:  # then edges' places are kept
         graph.plan.local.order = EdgeOrder(rows, [(None, graph.plan.local.indptr)]), 0
     weight, features = (None if a is None else np.ones((edges, *a.shape[1:]), a.dtype) for a in facts.edge_values)

@@ -169,6 +169,18 @@ def test_bytes_of_message_flow_are_those_of_the_run(name, n_ranks, mode, layers,
     check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=prefetch, data=few_labelled(tmp_path / "few"), **options)
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("sampler", ["uniform", "labor", "replace", "full"])
+@pytest.mark.parametrize("remote", ["exact", "local"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", ["gcn", "sage", "max", "gat", "labels"])
+def test_bytes_of_minibatches_are_those_of_the_run(name, n_ranks, mode, remote, sampler, tmp_path, monkeypatch):
+    options = {**MODELS.get(name, {"model": "gat", "label_inputs": 0.5}), "layers": 2, "batch_size": 6, "remote": remote, "data": EVEN,
+               "fanouts": (-1, -1) if sampler == "full" else (3, 2), "sampler": sampler, "epochs": 1}
+    check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=0, **options)  # of the first epoch all batches are sampled
+
+
 def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, hosts=None, **options):
     """A run sends, by phase, what a dry run of it has told; return that. All ranks are on one host, or on `hosts`."""
     hosts = hosts or [0] * n_ranks
@@ -292,6 +304,9 @@ def test_places_are_those_of_buffers():
                 places.new(k, n)
             assert buffers.n_bytes == places.top
     assert places.top > 1 << 20 and places.peak_small > 0
+
+
+EVEN = "sbm:nodes=90,degree=5,features=9,classes=2,train=6,val=5"  # batches of 6 are alike: the same order of products is cheaper in each
 
 
 def few_labelled(path, nodes=120):
@@ -456,6 +471,19 @@ def test_an_estimate_of_a_data_set_is_a_runs(tmp_path, monkeypatch, capsys):
         {k: n for k, n in real.items() if k in ("forward_fetch", "backward_push")}
 
 
+def test_an_estimate_of_relational_data_is_a_runs(tmp_path, capsys):
+    options = {**RELATIONAL["rgcn"], "prefetch": 0}
+    said = {row["setting"]: row for row in threads.run(3, trained, tmp_path, dry_run=True, epochs=2, **options)[0]["settings"]}
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    assert estimate.main([*flags, "--partition", "random", "--ranks", "3", "--json"]) == 0
+    rows = {row["mode"]: row for row in json.loads(capsys.readouterr().out.splitlines()[-1])}
+    assert rows.keys() == said.keys() == {"sar", "sa", "oneshot", "broadcast"}
+    for mode, row in rows.items():
+        sent = {phase: n for phase, n in said[mode]["sent_bytes"].items() if phase != "evaluation"}
+        assert row["exact"] and {phase: n for phase, n in row["sent_bytes"].items() if n} == {phase: n for phase, n in sent.items() if n}
+    assert estimate.main([*flags, "--ranks", "17"]) == 2 and "on at most 16 ranks" in capsys.readouterr().err
+
+
 def test_an_estimate_counts_values_on_edges(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(estimate, "MODES", {"sar": MODES["sar"]})
     monkeypatch.setattr(costs.Model, "fixed_bytes", property(lambda self: 0, lambda self, n: None), raising=False)  # which is measured
@@ -516,6 +544,22 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(mfg
     LIMIT[0] = float("inf")
     threads.run(2, trained, tmp_path / "free", mode="auto", **dense)
     assert "--mode auto takes oneshot\n" in capsys.readouterr().err
+
+
+def test_minibatches_are_refused_or_take_the_mode_that_fits(tmp_path, limited, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "SETTINGS", [Setting("oneshot"), Setting("sar")])
+    monkeypatch.setattr(planning, "rates_of", lambda comm: (1.0, 1.0, 1.0, 0.0))
+    batches = {**DENSE, "batch_size": 60, "fanouts": (10, 10)}
+    LIMIT[0] = float("inf")
+    rows = threads.run(2, trained, tmp_path / "dry", dry_run=True, **batches)[0]["settings"]
+    large, small = (max(row["peak_bytes"]) for row in rows)
+    LIMIT[0] = (small + large) / 2
+    with pytest.raises(ConfigError, match="mode oneshot would take .* --mode sar takes .* and fits"):
+        threads.run(2, trained, tmp_path / "large", mode="oneshot", **batches)
+    threads.run(2, trained, tmp_path / "auto", mode="auto", **batches)
+    assert "--mode auto takes sar\n" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--dry-run: the costs of --remote hec are not counted"):
+        threads.run(2, trained, tmp_path / "hec", dry_run=True, remote="hec", **batches)
 
 
 def test_a_check_counts_other_edges_only_where_they_are_exchanged(tmp_path, limited, monkeypatch):
