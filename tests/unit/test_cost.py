@@ -477,7 +477,7 @@ def test_an_estimate_of_relational_data_is_a_runs(tmp_path, capsys):
     flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     assert estimate.main([*flags, "--partition", "random", "--ranks", "3", "--json"]) == 0
     rows = {row["mode"]: row for row in json.loads(capsys.readouterr().out.splitlines()[-1])}
-    assert rows.keys() == said.keys() == {"sar", "sa", "oneshot", "broadcast"}
+    assert rows.keys() == {"sar", "sa", "oneshot", "broadcast"} == said.keys() - {"host"}
     for mode, row in rows.items():
         sent = {phase: n for phase, n in said[mode]["sent_bytes"].items() if phase != "evaluation"}
         assert row["exact"] and {phase: n for phase, n in row["sent_bytes"].items() if n} == {phase: n for phase, n in sent.items() if n}
