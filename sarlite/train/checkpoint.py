@@ -200,21 +200,25 @@ def restore_state(trainer, tensors, metadata):
     -----
     Rows travel from rank 0 in pieces, into the arrays that they are of. Memory as of `write`, and the best state.
     """
-    rows = metadata.get("rows", {})
+    comm, model, optimizer, rows = trainer.comm, trainer.model, trainer.optimizer, metadata.get("rows", {})
+    owned = together(comm, lambda: _to_fill(trainer, rows))
+    found = _fitting(comm, model, tensors, {name: (of, owned[name]) for name, of in rows.items()})
+    state = _replicated(tensors, metadata) | owned
+    below = lambda prefix: {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}  # noqa: E731
+    together(comm, lambda: (model.load_state_dict(below("model.")), optimizer.load_state_dict(below("optimizer."))))
+    _fill(found)  # where it fails on one rank, no rank waits for the others' word: they are amid the pieces
+    trainer.flat.changed()
+    trainer.training_step.n_steps = metadata.get("step", metadata.get("epoch", 0))
+    return below("best.")
+
+
+def _to_fill(trainer, rows):
+    """This rank's arrays for what is owned by rows in a checkpoint, by name."""
     expected = _owned(trainer, any(name.startswith("best.") for name in rows))
     for name in sorted(expected.keys() ^ rows.keys()):
         raise CheckpointError(f"{name!r}, owned by rows, is missing from " + ("the trainer" if name in rows else "the checkpoint"))
     state, _ = _local_state(trainer, {})
-    owned = {name: np.empty_like(state["model." + of]) if name.startswith("best.") else state[name] for name, of in rows.items()}
-    found = _fitting(trainer.comm, trainer.model, tensors, {name: (of, owned[name]) for name, of in rows.items()})
-    state = _replicated(tensors, metadata) | owned
-    below = lambda prefix: {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}  # noqa: E731
-    trainer.model.load_state_dict(below("model."))
-    trainer.optimizer.load_state_dict(below("optimizer."))
-    _fill(found)
-    trainer.flat.changed()
-    trainer.training_step.n_steps = metadata.get("step", metadata.get("epoch", 0))
-    return below("best.")
+    return {name: np.empty_like(state["model." + of]) if name.startswith("best.") else state[name] for name, of in rows.items()}
 
 
 def restore_model(comm, model, tensors, metadata):

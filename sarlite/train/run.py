@@ -182,7 +182,7 @@ def _restore(comm, config, trainer, resumed, stopping):
     """Put a checkpoint's state into the trainer and `stopping`; return the epoch to go on from and the best so far."""
     (tensors, meta), best = resumed, Best(trainer.task)
     try:
-        best.state = together(comm, lambda: checkpoint.restore_state(trainer, tensors, meta))
+        best.state = checkpoint.restore_state(trainer, tensors, meta)
         tensors.clear()  # which closes the file
         stopping.load_state(meta)
     except CheckpointError as error:

@@ -70,12 +70,12 @@ MODEL = """
 class Failed(Job):
     """A training job; `after` is how many seconds after the failure all its processes were gone."""
 
-    def __init__(self, folder, n_ranks, flags, environ=None, moment=None):
+    def __init__(self, folder, n_ranks, flags, environ=None, moment=None, seconds=40):
         launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []
         command = [*launcher, sys.executable, "-m", "sarlite.train", "--threads", "1", "--progress", "none", *map(str, flags)]
         before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what starts in the background ignores it
         try:
-            super().__init__(folder, command, environ, seconds=40)
+            super().__init__(folder, command, environ, seconds)
         finally:
             signal.signal(signal.SIGINT, before)
         assert not self.running()

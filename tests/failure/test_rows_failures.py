@@ -1,0 +1,98 @@
+"""What ends a run whose ranks write or read learned rows together: every process is gone, and the checkpoint before is whole."""
+
+import json
+import os
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_failures import MPIEXEC, SECONDS
+from test_train_failures import Failed, assert_ended
+
+from sarlite.train import checkpoint
+
+pytestmark = [
+    pytest.mark.timeout(150 + 10 * SECONDS),
+    pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec beside python or on PATH"),
+    pytest.mark.skipif("PMI_SIZE" in os.environ, reason="starts MPI jobs of its own, which cannot run inside one"),
+]
+
+MODEL = """
+    import os, signal
+    from pathlib import Path
+    from sarlite import models
+    from sarlite.train import owners
+
+    (Path({pids!r}) / str(os.getpid())).touch()
+    owners.PIECE_BYTES, step, calls = 512, owners.Owners.{step}, []
+
+    def raises(error):
+        raise error
+
+    def failing(self, *args):
+        "Fail on one rank amid the pieces, once there is a checkpoint."
+        if self.comm.rank == {rank} and Path({checkpoint!r}).exists():
+            calls.append(0)
+            if len(calls) == 7:
+                Path({moment!r}).touch()
+                {when}
+        return step(self, *args)
+
+    owners.Owners.{step} = failing
+
+    class Model(models.RGCN):
+        pass
+"""
+DATA = "relational:nodes=300,edges=1500,classes=3,features=4,train=0.3"
+WAYS = {"killed": ("os.kill(os.getpid(), signal.SIGKILL)", []), "raises": ("raises(KeyError('the cause'))", ["KeyError: 'the cause'"]),
+        "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", ["another rank's watchdog does not answer"])}  # fmt: skip
+
+
+class Runs:
+    """Runs in one folder, of a model whose ranks have learned rows."""
+
+    def __init__(self, folder):
+        self.pids, self.moment, self.path, self.run = folder / "pids", folder / "moment", folder / "model.py", folder / "run"
+        self.pids.mkdir()
+
+    def start(self, *flags, rank=None, step="_collect", when="pass"):
+        told = {"pids": str(self.pids), "moment": str(self.moment), "checkpoint": str(self.run / "checkpoint.safetensors")}
+        self.path.write_text(textwrap.dedent(MODEL).format(rank=rank, step=step, when=when, **told))
+        flags = flags or ["--data", DATA, "--model", f"{self.path}:Model", "--embedding", 3, "--hidden", 4, "--run-dir", self.run,
+                          "--epochs", 3, "--checkpoint-every", 1, "--optimizer", "adam"]  # fmt: skip
+        flags = [*flags, *(["--stall-timeout", SECONDS / 3] if "STOP" in when else [])]
+        return Failed(self.pids, 3, flags, moment=self.moment, seconds=40 + 3 * SECONDS)
+
+    def resume(self, **failure):
+        return self.start("--resume", self.run / "checkpoint.safetensors", **failure)
+
+    def goes_on(self):
+        """The checkpoint is the first epoch's; the next run goes on from there, and nothing is left of the one that failed."""
+        tensors, about = checkpoint.load(self.run / "checkpoint.safetensors")
+        assert about["epoch"] == 1 and any(name.startswith("ids.") for name in tensors)
+        again = self.resume()
+        assert again.status == 0, again.err
+        assert sorted(os.listdir(self.run)) == ["checkpoint.safetensors", "config.toml", "metrics.jsonl"]
+        assert [json.loads(line)["epoch"] for line in (self.run / "metrics.jsonl").open()] == [1, 2, 3]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("way", WAYS)
+def test_while_learned_rows_are_written(tmp_path, way, rank):
+    runs, (when, words) = Runs(tmp_path), WAYS[way]
+    assert_ended(runs.start(rank=rank, when=when), *words)
+    runs.goes_on()
+
+
+@pytest.mark.parametrize("way, rank", [("killed", 0), ("raises", 1)])
+def test_while_learned_rows_are_read(tmp_path, way, rank):
+    runs, (when, words) = Runs(tmp_path), WAYS[way]
+    assert_ended(runs.start(rank=0, when="os.kill(os.getpid(), signal.SIGKILL)"))
+    runs.moment.unlink()
+    assert_ended(runs.resume(rank=rank, step="_hand_out", when=when), *words)
+    runs.goes_on()
