@@ -48,8 +48,9 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Re
     Notes
     -----
     Files, below `raw/`: `num-node-dict.csv.gz`, types and numbers of nodes; `triplet-type-list.csv.gz`, a relation a line;
-    `relations/h___r___t/edge.csv.gz` and `num-edge-list.csv.gz`; `nodetype-has-label.csv.gz`; `node-feat/TYPE/node-feat.csv.gz`,
-    `node-label/TYPE/node-label.csv.gz`; below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`.
+    `relations/h___r___t/edge.csv.gz` and `num-edge-list.csv.gz`; `nodetype-has-label.csv.gz`; `node-feat/TYPE/node-feat.csv.gz` of
+    the types that `nodetype-has-feat.csv.gz` names, where it is there; `node-label/TYPE/node-label.csv.gz`; below
+    `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`.
     A csv is parsed line by line, some million numbers a second.
     """
     folder = Folder(path, reverses)
@@ -91,8 +92,7 @@ class Folder:
                 raise DataError(f"{raw / 'triplet-type-list.csv.gz'}: relation {','.join(relation)!r}: its reverse, {','.join(back)!r}, is "
                                 f"stored too; reverses=false reads what is stored")  # fmt: skip
         self.target = _labelled(raw / "nodetype-has-label.csv.gz", self.n_nodes)
-        files = {name: raw / "node-feat" / name / "node-feat.csv.gz" for name in self.n_nodes}
-        self.features = {name: file for name, file in files.items() if file.is_file()}
+        self.features = _features(raw, self.n_nodes)
         self.labels = raw / "node-label" / self.target / "node-label.csv.gz"
 
     def n_edges(self, relation):
@@ -187,9 +187,26 @@ def _relations(file, n_nodes):
     return found
 
 
+def _features(raw, n_nodes):
+    """The files of the types with features: those that a list names, where there is one, else all that are there."""
+    there, told = sorted(path.parent.name for path in (raw / "node-feat").glob("*/node-feat.csv.gz")), raw / "nodetype-has-feat.csv.gz"
+    for name in there:
+        if name not in n_nodes:
+            raise DataError(f"{raw / 'node-feat' / name}: node type {name!r} is none of {', '.join(n_nodes)}")
+    named, line = _true(told, "types with features") if told.exists() else (there, None)
+    if line and sorted(named) != there:
+        raise DataError(f"{told}: line {line}: types with features: {', '.join(named) or 'none'}, but node-feat has "
+                        f"{', '.join(there) or 'none'}")
+    return {name: raw / "node-feat" / name / "node-feat.csv.gz" for name in n_nodes if name in there}
+
+
+def _true(file, field):
+    found, line = _by_type(file, field)
+    return [name for name, value in found.items() if value.lower() in ("true", "1")], line
+
+
 def _labelled(file, n_nodes):
-    found, line = _by_type(file, "types with labels")
-    named = [name for name, value in found.items() if value.lower() in ("true", "1")]
+    named, line = _true(file, "types with labels")
     if len(named) != 1 or named[0] not in n_nodes:
         raise DataError(f"{file}: line {line}: expected one type of {', '.join(n_nodes)} with labels, found {', '.join(named) or 'none'}")
     return named[0]
