@@ -305,6 +305,8 @@ def _minibatches(options, given):
             raise ConfigError(f"--columns does not go with {_flag(name)}: parts of the graph are computed by rows")
         if options["mode"] == "host" and options[name]:
             raise ConfigError(f"--mode host does not go with {_flag(name)}: what parts of the graph need is not put together by host")
+        if options["backward"] == "fetch" and options[name]:
+            raise ConfigError(f"--backward fetch does not go with {_flag(name)}: parts of the graph have no reversed edges")
     for name in ("batch_size", "mfg", "label_inputs"):
         if options["halo"] == "recompute" and options[name]:
             raise ConfigError(f"--halo recompute does not go with {_flag(name)}: it is of sums over the whole graph that do not change")

@@ -158,6 +158,13 @@ def test_numbers_out_of_range(capsys):
         assert str(found.value) == message
 
 
+@pytest.mark.parametrize("flags", ["--mfg", "--batch-size 8 --fanouts 3,3"])
+def test_parts_of_the_graph_have_no_reversed_edges(flags):
+    with pytest.raises(ConfigError, match=f"--backward fetch does not go with {flags.split()[0]}:"):
+        config.parse(["--backward", "fetch", *flags.split()])
+    config.parse(["--backward", "push", *flags.split()])
+
+
 @pytest.mark.parametrize("flags, word", [
     (["--config", "/no/such/file"], "/no/such/file"), (["--dropout", "1.5"], "--dropout 1.5"),
     (["--model", "gnn"], "--model 'gnn' is not one of gcn, sage, gat"),
