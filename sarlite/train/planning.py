@@ -284,12 +284,16 @@ def _summed(dicts):
 
 
 def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, Any]) -> str:
-    """Return the settings as text: the largest rank's memory and messages, bytes of an epoch and flops of all ranks."""
+    """Return the settings as text: the largest rank's memory and messages, bytes of an epoch and flops of all ranks.
+
+    Of minibatches memory is that of the largest batch that was sampled, and the rest of the average one.
+    """
     size = len(rows[0].costs)
     given = (f", backward {config.backward}" if config.backward else "") + (f", columns {config.columns}" if config.columns > 1 else "")
     given += f", halo {config.halo}" if config.halo != "fetch" else ""
+    span = "an epoch of batches as the first ones" if config.batch_size else "an epoch but the first"
     head = [f"{config.model} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges; {size} "
-            f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; an epoch but the first"]
+            f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; {span}"]
     lines = [["mode", "fits", "peak memory", "remote buffers", "messages", "Gflop", "sent by phase"]]
     for row in rows:
         record = _record(row, config)
