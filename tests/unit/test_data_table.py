@@ -104,7 +104,7 @@ def test_a_line_without_end_is_refused_in_little_memory(tmp_path):
     assert (tmp_path / "edge.csv.gz").stat().st_size < 1 << 19
     tracemalloc.start()
     with pytest.raises(DataError, match="edge.csv.gz: edges: cannot be read: a line of 16,777,216 characters or more"):
-        ogb._read_csv(tmp_path / "edge.csv.gz", "edges", np.int64, n_rows=3, columns=2)
+        ogb.read_csv(tmp_path / "edge.csv.gz", "edges", np.int64, n_rows=3, columns=2)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 150 << 20, peak
@@ -113,7 +113,7 @@ def test_a_line_without_end_is_refused_in_little_memory(tmp_path):
 def test_more_rows_than_there_may_be_are_not_read(tmp_path):
     (tmp_path / "train.csv.gz").write_bytes(gzip.compress(b"1\n" * (1 << 22)))
     with pytest.raises(DataError, match="train.csv.gz: train split: more or wider than the 6 rows that may be"):
-        ogb._read_csv(tmp_path / "train.csv.gz", "train split", np.int64, columns=1, most=6)
+        ogb.read_csv(tmp_path / "train.csv.gz", "train split", np.int64, columns=1, most=6)
 
 
 def header(path, descr="<i8", shape=(3,), data=bytes(24), **changes):

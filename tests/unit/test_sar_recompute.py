@@ -213,13 +213,13 @@ def test_the_command(tmp_path, capsys):
 
 @pytest.mark.parametrize("rates, chosen", [((0.0, 1.0, 0.0, 1e-9), True), ((0.0, 1.0, 0.0, 1e3), False)])
 def test_auto_weighs_bytes_against_flops(rates, chosen, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(planning, "SETTINGS", [planning.SETTINGS[0], planning.SETTINGS[-1]])
+    monkeypatch.setattr(planning, "SETTINGS", [planning.Setting("sar"), planning.Setting("sar", (("halo", "recompute"),))])
     monkeypatch.setattr(planning, "rates_of", lambda comm: rates)
     train_here(tmp_path / "run", "--model", "gcn", "--input-dropout", "0", "--epochs", "1", "--ranks", "2", "--mode", "auto")
     assert f"--mode auto takes sar{' --halo recompute' if chosen else ''}\n" in capsys.readouterr().err
 
 
 def test_auto_leaves_out_what_a_model_cannot(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(planning, "SETTINGS", [planning.SETTINGS[0], planning.SETTINGS[-1]])
+    monkeypatch.setattr(planning, "SETTINGS", [planning.Setting("sar"), planning.Setting("sar", (("halo", "recompute"),))])
     train_here(tmp_path / "run", "--model", "gat", "--epochs", "1", "--ranks", "2", "--mode", "auto")
     assert "--halo" not in (told := capsys.readouterr().err) and "--mode auto takes sar\n" in told
