@@ -47,11 +47,11 @@ SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t n_feat, int dro
     return heads < n_heads ? heads : n_heads;
 }
 
-/* What head `h` of the heads from `first` on prefetches of a later edge's row (gather.inc.h): its own columns; of short rows, whose
- * heads share cache lines, the first head all. A long row at once would fill the queue of misses, and arithmetic would wait for it. */
-SAR_INLINE int64_t NAME(head_prefetch)(int64_t h, int64_t first, int64_t row_bytes)
+/* What head `h` prefetches of a later edge's row (gather.inc.h): its own columns; of short rows, whose heads share cache lines, the first
+ * head all. A long row at once would fill the queue of misses, and arithmetic would wait for it. */
+SAR_INLINE int64_t NAME(head_prefetch)(int64_t h, int64_t row_bytes)
 {
-    return row_bytes > SAR_ROW_BYTES ? -1 : h == first ? row_bytes : 0;
+    return row_bytes > SAR_ROW_BYTES ? -1 : h == 0 ? row_bytes : 0;
 }
 
 /* Prefetch the row of `bytes` of each of the next n of `left` edges: scores lie apart, and the first head of a step reads all. */
@@ -130,7 +130,7 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
             }
             const NAME(gather) edges = {.x = a->z + h * n_feat, .index = col, .coef = s, .stride = stride, .n = n,
                                         .n_ahead = indptr[n_rows] - e, .near = near,
-                                        .prefetch = NAME(head_prefetch)(h, first, stride * (int64_t)sizeof(T))};
+                                        .prefetch = NAME(head_prefetch)(h, stride * (int64_t)sizeof(T))};
             NAME(gather_sum)(acc_ih, &edges, n_feat, 1, 0);
         }
     }
@@ -206,7 +206,7 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
             for (int k = 0; k < n; k++) coef[k] = !src_ids ? alpha[k] : word[h % 4][k] < threshold ? 0 : alpha[k] * keep;
             const NAME(gather) edges = {.x = g + h * n_feat, .index = col, .coef = coef, .stride = stride, .n = n,
                                         .n_ahead = indptr[n_rows] - e, .near = near,
-                                        .prefetch = NAME(head_prefetch)(h, 0, stride * (int64_t)sizeof(T))};
+                                        .prefetch = NAME(head_prefetch)(h, stride * (int64_t)sizeof(T))};
             NAME(gather_dot)(1, dot, dz + jh * n_feat, a->z + jh * n_feat, &edges, n_feat);
             double sum = 0;
             for (int k = 0; k < n; k++) dot[k] = (coef[k] * dot[k] - alpha[k] * delta_at[k]) * slope_at[k];
