@@ -7,7 +7,7 @@ from sarlite.sar.stages import Stage, Stages, StagesAhead
 
 
 class Broadcast(Sequential):
-    """All ranks take the stages in the order of ranks. A rank visits its own tile in the stage in which its rows are sent, as all others then
+    """All ranks take the stages in the order of ranks. A rank visits its own tile in the stage in which its rows are sent, when all others
     have a tile too; with prefetch first, which hides the first broadcast.
 
     Backward a linear message's gradient is the same over the reversed edges (`Schedule.reverse`): the destinations' gradients are
