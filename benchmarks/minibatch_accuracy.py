@@ -22,6 +22,7 @@ from sarlite.graph.partition import partition
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import SAGE
 from sarlite.train.loop import Best, Trainer, set_threads
+from sarlite.train.minibatch import BatchTrainer
 
 LAYERS, RATES = 3, (0.001, 0.003, 0.01, 0.03)
 
@@ -57,19 +58,18 @@ def train(comm, way, data, parts, args, seed, rate):
     x, labels, train, val, test = (array[ids] for array in (data.features, data.labels, data.train, data.val, data.test))
     model = SAGE(x.shape[1], data.n_classes, layers=LAYERS, hidden=args.hidden, dropout=args.dropout, rng=rng)
     steps = 1 if way == EPOCHS else -(-int(data.train.sum()) // args.batch_size)
-    trainer = Trainer(graph, model, x, labels, train, val, test, rng=rng, optimizer=lambda flat: optim.Adam(flat, rate))
-    step, loader = trainer.training_step, None
-    if way.remote is not None:
-        options = {} if comm is None else {"remote": remote(way, args)}
-        loader = NeighborLoader(graph, x, labels, train, fanouts=args.fanouts, batch_size=args.batch_size, seed=seed, **options)
+    given, options = (graph, model, x, labels, train, val, test), {"rng": rng, "optimizer": lambda flat: optim.Adam(flat, rate)}
+    if way.remote is None:
+        trainer = Trainer(*given, **options)
+    else:
+        near = {} if comm is None else {"remote": remote(way, args)}
+        loader = NeighborLoader(graph, x, labels, train, fanouts=args.fanouts, batch_size=args.batch_size, seed=seed, **near)
+        trainer = BatchTrainer(*given, **options, loader=loader)
     scores = []
-    for _ in range(args.epochs):
-        if loader is None:
-            losses = [trainer.step() for _ in range(steps)]
-        else:
-            losses = [step(batch, batch.x, batch.labels, batch.rows, batch.n_global) for batch in loader]
-        scores.append({"loss": float(np.mean(losses)), **trainer.evaluate()})
-    return scores, hit_rates(loader)
+    for epoch in range(args.epochs):
+        loss = trainer.epoch(epoch) if way.remote else float(np.mean([trainer.step() for _ in range(steps)]))
+        scores.append({"loss": loss, **trainer.evaluate()})
+    return scores, hit_rates(trainer.loader)
 
 
 def remote(way, args):

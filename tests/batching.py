@@ -8,6 +8,8 @@ from strategies import random_edges, values
 from sarlite import Graph, fn, nn, optim
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GAT, SAGE
+from sarlite.tape import Tensor, no_grad
+from sarlite.train.minibatch import BatchTrainer
 from sarlite.train.step import TrainingStep
 
 N, N_IN, N_OUT = 90, 5, 3
@@ -67,6 +69,38 @@ def trained(graph, name="sage", epochs=3, **options):
     step = TrainingStep(model, optim.Adam(nn.flatten(model), 0.03), rng, graph.comm)
     losses = [step(b, b.x, b.labels, b.rows, b.n_global) for _ in range(epochs) for b in loader]
     return losses, nn.flatten(model).data.copy(), loader
+
+
+def check_evaluation(graph, **options):
+    """Train, evaluate, and check that batch norm's averages are now the moments of all nodes' rows, and `predict` what was evaluated.
+
+    Return the scores and the averages. Collective.
+    """
+    rng = nn.Random(0)
+    model = SAGE(N_IN, N_OUT, layers=3, hidden=8, dropout=0.3, rng=rng, dtype=np.float64)
+    loader = loader_of(graph, fanouts=(2, 2, 2), **options)
+    train = np.isin(graph.dst_ids, SEEDS)
+    trainer = BatchTrainer(graph, model, X[graph.src_ids], LABELS[graph.dst_ids], train, ~train, rng=rng, loader=loader,
+                           optimizer=lambda flat: optim.Adam(flat, 0.03))
+    losses, averages = [], []
+    for epoch in range(2):
+        losses.append(trainer.epoch(epoch))
+        scores = trainer.evaluate()
+    h = Tensor(X[graph.src_ids])
+    with no_grad():
+        for conv, activation in zip(model.convs, model.activations):
+            h, norm = conv(graph, h), activation.norm
+            rows = np.concatenate(graph.comm.allgather(h.data))
+            averages += [norm.running_mean, norm.running_var]
+            np.testing.assert_allclose(averages[-2:], [rows.mean(0), rows.var(0, ddof=1)], rtol=1e-10, atol=1e-12)
+            h = activation(h, graph)
+    state, output = model.state_dict(), trainer.predict()
+    assert all((array == state[name]).all() for name, array in model.state_dict().items())
+    val = np.flatnonzero(~train)
+    chosen = output[val] - output[val].max(1, keepdims=True)
+    own = np.log(np.exp(chosen).sum(1)) - chosen[np.arange(len(val)), LABELS[graph.dst_ids][val]]
+    np.testing.assert_allclose(float(graph.comm.allreduce(np.array([own.sum()]))[0]) / (N - len(SEEDS)), scores["val_loss"], rtol=1e-10)
+    return [*losses, scores["val_accuracy"], scores["val_loss"]], averages
 
 
 def picks(graph, **options):

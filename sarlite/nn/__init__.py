@@ -4,8 +4,8 @@ from sarlite.errors import whole
 from sarlite.nn.flat import Flat, Group, flatten
 from sarlite.nn.layers import Activation, Dropout, Embedding, Linear, glorot
 from sarlite.nn.module import Module, Parameter
-from sarlite.nn.norm import BatchNorm, LayerNorm
+from sarlite.nn.norm import BatchNorm, LayerNorm, exact_moments
 from sarlite.nn.random import Random
 
 __all__ = ["Activation", "BatchNorm", "Dropout", "Embedding", "Flat", "Group", "LayerNorm", "Linear", "Module", "Parameter", "Random",
-           "flatten", "glorot", "whole"]  # fmt: skip
+           "exact_moments", "flatten", "glorot", "whole"]  # fmt: skip

@@ -1,7 +1,7 @@
 """Layer norm, and batch norm that is exact over all ranks."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
 from sarlite.tape.engine import as_array
 from sarlite.types import Array, DType
+
+R = TypeVar("R")
 
 
 class LayerNorm(Module):
@@ -90,6 +92,7 @@ class BatchNorm(Module):
     """
 
     buffers = ("running_mean", "running_var")
+    _seen: list[tuple[int, Array, Array]] | None = None  # within `exact_moments`: of each call so far
 
     def __init__(self, n_feat: int, momentum: float = 0.1, eps: float = 1e-5, dtype: DType = np.float32) -> None:
         n_feat, dtype = whole("n_feat", n_feat), floating(dtype)
@@ -118,7 +121,7 @@ class BatchNorm(Module):
     def then(self, x: Tensor, comm: Communicator, n_own: int | None = None, **activation: Any) -> Tensor:
         """Normalise, and activate and drop in the same pass: the further arguments of `activate`."""
         rows_of("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
-        if self.training and not hasattr(comm, "allgather"):
+        if (self.training or self._seen is not None) and not hasattr(comm, "allgather"):
             raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, such as graph.comm")
         x, gamma, beta = operands(x, self.gamma, self.beta)
         return activate(x, gamma=gamma, beta=beta, statistics=self._statistics(x, comm, n_own), **activation)
@@ -127,21 +130,60 @@ class BatchNorm(Module):
         return f"{len(self.gamma)}"
 
     def _statistics(self, x, comm, n_own):
-        if not self.training:
-            return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
+        if self.training:
+            count, mean, m2 = self._moments(x, comm, n_own)
+            if count:
+                self.running_mean += self.momentum * (mean - self.running_mean)
+                self.running_var += self.momentum * (m2 / max(count - 1, 1) - self.running_var)
+            return Statistics(mean, 1 / np.sqrt(m2 / max(count, 1) + self.eps), comm, max(count, 1), n_own)
+        if self._seen is not None:
+            self._seen.append(self._moments(x, comm, n_own))
+            count, mean, m2 = merge_moments(self._seen)
+            if count:
+                self.running_mean[...], self.running_var[...] = mean, m2 / max(count - 1, 1)
+        return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
+
+    def _moments(self, x, comm, n_own):
+        """(count, mean, M2) of all ranks' own rows."""
         if n_own is None and (expected := getattr(comm, "own_rows", None)) is not None:
             raise_together(comm, None if len(x) == expected else ConfigError(
                 f'halo "recompute": BatchNorm gets {len(x)} rows, of which {expected} are this rank\'s own, so it needs n_own=g.n_own, '
                 "g of graph.layers(n)"))
-        count, mean, m2 = self._moments(x, comm, n_own)
-        return Statistics(mean, 1 / np.sqrt(m2 / max(count, 1) + self.eps), comm, max(count, 1), n_own)
-
-    def _moments(self, x, comm, n_own):
-        """The moments of all ranks' rows; the running averages follow them."""
         if getattr(x, "volatile", False):
             raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
-        count, mean, m2 = batch_moments(as_array(x)[:n_own], comm)
-        if count:
-            self.running_mean += self.momentum * (mean - self.running_mean)
-            self.running_var += self.momentum * (m2 / max(count - 1, 1) - self.running_var)
-        return count, mean, m2
+        return batch_moments(as_array(x)[:n_own], comm)
+
+
+def exact_moments(model: Module, run: Callable[[], R]) -> R:
+    """Return run(), a pass of the model in `eval`, with batch norms' moments of this pass's rows, which become the running averages.
+
+    In training on minibatches these follow rows of sampled neighbourhoods, and parameters of many steps. Afterwards a pass over the same
+    rows, as `sarlite.predict` makes it of a checkpoint, has the same values.
+
+    Parameters
+    ----------
+    model : Module
+        Each `BatchNorm` in it is meant.
+    run : callable
+        Calls the model, in `eval`. It is called once more where a batch norm was called more than once in a pass: the moments of its
+        calls are merged then, and are known only at the end.
+
+    Notes
+    -----
+    Collective where the model has batch norms: each call is one allreduce of n_ranks * (2 * n_feat + 1) float64. A norm that gets no rows
+    keeps its averages.
+    Source: Wu and Johnson 2021, "Rethinking 'Batch' in BatchNorm", section 3 (precise batch norm), with one batch of all rows.
+    """
+    norms = [module for _, module in model.named_modules() if isinstance(module, BatchNorm)]
+    for norm in norms:
+        norm._seen = []
+    try:
+        found = run()
+        again = any(len(norm._seen or ()) > 1 for norm in norms)
+    finally:
+        for norm in norms:
+            norm._seen = None
+    if again:
+        del found
+        found = run()
+    return found

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite import nn
 from sarlite.errors import ConfigError
 from sarlite.minibatch import HEC, NeighborLoader, RowLoader
 from sarlite.tape import Tensor, no_grad
@@ -31,7 +32,8 @@ class BatchTrainer(Trainer):
         Of the same graph, x, labels and training rows.
     scoring : NeighborLoader, optional
         Makes the batches of a sampled evaluation, with the same seeds and picks each time; its labels are (n_dst, any) float64, the label's
-        numbers and at last 1, 2 and 4 for the splits that the row is in, added. Without it evaluation is exact, on the full graph.
+        numbers and at last 1, 2 and 4 for the splits that the row is in, added. Without it evaluation is exact, on the full graph, and
+        makes batch norms' moments exact, too (`nn.exact_moments`).
 
     Attributes
     ----------
@@ -75,7 +77,8 @@ class BatchTrainer(Trainer):
 
     def _add_all(self, metrics):
         if self.scoring is None:
-            return super()._add_all(metrics)
+            with self.buffers, no_grad():
+                return self._add(metrics, nn.exact_moments(self.model, self._output), self.labels, self.rows)
         self.scoring.step, loss = 0, 0.0
         self.model.eval()
         if self.shown is not None:

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from batching import REMOTES, parts, picks, trained, whole
+from batching import REMOTES, check_evaluation, parts, picks, trained, whole
 
 from sarlite.comm import threads
 
@@ -45,3 +45,11 @@ def test_a_run_is_that_of_thread_ranks(comm, remote):
 @pytest.mark.parametrize("sampler", ["uniform", "replace", "labor"])
 def test_picks_are_those_of_one_rank(comm, sampler):
     assert picks(whole(True).shard(comm, parts(comm.size)), sampler=sampler) == picks(whole(True), sampler=sampler)
+
+
+@pytest.mark.parametrize("remote", ["exact", "hec", "local"])
+def test_evaluation_makes_batch_norms_moments_exact(comm, remote):
+    found = check_evaluation(whole().shard(comm, parts(comm.size)), remote=REMOTES.get(remote, remote))
+    if remote == "exact":
+        for ours, right in zip(found, check_evaluation(whole())):
+            np.testing.assert_allclose(ours, right, rtol=1e-8)

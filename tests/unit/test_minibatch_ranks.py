@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from batching import EDGES, N_IN, N_OUT, SEEDS, N, Weighted, X, loader_of, parts, picks, trained, whole
+from batching import EDGES, N_IN, N_OUT, REMOTES, SEEDS, N, Weighted, X, check_evaluation, loader_of, parts, picks, trained, whole
 from strategies import random_edges, values
 
 from sarlite import Graph, Tensor, fn, kernels, nn, optim
@@ -298,3 +298,17 @@ def test_ranks_need_not_aggregate_equally_often_over_layers_without_peers(remote
     expected = graph.aggregate(fn.copy_src(Tensor(X)), "sum").data
     for ids, found in threads.run(3, work):
         np.testing.assert_allclose(found, expected[ids], rtol=1e-12)
+
+
+@pytest.mark.parametrize("size, kind, remote, mode", [
+    (1, "random", "exact", "sar"), (2, "random", "exact", "oneshot"), (3, "few", "exact", "sar"), (4, "random", "exact", "sa"),
+    (2, "random", "hec", "sar"), (3, "few", "local", "sar"),
+])  # fmt: skip
+def test_evaluation_makes_batch_norms_moments_exact(size, kind, remote, mode):
+    graph = whole()
+    found = threads.run(size, lambda comm: check_evaluation(graph.shard(comm, parts(comm.size, kind), mode=mode),
+                                                            remote=REMOTES.get(remote, remote)))
+    for ours in found if remote == "exact" else ():
+        for own, right in zip(ours, check_evaluation(graph)):
+            np.testing.assert_allclose(own, right, rtol=1e-8)
+    assert all((a == b).all() for own in found for a, b in zip(own[1], found[0][1]))

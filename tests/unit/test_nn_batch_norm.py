@@ -5,8 +5,8 @@ import pytest
 
 from sarlite.comm import Solo
 from sarlite.comm.threads import run
-from sarlite.errors import ShapeError
-from sarlite.nn import BatchNorm
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.nn import BatchNorm, Module, exact_moments
 from sarlite.nn.norm import merge_moments
 from sarlite.tape import Tensor, gradcheck, no_grad
 
@@ -119,6 +119,60 @@ def test_only_x_and_moments_are_kept():
     assert all(r is h.data or r.size == 5 for r in kept)
     with no_grad():
         assert norm(h, Solo()).node is None
+
+
+class Layers(Module):
+    """Two norms one behind the other, or one that is called twice."""
+
+    def __init__(self, shared=False):
+        self.one = make()
+        self.two = self.one if shared else make()
+
+    def __call__(self, x, comm):
+        return self.two(self.one(x, comm).tanh(), comm)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("n", SPLITS)
+def test_exact_moments(n, shared):
+    bounds, expected = [0, *SPLITS[n], len(X)], []
+
+    def one(comm):
+        part, model, passes = Tensor(X[bounds[comm.rank] : bounds[comm.rank + 1]]), Layers(shared), []
+        model(part, comm)  # the averages follow a step, and are forgotten
+        found = exact_moments(model.eval(), lambda: passes.append(model(part, comm)) or passes[-1])
+        again = model(part, None)  # with the averages, and no communicator
+        assert (again.data == found.data).all() and len(passes) == 1 + shared
+        return found.data, [model.one.running_mean, model.one.running_var, model.two.running_mean, model.two.running_var]
+
+    found, moments = zip(*run(n, one))
+    assert all((a == b).all() for own in moments for a, b in zip(own, moments[0]))
+    h = X
+    for k in range(2):
+        mean, var = h.mean(0), h.var(0, ddof=1)
+        if not shared:
+            np.testing.assert_allclose(moments[0][2 * k : 2 * k + 2], [mean, var], rtol=1e-12)
+        h = (h - mean) / np.sqrt(var + 1e-5) * GAMMA + BETA
+        expected.append(h)
+        h = np.tanh(h)
+    if not shared:
+        np.testing.assert_allclose(np.concatenate(found), expected[1], rtol=1e-11, atol=1e-12)
+    else:
+        both = np.concatenate([X, np.tanh(expected[0])])
+        np.testing.assert_allclose(moments[0][:2], [both.mean(0), both.var(0, ddof=1)], rtol=1e-12)
+
+
+def test_exact_moments_end_with_the_pass():
+    model = Layers().eval()
+    with pytest.raises(ZeroDivisionError):
+        exact_moments(model, lambda: [model(Tensor(X), Solo()), 1 / 0])
+    before = model.state_dict()
+    model(Tensor(X + 1), None)
+    assert all((before[name] == array).all() for name, array in model.state_dict().items())
+    exact_moments(model, lambda: model(Tensor(X[:0]), Solo()))
+    assert all((before[name] == array).all() for name, array in model.state_dict().items())  # no rows tell nothing
+    with pytest.raises(ConfigError, match="must be a communicator"):
+        exact_moments(model, lambda: model(Tensor(X), None))
 
 
 def test_merge_is_chans():

@@ -11,11 +11,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from predicting import predict_here
 from training_runs import DATA, SMALL, assert_same_curve, train
 
-from sarlite import nn, optim
+from sarlite import nn, optim, predict
 from sarlite.comm import Solo, threads
 from sarlite.comm.interrupt import Interrupts
+from sarlite.data import load
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import SAGE
@@ -59,14 +61,38 @@ def test_one_step_of_all_in_edges_is_a_full_batch_step(here, model, tmp_path):
 
 
 def test_sampled_evaluation_sums_over_rows(here, tmp_path):
-    """Over the batches of all splits, whichever rows these have; and with the same picks each time."""
-    flags = [*MANY, "--epochs", 2, "--dtype", "float64", "--batch-size", 40]
+    """Over the batches of all splits, whichever rows these have; and with the same picks each time. Without batch norm, whose moments
+    exact evaluation alone makes exact.
+    """
+    flags = [*MANY, "--epochs", 2, "--dtype", "float64", "--batch-size", 40, "--no-batch-norm"]
     exact = here(tmp_path / "exact", *flags, "--fanouts", "3,5")
     sampled = here(tmp_path / "all", *flags, "--fanouts", "3,5", "--eval-fanouts", "all,all")
     assert_same_curve(sampled, exact, rtol=1e-12)
     np.testing.assert_allclose(sampled[-1]["val_loss"], exact[-1]["val_loss"], rtol=1e-9)
-    frozen = here(tmp_path / "frozen", *flags, "--fanouts", "3,5", "--eval-fanouts", "1,1", "--lr", 1e-300, "--no-batch-norm")
+    frozen = here(tmp_path / "frozen", *flags, "--fanouts", "3,5", "--eval-fanouts", "1,1", "--lr", 1e-300)
     assert frozen[0]["val_loss"] == frozen[1]["val_loss"] != exact[0]["val_loss"]
+
+
+def accuracies(folder, *flags):
+    """Of a run's checkpoint by `predict`, of its last epoch: the validation and the test split's."""
+    data = load(f"{DATA},train=0.5")
+    _, labels = predict_here(folder, folder / "p.npy", "--weights", "last", *flags)
+    return [float((labels == data.labels)[split].mean()) for split in (data.val, data.test)]
+
+
+@pytest.mark.parametrize("flags", [[], ["--ranks", 3, "--partition", "random", "--remote", "hec"], ["--model", "gcn", "--batch-norm"]])
+def test_predictions_of_a_checkpoint_are_as_accurate_as_was_told(here, monkeypatch, flags, tmp_path):
+    monkeypatch.setattr(predict, "set_threads", lambda n: None)
+    curve = here(tmp_path / "run", *MANY, *BATCHES, "--epochs", 3, "--dtype", "float64", *flags)
+    for ranks in (1, 2):
+        assert accuracies(tmp_path / "run", "--ranks", ranks) == [curve[-1]["val_accuracy"], curve[-1]["test_accuracy"]]
+    state, told = checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")[0], []
+    for name in ("mean", "var"):  # of rows of all in-edges, as these averages of another run are not
+        told.append(state[f"model.activations.0.norm.running_{name}"])
+    here(tmp_path / "sampled", *MANY, *BATCHES, "--epochs", 3, "--dtype", "float64", *flags, "--eval-fanouts", "3,5")
+    state = checkpoint.load(tmp_path / "sampled" / "checkpoint.safetensors")[0]
+    for name, own in zip(("mean", "var"), told):
+        assert np.abs(state[f"model.activations.0.norm.running_{name}"] - own).max() > 1e-3
 
 
 def make(schedule=lambda epoch: 1.0, optimizer=lambda flat: optim.SGD(flat, 0.5)):
