@@ -5,7 +5,6 @@ import math
 import numpy as np
 
 from sarlite.tape import ops
-from sarlite.tape.product import products
 
 RNG = np.random.default_rng(7)
 
@@ -52,9 +51,6 @@ CASES = {
     "where": (lambda a, b: ops.where(MASK, a, b), lambda a, b: np.where(MASK, a, b), [A, ROW]),
     "where_scalar": (lambda a: ops.where(MASK, a, 0), lambda a: np.where(MASK, a, 0), [A]),
     "matmul": (lambda a, b: a @ b, np.matmul, [A, draw(4, 5)]),
-    "products": (lambda a, b, c, d: products([(a, b), (c, d)]), lambda a, b, c, d: a @ b + c @ d,
-                 [A, draw(4, 5), draw(3, 2), draw(2, 5)]),
-    "products_empty": (lambda a, b: products([(a, b)]), np.matmul, [NO_ROWS, draw(4, 5)]),
     "matmul_empty": (lambda a, b: a @ b, np.matmul, [NO_ROWS, draw(4, 5)]),
     "matmul_no_width": (lambda a, b: a @ b, np.matmul, [draw(3, 0), draw(0, 5)]),
     "matmul_vector": (lambda a, b: a @ b, np.matmul, [A, ROW]),

@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator, Solo, agree, together, wrap
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar import fn, joint, plan, relations, schedule, typed_edges
@@ -15,7 +15,6 @@ from sarlite.sar.evaluation import EVALUATIONS, Evaluation, Sizes, evaluate
 from sarlite.sar.schedule import Options
 from sarlite.sar.view import View
 from sarlite.tape import Tensor
-from sarlite.tape.product import products
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
 
@@ -232,7 +231,8 @@ class HeteroGraph:
         Raises
         ------
         ConfigError, ShapeError
-            An unknown relation, a message that does not go with the reducer, an input that does not fit.
+            An unknown relation, a message that does not go with the reducer, an input that does not fit; sums and products that are added
+            up have one float dtype.
 
         Notes
         -----
@@ -241,6 +241,7 @@ class HeteroGraph:
         The sum or mean of a constant tensor's rows is kept, as of `Graph.aggregate`. The first call for a set of relations out of a type
         finds what is to be exchanged. Source: SAR appendix A, Eq. 4.
         """
+        self._check_own(own or {})
         sums: dict[str, Tensor] = {}
         pairs, parts = [(to, x, weight) for to, (x, weight) in (own or {}).items()], []
         for chosen in self._by_source(messages, reducer, evaluation):
@@ -252,12 +253,13 @@ class HeteroGraph:
             pairs += [(relation[2], outputs.pop(relation), weight) for relation, weight in weights.items()]
             _add(sums, outputs)
         parts = [part for part in parts if part[1]]
-        found = joint.add_up(parts, pairs) if parts or pairs else {}
-        if found is None:
-            for made, members in parts:
-                _add(sums, relations.aggregate_members(made, members))
-            found = {to: products([(x, weight) for key, x, weight in pairs if key == to]) for to, *_ in pairs}
-        return _add(sums, found)
+        return _add(sums, joint.add_up(parts, pairs) if parts or pairs else {})
+
+    def _check_own(self, own):
+        for to, (x, weight) in own.items():
+            n_dst = self.of(to).n_dst
+            if x.ndim != 2 or weight.ndim != 2 or x.shape != (n_dst, len(weight)):
+                raise ShapeError(f"own[{to!r}]: x {x.shape} and weight {weight.shape} are not ({n_dst}, n_in) and (n_in, n_out)")
 
     def _by_source(self, messages, reducer, evaluation):
         """The relations asked for, in the graph's order, a list a source type."""

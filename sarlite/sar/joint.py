@@ -93,19 +93,19 @@ tape.primitive("joint", _forward, _vjp, owned=tape.Owned.YES, adds=True)
 
 
 def add_up(parts, pairs):
-    """Return {key: Tensor}; None where not all is of one float dtype, or a pair does not fit. Collective, forward and backward.
+    """Return {key: Tensor}. Collective, forward and backward.
 
     Parameters
     ----------
     parts : list of (Schedule, [(place in the bundle, key, Member)])
         Each member has a `shape`.
     pairs : list of (key, x, weight)
-        x W is added.
+        x W is added, (n, n_in) by (n_in, n_out).
 
     Raises
     ------
     ShapeError
-        What is added up has other shapes.
+        What is added up has other shapes, or not all inputs have one float dtype.
     """
     inputs, rows, made, products = [], {}, [], []
 
@@ -122,13 +122,11 @@ def add_up(parts, pairs):
         made.append((part, schedule, [taken(x, k < part.n_fetched) for k, x in enumerate(own)]))
     for key, x, weight in pairs:
         products.append((key, taken(x, True), taken(weight, False)))
-    dtypes = {x.dtype for x in inputs}
-    if len(dtypes) != 1 or not reduce.is_float(inputs[0]) or not all(_fits(x, weight) for _, x, weight in pairs):
-        return None
+    if len({x.dtype for x in inputs}) > 1 or not reduce.is_float(inputs[0]):
+        found = [(key, x) for _, members in parts for _, key, member in members for x in (*member.fetched, *member.others)]
+        found += [(key, x) for key, *pair in pairs for x in pair]
+        listed = ", ".join(sorted({f"{x.dtype} into {key}" for key, x in found}))
+        raise ShapeError(f"relations that are added up: {listed}: one float dtype is needed, as by astype")
     operator = Joint(made, products)
     flat = tape.apply("joint", *inputs, operator=operator)
     return relations.pieces(flat, operator.places)
-
-
-def _fits(x, weight):
-    return x.ndim == weight.ndim == 2 and x.shape[1] == len(weight)

@@ -1,6 +1,5 @@
 """The matrix product and Einstein's notation."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,35 +46,6 @@ def matmul(a: Any, b: Any) -> Tensor:
     if a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"cannot multiply shapes {a.shape} and {b.shape}")
     return apply("matmul", a, b)
-
-
-# ---- sum_k a_k @ b_k
-
-
-def _products(needs, *arrays):
-    pairs = list(zip(arrays[::2], arrays[1::2]))
-    out = reduce.product(*pairs[0])
-    for a, b in pairs[1:]:
-        reduce.product(a, b, into=out)
-    return out, tuple(x if needs[k ^ 1] else None for k, x in enumerate(arrays))
-
-
-def _products_vjp(g, needs, residuals):
-    g = np.ascontiguousarray(g)
-    return [None if not need else reduce.product_over_rows(residuals[k - 1], g) if k % 2 else
-            reduce.product(g, residuals[k + 1], trans_b=True) for k, need in enumerate(needs)]
-
-
-primitive("products", _products, _products_vjp, owned=Owned.YES)
-
-
-def products(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Return the sum of a @ b over pairs of matrices, (n, k) and (k, m), added up in one array."""
-    tensors = [operands(a, b) for a, b in pairs]
-    for a, b in tensors:
-        if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b) or (len(a), b.shape[1]) != (len(tensors[0][0]), tensors[0][1].shape[1]):
-            raise ShapeError(f"cannot add up the products of {[(a.shape, b.shape) for a, b in tensors]}")
-    return apply("products", *(x for pair in tensors for x in pair))
 
 
 # ---- Einstein's notation

@@ -151,7 +151,6 @@ def _owner(array):
 
 FLOPS = {
     "matmul": lambda inputs, out: 2 * math.prod(out) * inputs[0][-1],
-    "products": lambda inputs, out: 2 * math.prod(out) * sum(shape[-1] for shape in inputs[::2]),
     "sum": lambda inputs, out: math.prod(inputs[0]),
     "max": lambda inputs, out: math.prod(inputs[0]),
     "min": lambda inputs, out: math.prod(inputs[0]),

@@ -221,17 +221,21 @@ def test_sums_over_several_source_types_are_one_array():
 
 
 def test_sums_that_cannot_be_one_array():
-    """Of two dtypes they are apart; of two widths they are refused, one fetch or two."""
+    """Of two dtypes, of no float dtype and of two widths they are refused, one fetch or two, and what is added of the own rows too."""
     graph = make()
     x = {WRITES: Tensor(X["author"]), TOPIC: Tensor(X["paper"].astype(np.float32))}
-    weights = {r: Tensor(values(k, N_IN, 2).astype(rows.dtype)) for k, (r, rows) in enumerate(x.items())}
-    out = graph.aggregate({r: fn.linear(rows, weights[r]) for r, rows in x.items()}, "sum", evaluation="inside")
-    for (source, _, to), rows in x.items():
-        expected = np.zeros((N_NODES[to], 2))
-        relation = (source, _, to)
-        np.add.at(expected, EDGES[relation][1], (rows.data @ weights[relation].data)[EDGES[relation][0]])
-        np.testing.assert_allclose(out[to].data, expected, rtol=1e-5, atol=1e-5)
-        assert out[to].dtype == rows.dtype
+    messages = {r: fn.linear(rows, Tensor(values(k, N_IN, 2).astype(rows.dtype))) for k, (r, rows) in enumerate(x.items())}
+    for evaluation in ("inside", "first"):
+        with pytest.raises(ShapeError, match="float32 into .*, float64 into .*: one float dtype is needed"):
+            graph.aggregate(messages, "sum", evaluation=evaluation)
+    with pytest.raises(ShapeError, match="int64 into paper: one float dtype"):
+        graph.aggregate({WRITES: fn.copy_src(np.arange(len(X["author"])))}, "sum")
+    single = Tensor(X["paper"].astype(np.float32)), Tensor(values(1, N_IN, 2).astype(np.float32))
+    with pytest.raises(ShapeError, match="float32 into paper, float64 into paper: one float dtype"):
+        graph.aggregate({WRITES: messages[WRITES]}, "sum", own={"paper": single})
+    for wrong in ((X["paper"], values(1, N_IN + 1, 2)), (X["paper"][1:], values(1, N_IN, 2)), (X["paper"], values(1, N_IN))):
+        with pytest.raises(ShapeError, match=r"own\['paper'\]: x \(.*\) and weight \(.*\) are not \(23, n_in\) and \(n_in, n_out\)"):
+            graph.aggregate({WRITES: messages[WRITES]}, "sum", own={"paper": tuple(map(Tensor, wrong))})
     wide = Tensor(values(1, N_IN, 3))
     for first in (CITES, WRITES):
         x, y = (Tensor(X[r[0]]) for r in (first, ABOUT if first == CITES else REVIEWS))
