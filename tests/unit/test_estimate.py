@@ -3,12 +3,16 @@
 import json
 
 import numpy as np
-from costing import RELATIONAL, trained, weighted
+import pytest
+from costing import MODELS, RELATIONAL, trained, weighted
+from exchanges import on_hosts, shard
+from strategies import Edges
 
 from sarlite import estimate, optim
 from sarlite.comm import Solo, threads
-from sarlite.sar.cost import expected
+from sarlite.sar.cost import counts_of, expected
 from sarlite.sar.modes import MODES
+from sarlite.sar.other_counts import with_others
 from sarlite.sar.program import Program
 from sarlite.train import costs, planning, run
 from sarlite.train.config import resolve
@@ -39,6 +43,40 @@ def test_an_estimate_of_relational_data_is_a_runs(tmp_path, capsys):
         sent = {phase: n for phase, n in said[mode]["sent_bytes"].items() if phase != "evaluation"}
         assert row["exact"] and {phase: n for phase, n in row["sent_bytes"].items() if n} == {phase: n for phase, n in sent.items() if n}
     assert estimate.main([*flags, "--ranks", "17"]) == 2 and "on at most 16 ranks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [{**MODELS["sage"], "data": "sbm:nodes=90,degree=5,features=9"}, RELATIONAL["rgcn"]])
+def test_an_estimate_of_mode_host_is_a_runs(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(estimate, "MODES", {name: MODES[name] for name in ("sar", "host")})
+    monkeypatch.setattr(planning, "SETTINGS", [Setting("host")])
+    told = on_hosts((0, 0, 1), trained, tmp_path, dry_run=True, prefetch=0, epochs=2, **options)[0]["settings"]
+    real = told[0]["sent_bytes"]
+    flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    flags += ["--partition", "random", "--ranks", "3", "--prefetch", "0", "--json"]
+    assert estimate.main([*flags, "--ranks-per-host", "2"]) == 0
+    rows = {row["mode"]: row["sent_bytes"] for row in json.loads(capsys.readouterr().out.splitlines()[-1])}
+    phases = [phase for phase in real if phase.startswith(("forward", "backward"))]
+    assert len(phases) >= 2 and [rows["host"][phase] for phase in phases] == [real[phase] for phase in phases]
+    assert sum(rows["host"][phase] for phase in phases) < sum(rows["sar"][phase] for phase in phases)
+    assert estimate.main([*flags, "--ranks-per-host", "0"]) == 2 and "--ranks-per-host 0: at least 1" in capsys.readouterr().err
+
+
+def test_what_a_host_is_expected_to_need_of_random_parts_is_what_it_needs():
+    n, hosts = 3000, (0, 0, 1, 1, 2)
+    src, dst = np.random.default_rng(0).integers(0, n, (2, 3 * n))
+    edges = Edges(np.concatenate([src, dst]), np.concatenate([dst, src]), n)
+    degrees = np.stack(np.unique(np.bincount(edges.dst, minlength=n), return_counts=True))
+
+    def real(comm):
+        graph = shard(comm, edges)
+        return with_others(graph, counts_of(graph)).shared
+
+    (found, *_), told = on_hosts(hosts, real), expected(n, 6 * n, 5, degrees=degrees, per_host=2).shared
+    assert told.hosts == list(hosts) and told.needs[0] == told.asked[0] == (0, True)
+    for name in ("needs", "asked"):
+        said, is_so = ([rows for rows, _ in getattr(each, name)] for each in (told, found))
+        np.testing.assert_allclose(said, is_so, rtol=0.05)
+    assert told.needs[4][0] > told.asked[4][0]  # of two ranks, and of one
 
 
 def test_an_estimate_counts_values_on_edges(tmp_path, capsys, monkeypatch):
