@@ -20,10 +20,10 @@ from sarlite.graph.partition import partition
 from sarlite.kernels import set_threads
 
 
-def rank(comm, args, whole, parts, hosts, mode):
+def rank(comm, args, whole, parts, mode):
     """Return how many rows this rank received from other hosts and sent to them backward, and the bytes that it has for remote rows."""
-    comm._world.hosts = hosts
     set_threads(1)
+    hosts = comm.hosts()
     graph = whole.shard(comm, parts, mode=mode, prefetch=args.prefetch)
     x = Tensor(np.random.default_rng(comm.rank).standard_normal((graph.n_dst, args.width), dtype=np.float32), requires_grad=True)
     out = graph.aggregate(fn.copy_src(x), "sum")
@@ -47,7 +47,7 @@ def rows(args, name, whole, method, n_ranks, n_hosts):
     n = len(indptr) - 1
     needed, distinct = (len(np.unique(np.asarray(of)[parts[dst[far]]].astype(np.int64) * n + src[far])) for of in (range(n_ranks), hosts))
     for mode in ("sar", "host"):
-        found = threads.run(n_ranks, rank, args, whole, parts, hosts, mode)
+        found = threads.run(n_ranks, rank, args, whole, parts, mode, hosts=hosts)
         entered, left = (int(sum(ranks[k] for ranks in found)) for k in (0, 1))
         harness.note(f"{name}, {method}, {n_ranks} ranks on {n_hosts} hosts, {mode}")
         on_host = [sum(held for (*_, held), h in zip(found, hosts) if h == host) for host in range(n_hosts)]

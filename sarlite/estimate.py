@@ -37,6 +37,7 @@ OWN = {
     "classes": (None, "its classes", "N"),
     "train": (0.1, "share of training nodes; as many validate, and test", "SHARE"),
     "halo": (None, "share of the other parts' nodes that a part needs [of random parts: 1 - (1 - 1/ranks)^degree]", "SHARE"),
+    "ranks-per-host": (1, "ranks that follow each other on one host; above 1 mode host is told", "N"),
     "plot": (None, "write the table as a picture", "FILE"),
 }  # fmt: skip
 TAKEN = ("data", "model", "self-loops", *(name for name in options.GROUPS["model"]), "task", "optimizer", "eval-every", "label-inputs",
@@ -111,9 +112,8 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> list[Row]:
         sizes, facts, exact = told.sizes(size, own, config, loops)
         model = Model(config, make, facts, Solo(), size)
         model.fixed_bytes = max(fixed, told.warm_bytes)
-        counted = {name: mode for name, mode in MODES.items() if not mode.shares}
         whole = exact and facts.relations is None  # no cover is expected of random parts, and none found of relations
-        modes = [name for name, mode in counted.items() if whole or not mode.covers]
+        modes = [name for name, mode in MODES.items() if (whole or not mode.covers) and (own.ranks_per_host > 1 or not mode.shares)]
         for mode in modes if size > 1 else modes[:1]:
             rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
         fixed = model.fixed_bytes
@@ -147,8 +147,8 @@ def _there(n, n_edges, facts, config):
     return n * (facts.n_features * np.dtype(config.dtype).itemsize + 8 + len(SPLITS)) + n_edges * facts.edge_bytes + _LOADED
 
 
-def _expected(size, n_nodes, n_edges, halo, degrees, shares, facts, config):
-    counts = expected(n_nodes, n_edges, size, halo=halo, degrees=degrees, loops=facts.loops)
+def _expected(size, own, n_nodes, n_edges, degrees, shares, facts, config):
+    counts = expected(n_nodes, n_edges, size, halo=own.halo, degrees=degrees, loops=facts.loops, per_host=own.ranks_per_host)
     splits = {name: round(counts.n_local * share) for name, share in shares.items()}
     rows = {"rows": counts.n_local, "edges": sum(counts.sets[0].n_edges), **splits}
     return [Sizes(counts, rows, _there(counts.n_local, rows["edges"], facts, config))]
@@ -163,7 +163,7 @@ class _Counts:
         facts = Facts(own.features, own.classes, config.task or "classify", loops=loops)
         if size > own.nodes:
             raise ConfigError(f"--ranks {size}: more than --nodes {own.nodes}")
-        return _expected(size, own.nodes, own.edges, own.halo, None, dict.fromkeys(SPLITS, own.train), facts, config), facts, False
+        return _expected(size, own, own.nodes, own.edges, None, dict.fromkeys(SPLITS, own.train), facts, config), facts, False
 
 
 def _of_counts(own):
@@ -188,7 +188,7 @@ class _Data:
 
     def sizes(self, size, own, config, loops):
         if size <= MOST_EXACT:
-            return self._divided(size)
+            return self._divided(size, own)
         dataset = self.dataset = self.dataset or load(config.data, task=config.task)
         names = edge_values.used(Solo(), dataset, self.wanted, config.data)
         values = tuple(np.empty((0, *getattr(dataset, name).shape[1:]), config.dtype) if name in names else None
@@ -196,13 +196,17 @@ class _Data:
         facts = Facts(dataset.n_features, dataset.n_classes, dataset.task, np.asarray(dataset.labels[:0]), loops, values)
         values, numbers = np.unique(np.diff(np.asarray(dataset.indptr)), return_counts=True)
         shares = {name: np.count_nonzero(getattr(dataset, name)) / dataset.n_nodes for name in SPLITS}
-        return (_expected(size, dataset.n_nodes, dataset.n_edges, own.halo, (values, numbers), shares, facts, config), facts, False)
+        return (_expected(size, own, dataset.n_nodes, dataset.n_edges, (values, numbers), shares, facts, config), facts, False)
 
-    def _divided(self, size):
+    def _divided(self, size, own):
         config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
         with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
-            found = threads.run(size, _load, config, self.loops, folder, self.wanted)
+            found = threads.run(size, _load, config, self.loops, folder, self.wanted, hosts=_hosts(size, own))
         return [sizes for sizes, _ in found], found[0][1], True
+
+
+def _hosts(size, own):
+    return [rank // own.ranks_per_host for rank in range(size)]
 
 
 def _load(comm, config, loops, folder, wanted):
@@ -226,7 +230,7 @@ class _Relational:
                               f"on at most {MOST_EXACT} ranks")
         config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
         with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
-            found = threads.run(size, _load_relations, config, folder, self.make)
+            found = threads.run(size, _load_relations, config, folder, self.make, hosts=_hosts(size, own))
         self.warm_bytes = max(self.warm_bytes, found[0][2])
         return [sizes for sizes, *_ in found], found[0][1], True
 
@@ -289,7 +293,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the table, as the command line says; return the exit status."""
     try:
         flags = vars(parser().parse_args(argv))
-        own = argparse.Namespace(**{name: flags.pop(name, default) for name, (default, _, _) in OWN.items()})
+        own = argparse.Namespace(**{name: flags.pop(name, default) for name, (default, _, _) in
+                                    ((name.replace("-", "_"), each) for name, each in OWN.items())})
+        if own.ranks_per_host < 1:
+            raise ConfigError(f"--ranks-per-host {own.ranks_per_host}: at least 1")
         if own.nodes is not None and "data" in flags:
             raise ConfigError("--nodes tells a graph by counts, --data names one: give one of them")
         config = options.resolve({"prefetch": 1, **flags})

@@ -25,11 +25,7 @@ def attend(graph, x):
 
 def on_hosts(hosts, function, *args, **options):
     """Run as thread ranks of which each is on one of `hosts`."""
-    def on_host(comm):
-        comm._world.hosts = hosts
-        return function(comm, *args, **options)
-
-    return threads.run(len(hosts), on_host)
+    return threads.run(len(hosts), function, *args, hosts=hosts, **options)
 
 
 HOLDERS = {

@@ -9,7 +9,7 @@ import contextvars
 import pickle
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -42,9 +42,8 @@ class _Woken(PeerError):
 class _World:
     """What the ranks of one `run` share, under one lock."""
 
-    def __init__(self, size):
-        self.size = size
-        self.hosts = [0] * size
+    def __init__(self, size, hosts):
+        self.size, self.hosts = size, hosts
         self.lock = threading.Lock()
         self.conditions = [threading.Condition(self.lock) for _ in range(size)]
         self.mailboxes = {}  # (context, source, destination, tag) -> ends without a partner, all of one side
@@ -369,7 +368,7 @@ def _raise_first(errors):
         raise error
 
 
-def run(n_ranks: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+def run(n_ranks: int, function: Callable[..., Any], *args: Any, hosts: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
     """Run `function(comm, *args, **kwargs)` as every rank of a group of threads.
 
     Parameters
@@ -377,6 +376,8 @@ def run(n_ranks: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -
     n_ranks : int
     function : callable
         Given the rank's communicator, then the arguments, which all ranks share.
+    hosts : sequence of int, optional
+        Of each rank the host that it passes for being on (`Communicator.hosts`); by default all are on one.
 
     Returns
     -------
@@ -398,7 +399,7 @@ def run(n_ranks: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -
     """
     if n_ranks < 1:
         raise SarliteError(f"n_ranks is {n_ranks}, less than 1")
-    world, results, errors, n_threads = _World(n_ranks), [None] * n_ranks, [None] * n_ranks, kernels.threads()
+    world, results, errors, n_threads = _World(n_ranks, list(hosts or [0] * n_ranks)), [None] * n_ranks, [None] * n_ranks, kernels.threads()
     threads = [
         threading.Thread(
             target=contextvars.copy_context().run,  # the caller's numpy.errstate holds in the ranks too

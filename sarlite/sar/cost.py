@@ -134,7 +134,7 @@ def counts_of(graph):
     return counts_of_plan(graph.comm, graph.plan, [(graph.n_dst, graph.n_edges)])
 
 
-def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False):
+def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False, per_host=1):
     """Return the `PartCounts` of rank 0 that are expected of a symmetric graph in `size` even parts.
 
     Parameters
@@ -147,6 +147,9 @@ def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False):
         Degrees and how many nodes have each, for which that share is averaged; by default all have the mean.
     loops : bool
         Whether a self loop is added to each node.
+    per_host : int
+        Ranks of a host, which follow each other. Above 1 what mode `host` exchanges is expected too: of random parts what one part of so
+        many rows would, of a `halo` the rows that any of the ranks needs, if each needs that share whatever the others do.
     """
     offsets = np.arange(size + 1) * n_nodes // size
     local = int(offsets[1])
@@ -155,7 +158,10 @@ def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False):
     def share(part):
         return float((counts * -np.expm1(values * np.log1p(-part))).sum() / counts.sum()) if part < 1 else 1.0
 
-    wanted = share(1 / size) if halo is None else halo
+    def needed(k):  # by any of k ranks, of each other part's rows
+        return share(k / size) if halo is None else 1 - (1 - halo) ** k
+
+    wanted = needed(1)
     own = n_edges * local // n_nodes
     inside = round(own * (local / n_nodes if halo is None else max(0.0, 1 - halo)))
     sizes = [int(n) for n in np.diff(offsets)]
@@ -164,7 +170,15 @@ def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False):
     asked = [(0, True), *((round(local * wanted), wanted >= 1) for _ in sizes[1:])]
     n_rows = [local, *(min(local, round(local * share(1 / size)), n) for n in far[1:])]
     edges = SetCounts(local, [own - sum(far) + (local if loops else 0), *far[1:]], n_rows)
-    return PartCounts(0, offsets, [edges], needs, asked)
+    found, per_host = PartCounts(0, offsets, [edges], needs, asked), min(per_host, size)
+    if per_host == 1:
+        return found
+    hosts, needs, asked = [q // per_host for q in range(size)], [(0, True)], [(0, True)]
+    for n, host in zip(sizes[1:], hosts[1:]):
+        here, there = (per_host, hosts.count(host)) if host else (per_host - 1, per_host - 1)  # the owner itself needs none of its rows
+        needs.append((round(n * needed(here)), needed(here) >= 1))
+        asked.append((round(local * needed(there)), needed(there) >= 1))
+    return found._replace(shared=found._replace(needs=needs, asked=asked, hosts=hosts))
 
 
 # ---- in place of the transport

@@ -15,3 +15,21 @@ def here(monkeypatch):
 
     monkeypatch.setattr(training_runs.run, "set_threads", lambda n: None)
     return training_runs.train_here
+
+
+@pytest.fixture
+def limited(monkeypatch):
+    """Memory is compared with `costing.LIMIT`, as it is predicted, without what the test's process has."""
+    from costing import LIMIT
+
+    from sarlite.profile import Memory
+    from sarlite.train import costs, planning
+
+    for name in ("now", "peak"):
+        monkeypatch.setattr(Memory, name, lambda self: 0)
+    monkeypatch.setattr(planning, "limit_of", lambda comm, config, part: planning.Limit(
+        LIMIT[0], True, ["here"] * comm.size, [0] * comm.size))
+    monkeypatch.setattr(costs.Model, "fixed_bytes", property(lambda self: 0, lambda self, n: None), raising=False)
+    programs, program = {}, costs.program
+    monkeypatch.setattr(costs, "program", lambda *args: programs.setdefault(args[3], None) or programs.update(
+        {args[3]: program(*args)}) or programs[args[3]])  # a mode's is recorded once

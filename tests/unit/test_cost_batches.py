@@ -1,0 +1,39 @@
+"""Costs of minibatches: bytes as the run's counters have them, refusals and choices."""
+
+import pytest
+from costing import DENSE, LIMIT, MODELS, check_bytes, trained
+
+from sarlite.comm import threads
+from sarlite.errors import ConfigError
+from sarlite.train import planning
+from sarlite.train.costs import Setting
+
+EVEN = "sbm:nodes=90,degree=5,features=9,classes=2,train=6,val=5"  # batches of 6 are alike: the same order of products is cheaper in each
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("sampler", ["uniform", "labor", "replace", "full"])
+@pytest.mark.parametrize("remote", ["exact", "local"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", ["gcn", "sage", "max", "gat", "labels"])
+def test_bytes_of_minibatches_are_those_of_the_run(name, n_ranks, mode, remote, sampler, tmp_path, monkeypatch):
+    options = {**MODELS.get(name, {"model": "gat", "label_inputs": 0.5}), "layers": 2, "batch_size": 6, "remote": remote, "data": EVEN,
+               "fanouts": (-1, -1) if sampler == "full" else (3, 2), "sampler": sampler, "epochs": 1}
+    check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=0, **options)  # of the first epoch all batches are sampled
+
+
+def test_minibatches_are_refused_or_take_the_mode_that_fits(tmp_path, limited, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "SETTINGS", [Setting("oneshot"), Setting("sar")])
+    monkeypatch.setattr(planning, "rates_of", lambda comm: (1.0, 1.0, 1.0, 0.0))
+    batches = {**DENSE, "batch_size": 60, "fanouts": (10, 10)}
+    LIMIT[0] = float("inf")
+    rows = threads.run(2, trained, tmp_path / "dry", dry_run=True, **batches)[0]["settings"]
+    large, small = (max(row["peak_bytes"]) for row in rows)
+    LIMIT[0] = (small + large) / 2
+    with pytest.raises(ConfigError, match="mode oneshot would take .* --mode sar takes .* and fits"):
+        threads.run(2, trained, tmp_path / "large", mode="oneshot", **batches)
+    threads.run(2, trained, tmp_path / "auto", mode="auto", **batches)
+    assert "--mode auto takes sar\n" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--dry-run: the costs of --remote hec are not counted"):
+        threads.run(2, trained, tmp_path / "hec", dry_run=True, remote="hec", **batches)

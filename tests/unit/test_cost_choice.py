@@ -1,0 +1,62 @@
+"""What is done with costs before a run: refusals above a limit, and the choice of a mode."""
+
+import pytest
+from costing import DENSE, LIMIT, trained
+from exchanges import on_hosts
+
+from sarlite.comm import threads
+from sarlite.errors import ConfigError
+from sarlite.sar import other_counts
+from sarlite.sar.cover import cover
+from sarlite.train import planning
+from sarlite.train.costs import Setting
+
+
+@pytest.mark.parametrize("mfg", [False, True])
+def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(mfg, tmp_path, limited, monkeypatch, capsys):
+    dense = {**DENSE, "mfg": mfg}
+    monkeypatch.setattr(planning, "SETTINGS", [Setting("oneshot"), Setting("sar")])
+    LIMIT[0] = float("inf")
+    rows = threads.run(2, trained, tmp_path / "dry", dry_run=True, **dense)[0]["settings"]
+    large, small = (max(row["peak_bytes"]) for row in rows)
+    assert small < 0.85 * large and all(row["fits"] for row in rows)
+    monkeypatch.setattr(planning, "rates_of", lambda comm: (1.0, 1.0, 1.0, 0.0))  # oneshot, which fetches once, is the cheaper
+    LIMIT[0] = (small + large) / 2
+
+    def refused(comm, name, mode):
+        with pytest.raises(ConfigError) as told:
+            trained(comm, tmp_path / name, mode=mode, **dense)
+        return str(told.value)
+
+    texts = threads.run(2, refused, "large", "oneshot")
+    assert texts[0] == texts[1]
+    assert "mode oneshot would take" in texts[0] and "--memory-limit" in texts[0] and "--mode sar takes" in texts[0]
+    capsys.readouterr()
+    threads.run(2, trained, tmp_path / "auto", mode="auto", **dense)
+    out = capsys.readouterr()
+    assert "--mode auto takes sar\n" in out.err and "oneshot  no" in out.err and "2, mode sar," in out.out
+    LIMIT[0] = small / 2
+    texts = threads.run(2, refused, "none", "auto")
+    assert texts[0] == texts[1] and "no mode fits" in texts[0], texts
+    LIMIT[0] = float("inf")
+    threads.run(2, trained, tmp_path / "free", mode="auto", **dense)
+    assert "--mode auto takes oneshot\n" in capsys.readouterr().err
+
+
+def test_a_check_counts_other_edges_only_where_they_are_exchanged(tmp_path, limited, monkeypatch):
+    found = []
+    monkeypatch.setattr(other_counts, "cover", lambda *args: found.append(args) or cover(*args))
+    LIMIT[0] = 1e12
+    for mode, backward in (("sar", None), ("oneshot", None), ("sar", "fetch"), ("cover", None)):
+        threads.run(2, trained, tmp_path / f"{mode} {backward}", mode=mode, backward=backward, memory_limit=1e12, **DENSE)
+        assert bool(found) == (backward == "fetch" or mode == "cover")
+        found.clear()
+
+
+@pytest.mark.parametrize("hosts, taken", [((0, 0, 1), "host"), ((0, 0, 0), "sar"), ((0, 1, 2), "sar")])
+def test_auto_takes_mode_host_for_several_hosts_of_several_ranks(hosts, taken, tmp_path, limited, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "SETTINGS", [Setting("host"), Setting("sar")])
+    monkeypatch.setattr(planning, "rates_of", lambda comm: (0.0, 1.0, 0.0, 0.0))
+    LIMIT[0] = float("inf")
+    on_hosts(hosts, trained, tmp_path / "auto", mode="auto", **DENSE)
+    assert f"--mode auto takes {taken}\n" in capsys.readouterr().err

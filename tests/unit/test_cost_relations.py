@@ -1,0 +1,54 @@
+"""Costs of relational graphs: bytes as the run's counters have them, evaluations, refusals and choices."""
+
+import pytest
+from costing import LIMIT, QUIET, RELATIONAL, check_bytes, counted, trained
+
+from sarlite.comm import threads
+from sarlite.errors import ConfigError
+from sarlite.train import planning, relational_trial
+from sarlite.train.config import resolve
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", RELATIONAL)
+def test_bytes_of_a_relational_graph_are_those_of_the_run(name, n_ranks, mode, prefetch, tmp_path, monkeypatch):
+    check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=prefetch, epochs=3, **RELATIONAL[name])
+
+
+def test_a_relations_weight_is_evaluated_in_tiny_runs_as_in_the_run(tmp_path):
+    def both(comm):
+        config = resolve({**QUIET, "prefetch": 0, **RELATIONAL["rgcn"], "ranks": comm.size})
+        model, _, part = counted(comm, config, tmp_path)
+        tiny, trainer = [], model.make(comm, config, part)
+
+        def make(comm, config, part):
+            tiny.append(part.graph.graph)
+            return model.make(comm, config, part)
+
+        if comm.rank == 0:
+            relational_trial.bundles(config, make, model.facts)
+        trainer.evaluate()
+        return part.graph.graph.evaluations, [graph.evaluations for graph in tiny]
+
+    real, (told,) = threads.run(3, both)[0]
+    assert real == told and {found.name for found in real} == {"inside", "first"}
+
+
+def test_a_relational_run_is_refused_or_takes_the_mode_that_fits(tmp_path, limited, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "rates_of", lambda comm: (1.0, 1.0, 1.0, 0.0))
+    dense = {**RELATIONAL["rgat"], "data": "relational:nodes=900,edges=9000,features=16,train=0.3", "hidden": 32, "epochs": 1,
+             "prefetch": 0}
+    LIMIT[0] = float("inf")
+    rows = {row["setting"]: max(row["peak_bytes"])
+            for row in threads.run(2, trained, tmp_path / "dry", dry_run=True, **dense)[0]["settings"]}
+    assert list(rows) == ["sar", "sa", "oneshot", "broadcast", "host"] and rows["sar"] + 100_000 < rows["oneshot"]
+    threads.run(2, trained, tmp_path / "free", mode="auto", **dense)
+    found = capsys.readouterr()
+    chosen = found.err.rsplit("--mode auto takes ", 1)[1].strip()
+    assert chosen != "sar" and f"2, mode {chosen}," in found.out
+    LIMIT[0] = (rows["sar"] + rows["oneshot"]) / 2
+    with pytest.raises(ConfigError, match="mode oneshot would take .* --mode .* takes .* and fits"):
+        threads.run(2, trained, tmp_path / "large", mode="oneshot", **dense)
