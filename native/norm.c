@@ -23,7 +23,8 @@ SAR_INLINE void NAME(merge_moments)(double *restrict mean, double *restrict m2, 
 }
 
 /* Mean and sum of squared deviations of each column over the rows begin .. end: of MOMENT_ROWS rows at a time in two passes, then
- * merged into those before. */
+ * merged into those before. A mean is the first row and that of the differences to it: a constant column's is that constant, without
+ * rounding, on any number of ranks, so that nothing is left of the column, and no relu takes its rounding for a sign. */
 static void NAME(moments_rows)(double *restrict mean, double *restrict m2, const T *restrict x, int64_t n_feat, int64_t begin,
                                int64_t end)
 {
@@ -35,8 +36,9 @@ static void NAME(moments_rows)(double *restrict mean, double *restrict m2, const
             int rows = end - r < MOMENT_ROWS ? (int)(end - r) : MOMENT_ROWS;
             const T *restrict from = x + r * n_feat + first;
             for (int f = 0; f < n; f++) block_mean[f] = block_m2[f] = 0;
-            for (int k = 0; k < rows; k++) for (int f = 0; f < n; f++) block_mean[f] += (double)from[k * n_feat + f];
-            for (int f = 0; f < n; f++) block_mean[f] /= rows;
+            for (int k = 1; k < rows; k++)
+                for (int f = 0; f < n; f++) block_mean[f] += (double)from[k * n_feat + f] - (double)from[f];
+            for (int f = 0; f < n; f++) block_mean[f] = (double)from[f] + block_mean[f] / rows;
             for (int k = 0; k < rows; k++)
                 for (int f = 0; f < n; f++) {
                     double d = (double)from[k * n_feat + f] - block_mean[f];

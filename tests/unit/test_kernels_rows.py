@@ -112,3 +112,18 @@ def test_column_moments(dtype, n, width):
     for mean, m2 in over_threads(run):
         np.testing.assert_allclose(mean, expected, rtol=1e-14)
         np.testing.assert_allclose(m2, ((wide - expected) ** 2).sum(0), rtol=1e-9)
+
+
+@every_float
+@pytest.mark.parametrize("n", [1, 3, 63, 1000, 5003])
+def test_moments_of_constant_columns_are_not_rounded(dtype, n):
+    row = np.random.default_rng(21).standard_normal(33).astype(dtype)
+    for mean, m2 in over_threads(lambda: _moments(np.tile(row, (n, 1)))):
+        np.testing.assert_array_equal(mean, row)
+        np.testing.assert_array_equal(m2, 0)
+
+
+def _moments(x):
+    mean, m2 = np.empty(x.shape[1]), np.empty(x.shape[1])
+    kernels.column_moments(x, mean, m2)
+    return mean, m2

@@ -52,6 +52,13 @@ def test_formula():
     np.testing.assert_allclose(make()(Tensor(X), Solo()).data, plain(X), rtol=1e-12)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_nothing_is_left_of_constant_columns(n):
+    """Else what a relu makes of their rounding differs with the number of ranks."""
+    out = on_ranks(n, x=np.tile(X[0], (12, 1)))[0]
+    np.testing.assert_array_equal(out, np.tile(BETA, (12, 1)))
+
+
 def test_gradient():
     norm = make()
     gradcheck(lambda x, *_: norm(x, Solo()), [X, *norm.parameters()])
