@@ -96,13 +96,20 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
         The runs allocate, or aggregate, otherwise at other sizes.
     """
     _, warm = growth(lambda: run(**sizes[0]))
+
+    def recorded(each):
+        found = run(**each).segments
+        gc.collect(0)  # a run's arrays that stand in cycles, as no collection has seen them: else each run's would stay beside the next's
+        return found
+
     with _ONE_AT_A_TIME:
         gc.disable()  # what is freed is freed where it is let go of
         try:
-            first = run(**sizes[0]).segments
-            runs = [_numbers(first, first), *(_numbers(run(**each).segments, first) for each in sizes[1:])]
+            first = recorded(sizes[0])
+            runs = [_numbers(first, first), *(_numbers(recorded(each), first) for each in sizes[1:])]
         finally:
             gc.enable()
+            trim()
     names = list(sizes[0])
     at = np.array([[1, *(each[name] for name in names)] for each in sizes], float)
     rows = [1 + k for k, name in enumerate(names) if name.startswith("rows")]

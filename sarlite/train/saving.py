@@ -101,6 +101,7 @@ class Saving:
         about = {**self.about, "epoch": self.epoch, "best": {"epoch": self.best.epoch, "scores": scores}, **self.stopping.state()}
         found = caches.write(self.comm, self.folder.path, self.trainer, trial=trial)
         about |= {"caches": found} if found else {}
+        self.trainer.buffers.trim()  # the pieces that are written of are not to stand beside a step's free memory
         checkpoint.write(self.folder.checkpoint, self.trainer, about, best, trial=trial, **options)
         if not trial:
             caches.remove_others(self.folder.path, found, self.comm.size)

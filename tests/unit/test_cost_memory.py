@@ -12,6 +12,7 @@ from sarlite import kernels
 from sarlite.comm import threads
 from sarlite.graph import block
 from sarlite.kernels import Places, Recorder
+from sarlite.profile import Profile
 from sarlite.sar.cost import PartCounts, SetCounts
 from sarlite.sar.listening import Aggregation
 from sarlite.sar.program import Program, Segment
@@ -48,6 +49,26 @@ def test_buffers_take_what_was_said(name, mode, halo, tmp_path, monkeypatch):
 
     for taken, said in threads.run(2, both):
         assert taken > 2e6 and said == pytest.approx(taken, rel=0.2 if name == "rgcn" else 0.1)  # of learned rows too many are told
+
+
+def test_of_recorded_runs_one_is_there_at_a_time():
+    """Where a run's arrays stand in a cycle, as a trainer's do, and collection is off as they are counted."""
+    alive, most = weakref.WeakSet(), []
+
+    class Cycle:
+        def __init__(self):
+            self.own = self
+            alive.add(self)
+
+    def run(n):
+        tape = sarlite.sar.program.Tape(Profile())
+        with tape.recorder, tape.segment("step"):
+            Cycle().array = np.zeros(1000 * n)
+        most.append(len(alive))
+        return tape
+
+    sarlite.sar.program.record(run, [{"n": n} for n in (5, 6, 7, 8, 9)])
+    assert most == [1] * 6 and not alive
 
 
 def test_a_recorder_goes_and_its_arrays_stay():

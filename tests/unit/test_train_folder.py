@@ -62,6 +62,18 @@ def test_a_resumed_run_replaces_only_what_a_run_wrote(here, name, text, tmp_path
     assert content(tmp_path / "run") == before
 
 
+def test_a_checkpoint_does_not_stand_beside_a_steps_memory(here, tmp_path, monkeypatch):
+    kept, write = [], checkpoint.write
+
+    def noted(path, trainer, *args, **options):
+        kept.append((trainer.training_step.n_steps, trainer.buffers.n_bytes))
+        write(path, trainer, *args, **options)
+
+    monkeypatch.setattr(checkpoint, "write", noted)
+    here(tmp_path / "run", "--epochs", 2, "--checkpoint-every", 1, "--hidden", 512)
+    assert kept == [(0, 0), (1, 0), (2, 0)]
+
+
 def test_a_folder_is_gone_again_where_nothing_came_of_it(here, tmp_path):
     with pytest.raises(ConfigError):
         here(tmp_path / "run", "--partition", "halves")
