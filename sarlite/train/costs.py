@@ -40,7 +40,7 @@ class Setting(NamedTuple):
         return self._replace(options=tuple((name, size if value == ALL else value) for name, value in self.options))
 
     def __str__(self) -> str:
-        return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
+        return " ".join([self.mode, *(f"--{name} {'N' if value == ALL else value}" for name, value in self.options)])
 
 
 ALL = 0
@@ -157,16 +157,22 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
         counts = with_others(graph, whole) if others else whole
     built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
-    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, **flow_trial.sizes_of(flows or {})}
+    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "own edges": part.graph.n_edges,
+             **flow_trial.sizes_of(flows or {})}
     found = Sizes(counts, sizes, there_bytes, peak // sharing + missing, sampled=sampled)
     return found if part.graph.grid or flows is not None or sampled is not None else found._replace(whole=_on_one_group(graph, found))
 
 
 def _on_one_group(graph, sizes):
-    """The `Sizes` of a part whose rank, as each other, has the structure of the whole graph, beside its own edges. Collective."""
+    """The `Sizes` of a part whose rank, as each other, has the structure of the whole graph, beside its own edges. Collective.
+
+    With values on edges a rank has its own plan too, for those.
+    """
     n_rows, n_edges = np.sum(graph.comm.allgather((graph.n_dst, graph.n_edges)), 0).tolist()
     counts = PartCounts(0, np.array([0, n_rows]), [SetCounts(n_rows, [n_edges], [n_rows])], [(0, True)], [(0, True)])
-    there = sizes.there_bytes + graph.plan.local.indices.itemsize * graph.n_edges
+    valued = graph.edge_weight is not None or graph.edge_features is not None
+    there = sizes.there_bytes + (structure_bytes(sizes.counts, graph.schedule.mode.name) if valued else
+                                 graph.plan.local.indices.itemsize * graph.n_edges)
     return Sizes(counts, {**sizes.rows, "edges": n_edges, "group": n_rows}, there, sizes.load_bytes)
 
 
@@ -253,25 +259,23 @@ class Model:
             return 0
         return (1 if self.comm.rank else 3) * PIECE_BYTES
 
-    def takes(self, setting: Setting) -> bool:
-        """Tell whether the model can run in a setting: not each can compute halo rows again, or divide messages by columns. Collective."""
+    def refusal(self, setting: Setting) -> str:
+        """Return why the model cannot run in a setting, "" where it can: not each computes halo rows again, or divides messages by columns.
+
+        Collective.
+        """
         if {"halo", "columns"} & dict(setting.options).keys():
             try:
                 self.program(setting)
-            except ConfigError:
-                return False
-        return True
+            except ConfigError as error:
+                return str(error)
+        return ""
 
     def _recorded(self, config, mode, covers):
         """By the first rank for all; on a grid by the ranks of the first group, for those that have the same columns."""
         args, rank = (config, self.make, self.facts, mode, self.size, covers), self.comm.rank
         own = together(self.comm, lambda: program(*args, rank) if rank < config.columns else None)
         return self.comm.allgather(own)[rank % config.columns]
-
-
-def on_grid_with_edge_values(graph: Graph) -> bool:
-    """Tell whether edges have values and ranks share rows by columns: what that costs is not counted."""
-    return graph.grid is not None and (graph.edge_weight is not None or graph.edge_features is not None)
 
 
 def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any],
@@ -289,8 +293,6 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     """
     graph: Any = part.graph
     hetero = isinstance(graph, NodeType)
-    if not hetero and on_grid_with_edge_values(part.graph):
-        raise ConfigError(f"{part.summary['data']}: the costs of values on edges are not counted together with --columns")
     schedule = optim.schedule(config.lr_schedule, config.epochs)
 
     def make(comm, config, part):
