@@ -241,7 +241,7 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool],
     Raises
     ------
     ConfigError
-        On every rank, naming what the run takes, the limit, and a mode that fits.
+        On every rank, naming what the run takes, the limit, and a mode that fits; or, with --memory-limit, why costs cannot be counted.
     """
     limit = limit_of(comm, config, part)
     if not limit.each:
@@ -249,7 +249,12 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool],
         if max(limit.needs(crude)) < _SMALL * min(comm.allgather(limit.n_bytes)):
             return
     own = Setting(config.mode)
-    model, sizes = make(over_others(own, config))
+    try:
+        model, sizes = make(over_others(own, config))
+    except ConfigError:  # costs that cannot be counted
+        if limit.each:
+            raise
+        return
     (row,) = compare(comm, config, model, sizes, limit, [own])
     if row.fits:
         return

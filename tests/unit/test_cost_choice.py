@@ -1,7 +1,7 @@
 """What is done with costs before a run: refusals above a limit, and the choice of a mode."""
 
 import pytest
-from costing import DENSE, LIMIT, trained
+from costing import DENSE, LIMIT, trained, weighted
 from exchanges import on_hosts
 
 from sarlite.comm import threads
@@ -41,6 +41,14 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(mfg
     LIMIT[0] = float("inf")
     threads.run(2, trained, tmp_path / "free", mode="auto", **dense)
     assert "--mode auto takes oneshot\n" in capsys.readouterr().err
+
+
+def test_a_run_whose_costs_cannot_be_counted_is_refused_where_a_limit_is_given(tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "_SMALL", 0)
+    options = {"model": "gat", "edge_weights": True, "data": weighted(tmp_path / "a.npz"), "columns": 2, "epochs": 1}
+    threads.run(2, trained, tmp_path / "free", **options)
+    with pytest.raises(ConfigError, match="--columns: the costs of a model are not counted whose messages are computed by rows"):
+        threads.run(2, trained, tmp_path / "limited", memory_limit=1e12, **options)
 
 
 def test_a_check_counts_other_edges_only_where_they_are_exchanged(tmp_path, limited, monkeypatch):
