@@ -114,6 +114,16 @@ def test_every_rank_takes_the_stages_in_the_order_of_ranks(prefetch, monkeypatch
     assert logs == {rank: [*range(4), *range(4), *np.repeat(range(4), 2)] for rank in range(4)}
 
 
+def test_without_prefetch_a_rank_computes_its_own_tile_in_its_own_stage():
+    """Else a rank whose stage is late makes the others wait for the tile that it computed before: N + 1 tiles in place of N."""
+    def work(comm):
+        graph, sources = shard(comm, mode="broadcast", prefetch=0), []
+        graph.schedule.run((X[graph.node_ids],), lambda block, rows: sources.append(block.source))
+        return sources
+
+    assert threads.run(4, work) == [list(range(4))] * 4
+
+
 @SETTINGS
 @given(graph=edges(), data=st.data())
 def test_rows_are_brought_to_the_front(graph, data):

@@ -93,6 +93,21 @@ def test_a_row_enters_a_host_once_and_its_gradient_leaves_it_once(hosts, graph_e
         assert sum(p.sent_bytes[a] for p in ranks) == sum(p.received_bytes[b] for p in ranks) == sum(counts.values()) * ROW
 
 
+@pytest.mark.parametrize("hosts, expected", [
+    ((0, 0, 0), [[0, 1, 2]] * 3),
+    ((0, 0, 1), [[2, 0, 1], [2, 0, 1], [2, 0, 1]]),
+    ((0, 1, 2), [[0, 1, 2], [1, 2, 0], [2, 0, 1]]),
+])
+def test_without_prefetch_the_local_block_stands_in_the_round_of_its_own_rows(hosts, expected):
+    """Where a host has one rank there is no such round, and it comes first."""
+    def work(comm):
+        graph, sources = shard(comm, mode="host", prefetch=0), []
+        graph.schedule.run((X[graph.node_ids],), lambda block, rows: sources.append(block.source))
+        return sources
+
+    assert run(hosts, work) == expected
+
+
 def test_other_hosts_rows_come_to_each_rank_of_a_host():
     """So that no link of one rank carries them all."""
     owner = np.arange(50) % 4

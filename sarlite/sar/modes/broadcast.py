@@ -7,7 +7,8 @@ from sarlite.sar.stages import Stage, Stages, StagesAhead
 
 
 class Broadcast(Sequential):
-    """All ranks take the stages in the order of ranks; each visits its own tile first, which hides the first broadcast.
+    """All ranks take the stages in the order of ranks. A rank visits its own tile in the stage in which its rows are sent, when all others
+    have a tile too; with prefetch first, which hides the first broadcast.
 
     Backward a linear message's gradient is the same over the reversed edges (`Schedule.reverse`): the destinations' gradients are
     broadcast, and nothing is pushed. Other messages' goes by the peers' rows that are needed, as in mode `sar`.
@@ -27,13 +28,17 @@ class Broadcast(Sequential):
         if not plan.steps:
             return [visit(plan.local, arrays)]
         transport, found = schedule.transport, {}
+        ahead, local = transport.prefetch, None
         with transport.chosen(Stages, StagesAhead)(transport, plan.stages, arrays, phase) as stages:
-            local = visit(plan.local, arrays)
+            if ahead:
+                local = visit(plan.local, arrays)
             for stage in plan.stages:
                 rows = stages.take(stage)
                 if stage.block is not None:
                     found[stage.root] = visit(stage.block, rows)
                     del rows
+                elif not ahead:
+                    local = visit(plan.local, arrays)
                 stages.release(stage)
         return [local, *(found[step.source] for step in plan.steps)]
 

@@ -25,16 +25,22 @@ class Host(Sequential):
         return plan._replace(host=exchange.host, stages=rounds, backward_stages=parts)
 
     def run(self, schedule, arrays, visit, phase="forward"):
-        """Collective. The host holds at most 1 + prefetch parts' rows."""
+        """Collective. The host holds at most 1 + prefetch parts' rows.
+
+        Without prefetch a rank visits the local block in the round of its own rows, when all others of its host have a block too.
+        """
         plan, transport, found, visit = schedule.plan, schedule.transport, {}, Careful(visit)
         if plan.host is None:
             return super().run(schedule, arrays, visit.function, phase)
         with transport.chosen(Rounds, RoundsAhead)(transport, plan.host, plan.stages, arrays, phase) as fetched:
-            local = visit(plan.local, arrays)
+            own = None if transport.prefetch or len(plan.host.ranks) == 1 else plan.host.rank
+            local = visit(plan.local, arrays) if own is None else None
             for step in plan.stages:
                 rows = fetched.take(step)
                 if step.block is not None:
                     found[step.source] = visit(step.block, rows)
+                elif own is not None and step.source == own:
+                    local = visit(plan.local, arrays)
                 del rows
                 fetched.release(step)
         visit.end(transport)
