@@ -61,11 +61,14 @@ class Cost(NamedTuple):
         Bytes by segment and phase, messages, flops, remote buffers; of minibatches a step's are those of an average one.
     n_steps : int
         Steps an epoch.
+    row_bytes : int
+        What a step's sums read of an edge, forward and over the reversed edges.
     """
 
     peak_bytes: int
     found: Found
     n_steps: int = 1
+    row_bytes: int = 0
 
     @property
     def flops(self) -> int:
@@ -234,7 +237,8 @@ class Model:
         stays = self.fixed_bytes + sizes.there_bytes + structure + self._writing_bytes()
         if mode.covers and self.size > 1:
             stays += self._cover_bytes()
-        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found, n_steps)
+        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found, n_steps,
+                    steps.row_bytes(STEPS[2]))
 
     def program(self, setting: Setting, covers: bool = False) -> Any:
         """Return the `Program` of a setting; `covers` is as for `trial.program`. Collective."""

@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,14 +27,10 @@ from sarlite.train.costs import (
     over_others,
 )
 from sarlite.train.load import Part
+from sarlite.train.rates import Rates, in_step, rates_of, seconds_of
 
 _SMALL = 0.5
 """Without --memory-limit a run is not looked at whose crude bound is below this share of the limit."""
-_MESSAGE, _REPEATS = 1 << 20, 3
-
-
-Rates = tuple[float, float, float, float]
-"""Seconds to pack a byte, to send one, of a message, and of a floating-point operation."""
 
 
 class Limit(NamedTuple):
@@ -70,7 +65,7 @@ class Row(NamedTuple):
     costs: list[Cost]
     fits: bool
     need: int  # the most that is compared with a limit
-    seconds: float | None = None  # of packing and sending in a step, where it was asked for
+    seconds: float | None = None  # of packing, sending and waiting in a step, where it was asked for
 
     @property
     def peaks(self) -> list[int]:
@@ -89,14 +84,23 @@ def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
             rates: Rates | None = None) -> list[Row]:
     """Return a `Row` for each setting, the same on every rank. Collective."""
     rows, found = [], [model.cost(setting, sizes, config.prefetch) for setting in settings]
-    least = min(cost.flops for cost in found)
+    least, waited = min(cost.flops for cost in found), _waited_edges(comm, sizes.counts, config.prefetch) if rates else 0
     for setting, cost in zip(settings, found):
-        ranks = comm.allgather((cost, limit.n_bytes, seconds_of(cost, rates, least) if rates else None))
+        edges = waited if MODES[setting.mode].in_step else 0
+        ranks = comm.allgather((cost, limit.n_bytes, seconds_of(cost, rates, least, edges) if rates else None))
         needs = limit.needs([other.peak_bytes for other, _, _ in ranks])
         fits = all(need <= most for need, (_, most, _) in zip(needs, ranks))
         slowest = max(seconds for _, _, seconds in ranks) if rates else None
         rows.append(Row(setting, [other for other, _, _ in ranks], fits, max(needs), slowest))
     return rows
+
+
+def _waited_edges(comm, counts, prefetch):
+    """The edges for whose time the slowest rank waits where ranks go in step; of several exchanges, as of relations, 0. Collective."""
+    if not isinstance(counts, PartCounts) or counts.size == 1:
+        return 0.0
+    tiles = np.array(comm.allgather(counts.sets[0].n_edges), float)
+    return in_step(tiles, prefetch) - float(tiles.sum(1).max())
 
 
 def settings(config: argparse.Namespace, model: Model) -> tuple[list[Setting], dict[Setting, str]]:
@@ -131,54 +135,6 @@ def _left_out(config, model, setting):
     return f"{kind} has no rows that ranks of a host share" if kind and not facts.relations and mode.shares else ""
 
 
-def rates_of(comm: Communicator) -> Rates:
-    """Measure the `Rates`; the slowest rank's, the same on all. Collective.
-
-    Sends a few messages of up to 1 MiB to the next rank, and multiplies as many rows by a square matrix.
-    """
-    from sarlite.sar.messages import pack
-    from sarlite.tape.reduce import product
-
-    rows = np.ones((_MESSAGE // 256, 64), np.float32)
-    index = np.random.default_rng(0).permutation(len(rows)).astype(np.int32)
-    packing = _least(lambda: pack((rows,), index)) / rows.nbytes
-    weight = np.ones((rows.shape[1], rows.shape[1]), rows.dtype)
-    flop = _least(lambda: np.maximum(product(rows, weight), 0)) / (2 * rows.size * len(weight))  # as a layer's, with what follows
-
-    def exchange(array):
-        got = np.empty_like(array)
-        channel = comm.channel("rates")
-        for request in (channel.start_recv(got, (comm.rank + 1) % comm.size, 1),
-                        channel.start_send(array, (comm.rank - 1) % comm.size, 1)):
-            request.wait()
-
-    if comm.size == 1:
-        return packing, 0.0, 0.0, flop
-    comm.barrier()
-    message = _least(lambda: exchange(rows[:1]))
-    sending = max(_least(lambda: exchange(rows)) - message, 0.0) / rows.nbytes
-    packing, sending, message, flop = map(float, np.max(comm.allgather((packing, sending, message, flop)), 0))
-    return packing, sending, message, flop
-
-
-def _least(action):
-    times = []
-    for _ in range(_REPEATS + 1):
-        begin = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - begin)
-    return min(times[1:])
-
-
-def seconds_of(cost: Cost, rates: Rates, flops: int) -> float:
-    """Return what packing and sending take one rank in a step, and computing more than `flops`, as halo rows again."""
-    packing, sending, message, flop = rates
-    found = cost.found
-    received = sum(found.received["step"].values())
-    packed = found.packed_bytes["step"] + sum(n for phase, n in found.sent["step"].items() if phase.endswith("_turn"))  # copied once
-    return packing * packed + sending * received + message * found.n_messages["step"] + flop * (cost.flops - flops)
-
-
 # ---- what the command does with it
 
 
@@ -200,7 +156,7 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
     """Return the cheapest setting that fits, and print the table that it is from. Collective.
 
     Mode `host` is left out, unless nothing else fits, where ranks of one host are all or each is alone: no host is spared a row then, and
-    what ranks that go in step wait for each other is not counted.
+    what its rounds wait for each other is not counted.
 
     Raises
     ------
@@ -324,7 +280,7 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
         if row.seconds is not None:
             lines[-1].insert(6, f"{1e3 * row.seconds:.3g}")
     if rows[0].seconds is not None:
-        lines[0].insert(6, "ms to pack, send, recompute")
+        lines[0].insert(6, "ms to pack, send, wait, recompute")
     widths = [max(map(len, column)) for column in zip(*lines)]
     others = [f"{setting} is left out: {why}" for setting, why in left_out.items()]
     return "\n".join(head + ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines] + others)
