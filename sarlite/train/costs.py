@@ -207,7 +207,8 @@ class Model:
     def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, comm: Communicator, size: int) -> None:
         self.config, self.make, self.facts, self.comm, self.size = config, make, facts, comm, size
         self._programs: dict[tuple[Any, ...], Any] = {}
-        self.fixed_bytes, self._scipy_bytes = 0, None
+        self.fixed_bytes = 0
+        self._scipy_bytes: int | None = None
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
@@ -236,7 +237,7 @@ class Model:
                                              for own, _ in batches.batches)
         stays = self.fixed_bytes + sizes.there_bytes + structure + self._writing_bytes()
         if mode.covers and self.size > 1:
-            stays += self._cover_bytes()
+            stays += self.cover_bytes()
         return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found, n_steps,
                     steps.row_bytes(STEPS[2]))
 
@@ -250,8 +251,8 @@ class Model:
             self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
         return self._programs[key]
 
-    def _cover_bytes(self):
-        """What the modules take that find covers; measured once, where it is asked for, as they stay."""
+    def cover_bytes(self) -> int:
+        """Return what the modules take that find covers; measured once, where it is first asked for, as they stay. Collective."""
         if self._scipy_bytes is None:
             self._scipy_bytes = max(self.comm.allgather(_loading_scipy())) // (self.comm.size if self.config.ranks > 1 else 1)
         return self._scipy_bytes
@@ -324,6 +325,8 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     model = Model(config, make, facts, comm, comm.size)
     model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
     model.fixed_bytes += warm // sharing
+    if others and comm.size > 1 and not hetero and not flows and sampled is None:
+        model.cover_bytes()  # before covers are counted, which loads the modules
     sizes = sizes_of(part, there, peak, sharing, flows, sampled, others)
     if flows and trainer is not None:  # whose own arrays are counted, and there
         own = model.program(Setting("sar")).replay(sizes.counts, "sar", 0, sizes.rows).start_bytes
