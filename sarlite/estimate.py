@@ -19,7 +19,7 @@ from sarlite.sar.cost import expected
 from sarlite.sar.modes import MODES
 from sarlite.train import config as options
 from sarlite.train import edge_values, relational
-from sarlite.train.costs import SPLITS, Cost, Model, Setting, Sizes, facts_of, sizes_of, with_halo
+from sarlite.train.costs import SETTINGS, SPLITS, Cost, Model, Setting, Sizes, facts_of, sizes_of, with_halo
 from sarlite.train.load import load_part
 from sarlite.train.loop import set_threads
 from sarlite.train.model import model_class
@@ -82,8 +82,8 @@ def _numbers(text):
     return found
 
 
-def estimate(own: argparse.Namespace, config: argparse.Namespace) -> list[Row]:
-    """Return a `Row` for each number of ranks and mode.
+def estimate(own: argparse.Namespace, config: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Return a `Row` for each number of ranks and mode, and lines that say what is left out, and why.
 
     Parameters
     ----------
@@ -98,7 +98,8 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> list[Row]:
     cls = model_class(config.model)
     schedule, loops = optim.schedule(config.lr_schedule, config.epochs), config.self_loops
     loops = getattr(cls, "self_loops", False) if loops is None else loops
-    rows = []
+    rows: list[Row] = []
+    left_out: dict[tuple[str, str], list[str]] = {(str(setting), "--dry-run tells it"): [] for setting in SETTINGS if setting.options}
 
     def make(comm, config, part):
         return _make_trainer(comm, config, cls, schedule, part, None)
@@ -112,12 +113,25 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> list[Row]:
         sizes, facts, exact = told.sizes(size, own, config, loops)
         model = Model(config, make, facts, Solo(), size)
         model.fixed_bytes = max(fixed, told.warm_bytes)
-        whole = exact and facts.relations is None  # no cover is expected of random parts, and none found of relations
-        modes = [name for name, mode in MODES.items() if (whole or not mode.covers) and (own.ranks_per_host > 1 or not mode.shares)]
+        reasons = {name: _left_out(mode, own, exact, facts) for name, mode in MODES.items()}
+        modes = [name for name, reason in reasons.items() if not reason]
+        for name, reason in reasons.items():
+            if reason and size > 1:
+                left_out.setdefault((name, reason), []).append(f"{size:,}")
         for mode in modes if size > 1 else modes[:1]:
             rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
         fixed = model.fixed_bytes
-    return rows
+    return rows, [f"{name} is left out{' on ' * bool(at)}{', '.join(at)}{' ranks' * bool(at)}: {reason}"
+                  for (name, reason), at in left_out.items()]
+
+
+def _left_out(mode, own, exact, facts):
+    """Why a mode is; "" where it is not."""
+    if mode.shares and own.ranks_per_host == 1:
+        return "--ranks-per-host is 1"
+    if mode.covers and facts.relations is not None:
+        return "a relational graph has no such edges"
+    return "a cover is found of parts as divided, not expected of random ones" if mode.covers and not exact else ""
 
 
 def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
@@ -305,8 +319,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if own.plot:
             needs("matplotlib", "--plot")
         set_threads(config.threads or 1)
-        rows = estimate(own, config)
-        print(table(rows))
+        rows, left_out = estimate(own, config)
+        print("\n".join([table(rows), *left_out]))
         if own.plot:
             plot(rows, own.plot)
         if config.json:

@@ -8,6 +8,7 @@ nothing says how much a model, an operator or a mode takes: they are run.
 """
 
 import gc
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -224,6 +225,12 @@ class Program:
                 if op[0] == "aggregate":
                     found.setdefault(op[1].over, set()).update(op[1].transposed)
         return found
+
+    def row_bytes(self, name: str) -> int:
+        """Return the bytes of the rows that a segment's sums take, one of each: what they read of an edge."""
+        marks = [op[1] for segment in self.segments if segment.name == name for op in segment.ops if op[0] == "aggregate"]
+        rows = [template for mark in marks if mark.way == "run" for template in mark.templates or () if template]
+        return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in rows)
 
     def replay(self, counts: Counts, mode: str, prefetch: int, sizes: Mapping[str, int], plays: Mapping[str, Any] | None = None) -> Found:
         """Go through all segments at these sizes, with a part's exchanges in a mode; of a relational graph those of each fetch.

@@ -40,7 +40,7 @@ class Setting(NamedTuple):
         return self._replace(options=tuple((name, size if value == ALL else value) for name, value in self.options))
 
     def __str__(self) -> str:
-        return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
+        return " ".join([self.mode, *(f"--{name} {'N' if value == ALL else value}" for name, value in self.options)])
 
 
 ALL = 0
@@ -61,11 +61,14 @@ class Cost(NamedTuple):
         Bytes by segment and phase, messages, flops, remote buffers; of minibatches a step's are those of an average one.
     n_steps : int
         Steps an epoch.
+    row_bytes : int
+        What a step's sums read of an edge, forward and over the reversed edges.
     """
 
     peak_bytes: int
     found: Found
     n_steps: int = 1
+    row_bytes: int = 0
 
     @property
     def flops(self) -> int:
@@ -157,16 +160,22 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
         counts = with_others(graph, whole) if others else whole
     built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
-    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, **flow_trial.sizes_of(flows or {})}
+    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "own edges": part.graph.n_edges,
+             **flow_trial.sizes_of(flows or {})}
     found = Sizes(counts, sizes, there_bytes, peak // sharing + missing, sampled=sampled)
     return found if part.graph.grid or flows is not None or sampled is not None else found._replace(whole=_on_one_group(graph, found))
 
 
 def _on_one_group(graph, sizes):
-    """The `Sizes` of a part whose rank, as each other, has the structure of the whole graph, beside its own edges. Collective."""
+    """The `Sizes` of a part whose rank, as each other, has the structure of the whole graph, beside its own edges. Collective.
+
+    With values on edges a rank has its own plan too, for those.
+    """
     n_rows, n_edges = np.sum(graph.comm.allgather((graph.n_dst, graph.n_edges)), 0).tolist()
     counts = PartCounts(0, np.array([0, n_rows]), [SetCounts(n_rows, [n_edges], [n_rows])], [(0, True)], [(0, True)])
-    there = sizes.there_bytes + graph.plan.local.indices.itemsize * graph.n_edges
+    valued = graph.edge_weight is not None or graph.edge_features is not None
+    there = sizes.there_bytes + (structure_bytes(sizes.counts, graph.schedule.mode.name) if valued else
+                                 graph.plan.local.indices.itemsize * graph.n_edges)
     return Sizes(counts, {**sizes.rows, "edges": n_edges, "group": n_rows}, there, sizes.load_bytes)
 
 
@@ -198,7 +207,8 @@ class Model:
     def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, comm: Communicator, size: int) -> None:
         self.config, self.make, self.facts, self.comm, self.size = config, make, facts, comm, size
         self._programs: dict[tuple[Any, ...], Any] = {}
-        self.fixed_bytes, self._scipy_bytes = 0, None
+        self.fixed_bytes = 0
+        self._scipy_bytes: int | None = None
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return one part's `Cost`. Collective."""
@@ -227,8 +237,9 @@ class Model:
                                              for own, _ in batches.batches)
         stays = self.fixed_bytes + sizes.there_bytes + structure + self._writing_bytes()
         if mode.covers and self.size > 1:
-            stays += self._cover_bytes()
-        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found, n_steps)
+            stays += self.cover_bytes()
+        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found, n_steps,
+                    steps.row_bytes(STEPS[2]))
 
     def program(self, setting: Setting, covers: bool = False) -> Any:
         """Return the `Program` of a setting; `covers` is as for `trial.program`. Collective."""
@@ -240,8 +251,8 @@ class Model:
             self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
         return self._programs[key]
 
-    def _cover_bytes(self):
-        """What the modules take that find covers; measured once, where it is asked for, as they stay."""
+    def cover_bytes(self) -> int:
+        """Return what the modules take that find covers; measured once, where it is first asked for, as they stay. Collective."""
         if self._scipy_bytes is None:
             self._scipy_bytes = max(self.comm.allgather(_loading_scipy())) // (self.comm.size if self.config.ranks > 1 else 1)
         return self._scipy_bytes
@@ -253,25 +264,23 @@ class Model:
             return 0
         return (1 if self.comm.rank else 3) * PIECE_BYTES
 
-    def takes(self, setting: Setting) -> bool:
-        """Tell whether the model can run in a setting: not each can compute halo rows again, or divide messages by columns. Collective."""
+    def refusal(self, setting: Setting) -> str:
+        """Return why the model cannot run in a setting, "" where it can: not each computes halo rows again, or divides messages by columns.
+
+        Collective.
+        """
         if {"halo", "columns"} & dict(setting.options).keys():
             try:
                 self.program(setting)
-            except ConfigError:
-                return False
-        return True
+            except ConfigError as error:
+                return str(error)
+        return ""
 
     def _recorded(self, config, mode, covers):
         """By the first rank for all; on a grid by the ranks of the first group, for those that have the same columns."""
         args, rank = (config, self.make, self.facts, mode, self.size, covers), self.comm.rank
         own = together(self.comm, lambda: program(*args, rank) if rank < config.columns else None)
         return self.comm.allgather(own)[rank % config.columns]
-
-
-def on_grid_with_edge_values(graph: Graph) -> bool:
-    """Tell whether edges have values and ranks share rows by columns: what that costs is not counted."""
-    return graph.grid is not None and (graph.edge_weight is not None or graph.edge_features is not None)
 
 
 def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any],
@@ -289,8 +298,6 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     """
     graph: Any = part.graph
     hetero = isinstance(graph, NodeType)
-    if not hetero and on_grid_with_edge_values(part.graph):
-        raise ConfigError(f"{part.summary['data']}: the costs of values on edges are not counted together with --columns")
     schedule = optim.schedule(config.lr_schedule, config.epochs)
 
     def make(comm, config, part):
@@ -318,6 +325,8 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     model = Model(config, make, facts, comm, comm.size)
     model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
     model.fixed_bytes += warm // sharing
+    if others and comm.size > 1 and not hetero and not flows and sampled is None:
+        model.cover_bytes()  # before covers are counted, which loads the modules
     sizes = sizes_of(part, there, peak, sharing, flows, sampled, others)
     if flows and trainer is not None:  # whose own arrays are counted, and there
         own = model.program(Setting("sar")).replay(sizes.counts, "sar", 0, sizes.rows).start_bytes

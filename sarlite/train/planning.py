@@ -3,8 +3,7 @@
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,18 +24,13 @@ from sarlite.train.costs import (
     Setting,
     Sizes,
     aggregated,
-    on_grid_with_edge_values,
     over_others,
 )
 from sarlite.train.load import Part
+from sarlite.train.rates import Rates, in_step, rates_of, seconds_of
 
 _SMALL = 0.5
 """Without --memory-limit a run is not looked at whose crude bound is below this share of the limit."""
-_MESSAGE, _REPEATS = 1 << 20, 3
-
-
-Rates = tuple[float, float, float, float]
-"""Seconds to pack a byte, to send one, of a message, and of a floating-point operation."""
 
 
 class Limit(NamedTuple):
@@ -71,7 +65,7 @@ class Row(NamedTuple):
     costs: list[Cost]
     fits: bool
     need: int  # the most that is compared with a limit
-    seconds: float | None = None  # of packing and sending in a step, where it was asked for
+    seconds: float | None = None  # of packing, sending and waiting in a step, where it was asked for
 
     @property
     def peaks(self) -> list[int]:
@@ -90,9 +84,10 @@ def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
             rates: Rates | None = None) -> list[Row]:
     """Return a `Row` for each setting, the same on every rank. Collective."""
     rows, found = [], [model.cost(setting, sizes, config.prefetch) for setting in settings]
-    least = min(cost.flops for cost in found)
+    least, waited = min(cost.flops for cost in found), _waited_edges(comm, sizes.counts, config.prefetch) if rates else 0
     for setting, cost in zip(settings, found):
-        ranks = comm.allgather((cost, limit.n_bytes, seconds_of(cost, rates, least) if rates else None))
+        edges = waited if MODES[setting.mode].in_step else 0
+        ranks = comm.allgather((cost, limit.n_bytes, seconds_of(cost, rates, least, edges) if rates else None))
         needs = limit.needs([other.peak_bytes for other, _, _ in ranks])
         fits = all(need <= most for need, (_, most, _) in zip(needs, ranks))
         slowest = max(seconds for _, _, seconds in ranks) if rates else None
@@ -100,70 +95,44 @@ def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
     return rows
 
 
-def settings(config: argparse.Namespace, model: Model) -> list[Setting]:
-    """Return those of `SETTINGS` that the model takes and that leave alone what the run is told: an option that is given goes with each.
+def _waited_edges(comm, counts, prefetch):
+    """The edges for whose time the slowest rank waits where ranks go in step; of several exchanges, as of relations, 0. Collective."""
+    if not isinstance(counts, PartCounts) or counts.size == 1:
+        return 0.0
+    tiles = np.array(comm.allgather(counts.sets[0].n_edges), float)
+    return in_step(tiles, prefetch) - float(tiles.sum(1).max())
 
-    Of a relational graph, of message-flow graphs and of minibatches those without an option, and without mode `cover`, which is `sar`
-    there; of the latter two none whose ranks share rows; on one rank, of edges with values and where halo rows are computed again none
-    by columns. Collective.
+
+def settings(config: argparse.Namespace, model: Model) -> tuple[list[Setting], dict[Setting, str]]:
+    """Return those of `SETTINGS` that the run can take, and of the others why each is left out. Collective.
+
+    An option that is given goes with each setting. Relational graphs, message-flow graphs and batches have neither reversed nor covered
+    edges, and the latter two no rows that ranks of a host share.
     """
-    found = [setting for setting in SETTINGS if all(getattr(config, name) == OPTIONS[name][0] for name, _ in setting.options)]
-    if model.size == 1 or config.halo != OPTIONS["halo"][0] or any(values is not None for values in model.facts.edge_values):
-        found = [setting for setting in found if "columns" not in dict(setting.options)]
-    layered = model.facts.flows is not None or model.facts.batch is not None
-    if model.facts.relations is not None or layered:
-        found = [setting for setting in found if not setting.options and not MODES[setting.mode].covers]
-    if layered:
-        found = [setting for setting in found if not MODES[setting.mode].shares]
-    return [setting for setting in (each.on(model.size) for each in found) if model.takes(setting)]
+    found, left_out = [], {}
+    for setting in (each.on(model.size) for each in SETTINGS):
+        reason = _left_out(config, model, setting) or model.refusal(setting)
+        if reason:
+            left_out[setting] = reason
+        else:
+            found.append(setting)
+    return found, left_out
 
 
-def rates_of(comm: Communicator) -> Rates:
-    """Measure the `Rates`; the slowest rank's, the same on all. Collective.
-
-    Sends a few messages of up to 1 MiB to the next rank, and multiplies as many rows by a square matrix.
-    """
-    from sarlite.sar.messages import pack
-    from sarlite.tape.reduce import product
-
-    rows = np.ones((_MESSAGE // 256, 64), np.float32)
-    index = np.random.default_rng(0).permutation(len(rows)).astype(np.int32)
-    packing = _least(lambda: pack((rows,), index)) / rows.nbytes
-    weight = np.ones((rows.shape[1], rows.shape[1]), rows.dtype)
-    flop = _least(lambda: np.maximum(product(rows, weight), 0)) / (2 * rows.size * len(weight))  # as a layer's, with what follows
-
-    def exchange(array):
-        got = np.empty_like(array)
-        channel = comm.channel("rates")
-        for request in (channel.start_recv(got, (comm.rank + 1) % comm.size, 1),
-                        channel.start_send(array, (comm.rank - 1) % comm.size, 1)):
-            request.wait()
-
-    if comm.size == 1:
-        return packing, 0.0, 0.0, flop
-    comm.barrier()
-    message = _least(lambda: exchange(rows[:1]))
-    sending = max(_least(lambda: exchange(rows)) - message, 0.0) / rows.nbytes
-    packing, sending, message, flop = map(float, np.max(comm.allgather((packing, sending, message, flop)), 0))
-    return packing, sending, message, flop
-
-
-def _least(action):
-    times = []
-    for _ in range(_REPEATS + 1):
-        begin = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - begin)
-    return min(times[1:])
-
-
-def seconds_of(cost: Cost, rates: Rates, flops: int) -> float:
-    """Return what packing and sending take one rank in a step, and computing more than `flops`, as halo rows again."""
-    packing, sending, message, flop = rates
-    found = cost.found
-    received = sum(found.received["step"].values())
-    packed = found.packed_bytes["step"] + sum(n for phase, n in found.sent["step"].items() if phase.endswith("_turn"))  # copied once
-    return packing * packed + sending * received + message * found.n_messages["step"] + flop * (cost.flops - flops)
+def _left_out(config, model, setting):
+    """Why a setting is, but for what the model says; "" where it is not."""
+    mode, options, facts = MODES[setting.mode], dict(setting.options), model.facts
+    given = [name for name in options if getattr(config, name) != OPTIONS[name][0]]
+    if given:
+        return f"--{given[0]} is given"
+    if "columns" in options and model.size == 1:
+        return "one rank has all columns"
+    if "columns" in options and config.halo != OPTIONS["halo"][0]:
+        return "--halo is given, which does not go with it"
+    kind = "a relational graph" if facts.relations else "a message-flow graph" if facts.flows else "a batch" if facts.batch else ""
+    if kind and (options or mode.covers):
+        return f"{kind} has no {'columns' if 'columns' in options else 'such edges'}"
+    return f"{kind} has no rows that ranks of a host share" if kind and not facts.relations and mode.shares else ""
 
 
 # ---- what the command does with it
@@ -172,11 +141,12 @@ def seconds_of(cost: Cost, rates: Rates, flops: int) -> float:
 def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> dict[str, Any]:
     """Print what each setting costs. Collective."""
     limit = limit_of(comm, config, part)
-    rows = compare(comm, config, model, sizes, limit, settings(config, model))
+    chosen, left_out = settings(config, model)
+    rows = compare(comm, config, model, sizes, limit, chosen)
     found = {"ranks": comm.size, "prefetch": config.prefetch, "limit_bytes": limit.n_bytes, "base_bytes": limit.base_bytes,
-             "settings": [_record(row, config) for row in rows]}
+             "settings": [_record(row, config) for row in rows], "left_out": {str(setting): why for setting, why in left_out.items()}}
     if comm.rank == 0:
-        print(table(rows, config, part.summary), flush=True)
+        print(table(rows, config, part.summary, left_out), flush=True)
         if config.json:
             print(json.dumps(found), flush=True)
     return found
@@ -186,7 +156,7 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
     """Return the cheapest setting that fits, and print the table that it is from. Collective.
 
     Mode `host` is left out, unless nothing else fits, where ranks of one host are all or each is alone: no host is spared a row then, and
-    what ranks that go in step wait for each other is not counted.
+    what its rounds wait for each other is not counted.
 
     Raises
     ------
@@ -194,7 +164,8 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
         On every rank: none fits, or costs cannot be counted.
     """
     limit = limit_of(comm, config, part)
-    rows = compare(comm, config, model, sizes, limit, settings(config, model), rates_of(comm))
+    chosen, left_out = settings(config, model)
+    rows = compare(comm, config, model, sizes, limit, chosen, rates_of(comm))
     fitting = [row for row in rows if row.fits]
     if not fitting:
         least = min(rows, key=lambda row: row.need)
@@ -203,7 +174,7 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
     apart = _several_of_several(sizes.counts)
     best = min(fitting, key=lambda row: (MODES[row.setting.mode].shares and not apart, row.seconds, row.need))
     if comm.rank == 0:
-        print(f"{table(rows, config, part.summary)}\n--mode auto takes {best.setting}", file=sys.stderr, flush=True)
+        print(f"{table(rows, config, part.summary, left_out)}\n--mode auto takes {best.setting}", file=sys.stderr, flush=True)
     return best.setting
 
 
@@ -226,7 +197,7 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool],
     Raises
     ------
     ConfigError
-        On every rank, naming what the run takes, the limit, and a mode that fits.
+        On every rank, naming what the run takes, the limit, and a mode that fits; or, with --memory-limit, why costs cannot be counted.
     """
     limit = limit_of(comm, config, part)
     if not limit.each:
@@ -234,12 +205,17 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool],
         if max(limit.needs(crude)) < _SMALL * min(comm.allgather(limit.n_bytes)):
             return
     own = Setting(config.mode)
-    model, sizes = make(over_others(own, config))
+    try:
+        model, sizes = make(over_others(own, config))
+    except ConfigError:  # costs that cannot be counted
+        if limit.each:
+            raise
+        return
     (row,) = compare(comm, config, model, sizes, limit, [own])
     if row.fits:
         return
     model, sizes = make(True)
-    others = compare(comm, config, model, sizes, limit, [setting for setting in settings(config, model) if setting != own])
+    others = compare(comm, config, model, sizes, limit, [setting for setting in settings(config, model)[0] if setting != own])
     fitting = sorted((other for other in others if other.fits), key=lambda other: other.need)
     hint = f"--mode {fitting[0].setting} takes {readable(fitting[0].need)} and fits" if fitting else _NONE
     raise ConfigError(f"mode {own} would take {readable(row.need)}{_WHERE[limit.each]}, more than {_limit_words(limit)}: {hint}")
@@ -283,8 +259,8 @@ def _summed(dicts):
     return {phase: sum(own.get(phase, 0) for own in dicts) for phase in sorted({phase for own in dicts for phase in own})}
 
 
-def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, Any]) -> str:
-    """Return the settings as text: the largest rank's memory and messages, bytes of an epoch and flops of all ranks.
+def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, Any], left_out: Mapping[Setting, str]) -> str:
+    """Return the settings as text: the largest rank's memory and messages, bytes of an epoch and flops of all ranks; and what is left out.
 
     Of minibatches memory is that of the largest batch that was sampled, and the rest of the average one.
     """
@@ -304,9 +280,10 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
         if row.seconds is not None:
             lines[-1].insert(6, f"{1e3 * row.seconds:.3g}")
     if rows[0].seconds is not None:
-        lines[0].insert(6, "ms to pack, send, recompute")
+        lines[0].insert(6, "ms to pack, send, wait, recompute")
     widths = [max(map(len, column)) for column in zip(*lines)]
-    return "\n".join(head + ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines])
+    others = [f"{setting} is left out: {why}" for setting, why in left_out.items()]
+    return "\n".join(head + ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines] + others)
 
 
 def refuse(config: argparse.Namespace) -> None:
@@ -317,11 +294,9 @@ def refuse(config: argparse.Namespace) -> None:
                 raise ConfigError(f"{flag}: the costs of {other} are not counted")
 
 
-def counts(config: argparse.Namespace, graph: Any) -> bool:
-    """Tell whether the costs of a run can be counted; where --memory-limit asks for it, `costs.of_run` says what cannot."""
-    if any(_uncounted(config).values()):
-        return False
-    return bool(config.memory_limit) or isinstance(graph, NodeType) or not on_grid_with_edge_values(graph)
+def counts(config: argparse.Namespace) -> bool:
+    """Tell whether the costs of a run can be counted."""
+    return not any(_uncounted(config).values())
 
 
 def _uncounted(config):

@@ -107,7 +107,7 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     if config.mfg and comm.rank == 0 and any(isinstance(module, nn.BatchNorm) for _, module in trainer.model.named_modules()):
         print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the full graph's",
               file=sys.stderr, flush=True)
-    if not was_auto and planning.counts(config, part.graph):
+    if not was_auto and planning.counts(config):
         n_widths = sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in trainer.model.named_parameters())
         made = comm, config, cls, part, _make_trainer, there, trainer
         planning.check(comm, config, lambda others: costs.of_run(*made, others=others), part, n_widths)

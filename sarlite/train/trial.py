@@ -32,6 +32,8 @@ SIZES = [dict(zip(("rows", "edges", "train", "val", "test"), at)) for at in (
     (49, 120, 10, 9, 8))]
 GROUP = 40
 """Of a grid, rows of each rank of a group at these sizes."""
+OWN_EDGES = 30
+"""And the edges of one rank, where edges have values, which each rank brings of its own."""
 HALO = 30
 """Halo rows at these sizes, where they are computed again."""
 STEPS = ("first step", "first evaluation", "step", "evaluation")
@@ -115,7 +117,9 @@ def n_layers(config: argparse.Namespace, make: Callable[..., Any], facts: Facts)
 
 
 def _sizes(config, facts, size):
-    """The sizes; of a grid those of a group too: its rows, and its edges in place of a rank's; or the halo rows that are computed again."""
+    """The sizes; of a grid also a group's rows, and its edges in place of a rank's, which are a size more where edges have values; or also
+    the halo rows that are computed again.
+    """
     if facts.relations is not None:
         return relational_trial.sizes(facts.relations)
     if facts.flows is not None:
@@ -123,27 +127,29 @@ def _sizes(config, facts, size):
     if facts.batch is not None:
         return batch_trial.sizes(len(facts.batch), facts.loops)
     if config.columns > 1:
-        name, n = "group", GROUP * config.columns
+        more = {"group": GROUP * config.columns}
+        if facts.edge_bytes:
+            more["own edges"] = OWN_EDGES
     elif config.halo == "recompute" and size > 1:
-        name, n = "halo", HALO
+        more = {"halo": HALO}
     else:
         return SIZES
-    return [*({**at, name: n} for at in SIZES[:-1]), {**SIZES[0], name: n + 9}, {**SIZES[-1], name: n + 21}]
+    grown = [{**SIZES[0], **more, name: n + 9} for name, n in more.items()]
+    return [*({**at, **more} for at in SIZES[:-1]), *grown, {**SIZES[-1], **{name: n + 21 - k for k, (name, n) in enumerate(more.items())}}]
 
 
-def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, train, val, test, group=None, halo=0, **layers):
-    """A tiny part, of which every peer has the like; `layers` are the sizes of message-flow graphs or of a batch."""
-    whole, n_own, C = comm, rows, config.columns
+def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, train, val, test, group=None, halo=0, **at):
+    """A tiny part, of which every peer has the like; `at` are sizes of message-flow graphs, of a batch, or on a grid a rank's own edges."""
+    whole, n_own, C, n_edges = comm, rows, config.columns, at.pop("own edges", 0)
     if group is not None:
         comm, rows = Mirror(0, comm.size // C), group
     loops = np.zeros(rows, bool) if facts.loops else None
     if facts.batch is not None:
-        ends, sources, loops = batch_trial.edges(rows, edges, train, val + test, layers, config.fanouts, facts.loops)
-    elif layers:
-        ends, sources = flow_trial.edges(rows, edges, train, val + test, layers)
+        ends, sources, loops = batch_trial.edges(rows, edges, train, val + test, at, config.fanouts, facts.loops)
+    elif at:
+        ends, sources = flow_trial.edges(rows, edges, train, val + test, at)
     else:
-        ends = np.arange(rows + 1) * edges // rows
-        sources = 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends)))
+        ends, sources = _even(rows, edges)
     graph = Graph.from_part(Solo(), ends, sources)
     plan = _with_halo(graph.plan, halo) if halo else graph.plan
     schedule = Schedule(plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
@@ -152,30 +158,45 @@ def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, 
                   in_degrees=graph.in_degrees, added_loops=loops, halo=config.halo)
     if len(schedule_of(expected(8 * comm.size, 8 * comm.size, comm.size), mode, 0).plan.blocks) > 1:  # then edges' places are kept
         graph.plan.local.order = EdgeOrder(rows, [(None, graph.plan.local.indptr)]), 0
-    weight, features = (None if a is None else np.ones((edges, *a.shape[1:]), a.dtype) for a in facts.edge_values)
-    graph = graph if weight is features is None else graph.with_edge_values(weight, features)
     if group is not None:
-        graph, rows = _on_grid(tape, whole, graph, n_own, C, place), n_own
+        graph, rows = _on_grid(tape, whole, graph, n_own, n_edges, C, place), n_own
+    weight, features = (None if a is None else np.ones((graph.n_edges, *a.shape[1:]), a.dtype) for a in facts.edge_values)
+    graph = graph if weight is features is None else graph.with_edge_values(weight, features)
     return Part(graph, Rows(np.ones((rows, facts.n_features), config.dtype), *facts.targets(rows, train, val, test)),
                 facts.n_classes, {}, None, {}, facts.task)
 
 
-def _on_grid(tape, comm, whole, rows, columns, place):
-    """The graph of `rows` of those of `whole`, which `columns` ranks share."""
-    others = whole.n_dst - rows
-    counts = [others * (k + 1) // (columns - 1) - others * k // (columns - 1) for k in range(columns - 1)]
-    counts.insert(place, rows)
+def _even(rows, edges):
+    """(indptr, indices) of rows that have as many edges each."""
+    ends = np.arange(rows + 1) * edges // rows
+    return ends, 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends)))
+
+
+def _on_grid(tape, comm, whole, rows, n_edges, columns, place):
+    """The graph of `rows` of those of `whole`, which `columns` ranks share, and of `n_edges` of the edges."""
+    def shares(n, own):
+        found = [(n - own) * (k + 1) // (columns - 1) - (n - own) * k // (columns - 1) for k in range(columns - 1)]
+        return (*found[:place], own, *found[place:])
+
     tape.transport = CountingTransport(place, columns, 0)
     tape.transport.profile = whole.profile
-    of_each = Counts(tuple(counts), tuple(counts), tuple(counts))
-    loops = whole.added_loops
-    return Graph(comm, _no_schedule, whole.profile, n_nodes=comm.size * rows, dst_ids=whole.dst_ids[:rows], src_ids=whole.src_ids[:rows],
-                 edge_ids=None, in_degrees=whole.in_degrees[:rows], added_loops=None if loops is None else loops[:rows],
-                 grid=Grid(comm, columns, whole, tape.transport, of_each))
+    of_rows, loops, own = shares(whole.n_dst, rows), whole.added_loops, Graph.from_part(Solo(), *_even(rows, n_edges))
+    schedule = Schedule(own.plan, SimpleNamespace(profile=whole.profile), _SettingUp())
+    return Graph(comm, schedule, whole.profile, n_nodes=comm.size * rows, dst_ids=own.dst_ids, src_ids=own.src_ids, edge_ids=None,
+                 in_degrees=own.in_degrees, added_loops=None if loops is None else loops[:rows],
+                 grid=Grid(comm, columns, whole, tape.transport, Counts(of_rows, of_rows, shares(whole.n_edges, n_edges))))
 
 
-def _no_schedule():
-    raise ConfigError("--columns: the costs of a model are not counted whose messages are computed by rows")
+class _SettingUp:
+    """A mode of a rank's own rows and no others, for what is exchanged by rows as edges' values are made ready; else it refuses."""
+
+    def __getattr__(self, name):
+        return getattr(MODES["sar"], name)
+
+    def run(self, schedule, arrays, visit, phase="forward"):
+        if schedule.transport.profile._phase != "setup":
+            raise ConfigError("--columns: the costs of a model are not counted whose messages are computed by rows")
+        return [visit(schedule.plan.local, arrays)]
 
 
 def _with_halo(plan, n):

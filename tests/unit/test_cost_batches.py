@@ -7,6 +7,7 @@ from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.train import planning
 from sarlite.train.costs import Setting
+from sarlite.train.rates import Rates
 
 EVEN = "sbm:nodes=90,degree=5,features=9,classes=2,train=6,val=5"  # batches of 6 are alike: the same order of products is cheaper in each
 
@@ -25,7 +26,7 @@ def test_bytes_of_minibatches_are_those_of_the_run(name, n_ranks, mode, remote, 
 
 def test_minibatches_are_refused_or_take_the_mode_that_fits(tmp_path, limited, monkeypatch, capsys):
     monkeypatch.setattr(planning, "SETTINGS", [Setting("oneshot"), Setting("sar")])
-    monkeypatch.setattr(planning, "rates_of", lambda comm: (1.0, 1.0, 1.0, 0.0))
+    monkeypatch.setattr(planning, "rates_of", lambda comm: Rates(1.0, 1.0, 1.0, 0.0, 0.0))
     batches = {**DENSE, "batch_size": 60, "fanouts": (10, 10)}
     LIMIT[0] = float("inf")
     rows = threads.run(2, trained, tmp_path / "dry", dry_run=True, **batches)[0]["settings"]

@@ -13,9 +13,12 @@ from sarlite.comm import threads
 from sarlite.graph import block
 from sarlite.kernels import Places, Recorder
 from sarlite.profile import Profile
+from sarlite.sar import other_counts
 from sarlite.sar.cost import PartCounts, SetCounts
+from sarlite.sar.cover import cover
 from sarlite.sar.listening import Aggregation
 from sarlite.sar.program import Program, Segment
+from sarlite.train import costs
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.loop import fit
@@ -69,6 +72,21 @@ def test_of_recorded_runs_one_is_there_at_a_time():
 
     sarlite.sar.program.record(run, [{"n": n} for n in (5, 6, 7, 8, 9)])
     assert most == [1] * 6 and not alive
+
+
+def test_what_modules_take_that_find_covers_is_measured_before_they_are_there(tmp_path, monkeypatch):
+    done = []
+    monkeypatch.setattr(costs, "_loading_scipy", lambda: done.append("modules") or 1 << 30)
+    monkeypatch.setattr(other_counts, "cover", lambda *args: done.append("cover") or cover(*args))
+
+    def peaks(comm):
+        config = resolve({**QUIET, "data": "sbm:nodes=90,degree=5,features=9", "prefetch": 0, **MODELS["gcn"], "ranks": comm.size})
+        model, sizes, _ = counted(comm, config, tmp_path)
+        return [model.cost(Setting(mode), sizes, 0).peak_bytes for mode in ("sar", "cover")]
+
+    for without, with_modules in threads.run(2, peaks):
+        assert with_modules - without > 1 << 28
+    assert "cover" in done and "cover" not in done[: done.index("modules")] and done.count("modules") == 2
 
 
 def test_a_recorder_goes_and_its_arrays_stay():

@@ -40,12 +40,15 @@ def test_bytes_of_hosts_are_those_of_the_run(name, options, hosts, prefetch, tmp
     check_bytes(tmp_path, monkeypatch, len(hosts), "host", prefetch=prefetch, hosts=hosts, **options)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "sign"])
-def test_auto_takes_all_columns_and_sends_what_was_told(name, n_ranks, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("weights", [False, True])
+def test_auto_takes_all_columns_and_sends_what_was_told(name, n_ranks, weights, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(planning, "SETTINGS", [Setting("sar", (("columns", costs.ALL),))])
     options = {"data": "sbm:nodes=90,degree=5,features=9", "prefetch": 1, "epochs": 3, **MODELS[name]}
+    if weights and name not in ("max", "gat"):
+        options |= {"data": weighted(tmp_path / "a.npz"), "edge_weights": True}
     real = threads.run(n_ranks, trained, tmp_path / "real", mode="auto", **options)[0]
     (told,) = threads.run(n_ranks, trained, tmp_path / "dry", dry_run=True, **options)[0]["settings"]
     sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in (real["sent_bytes"], told["run_sent_bytes"]))
@@ -53,16 +56,18 @@ def test_auto_takes_all_columns_and_sends_what_was_told(name, n_ranks, tmp_path,
     assert real["grid"]["columns"] == n_ranks and f"--mode auto takes sar --columns {n_ranks}\n" in capsys.readouterr().err
 
 
-def test_what_cannot_be_divided_by_columns_is_left_out(tmp_path):
-    def names(comm, **options):
-        config = resolve({**QUIET, "data": "sbm:nodes=90,degree=5,features=9", "prefetch": 0, **options, "ranks": comm.size})
-        return [str(setting) for setting in planning.settings(config, counted(comm, config, tmp_path)[0])]
-
-    data, found = weighted(tmp_path / "a.npz"), []
-    for n_ranks, options in ((2, {}), (1, {}), (2, {"halo": "recompute", **MODELS["gcn"]}), (2, {"data": data, "edge_weights": True})):
-        found.append(threads.run(n_ranks, names, **options)[0])
-    assert ["sar --columns 2" in each for each in found] == [True, False, False, False]
-    assert all("sar" in each for each in found)
+@pytest.mark.parametrize("n_ranks, options, reason", [
+    (2, {}, ""), (1, {}, "one rank has all columns"), (2, {"columns": 2}, "--columns is given"), (2, {"mfg": True}, "has no columns"),
+    (2, {"halo": "recompute", **MODELS["gcn"]}, "--halo is given"), (2, {"edge_weights": True, **MODELS["gcn"]}, ""),
+    (2, {"edge_weights": True, **MODELS["gat"]}, "messages are computed by rows"),
+])
+def test_what_cannot_be_divided_by_columns_is_left_out_and_said(n_ranks, options, reason, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "SETTINGS", [Setting("sar"), Setting("sar", (("columns", costs.ALL),))])
+    data = weighted(tmp_path / "a.npz") if "edge_weights" in options else "sbm:nodes=90,degree=5,features=9"
+    found = threads.run(n_ranks, trained, tmp_path / "run", dry_run=True, prefetch=0, data=data, **options)[0]
+    name = f"sar --columns {n_ranks}"
+    assert [row["setting"] for row in found["settings"]] == ["sar", name][: 1 if reason else 2]
+    assert reason in found["left_out"].get(name, "") and (f"{name} is left out: " in capsys.readouterr().out) == bool(reason)
 
 
 def test_bytes_of_hosts_on_a_grid_are_those_of_the_run(tmp_path, monkeypatch):
@@ -101,6 +106,16 @@ def test_bytes_of_a_weighted_graph_are_those_of_the_run(name, n_ranks, tmp_path,
     check_bytes(tmp_path, monkeypatch, n_ranks, "broadcast", prefetch=0, epochs=3, **flags)  # whose gradients of weighted sums are pushed
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("n_ranks, columns", [(2, 2), (3, 3), (4, 2)])
+@pytest.mark.parametrize("mode", ["sar", "oneshot", "broadcast"])
+@pytest.mark.parametrize("name", ["gcn", "sage", "appnp"])
+def test_bytes_of_a_weighted_graph_by_columns_are_those_of_the_run(name, mode, n_ranks, columns, tmp_path, monkeypatch):
+    flags = {**MODELS[name], "data": weighted(tmp_path / "a.npz"), "edge_weights": True, "columns": columns}
+    said = check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=1, epochs=2, **flags)  # setting up holds rows of peers
+    assert said["forward_turn"] > 0
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("name", ["gcn", "gat", "rgcn", "edges"])
@@ -110,7 +125,7 @@ def test_a_setting_is_told_the_same_beside_others_as_alone(name, n_ranks, tmp_pa
     def both(comm):
         config = resolve({**QUIET, "data": "sbm:nodes=90,degree=5,features=9", "prefetch": 0, **options, "ranks": comm.size})
         model, sizes, _ = counted(comm, config, tmp_path)
-        chosen = planning.settings(config, model)
+        chosen, _ = planning.settings(config, model)
         others = [costs.Model(config, model.make, model.facts, comm, comm.size) for _ in chosen]
         return [(str(setting), model.cost(setting, sizes, 0).found, alone.cost(setting, sizes, 0).found)
                 for setting, alone in zip(chosen, others)]

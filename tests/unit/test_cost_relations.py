@@ -7,6 +7,7 @@ from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.train import planning, relational_trial
 from sarlite.train.config import resolve
+from sarlite.train.rates import Rates
 
 
 @pytest.mark.sampled(3)
@@ -38,7 +39,7 @@ def test_a_relations_weight_is_evaluated_in_tiny_runs_as_in_the_run(tmp_path):
 
 
 def test_a_relational_run_is_refused_or_takes_the_mode_that_fits(tmp_path, limited, monkeypatch, capsys):
-    monkeypatch.setattr(planning, "rates_of", lambda comm: (1.0, 1.0, 1.0, 0.0))
+    monkeypatch.setattr(planning, "rates_of", lambda comm: Rates(1.0, 1.0, 1.0, 0.0, 0.0))
     dense = {**RELATIONAL["rgat"], "data": "relational:nodes=900,edges=9000,features=16,train=0.3", "hidden": 32, "epochs": 1,
              "prefetch": 0}
     LIMIT[0] = float("inf")

@@ -79,6 +79,19 @@ def test_what_a_host_is_expected_to_need_of_random_parts_is_what_it_needs():
     assert told.needs[4][0] > told.asked[4][0]  # of two ranks, and of one
 
 
+def test_an_estimate_says_what_it_leaves_out_and_why(monkeypatch, capsys):
+    monkeypatch.setattr(estimate, "MODES", {name: MODES[name] for name in ("sar", "cover", "host")})
+    counts = "--nodes 900 --edges 4000 --features 9 --classes 3".split()
+
+    def left_out(*flags):
+        assert estimate.main(["--model", "sgc", *flags]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if "is left out" in line and "--dry-run" not in line]
+
+    cover, host = "cover is left out on {}: a cover is found of parts as divided, not expected of random ones", "--ranks-per-host is 1"
+    assert left_out(*counts, "--ranks", "4,8") == [cover.format("4, 8 ranks"), f"host is left out on 4, 8 ranks: {host}"]
+    assert left_out("--data", "sbm:nodes=90", "--ranks", "2,20", "--ranks-per-host", "2") == [cover.format("20 ranks")]
+
+
 def test_an_estimate_counts_values_on_edges(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(estimate, "MODES", {"sar": MODES["sar"]})
     monkeypatch.setattr(costs.Model, "fixed_bytes", property(lambda self: 0, lambda self, n: None), raising=False)  # which is measured

@@ -14,7 +14,7 @@ class Broadcast(Sequential):
     broadcast, and nothing is pushed. Other messages' goes by the peers' rows that are needed, as in mode `sar`.
     """
 
-    turns = True
+    turns = in_step = True
 
     def prepare(self, exchange):
         plan = exchange.separate()
