@@ -6,6 +6,7 @@ import time
 import numpy as np
 
 from sarlite.errors import SarliteError
+from sarlite.minibatch.beside import PIECE_BYTES
 from sarlite.minibatch.borders import Borders, choose
 from sarlite.minibatch.push import Pusher
 from sarlite.profile import Profile
@@ -85,6 +86,22 @@ def check_rows_of_any_kind(comm):
     pusher.close()
 
 
+def check_messages_of_many_pieces(comm):
+    """The last of which is short, or there is one alone; of each rank another number."""
+    pusher = pusher_of(comm)
+    counts = [(1 + (rank + peer) % 3) * PIECE_BYTES // 256 + peer - 5 for rank in range(comm.size) for peer in range(comm.size)]
+    counts = np.array(counts).reshape(comm.size, comm.size)
+
+    def of(rank, peer):
+        n = counts[rank, peer]
+        return np.arange(n), None, (np.arange(64 * n, dtype=np.float32) + rank).reshape(n, 64)
+
+    pusher.submit(0, 0, [of(comm.rank, peer) for peer in range(comm.size)])
+    for peer, (slots, made, rows) in enumerate(pusher.take(0, 0)):
+        assert slots.tolist() == of(peer, comm.rank)[0].tolist() and made == 0 and (rows == of(peer, comm.rank)[2]).all()
+    pusher.close()
+
+
 def check_nothing_is_borrowed(comm):
     pusher = pusher_of(comm)
     given = messages(comm, 3, 1)
@@ -142,7 +159,7 @@ CHECKS = {name: check for name, check in sorted(globals().items()) if name.start
 
 
 class Delayed:
-    """A communicator whose alltoall, its channels' too, begins and ends late at random."""
+    """A communicator whose transfers, its channels' too, begin late at random."""
 
     def __init__(self, comm, seed):
         self._comm, self._random, self._seed = comm, np.random.default_rng([seed, comm.rank]), seed
@@ -153,11 +170,16 @@ class Delayed:
     def channel(self, name):
         return Delayed(self._comm.channel(name), self._seed)
 
-    def alltoall(self, arrays):
-        time.sleep(self._random.exponential(0.003) * (self._random.random() < 0.5))
-        found = self._comm.alltoall(arrays)
-        time.sleep(self._random.exponential(0.003) * (self._random.random() < 0.5))
-        return found
+    def _late(self):
+        time.sleep(self._random.exponential(0.003) * (self._random.random() < 0.3))
+
+    def start_recv(self, array, peer):
+        self._late()
+        return self._comm.start_recv(array, peer)
+
+    def start_send(self, array, peer):
+        self._late()
+        return self._comm.start_send(array, peer)
 
 
 def training(comm, delay, n_steps=12):

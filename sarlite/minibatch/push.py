@@ -14,12 +14,14 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.errors import SarliteError, ShapeError
+from sarlite.minibatch.beside import exchange
 from sarlite.profile import Profile, uncounted
 from sarlite.types import Array
 
 PHASE = "push_rows"
 N_WORDS = 5
 """Words of a message's head: step, layer, what tells dtype and row shape, number of rows, whether their steps are there."""
+_HEAD_BYTES = 8 * N_WORDS
 
 Rows = tuple[Array, Any, Array]
 """(slots (m,) int32, made: int or (m,) int64, rows (m, ...))"""
@@ -40,7 +42,8 @@ class Pusher:
 
     Notes
     -----
-    A job is one alltoall of packed bytes. Which rows arrive depends on what was submitted alone, not on when it arrives: `take` waits.
+    A job is an exchange of packed bytes, a head and then, in pieces, the rest (`beside.exchange`): it leaves cores to what computes, and
+    other messages to the same peers go between. What arrives depends on what was submitted alone, not on when: `take` waits.
     What fails in the thread ends it, and is raised by every later `submit`, `take` and `drain` of this rank; the other ranks then learn
     of it as of any rank that has failed. Jobs that do not fit together are refused on every rank.
     Without `comm.threaded` there is no thread, and `submit` waits for the exchange. Memory: what was submitted and not yet sent, and what
@@ -97,6 +100,7 @@ class Pusher:
         if self._thread is not None:
             self._queue.put(job)
         else:
+            self._jobs.waited_for = True
             self._jobs.exchange(job)
             self._jobs.check()
         return job.n_bytes
@@ -150,11 +154,14 @@ class _Job(NamedTuple):
 
 
 class _Jobs:
-    """What the computing thread and the push thread share: results by job, None until they are here, and the failure."""
+    """What the computing thread and the push thread share: results by job, None until they are here, and the failure.
+
+    `waited_for` tells whether the computing thread waits.
+    """
 
     def __init__(self, comm, profile):
         self.comm, self.profile, self.changed = comm, profile, threading.Condition()
-        self.results, self.failure = {}, None
+        self.results, self.waited_for, self.failure = {}, False, None
 
     def check(self):
         if self.failure is not None:
@@ -173,7 +180,9 @@ class _Jobs:
             if key not in self.results:
                 raise SarliteError(f"push of step {key[0]}, layer {key[1]}: not submitted, or taken already")
             with self.profile.span("wait", phase=PHASE):
+                self.waited_for = True
                 self.changed.wait_for(lambda: self.failure is not None or self.results[key] is not None)
+                self.waited_for = False
             self.check()
             return self.results.pop(key)
 
@@ -189,12 +198,21 @@ class _Jobs:
         return failure is None
 
     def _exchanged(self, job):
+        comm, given = self.comm, job.messages
         with self.profile.span("push rows", "push", step=job.step, layer=job.layer, bytes=job.n_bytes):
-            found = self.comm.alltoall(job.messages)
-        self.profile.count(PHASE, job.n_bytes, sum(message.nbytes for peer, message in enumerate(found) if peer != self.comm.rank))
-        heads = [message[: 8 * N_WORDS].view(np.int64).tolist() for message in found]
-        _check_same(heads)
-        return [_unpacked(message, head, job) for message, head in zip(found, heads)]
+            heads = [np.empty(_HEAD_BYTES, np.uint8) for _ in given]
+            heads[comm.rank] = given[comm.rank][:_HEAD_BYTES]
+            exchange(comm, [message[:_HEAD_BYTES] for message in given], heads, self.is_waited_for)
+            words = [head.view(np.int64).tolist() for head in heads]
+            _check_same(words)
+            found = [np.empty(_sections(*own[3:], job.dtype, job.shape)[-1][1], np.uint8) for own in words]
+            found[comm.rank] = given[comm.rank]
+            exchange(comm, [message[_HEAD_BYTES:] for message in given], [message[_HEAD_BYTES:] for message in found], self.is_waited_for)
+        self.profile.count(PHASE, job.n_bytes, sum(map(len, found)) - len(found[comm.rank]))
+        return [_unpacked(message, head, job) for message, head in zip(found, words)]
+
+    def is_waited_for(self):
+        return self.waited_for
 
 
 def _work(jobs, waiting):

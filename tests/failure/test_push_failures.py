@@ -47,10 +47,10 @@ def test_a_push_thread_that_fails_on_one_rank(job, others):  # noqa: F811
         def __getattr__(self, name):
             return getattr(channel, name)
 
-        def alltoall(self, arrays):
+        def start_send(self, array, peer):
             if rank == 1 and threading.current_thread().name == "sarlite-push-rows":
                 raise KeyError("the cause")
-            return channel.alltoall(arrays)
+            return channel.start_send(array, peer)
 
     with guard(comm):
         pusher = Pusher(Failing(), Profile())
@@ -79,6 +79,16 @@ def test_a_rank_that_ends_with_jobs_under_way(job):  # noqa: F811
         steps(pusher, 10**6)
     """)
     assert failed.status != 0 and "[rank 1] KeyError: 'the cause'" in failed.err
+
+
+def test_a_program_that_ends_with_a_job_under_way(job):  # noqa: F811
+    """Its thread looks for it now and then, and waits in no call of MPI."""
+    done = job(2, BODY + """
+    pusher = Pusher(channel, Profile())
+    if rank == 0:
+        pusher.submit(0, 0, given)  # which rank 1 never does
+    """)
+    assert (done.status, done.err) == (0, "")
 
 
 def test_jobs_that_differ_are_told_once(job):  # noqa: F811
