@@ -97,8 +97,8 @@ def own_part(edges, node_ids, edge_ids):
         except (DataError, TypeError, ValueError) as error:
             raise DataError(f"relation {relation!r}: {error}") from None
         found = (edge_ids or {}).get(relation)
-        places[relation] = np.arange(len(part.indices)) if found is None else given.integers(
-            f"edge_ids[{relation!r}]", outside("edge_ids", found), length=len(part.indices))
+        if found is not None:
+            places[relation] = given.integers(f"edge_ids[{relation!r}]", outside("edge_ids", found), length=len(part.indices))
         in_edges[relation] = part
     return in_edges, ids, places
 
