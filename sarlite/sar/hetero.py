@@ -100,8 +100,8 @@ class HeteroGraph:
             The nodes of each type; a type may be in no relation.
         comm : Communicator, or an mpi4py communicator, optional
             Without it the graph is whole.
-        parts : {"metis", "random", "contiguous"}, or dict of str to (n,) int array or to one of these but METIS
-            How to divide the nodes: METIS divides those of all types together, the others each type; or a division for each type.
+        parts : {"metis", "fennel", "random", "contiguous"}, or dict of str to (n,) int array, "random" or "contiguous"
+            How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a division for each type.
         mode, prefetch
             As `Graph.from_part` has them; "cover" is "sar" here.
         seed : int

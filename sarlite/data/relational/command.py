@@ -90,8 +90,9 @@ def partition(options):
         if options.method == "metis" or options.order != "none":
             budget.check(EDGE_BYTES * sum(dataset.n_edges.values()), n_bytes, "one graph of all types, for METIS and orders,")
             graph = joined(dataset)
-        with progress.step(f"divide into {options.parts} parts by {options.method}"):
-            parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed, graph=graph)
+        with progress.step(f"divide into {options.parts} parts by {options.method}") as step:
+            parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed, graph=graph,
+                               n_bytes=n_bytes, tell=step.tell)
         with progress.step(f"order {options.order}"):
             order = make_order(dataset, options.order, seed=options.seed, graph=graph)
         del graph
