@@ -156,7 +156,8 @@ def _wanted(comm, file, data, graph):
     ids = np.asarray(graph.dst_ids)
     if file is None:
         return ids, slice(None), graph.n_nodes
-    nodes = together(comm, lambda: _nodes(file, graph.n_nodes, spec.names_of(data)) if comm.rank == 0 else None)
+    names = lambda: spec.names_of(data, getattr(graph, "node_type", None))  # noqa: E731
+    nodes = together(comm, lambda: _nodes(file, graph.n_nodes, names()) if comm.rank == 0 else None)
     n = comm.bcast(None if nodes is None else len(nodes))
     order, places, rows = np.argsort(ids, kind="stable"), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     ascending = ids[order]

@@ -155,7 +155,8 @@ class Stored:
         return copied(self._dataset.indptr, first, last + 1)
 
     def sources(self, first, last):
-        return copied(self._dataset.indices, first, last)
+        begin, end = (int(copied(self._dataset.indptr, node, node + 1)[0]) for node in (first, last))
+        return copied(self._dataset.indices, begin, end)
 
 
 def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, n_bytes=None, tell=lambda text: None):

@@ -57,7 +57,7 @@ def write(directory: AnyPath, dataset: Dataset, *, names: Mapping[str, Array] | 
         Its shapes and dtypes are checked; call `check` for the values. Where the sources of a row do not ascend they are sorted,
         and `edge_ids` remembers how they stood.
     names : dict, optional
-        The arrays of the nodes' names, as `names.numbered` gives them.
+        The arrays of the nodes' names, as `names.arrays` gives them.
     overwrite : bool
         Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
     progress : Progress
@@ -76,19 +76,13 @@ def write(directory: AnyPath, dataset: Dataset, *, names: Mapping[str, Array] | 
 
 
 class GraphWriter(Writer):
-    """A `Writer` of graphs of one kind, by the names that `Dataset` gives its arrays; with the nodes' names, where they have any."""
-
-    def __init__(self, directory, *, names=None, **options):
-        super().__init__(directory, **options)
-        self._names = names or {}
+    """A `Writer` of graphs of one kind, by the names that `Dataset` gives its arrays."""
 
     def array(self, field, shape, dtype):
         return super().array(FILES[field], shape, dtype)
 
     def finish(self, facts):
         """Finish with the meta.json of `facts`, a `Facts`."""
-        for name, array in self._names.items():
-            super().array(f"names/{name}", array.shape, array.dtype).write(array)
         super().finish(lambda records: _meta(facts, records))
 
 

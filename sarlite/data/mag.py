@@ -1,7 +1,8 @@
 """The raw folder of a heterogeneous data set of the Open Graph Benchmark: ogbn-mag."""
 
+import csv
 import gzip
-from itertools import combinations
+from itertools import combinations, islice
 
 import numpy as np
 
@@ -21,9 +22,11 @@ from sarlite.graph.relational import Relational, reverse, with_reverses
 from sarlite.types import Path as AnyPath
 
 _MOST_TYPES = 1 << 12
+_LINES = 1 << 16  # of names, read at a time
+_NAMES = "_entidx2name.csv.gz"
 
 
-def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Relational:
+def read(path: AnyPath, classes: int | None = None, reverses: bool = True, names: bool = False) -> Relational:
     """Read ogbn-mag from its folder, the one with `raw/` and `split/`.
 
     Parameters
@@ -33,6 +36,8 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Re
         By default the largest label + 1.
     reverses : bool
         Add each relation's reverse, as "rev_" and its name. Stored is one direction: without the reverses nothing reaches authors.
+    names : bool
+        Raise where the folder names no nodes. The names themselves are kept by `python -m sarlite.data convert` (`names_in`).
 
     Returns
     -------
@@ -53,7 +58,7 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Re
     `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`.
     A csv is parsed line by line, some million numbers a second.
     """
-    folder = Folder(path, reverses)
+    folder = Folder(path, reverses, names)
     edges = {relation: folder.all_edges(relation) for relation in folder.relations}
     features = {name: read_csv(file, "features", np.float32, n_rows=folder.n_nodes[name]) for name, file in folder.features.items()}
     n = folder.n_nodes[folder.target]
@@ -76,14 +81,16 @@ class Folder:
     features : dict of str to path
         Of the types that have some.
     labels : path
+    names : dict of str to path
+        Of the types whose nodes have names; none where they are not asked for.
     """
 
-    def __init__(self, path, reverses):
+    def __init__(self, path, reverses, names=False):
         self.path = existing(path)
         raw = self.path / "raw"
         self.n_nodes = _counts(raw / "num-node-dict.csv.gz")
-        names = _relations(raw / "triplet-type-list.csv.gz", self.n_nodes)
-        self.relations = {relation: reverse(relation) if reverses else None for relation in names}
+        there = _relations(raw / "triplet-type-list.csv.gz", self.n_nodes)
+        self.relations = {relation: reverse(relation) if reverses else None for relation in there}
         for name in self.n_nodes:
             key(name)  # which refuses what is no name
         for relation, back in self.relations.items():
@@ -94,6 +101,7 @@ class Folder:
         self.target = _labelled(raw / "nodetype-has-label.csv.gz", self.n_nodes)
         self.features = _features(raw, self.n_nodes)
         self.labels = raw / "node-label" / self.target / "node-label.csv.gz"
+        self.names = _named(self.path / "mapping", self.n_nodes) if names else {}
 
     def n_edges(self, relation):
         """Return what the folder says of a relation's number of edges."""
@@ -123,6 +131,21 @@ class Folder:
             at = here.stop
         return src, dst
 
+    def names_of(self, name):
+        """Yield the lines' numbers and the names, as bytes, of a type's nodes, some ten thousand at a time."""
+        file, n = self.names[name], self.n_nodes[name]
+        with reading(file, "names"), gzip.open(regular(file), "rt", encoding="utf-8", newline="") as stream:
+            rows, at = csv.reader(table.lines(stream)), 0
+            next(rows, None)  # ent idx,ent name
+            while batch := list(islice(rows, _LINES)):
+                for node, row in enumerate(batch, at):
+                    if len(row) != 2 or row[0].strip() != str(node) or not row[1].strip():
+                        raise DataError(f"{file}: names: line {node + 2}: expected {node} and a name, found {','.join(row)!r}")
+                yield range(at + 2, at + 2 + len(batch)), [row[1].strip().encode() for row in batch]
+                at += len(batch)
+        if at != n:
+            raise DataError(f"{file}: names: {at} of them, but there are {n} nodes of type {name!r}")
+
     def split(self):
         """Return the masks of the train, val and test nodes."""
         n, split = self.n_nodes[self.target], self.path / "split"
@@ -140,6 +163,17 @@ class Folder:
 
     def _of(self, relation):
         return self.path / "raw" / "relations" / "___".join(relation)
+
+
+def _named(folder, n_nodes):
+    """The files of names by type: some types may have none, but no other has."""
+    found = {path.name.removesuffix(_NAMES): path for path in sorted(folder.glob(f"*{_NAMES}"))}
+    for name, path in found.items():
+        if name not in n_nodes:
+            raise DataError(f"{path}: names: node type {name!r} is none of {', '.join(n_nodes)}")
+    if not found:
+        raise DataError(f"{folder}: names: no file TYPE{_NAMES} of {', '.join(n_nodes)}")
+    return {name: found[name] for name in n_nodes if name in found}
 
 
 def _rows(file, field):

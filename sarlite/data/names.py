@@ -1,5 +1,7 @@
 """Nodes known by names, or by numbers with gaps: the mapping to 0 .. n - 1, made in bounded memory and kept with the data set.
 
+Of a relational data set a folder for each node type whose nodes have names, names/TYPE/, in place of names/:
+
 names/bytes.npy     (any,) uint8, the names in UTF-8, one after the other, by node
 names/ends.npy      (n + 1,) int64: node i's name is bytes[ends[i] : ends[i + 1]]
 names/hashes.npy    (n,) uint64, ascending: the first half of each name's BLAKE2b of 16 bytes
@@ -18,6 +20,7 @@ from sarlite.data import npyfile, parquet, table
 from sarlite.data.external import Sorter
 from sarlite.data.format import META, NAMES, read_meta
 from sarlite.data.mapped import fresh
+from sarlite.data.relational.names import key
 from sarlite.data.spool import Spool
 from sarlite.errors import DataError, reading, writing
 from sarlite.graph.edges import row_chunks
@@ -35,6 +38,8 @@ class Names:
     ----------
     directory : path
         Of a data set in the native format that was converted with names.
+    node_type : str, optional
+        Of a relational data set, whose nodes are meant.
 
     Attributes
     ----------
@@ -51,13 +56,12 @@ class Names:
     The files are mapped; nothing else is kept.
     """
 
-    def __init__(self, directory: AnyPath) -> None:
-        records = read_meta(directory).get("names")
-        if records is None:
-            raise DataError(f"{Path(directory) / META}: names: none; its nodes are known by numbers alone")
-        self._directory, self.arrays = directory, {}
-        for name in NAMES:
-            self.arrays[name] = npyfile.open_map(Path(directory, "names", f"{name}.npy"), records[name], name)
+    def __init__(self, directory: AnyPath, node_type: str | None = None) -> None:
+        records, place = _kept(directory), "names" if node_type is None else f"names/{key(node_type)}"
+        if place not in records:
+            whose = "its nodes" if node_type is None else f"nodes of type {node_type}"
+            raise DataError(f"{Path(directory) / META}: names: none; {whose} are known by numbers alone")
+        self._directory, self.arrays = directory, _opened(directory, place, records[place])
         self._bytes, self._ends, self._hashes, self._numbers = self.arrays.values()
 
     def of(self, ids: npt.ArrayLike) -> list[str]:
@@ -109,9 +113,57 @@ class Names:
         return bytes(self._bytes[self._ends[node] : self._ends[node + 1]])
 
 
+def known(directory: AnyPath, node_type: str | None = None) -> bool:
+    """Tell whether the nodes of a data set in the native format have names, of a relational one those of a type."""
+    return ("names" if node_type is None else f"names/{key(node_type)}") in _kept(directory)
+
+
 def arrays(directory):
-    """Return the arrays of a directory's mapping, by file; none where its nodes have no names."""
-    return Names(directory).arrays if "names" in read_meta(directory) else {}
+    """Return the arrays of a directory's mappings, by file; none where its nodes have no names."""
+    return {f"{place}/{name}": array for place, records in _kept(directory).items()
+            for name, array in _opened(directory, place, records).items()}
+
+
+def _kept(directory):
+    """The records of each mapping of a directory, by its folder."""
+    meta = read_meta(directory)
+    found = meta.get("names", {})
+    return {f"names/{name}": records for name, records in found.items()} if "target" in meta else {"names": found} if found else {}
+
+
+def _opened(directory, place, records):
+    return {name: npyfile.open_map(Path(directory, place, f"{name}.npy"), records[name], name) for name in NAMES}
+
+
+def listed(pieces, path, folder, n_bytes, first_line=1):
+    """Return the mapping of nodes that are named in their order, as `numbered` does.
+
+    Parameters
+    ----------
+    pieces : iterable of (any, list of bytes)
+        The names, some at a time.
+    path : path
+        For messages.
+    folder, n_bytes
+        As of `numbered`; about 50 bytes a node.
+    first_line : int
+        That of the first name.
+
+    Raises
+    ------
+    DataError
+        A name is there twice; two names have one hash.
+    """
+    with writing(folder):
+        (folder / "runs").mkdir(parents=True)
+    ends, spools = Sorter(folder / "runs", n_bytes, check=(np.uint64, ()), place=(np.int64, ())), _spools(folder)
+    n = _add_listed(pieces, ends, spools)
+    _match(ends, None, spools, path, path, n, first_line)
+    return {name: spool.array() for name, spool in spools.items()}
+
+
+def _spools(folder):
+    return {name: Spool(folder / name, dtype) for name, dtype in zip(NAMES, (np.uint8, np.int64, np.uint64, np.int64))}
 
 
 def numbered(path, listed, folder, n_bytes):
@@ -133,7 +185,7 @@ def numbered(path, listed, folder, n_bytes):
     pieces : iterator of (src, dst) int64 arrays
     n_nodes : int
     mapping : dict
-        The arrays that `Names` reads, mapped from the folder.
+        The arrays that `Names` reads, mapped from the folder, by their files.
 
     Raises
     ------
@@ -145,9 +197,9 @@ def numbered(path, listed, folder, n_bytes):
             (folder / name).mkdir(parents=True)
     ends = Sorter(folder / "runs-ends", n_bytes // 3, check=(np.uint64, ()), place=(np.int64, ()))
     known = None if listed else Sorter(folder / "runs-known", n_bytes // 3, once=True, first=(np.int64, ()), length=(np.int64, ()))
-    spools = {name: Spool(folder / name, dtype) for name, dtype in zip(NAMES, (np.uint8, np.int64, np.uint64, np.int64))}
+    spools = _spools(folder)
     words = spools["bytes"] if listed else Spool(folder / "words", np.uint8)
-    n_listed = _add_listed(listed, ends, spools) if listed else None
+    n_listed = _add_listed(_words(listed, "names", 1), ends, spools) if listed else None
     _add_ends(path, ends, known, words)
     places = Sorter(folder / "runs-places", n_bytes // 3, node=(np.int64, ()))
     n_nodes = _match(ends, places, spools, path, listed, n_listed)
@@ -156,11 +208,11 @@ def numbered(path, listed, folder, n_bytes):
     return _pairs(places), n_nodes, {name: spool.array() for name, spool in spools.items()}
 
 
-def _add_listed(path, ends, spools):
+def _add_listed(pieces, ends, spools):
     """Give the names that are listed the places -1, -2, ...; returns how many there are."""
     n = end = 0
     spools["ends"].write([0])
-    for _, names in _words(path, "names", 1):
+    for _, names in pieces:
         lengths, digests = np.array([len(name) for name in names], np.int64), _digests(names)
         ends.add(digests[:, 0], check=digests[:, 1], place=-1 - np.arange(n, n + len(names)))
         spools["bytes"].write(np.frombuffer(b"".join(names), np.uint8))
@@ -184,8 +236,8 @@ def _add_ends(path, ends, known, words):
         n += len(names)
 
 
-def _match(ends, places, spools, path, listed, n_listed):
-    """Give every place its node: that of the first place of the same hash. Returns the number of nodes."""
+def _match(ends, places, spools, path, listed, n_listed, first_line=1):
+    """Give every place its node: that of the first place of the same hash. Returns the number of nodes; `places` is None without edges."""
     hash_before, head = None, None  # head: (check, place, node) of the last hash
     n_nodes = 0
     for keys, columns in ends.pieces():
@@ -201,14 +253,17 @@ def _match(ends, places, spools, path, listed, n_listed):
         group = np.cumsum(new) - new[0]
         first_check = check[heads] if new[0] else np.concatenate(([head[0]], check[heads[1:]]))
         if (check != first_check[group]).any():
-            raise DataError(f"{path}: edges: two names have the same hash, {int(keys[int(np.argmax(check != first_check[group]))]):#x}")
+            found = int(keys[int(np.argmax(check != first_check[group]))])
+            raise DataError(f"{path}: {'names' if places is None else 'edges'}: two names have the same hash, {found:#x}")
         again = np.flatnonzero((place < 0) & ~new)
         if again.size:
-            raise DataError(f"{listed}: names: line {-int(place[again[0]])} has the name of line {int(nodes[group[again[0]]]) + 1}")
+            line, first = (first_line + int(node) for node in (-1 - place[again[0]], nodes[group[again[0]]]))
+            raise DataError(f"{listed}: names: line {line} has the name of line {first}")
         spools["hashes"].write(keys[new])
         spools["numbers"].write(nodes if new[0] else nodes[1:])
-        ends_here = place >= 0
-        places.add(place[ends_here], node=nodes[group][ends_here])
+        if places is not None:
+            ends_here = place >= 0
+            places.add(place[ends_here], node=nodes[group][ends_here])
         n_nodes, hash_before, head = n_nodes + int(new.sum()), keys[-1], (first_check[-1], nodes[-1])
     return n_listed if listed else n_nodes
 

@@ -12,6 +12,7 @@ from sarlite.data import (
     edge_list,
     format,
     mag,
+    names,
     npz,
     ogb,
     pigo,
@@ -22,7 +23,6 @@ from sarlite.data import (
 )
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
-from sarlite.data.names import Names
 from sarlite.data.raw import RawGraph, row_normalized
 from sarlite.data.relational import RelationalDataset
 from sarlite.data.relational import format as relational_format
@@ -61,7 +61,7 @@ _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: read
     "mggcn": (pigo.read_directory, {"classes": int}),
     "roc": (roc.read, {"classes": int}),
     "reddit": (reddit.read, {"classes": int}),
-    "mag": (mag.read, {"classes": int, "reverses": _flag}),
+    "mag": (mag.read, {"classes": int, "reverses": _flag, "names": _flag}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sbm": (generate.sbm, {"nodes": int, "degree": float, "homophily": float, "noise": float, "exponent": float, **_TASK}),
@@ -87,7 +87,7 @@ FORMS = """\
   sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
   bter:nodes=10000,...    BTER; options nodes, degree, max_degree, beta or degrees=FILE, cmax, xi or clustering=FILE, features, ...
-  mag:DIR                 ogbn-mag, relational, the folder with raw/ and split/; options classes, reverses
+  mag:DIR                 ogbn-mag, relational, the folder with raw/ and split/; options classes, reverses, names
   relational:nodes=...    papers, authors, institutions and fields, relational; options nodes, edges, classes, features, homophily, ...
 with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_edge_values"""
 
@@ -254,8 +254,8 @@ def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: 
         form, path, options = _parse(str(spec))
         _check_streams(form, streamed.FORMS)
         wanted, provenance = _wanted(str(spec), options, changes)
-        made, names = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance, tell=tell, **wanted)
-        return made.check(allow_empty), names
+        made, mapping = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance, tell=tell, **wanted)
+        return made.check(allow_empty), mapping
 
 
 def _wanted(spec, options, changes):
@@ -272,10 +272,23 @@ def native_directory(spec: AnyPath) -> str | None:
     return path if form is None and not any(options.values()) else None
 
 
-def names_of(spec: AnyPath) -> Names | None:
-    """Return the names of the nodes of a native directory; None where they have none, and for every other spec."""
+def names_of(spec: AnyPath, node_type: str | None = None) -> names.Names | None:
+    """Return the names of the nodes of a native directory, of a relational one those of a type; None where there are none, and for every
+    other spec."""
     form, path, _ = _parse(str(spec))
-    return Names(path) if form is None and "names" in format.read_meta(path) else None
+    return names.Names(path, node_type) if form is None and names.known(path, node_type) else None
+
+
+def relational_names(spec: AnyPath, folder: AnyPath, n_bytes: int) -> dict[str, Any]:
+    """Return the arrays of the nodes' names that relational data have, for `relational.format.write`; `n_bytes` of memory sort them.
+
+    Those of a native directory, and of the form mag: with the option `names`, made in `folder`; raises as `streamed.names_in`.
+    """
+    form, path, options = _parse(str(spec))
+    with reading(f"data set {spec}"):
+        if form is None:
+            return names.arrays(path)
+        return relational_streamed.names_in(form, path, folder, n_bytes) if options.get("names") else {}
 
 
 def source_path(spec: AnyPath) -> str | None:

@@ -145,6 +145,7 @@ def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features
     pieces, mapping = edge_list.pieces(path), None
     if names:
         pieces, n_named, mapping = numbered(path, None if names == "edges" else existing(names), folder / "names", n_bytes)
+        mapping = {f"names/{name}": array for name, array in mapping.items()}
         found["names"] = names, n_named
 
     def count(largest, n_edges):

@@ -33,6 +33,8 @@ class Writer:
         A symbolic link is followed: what it points to is replaced.
     overwrite : bool
         Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
+    names : dict of str to array, optional
+        The nodes' names, by file, as `names.arrays` gives them.
     step : progress.Step, optional
         Counts the bytes that are written.
 
@@ -51,9 +53,10 @@ class Writer:
         From every method: a file cannot be written; the message names it.
     """
 
-    def __init__(self, directory, *, overwrite=False, step=None):
+    def __init__(self, directory, *, names=None, overwrite=False, step=None):
         self.directory, self.records, self._files, self._overwrite = Path(os.path.realpath(directory)), {}, {}, overwrite
         _check_replaceable(self.directory, overwrite)
+        self._names = names or {}
         self._held, self.step = contextlib.ExitStack(), step or Step("write")
 
     def __enter__(self):
@@ -78,13 +81,15 @@ class Writer:
         return self._files[name]
 
     def finish(self, meta):
-        """Close all files, write meta.json and give the directory its name.
+        """Write the names, close all files, write meta.json and give the directory its name.
 
         Parameters
         ----------
         meta : callable
             meta(records) returns what meta.json holds; records are those of the files, by name.
         """
+        for name, array in self._names.items():
+            Writer.array(self, name, array.shape, array.dtype).write(array)
         for name, file in self._files.items():
             with writing(file.path):
                 file.stream.close()

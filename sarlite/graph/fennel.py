@@ -26,10 +26,11 @@ class Edges(Protocol):
     n_edges: int
 
     def indptr(self, first, last):
-        """Return where the edges of the nodes first .. last begin, and where the last one's end: (last - first + 1,) int."""
+        """Return where the edges into the nodes first .. last begin, and where the last one's end, from any number on: (last - first + 1,)
+        int."""
 
     def sources(self, first, last):
-        """Return the sources of the edges first .. last."""
+        """Return the sources of the edges into the nodes first .. last, a node's after the other's."""
 
 
 class Held:
@@ -43,10 +44,10 @@ class Held:
         return self._indptr[first : last + 1]
 
     def sources(self, first, last):
-        return self._indices[first:last]
+        return self._indices[self._indptr[first] : self._indptr[last]]
 
 
-def fennel(edges, n_parts, *, train=None, balance=None, seed=0, tell=lambda text: None):
+def fennel(edges, n_parts, *, train=None, balance=None, types=None, seed=0, tell=lambda text: None):
     """Assign every node to a part: to the part of most of its in-neighbours, less a penalty that grows with the part.
 
     Node v goes to the part p with the largest |N(v) in p| - alpha gamma size_p^(gamma - 1), where gamma = 1.5,
@@ -61,6 +62,8 @@ def fennel(edges, n_parts, *, train=None, balance=None, seed=0, tell=lambda text
         At least 1.
     train : (n_nodes,) bool, optional
     balance : as of `partition`, optional
+    types : (n_types + 1,) int, optional
+        The nodes types[k] .. types[k + 1] are of one type: where nodes are to be even, those of each type are.
     seed : int
     tell : callable
         tell(text) is called as each stream begins.
@@ -77,7 +80,7 @@ def fennel(edges, n_parts, *, train=None, balance=None, seed=0, tell=lambda text
     Source: Tsourakakis, Gkantsidis, Radunovic and Vojnovic 2014, "FENNEL: streaming graph partitioning for massive scale graphs";
     Nishimura and Ugander 2013, "Restreaming graph partitioning".
     """
-    state = _Parts(edges, n_parts, train, balance, seed)
+    state = _Parts(edges, n_parts, train, balance, (0, edges.n_nodes) if types is None else types, seed)
     for number in range(PASSES):
         tell(f"stream {number + 1}")
         moved = sum(state.place(*block) for block in blocks(edges, n_parts))
@@ -87,21 +90,27 @@ def fennel(edges, n_parts, *, train=None, balance=None, seed=0, tell=lambda text
 
 
 class _Parts:
-    """The part of every node, and how much each part has of each count."""
+    """The part of every node, and how much each part has of each count: a row each, but for the nodes a row a type."""
 
-    def __init__(self, edges, n_parts, train, balance, seed):
-        self.n_parts, self.train = n_parts, train
+    def __init__(self, edges, n_parts, train, balance, types, seed):
+        self.n_parts, self.train, self.types = n_parts, train, list(zip(types, types[1:]))
         counts = _counts(edges, balance)
         self.names = [name for name in counts if name != "train" or (train is not None and np.any(train))] or ["nodes"]
-        self.parts = _ranges(edges.n_nodes, n_parts)
+        sizes = [len(self.types) if name == "nodes" else 1 for name in self.names]
+        self.rows = [slice(end - n, end) for n, end in zip(sizes, np.cumsum(sizes))]
+        self.parts = np.empty(edges.n_nodes, np.int32)
+        for first, last in self.types:
+            _ranges(self.parts[first:last], n_parts)
         if _cut(edges, self.parts) > _LOCAL * (1 - 1 / n_parts) * edges.n_edges:
-            _shuffle(self.parts, seed)
-        self.loads = np.zeros((len(self.names), n_parts))
+            for first, last in self.types:
+                _shuffle(self.parts[first:last], seed)
+        self.loads = np.zeros((sum(sizes), n_parts))
         for first, last, ends in _row_pieces(edges):
             for load, weights in zip(self.loads, self._weights(first, last, np.diff(ends))):
                 load += np.bincount(self.parts[first:last], weights, n_parts)
         self.share = self.loads.sum(axis=1, keepdims=True) / n_parts
-        self.most = np.ceil(self.share * [[SLACK[name]] for name in self.names])
+        slack = np.repeat([SLACK[name] for name in self.names], sizes)
+        self.most = np.ceil(self.share * slack[:, None])
         self.price = 1.5 * n_parts**0.5 * edges.n_edges / 2 / max(edges.n_nodes, 1) ** 1.5 * (edges.n_nodes / n_parts) ** 0.5
 
     def place(self, first, last, degrees, sources):
@@ -110,16 +119,17 @@ class _Parts:
         near = np.repeat(np.arange(n) * self.n_parts, degrees) + self.parts[sources]
         for load, weight in zip(self.loads, weights):
             load -= np.bincount(old, weight, self.n_parts)
-        loads = self.loads / np.maximum(self.share, 1e-300)
+        loads = np.array([self.loads[rows].sum(axis=0) / max(self.share[rows].sum(), 1e-300) for rows in self.rows])
         score = np.bincount(near, minlength=n * self.n_parts).reshape(n, self.n_parts) - self.price * loads.mean(axis=0) ** 0.5
         new = _fitted(score, np.array(weights), self.loads, self.most)
         self.parts[first:last] = new
         return int(np.count_nonzero(new != old))
 
     def _weights(self, first, last, degrees):
-        made = {"nodes": lambda: np.ones(last - first), "edges": lambda: degrees.astype(float),
-                "train": lambda: np.asarray(self.train[first:last], float)}
-        return [made[name]() for name in self.names]
+        nodes = np.arange(first, last)
+        made = {"nodes": lambda: [((nodes >= a) & (nodes < b)).astype(float) for a, b in self.types],
+                "edges": lambda: [degrees.astype(float)], "train": lambda: [np.asarray(self.train[first:last], float)]}
+        return [weights for name in self.names for weights in made[name]()]
 
 
 def _fitted(score, weights, loads, most):
@@ -185,12 +195,10 @@ def _counts(edges, balance):
     return balancing.by_degrees(mean, max(squares / max(edges.n_nodes, 1) - mean**2, 0) ** 0.5)
 
 
-def _ranges(n_nodes, n_parts):
-    parts = np.empty(n_nodes, np.int32)
-    for first in range(0, n_nodes, _BLOCK_EDGES):
-        last = min(first + _BLOCK_EDGES, n_nodes)
-        parts[first:last] = np.arange(first, last) * n_parts // n_nodes
-    return parts
+def _ranges(parts, n_parts):
+    for first in range(0, parts.size, _BLOCK_EDGES):
+        last = min(first + _BLOCK_EDGES, parts.size)
+        parts[first:last] = np.arange(first, last) * n_parts // parts.size
 
 
 def _shuffle(parts, seed):
@@ -214,7 +222,7 @@ def blocks(edges, n_parts):
     for first, _, ends in _row_pieces(edges):
         for low, high in row_chunks(ends, _BLOCK_EDGES):
             begin = ends[low]
-            sources = edges.sources(int(begin), int(ends[high]))
+            sources = edges.sources(first + low, first + high)
             for at in range(low, high, most_nodes):
                 stop = min(at + most_nodes, high)
                 yield first + at, first + stop, np.diff(ends[at : stop + 1]), sources[ends[at] - begin : ends[stop] - begin]

@@ -1,4 +1,4 @@
-"""Nodes of several types divided together: one graph of them all, METIS on it, and each type made even."""
+"""Nodes of several types divided together: one graph of them all, METIS or Fennel on it, and each type made even."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from sarlite.graph import balance as balancing
 from sarlite.graph import edges as edge_lists
+from sarlite.graph.fennel import Held, fennel
 from sarlite.graph.metis import Symmetric
-from sarlite.graph.partition import partition
+from sarlite.graph.partition import BALANCED, partition
 
-METHODS = ("metis", "random", "contiguous")
 SLACK = 1.1
-"""No part has more than so many times its share, rounded up, of a type's nodes."""
+"""After METIS no part has more than so many times its share, rounded up, of a type's nodes."""
 
 
 class Joined(NamedTuple):
@@ -53,10 +53,10 @@ def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
     ----------
     graph : Joined
     n_parts : int
-    method : {"metis", "random", "contiguous"}
-        METIS divides the nodes of all types together; the others each type, evenly.
+    method : {"metis", "fennel", "random", "contiguous"}
+        METIS and Fennel divide the nodes of all types together; the others each type, evenly.
     train : dict of str to (n,) bool, optional
-        Of types that have training nodes; used by METIS alone.
+        Of types that have training nodes; used by METIS and Fennel alone, of which Fennel counts those of all types together.
     balance : str or sequence, optional
         As of `partition`; "nodes" are those of each type, "train" those of each of `train`.
     seed : int
@@ -76,8 +76,12 @@ def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
     move, until no part has more than `SLACK` times its share, rounded up.
     """
     balancing.check(balance)
-    if method == "metis" and (n_parts == 1 or graph.indices.size == 0 or graph.indptr.size - 1 <= n_parts):
+    if method in BALANCED and (n_parts == 1 or graph.indices.size == 0 or graph.indptr.size - 1 <= n_parts):
         method = "contiguous"
+    if method == "fennel":
+        chosen = [(train or {}).get(name, np.zeros(n, bool)) for name, n in graph.n_nodes.items()]
+        return graph.by_type(fennel(Held(graph.indptr, graph.indices), n_parts, train=np.concatenate(chosen), balance=balance,
+                                    types=graph.ends, seed=seed))
     if method != "metis":
         nothing = np.zeros(0, np.int32)
         return {name: partition(np.zeros(n + 1, np.int64), nothing, n_parts, method, seed=seed) for name, n in graph.n_nodes.items()}

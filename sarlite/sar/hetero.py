@@ -63,7 +63,7 @@ class HeteroGraph:
         Global ids of this rank's rows of each type: each type counts from 0.
     in_degrees : dict of relation to (n_dst,) int64
     edge_ids : dict of relation to (n_edges,) int64
-        Where each of this rank's edges stood among the relation's.
+        Where each of this rank's edges stood among the relation's. Made at each use where they count up.
     evaluations : list of Evaluation
         What was chosen for the weights of `fn.linear` so far, with what either way costs.
     comm : Communicator
@@ -75,7 +75,7 @@ class HeteroGraph:
         self.profile, self.options, self._comm = Profile(), options, comm
         self.comm = cast(Communicator, Counted(comm, self.profile))
         self.node_types, self.relations = tuple(node_ids), tuple(in_edges)
-        self.node_ids, self.edge_ids, self._edges = dict(node_ids), dict(edge_ids), dict(in_edges)
+        self.node_ids, self._edge_ids, self._edges = dict(node_ids), dict(edge_ids), dict(in_edges)
         counts = comm.allreduce(np.array([len(ids) for ids in node_ids.values()], np.int64))
         self.n_nodes = dict(zip(node_ids, map(int, counts)))
         self.in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
@@ -100,8 +100,8 @@ class HeteroGraph:
             The nodes of each type; a type may be in no relation.
         comm : Communicator, or an mpi4py communicator, optional
             Without it the graph is whole.
-        parts : {"metis", "random", "contiguous"}, or dict of str to (n,) int array or to one of these but METIS
-            How to divide the nodes: METIS divides those of all types together, the others each type; or a division for each type.
+        parts : {"metis", "fennel", "random", "contiguous"}, or dict of str to (n,) int array, "random" or "contiguous"
+            How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a division for each type.
         mode, prefetch
             As `Graph.from_part` has them; "cover" is "sar" here.
         seed : int
@@ -164,7 +164,13 @@ class HeteroGraph:
     def __repr__(self) -> str:
         share = f", part {self.comm.rank} of {self.comm.size}, mode {self.options.mode}" if self.comm.size > 1 else ""
         types = ", ".join(f"{len(ids)} {name}" for name, ids in self.node_ids.items())
-        return f"HeteroGraph({types}; {len(self.relations)} relations, {sum(map(len, self.edge_ids.values()))} edges{share})"
+        n_edges = sum(len(edges.indices) for edges in self._edges.values())
+        return f"HeteroGraph({types}; {len(self.relations)} relations, {n_edges} edges{share})"
+
+    @property
+    def edge_ids(self) -> dict[Relation, Array]:
+        return {relation: np.arange(len(edges.indices)) if relation not in self._edge_ids else self._edge_ids[relation]
+                for relation, edges in self._edges.items()}
 
     def of(self, node_type: str) -> NodeType:
         """Return the nodes of one type."""

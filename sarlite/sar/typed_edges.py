@@ -44,8 +44,8 @@ def divide(comm, edges, n_nodes, parts, seed):
         return {name: np.zeros(n, np.int32) for name, n in n_nodes.items()}
     kind = lambda found: found if isinstance(found, str) else type(found).__name__  # noqa: E731
     agree(comm, {str(name): kind(found) for name, found in parts.items()} if isinstance(parts, Mapping) else kind(parts), "parts")
-    if isinstance(parts, str) and parts == "metis":
-        found = on_root(comm, lambda: np.concatenate([*typed.divide(typed.join(edges, n_nodes), comm.size, balance="nodes",
+    if isinstance(parts, str) and parts in partition.BALANCED:
+        found = on_root(comm, lambda: np.concatenate([*typed.divide(typed.join(edges, n_nodes), comm.size, parts, balance="nodes",
                                                                     seed=seed).values()]))
         return dict(zip(n_nodes, np.split(found, np.cumsum([*n_nodes.values()])[:-1])))
     if not isinstance(parts, str) and (not isinstance(parts, Mapping) or set(parts) != set(n_nodes)):
@@ -57,8 +57,7 @@ def _parts(comm, parts, name, n, seed):
     if isinstance(parts, str):
         method = parts
         if method in partition.BALANCED:
-            raise ConfigError("metis divides the nodes of all types together, or none" if method == "metis" else
-                              f"{method} divides no graph of several node types")
+            raise ConfigError(f"{method} divides the nodes of all types together, or none")
         nothing = np.zeros(n + 1, np.int64), np.zeros(0, np.int64)
         parts = on_root(comm, lambda: partition.partition(*nothing, comm.size, method, seed=seed))
     parts = together(comm, lambda: partition.check_parts(outside("parts", parts), n, comm.size, repr(name)))
@@ -97,8 +96,8 @@ def own_part(edges, node_ids, edge_ids):
         except (DataError, TypeError, ValueError) as error:
             raise DataError(f"relation {relation!r}: {error}") from None
         found = (edge_ids or {}).get(relation)
-        places[relation] = np.arange(len(part.indices)) if found is None else given.integers(
-            f"edge_ids[{relation!r}]", outside("edge_ids", found), length=len(part.indices))
+        if found is not None:
+            places[relation] = given.integers(f"edge_ids[{relation!r}]", outside("edge_ids", found), length=len(part.indices))
         in_edges[relation] = part
     return in_edges, ids, places
 

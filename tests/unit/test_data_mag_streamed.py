@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from sarlite.data import format as one_kind
-from sarlite.data import table
+from sarlite.data import mag, table
 from sarlite.data.__main__ import main
+from sarlite.data.names import Names
 from sarlite.data.relational import format, streamed
 from sarlite.data.spec import load_relational, load_relational_streamed
 from sarlite.errors import ConfigError, DataError
@@ -89,6 +90,64 @@ def test_the_command(folder, tmp_path, capsys):
         assert (text or "") in capsys.readouterr().err
     assert main(["convert", f"mag:{folder}", str(out / "two"), "--memory", "1GiB"]) == 2
     assert sorted(os.listdir(out)) == ["one", "three", "two"]
+
+
+def names_of(folder, **changed):
+    """Names of three of the four types, some alike in two types, as numbers and with commas and quotes."""
+    found = {"paper": [str(7 * node % 60) for node in range(60)], "author": [f'{node}, "ü" & sons' for node in range(80)], "none": []}
+    for name, known in {**found, **changed}.items():
+        rows = [known] if isinstance(known, str) else ["ent idx,ent name\n", *(
+            f'{node},"{word.replace(chr(34), 2 * chr(34))}"\r\n' for node, word in enumerate(known))]
+        (folder / "mapping").mkdir(exist_ok=True)
+        (folder / "mapping" / f"{name}_entidx2name.csv.gz").write_bytes(gzip.compress("".join(rows).encode()))
+    return found
+
+
+@pytest.mark.parametrize("memory", [[], ["--memory", "1GiB"]])
+def test_names_by_type(folder, tmp_path, memory, monkeypatch):
+    monkeypatch.setattr(mag, "_LINES", 17)
+    known, out = names_of(folder), tmp_path / "out"
+    (folder / "mapping" / "labelidx2venuename.csv.gz").write_bytes(b"")
+    assert main(["convert", f"mag:{folder},names", str(out), *memory]) == 0
+    assert main(["convert", str(out), str(tmp_path / "copy")]) == 0
+    assert main(["partition", str(out), "--parts", "3", "--method", "random", "--output", str(tmp_path / "parts"), *memory]) == 0
+    for where in (out, tmp_path / "copy", tmp_path / "parts"):
+        assert where.name == "parts" or load_relational(where, verify=True).equals(load_relational(f"mag:{folder}"))
+        for node_type, words in known.items():
+            found = Names(where, node_type)
+            assert found.of(np.arange(len(words))) == words and found.ids(words[::-1]).tolist() == list(range(len(words)))[::-1]
+        for node_type in ("field of ü", None):
+            with pytest.raises(DataError, match="names: none; .* are known by numbers alone"):
+                Names(where, node_type)
+    assert main(["convert", f"mag:{folder}", str(tmp_path / "without"), *memory]) == 0
+    assert not (tmp_path / "without" / "names").exists() and "names" not in one_kind.read_meta(tmp_path / "without")
+
+
+HEAD = "ent idx,ent name\n"
+BAD_NAMES = {
+    "twice": ("author", [*map(str, range(79)), "11"], "author_entidx2name.csv.gz: names: line 81 has the name of line 13"),
+    "few": ("author", [*map(str, range(79))], "author_entidx2name.csv.gz: names: 79 of them, but there are 80 nodes of type 'author'"),
+    "many": ("none", ["one"], "none_entidx2name.csv.gz: names: 1 of them, but there are 0 nodes of type 'none'"),
+    "a gap": ("paper", HEAD + "0,a\n2,c\n", "paper_entidx2name.csv.gz: names: line 3: expected 1 and a name, found '2,c'"),
+    "no head": ("paper", "0,a\n1,b\n", "line 2: expected 0 and a name, found '1,b'"),
+    "no name": ("paper", HEAD + "0,a\n1, \n", "line 3: expected 1 and a name, found '1, '"),
+    "three words": ("paper", HEAD + "0,a,b\n", "line 2: expected 0 and a name, found '0,a,b'"),
+    "a type": ("venue", ["a"], "venue_entidx2name.csv.gz: names: node type 'venue' is none of paper, author"),
+}
+
+
+@pytest.mark.parametrize("memory", [[], ["--memory", "1GiB"]])
+@pytest.mark.parametrize("bad", BAD_NAMES)
+def test_bad_names_leave_nothing(folder, tmp_path, bad, memory, capsys):
+    name, found, text = BAD_NAMES[bad]
+    names_of(folder, **{name: found})
+    assert main(["convert", f"mag:{folder},names", str(tmp_path / "out"), *memory]) == 2
+    assert text in capsys.readouterr().err and os.listdir(tmp_path) == ["mag"]
+
+
+def test_names_that_are_not_there(folder, tmp_path, capsys):
+    assert main(["convert", f"mag:{folder},names", str(tmp_path / "out")]) == 2
+    assert "mapping: names: no file TYPE_entidx2name.csv.gz of paper, author" in capsys.readouterr().err
 
 
 def test_splits_must_fit(folder, tmp_path, monkeypatch):

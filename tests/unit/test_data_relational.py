@@ -25,7 +25,7 @@ from sarlite.data.relational.ranks import KIND
 from sarlite.data.spec import is_relational, load_relational
 from sarlite.data.writer import meta_hash
 from sarlite.errors import ConfigError, DataError
-from sarlite.graph import typed
+from sarlite.graph import fennel, typed
 
 SPEC = "relational:nodes=300,edges=2000,classes=3,features=4,noise=2,seed=1"
 ODD, PLACE = "a.b/ü %41", "node"
@@ -196,7 +196,8 @@ def test_the_command(kept, tmp_path, capsys):
                        (["convert", SPEC, str(kept)], "exists already"),
                        (["convert", f"mag:{tmp_path}", str(tmp_path / "e")], "num-node-dict.csv.gz"),
                        (["partition", str(kept), "--parts", "2", "--method", "spectral"], "is none of "),
-                       (["partition", str(kept), "--parts", "2", "--method", "random", "--balance", "nodes"], "goes with metis alone")):
+                       (["partition", str(kept), "--parts", "2", "--method", "random", "--balance", "nodes"],
+                        "goes with metis and fennel alone")):
         assert main(line) == 2 and text in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["d"]
 
@@ -343,10 +344,51 @@ def test_a_write_that_fails_leaves_nothing(whole, tmp_path, monkeypatch):
         assert not os.listdir(tmp_path)
 
 
-def test_methods_that_divide_one_kind_alone_are_refused(whole, monkeypatch):
-    monkeypatch.setattr(divide, "METHODS", ("metis", "other"))
-    with pytest.raises(ConfigError, match="method: other divides no relational graph: metis, random, contiguous do"):
-        divide.make_parts(whole, 2, "other")
+LARGER = "relational:nodes=4000,edges=60000,classes=8,features=4,train=0.3"
+
+
+def test_fennel_divides_each_type_evenly(tmp_path, monkeypatch):
+    """From rows as they stand, in files and in memory, on a graph of which METIS cuts about as much."""
+    data = load_relational(LARGER)
+    parts, train = divide.make_parts(data, 4, "fennel"), divide.training(data)
+    metis = divide.make_parts(data, 4, "metis")
+    graph = divide.joined(data)
+    cut, other = (measured(graph, each, 4, train)["cut_share"] for each in (parts, metis))
+    assert cut < 0.6 and cut < 1.5 * other  # a random division cuts three quarters
+    for own in parts.values():
+        assert np.bincount(own, minlength=4).max() <= np.ceil(1.03 * own.size / 4)
+    chosen = parts["paper"][train["paper"]]
+    assert np.bincount(chosen, minlength=4).max() <= np.ceil(fennel.SLACK["train"] * chosen.size / 4)
+    assert all(np.array_equal(own, parts[name]) for name, own in typed.divide(graph, 4, "fennel", train=train, balance="auto").items())
+    uneven = divide.make_parts(data, 4, "fennel", balance="edges")
+    assert any(np.bincount(own, minlength=4).max() > np.ceil(1.03 * own.size / 4) for own in uneven.values())
+    for memory in ([], ["--memory", "1GiB"]):
+        out = tmp_path / f"out{len(memory)}"
+        format.write(out, data)
+        assert main(["partition", str(out), "--parts", "4", "--method", "fennel", "--progress", "none", *memory]) == 0
+        kept = format.open(out)
+        found = RelationalPart(kept, 1, 4)
+        assert all(np.array_equal(ids, np.flatnonzero(parts[name] == 1)) for name, ids in found.node_ids().items())
+        assert kept.division["partition"] == "fennel" and quality(kept)["cut_share"] == pytest.approx(cut)
+    again = divide.make_parts(kept, 4, "fennel")  # rows by part now: ids are the original ones still
+    assert measured(graph, again, 4, train)["cut_share"] <= 1.05 * cut
+    monkeypatch.setattr(divide, "_SORT_BYTES", 1 << 40)
+    with pytest.raises(ConfigError, match="--memory: a partition of 4,000 nodes takes"):
+        divide.make_parts(data, 4, "fennel", n_bytes=1 << 30)
+    for n_parts, made in ((1, data), (5000, data), (2, odd_dataset())):
+        assert {name: own.size for name, own in divide.make_parts(made, n_parts, "fennel").items()} == made.n_nodes
+
+
+def test_fennel_sees_the_edges_of_all_types(monkeypatch):
+    """What comes for any nodes is what stands in one graph of all types."""
+    data = load_relational(SPEC)
+    seen, graph = divide.Stored(data), divide.joined(data)
+    assert (seen.n_nodes, seen.n_edges) == (graph.indptr.size - 1, graph.indices.size)
+    for first, last in ((0, seen.n_nodes), (100, 130), (113, 115), (288, 302), (7, 7)):
+        ends, sources = seen.indptr(first, last), seen.sources(first, last)
+        assert np.array_equal(np.diff(ends), np.diff(graph.indptr[first : last + 1])) and sources.size == ends[-1] - ends[0]
+        for node, a, b in zip(range(first, last), ends, ends[1:]):
+            assert sorted(sources[a:b]) == sorted(graph.indices[graph.indptr[node] : graph.indptr[node + 1]])
 
 
 def test_names_that_are_none():

@@ -304,9 +304,13 @@ def test_divisions_are_checked():
         return HeteroGraph.from_edges(EDGES, N_NODES, comm=comm, parts=parts)
 
     for parts, text in (({"paper": "random"}, "a division for each of paper"), (dict.fromkeys(N_NODES, "metis"), "all types together"),
+                        (dict.fromkeys(N_NODES, "fennel"), "fennel divides the nodes of all types together, or none"),
                         ({**dict.fromkeys(N_NODES, "random"), "place": np.array([0, 5, 1])}, "'place': parts")):
         with pytest.raises((ConfigError, DataError), match=text):
             threads.run(2, work, parts)
+    for graph in threads.run(2, work, "fennel"):
+        for name, ids in graph.node_ids.items():
+            assert len(ids) <= np.ceil(1.03 * N_NODES[name] / 2)
     with pytest.raises(DataError, match="parts is not the same on every rank"):
         threads.run(2, lambda comm: work(comm, ["random", "metis"][comm.rank]))
     with pytest.raises(DataError, match="edges and n_nodes is not the same on every rank"):

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from owned_rows import make
 from predicting import predict_here
+from relational_runs import SPEC, relational_run
 from tasks import dataset, stored
 from training_runs import DATA, MODEL, ROOT, SMALL, train_here
 
@@ -22,6 +23,8 @@ from sarlite import Graph, Tensor, nn, predict
 from sarlite.comm import Solo, threads
 from sarlite.data import load, names, node_rows
 from sarlite.data.__main__ import main as convert
+from sarlite.data.relational import format as relational
+from sarlite.data.spec import load_relational
 from sarlite.errors import CheckpointError, SarliteError
 from sarlite.graph import order as orders
 from sarlite.models import SAGE
@@ -167,6 +170,27 @@ def test_some_nodes_by_their_names(run, tmp_path, numbers, monkeypatch):
     with pytest.raises(SarliteError, match="n.parquet: nodes: row 1: no node is named 'other'"):
         predict_here(run, tmp_path / "none.npy", "--data", tmp_path / "one", "--nodes", tmp_path / "n.parquet")
     assert not (tmp_path / "none.npy").exists()
+
+
+def test_some_nodes_of_a_type_by_their_names(here, tmp_path, monkeypatch):
+    """Names of another type's nodes are none of the target's."""
+    data = load_relational(SPEC)
+    words = {name: [f"{name} {7 * node % n}" for node in range(n)] for name, n in data.n_nodes.items() if name in ("paper", "author")}
+    mapping = {f"names/{name}/{part}": array for name, own in words.items()
+               for part, array in names.listed([(None, [word.encode() for word in own])], name, tmp_path / name, 1 << 20).items()}
+    relational.write(tmp_path / "data", data, names=mapping)
+    assert convert(["partition", str(tmp_path / "data"), "--parts", "3", "--method", "random"]) == 0
+    relational_run(tmp_path / "run", "--model", "rgcn", "--hidden", 6)
+    whole, _ = predict_here(tmp_path / "run", tmp_path / "p.npy")
+    nodes = np.random.default_rng(0).integers(0, len(whole), 50)
+    for ranks in (1, 3):
+        (tmp_path / "n.txt").write_text("".join(f"{words['paper'][node]}\n" for node in nodes))
+        flags = ["--data", tmp_path / "data", "--nodes", tmp_path / "n.txt", "--ranks", ranks]
+        some, _ = predict_here(tmp_path / "run", tmp_path / "s.npy", *flags)
+        np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
+        (tmp_path / "n.txt").write_text("author 0\n")
+        with pytest.raises(SarliteError, match="n.txt: nodes: line 1: no node is named 'author 0'"):
+            predict_here(tmp_path / "run", tmp_path / "none.npy", *flags)
 
 
 def test_a_graph_without_labels(run, tmp_path):

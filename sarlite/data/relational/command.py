@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.command import readable
-from sarlite.data import budget, scratch
+from sarlite.data import budget, names, scratch
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import record
 from sarlite.data.relational import format
@@ -26,6 +26,7 @@ from sarlite.data.spec import (
     load_relational,
     load_relational_streamed,
     native_directory,
+    relational_names,
     source_path,
 )
 from sarlite.data.summary import report_lines
@@ -46,13 +47,14 @@ def convert(options):
     format.RelationalWriter(out, overwrite=options.overwrite)  # which refuses, before anything is read, what may not be replaced
     with contextlib.ExitStack() as held:
         held.enter_context(_reading(source, out))
-        folder = None if n_bytes is None else held.enter_context(scratch.beside(out))
+        folder = held.enter_context(scratch.beside(out))
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
             if n_bytes is None:
                 dataset = load_relational(options.spec, verify=True, **changes)
             else:
                 dataset = load_relational_streamed(options.spec, folder, n_bytes, tell=step.tell, **changes)
-        format.write(out, dataset, overwrite=options.overwrite, progress=progress)
+            kept = relational_names(options.spec, folder, n_bytes or budget.LEAST)
+        format.write(out, dataset, names=kept, overwrite=options.overwrite, progress=progress)
     nodes, edges = sum(dataset.n_nodes.values()), sum(dataset.n_edges.values())
     print(f"{options.directory}: {nodes:,} nodes of {len(dataset.nodes)} types, {edges:,} edges of {len(dataset.edges)} relations")
 
@@ -80,15 +82,17 @@ def partition(options):
     n_bytes = None if options.memory is None else budget.left(options.memory)
     with contextlib.ExitStack() as held:
         held.enter_context(_reading(options.directory, output))
-        out = held.enter_context(format.RelationalWriter(output, overwrite=options.overwrite or not options.output))  # which locks it
+        overwrite, kept = options.overwrite or not options.output, names.arrays(options.directory)
+        out = held.enter_context(format.RelationalWriter(output, names=kept, overwrite=overwrite))  # which locks it
         with progress.step(f"check {options.directory}", reads=options.directory):
             dataset = format.open(options.directory, verify=True).check(allow_empty=SPLITS)
         graph = None
         if options.method == "metis" or options.order != "none":
             budget.check(EDGE_BYTES * sum(dataset.n_edges.values()), n_bytes, "one graph of all types, for METIS and orders,")
             graph = joined(dataset)
-        with progress.step(f"divide into {options.parts} parts by {options.method}"):
-            parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed, graph=graph)
+        with progress.step(f"divide into {options.parts} parts by {options.method}") as step:
+            parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed, graph=graph,
+                               n_bytes=n_bytes, tell=step.tell)
         with progress.step(f"order {options.order}"):
             order = make_order(dataset, options.order, seed=options.seed, graph=graph)
         del graph

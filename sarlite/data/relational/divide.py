@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sarlite.data import budget
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import (
     InMemory,
@@ -14,15 +15,18 @@ from sarlite.data.divide import (
     record,
     stored_order,
 )
-from sarlite.data.mapped import pieces
+from sarlite.data.mapped import copied, pieces
 from sarlite.data.relational.dataset import Edges, Nodes, RelationalDataset
 from sarlite.data.table import read_parts
 from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
 from sarlite.graph import order as orders
 from sarlite.graph import typed
-from sarlite.graph.partition import METHODS
+from sarlite.graph.fennel import BLOCK_BYTES, fennel
+from sarlite.graph.partition import BALANCED, METHODS
 from sarlite.graph.renumber import inverse, sequence
+
+_SORT_BYTES = 32 << 20  # of a block's edges, brought into the order of the nodes
 
 
 class Facts(NamedTuple):
@@ -131,25 +135,79 @@ def training(dataset):
     return {dataset.target: train}
 
 
-def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None):
-    """Return by type the part of every node, by original id: by a method of `graph.typed`, or from a file.
+class Stored:
+    """The `fennel.Edges` of all types, one type's rows after the other's, read from the files in pieces.
+
+    Attributes
+    ----------
+    types : (n_types + 1,) int64
+        Of type k are types[k] .. types[k + 1].
+    """
+
+    def __init__(self, dataset):
+        self.n_nodes, self.n_edges = sum(dataset.n_nodes.values()), sum(dataset.n_edges.values())
+        self.types = np.cumsum([0, *dataset.n_nodes.values()])
+        starts = dict(zip(dataset.nodes, self.types.tolist()))
+        self._into = [[(starts[source], table) for (source, _, to), table in dataset.edges.items() if to == name] for name in dataset.nodes]
+
+    def indptr(self, first, last):
+        degrees = np.zeros(last - first + 1, np.int64)
+        for at, _, ends, _ in self._pieces(first, last):
+            degrees[1 + at : at + ends.size] += np.diff(ends)
+        return np.cumsum(degrees)
+
+    def sources(self, first, last):
+        rows, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for at, table, ends, start in self._pieces(first, last):
+            rows.append(np.repeat(np.arange(at, at + ends.size - 1), np.diff(ends)))
+            found.append(copied(table.indices, int(ends[0]), int(ends[-1]), np.int64) + start)
+        return np.concatenate(found)[np.argsort(np.concatenate(rows), kind="stable")]
+
+    def _pieces(self, first, last):
+        """Of each relation into rows of first .. last: the first such row's place among them, the table, its indptr there, and where the
+        rows of the source type begin."""
+        for begin, end, tables in zip(self.types.tolist(), self.types[1:].tolist(), self._into):
+            low, high = max(first, begin), min(last, end)
+            for start, table in tables if low < high else ():
+                yield low - first, table, copied(table.indptr, low - begin, high - begin + 1), start
+
+
+def _by_fennel(dataset, n_parts, balance, seed, tell):
+    edges, train = Stored(dataset), np.zeros(sum(dataset.n_nodes.values()), bool)
+    at = edges.types[list(dataset.nodes).index(dataset.target)]
+    train[at : at + dataset.n_nodes[dataset.target]] = dataset.nodes[dataset.target].train
+    found = np.split(fennel(edges, n_parts, train=train, balance=balance, types=edges.types, seed=seed, tell=tell), edges.types[1:-1])
+    parts = {}
+    for (name, table), own in zip(dataset.nodes.items(), found):
+        parts[name] = own if table.ids is None else np.empty_like(own)
+        for first, ids in pieces(table.ids) if table.ids is not None else ():
+            parts[name][ids] = own[first : first + ids.size]
+    return parts
+
+
+def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, n_bytes=None, tell=lambda text: None):
+    """Return by type the part of every node, by original id: by Fennel, a method of `graph.typed`, or from a file.
 
     A file has a part for each node of all types, a type after the other as `dataset.nodes` has them. `graph` is the `joined` one, if it is
-    there already.
+    there already; Fennel does without, reads the rows as they stand in at most `n_bytes`, and `tell`s of its streams.
 
     Raises
     ------
     ConfigError, DataError
-        As `typed.divide` and `read_parts` say; a `balance` other than "auto" without METIS.
+        As `typed.divide` and `read_parts` say; a `balance` other than "auto" with a method that heeds none.
     """
-    if balancing.check(balance) is not None and method != "metis":
-        raise ConfigError(f"balance: {balance} goes with metis alone, not with {method}")
+    if balancing.check(balance) is not None and method not in BALANCED:
+        raise ConfigError(f"balance: {balance} goes with {' and '.join(BALANCED)} alone, not with {method}")
     n_nodes = dataset.n_nodes
     if method not in METHODS:
         parts = read_parts(method, sum(n_nodes.values()), n_parts)
         return dict(zip(n_nodes, np.split(parts, np.cumsum([*n_nodes.values()])[:-1])))
-    if method not in typed.METHODS:
-        raise ConfigError(f"method: {method} divides no relational graph: {', '.join(typed.METHODS)} do")
+    n = sum(n_nodes.values())
+    if method == "fennel":
+        budget.check(10 * n + BLOCK_BYTES + _SORT_BYTES, n_bytes, f"a partition of {n:,} nodes")
+        if 1 < n_parts < n and any(dataset.n_edges.values()):
+            return _by_fennel(dataset, n_parts, balance, seed, tell)
+        method, balance = "contiguous", None
     if graph is None:
         graph = joined(dataset) if n_parts > 1 and method == "metis" else typed.join({}, n_nodes)
     return typed.divide(graph, n_parts, method, train=training(dataset), balance=balance, seed=seed)

@@ -34,14 +34,14 @@ class _Table:
         return self.writer.array(f"{self.table.folder}/{self.table.names[field]}", shape, dtype)
 
 
-def write(directory, dataset, *, overwrite=False, progress=SILENT):
+def write(directory, dataset, *, names=None, overwrite=False, progress=SILENT):
     """Write a relational data set in the native format: whole or not at all.
 
     Parameters and errors are those of `data.format.write`; refused besides are edges to what is no node, and names of types and relations
     that make no file name.
     """
     dataset.check_edges()
-    writer = RelationalWriter(directory, overwrite=overwrite)
+    writer = RelationalWriter(directory, names=names, overwrite=overwrite)
     with progress.step(f"write {directory}", dataset.n_bytes) as step, writer as out:
         out.step = step
         copy(dataset, out)
@@ -49,7 +49,7 @@ def write(directory, dataset, *, overwrite=False, progress=SILENT):
 
 def _meta(facts, records):
     """What meta.json holds; types and relations in the data set's order."""
-    tables = {"nodes": {}, "edges": {}}
+    tables = {"nodes": {}, "edges": {}, "names": {}}
     for path, record in records.items():
         place, folder, name = path.split("/")
         tables[place].setdefault(folder, {})[name] = record
@@ -60,7 +60,8 @@ def _meta(facts, records):
     nodes[key(facts.target)] |= {"classes": int(facts.n_classes), "task": facts.task}
     edges = {name: {"count": arrays["indices"]["shape"][0], "arrays": arrays} for name, arrays in tables["edges"].items()}
     return {"format": "sarlite graph", "schema": format.SCHEMA, "name": facts.name, "target": key(facts.target), "nodes": nodes,
-            "edges": edges, "division": facts.division, "provenance": facts.provenance}
+            "edges": edges, "division": facts.division, "provenance": facts.provenance,
+            **({"names": tables["names"]} if tables["names"] else {})}
 
 
 def open(directory, *, verify=False):

@@ -8,8 +8,10 @@ from sarlite.data import budget, mag
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import counts_up
 from sarlite.data.external import Sorter, packed
+from sarlite.data.names import listed
 from sarlite.data.ogb import csv_pieces
 from sarlite.data.relational.dataset import Edges, Nodes, RelationalDataset
+from sarlite.data.relational.names import key
 from sarlite.data.spool import Spool
 from sarlite.data.streamed import made, merged, spooled_labels
 from sarlite.graph.edges import index_dtype
@@ -17,13 +19,13 @@ from sarlite.graph.edges import index_dtype
 _SPLIT_BYTES = 4  # a node of the target: three masks, and where two of them overlap
 
 
-def read(form, path, folder, n_bytes, *, classes=None, reverses=True, tell=lambda text: None, **about):
+def read(form, path, folder, n_bytes, *, classes=None, reverses=True, names=False, tell=lambda text: None, **about):
     """Return the RelationalDataset that `RelationalDataset.of` makes of what a form's reader gives, but mapped from files in `folder`.
 
     Parameters
     ----------
     form : {"mag"}
-    path, classes, reverses
+    path, classes, reverses, names
         As for `mag.read`.
     folder : path
         Private, the caller's to remove; it takes about as much as the data set, and 12 bytes an edge of the largest relation, 24 with its
@@ -40,7 +42,7 @@ def read(form, path, folder, n_bytes, *, classes=None, reverses=True, tell=lambd
     DataError, ConfigError
         As `mag.read`; where the splits do not fit.
     """
-    stored, folder = FORMS[form](path, reverses), Path(folder)
+    stored, folder = FORMS[form](path, reverses, names), Path(folder)
     budget.check(_SPLIT_BYTES * stored.n_nodes[stored.target], n_bytes, f"a split of {stored.n_nodes[stored.target]:,} nodes")
     forward, back = {}, {}
     for number, (relation, reverse) in enumerate(stored.relations.items()):
@@ -78,6 +80,22 @@ def _sorted(stored, relation, reverse, folder, n_bytes, about):
         if counts_up(arrays["edge_ids"]):
             del arrays["edge_ids"]
         yield name, Edges(name, n_sources, **arrays, source=about["source"])
+
+
+def names_in(form, path, folder, n_bytes):
+    """Return the mappings of the nodes' names that a form's folder has, as `names.arrays`, made in `folder`, within `n_bytes`.
+
+    Raises
+    ------
+    DataError
+        There are none, or some of a type that there is not; a node has none, a name is there twice, or two have one hash.
+    """
+    stored, found = FORMS[form](path, False, True), {}
+    for name, file in stored.names.items():
+        place = f"names/{key(name)}"
+        mapping = listed(stored.names_of(name), file, Path(folder, place), n_bytes, first_line=2)
+        found |= {f"{place}/{part}": array for part, array in mapping.items()}
+    return found
 
 
 FORMS = {"mag": mag.Folder}
