@@ -149,8 +149,9 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
     counts: Any
     if isinstance(part.graph, NodeType):
         hetero = part.graph.graph
-        counts = {chosen: with_hosts(hetero.comm, plan, counts_of_plan(hetero.comm, plan, [
-            (len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])) for chosen, (plan, _) in hetero.exchanges.items()}
+        with hetero.profile.phase("setup"):
+            counts = {chosen: with_hosts(hetero.comm, plan, counts_of_plan(hetero.comm, plan, [
+                (len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])) for chosen, (plan, _) in hetero.exchanges.items()}
         return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing)
     graph = aggregated(part.graph)
     whole = counts_of(graph)

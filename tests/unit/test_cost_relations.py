@@ -19,6 +19,10 @@ def test_bytes_of_a_relational_graph_are_those_of_the_run(name, n_ranks, mode, p
     check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch=prefetch, epochs=3, **RELATIONAL[name])
 
 
+def test_a_check_of_mode_host_is_counted_as_setting_up(tmp_path, monkeypatch):
+    check_bytes(tmp_path, monkeypatch, 3, "host", prefetch=0, hosts=(0, 0, 1), epochs=1, memory_limit=1e12, **RELATIONAL["rgcn"])
+
+
 def test_a_relations_weight_is_evaluated_in_tiny_runs_as_in_the_run(tmp_path):
     def both(comm):
         config = resolve({**QUIET, "prefetch": 0, **RELATIONAL["rgcn"], "ranks": comm.size})
