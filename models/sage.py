@@ -31,12 +31,12 @@ class SAGEConv(nn.Module):
         self.pool = Linear(n_in, n_in, rng=rng, dtype=dtype) if aggregator == "max-pool" else None
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
-        root, x = self.root(graph.dst(h)), graph.src(h)
+        x, own = graph.src(h), graph.dst(h)
         if self.pool is None:
-            return root + graph.aggregate(fn.linear(x, self.neighbour.weight), "mean")
+            return self.root(own, add_to=graph.aggregate(fn.linear(x, self.neighbour.weight), "mean"))
         if graph.edge_weight is not None:
             raise ConfigError("aggregator max-pool takes no edge weights: graph.with_edge_values() has none, aggregator mean takes them")
-        return root + self.neighbour(graph.aggregate(fn.copy_src(self.pool(x).relu()), "max"))
+        return self.root(own, add_to=self.neighbour(graph.aggregate(fn.copy_src(self.pool(x).relu()), "max")))
 
 
 class SAGE(nn.Module):

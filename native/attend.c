@@ -71,6 +71,18 @@ SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restri
     }
 }
 
+/* The state before any edge, of part `part` of n_parts of the rows. */
+static void NAME(start_rows)(T *restrict m, T *restrict l, T *restrict acc, const NAME(sar_attention) *a, int64_t part, int64_t n_parts)
+{
+    const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_heads = a->n_heads;
+    const int64_t begin = sar_split_rows(indptr, n_rows, part, n_parts), end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t first = (a->csr.rows ? (int64_t)a->csr.rows[i] : i) * n_heads;
+        for (int64_t ih = first; ih < first + n_heads; ih++) m[ih] = -INFINITY, l[ih] = 0;
+        memset(acc + first * a->n_feat, 0, (size_t)(n_heads * a->n_feat) * sizeof(T));
+    }
+}
+
 /* Part `part` of n_parts of the rows and the heads first .. last of sar_attend_forward. */
 static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, const T *restrict dst, const NAME(sar_attention) *a,
                               int step, int64_t part, int64_t n_parts, int64_t first, int64_t last)
@@ -115,8 +127,8 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
             for (int k = 0; k < n; k++) s[k] -= shift;
             NAME(exp_all)(s, n);
 
-            /* The maximum has moved: correct numerator and denominator by exp(old - new). */
-            T correction = NAME(exp_negative)(m[ih] - shift);
+            /* The maximum has moved: correct numerator and denominator by exp(old - new). Both are 0 where there was none. */
+            T correction = m[ih] == -INFINITY ? 1 : NAME(exp_negative)(m[ih] - shift);
             if (!(correction == 1)) for (int64_t f = 0; f < n_feat; f++) acc_ih[f] *= correction;
             l[ih] = l[ih] * correction + NAME(sum_all)(s, n);
             m[ih] = top;
@@ -141,10 +153,12 @@ static void NAME(attend_rows)(T *restrict m, T *restrict l, T *restrict acc, con
  *   l = l * exp(m - m') + sum_e exp(s_e - m');  acc = acc * exp(m - m') + sum_e mask_e/(1-p) * exp(s_e - m') * z[j,h,:]
  *
  * inputs   dst (n_out, n_heads); a, as prototypes_index.h has it: indices are the sources j
- * output   m, l (n_out, n_heads), acc (n_out, n_heads, n_feat): updated; they start at -inf, 0, 0. Dropout leaves m and l alone.
+ * output   m, l (n_out, n_heads), acc (n_out, n_heads, n_feat): updated; accumulate = 0: those of the rows i start at -inf, 0, 0, whatever
+ *          they hold. Dropout leaves m and l alone.
  * cost     O(n_edges * n_heads * n_feat); the stack holds CHUNK edges, nothing is kept per edge. acc is corrected once a step.
  */
-int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, const T *restrict dst, const NAME(sar_attention) *a)
+int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, const T *restrict dst, const NAME(sar_attention) *a,
+                             int accumulate)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_heads = a->n_heads, n_feat = a->n_feat;
     int64_t together = NAME(heads_together)(n_heads, n_feat, a->dropout.src_ids != NULL), rest = n_heads ? n_heads % together : 0;
@@ -153,6 +167,7 @@ int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, cons
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
     for (int64_t part = 0; part < n_parts; part++) {
+        if (!accumulate) NAME(start_rows)(m, l, acc, a, part, n_parts);
         NAME(attend_rows)(m, l, acc, dst, a, step, part, n_parts, 0, n_heads - rest);
         if (rest) NAME(attend_rows)(m, l, acc, dst, a, rest_step, part, n_parts, n_heads - rest, n_heads);
     }
@@ -161,7 +176,8 @@ int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, cons
 
 /* Part `part` of n_parts of the source rows of sar_attend_backward; sums is this thread's own. */
 static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends,
-                                       const T *restrict g, const NAME(sar_attention) *a, int near, int64_t part, int64_t n_parts)
+                                       const T *restrict g, const NAME(sar_attention) *a, int accumulate, int near, int64_t part,
+                                       int64_t n_parts)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows;
     const int64_t n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
@@ -177,6 +193,10 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
     uint64_t edge_id[CHUNK];
     uint32_t word[4][CHUNK];
 
+    if (!accumulate) {
+        memset(dz + begin * stride, 0, (size_t)((end - begin) * stride) * sizeof(T));
+        memset(dsrc + begin * n_heads, 0, (size_t)((end - begin) * n_heads) * sizeof(T));
+    }
     for (int64_t j = begin; j < end; j++)
     for (int64_t e = indptr[j]; e < indptr[j + 1]; e += step) {
         int n = indptr[j + 1] - e < step ? (int)(indptr[j + 1] - e) : step;
@@ -225,18 +245,19 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
  *
  * inputs   ends (n_dst, n_heads, 4): dst, m, 1 / l, delta = sum_d g * out; g (n_dst, n_heads, n_feat)
  *          side by side, so that an edge reads one cache line for them; m and 1 / l apart, as m + log l loses l's digits beside a large m
- * output   dz (n_src, n_heads, n_feat), dsrc (n_src, n_heads), sums (n_threads, n_dst, n_heads): accumulated
+ * output   dz (n_src, n_heads, n_feat), dsrc (n_src, n_heads): accumulated, or overwritten; sums (n_threads, n_dst, n_heads): accumulated
  *          sums: each thread's part of ddst, which sar_attend_backward_finish adds. float64, as these sums cancel.
  * cost     O(n_edges * n_heads * n_feat)
  */
 int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends, const T *restrict g,
-                              const NAME(sar_attention) *a, int64_t n_threads, int64_t n_dst)
+                              const NAME(sar_attention) *a, int accumulate, int64_t n_threads, int64_t n_dst)
 {
     const int near = NAME(is_near)(n_dst, a->n_heads * a->n_feat);
     int64_t n_parts = n_threads == 1 ? 1 : n_threads * SAR_PARTS;
 #pragma omp parallel for num_threads((int)n_threads) schedule(static, 1)   /* not dynamic: sums must not depend on the clock */
     for (int64_t part = 0; part < n_parts; part++)
-        NAME(attend_backward_rows)(dz, dsrc, sums + sar_team_rank() * n_dst * a->n_heads, ends, g, a, near, part, n_parts);
+        NAME(attend_backward_rows)(dz, dsrc, sums + sar_team_rank() * n_dst * a->n_heads, ends, g, a, accumulate, near, part,
+                                   n_parts);
     return SAR_OK;
 }
 #endif

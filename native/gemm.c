@@ -29,9 +29,11 @@ typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T))
 #define REG(address) (*(const NAME(reg) *)(address))
 
 /* One tile of out, n_rows by n_columns: sums over p < depth of a[r * row + p * step] panel[p][j], n_reg registers of j, added to out if
- * `adds`. Three rows share a pointer, as an address can have 0, 1 or 2 times `row`. */
+ * `adds`. Three rows share a pointer, as an address can have 0, 1 or 2 times `row`. With `ahead` as many rows of a, so many values on, are
+ * prefetched. */
 FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict out, int64_t ld_out, int n_columns, int adds,
-                                 const T *restrict a, int64_t row, int64_t step, const T *restrict panel, int64_t depth)
+                                 const T *restrict a, int64_t row, int64_t step, const T *restrict panel, int64_t depth,
+                                 int64_t ahead)
 {
     NAME(reg) sum[TILE_ROWS][2];
     const T *three[(TILE_ROWS + 2) / 3];
@@ -42,6 +44,8 @@ FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict 
         }
     for (int g = 0; g < (n_rows + 2) / 3; g++) three[g] = a + 3 * g * row;
     for (int64_t p = 0; p < depth; p++, panel += n_reg * WIDE) {
+        if (ahead && p % (64 / (int64_t)sizeof(T)) == 0)
+            for (int r = 0; r < n_rows; r++) SAR_PREFETCH_NEAR(a + ahead + r * row + p);
         const NAME(reg) b[2] = {REG(panel), REG(panel + (n_reg - 1) * WIDE)};
         for (int r = 0; r < n_rows; r++) {
             const T value = three[r / 3][r % 3 * row];
@@ -65,13 +69,16 @@ FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict 
 }
 
 #define TILE(r) \
-    for (; n_rows >= r; n_rows -= r, out += r * ld_out, a += r * row) \
-        if (n_columns > WIDE) NAME(tile)(r, 2, out, ld_out, n_columns, adds, a, row, step, panel, depth); \
-        else NAME(tile)(r, 1, out, ld_out, n_columns, adds, a, row, step, panel, depth);
+    for (; n_rows >= r; n_rows -= r, out += r * ld_out, a += r * row) { \
+        const int64_t ahead = first && n_rows > r ? r * row : 0; \
+        if (n_columns > WIDE) NAME(tile)(r, 2, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead); \
+        else NAME(tile)(r, 1, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead); \
+    }
 
-/* As many tiles as n_rows rows take, of n_columns <= PANEL. */
+/* As many tiles as n_rows rows take, of n_columns <= PANEL. `first`: these rows of a are read for the first time, so each tile prefetches
+ * the next one's. */
 FUSED static void NAME(tiles)(int64_t n_rows, T *restrict out, int64_t ld_out, int n_columns, int adds, const T *restrict a,
-                              int64_t row, int64_t step, const T *restrict panel, int64_t depth)
+                              int64_t row, int64_t step, const T *restrict panel, int64_t depth, int first)
 {
     TILE(TILE_ROWS)
 #if TILE_ROWS > 8
@@ -104,67 +111,85 @@ static void NAME(pack_columns)(T *restrict packed, const T *restrict a, int64_t 
     for (int64_t p = 0; n && p < depth; p++, packed += n) memcpy(packed, a + p * ld, (size_t)n * sizeof(T));
 }
 
-/* out = a @ b or a @ b^T, added to out if `accumulate`
+/* to[i] = a[rows[i]], n rows of k values; rows further on are prefetched. */
+static void NAME(take_rows)(T *restrict to, const T *restrict a, const int64_t *restrict rows, int64_t n, int64_t k)
+{
+    enum { AHEAD_ROWS = 8 };
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t p = 0; p < k && i + AHEAD_ROWS < n; p += 64 / (int64_t)sizeof(T)) SAR_PREFETCH(a + rows[i + AHEAD_ROWS] * k + p);
+        memcpy(to + i * k, a + rows[i] * k, (size_t)k * sizeof(T));
+    }
+}
+
+/* out = a @ b or a @ b^T, added to out if `accumulate`; with `rows`, row i of a stands at a[rows[i]]
  *
- * inputs   a (m, k); b (k, n), with trans_b (n, k)
- * output   out (m, n), overwritten or accumulated; workspace, at a cache line, (k * n rounded up to SAR_GEMM_COLUMNS): b's panels
+ * inputs   a (m, k), or (., k) with rows (m), within it; b (k, n), with trans_b (n, k)
+ * output   out (m, n), overwritten or accumulated; workspace, at a cache line, (k * n rounded up to SAR_GEMM_COLUMNS): b's panels; with
+ *          rows further (threads, SAR_GEMM_BLOCK, k), where each copies its block of a
  * cost     O(m n k); threads take blocks of rows of out as they come, since a thread that samples ahead may hold one of them up
  */
-int NAME(sar_gemm_forward)(T *restrict out, T *restrict workspace, const T *restrict a, const T *restrict b, int trans_b, int accumulate,
-                           int64_t m, int64_t n, int64_t k)
+int NAME(sar_gemm_forward)(T *restrict out, T *restrict workspace, const T *restrict a, const int64_t *restrict rows, const T *restrict b,
+                           int trans_b, int accumulate, int64_t m, int64_t n, int64_t k)
 {
+    const int64_t n_columns = (n + SAR_GEMM_COLUMNS - 1) / SAR_GEMM_COLUMNS * SAR_GEMM_COLUMNS;
     int team = sar_team(m * n * k);
 #pragma omp parallel num_threads(team)
     {
+        T *taken = workspace + k * n_columns + sar_team_rank() * BLOCK * k;
 #pragma omp for schedule(static)
         for (int64_t j = 0; j < n; j += PANEL)
             NAME(pack_panel)(workspace + j * k, b + (trans_b ? j * k : j), trans_b ? k : n, trans_b, k, (int)MINOR(n - j, PANEL));
 #pragma omp for schedule(dynamic)
         for (int64_t first = 0; first < m; first += BLOCK) {
             int64_t last = MINOR(first + BLOCK, m);
+            const T *block = rows ? taken : a + first * k;
+            if (rows) NAME(take_rows)(taken, a, rows + first, last - first, k);
             for (int64_t p = 0; p == 0 || p < k; p += DEPTH)
                 for (int64_t j = 0; j < n; j += PANEL) {
                     int columns = (int)MINOR(n - j, PANEL);
                     const T *panel = workspace + j * k + p * NAME(panel_width)(columns);
-                    NAME(tiles)(last - first, out + first * n + j, n, columns, accumulate || p > 0, a + first * k + p, k, 1, panel,
-                                MINOR(k - p, DEPTH));
+                    NAME(tiles)(last - first, out + first * n + j, n, columns, accumulate || p > 0, block + p, k, 1, panel,
+                                MINOR(k - p, DEPTH), j == 0 && !rows);
                 }
         }
     }
     return SAR_OK;
 }
 
-/* out = a^T @ g: the gradient of b in a @ b, where k, the number of rows, is large
+/* out = a^T @ g: the gradient of b in a @ b, where k, the number of rows, is large; with `rows`, row i of a stands at a[rows[i]]
  *
- * inputs   a (k, m), g (k, n)
- * output   out (m, n), overwritten; workspace, at a cache line, (n_threads, SAR_GEMM_OWN + m n rounded up to SAR_GEMM_COLUMNS): each
- *          thread's panel, block, and share of the rows, which are added in thread order
+ * inputs   a (k, m), or (., m) with rows (k), within it; g (k, n)
+ * output   out (m, n), overwritten; workspace, at a cache line, (n_threads, SAR_GEMM_OWN + m n rounded up to SAR_GEMM_COLUMNS, with rows
+ *          SAR_GEMM_DEPTH m more): each thread's panel, block, and share of the rows, which are added in thread order
  * cost     O(m n k). The wider of the two is taken by panels, so that few columns leave no registers empty.
  */
-int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, const T *restrict g, int64_t n_threads,
-                            int64_t m, int64_t n, int64_t k)
+int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, const int64_t *restrict rows, const T *restrict g,
+                            int64_t n_threads, int64_t m, int64_t n, int64_t k)
 {
     const int turned = m > n;
-    const T *left = turned ? g : a, *right = turned ? a : g;
     const int64_t n_left = turned ? n : m, n_right = turned ? m : n;
-    const int64_t share = SAR_GEMM_OWN + (m * n + SAR_GEMM_COLUMNS - 1) / SAR_GEMM_COLUMNS * SAR_GEMM_COLUMNS;
+    const int64_t n_own = (m * n + SAR_GEMM_COLUMNS - 1) / SAR_GEMM_COLUMNS * SAR_GEMM_COLUMNS;
+    const int64_t share = SAR_GEMM_OWN + n_own + (rows ? DEPTH * m : 0);
 #pragma omp parallel num_threads((int)n_threads)
     {
         T *panel = workspace + sar_team_rank() * share, *block = panel + DEPTH * SAR_GEMM_COLUMNS;
-        T *own = workspace + sar_team_rank() * share + SAR_GEMM_OWN;
+        T *own = workspace + sar_team_rank() * share + SAR_GEMM_OWN, *taken = own + n_own;
         int64_t end = sar_split(k, sar_team_rank() + 1, sar_team_size()), first = sar_split(k, sar_team_rank(), sar_team_size());
         memset(own, 0, (size_t)(m * n) * sizeof(T));
         for (int64_t r = first; r < end; r += DEPTH) {
             int64_t depth = MINOR(end - r, DEPTH);
+            const T *a_r = rows ? taken : a + r * m, *left = turned ? g + r * n : a_r, *right = turned ? a_r : g + r * n;
+            if (rows) NAME(take_rows)(taken, a, rows + r, depth, m);
             for (int64_t i = 0; i < n_left; i += BLOCK) {
-                int64_t rows = MINOR(n_left - i, BLOCK);
-                NAME(pack_columns)(block, left + r * n_left + i, n_left, depth, rows);
+                int64_t n_block = MINOR(n_left - i, BLOCK);
+                NAME(pack_columns)(block, left + i, n_left, depth, n_block);
                 for (int64_t j = 0; j < n_right; j += PANEL) {
                     int columns = (int)MINOR(n_right - j, PANEL);
-                    NAME(pack_panel)(panel, right + r * n_right + j, n_right, 0, depth, columns);
-                    for (int64_t t = 0; t < rows; t += TILE_ROWS) {
-                        int64_t n_rows = MINOR(rows - t, TILE_ROWS);
-                        NAME(tiles)(n_rows, own + (i + t) * n_right + j, n_right, columns, 1, block + t * depth, 1, n_rows, panel, depth);
+                    NAME(pack_panel)(panel, right + j, n_right, 0, depth, columns);
+                    for (int64_t t = 0; t < n_block; t += TILE_ROWS) {
+                        int64_t n_rows = MINOR(n_block - t, TILE_ROWS);
+                        NAME(tiles)(n_rows, own + (i + t) * n_right + j, n_right, columns, 1, block + t * depth, 1, n_rows, panel, depth,
+                                    0);
                     }
                 }
             }

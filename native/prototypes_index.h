@@ -40,9 +40,10 @@ int NAME(sar_extremum_forward)(T *restrict out, I *restrict arg, const NAME(sar_
                                const T *restrict x, int sign, int64_t n_feat);
 int NAME(sar_extremum_backward)(T *restrict dx, const T *restrict g, const I *restrict arg, int64_t offset, int64_t n_dst,
                                 int64_t n_src, int64_t n_feat);
-int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, const T *restrict dst, const NAME(sar_attention) *a);
+int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, const T *restrict dst, const NAME(sar_attention) *a,
+                             int accumulate);
 int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends, const T *restrict g,
-                              const NAME(sar_attention) *a, int64_t n_threads, int64_t n_dst);
+                              const NAME(sar_attention) *a, int accumulate, int64_t n_threads, int64_t n_dst);
 int NAME(sar_gather_rows_forward)(T *restrict out, const T *restrict x, const I *restrict index, int64_t n_rows,
                                   int64_t n_index, int64_t n_feat);
 int NAME(sar_gather_rows_backward)(T *restrict out, const T *restrict rows, const I *restrict index, int64_t n_rows,

@@ -37,7 +37,7 @@ from sarlite.kernels.native import (
     threads,
 )
 from sarlite.kernels.norm import column_moments
-from sarlite.kernels.rows import add, dropout, gather_rows, philox4x32, scatter_add_rows
+from sarlite.kernels.rows import Rows, add, dropout, gather_rows, philox4x32, scatter_add_rows
 from sarlite.kernels.sample import SAMPLERS, Numbering, sample
 from sarlite.kernels.sparse import (
     edge_dot,
@@ -57,6 +57,7 @@ __all__ = [
     "Numbering",
     "Places",
     "Recorder",
+    "Rows",
     "SAMPLERS",
     "activate",
     "add",

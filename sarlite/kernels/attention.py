@@ -57,7 +57,7 @@ def _attention(csr, z, src, n_src, at_dst, slope, dropout):
             "n_heads": n_heads, "n_feat": n_feat}
 
 
-def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout=None):  # noqa: E741
+def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout=None, accumulate=True):  # noqa: E741
     """Add one block of edges to the online softmax of graph attention.
 
     ``s = leaky_relu(src[j] + dst[i], slope)``, ``i = rows[row]`` (the row itself when `rows` is None); the running maximum `m` moves
@@ -79,6 +79,8 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
         Row of the outputs of each row of the CSR, each at most once; default: the same row, and n_out is n_dst.
     dropout : Dropout, optional
         Drops coefficients after the softmax: it acts on acc, not on l. Its dst_ids are (n_out,).
+    accumulate : bool
+        Without it m, l and acc of the CSR's rows start at -inf, 0, 0 here, whatever they hold; other rows stay as they are.
 
     Raises
     ------
@@ -99,7 +101,7 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
     check("l", l, dtype=z.dtype, shape=dst.shape, out=True)
     check("acc", acc, dtype=z.dtype, shape=(*dst.shape, z.shape[2]), out=True)
     check_apart(acc, z=z, src=src, dst=dst)
-    call(f"sar_attend_forward_{FLOATS[z.dtype]}_{INDEXES[indices.dtype]}", m, l, acc, dst, attention)
+    call(f"sar_attend_forward_{FLOATS[z.dtype]}_{INDEXES[indices.dtype]}", m, l, acc, dst, attention, accumulate)
 
 
 def attend_finish(m, l, acc):  # noqa: E741
@@ -160,7 +162,7 @@ def attend_ends(dst, m, scale, g, out):
     return np.stack((dst, m, scale, delta), axis=-1)
 
 
-def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slope, dropout=None, sums=None):
+def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slope, dropout=None, sums=None, accumulate=True):
     """Add the gradients of finished attention over one block of edges, walking the transpose.
 
     ``alpha = exp(s - m[i]) / l[i]``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
@@ -179,6 +181,8 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
         Gradient of the finished output.
     dz, dsrc, ddst : as z, src, and (n_dst, H), z's dtype
         Accumulate. ddst is None where `sums` are given.
+    accumulate : bool
+        Without it dz and dsrc are overwritten.
     sums : (threads, n_dst, H) float64, optional
         Accumulates each thread's part of ddst. The caller zeroes it once for all blocks of a backward pass, and ends with
         `attend_backward_finish`. Default: this call does both.
@@ -210,7 +214,7 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
         check("ddst", ddst, dtype=z.dtype, shape=(n_dst, n_heads), out=True)
     elif ddst is not None or len(sums) == 0:
         raise ShapeError(f"sums must have a part for each thread and take the place of ddst; got shape {sums.shape}")
-    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, parts, ends, g, attention,
+    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, parts, ends, g, attention, accumulate,
          min(n_threads, len(parts)), n_dst)
     if sums is None:
         attend_backward_finish(parts, ddst)

@@ -2,63 +2,81 @@
 
 import numpy as np
 
-from sarlite.kernels.native import FLOATS, call, check, check_apart, lib, threads
+from sarlite.errors import ShapeError
+from sarlite.kernels.native import FLOATS, INDEXES, call, check, check_apart, lib, threads
 
 
-def gemm(a, b, out, *, trans_b=False, accumulate=False):
+def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None):
     """Overwrite ``out = a @ b``, or a @ b.T with `trans_b`; add it with `accumulate`.
 
     Parameters
     ----------
-    a : (m, k) float32 or float64
+    a : (m, k) float32 or float64; with `rows` (., k)
     b : (k, n), a's dtype, or (n, k) with `trans_b`
     out : (m, n), a's dtype
     trans_b, accumulate : bool
+    rows : (m,) int32 or int64, optional
+        Of a, which are multiplied, in this order: ``a[rows] @ b``, without a copy of them all.
 
     Raises
     ------
     ShapeError
-        Naming the argument.
+        Naming the argument; also for a row that a has not.
 
     Notes
     -----
-    O(m n k) time, and a copy of b, whose n is rounded up to a multiple of 32. A row of the result depends on the same row of a, and on b,
-    alone: neither on threads nor on the other rows.
+    O(m n k) time, and a copy of b, whose n is rounded up to a multiple of 32; with `rows` copies of 126 rows a thread. A row of the
+    result depends on the same row of a, and on b, alone: neither on threads nor on the other rows.
     Source: Goto and van de Geijn 2008.
     """
-    m, k = check("a", a, dtype=FLOATS, shape=(None, None)).shape
+    rows, (m, k) = _taken(a, rows)
     n = check("b", b, dtype=a.dtype, shape=(None, None)).shape[0 if trans_b else 1]
     check("b", b, shape=(n, k) if trans_b else (k, n))
     check("out", out, dtype=a.dtype, shape=(m, n), out=True)
     check_apart(out, a=a, b=b)
-    call(f"sar_gemm_forward_{FLOATS[a.dtype]}", out, _lines(k * _whole(n), a.dtype), a, b, trans_b, accumulate, m, n, k)
+    taken = 0 if rows is None else threads() * lib.SAR_GEMM_BLOCK * k
+    call(f"sar_gemm_forward_{FLOATS[a.dtype]}", out, _lines(k * _whole(n) + taken, a.dtype), a, rows, b, trans_b, accumulate, m, n, k)
 
 
-def gemm_backward(a, g, out):
+def gemm_backward(a, g, out, *, rows=None):
     """Overwrite ``out = a.T @ g``, the gradient of b in a @ b.
 
     Parameters
     ----------
-    a, g : (k, m), (k, n) float32 or float64
+    a, g : (k, m), (k, n) float32 or float64; with `rows` a is (., m)
     out : (m, n), a's dtype
+    rows : (k,) int32 or int64, optional
+        Of a, that were multiplied: ``out = a[rows].T @ g``.
 
     Raises
     ------
     ShapeError
-        Naming the argument.
+        Naming the argument; also for a row that a has not.
 
     Notes
     -----
-    O(m n k) time; each thread sums its share of the rows, so threads * (m * n + 40,448) values of memory. They are added in
-    thread order: the same bits for the same number of threads.
+    O(m n k) time; each thread sums its share of the rows, so threads * (m * n + 40,448) values of memory, with `rows` 256 m more a
+    thread. They are added in thread order: the same bits for the same number of threads.
     """
-    k, m = check("a", a, dtype=FLOATS, shape=(None, None)).shape
+    rows, (k, m) = _taken(a, rows)
     n = check("g", g, dtype=a.dtype, shape=(k, None)).shape[1]
     check("out", out, dtype=a.dtype, shape=(m, n), out=True)
     check_apart(out, a=a, g=g)
     n_threads = threads() if m * n * k > 32768 else 1
-    workspace = _lines(n_threads * (lib.SAR_GEMM_OWN + _whole(m * n)), a.dtype)
-    call(f"sar_gemm_backward_{FLOATS[a.dtype]}", out, workspace, a, g, n_threads, m, n, k)
+    taken = 0 if rows is None else lib.SAR_GEMM_DEPTH * m
+    workspace = _lines(n_threads * (lib.SAR_GEMM_OWN + _whole(m * n) + taken), a.dtype)
+    call(f"sar_gemm_backward_{FLOATS[a.dtype]}", out, workspace, a, rows, g, n_threads, m, n, k)
+
+
+def _taken(a, rows):
+    """Check a matrix and which of its rows are meant; return these as int64, and the shape of what they make."""
+    n, width = check("a", a, dtype=FLOATS, shape=(None, None)).shape
+    if rows is None:
+        return None, (n, width)
+    check("rows", rows, dtype=INDEXES, shape=(None,))
+    if len(rows) and (rows.min() < 0 or rows.max() >= n):
+        raise ShapeError(f"rows must lie in 0 .. {n}; got {rows.min()} .. {rows.max()}")
+    return rows.astype(np.int64, copy=False), (len(rows), width)
 
 
 def _whole(n):

@@ -1,5 +1,7 @@
 """Gathering, scattering and adding rows, and dropout."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from sarlite.kernels.native import (
@@ -13,6 +15,33 @@ from sarlite.kernels.native import (
     probability,
     row_width,
 )
+
+
+class Rows(NamedTuple):
+    """Some rows of a table, that stand for the array table[numbers]; numbers (n,) int32 or int64 lie in the table."""
+
+    table: np.ndarray
+    numbers: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.numbers), *self.table.shape[1:]
+
+    @property
+    def ndim(self) -> int:
+        return self.table.ndim
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.table.dtype
+
+    def first(self, n: int) -> "Rows":
+        """Return the first n rows."""
+        return Rows(self.table, self.numbers[:n])
+
+    def array(self) -> np.ndarray:
+        """Return the rows, new."""
+        return np.take(self.table, self.numbers, axis=0)
 
 
 def gather_rows(x, index, out):

@@ -1,6 +1,7 @@
 """A batch as a graph: the blocks of its layers, each a Graph, and what the picks stand for."""
 
-from functools import cached_property
+from contextlib import nullcontext
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,6 +18,7 @@ from sarlite.sar.plan import Plan
 from sarlite.sar.schedule import Schedule
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import as_array
+from sarlite.tape.taken import Taken
 from sarlite.types import Array
 
 
@@ -118,7 +120,7 @@ class LayerGraph(Graph):
             return False
         if self.plan.steps:
             return self._columns.has_loops
-        return self._share is not None and self.added_loops is not None and bool(self.added_loops.any())
+        return self.added_loops is not None and bool(self.added_loops.any()) and self._share is not None
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         """What `Sum` multiplies destinations and sources by; where picks count differently their weights have it all."""
@@ -183,6 +185,17 @@ class LayerGraph(Graph):
 _WEIGHT = "sarlite.pick"
 
 
+def _take(x, rows, buffers):
+    """x[rows], made in these buffers."""
+    with buffers:
+        out = np.empty((len(rows), *x.shape[1:]), x.dtype)
+        if out.dtype in (np.float32, np.float64):
+            kernels.gather_rows(x, rows, out)
+        else:
+            np.take(x, rows, axis=0, out=out)
+    return out
+
+
 def _is_function(message):
     return callable(message) and not isinstance(message, (fn.CopySrc, fn.Linear, fn.MulEdge, fn.Attend))
 
@@ -209,7 +222,8 @@ class Batch(Graph):
     step : int
         The global step.
     x : Tensor (n_src, ...)
-        The input rows, gathered at the first use.
+        The input rows. On one rank products and sums read float matrices where they stand, so the loader's x must not change until the
+        backward pass is over; what anything else reads is gathered at its first use.
     labels : (n_dst, ...) array, or None
     rows : (n_seeds,) int64
         The row of the model's output of each seed as asked: one asked for twice is there twice.
@@ -241,17 +255,15 @@ class Batch(Graph):
 
     @cached_property
     def x(self) -> Tensor:
-        with self.buffers:
-            return Tensor(self.take(self._x), constant=self.lasting)
+        make = partial(_take, self._x, self._rows, self.buffers)  # of no batch: that would hold itself
+        # With peers, who fetch some of the rows, they are in one array.
+        if self.comm.size == 1 and not self.lasting and self._x.ndim == 2 and self._x.dtype in (np.float32, np.float64):
+            return Taken(kernels.Rows(self._x, self._rows), make)
+        return Tensor(make(), constant=self.lasting)
 
     def take(self, x: Array) -> Array:
         """Return (n_src, ...), new: of rows of the part that was sampled from, those that the first layer reads."""
-        out = np.empty((self.n_src, *x.shape[1:]), x.dtype)
-        if out.dtype in (np.float32, np.float64):
-            kernels.gather_rows(x, self._rows, out)
-        else:
-            np.take(x, self._rows, axis=0, out=out)
-        return out
+        return _take(x, self._rows, nullcontext())
 
     def layers(self, n: int) -> list[Graph]:
         """Return the graphs that `n` layers compute on.

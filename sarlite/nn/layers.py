@@ -37,7 +37,7 @@ def glorot(rng: Random, shape: tuple[int, ...], n_in: int, n_out: int, dtype: DT
 
 
 class Linear(Module):
-    """Return x W + b.
+    """Return x W + b; with `add_to`, added to that, as `ops.matmul` does.
 
     Parameters
     ----------
@@ -60,9 +60,9 @@ class Linear(Module):
         self.weight = glorot(rng, (n_in, n_out), n_in, n_out, dtype)
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, add_to: Tensor | None = None) -> Tensor:
         rows_of("Linear", x, len(self.weight), self.weight.dtype, ndim=None)
-        out = ops.matmul(x, self.weight)
+        out = ops.matmul(x, self.weight, add_to)
         return out if self.bias is None else out + self.bias
 
     def describe(self) -> str:

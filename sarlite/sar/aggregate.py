@@ -6,7 +6,9 @@ An operator object (`operators`, `custom`) computes one block at a time; `schedu
 import numpy as np
 
 from sarlite import tape
+from sarlite.kernels import Rows
 from sarlite.sar.messages import templates_of
+from sarlite.tape.taken import Taken
 
 
 class Operator:
@@ -26,13 +28,18 @@ class Operator:
         Whether backward needs what `end` returned, which nothing may then be written over.
     flops_per_value : int
         What `tape.shapes` counts for each value of a message.
+    overwrites : bool
+        Whether `backward` may be given d_rows that are not set, which it then overwrites: where it sees all edges at once. `fresh`
+        says that it is so in this pass.
+    by_number : bool
+        Whether `begin` and `forward` may be given `kernels.Rows` of the sources, where no peer fetches them.
     into : array or None
         What an operator that has a `shape` adds to; set before `begin`, and let go of in `end`. By default it makes a new array.
     """
 
     n_fetched = 1
     needs_rows = False
-    turns = linear = False
+    turns = linear = overwrites = fresh = by_number = False
     keeps_result = True
     flops_per_value = 1
     into = None
@@ -95,11 +102,15 @@ class Operator:
 
 def aggregate(schedule, operator, inputs, sinks=()):
     """Apply `operator` over all blocks. Collective, forward and backward."""
+    if not operator.by_number or schedule.plan.steps:
+        for x in inputs:
+            if isinstance(x, Taken):
+                x.gathered()
     return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule.linear if operator.linear else schedule)
 
 
 def forward(needs, *arrays, operator, schedule):
-    arrays = tuple(np.ascontiguousarray(a) for a in arrays)
+    arrays = tuple(a if isinstance(a, Rows) else np.ascontiguousarray(a) for a in arrays)
     keep = any(needs) and schedule.mode.keeps and not _turns(schedule, operator)
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]
@@ -112,11 +123,14 @@ def forward(needs, *arrays, operator, schedule):
 
 def vjp(g, needs, residuals, into, operator, schedule):
     operator, local, kept, templates = residuals
+    turns, n_src = _turns(schedule, operator), schedule.plan.n_src
+    alone = not turns and not schedule.plan.steps and schedule.summed is None  # then one block has all edges
+    operator.fresh = alone and operator.overwrites and all(at is None for at in into[: operator.n_fetched])
     operator.begin_backward(g)
-    n_src = schedule.plan.n_src
-    d_rows = [(np.zeros((n_src, *shape), dtype) if at is None or not at.flags.c_contiguous else at) if need else None
+    make = np.empty if operator.fresh else np.zeros
+    d_rows = [(make((n_src, *shape), dtype) if at is None or not at.flags.c_contiguous else at) if need else None
               for need, (shape, dtype), at in zip(needs, templates, into)]
-    if _turns(schedule, operator):
+    if turns:
         _over_reversed(schedule.reverse, *operator.turned(local, d_rows))
     else:
         schedule.run_backward(local, kept, operator.backward, d_rows)
@@ -137,4 +151,4 @@ def _over_reversed(reverse, operator, rows, d_ends):
         reverse.run(rows, operator.forward, phase="backward")
 
 
-tape.primitive("aggregate", forward, vjp, owned=tape.Owned.YES, adds=True)
+tape.primitive("aggregate", forward, vjp, owned=tape.Owned.YES, adds=True, by_number=True)

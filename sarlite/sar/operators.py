@@ -34,12 +34,14 @@ class Sum(Operator):
     """
 
     keeps_result = False
+    overwrites = True
 
     def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None, peer_scale=None):
         self.n_dst, self.weighted, self.dst_scale, self.src_scale, self.into = n_dst, weighted, dst_scale, src_scale, into
         self.peer_scale = peer_scale
         self.flops_per_value = 2 if weighted else 1
         self.turns = self.linear = not weighted
+        self.by_number = src_scale is None  # which is by column
 
     def shape(self, arrays):
         return self.n_dst, *arrays[0].shape[1:]
@@ -57,7 +59,7 @@ class Sum(Operator):
             self.out[...] = 0
             self.begun = True
         src_scale = columns_of(block, self.src_scale, rows[0].dtype)
-        kernels.spmm(block.indptr, block.indices, rows[0], self.out, rows=block.rows, src_scale=src_scale, dst_scale=self.scale,
+        kernels.spmm(block.indptr, *_columns(block, rows[0]), self.out, rows=block.rows, src_scale=src_scale, dst_scale=self.scale,
                      accumulate=self.begun, **self.weights(block, "eid"))
         self.begun = True
         return rows if self.needs_rows else None
@@ -80,10 +82,12 @@ class Sum(Operator):
     def backward(self, block, rows, kept, d_rows):
         if d_rows[0] is not None:
             kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.scale,
-                         dst_scale=columns_of(block, self.src_scale, self.g.dtype), **self.weights(block, "transpose_eid"))
+                         dst_scale=columns_of(block, self.src_scale, self.g.dtype), accumulate=not self.fresh,
+                         **self.weights(block, "transpose_eid"))
         if self.needs_rows:
             (x,) = rows or kept
-            kernels.edge_dot(block.indptr, block.indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid, dst_scale=self.scale)
+            indices, x = _columns(block, x)
+            kernels.edge_dot(block.indptr, indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid, dst_scale=self.scale)
 
     def turned(self, rows, d_rows):
         """The gradient of x is t A^T (s g), which MG-GCN Eq. 9 aggregates as it does x."""
@@ -102,6 +106,13 @@ class Sum(Operator):
     def weights(self, block, order):
         """The weights and where each edge's stands; `order` names the block's attribute that says so."""
         return {"weight": self.weight, "eid": getattr(block, order)} if self.weighted else {}
+
+
+def _columns(block, x):
+    """(indices, array): a block's columns in x; where x is rows of a table, in that."""
+    if not isinstance(x, kernels.Rows):
+        return block.indices, x
+    return np.take(x.numbers, block.indices).astype(block.indices.dtype, copy=False), x.table
 
 
 def columns_of(block, scale, dtype):
@@ -147,7 +158,7 @@ class Attend(Operator):
     """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4)."""
 
     n_fetched = 2
-    needs_rows = turns = True
+    needs_rows = turns = overwrites = True
     flops_per_value = 2  # the exponential and the maximum, one a head, are not counted
 
     def __init__(self, slope, dropout=0.0, key=0, dst_ids=None, n_nodes=0, src_ids=None):
@@ -156,13 +167,15 @@ class Attend(Operator):
     def begin(self, needs, arrays, keep):
         z, _, self.dst = arrays
         self.needs = needs
-        self.m = np.full(self.dst.shape, -np.inf, z.dtype)
-        self.l = np.zeros_like(self.dst)
-        self.out = np.zeros((len(self.dst), *z.shape[1:]), z.dtype)
+        self.m, self.l = np.empty_like(self.dst), np.empty_like(self.dst)
+        self.out, self.begun = np.empty((len(self.dst), *z.shape[1:]), z.dtype), False
 
     def forward(self, block, rows):
+        if not self.begun and block.rows is not None:
+            self.m[...], self.l[...], self.out[...], self.begun = -np.inf, 0, 0, True
         kernels.attend(block.indptr, block.indices, *rows, self.dst, self.m, self.l, self.out, rows=block.rows,
-                       slope=self.slope, dropout=self.coins(block))
+                       slope=self.slope, dropout=self.coins(block), accumulate=self.begun)
+        self.begun = True
         return rows
 
     def end(self):
@@ -182,7 +195,7 @@ class Attend(Operator):
         z, src = rows or kept
         dz, d_src = (np.zeros_like(x) if d is None else d for x, d in zip((z, src), d_rows))
         kernels.attend_backward(*block.transpose, z, src, self.ends, self.g, dz, d_src, None, sums=self.sums,
-                                slope=self.slope, dropout=self.coins(block))
+                                slope=self.slope, dropout=self.coins(block), accumulate=not self.fresh)
 
     def turned(self, rows, d_rows):
         """Of a destination g and `ends` say all that its sources' owners need of it."""

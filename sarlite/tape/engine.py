@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarlite.errors import ShapeError
+from sarlite.kernels import Rows
 from sarlite.tape.arraylike import ArrayLike
 from sarlite.tape.backward import accumulate, carry, pull, reachable, same_layout
 from sarlite.tape.primitives import (
@@ -94,6 +95,7 @@ class Tensor(ArrayLike):
     time: int
     volatile: bool
     constant: bool
+    rows: Rows | None = None  # see `taken`
 
     def __init__(self, data: Any, requires_grad: bool = False, *, constant: bool = False) -> None:
         data = as_array(data)
@@ -217,7 +219,8 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
         Further places that the vjp returns gradients for, after those of `inputs`; their values are not passed.
     """
     tensors = [x if isinstance(x, Tensor) else None for x in inputs]
-    arrays = [x if t is None else t._data for x, t in zip(inputs, tensors)]
+    by_number = PRIMITIVES[name].by_number
+    arrays = [x if t is None else t.rows if by_number and t.rows is not None else t._data for x, t in zip(inputs, tensors)]
     places = [t.sink if t is not None else None for t in tensors] + list(sinks)
     if not state.grad:
         places = [None] * len(places)
@@ -230,7 +233,7 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
     result = Tensor(out)
     result.volatile = any(t is not None and t.volatile for t in tensors)
     for t in tensors if result._data.base is not None else ():
-        if t is not None and np.may_share_memory(result._data, t._data):
+        if t is not None and t.rows is None and np.may_share_memory(result._data, t._data):
             result._changes = t._changes  # a view changes with what it is a view of
     if any(needs):
         result.requires_grad = True
@@ -263,7 +266,7 @@ def _read(tensors, sinks, residuals, result):
     result (`keeps_result`).
     """
     arrays, known = _arrays(residuals)
-    tensors = [t for t in tensors if t is not None and not t.constant and (not known or _holds(arrays, t._data))]
+    tensors = [t for t in tensors if t is not None and not t.constant and t.rows is None and (not known or _holds(arrays, t._data))]
     if _holds(arrays, result._data) or any(getattr(value, "keeps_result", False) for value in residuals):
         tensors.append(result)
     changes = [t._changes for t in tensors] + [s.changes if isinstance(s, Node) else s._changes for s in sinks]

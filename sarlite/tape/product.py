@@ -4,39 +4,60 @@ from typing import Any
 
 import numpy as np
 
+from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.tape import reduce
 from sarlite.tape.arithmetic import operands
-from sarlite.tape.engine import Operand, Owned, Tensor, apply, primitive
+from sarlite.tape.engine import Operand, Owned, Tensor, apply, primitive, written_over
 from sarlite.tape.shaping import reshape
 
-# ---- a @ b
+# ---- a @ b, and c + a @ b
 
 
-def _matmul(needs, a, b):
-    return reduce.product(a, b), (a if needs[1] else None, b if needs[0] else None, a.shape, b.shape)
+def dense(x):
+    """The array that x is, or stands for."""
+    return x.array() if isinstance(x, kernels.Rows) else x
 
 
-def _matmul_vjp(g, needs, residuals, into):
+def _matmul(needs, a, b, *added, factors=2):
+    c = dense(added[0]) if added else None
+    into = c if c is None or (c.base is None and c.flags.writeable) else c.copy()
+    if isinstance(b, kernels.Rows) or (isinstance(a, kernels.Rows) and not (a.ndim == b.ndim == 2 and a.dtype == b.dtype)):
+        a, b = dense(a), dense(b)
+    return reduce.product(a, b, into=into), (a if needs[1] else None, b if needs[0] else None, a.shape, b.shape)
+
+
+def _matmul_vjp(g, needs, residuals, into, factors=2):
     a, b, shape_a, shape_b = residuals
+    passed = [g] * len(needs[2:])
     g = np.ascontiguousarray(g)
     adds = len(shape_b) == 2 and into[0] is not None and into[0].flags.c_contiguous
     da = reduce.unbroadcast(reduce.product(g, b, trans_b=True, into=into[0] if adds else None), shape_a) if needs[0] else None
     if not needs[1]:
-        return da, None
+        return da, None, *passed
     if len(shape_b) == 2:
-        return da, reduce.product_over_rows(a, g)
-    return da, reduce.unbroadcast(reduce.product(a.swapaxes(-1, -2), g), shape_b)
+        return da, reduce.product_over_rows(a, g), *passed
+    return da, reduce.unbroadcast(reduce.product(a.swapaxes(-1, -2), g), shape_b), *passed
 
 
-primitive("matmul", _matmul, _matmul_vjp, owned=Owned.YES, adds=True)
+primitive("matmul", _matmul, _matmul_vjp, owned=Owned.AS_G, adds=True, by_number=True)
 
 
-def matmul(a: Any, b: Any) -> Tensor:
-    """Return a @ b over the last two axes; leading axes broadcast, 1-D operands are a row (left) or a column (right)."""
+def matmul(a: Any, b: Any, add_to: Tensor | None = None) -> Tensor:
+    """Return a @ b over the last two axes; leading axes broadcast, 1-D operands are a row (left) or a column (right).
+
+    Parameters
+    ----------
+    a, b : Tensor or array
+    add_to : Tensor, optional
+        The product is added to it, for a matrix b; it has the product's shape and dtype. Its values are not needed any more: the sum is
+        written over them. A backward pass that needs them for another operation raises, as after `Tensor.changed`.
+    """
     a, b = operands(a, b)
     if not np.ndim(a) or not np.ndim(b):
         raise ShapeError(f"cannot multiply shapes {np.shape(a)} and {np.shape(b)} as matrices; use *")
+    if add_to is not None:
+        return _add_product(add_to, a, b)
     if a.ndim == 1:
         row = matmul(reshape(a, 1, len(a)), b)
         return reshape(row, (*row.shape[:-2], row.shape[-1]) if b.ndim > 1 else ())
@@ -46,6 +67,14 @@ def matmul(a: Any, b: Any) -> Tensor:
     if a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"cannot multiply shapes {a.shape} and {b.shape}")
     return apply("matmul", a, b)
+
+
+def _add_product(c, a, b):
+    found = [(x.shape, x.dtype) for x in (c, a, b)]
+    if a.ndim < 2 or b.ndim != 2 or a.shape[-1] != len(b) or c.shape != (*a.shape[:-1], b.shape[1]) or not a.dtype == b.dtype == c.dtype:
+        raise ShapeError(f"cannot add to (shape, dtype) {found[0]} the product of {found[1]} and {found[2]}")
+    out = apply("matmul", a, b, c, factors=2)
+    return written_over(c, out) if out._data is c._data else out
 
 
 # ---- Einstein's notation

@@ -68,19 +68,29 @@ def flat(x):
 
 
 def product(a, b, trans_b=False, into=None):
-    """a @ b or a @ b.T, or add it to `into`; a matrix on the right takes one product, not one for each leading index."""
+    """a @ b or a @ b.T, or add it to `into`; a matrix on the right takes one product, not one for each leading index.
+
+    Of a matrix a may be `kernels.Rows`, with b a matrix of its dtype.
+    """
     if b.ndim != 2 or a.dtype != b.dtype or not is_float(a):
         return a @ (b.swapaxes(-1, -2) if trans_b else b)
     out = np.empty((*a.shape[:-1], b.shape[0 if trans_b else 1]), a.dtype) if into is None else into
-    kernels.gemm(np.ascontiguousarray(flat(a)), np.ascontiguousarray(b), flat(out), trans_b=trans_b, accumulate=into is not None)
+    a, rows = _taken(a)
+    kernels.gemm(a, np.ascontiguousarray(b), flat(out), trans_b=trans_b, accumulate=into is not None, rows=rows)
     return out
 
 
 def product_over_rows(a, g):
     """a.T @ g, summed over all axes but the last: the gradient of the matrix b in a @ b."""
     out = np.empty((a.shape[-1], g.shape[-1]), g.dtype)
-    kernels.gemm_backward(np.ascontiguousarray(flat(a)), flat(g), out)
+    a, rows = _taken(a)
+    kernels.gemm_backward(a, flat(g), out, rows=rows)
     return out
+
+
+def _taken(a):
+    """The matrix, and which of its rows are meant."""
+    return (np.ascontiguousarray(a.table), a.numbers) if isinstance(a, kernels.Rows) else (np.ascontiguousarray(flat(a)), None)
 
 
 def contract(subscripts, *arrays):

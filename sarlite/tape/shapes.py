@@ -180,9 +180,12 @@ def flops_of(name: str, inputs: Any, out: Any, params: dict[str, Any]) -> int:
 
 
 def passes_of(needs: Any, params: dict[str, Any]) -> int:
-    """Count how often backward does what `flops_of` counts: once for each input that wants a gradient, or as an operator says."""
+    """Count how often backward does what `flops_of` counts: once for each input that wants a gradient, or as an operator says.
+
+    Of a product's inputs the first `factors` count, where that is given: to the others a gradient is passed on.
+    """
     operator: Any = params.get("operator")
-    return int(operator.passes(needs)) if hasattr(operator, "passes") else sum(needs)
+    return int(operator.passes(needs)) if hasattr(operator, "passes") else sum(needs[: params.get("factors")])
 
 
 # ---- any size

@@ -235,6 +235,26 @@ def test_backward_accumulates():
         close(a, 2 * b)
 
 
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("shape", [(4, 32), (9, 40)])  # heads all together, and some of them
+def test_what_is_overwritten_needs_no_start(shape, dropped):
+    graph = make_graph("random", np.int32)
+    z, src, dst = attend_operands(graph, np.float32, *shape)
+    dropout = make_dropout(graph) if dropped else None
+    out, m, scale = attend([(graph, 0, graph.n_src)], z, src, dst, 0.2, dropout)
+    found = [np.full_like(a, np.nan) for a in (m, scale, out)]
+    kernels.attend(graph.indptr, graph.indices, z, src, dst, *found, slope=0.2, dropout=dropout, accumulate=False)
+    kernels.attend_finish(*found)
+    for a, b in zip(found, (m, scale, out), strict=True):
+        np.testing.assert_array_equal(a, b)
+    wanted = attend_gradients(graph, z, src, dst, out, 0.2, dropout)
+    found = [np.full_like(z, np.nan), np.full_like(src, np.nan), np.zeros_like(dst)]
+    t, ends = kernels.transpose(graph.indptr, graph.indices, graph.n_src)[:2], kernels.attend_ends(dst, m, scale, out, out)
+    kernels.attend_backward(*t, z, src, ends, out, *found, slope=0.2, dropout=dropout, accumulate=False)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 @every_float
 @pytest.mark.parametrize("width", WIDTHS)
 def test_row_dot(dtype, width):

@@ -57,6 +57,22 @@ def test_gemm_backward(k, m, n, dtype, n_threads):
     assert np.array_equal(out, again)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("itype", ["int32", "int64"])
+@pytest.mark.parametrize("m, k, n", SHAPES)
+def test_products_of_rows_by_number_have_the_bits_of_those_of_a_copy(m, k, n, itype, dtype, n_threads):
+    table, b = matrices(m + 3, k, n, dtype)
+    rows = np.random.default_rng(0).integers(0, m + 3, m).astype(itype)
+    found, copied = np.full((m, n), np.nan, dtype), np.empty((m, n), dtype)
+    kernels.gemm(table, b, found, rows=rows)
+    kernels.gemm(table[rows], b, copied)
+    assert np.array_equal(found, copied)
+    g, found, copied = copied, np.full((k, n), np.nan, dtype), np.empty((k, n), dtype)
+    kernels.gemm_backward(table, g, found, rows=rows)
+    kernels.gemm_backward(table[rows], g, copied)
+    assert np.array_equal(found, copied)
+
+
 def refused():
     a, out = np.ones((4, 3), np.float32), np.empty((4, 5), np.float32)
     b = np.ones((3, 5), np.float32)
@@ -71,9 +87,12 @@ def refused():
     yield "out", lambda: kernels.gemm_backward(a, out, out)
     yield "b", lambda: kernels.add(a, b, a)
     yield "out", lambda: kernels.add(a, a, out)
+    yield "rows", lambda: kernels.gemm(a, b, out, rows=np.array([0, 4, 1, 1]))
+    yield "rows", lambda: kernels.gemm_backward(a, out, b.copy(), rows=np.array([0, 0, 1, -1]))
+    yield "out", lambda: kernels.gemm(a, b, out, rows=np.array([0, 1, 1]))
 
 
-@pytest.mark.parametrize("case", range(11))
+@pytest.mark.parametrize("case", range(14))
 def test_bad_arguments_are_named(case):
     name, action = list(refused())[case]
     with pytest.raises(ShapeError, match=f"^{name} "):

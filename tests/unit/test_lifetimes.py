@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sarlite import Graph, Tensor, Trainer, fn, kernels, nn, optim
+from sarlite import Graph, Solo, Tensor, Trainer, fn, kernels, nn, optim
+from sarlite.errors import ShapeError
 from sarlite.models import GCN
 from sarlite.nn import Activation
 from sarlite.tape import engine, losses, ops
@@ -18,6 +19,15 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import buffers  # noqa: E402
 
 pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """A product takes some hundred KiB a thread, which is much beside these arrays."""
+    before = kernels.threads()
+    kernels.set_threads(1)
+    yield
+    kernels.set_threads(before)
 
 
 # ---- what a step holds
@@ -200,3 +210,54 @@ def test_an_operator_says_whether_it_keeps_its_result():
     attended.changed()
     with pytest.raises(RuntimeError, match="needs values that have changed"):
         attended.backward(np.ones((2, 1, 3)))
+
+
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
+@pytest.mark.parametrize("message", ["copy", "weighted", "attend"])
+def test_sums_start_from_nothing(message, mode, monkeypatch):
+    """On one rank no array is set before sums are written to it: whatever new arrays hold is overwritten, isolated rows' too."""
+    graph = Graph.from_edges(np.array([0, 0, 4, 5, 5]), np.array([1, 1, 1, 5, 2]), n_nodes=7).shard(Solo(), mode=mode)
+
+    def run():
+        rng = np.random.default_rng(0)
+        x, score, weight = (Tensor(rng.standard_normal(shape), requires_grad=True) for shape in ((7, 2, 3), (7, 2), (5,)))
+        made = {"copy": fn.copy_src(x), "weighted": fn.mul_edge(x, weight), "attend": fn.attend(x, score, score * 2)}[message]
+        out = graph.aggregate(made, "sum")
+        (out * rng.standard_normal(out.shape)).sum().backward()
+        return [out.data, *(t.grad for t in (x, score, weight) if t.grad is not None)]
+
+    wanted, empty = run(), np.empty
+    monkeypatch.setattr(np, "empty", lambda shape, dtype=float, *more: np.full(shape, np.nan, dtype) if np.dtype(dtype).kind == "f"
+                        else empty(shape, dtype, *more))
+    monkeypatch.setattr(np, "empty_like", lambda a: np.empty(a.shape, a.dtype))
+    for a, b in zip(run(), wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# ---- products that are added to what is there
+
+
+def test_a_product_is_added_to_what_is_there():
+    rng = np.random.default_rng(0)
+    a, b, c = (Tensor(rng.standard_normal(shape), requires_grad=True) for shape in ((5, 3), (3, 4), (5, 4)))
+    g, start = rng.standard_normal((5, 4)), c.data.copy()
+    wanted = [start + a.data @ b.data, g @ b.data.T, a.data.T @ g, g]
+    out = ops.matmul(a, b, c)
+    out.backward(g)
+    assert out.data is c.data
+    for found, other in zip((out.data, a.grad, b.grad, c.grad), wanted, strict=True):
+        np.testing.assert_allclose(found, other, rtol=1e-12)
+    shared = Tensor(start[:], constant=True)  # read-only
+    np.testing.assert_allclose(ops.matmul(a, b, shared).data, wanted[0], rtol=1e-12)
+    assert shared.data is not start and np.array_equal(shared.data, start)
+    for other in (c[1:], Tensor(start.astype(np.float32))):
+        with pytest.raises(ShapeError, match="cannot add to"):
+            ops.matmul(a, b, other)
+
+
+def test_what_a_product_was_added_to_is_not_read_again():
+    a, b = Tensor(np.ones((2, 2)), requires_grad=True), Tensor(np.eye(2))
+    c = a.exp()  # its gradient reads it
+    out = ops.matmul(a, b, c)
+    with pytest.raises(RuntimeError, match="changed"):
+        out.sum().backward()

@@ -25,6 +25,9 @@ class OneShot:
     def run_backward(self, schedule, arrays, kept, visit, d_arrays, phase="backward"):
         """Collective. The gradients of all rows are computed at once, then each peer's are sent."""
         plan, rows = schedule.plan, None
+        if not plan.steps:
+            visit(plan.local, arrays, kept and kept[0], d_arrays)
+            return
         with schedule.transport.push(d_arrays, len(plan.steps), phase) as push:
             if arrays is not None:
                 with FetchAll(schedule.transport, plan, arrays, phase) as fetched:
