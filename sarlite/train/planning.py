@@ -99,7 +99,8 @@ def _waited_edges(comm, counts, prefetch):
     """The edges for whose time the slowest rank waits where ranks go in step; of several exchanges, as of relations, 0. Collective."""
     if not isinstance(counts, PartCounts) or counts.size == 1:
         return 0.0
-    tiles = np.array(comm.allgather(counts.sets[0].n_edges), float)
+    by_part = dict(comm.allgather((counts.rank, counts.sets[0].n_edges)))  # which ranks of a group tell alike
+    tiles = np.array([by_part[part] for part in range(counts.size)], float)
     return in_step(tiles, prefetch) - float(tiles.sum(1).max())
 
 
