@@ -28,7 +28,7 @@ class _Cut(NamedTuple):
         return self.n_edges - self.n_by_rows
 
 
-def with_others(graph, counts):
+def with_others(graph, counts, covers=True):
     """Return the `PartCounts` of a sharded graph's part with those of other edges, as `schedule.make` would find them. Collective.
 
     Parameters
@@ -37,6 +37,8 @@ def with_others(graph, counts):
         Whose sources are its destinations, in any mode.
     counts : PartCounts
         Of all its edges.
+    covers : bool
+        Whether a cover is found, which takes SciPy's modules too.
 
     Notes
     -----
@@ -45,7 +47,7 @@ def with_others(graph, counts):
     if counts.size == 1:
         return counts
     with graph.profile.phase("setup"):
-        return _with_others(graph.comm, graph.plan, counts)
+        return _with_others(graph.comm, graph.plan, counts, covers)
 
 
 def with_hosts(comm, plan, counts):
@@ -88,12 +90,12 @@ def _shared(comm, counts, sent, hosts):
     return _asked(comm, counts, asked)._replace(hosts=hosts)
 
 
-def _with_others(comm, plan, counts):
+def _with_others(comm, plan, counts, covers):
     size = counts.size
     own, columns, rows_of = [_Cut()] * size, [np.empty(0, np.int64)] * size, [np.empty(0, np.int64)] * size
     for step, (rows, sources) in zip(plan.steps, _edges(plan)):
         if len(rows):
-            own[step.source], columns[step.source] = _cut(rows, sources)
+            own[step.source], columns[step.source] = _cut(rows, sources, covers)
             rows_of[step.source] = np.unique(rows)
     counts = with_hosts(comm, plan, counts)
     told = [cuts[counts.rank] for cuts in comm.allgather(own)]
@@ -121,9 +123,9 @@ def _edges(plan):
             yield step.block.dst, step.block.indices
 
 
-def _cut(rows, sources):
+def _cut(rows, sources, covers):
     """Return the `_Cut` of edges, and the sources of their cover."""
-    covering = cover(sources, np.cumsum(np.diff(rows, prepend=rows[0]) > 0))
+    covering = cover(sources, np.cumsum(np.diff(rows, prepend=rows[0]) > 0)) if covers else np.ones(sources.max() + 1, bool)
     chosen = covering[sources]
     found = _Cut(len(rows), _counted(rows), int(chosen.sum()), _counted(rows[chosen])[0], _counted(rows[~chosen]),
                  len(np.unique(sources[~chosen])))

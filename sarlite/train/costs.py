@@ -129,7 +129,7 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str, list[LayerGraph]] | None = None,
-             sampled: batch_trial.Sampled | None = None, others: bool = True) -> Sizes:
+             sampled: batch_trial.Sampled | None = None, others: bool = True, covers: bool = True) -> Sizes:
     """Return the `Sizes` of a part that was loaded. Collective.
 
     Parameters
@@ -141,6 +141,8 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
     sampled : Sampled, optional
     others : bool
         Whether other edges are counted too, as some settings exchange: `over_others`.
+    covers : bool
+        Whether those of a cover are among them.
     """
     rows: Any = part.rows
     splits = {name: int(np.count_nonzero(getattr(rows, name))) for name in SPLITS}
@@ -158,7 +160,7 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
     if flows is not None or sampled is not None:
         counts = {"edges": whole, **flow_trial.counts_of(flows or {})}
     else:
-        counts = with_others(graph, whole) if others else whole
+        counts = with_others(graph, whole, covers) if others else whole
     built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
     sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "own edges": part.graph.n_edges,
@@ -285,7 +287,7 @@ class Model:
 
 
 def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any],
-           there: int | None = None, trainer: Any = None, others: bool = True) -> tuple[Model, Sizes]:
+           there: int | None = None, trainer: Any = None, others: bool = True, covers: bool = True) -> tuple[Model, Sizes]:
     """Return the `Model` and the `Sizes` of a run whose part was loaded. Collective.
 
     Parameters
@@ -294,7 +296,7 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
         As for `sizes_of`; by default now.
     trainer : Trainer, optional
         The run's, where it was made: then its message-flow graphs are not made again.
-    others : bool
+    others, covers : bool
         As for `sizes_of`.
     """
     graph: Any = part.graph
@@ -326,9 +328,9 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     model = Model(config, make, facts, comm, comm.size)
     model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
     model.fixed_bytes += warm // sharing
-    if others and comm.size > 1 and not hetero and not flows and sampled is None:
+    if others and covers and comm.size > 1 and not hetero and not flows and sampled is None:
         model.cover_bytes()  # before covers are counted, which loads the modules
-    sizes = sizes_of(part, there, peak, sharing, flows, sampled, others)
+    sizes = sizes_of(part, there, peak, sharing, flows, sampled, others, covers)
     if flows and trainer is not None:  # whose own arrays are counted, and there
         own = model.program(Setting("sar")).replay(sizes.counts, "sar", 0, sizes.rows).start_bytes
         sizes = sizes._replace(there_bytes=max(0, sizes.there_bytes - own))

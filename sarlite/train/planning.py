@@ -99,7 +99,8 @@ def _waited_edges(comm, counts, prefetch):
     """The edges for whose time the slowest rank waits where ranks go in step; of several exchanges, as of relations, 0. Collective."""
     if not isinstance(counts, PartCounts) or counts.size == 1:
         return 0.0
-    tiles = np.array(comm.allgather(counts.sets[0].n_edges), float)
+    by_part = dict(comm.allgather((counts.rank, counts.sets[0].n_edges)))  # which ranks of a group tell alike
+    tiles = np.array([by_part[part] for part in range(counts.size)], float)
     return in_step(tiles, prefetch) - float(tiles.sum(1).max())
 
 
@@ -184,12 +185,13 @@ def _several_of_several(counts):
     return shared is not None and 1 < len(set(shared.hosts)) < len(shared.hosts)
 
 
-def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool], tuple[Model, Sizes]], part: Part, n_widths: int) -> None:
+def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool, bool], tuple[Model, Sizes]], part: Part,
+          n_widths: int) -> None:
     """Refuse a run that does not fit. Collective.
 
     Parameters
     ----------
-    make : callable (others) -> (Model, Sizes)
+    make : callable (others, covers) -> (Model, Sizes)
         As of `costs.of_run`; asked only where the run is not surely small.
     n_widths : int
         The widths of all parameters together, which bound what a row takes in a step.
@@ -206,7 +208,7 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool],
             return
     own = Setting(config.mode)
     try:
-        model, sizes = make(over_others(own, config))
+        model, sizes = make(over_others(own, config), MODES[own.mode].covers)
     except ConfigError:  # costs that cannot be counted
         if limit.each:
             raise
@@ -214,7 +216,7 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool],
     (row,) = compare(comm, config, model, sizes, limit, [own])
     if row.fits:
         return
-    model, sizes = make(True)
+    model, sizes = make(True, True)
     others = compare(comm, config, model, sizes, limit, [setting for setting in settings(config, model)[0] if setting != own])
     fitting = sorted((other for other in others if other.fits), key=lambda other: other.need)
     hint = f"--mode {fitting[0].setting} takes {readable(fitting[0].need)} and fits" if fitting else _NONE

@@ -110,7 +110,7 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     if not was_auto and planning.counts(config):
         n_widths = sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in trainer.model.named_parameters())
         made = comm, config, cls, part, _make_trainer, there, trainer
-        planning.check(comm, config, lambda others: costs.of_run(*made, others=others), part, n_widths)
+        planning.check(comm, config, lambda others, covers: costs.of_run(*made, others=others, covers=covers), part, n_widths)
     part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
     stopping = Stopping(config.patience, optim.plateau_of(schedule))
     start, best = _restore(comm, config, trainer, resumed, stopping) if resumed else (0, Best(trainer.task))

@@ -53,13 +53,13 @@ def test_a_run_whose_costs_cannot_be_counted_is_refused_where_a_limit_is_given(t
         threads.run(2, trained, tmp_path / "limited", memory_limit=1e12, **options)
 
 
-def test_a_check_counts_other_edges_only_where_they_are_exchanged(tmp_path, limited, monkeypatch):
+def test_a_check_finds_a_cover_only_where_it_is_exchanged(tmp_path, limited, monkeypatch):
     found = []
     monkeypatch.setattr(other_counts, "cover", lambda *args: found.append(args) or cover(*args))
     LIMIT[0] = 1e12
     for mode, backward in (("sar", None), ("oneshot", None), ("sar", "fetch"), ("cover", None)):
         threads.run(2, trained, tmp_path / f"{mode} {backward}", mode=mode, backward=backward, memory_limit=1e12, **DENSE)
-        assert bool(found) == (backward == "fetch" or mode == "cover")
+        assert bool(found) == (mode == "cover")
         found.clear()
 
 
@@ -81,11 +81,15 @@ def test_ranks_that_go_in_step_wait_for_the_largest_tile_of_each_stage():
     assert in_step(tiles, 1) == 14
 
 
-@pytest.mark.parametrize("summing, taken", [(0.0, "broadcast"), (1.0, "sar")])
-def test_auto_counts_what_ranks_in_step_wait(summing, taken, tmp_path, limited, monkeypatch, capsys):
+@pytest.mark.parametrize("summing, taken, columns, prefetch", [
+    (0.0, "broadcast", 1, 0), (1.0, "sar", 1, 0), (1.0, "sar", 2, 0), (1.0, "broadcast", 2, 1),  # with prefetch own tiles are first
+])
+def test_auto_counts_what_ranks_in_step_wait(summing, taken, columns, prefetch, tmp_path, limited, monkeypatch, capsys):
     monkeypatch.setattr(planning, "SETTINGS", [Setting("broadcast"), Setting("sar")])
     monkeypatch.setattr(planning, "rates_of", lambda comm: Rates(1.0, 0.0, 0.0, 0.0, summing))  # sar packs rows
     LIMIT[0] = float("inf")
-    options = {**DENSE, "model": "gcn", "partition": "contiguous", "data": "sbm:nodes=300,degree=20,features=4,homophily=0.9"}
-    threads.run(2, trained, tmp_path / "auto", mode="auto", **{name: value for name, value in options.items() if name != "heads"})
+    options = {**DENSE, "model": "gcn", "partition": "contiguous", "data": "sbm:nodes=300,degree=20,features=4,homophily=0.9",
+               "columns": columns, "prefetch": prefetch}
+    del options["heads"]
+    threads.run(2 * columns, trained, tmp_path / "auto", mode="auto", **options)
     assert f"--mode auto takes {taken}\n" in capsys.readouterr().err
