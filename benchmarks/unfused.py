@@ -16,9 +16,11 @@ from sarlite.sar.operators import Attend
 class TwoSteps(Attend):
     """`Attend` by (n_edges, n_heads) coefficients. A mode that keeps what blocks need keeps them, the others compute them again."""
 
+    overwrites = False
+
     def begin(self, needs, arrays, keep):
         super().begin(needs, arrays, keep)
-        self.keep = keep
+        self.m[...], self.l[...], self.out[...], self.keep = -np.inf, 0, 0, keep
 
     def forward(self, block, rows):
         z, src = rows

@@ -13,7 +13,7 @@ from sarlite.tape.taken import Taken
 
 def destinations(h: Tensor, n: int) -> Tensor:
     """Return the first n rows of h."""
-    if isinstance(h, Taken):
+    if isinstance(h, Taken) and not h.requires_grad:
         return h.first(n)
     return apply("destinations", h, n=n)
 

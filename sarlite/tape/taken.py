@@ -13,7 +13,8 @@ from sarlite.types import Array
 
 
 class Taken(Tensor):
-    """The tensor table[numbers], without gradient. A primitive that takes rows by number reads them in the table; any other gets a copy.
+    """The tensor table[numbers]. A primitive that takes rows by number reads them in the table; any other gets a copy, and all do where
+    somebody makes it a leaf, which requires a gradient.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ class Taken(Tensor):
     @property
     def rows(self) -> Rows | None:  # type: ignore[override]
         copied = self._made is not None or (self._whole is not None and self._whole.rows is None)
-        return None if copied else self._rows
+        return None if copied or self.requires_grad else self._rows
 
     def first(self, n: int) -> "Taken":
         """Return the first n rows: of the table or, once there is one, of the copy."""

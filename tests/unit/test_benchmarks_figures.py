@@ -5,8 +5,10 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 
 pytestmark = pytest.mark.timeout(120)
@@ -195,3 +197,27 @@ def test_pictures_leave_out_what_was_not_measured(results, tmp_path):
     figures.draw(figure, [{**row, "speed": None} for row in ROWS], tmp_path / "a.svg")
     assert "times as fast" not in (tmp_path / "a.svg").read_text()
     assert figures.command(figures.parser("", "a"), Namespace(out=tmp_path, ranks=[1, 2]), "a").endswith("--figures a --ranks 1,2")
+
+
+@pytest.mark.parametrize("mode", ["sar", "oneshot", "broadcast"])
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_attention_in_two_steps_is_attention(n_ranks, mode):
+    """In memory that is not zeros: the operator shares begin with one that overwrites."""
+    from unfused import attend
+
+    draw = np.random.default_rng(0)
+    whole = Graph.from_edges(draw.integers(0, 40, 300), draw.integers(0, 40, 300), 40)
+    arrays = draw.standard_normal((40, 3, 5)), draw.standard_normal((40, 3)), draw.standard_normal((40, 3))
+
+    def work(comm):
+        graph, found = whole.shard(comm, "contiguous", mode=mode, prefetch=0), []
+        for way in (attend, lambda graph, *leaves: graph.aggregate(fn.attend(*leaves), "sum")):
+            leaves = [Tensor(a[graph.node_ids], requires_grad=True) for a in arrays]
+            out = way(graph, *leaves)
+            out.backward(np.cos(out.data))
+            found.append([out.data, *(leaf.grad for leaf in leaves)])
+        return found
+
+    for two_steps, fused in threads.run(n_ranks, work):
+        for a, b in zip(two_steps, fused):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)

@@ -125,3 +125,21 @@ def test_a_batch_goes_with_its_last_name():
         assert [ref() for ref in alive] == [None] * 3
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("name", ["sage", "gat", "custom"])
+def test_rows_that_want_a_gradient_have_that_of_a_copy(name):
+    make, _ = MODELS[name]
+    x = values(1, 50, 5)
+
+    def gradient(copy):
+        loader = NeighborLoader(Graph.from_edges(*EDGES), x, None, slice(0, 20), fanouts=(2, 3), batch_size=7)
+        batch, model = next(iter(loader)), make(rng=nn.Random(0), dtype=np.float64).eval()
+        h = Tensor(batch.take(x)) if copy else batch.x
+        h.requires_grad = True
+        model(batch, h).sum().backward()
+        return h.grad
+
+    found, expected = gradient(False), gradient(True)
+    assert expected.any()
+    np.testing.assert_array_equal(found, expected)
