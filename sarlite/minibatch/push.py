@@ -181,8 +181,10 @@ class _Jobs:
                 raise SarliteError(f"push of step {key[0]}, layer {key[1]}: not submitted, or taken already")
             with self.profile.span("wait", phase=PHASE):
                 self.waited_for = True
-                self.changed.wait_for(lambda: self.failure is not None or self.results[key] is not None)
-                self.waited_for = False
+                try:
+                    self.changed.wait_for(lambda: self.failure is not None or self.results[key] is not None)
+                finally:  # an interrupt too: else the thread would look without a pause from then on
+                    self.waited_for = False
             self.check()
             return self.results.pop(key)
 

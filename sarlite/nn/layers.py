@@ -37,7 +37,7 @@ def glorot(rng: Random, shape: tuple[int, ...], n_in: int, n_out: int, dtype: DT
 
 
 class Linear(Module):
-    """Return x W + b; with `add_to`, added to that, as `ops.matmul` does.
+    """Return x W + b, (n, n_in) to (n, n_out); with `add_to`, (n, n_out), added to that, whose array is written over (`ops.matmul`).
 
     Parameters
     ----------
