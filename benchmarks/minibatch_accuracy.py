@@ -24,7 +24,7 @@ from sarlite.models import SAGE
 from sarlite.train.loop import Best, Trainer, set_threads
 from sarlite.train.minibatch import BatchTrainer
 
-LAYERS, RATES = 3, (0.001, 0.003, 0.01, 0.03)
+LAYERS, RATES = 3, (0.01, 0.03, 0.05, 0.08, 0.1, 0.2)
 
 
 class Way(NamedTuple):
@@ -180,7 +180,7 @@ def arguments():
     parser.add_argument("--parts", type=harness.words, default=["metis", "random"], metavar="LIST")
     parser.add_argument("--fanouts", type=harness.numbers, default=[5, 10, 15], metavar="LIST")
     parser.add_argument("--batch-size", type=int, default=1000)
-    parser.add_argument("--rate", type=float, default=0.03, help="learning rate")
+    parser.add_argument("--rate", type=float, default=0.08, help="learning rate")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--dropout", type=float, default=0.5)
