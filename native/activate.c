@@ -7,11 +7,24 @@
 #ifndef T
 #include "philox.h"
 enum { SAR_IDENTITY = 0, SAR_RELU = 1, SAR_ELU = 2 };
+#define ACTIVATE_AHEAD 512      /* values: the processor's own prefetcher ends at a page */
 #define KERNEL "activate.c"
 #include "each_float.h"
 #else
 #include "exp.inc.h"
 #include "mask.inc.h"
+
+/* Prefetch n values of up to three arrays that stand ACTIVATE_AHEAD after x[at], where all are before x[end]. */
+SAR_INLINE void NAME(activation_ahead)(const T *x, const T *y, const T *z, int64_t at, int n, int64_t end)
+{
+    at += ACTIVATE_AHEAD;
+    if (at + n > end) return;
+    for (int f = 0; f < n; f += 64 / (int)sizeof(T)) {
+        SAR_PREFETCH_NEAR(x + at + f);
+        if (y) SAR_PREFETCH_NEAR(y + at + f);
+        if (z) SAR_PREFETCH_NEAR(z + at + f);
+    }
+}
 
 /* y[f] of row r, columns first .. first + n. */
 SAR_INLINE void NAME(activation_input)(T *restrict y, const NAME(sar_activation) *a, int64_t r, int64_t first, int n)
@@ -37,6 +50,7 @@ static void NAME(activate_rows)(T *out, const NAME(sar_activation) *a, int64_t b
         for (int64_t first = 0; first < a->n_feat; first += MASK_COLUMNS) {
             int n = a->n_feat - first < MASK_COLUMNS ? (int)(a->n_feat - first) : MASK_COLUMNS;
             T *to = out + r * a->n_feat + first;
+            NAME(activation_ahead)(a->x, out, NULL, r * a->n_feat + first, n, end * a->n_feat);
             NAME(activation_input)(y, a, r, first, n);
             if (a->kind == SAR_RELU) for (int f = 0; f < n; f++) y[f] = y[f] <= 0 ? 0 : y[f];     /* NaN stays, -0 does not */
             else if (a->kind == SAR_ELU)
@@ -106,6 +120,7 @@ static void NAME(activate_backward_rows)(T *dx, double *restrict sums, const T *
     for (int64_t r = begin; r < end; r++)
         for (int64_t first = 0; first < a->n_feat; first += MASK_COLUMNS) {
             int n = a->n_feat - first < MASK_COLUMNS ? (int)(a->n_feat - first) : MASK_COLUMNS;
+            NAME(activation_ahead)(g, a->kind == SAR_RELU ? out : NULL, a->mean ? a->x : NULL, r * a->n_feat + first, n, end * a->n_feat);
             NAME(activation_slope)(dy, g, out, a, r, first, n);
             if (sums) {
                 double *restrict sum = sums + first;

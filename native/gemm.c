@@ -18,6 +18,7 @@
 #define TILE_ROWS 6             /* 12 of 16 */
 #endif
 #define DEPTH SAR_GEMM_DEPTH
+#define NEXT 8                  /* a tile prefetches a row of the next panel for so many of its own: NEXT tiles all */
 #define BLOCK SAR_GEMM_BLOCK    /* rows of a: whole tiles */
 #include "each_float.h"
 #else
@@ -30,10 +31,10 @@ typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T))
 
 /* One tile of out, n_rows by n_columns: sums over p < depth of a[r * row + p * step] panel[p][j], n_reg registers of j, added to out if
  * `adds`. Three rows share a pointer, as an address can have 0, 1 or 2 times `row`. With `ahead` as many rows of a, so many values on, are
- * prefetched. */
+ * prefetched; with `next` a row of a panel from there, `ld_next` apart, for each of NEXT values of p. */
 FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict out, int64_t ld_out, int n_columns, int adds,
                                  const T *restrict a, int64_t row, int64_t step, const T *restrict panel, int64_t depth,
-                                 int64_t ahead)
+                                 int64_t ahead, const T *next, int64_t ld_next)
 {
     NAME(reg) sum[TILE_ROWS][2];
     const T *three[(TILE_ROWS + 2) / 3];
@@ -46,6 +47,10 @@ FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict 
     for (int64_t p = 0; p < depth; p++, panel += n_reg * WIDE) {
         if (ahead && p % (64 / (int64_t)sizeof(T)) == 0)
             for (int r = 0; r < n_rows; r++) SAR_PREFETCH_NEAR(a + ahead + r * row + p);
+        if (next && p % NEXT == 0) {
+            SAR_PREFETCH(next + p / NEXT * ld_next);
+            SAR_PREFETCH(next + p / NEXT * ld_next + WIDE);
+        }
         const NAME(reg) b[2] = {REG(panel), REG(panel + (n_reg - 1) * WIDE)};
         for (int r = 0; r < n_rows; r++) {
             const T value = three[r / 3][r % 3 * row];
@@ -71,14 +76,15 @@ FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict 
 #define TILE(r) \
     for (; n_rows >= r; n_rows -= r, out += r * ld_out, a += r * row) { \
         const int64_t ahead = first && n_rows > r ? r * row : 0; \
-        if (n_columns > WIDE) NAME(tile)(r, 2, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead); \
-        else NAME(tile)(r, 1, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead); \
+        if (n_columns > WIDE) NAME(tile)(r, 2, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead, next, ld_next); \
+        else NAME(tile)(r, 1, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead, next, ld_next); \
     }
 
 /* As many tiles as n_rows rows take, of n_columns <= PANEL. `first`: these rows of a are read for the first time, so each tile prefetches
- * the next one's. */
+ * the next one's; and each prefetches from `next`. */
 FUSED static void NAME(tiles)(int64_t n_rows, T *restrict out, int64_t ld_out, int n_columns, int adds, const T *restrict a,
-                              int64_t row, int64_t step, const T *restrict panel, int64_t depth, int first)
+                              int64_t row, int64_t step, const T *restrict panel, int64_t depth, int first, const T *next,
+                              int64_t ld_next)
 {
     TILE(TILE_ROWS)
 #if TILE_ROWS > 8
@@ -149,7 +155,7 @@ int NAME(sar_gemm_forward)(T *restrict out, T *restrict workspace, const T *rest
                     int columns = (int)MINOR(n - j, PANEL);
                     const T *panel = workspace + j * k + p * NAME(panel_width)(columns);
                     NAME(tiles)(last - first, out + first * n + j, n, columns, accumulate || p > 0, block + p, k, 1, panel,
-                                MINOR(k - p, DEPTH), j == 0 && !rows);
+                                MINOR(k - p, DEPTH), j == 0 && !rows, NULL, 0);
                 }
         }
     }
@@ -161,7 +167,8 @@ int NAME(sar_gemm_forward)(T *restrict out, T *restrict workspace, const T *rest
  * inputs   a (k, m), or (., m) with rows (k), within it; g (k, n)
  * output   out (m, n), overwritten; workspace, at a cache line, (n_threads, SAR_GEMM_OWN + m n rounded up to SAR_GEMM_COLUMNS, with rows
  *          SAR_GEMM_DEPTH m more): each thread's panel, block, and share of the rows, which are added in thread order
- * cost     O(m n k). The wider of the two is taken by panels, so that few columns leave no registers empty.
+ * cost     O(m n k). The wider of the two is taken by panels, so that few columns leave no registers empty. A panel is a piece of each
+ *          row, which the processor's own prefetcher does not foresee, so the tiles of one prefetch the next.
  */
 int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, const int64_t *restrict rows, const T *restrict g,
                             int64_t n_threads, int64_t m, int64_t n, int64_t k)
@@ -179,6 +186,7 @@ int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *res
         for (int64_t r = first; r < end; r += DEPTH) {
             int64_t depth = MINOR(end - r, DEPTH);
             const T *a_r = rows ? taken : a + r * m, *left = turned ? g + r * n : a_r, *right = turned ? a_r : g + r * n;
+            const T *following = r + 2 * DEPTH <= end && !(turned && rows) ? right + DEPTH * n_right : NULL;    /* unless it is copied */
             if (rows) NAME(take_rows)(taken, a, rows + r, depth, m);
             for (int64_t i = 0; i < n_left; i += BLOCK) {
                 int64_t n_block = MINOR(n_left - i, BLOCK);
@@ -186,10 +194,11 @@ int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *res
                 for (int64_t j = 0; j < n_right; j += PANEL) {
                     int columns = (int)MINOR(n_right - j, PANEL);
                     NAME(pack_panel)(panel, right + j, n_right, 0, depth, columns);
+                    const T *next = j + PANEL < n_right ? right + j + PANEL : i + BLOCK >= n_left ? following : NULL;
                     for (int64_t t = 0; t < n_block; t += TILE_ROWS) {
-                        int64_t n_rows = MINOR(n_block - t, TILE_ROWS);
+                        int64_t n_rows = MINOR(n_block - t, TILE_ROWS), at = t / TILE_ROWS * (DEPTH / NEXT);
                         NAME(tiles)(n_rows, own + (i + t) * n_right + j, n_right, columns, 1, block + t * depth, 1, n_rows, panel, depth,
-                                    0);
+                                    0, next && at < DEPTH && depth == DEPTH ? next + at * n_right : NULL, n_right);
                     }
                 }
             }

@@ -5,6 +5,7 @@
 #define KERNEL "sample.c"
 #include "each_indices.h"
 #else
+#include "philox_wide.h"
 #ifndef SAMPLE_GROUP
 #define SAMPLE_GROUP 16         /* rows, or sources, whose words are drawn side by side, one a lane */
 #define SAMPLE_FEW 32           /* up to so many draws a row are made side by side; more row by row, in the workspace */
@@ -26,36 +27,24 @@ struct sample_pick {
 };
 
 /* Philox4x32-10 of SAMPLE_GROUP counters: word[w][lane]. */
-#if defined(__AVX2__) && !defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
-/* With words in lanes of 64 bits, whose upper halves mean nothing, AVX2 multiplies without a shuffle, which GCC does not find by itself. */
-typedef uint64_t sample_wide __attribute__((vector_size(32)));
-typedef int sample_halves __attribute__((vector_size(32)));
-
+#ifdef PHILOX_LANES
 static void philox_lanes(uint32_t word[4][SAMPLE_GROUP], uint64_t key)
 {
-    enum { N = SAMPLE_GROUP / 4 };
-    sample_wide w[4][N];
-    const sample_wide factor0 = {0xD2511F53u, 0xD2511F53u, 0xD2511F53u, 0xD2511F53u};
-    const sample_wide factor1 = {0xCD9E8D57u, 0xCD9E8D57u, 0xCD9E8D57u, 0xCD9E8D57u};
-    uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
+    enum { N = SAMPLE_GROUP / PHILOX_LANES };
+    typedef uint32_t narrow __attribute__((vector_size(4 * PHILOX_LANES)));
+    philox_wide w[4][4];
+    narrow some;
     for (int k = 0; k < 4; k++)
-        for (int v = 0; v < N; v++)
-            for (int l = 0; l < 4; l++) w[k][v][l] = word[k][4 * v + l];
-    for (int round = 0; round < 10; round++) {
         for (int v = 0; v < N; v++) {
-            sample_wide product0 = (sample_wide)__builtin_ia32_pmuludq256((sample_halves)w[0][v], (sample_halves)factor0);
-            sample_wide product1 = (sample_wide)__builtin_ia32_pmuludq256((sample_halves)w[2][v], (sample_halves)factor1);
-            w[0][v] = (product1 >> 32) ^ w[1][v] ^ (uint64_t)key0;
-            w[2][v] = (product0 >> 32) ^ w[3][v] ^ (uint64_t)key1;
-            w[1][v] = product1;
-            w[3][v] = product0;
+            memcpy(&some, word[k] + PHILOX_LANES * v, sizeof some);
+            w[k][v] = __builtin_convertvector(some, philox_wide);
         }
-        key0 += 0x9E3779B9u;
-        key1 += 0xBB67AE85u;
-    }
+    philox_rounds(w, N, key);
     for (int k = 0; k < 4; k++)
-        for (int v = 0; v < N; v++)
-            for (int l = 0; l < 4; l++) word[k][4 * v + l] = (uint32_t)w[k][v][l];
+        for (int v = 0; v < N; v++) {
+            some = __builtin_convertvector(w[k][v], narrow);
+            memcpy(word[k] + PHILOX_LANES * v, &some, sizeof some);
+        }
 }
 #else
 static void philox_lanes(uint32_t word[4][SAMPLE_GROUP], uint64_t key)

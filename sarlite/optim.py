@@ -14,6 +14,7 @@ from sarlite.types import Array
 
 Decay = float | Callable[[str], float]  # of all parameters, or by name
 Factor = Callable[[int], float]  # of the learning rate, by step
+_PART = 1 << 15
 
 
 class Optimizer:
@@ -193,7 +194,12 @@ class Adam(Optimizer):
         super().step(factor)
 
     def update(self, data: Array, grad: Array, decay: Any, lr: float, m: Array, v: Array) -> None:  # type: ignore[override]
-        """Step one group in place."""
+        """Step one group in place, a part that stays in the cache at a time."""
+        some = max(_PART // max(data[:1].size, 1), 1)
+        for part in (slice(start, start + some) for start in range(0, len(data), some)):
+            self._update(data[part], grad[part], decay[part] if isinstance(decay, np.ndarray) else decay, lr, m[part], v[part])
+
+    def _update(self, data, grad, decay, lr, m, v):
         (beta1, beta2), g = self.betas, grad if self.decoupled else _decayed(grad, decay, data)
         if self.decoupled and decay is not None:
             data -= lr * decay * data

@@ -39,6 +39,14 @@ class Rows(NamedTuple):
         """Return the first n rows."""
         return Rows(self.table, self.numbers[:n])
 
+    def numbers_at(self, index: np.ndarray) -> np.ndarray:
+        """Return numbers[index], new, in index's dtype, for spmm's `indices`; (k,) int32 or int64 within 0 .. n, which is trusted."""
+        if index.dtype != self.numbers.dtype:
+            return self.numbers[index].astype(index.dtype)
+        out = index.copy()
+        call(f"sar_number_columns_{INDEXES[index.dtype]}", out, np.ascontiguousarray(self.numbers), len(out))
+        return out
+
     def array(self) -> np.ndarray:
         """Return the rows, new."""
         return np.take(self.table, self.numbers, axis=0)

@@ -20,7 +20,7 @@ class Numbering:
         indptr, sources, positions = sample(..., numbering=numbering)      # notes the sources that are new
         rows = numbering.join(rows, sources)                               # sources are numbers from here on
         ...                                                                # further layers
-        numbering.end(rows)
+        numbering.finish(rows)
 
     Parameters
     ----------
@@ -106,8 +106,15 @@ class Numbering:
         return joined
 
     def end(self, rows):
-        """Forget these rows; at the end of a batch all of its."""
+        """Forget these rows, which may be added again."""
         self._call("end", self.members, check("rows", rows, dtype=self.dtype, shape=(None,)), len(rows))
+
+    def finish(self, rows):
+        """Forget a batch, of which these are all rows."""
+        if len(rows) < self.n_words:
+            self.end(rows)
+        else:
+            self.members[...] = 0
 
     def clear(self):
         """Forget a batch whose rows are not known. O(n_columns)."""

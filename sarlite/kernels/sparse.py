@@ -245,12 +245,13 @@ def transpose(indptr, indices, n_src, *, rows=None, position=True):
     n_dst, n_edges = check_csr(indptr, check("indices", indices, dtype=INDEXES))
     if indptr[0] != 0 or n_edges != len(indices):
         raise ShapeError(f"indices must hold just the edges of indptr, {n_edges}; got shape {indices.shape}, dtype {indices.dtype}")
-    if n_edges and (indices.min() < 0 or indices.max() >= n_src):
-        raise ShapeError(f"indices must lie in 0 .. {n_src}; got {indices.min()} .. {indices.max()}, shape {indices.shape}")
     check_csr_rows(rows, n_dst, n_dst, indices.dtype)
     if max(n_dst if rows is None else 0, n_edges if position else 0) > np.iinfo(indices.dtype).max:
         raise ShapeError(f"indices must have dtype int64 for {n_dst} rows and {n_edges} edges; got dtype {indices.dtype}")
     t_indptr, t_indices = np.empty(n_src + 1, np.int64), np.empty(n_edges, indices.dtype)
     perm = np.empty(n_edges, indices.dtype) if position else None
-    call(f"sar_transpose_{INDEXES[indices.dtype]}", t_indptr, t_indices, perm, indptr, indices, rows, n_dst, n_src)
+    try:
+        call(f"sar_transpose_{INDEXES[indices.dtype]}", t_indptr, t_indices, perm, indptr, indices, rows, n_dst, n_src)
+    except ShapeError:  # which does not know the argument
+        raise ShapeError(f"indices must lie in 0 .. {n_src}; got {indices.min()} .. {indices.max()}, shape {indices.shape}") from None
     return t_indptr, t_indices, perm

@@ -53,7 +53,7 @@ class LayerGraph(Graph):
 
     def __init__(self, graph: Graph, columns: Columns, layer: Layer, rows: Array, plan: Plan | None = None, halo: Any = (),
                  sizes: tuple[int, int, int] | None = None, lasting: bool = False) -> None:
-        ids = columns.ids[rows]
+        ids = columns.ids_of(rows)
         transport = graph.schedule.transport
         if plan is None:
             plan, transport = Plan(layer.n_src, Block(layer.indptr, layer.columns, ids, lasting=lasting), (), ()), columns.alone

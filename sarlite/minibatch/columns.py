@@ -71,6 +71,7 @@ class Columns:
         self.n_halo = int(self.halo_starts[-1])
         self._places = None  # of an edge among the part's; None: the same
         self.ids = graph.src_ids if not steps else self._halo_too(graph.src_ids, [block.src_ids for block in graph.plan.blocks])
+        self._counted = np.array_equal(self.ids, np.arange(len(self.ids)))  # whether ids are the columns themselves
         indptr, indices = self._csr()
         if local and steps:
             indptr, indices = self._without_halo(indptr, indices)
@@ -113,6 +114,10 @@ class Columns:
         ids, numbers = self._graph._edge_ids, self._graph.plan.local.numbers
         labels = ids if ids is not None else numbers
         return (places if labels is None else labels[places]).astype(np.int64)
+
+    def ids_of(self, rows: Array) -> Array:
+        """Return (n,) int64: the global ids of columns."""
+        return rows.astype(np.int64) if self._counted else self.ids[rows]
 
     def owners(self, halo: Array) -> Array:
         """Return (size + 1,): where each owner's begin among ascending halo rows."""

@@ -138,7 +138,7 @@ class Sampler:
         for layer in reversed(range(len(self.fanouts))):
             rows, found = self._layer(rows, layer, step)
             layers.insert(0, found)
-        self._numbering.end(rows)
+        self._numbering.finish(rows)
         return Sampled(rows, numbers, layers)
 
     def _layer(self, rows, layer, step):

@@ -112,7 +112,7 @@ def _columns(block, x):
     """(indices, array): a block's columns in x; where x is rows of a table, in that."""
     if not isinstance(x, kernels.Rows):
         return block.indices, x
-    return np.take(x.numbers, block.indices).astype(block.indices.dtype, copy=False), x.table
+    return x.numbers_at(block.indices), x.table
 
 
 def columns_of(block, scale, dtype):

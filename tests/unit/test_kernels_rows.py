@@ -127,3 +127,12 @@ def _moments(x):
     mean, m2 = np.empty(x.shape[1]), np.empty(x.shape[1])
     kernels.column_moments(x, mean, m2)
     return mean, m2
+
+
+@pytest.mark.parametrize("of, by", [(np.int32, np.int32), (np.int64, np.int64), (np.int64, np.int32), (np.int32, np.int64)])
+def test_numbers_of_rows_of_rows(of, by):
+    rng = np.random.default_rng(5)
+    numbers, index = rng.integers(0, 1000, 90_000).astype(of)[::2], rng.integers(0, 45_000, 70_001).astype(by)
+    before = index.copy()
+    found = kernels.Rows(np.zeros((1000, 1), np.float32), numbers).numbers_at(index)
+    assert found.dtype == by and np.array_equal(found, numbers[index]) and np.array_equal(index, before)

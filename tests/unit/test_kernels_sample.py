@@ -220,7 +220,7 @@ def test_rows_of_a_batch(itype, threads):
             rows = numbering.join(rows, columns)
             assert np.array_equal(rows[: len(before)], before) and np.array_equal(rows[columns], sources)
             assert np.array_equal(rows[len(before) :], np.setdiff1d(sources, before))
-        numbering.end(rows)
+        (numbering.finish if batch else numbering.end)(rows)
         assert not any(bits.any() for bits in (numbering.members, numbering.seen, numbering.summary))
 
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from sarlite import optim
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.nn import Module, Parameter, flatten
 from sarlite.optim import SGD, Adam, schedule
@@ -108,6 +109,27 @@ def test_a_step_tells_the_tape(monkeypatch):
     assert [id(p) for p in seen] == [id(p) for p in model.parameters()]
     model.load_state_dict(model.state_dict())
     assert len(seen) == 4
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("owned", [False, True])
+def test_adam_in_parts_makes_the_same_bits(monkeypatch, owned, decoupled, decay):
+    """Also of a parameter owned by rows, whose parts are rows."""
+    models = [Two() for _ in range(2)]
+    for model in models:
+        model.second.ids = np.arange(3) if owned else None
+    whole, parts = (Adam(flatten(model), lr=0.05, weight_decay=decay, decoupled=decoupled) for model in models)
+    for g in GRADIENTS:
+        for optimizer, values in ((whole, 1 << 15), (parts, 1)):
+            monkeypatch.setattr(optim, "_PART", values)
+            for group in optimizer.flat.groups:
+                group.grad[...] = g[: group.data.size].reshape(group.data.shape)
+            optimizer.step()
+    for one, other in zip(whole.flat.groups, parts.flat.groups, strict=True):
+        np.testing.assert_array_equal(one.data, other.data)
+    assert len(whole.flat.groups) == 1 + owned
+    assert not np.array_equal(models[0].first.data, START[:2])
 
 
 def test_adams_first_step_by_hand():
