@@ -11,8 +11,8 @@ import tempfile
 from cffi import FFI
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-KERNELS = ["spmm", "extremum", "attend", "attend_rows", "rows", "dropout", "norm", "activate", "add", "gemm",     # for every set
-           "sample", "number"]
+KERNELS = ["spmm", "extremum", "attend", "attend_backward", "attend_rows", "rows", "dropout", "norm", "activate", "add",     # for every set
+           "gemm", "sample", "number"]
 PLAIN_SOURCES = ["machine", "philox", "buffers", "recorder", "transpose", "cache"]
 TARGETS = {"portable": None, "avx2": "avx2,fma", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 REGISTERS = {"portable": 16, "avx2": 32, "avx512": 64}     # bytes

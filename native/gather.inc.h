@@ -205,10 +205,10 @@ SAR_INLINE T NAME(sum_of)(const NAME(reg) t[PIECES])
 }
 
 /* Over n_vec vectors of LANES values, of which the last ends the `width` columns from f on:
- *   dot[k] += sum_f a[f] * row_k[f];   if `summing`, out[f] += sum_k coef[k] * row_k[f] too, each row being read once for both
+ *   dot[k] += sum_f a[f] * row_k[f];   if `summing`, out[f] += sum_k coef[k] * row_k[f] too (begins: =), a row being read once for both
  * a is 0 where the last vector overlaps. n_vec and summing are constants where this is inlined. */
 SAR_INLINE void NAME(dot_pass)(const int n_vec, const int summing, T *restrict dot, T *restrict out, const T *restrict a,
-                               const NAME(gather) *g, int64_t f, int64_t width)
+                               const NAME(gather) *g, int64_t f, int64_t width, int begins)
 {
     const T *restrict x = g->x + f, *restrict coef = g->coef;
     const I *restrict index = g->index;
@@ -239,17 +239,21 @@ SAR_INLINE void NAME(dot_pass)(const int n_vec, const int summing, T *restrict d
     if (!summing) return;
     out += f;
 #pragma GCC unroll 32
-    for (int v = 0; v < whole * PIECES; v++) *(NAME(reg) *)(out + v * WIDE) += sum[v];
+    for (int v = 0; v < whole * PIECES; v++) {
+        NAME(reg) *to = (NAME(reg) *)(out + v * WIDE);
+        if (begins) *to = sum[v];
+        else *to += sum[v];
+    }
 #pragma GCC unroll 4
     for (int p = 0; p < PIECES; p++) {
         int64_t from = last + p * WIDE, first = from < whole * LANES ? whole * LANES : from;
-        if (first < from + WIDE) NAME(add_end)(out, sum[whole * PIECES + p], first, from, 1, 0);
+        if (first < from + WIDE) NAME(add_end)(out, sum[whole * PIECES + p], first, from, 1, begins);
     }
 }
 
 /* The same for a row of fewer than LANES values: two pieces of `lanes` values, a power of two; the second ends the row. */
 SAR_INLINE void NAME(narrow_dot)(const int lanes, const int summing, T *restrict dot, T *restrict out, const T *restrict a,
-                                 const NAME(gather) *g, int64_t width)
+                                 const NAME(gather) *g, int64_t width, int begins)
 {
     const int64_t last = width - lanes;
     const NAME(ahead) next = NAME(plan_ahead)(g, 0, width, 1);
@@ -266,7 +270,7 @@ SAR_INLINE void NAME(narrow_dot)(const int lanes, const int summing, T *restrict
         for (int half = lanes / 2; half; half /= 2) for (int u = 0; u < half; u++) t[u] += t[u + half];
         dot[k] += t[0];
     }
-    if (summing) for (int f = 0; f < (int)width; f++) out[f] += f < lanes ? sum[f] : sum[lanes + f - (int)last];
+    for (int f = 0; summing && f < (int)width; f++) out[f] = (begins ? 0 : out[f]) + (f < lanes ? sum[f] : sum[lanes + f - (int)last]);
 }
 
 /* Copy `width` values of a to `padded` as the pass reads them: zeros where the last of its pieces overlaps the one before. */
@@ -288,17 +292,17 @@ static __attribute__((noinline)) void NAME(unpadded_dots)(T *restrict dot, const
     }
 }
 
-/* dot[k] = sum_f a[f] * x[index[k]*stride + f],   f < end; if `summing`, out[f] += sum_k coef[k] * x[index[k]*stride + f] too. */
+/* dot[k] = sum_f a[f] * x[index[k]*stride + f],   f < end; if `summing`, out[f] += sum_k coef[k] * x[index[k]*stride + f] too; begins: = */
 SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict out, const T *restrict a, const NAME(gather) *g,
-                                 int64_t end)
+                                 int64_t end, int begins)
 {
 #define PASS(n_vec) case n_vec: \
-    if (beside && n_vec * PIECES <= SUMS_BESIDE_DOTS) NAME(dot_pass)(n_vec, 1, dot, out, padded, g, f, width); \
-    else NAME(dot_pass)(n_vec, 0, dot, NULL, padded, g, f, width); \
+    if (beside && n_vec * PIECES <= SUMS_BESIDE_DOTS) NAME(dot_pass)(n_vec, 1, dot, out, values, g, f, width, begins); \
+    else NAME(dot_pass)(n_vec, 0, dot, NULL, values, g, f, width, 0); \
     break;
 #define NARROW(lanes) do { \
         NAME(pad_row)(padded, a, lanes, end); \
-        NAME(narrow_dot)(lanes, summing, dot, out, padded, g, end); \
+        NAME(narrow_dot)(lanes, summing, dot, out, padded, g, end, begins); \
     } while (0)
     T padded[VECTORS * LANES];
     padded[1] = 0;      /* the second piece of a row of one column */
@@ -312,7 +316,8 @@ SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict
     const int beside = summing && (end <= SUMS_BESIDE_DOTS * WIDE || SUMS_BESIDE_DOTS >= VECTORS * PIECES);
     for (int64_t f = 0; f < end && end >= LANES; f += VECTORS * LANES) {
         int64_t width = end - f < VECTORS * LANES ? end - f : VECTORS * LANES;
-        NAME(pad_row)(padded, a + f, LANES, width);
+        const T *values = a + f;    /* whole vectors are read where they are: what was just stored by values a vector's load waits for */
+        if (width % LANES) NAME(pad_row)(padded, values, LANES, width), values = padded;
         switch ((width + LANES - 1) / LANES) { PASS(1) PASS(2) PASS(3) PASS(4) PASS(5) PASS(6) PASS(7) PASS(8) }
     }
     int n_nan = 0;
@@ -321,7 +326,7 @@ SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict
     if (summing && !beside && end >= LANES) {
         NAME(gather) near = *g;
         near.prefetch = 0;
-        NAME(gather_sum)(out, &near, end, 1, 0);
+        NAME(gather_sum)(out, &near, end, 1, begins);
     }
 #undef PASS
 #undef NARROW

@@ -28,10 +28,10 @@ typedef struct {
 /* What attention reads in both directions. */
 typedef struct {
     NAME(sar_csr) csr;  /* rows: destinations forward, sources backward; no eid */
-    const T *z, *src;   /* (n_src, n_heads, n_feat), (n_src, n_heads) */
+    const T *z, *src;   /* (n_src, z_heads, n_feat), (n_src, n_heads) */
     struct sar_edge_dropout dropout;
     double slope;
-    int64_t n_src, n_heads, n_feat;
+    int64_t n_src, n_heads, z_heads, n_feat;    /* z_heads: n_heads, or 1 where all heads share z */
 } NAME(sar_attention);
 
 int NAME(sar_spmm_forward)(T *restrict out, const NAME(sar_sum) *sum, int accumulate);

@@ -93,7 +93,7 @@ static void NAME(edge_dot_rows)(T *restrict out, const T *restrict g, const NAME
             for (int64_t h = 0; h < n_heads; h++) {
                 const NAME(gather) edges = {.x = x + h * n_feat, .index = col, .stride = stride, .n = n,
                                             .n_ahead = indices ? n_edges - e : n, .prefetch = -1};
-                NAME(gather_dot)(0, dot, NULL, g + from * stride + h * n_feat, &edges, n_feat);
+                NAME(gather_dot)(0, dot, NULL, g + from * stride + h * n_feat, &edges, n_feat, 0);
                 for (int k = 0; k < n; k++) {
                     int64_t to = eid ? (int64_t)eid[e + k] : e + k;
                     out[to * n_heads + h] += scale * dot[k];

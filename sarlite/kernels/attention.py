@@ -45,8 +45,8 @@ class Dropout(NamedTuple):
 def _attention(csr, z, src, n_src, at_dst, slope, dropout):
     """Check what both directions share; return it as fields of sar_attention. `at_dst`: an array with a row for each destination."""
     check("z", z, dtype=FLOATS, shape=(n_src, None, None))
-    n_heads, n_feat = z.shape[1:]
-    check("src", src, dtype=z.dtype, shape=(len(z), n_heads))
+    z_heads, n_feat = z.shape[1:]
+    check("src", src, dtype=z.dtype, shape=(len(z), None if z_heads == 1 else z_heads))
     drop = {}
     if dropout is not None:
         check("dropout.src_ids", dropout.src_ids, dtype=np.int64, shape=(len(z),))
@@ -54,7 +54,7 @@ def _attention(csr, z, src, n_src, at_dst, slope, dropout):
         drop = {"src_ids": dropout.src_ids, "dst_ids": dropout.dst_ids, "n_nodes": int(dropout.n_nodes), "key": key64(dropout.key),
                 "p": probability(dropout.p)}
     return {"csr": csr, "z": z, "src": src, "dropout": drop, "slope": float(slope), "n_src": len(z),
-            "n_heads": n_heads, "n_feat": n_feat}
+            "n_heads": src.shape[1], "z_heads": z_heads, "n_feat": n_feat}
 
 
 def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout=None, accumulate=True):  # noqa: E741
@@ -68,7 +68,8 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
     indptr : (n_dst + 1,) int64
     indices : (n_edges,) int32 or int64
         The source j of each edge.
-    z : (n_src, H, D) float32 or float64
+    z : (n_src, H, D) or (n_src, 1, D), float32 or float64
+        With one head all heads share it.
     src, dst : (n_src, H), (n_out, H), z's dtype
         Scores of the two ends.
     m, l, acc : (n_out, H), (n_out, H), (n_out, H, D), z's dtype
@@ -95,7 +96,7 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
     check_rows("dst", dst)
     csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
     attention = _attention(csr, z, src, None, dst, slope, dropout)
-    check("dst", dst, dtype=z.dtype, shape=(None, z.shape[1]))
+    check("dst", dst, dtype=z.dtype, shape=(None, src.shape[1]))
     check_csr_rows(rows, n_dst, len(dst), indices.dtype, "dst")
     check("m", m, dtype=z.dtype, shape=dst.shape, out=True)
     check("l", l, dtype=z.dtype, shape=dst.shape, out=True)
@@ -166,7 +167,8 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
     """Add the gradients of finished attention over one block of edges, walking the transpose.
 
     ``alpha = exp(s - m[i]) / l[i]``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
-    ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``.
+    ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``. A z of one head gets what all
+    heads add.
 
     Parameters
     ----------
@@ -200,7 +202,7 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
     n_src, end = check_csr(t_indptr, check("t_indices", t_indices), ("t_indptr", "t_indices"))
     csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
     attention = _attention(csr, z, src, n_src, ends, slope, dropout)
-    n_heads, n_feat = z.shape[1:]
+    n_heads, n_feat = src.shape[1], z.shape[2]
     check("ends", ends, dtype=z.dtype, shape=(None, n_heads, 4))
     n_dst = len(ends)
     check("g", g, dtype=z.dtype, shape=(n_dst, n_heads, n_feat))
