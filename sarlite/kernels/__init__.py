@@ -37,7 +37,7 @@ from sarlite.kernels.native import (
     threads,
 )
 from sarlite.kernels.norm import column_moments
-from sarlite.kernels.rows import Rows, add, dropout, gather_rows, philox4x32, scatter_add_rows
+from sarlite.kernels.rows import Rows, add, copy_rows, dropout, gather_rows, philox4x32, scatter_add_rows
 from sarlite.kernels.sample import SAMPLERS, Numbering, sample
 from sarlite.kernels.sparse import (
     edge_dot,
@@ -68,6 +68,7 @@ __all__ = [
     "attend_ends",
     "attend_finish",
     "column_moments",
+    "copy_rows",
     "dropout",
     "edge_dot",
     "extremum",

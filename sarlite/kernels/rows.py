@@ -1,6 +1,6 @@
 """Gathering, scattering and adding rows, and dropout."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from sarlite.kernels.native import (
 )
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Rows:
     """Some rows of a table, that stand for the array table[numbers]; numbers (n,) int32 or int64 lie in the table."""
 
     table: np.ndarray
@@ -35,6 +36,10 @@ class Rows(NamedTuple):
     def dtype(self) -> np.dtype:
         return self.table.dtype
 
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Return some of the rows, new."""
+        return Rows(self.table, self.numbers[rows]).array()
+
     def first(self, n: int) -> "Rows":
         """Return the first n rows."""
         return Rows(self.table, self.numbers[:n])
@@ -47,9 +52,34 @@ class Rows(NamedTuple):
         call(f"sar_number_columns_{INDEXES[index.dtype]}", out, np.ascontiguousarray(self.numbers), len(out))
         return out
 
+    def and_more(self, numbers: np.ndarray) -> "Rows":
+        """Return these rows and behind them further ones of the table."""
+        return Rows(self.table, np.concatenate([self.numbers, numbers]))
+
     def array(self) -> np.ndarray:
         """Return the rows, new."""
-        return np.take(self.table, self.numbers, axis=0)
+        out = np.empty(self.shape, self.dtype)
+        copy_rows(self, slice(None), out)
+        return out
+
+
+def copy_rows(x, rows, out):
+    """Overwrite ``out = x[rows]``.
+
+    Parameters
+    ----------
+    x : (n, ...) array of numbers, or Rows
+    rows : (k,) int32 or int64, or slice
+    out : (k, ...), x's dtype and trailing shape
+    """
+    if isinstance(x, Rows):
+        x, rows = x.table, x.numbers[rows]
+    if isinstance(rows, slice):
+        out[...] = x[rows]
+    elif x.dtype in FLOATS:
+        gather_rows(x, rows, out)
+    else:
+        np.take(x, rows, 0, out)
 
 
 def gather_rows(x, index, out):

@@ -188,12 +188,7 @@ _WEIGHT = "sarlite.pick"
 def _take(x, rows, buffers):
     """x[rows], made in these buffers."""
     with buffers:
-        out = np.empty((len(rows), *x.shape[1:]), x.dtype)
-        if out.dtype in (np.float32, np.float64):
-            kernels.gather_rows(x, rows, out)
-        else:
-            np.take(x, rows, axis=0, out=out)
-    return out
+        return kernels.Rows(x, rows).array()
 
 
 def _is_function(message):
@@ -222,8 +217,8 @@ class Batch(Graph):
     step : int
         The global step.
     x : Tensor (n_src, ...)
-        The input rows. On one rank products and sums read float matrices where they stand, so the loader's x must not change until the
-        backward pass is over; what anything else reads is gathered at its first use.
+        The input rows. Products and sums read float matrices where they stand, so the loader's x must not change until the backward pass
+        is over; what anything else reads is gathered at its first use. In mode "broadcast", which sends all rows, they are gathered.
     labels : (n_dst, ...) array, or None
     rows : (n_seeds,) int64
         The row of the model's output of each seed as asked: one asked for twice is there twice.
@@ -243,6 +238,7 @@ class Batch(Graph):
         self.step, self.rows, self.n_global = step, sampled.numbers, n_global
         self.labels = None if labels is None else labels[rows[: self.n_dst]]
         self._x, self._rows, self.buffers, self.lasting = x, rows, buffers, lasting
+        self._sent_whole = graph.comm.size > 1 and graph.schedule.mode.in_step
 
     def __repr__(self) -> str:
         rows, edges = [*(g.n_src for g in self._graphs), self.n_dst], [g.n_edges for g in self._graphs]
@@ -256,8 +252,8 @@ class Batch(Graph):
     @cached_property
     def x(self) -> Tensor:
         make = partial(_take, self._x, self._rows, self.buffers)  # of no batch: that would hold itself
-        # With peers, who fetch some of the rows, they are in one array.
-        if self.comm.size == 1 and not self.lasting and self._x.ndim == 2 and self._x.dtype in (np.float32, np.float64):
+        stands = not (self.lasting or self._sent_whole)
+        if stands and self._x.ndim == 2 and self._x.dtype in (np.float32, np.float64):
             return Taken(kernels.Rows(self._x, self._rows), make)
         return Tensor(make(), constant=self.lasting)
 

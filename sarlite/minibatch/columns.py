@@ -9,7 +9,7 @@ from sarlite.comm import Solo
 from sarlite.errors import ConfigError
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph import Graph
-from sarlite.sar.transport import Transport
+from sarlite.sar.transport import Transport, halo_slices
 from sarlite.sar.weights import check_negative, positive, row_sums
 from sarlite.types import Array
 
@@ -70,7 +70,7 @@ class Columns:
             self.asked[step.target] = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.astype(np.int64)
         self.n_halo = int(self.halo_starts[-1])
         self._places = None  # of an edge among the part's; None: the same
-        self.ids = graph.src_ids if not steps else self._halo_too(graph.src_ids, [block.src_ids for block in graph.plan.blocks])
+        self.ids = graph.src_ids if not steps else self._all_ids()
         self._counted = np.array_equal(self.ids, np.arange(len(self.ids)))  # whether ids are the columns themselves
         indptr, indices = self._csr()
         if local and steps:
@@ -105,8 +105,9 @@ class Columns:
         """Return (n_local + n_halo, ...): of values of the local rows, every column's. Collective."""
         graph = self._graph
         with graph.profile.phase("setup"):
-            found = graph.schedule.run((np.ascontiguousarray(values),), lambda block, rows: rows[0].copy(), keep=True)
-        return self._halo_too(values, found)
+            out = self._local_first(values)
+            graph.schedule.run((np.ascontiguousarray(values),), lambda block, rows: self._put(out, block, rows[0]))
+        return out
 
     def edge_ids(self, positions: Array) -> Array:
         """Return (n,) int64: of edges by their place here, the index into the whole graph's edge values."""
@@ -123,16 +124,27 @@ class Columns:
         """Return (size + 1,): where each owner's begin among ascending halo rows."""
         return np.searchsorted(halo, self.halo_starts)
 
-    def _halo_too(self, local, blocks):
-        """Put what the blocks' columns have in the order of the columns here; one block has all of them."""
-        steps, n = self._graph.plan.steps, self.n_local
-        pieces = blocks[1:] if len(blocks) > 1 else np.split(blocks[0], n + np.cumsum([0, *(step.n_rows for step in steps)]))[1:-1]
-        out = np.empty((n + self.n_halo, *local.shape[1:]), local.dtype)
-        out[:n] = local
-        for step, piece in zip(steps, pieces):
-            start = n + self.halo_starts[step.source]
-            out[start : start + step.n_rows] = piece
+    def _all_ids(self):
+        ids = self._local_first(self._graph.src_ids)
+        for block in self._graph.plan.blocks:
+            self._put(ids, block, block.src_ids)
+        return ids
+
+    def _local_first(self, values):
+        """Every column's place, those of the local rows filled."""
+        out = np.empty((self.n_local + self.n_halo, *values.shape[1:]), values.dtype)
+        out[: self.n_local] = values
         return out
+
+    def _put(self, out, block, values):
+        """Put what a block's columns have in the order of the columns here; the local ones are there."""
+        steps, n, pieces = self._graph.plan.steps, self.n_local, {block.source: values}
+        if block.source == "all":
+            pieces = {step.source: values[place] for step, place in zip(steps, halo_slices(n, steps))}
+        for source, piece in pieces.items():
+            if source != self._graph.comm.rank:
+                start = n + self.halo_starts[source]
+                out[start : start + len(piece)] = piece
 
     def _csr(self):
         graph, n = self._graph, self.n_local

@@ -18,6 +18,7 @@ from sarlite.minibatch.sampler import Layer, Sampled
 from sarlite.minibatch.stand_in import next_picks
 from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, ops
+from sarlite.tape.taken import Taken
 from sarlite.types import Array
 
 MAX_AGE = 2**62
@@ -102,8 +103,8 @@ class Historical:
     Attributes
     ----------
     lookups, hits, rows_pushed : list of int, one a layer
-    kept : (n_halo, ...) array, or None
-        The halo rows' features.
+    kept : (n_local + n_halo, ...) array, or None
+        The features of all columns, where those of halo rows are kept.
     """
 
     def __init__(self, graph: Graph, columns: Columns, x: Array, n_layers: int, seed: int, settings: HEC,
@@ -111,8 +112,8 @@ class Historical:
         self._graph, self._columns, self._seed, self.settings = graph, columns, seed, settings
         self._roomy = max(graph.comm.allgather(columns.n_halo)) <= settings.lines  # no cache ever drives out a row
         keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
-        self.kept = columns.of_columns(x)[columns.n_local :] if keeps else None
-        self._n_layers, self._features = n_layers, x
+        self.kept = columns.of_columns(x) if keeps else None
+        self._n_layers, self._features = n_layers, x if self.kept is None else self.kept[: columns.n_local]
         self._borders, self._asks = Borders(columns.asked), channels("sample")
         self._pusher, self._pending = Pusher(channels("embeddings"), graph.profile), set[tuple[int, int]]()
         self._empty()
@@ -123,15 +124,23 @@ class Historical:
         life = settings.delay + settings.life
         self._caches = [Cache(settings.lines, self._columns.n_halo, None if layer == 0 else life) for layer in range(n_layers)]
         self._newest = [Newest(self._borders, once=self._roomy) for _ in range(n_layers)] if settings.push == "demand" else []
-        if self._newest:
+        if self._newest and self.kept is None:
             self._newest[0].update(self._borders.rows, 0, self._features[self._borders.rows])
 
-    def asks(self, sampled: Sampled) -> list[list[Array]] | None:
-        """With "demand", tell owners which rows a batch needs; return by layer and rank the slots asked of this rank. Collective."""
+    def keeps(self, layer: int) -> bool:
+        """Tell whether a layer's halo rows are all here."""
+        return layer == 0 and self.kept is not None
+
+    def asks(self, sampled: Sampled) -> list[list[Array] | None] | None:
+        """With "demand", tell owners which rows a batch needs; return by layer and rank the slots asked of this rank. Collective.
+
+        Of a layer whose halo rows are here None.
+        """
         if not self._newest:
             return None
-        return [self._asks.alltoall([part.astype(np.int32) for part in self._slots(layer.halo - self._columns.n_local)])
-                for layer in sampled.layers]
+        return [None if self.keeps(place) else
+                self._asks.alltoall([part.astype(np.int32) for part in self._slots(layer.halo - self._columns.n_local)])
+                for place, layer in enumerate(sampled.layers)]
 
     def _slots(self, halo):
         starts = self._columns.halo_starts
@@ -140,6 +149,8 @@ class Historical:
     def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, asked: list[Array] | None,
               pushes: bool) -> tuple[Array, Array]:
         """Push this layer's rows, take what was made `delay` steps ago, and look up. Collective where it pushes.
+
+        Not of a layer that `keeps`.
 
         Parameters
         ----------
@@ -160,7 +171,7 @@ class Historical:
         found : (k,) bool
         values : (hits, ...) array
         """
-        if pushes and not (layer == 0 and self.kept is not None):
+        if pushes:
             with self._graph.profile.span("push", layer=layer):
                 messages = self._messages(layer, step, rows, h, asked)
                 self.rows_pushed[layer] += sum(len(slots) for slots, _, _ in messages)
@@ -171,19 +182,16 @@ class Historical:
                 self._pending.remove(due)
                 self._store(layer, self._pusher.take(*due))
         found = self.has(layer, step, halo)
-        return self._count(layer, found), self.values(layer, step, halo[found], h)
+        self.count(layer, len(found), int(np.count_nonzero(found)))
+        return found, self.values(layer, step, halo[found], h)
 
     def has(self, layer: int, step: int, halo: Array) -> Array:
         """Return which halo rows are there, (k,) bool."""
-        if layer == 0 and self.kept is not None:
-            return np.ones(len(halo), bool)
         with self._graph.profile.span("lookup", "lookup", layer=layer):
             return self._caches[layer].lookup(halo.astype(np.int32), step) >= 0
 
     def values(self, layer: int, step: int, halo: Array, like: Array) -> Array:
         """Return halo rows that are there, (k, ...), of the dtype and row shape of `like`."""
-        if layer == 0 and self.kept is not None:
-            return self.kept[halo]
         with self._graph.profile.span("lookup", "lookup", layer=layer):
             values, cache = np.empty((len(halo), *like.shape[1:]), like.dtype), self._caches[layer]
             if len(halo):
@@ -194,10 +202,10 @@ class Historical:
         """What stand-ins go by."""
         return key(self._seed, "stand-ins", "", step, layer)
 
-    def _count(self, layer, found):
-        self.lookups[layer] += len(found)
-        self.hits[layer] += int(np.count_nonzero(found))
-        return found
+    def count(self, layer: int, lookups: int, hits: int) -> None:
+        """Note how many halo rows were looked up, and how many were there."""
+        self.lookups[layer] += lookups
+        self.hits[layer] += hits
 
     def _messages(self, layer, step, rows, h, asked):
         """By rank (slots, steps in which they were made or None, rows)."""
@@ -265,12 +273,32 @@ class CachedLayer(LayerGraph):
 
         Entering again, as for a second pass, joins the same rows and pushes nothing.
         """
+        if self._remote.keeps(self._place):
+            return self._with_kept(h)
         if self._joined is None:
             array = np.ascontiguousarray(h._data if isinstance(h, Tensor) else h)
             halo = self._layer.halo - self._columns.n_local
             self._joined = self._join(*self._remote.enter(self._place, self._step, self._rows, array, halo, self.asked, self._pushes))
         graph, values = self._joined
         return graph, h if values is None else ops.concat([h, Tensor(values)])
+
+    def _with_kept(self, h):
+        """The graph of all rows; and h, behind it the halo rows' features, by number where h is rows of the same table."""
+        layer, remote, graph = self._layer, self._remote, self._joined and self._joined[0]
+        if graph is None:
+            remote.count(self._place, len(layer.halo), len(layer.halo))
+            graph = self._of_all(layer)
+            self._joined = graph, None
+        if not len(layer.halo):
+            return graph, h
+        if isinstance(h, Taken) and h.rows is not None and h.rows.table is remote.kept:
+            return graph, h.and_more(layer.halo)
+        return graph, ops.concat([h, Tensor(remote.kept[layer.halo])])
+
+    def _of_all(self, layer):
+        """The graph of a layer whose halo rows are sources as the others."""
+        rows = np.concatenate([self._rows, layer.halo])
+        return LayerGraph(self._graph, self._columns, layer._replace(n_src=len(rows), halo=layer.halo[:0]), rows)
 
     def _join(self, found, values):
         """Return the graph with the halo rows that were found, and their values."""
@@ -290,9 +318,7 @@ class CachedLayer(LayerGraph):
             layer = self._relaid(dst, positions)
             if on_miss == "local":
                 values = self._remote.values(self._place, self._step, layer.halo - n_local, values)
-        rows = np.concatenate([self._rows, layer.halo])
-        layer = layer._replace(n_src=len(rows), halo=layer.halo[:0])
-        return LayerGraph(self._graph, self._columns, layer, rows), (values if len(values) else None)
+        return self._of_all(layer), (values if len(values) else None)
 
     def _has(self, columns):
         return self._remote.has(self._place, self._step, columns - self._columns.n_local)

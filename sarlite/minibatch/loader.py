@@ -39,7 +39,7 @@ class NeighborLoader:
     graph : Graph
         Whole, or this rank's part; not bipartite.
     x : (n_src, ...) array
-        Features of this rank's rows. Borrowed.
+        Features of this rank's rows. Borrowed, but for an `HEC` that keeps those of halo rows: then they are copied.
     labels : (n_dst, ...) array, or None
     train : (n_dst,) bools, slice, or (k,) row numbers
         This rank's seeds of an epoch, maybe none; a row number may be there more than once, and counts as often.
@@ -64,6 +64,8 @@ class NeighborLoader:
 
     Attributes
     ----------
+    x : (n_src, ...) array
+        The features that batches read: `x` as given or, where it was copied, the copy, so that a program may let go of its own.
     step : int
         The global step of the next batch. Set it to go on from there; within an epoch, with what is left of it. Set back it empties the
         caches of an `HEC`, whose rows would be of steps that come again, and is collective.
@@ -91,6 +93,7 @@ class NeighborLoader:
             raise ConfigError("minibatches of a bipartite graph: what one layer makes are no sources of the next")
         comm, self.graph, self.seed, self._step = graph.comm, graph, operator.index(seed), 0
         self.sample_ahead: int
+        self.x: Array
         self.sampler: Sampler
         self._sampler_on: Callable[[str], Sampler]
         self._predicting: Sampler | None = None
@@ -103,12 +106,15 @@ class NeighborLoader:
         exact = remote == "exact" or comm.size == 1
         batches = batches or ("global" if exact else "balanced")
         self._seeds = divide(batches, channels("sample"), graph.dst_ids[self.train], self.batch_size, self.seed)
-        self._columns = Columns(graph, local=remote == "local")
+        self._columns, self._table = Columns(graph, local=remote == "local"), self.x
         self._sampler_on = lambda channel: make_sampler(self._columns, fanouts, sampler, seed, comm=channels(channel) if exact else None,
                                                         one_variate=one_variate)
         self.sampler = self._sampler_on("sample")
         if isinstance(remote, HEC) and comm.size > 1:
             self._remote = Historical(graph, self._columns, self.x, len(self.sampler.fanouts), self.seed, remote, channels)
+            if self._remote.kept is not None:
+                self._table = self._remote.kept
+                self.x = self._table[: len(self.x)]
         self._window = remote.delay if self._remote and remote.push == "demand" else 0  # batches whose needs are told ahead
         self._told = deque[Any]()  # of the next epoch, whose needs were told in this one
         self.sample_ahead = max(self.sample_ahead, self._window)
@@ -232,7 +238,7 @@ class NeighborLoader:
 
     def _batch(self, sampled, step, n_global, pushes):
         graphs = [self._graph(layer, sampled.rows[: layer.n_src], place, step, pushes) for place, layer in enumerate(sampled.layers)]
-        return Batch(self.graph, sampled, graphs, step=step, n_global=n_global, x=self.x, labels=self.labels, buffers=self._buffers[1])
+        return Batch(self.graph, sampled, graphs, step=step, n_global=n_global, x=self._table, labels=self.labels, buffers=self._buffers[1])
 
     def _graph(self, layer, rows, place, step, pushes):
         if self._remote:

@@ -32,7 +32,7 @@ class Operator:
         Whether `backward` may be given d_rows that are not set, which it then overwrites: where it sees all edges at once. `fresh`
         says that it is so in this pass.
     by_number : bool
-        Whether `begin` and `forward` may be given `kernels.Rows` of the sources, where no peer fetches them.
+        Whether `begin`, `forward` and `backward` may be given `kernels.Rows` of the local sources; what peers send are arrays.
     into : array or None
         What an operator that has a `shape` adds to; set before `begin`, and let go of in `end`. By default it makes a new array.
     """
@@ -102,7 +102,7 @@ class Operator:
 
 def aggregate(schedule, operator, inputs, sinks=()):
     """Apply `operator` over all blocks. Collective, forward and backward."""
-    if not operator.by_number or schedule.plan.steps:
+    if not operator.by_number:
         for x in inputs:
             if isinstance(x, Taken):
                 x.gathered()

@@ -75,7 +75,7 @@ class Listening:
 
     def run(self, schedule, arrays, visit, phase="forward"):
         if self.copies:
-            arrays = unbuffered(lambda: tuple(array.copy() for array in arrays))
+            arrays = unbuffered(lambda: tuple(array[:].copy() for array in arrays))
         with self._marked(schedule, "run", arrays, None, phase, None) as (number, facts):
             found = [visit(schedule.plan.local, arrays)]
             facts["holds"] = _holds(found, arrays)

@@ -43,12 +43,9 @@ def pack(arrays, rows):
 
 
 def gather(arrays, rows, views):
-    """Copy some rows of each array into its view."""
+    """Copy some rows of each array, or `kernels.Rows`, into its view."""
     for array, view in zip(arrays, views):
-        if isinstance(rows, slice):
-            view[...] = array[rows]
-        else:
-            kernels.gather_rows(array, rows, view) if array.dtype.kind == "f" else np.take(array, rows, 0, view)
+        kernels.copy_rows(array, rows, view)
 
 
 def _row_bytes(template):

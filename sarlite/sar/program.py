@@ -232,7 +232,8 @@ class Program:
         rows = [template for mark in marks if mark.way == "run" for template in mark.templates or () if template]
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in rows)
 
-    def replay(self, counts: Counts, mode: str, prefetch: int, sizes: Mapping[str, int], plays: Mapping[str, Any] | None = None) -> Found:
+    def replay(self, counts: Counts, mode: str, prefetch: int, sizes: Mapping[str, int], plays: Mapping[str, Any] | None = None,
+               until: str | None = None) -> Found:
         """Go through all segments at these sizes, with a part's exchanges in a mode; of a relational graph those of each fetch.
 
         Parameters
@@ -240,8 +241,10 @@ class Program:
         counts, mode, prefetch, sizes
         plays : dict of str to list of (dict of PartCounts, dict of str to int), optional
             Of segments that are gone through several times, each with other exchanges and sizes beside these: what is found is the mean.
+        until : str, optional
+            Memory is that of the segments before this one.
         """
-        return _Replay(self, counts, mode, prefetch, sizes).found(plays or {})
+        return _Replay(self, counts, mode, prefetch, sizes).found(plays or {}, until)
 
 
 class _Replay:
@@ -257,9 +260,11 @@ class _Replay:
     def sized(self, sizes):
         return np.array([1, *(sizes.get(name, 0) for name in self.program.names)], float)
 
-    def found(self, plays):
-        transport, found = self.transport, Found({}, {}, {}, {}, {}, 0, 0, 0, 0, 0, 0)
+    def found(self, plays, until):
+        transport, found, memory = self.transport, Found({}, {}, {}, {}, {}, 0, 0, 0, 0, 0, 0), None
         for segment in self.program.segments:
+            if segment.name == until:
+                memory = self.memory()
             transport.places = self.now = self.outside if segment.name == START else self.places
             if segment.name not in plays:
                 self.segment(segment, found)
@@ -274,11 +279,14 @@ class _Replay:
             self.over, self.at = whole
             _mean(segment.name, each, found)
         self.kept.clear()
+        return found._replace(**(memory or self.memory()), remote_buffers=transport.profile.peak_remote_buffers)
+
+    def memory(self):
+        """What `Found` says of memory, as far as the program was gone through."""
         steps, start, beside = self.places, self.outside, self.beside
-        return found._replace(peak_bytes=steps.peak + beside.peak, in_use_bytes=steps.peak_in_use + steps.peak_small,
-                              range_bytes=steps.top + beside.top, start_bytes=start.in_use + start.small,
-                              start_peak_bytes=start.peak_in_use + start.peak_small,
-                              remote_buffers=transport.profile.peak_remote_buffers)
+        return {"peak_bytes": steps.peak + beside.peak, "in_use_bytes": steps.peak_in_use + steps.peak_small,
+                "range_bytes": steps.top + beside.top, "start_bytes": start.in_use + start.small,
+                "start_peak_bytes": start.peak_in_use + start.peak_small}
 
     def segment(self, segment, found):
         """Go through a segment, and note what it took."""

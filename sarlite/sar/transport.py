@@ -289,8 +289,7 @@ class FetchAll(Fetch):
             self.profile.hold(buffer, len(self.steps))
             pending = [self.start(step, rows, place) for step, place in zip(self.steps, halo_slices(self.n_local, self.steps))]
             sends = [self.send_rows(step) for step in self.steps]
-            for whole, array in zip(rows, self.arrays):
-                whole[: self.n_local] = array
+            gather(self.arrays, slice(None), tuple(whole[: self.n_local] for whole in rows))
             for finish in pending:
                 finish()
             for requests, n_bytes in sends:

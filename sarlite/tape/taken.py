@@ -44,6 +44,11 @@ class Taken(Tensor):
         part._whole, part._changes = self, self._changes
         return part
 
+    def and_more(self, numbers: Array) -> "Taken":
+        """Return these rows of the table, and behind them further ones."""
+        rows = self._rows.and_more(numbers)
+        return Taken(rows, rows.array)
+
     def gathered(self) -> Array:
         """Return the copy."""
         if self._made is None:

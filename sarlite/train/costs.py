@@ -223,11 +223,13 @@ class Model:
             rows = {**rows, "halo": sum(n for n, _ in counts.of(mode).needs)}
         steps = self.program(setting, mode.covers and isinstance(counts, PartCounts) and counts.cover is not None)
         batches, n_steps = sizes.sampled, 1
+        once = self.config.epochs == 1 or (batches is not None and self.config.epochs <= self.config.eval_every)
+        until = STEPS[2] if once else None  # no step follows on the first evaluation, which leaves an aggregated constant behind
         if batches is None:
-            found = steps.replay(counts, setting.mode, prefetch, rows)
+            found = steps.replay(counts, setting.mode, prefetch, rows, until=until)
         else:
-            plays, n_steps = {STEPS[0]: batches.batches[:1], STEPS[2]: batches.batches}, batches.n_steps
-            found = steps.replay(counts, setting.mode, prefetch, rows, plays)
+            plays, n_steps = {STEPS[0]: batches.batches[: None if until else 1], STEPS[2]: batches.batches}, batches.n_steps
+            found = steps.replay(counts, setting.mode, prefetch, rows, plays, until)
             for own, n in zip((found.sent, found.received), batches.moved):
                 own[STEPS[2]]["alltoall"] = n
             found.sent[STEPS[0]], found.received[STEPS[0]] = found.sent[STEPS[2]], found.received[STEPS[2]]

@@ -169,7 +169,7 @@ def loaders(config, part, features, rows_alone=False):
                             **common, **own)
     if config.eval_fanouts is None:
         return {"loader": loader}
-    return {"loader": loader, "scoring": _scoring(graph, rows, fanouts=config.eval_fanouts, **common)}
+    return {"loader": loader, "scoring": _scoring(graph, rows._replace(features=loader.x), fanouts=config.eval_fanouts, **common)}
 
 
 def _scoring(graph, rows, **options):

@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from sarlite import nn, optim
@@ -109,8 +110,7 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
               file=sys.stderr, flush=True)
     if not was_auto and planning.counts(config):
         n_widths = sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in trainer.model.named_parameters())
-        made = comm, config, cls, part, _make_trainer, there, trainer
-        planning.check(comm, config, lambda others, covers: costs.of_run(*made, others=others, covers=covers), part, n_widths)
+        planning.check(comm, config, partial(costs.of_run, comm, config, cls, part, _make_trainer, there, trainer), part, n_widths)
     part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
     stopping = Stopping(config.patience, optim.plateau_of(schedule))
     start, best = _restore(comm, config, trainer, resumed, stopping) if resumed else (0, Best(trainer.task))
@@ -163,6 +163,7 @@ def _make_trainer(comm, config, cls, schedule, part, data):
     kind, loaders = FlowTrainer if config.mfg else Trainer, {}
     if config.batch_size:
         kind, loaders = BatchTrainer, minibatch.loaders(config, part, features, hasattr(model, "powers"))
+        features = loaders["loader"].x  # where they were copied, that copy alone stays
     if config.label_inputs:
         loaders["label_inputs"] = LabelInputs(config.label_inputs, part.n_classes)
     return kind(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test,

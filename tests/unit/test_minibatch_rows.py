@@ -13,9 +13,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from strategies import random_edges, values
 
 from sarlite import Graph, Tensor, fn, nn
-from sarlite.minibatch import NeighborLoader
+from sarlite.comm import threads
+from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
+from sarlite.tape.taken import Taken
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -87,6 +89,47 @@ def test_bits_are_those_of_gathered_rows(name, dtype):
     assert len(found) > 1
     for a, b in zip(found, copied, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("remote", ["sar", "sa", "oneshot", "broadcast", "local", HEC(), HEC(push="demand"), HEC(on_miss="local")], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_ranks_read_rows_where_they_stand(name, remote, monkeypatch):
+    """Those of the part and, where they are kept, halo rows: with peers too, whom their owner sends what it gathers."""
+    make, gathers = MODELS[name]
+    mode, how = (remote, "exact") if remote in ("sar", "sa", "oneshot", "broadcast") else ("sar", remote)
+    gathered, real = [], Taken.gathered
+    monkeypatch.setattr(Taken, "gathered", lambda self: gathered.append(1) or real(self))
+
+    def work(comm):
+        part = Graph.from_edges(*EDGES).shard(comm, np.arange(50) % comm.size, mode=mode)
+        x = values(1, 50, 5)[part.src_ids]
+        loader = NeighborLoader(part, x, np.arange(part.n_dst) % 3, slice(0, 9), fanouts=(3, 4), batch_size=20, sample_ahead=0, remote=how)
+        batch = next(iter(loader))
+        found, taken = gradients(make, batch, batch.x, np.float64), batch.x.rows is not None
+        return found, gradients(make, batch, Tensor(batch.take(x)), np.float64), taken
+
+    for found, copied, taken in threads.run(3, work):
+        assert len(found) > 1 and (taken or gathers or mode == "broadcast")
+        for a, b in zip(found, copied, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert bool(gathered) == (gathers and mode != "broadcast")
+
+
+def test_kept_features_are_there_once():
+    """The loader's x is the first rows of the table that has the halo rows behind them; else it is as given."""
+    def work(comm, remote):
+        part = Graph.from_edges(*EDGES).shard(comm, np.arange(50) % 2)
+        x = values(1, 50, 5)[part.src_ids]
+        loader = NeighborLoader(part, x, None, slice(0, 9), fanouts=(-1,), batch_size=20, sample_ahead=0, remote=remote)
+        g, h = (batch := next(iter(loader))).layers(1)[0].enter(batch.x)
+        assert (loader.x is x) == (batch.x.rows.table is x) == (remote == "exact")
+        np.testing.assert_array_equal(loader.x, x)
+        if remote != "exact":
+            assert np.shares_memory(loader.x, h.rows.table) and g.n_src > batch.n_src
+            np.testing.assert_array_equal(h.data, values(1, 50, 5)[g.src_ids])
+
+    for remote in ("exact", HEC(features="keep")):
+        threads.run(2, work, remote)
 
 
 def test_a_change_of_the_copy_is_seen():

@@ -8,7 +8,8 @@
     turns                                          whether a linear message's gradient goes over the reversed edges by default
     covers                                         whether linear messages go by a vertex cover of the cut edges
     shares                                         whether ranks of one host share what comes to it
-    in_step                                        whether all ranks take the parts in one order, so that they wait for each other
+    in_step                                        whether all ranks take the parts in one order, so that they wait for each other, and
+                                                   send each all rows as they stand, which are then no `kernels.Rows`
 """
 
 from sarlite.sar.modes.broadcast import Broadcast
