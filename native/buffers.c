@@ -20,6 +20,7 @@
 #define LINE 64
 #define LARGE (1 << 18)         /* smaller blocks are malloc's, and so are all where no range can be reserved */
 #define ZERO_PIECE (1 << 20)
+#define HUGE_PAGE (1 << 21)    /* of x86-64, and of arm64 with pages of 4 KiB */
 
 /* Stands in the cache line before a block. */
 struct header {
@@ -36,16 +37,20 @@ struct sar_buffers {
     int closed;                 /* nobody asks for memory again and again: large blocks are malloc's, freed ones given back */
 };
 
-/* As many addresses as the machine has memory: pages take memory only once they are touched. */
+/* As many addresses as the machine has memory: pages take memory only once they are touched. They begin at a huge page, so that the
+ * memory taken is `top` rounded up to one. */
 static void reserve(struct sar_buffers *b)
 {
     size_t size = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *p = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return;
+    size_t before = -(uintptr_t)p % HUGE_PAGE;
+    if (before) munmap(p, before);
+    munmap(p + before + size, HUGE_PAGE - before);
 #ifdef MADV_HUGEPAGE
-    madvise(p, size, MADV_HUGEPAGE);
+    madvise(p + before, size, MADV_HUGEPAGE);
 #endif
-    b->begin = b->top = p, b->end = b->begin + size;
+    b->begin = b->top = p + before, b->end = b->begin + size;
 }
 
 /* The destructor of the capsule. */

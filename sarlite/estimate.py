@@ -28,7 +28,7 @@ from sarlite.train.trial import Facts
 
 MOST_EXACT = 16
 """Up to so many ranks a data set is divided as a run would divide it; beyond, random parts are expected."""
-_LOADED = 6 << 20  # what loading leaves in a process beside the data
+_LOADED = 2 << 20  # what loading leaves in a process beside the data, but for MPI
 OWN = {
     "ranks": ([16, 64, 256, 1024], "numbers of ranks, as 16,64,1024", "N,N,.."),
     "nodes": (None, "nodes of a graph that is told by counts, in place of --data", "N"),

@@ -113,6 +113,7 @@ class Span:
 
 
 _NO_SPAN = Span(None)
+_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/"
 
 
 class Counted:
@@ -203,6 +204,15 @@ def resident() -> int:
 def free_memory() -> float:
     """Return how many bytes this process can still take, as machine, container and limit on addresses say; inf where none does."""
     return min(_machine_room(), _container_room(), _address_room())
+
+
+def huge_page() -> int:
+    """Return the bytes of a page where huge ones are asked for (`madvise`), as by `Buffers`."""
+    with suppress(OSError, ValueError):  # no such system
+        with open(_HUGE_PAGES + "enabled") as enabled, open(_HUGE_PAGES + "hpage_pmd_size") as size:
+            if "[never]" not in enabled.read():
+                return int(size.read())
+    return 4096
 
 
 def memory_limit() -> float:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from sarlite.kernels import buffers
 from sarlite.kernels.native import ffi, lib
+from sarlite.profile import huge_page
 
 _LINE, _LARGE = 64, 1 << 18  # of native/buffers.c
 
@@ -79,7 +80,8 @@ class Places:
 
     @property
     def peak(self):
-        return self.top + self.peak_small
+        """The memory that the range takes, in whole huge pages where the system gives them, and the most of the small arrays."""
+        return -(-self.top // huge_page()) * huge_page() + self.peak_small
 
     def new(self, key, n_bytes):
         """Place an array; `key` names it."""

@@ -96,21 +96,25 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
     ConfigError
         The runs allocate, or aggregate, otherwise at other sizes.
     """
-    _, warm = growth(lambda: run(**sizes[0]))
+    (names, segments), grown = growth(lambda: _recorded(run, sizes))
+    return Program(names, segments, grown)
+
+
+def _recorded(run, sizes):
+    run(**sizes[0])  # which loads what a first step loads
+    gc.collect()
 
     def recorded(each):
         found = run(**each).segments
         gc.collect(0)  # a run's arrays that stand in cycles, as no collection has seen them: else each run's would stay beside the next's
         return found
 
-    with _ONE_AT_A_TIME:
-        gc.disable()  # what is freed is freed where it is let go of
-        try:
-            first = recorded(sizes[0])
-            runs = [_numbers(first, first), *(_numbers(recorded(each), first) for each in sizes[1:])]
-        finally:
-            gc.enable()
-            trim()
+    gc.disable()  # what is freed is freed where it is let go of
+    try:
+        first = recorded(sizes[0])
+        runs = [_numbers(first, first), *(_numbers(recorded(each), first) for each in sizes[1:])]
+    finally:
+        gc.enable()
     names = list(sizes[0])
     at = np.array([[1, *(each[name] for name in names)] for each in sizes], float)
     rows = [1 + k for k, name in enumerate(names) if name.startswith("rows")]
@@ -119,11 +123,12 @@ def record(run: Callable[..., Tape], sizes: Sequence[Mapping[str, int]]) -> "Pro
         n_bytes, flops, moved, messages = zip(*each)
         collectives = {phase: _line([found.get(phase, (0, 0)) for found in moved], at, rows) for phase in moved[0]}
         segments.append(Segment(name, _fitted(events, _line(n_bytes, at, rows)), _line(flops, at, rows), collectives, messages[0]))
-    return Program(names, segments, warm)
+    return names, segments
 
 
 def growth(action: Callable[[], Any]) -> tuple[Any, int]:
-    """Return what a first run returns, and by how many bytes it makes the process larger: pages of libraries, modules."""
+    """Return what an action returns, and by how many bytes it makes the process larger: pages of libraries, modules, and what stays of it.
+    """
     with _ONE_AT_A_TIME:
         gc.collect()
         trim()  # what others have freed is not to count as given back by the run
@@ -211,7 +216,7 @@ class Found(NamedTuple):
 
 
 class Program:
-    """What `record` made. `warm_bytes` is by how much its first run has made the process larger for good."""
+    """What `record` made. `warm_bytes` is by how much that has made the process larger for good."""
 
     def __init__(self, names: Sequence[str], segments: Sequence[Segment], warm_bytes: int = 0) -> None:
         self.names, self.segments, self.warm_bytes = list(names), list(segments), warm_bytes

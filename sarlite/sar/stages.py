@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sarlite.sar.messages import templates_of
 from sarlite.sar.transport import Transfer
 
-CHUNK = 4096  # rows that are moved at once
+PIECE = 1 << 17  # bytes of the rows that are moved at once, which are copied: few, so that they stay in the processor's cache
 
 
 class Stage(NamedTuple):
@@ -86,8 +86,9 @@ def _columns(rows, needed):
     """The needed rows, brought to the front in place: each only moves forward, so what is still to be read was not written over."""
     if isinstance(needed, slice):
         return rows[needed]
-    for a in range(0, len(needed), CHUNK):
-        part = needed[a : a + CHUNK]
+    some = max(1, PIECE * len(rows) // max(rows.nbytes, 1))
+    for a in range(0, len(needed), some):
+        part = needed[a : a + some]
         rows[a : a + len(part)] = rows[part]
     return rows[: len(needed)]
 

@@ -240,11 +240,11 @@ class Model:
         if batches is not None:
             structure += batches.ahead * max(structure_bytes(own, setting.mode, transposed) - structure_bytes(own, setting.mode)
                                              for own, _ in batches.batches)
-        stays = self.fixed_bytes + sizes.there_bytes + structure + self._writing_bytes()
+        stays = self.fixed_bytes + sizes.there_bytes + structure
         if mode.covers and self.size > 1:
             stays += self.cover_bytes()
-        return Cost(max(sizes.load_bytes, round(stays + max(found.start_peak_bytes, found.start_bytes + found.peak_bytes))), found, n_steps,
-                    steps.row_bytes(STEPS[2]))
+        most = max(found.start_peak_bytes, found.start_bytes + max(found.peak_bytes, self._writing_bytes()))
+        return Cost(max(sizes.load_bytes, round(stays + most)), found, n_steps, steps.row_bytes(STEPS[2]))
 
     def program(self, setting: Setting, covers: bool = False) -> Any:
         """Return the `Program` of a setting; `covers` is as for `trial.program`. Collective."""
@@ -263,7 +263,7 @@ class Model:
         return self._scipy_bytes
 
     def _writing_bytes(self):
-        """What the pieces of learned rows take that a checkpoint is written of, while a step's arrays keep their place (`Owners`)."""
+        """What the pieces of learned rows take that a checkpoint is written of (`Owners`), when a step's memory was given back."""
         relations = self.facts.relations
         if relations is None or relations.n_nodes.keys() <= self.facts.n_features.keys():
             return 0

@@ -1,6 +1,5 @@
 """Training on relational graphs: this rank's data and graph, which options go with them, and what a run tells of relations."""
 
-import gc
 import sys
 import time
 
@@ -17,13 +16,12 @@ from sarlite.errors import ConfigError, raise_together
 from sarlite.graph import balance as balancing
 from sarlite.graph.partition import measures
 from sarlite.keys import word
-from sarlite.profile import Memory
 from sarlite.progress import Progress
 from sarlite.sar import fn
 from sarlite.sar.hetero import HeteroGraph
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.identity import _codes, _mixed, _multiples, _words
-from sarlite.train.load import Part
+from sarlite.train.load import Part, memory_from_here
 
 REFUSED = ("batch_size", "mfg", "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features", "backward",
            "edge_weights", "edge_features")
@@ -75,8 +73,7 @@ def _load_part(config, comm, run_dir, allow_empty, choose):
                "verify": config.verify, "progress": Progress(config.progress), "allow_empty": allow_empty}
     with divided(comm, config.data, kind=KIND, scratch=run_dir, seconds=seconds, **options) as dataset:
         _refuse_edge_values(comm, dataset)
-        gc.collect()
-        memory, part = Memory(), RelationalPart(dataset, comm.rank, comm.size)
+        memory, part = memory_from_here(comm), RelationalPart(dataset, comm.rank, comm.size)
         rows, edges, ids = part.rows(config.dtype, features=not getattr(config, "dry_run", False)), part.edges(), part.node_ids()
         summary = _summary(comm, config, dataset, part, edges, rows)
     uneven = balancing.warning(summary["partition"])

@@ -19,12 +19,14 @@ def here(monkeypatch):
 
 @pytest.fixture
 def limited(monkeypatch):
-    """Memory is compared with `costing.LIMIT`, as it is predicted, without what the test's process has."""
+    """Memory is compared with `costing.LIMIT`, as it is predicted, without what the test's process has, and to the page."""
     from costing import LIMIT
 
+    from sarlite.kernels import allocations
     from sarlite.profile import Memory
     from sarlite.train import costs, planning
 
+    monkeypatch.setattr(allocations, "huge_page", lambda: 4096)
     for name in ("now", "peak"):
         monkeypatch.setattr(Memory, name, lambda self: 0)
     monkeypatch.setattr(planning, "limit_of", lambda comm, config, part: planning.Limit(

@@ -5,8 +5,9 @@ from costing import LIMIT, QUIET, RELATIONAL, check_bytes, counted, trained
 
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
-from sarlite.train import planning, relational_trial
+from sarlite.train import costs, planning, relational_trial
 from sarlite.train.config import resolve
+from sarlite.train.costs import Setting
 from sarlite.train.rates import Rates
 
 
@@ -42,7 +43,21 @@ def test_a_relations_weight_is_evaluated_in_tiny_runs_as_in_the_run(tmp_path):
     assert real == told and {found.name for found in real} == {"inside", "first"}
 
 
+def test_a_checkpoint_is_not_written_beside_a_steps_memory(tmp_path, limited, monkeypatch):
+    def told(comm):
+        config = resolve({**QUIET, **RELATIONAL["rgcn"], "data": "relational:nodes=300,edges=900", "ranks": 2, "prefetch": 0})
+        model, sizes, _ = counted(comm, config, tmp_path)
+        return model.cost(Setting("sar"), sizes, 0).peak_bytes
+
+    found = []
+    for n_bytes in (0, 1000, 1 << 30):
+        monkeypatch.setattr(costs, "PIECE_BYTES", n_bytes)
+        found.append(threads.run(2, told))
+    assert found[0] == found[1] and [n >> 30 for n in found[2]] == [3, 1]
+
+
 def test_a_relational_run_is_refused_or_takes_the_mode_that_fits(tmp_path, limited, monkeypatch, capsys):
+    monkeypatch.setattr(costs, "PIECE_BYTES", 0)  # else most is what a checkpoint is written of
     monkeypatch.setattr(planning, "rates_of", lambda comm: Rates(1.0, 1.0, 1.0, 0.0, 0.0))
     dense = {**RELATIONAL["rgat"], "data": "relational:nodes=900,edges=9000,features=16,train=0.3", "hidden": 32, "epochs": 1,
              "prefetch": 0}

@@ -127,9 +127,9 @@ def test_without_prefetch_a_rank_computes_its_own_tile_in_its_own_stage():
 @SETTINGS
 @given(graph=edges(), data=st.data())
 def test_rows_are_brought_to_the_front(graph, data):
-    """Sums over any graph, chunk of rows and division, against one rank's."""
+    """Sums over any graph, number of rows moved at once and division, against one rank's."""
     n_ranks, owner = data.draw(parts(graph.n_nodes))
-    x, chunk = np.arange(3.0 * graph.n_nodes).reshape(-1, 3), stages.CHUNK
+    x, piece = np.arange(3.0 * graph.n_nodes).reshape(-1, 3), stages.PIECE
     whole = Graph.from_edges(*graph)
 
     def run(g):
@@ -138,11 +138,11 @@ def test_rows_are_brought_to_the_front(graph, data):
         out.backward(out.data + 1)
         return out.data, leaf.grad
 
-    stages.CHUNK = data.draw(st.sampled_from([1, 2, 5]))
+    stages.PIECE = 24 * data.draw(st.sampled_from([0, 1, 2, 5]))
     try:
         found = threads.run(n_ranks, lambda comm: (own := whole.shard(comm, owner, mode="broadcast"), run(own)))
     finally:
-        stages.CHUNK = chunk
+        stages.PIECE = piece
     expected = run(whole)
     for own, results in found:
         for a, b in zip(results, expected):
