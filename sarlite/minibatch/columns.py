@@ -61,13 +61,8 @@ class Columns:
         self.alone = Transport(Solo(), 0, graph.profile)
         self.n_local = graph.n_dst
         steps = graph.plan.steps
-        counts = np.zeros(size, np.int64)
-        counts[[step.source for step in steps]] = [step.n_rows for step in steps]
-        self.halo_starts = np.concatenate([[0], np.cumsum(counts)])
-        self.asked = [np.empty(0, np.int64)] * size
-        for step in steps:
-            rows = step.send_rows
-            self.asked[step.target] = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.astype(np.int64)
+        self.halo_starts = np.concatenate([[0], np.cumsum(graph.plan.needed(size), dtype=np.int64)])
+        self.asked = graph.plan.asked(size)
         self.n_halo = int(self.halo_starts[-1])
         self._places = None  # of an edge among the part's; None: the same
         self.ids = graph.src_ids if not steps else self._halo_too(graph.src_ids, [block.src_ids for block in graph.plan.blocks])
@@ -124,10 +119,17 @@ class Columns:
         pieces = blocks[1:] if len(blocks) > 1 else np.split(blocks[0], n + np.cumsum([0, *(step.n_rows for step in steps)]))[1:-1]
         out = np.empty((n + self.n_halo, *local.shape[1:]), local.dtype)
         out[:n] = local
-        for step, piece in zip(steps, pieces):
-            start = n + self.halo_starts[step.source]
-            out[start : start + step.n_rows] = piece
+        for start, piece in zip(self._starts(), pieces):
+            out[start : start + len(piece)] = piece
         return out
+
+    def _starts(self):
+        """The first column of each step's rows; those of one peer's steps follow each other."""
+        ends, starts = self.n_local + self.halo_starts, []
+        for step in self._graph.plan.steps:
+            starts.append(ends[step.source])
+            ends[step.source] += step.n_rows
+        return starts
 
     def _csr(self):
         graph, n = self._graph, self.n_local
@@ -139,14 +141,13 @@ class Columns:
             columns = np.arange(n + self.n_halo, dtype=dtype)
             return indptr, self._halo_in_steps(columns)[blocks[0].indices]
         indices = np.empty(graph.n_edges, dtype)
-        for block, start in zip(blocks, [0, *(n + self.halo_starts[step.source] for step in graph.plan.steps)]):
+        for block, start in zip(blocks, [0, *self._starts()]):
             indices[block.positions] = block.indices + dtype(start)
         return indptr, indices
 
     def _halo_in_steps(self, columns):
         """Columns in the order of a merged block: the local ones, then each step's."""
-        starts = [self.n_local + self.halo_starts[step.source] for step in self._graph.plan.steps]
-        pieces = [columns[start : start + step.n_rows] for start, step in zip(starts, self._graph.plan.steps)]
+        pieces = [columns[start : start + step.n_rows] for start, step in zip(self._starts(), self._graph.plan.steps)]
         return np.concatenate([columns[: self.n_local], *pieces])
 
     def _without_halo(self, indptr, indices):
