@@ -100,7 +100,7 @@ def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, alone=Fa
         trainer.step()
     held = _held() if alone else None
     parts = graph.plan.backward_steps
-    remote = min(1 + prefetch, comm.size - 1)
+    remote = min(prefetch + (float(graph.plan.stages[0].share) if mode == "broadcast" else 1), comm.size - 1)
     if mode == "sar" and parts:  # gradients going out and coming in, and with prefetch, where more peers follow, a part of another's
         remote = max(remote, 2 + (float(parts[0].share) if prefetch and comm.size > 2 else 0))
     return trainer.buffers.n_bytes, held, float(graph.profile.peak_remote_buffers), remote

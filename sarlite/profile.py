@@ -152,6 +152,11 @@ class Counted:
         with self._profile.span("broadcast", bytes=array.nbytes):
             return self._comm.broadcast(array, root)
 
+    def start_broadcast(self, array: npt.NDArray[Any], root: int) -> Any:
+        sent, received = (array.nbytes, 0) if self.rank == root else (0, array.nbytes)
+        self._profile.count("broadcast", *((sent, received) if self.size > 1 else ()))
+        return self._comm.start_broadcast(array, root)
+
     def start_allreduce(self, array: npt.NDArray[Any], op: str = "sum") -> Any:
         self._profile.count("allreduce", array.nbytes if self.size > 1 else 0)
         return self._comm.start_allreduce(array, op)

@@ -300,6 +300,21 @@ def check_broadcast(comm):
                 assert comm.broadcast(array, root) is array and array.tobytes() == sent.tobytes()
 
 
+def check_started_broadcasts(comm):
+    """Several are under way, each from its root, of as many bytes as it has."""
+    roots = [k % comm.size for k in range(4)]
+    sent = [_filled("f4", (1000 * k, 3), k) for k in range(4)]
+    arrays = [array.copy() if comm.rank == root else np.zeros_like(array) for array, root in zip(sent, roots)]
+    requests = [comm.start_broadcast(array, root) for array, root in zip(arrays, roots)]
+    while not requests[0].test():
+        pass
+    for request, array, whole in zip(requests, arrays, sent):
+        request.wait()
+        assert array.tobytes() == whole.tobytes()
+    with pytest.raises(SarliteError, match="cannot be cancelled"):
+        requests[0].cancel()
+
+
 def check_broadcast_is_refused_together(comm):
     good = np.zeros((2, 4))
     bads = [np.zeros((4, 4)).T[:, :2], [1.0], np.array([None])]

@@ -130,6 +130,13 @@ class Communicator(Protocol):
         Waits without the GIL: a thread may be in here on one communicator while others use other ones.
         """
 
+    def start_broadcast(self, array: Array, root: int) -> Request:
+        """Start a `broadcast`; the request is done once `array` may be read, on the root changed.
+
+        The ranks must have agreed on root, shape and dtype before: they are not compared on every communicator. Several may be under
+        way, if all ranks start them in one order; until they are done, nothing else collective may be called on this communicator.
+        """
+
     def start_allreduce(self, array: Array, op: str = "sum") -> Request:
         """Start an `allreduce`; `array` holds the result once the request is done.
 
@@ -355,6 +362,10 @@ class Solo(Channels):
     def broadcast(self, array: Array, root: int) -> Array:
         broadcast_call(array, root, 0, 1)
         return array
+
+    def start_broadcast(self, array: Array, root: int) -> Request:
+        self.broadcast(array, root)
+        return Staged(iter(()))
 
     def start_allreduce(self, array: Array, op: str = "sum") -> Request:
         check_reduction(array, op)

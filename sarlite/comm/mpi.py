@@ -29,6 +29,7 @@ from sarlite.comm.buffers import (
 from sarlite.comm.ending import tell
 from sarlite.comm.mpi_transfers import Incoming, Outgoing, Traffic, errors_named, pieces
 from sarlite.comm.requests import Staged
+from sarlite.errors import SarliteError
 from sarlite.types import Array
 
 _LEVELS = ("THREAD_SINGLE", "THREAD_FUNNELED", "THREAD_SERIALIZED", "THREAD_MULTIPLE")
@@ -38,18 +39,22 @@ _OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
 class _Collective:
-    """A started collective of MPI, which keeps its buffers alive."""
+    """Started collectives of MPI, which keep their buffers alive."""
 
-    def __init__(self, request, *buffers):
-        self._request, self._buffers = request, buffers
+    def __init__(self, requests, *buffers):
+        self._requests, self._buffers = requests, buffers
 
     def wait(self):
         with errors_named():
-            self._request.Wait()
+            for request in self._requests:
+                request.Wait()
 
     def test(self):
         with errors_named():
-            return self._request.Test()
+            return all([request.Test() for request in self._requests])
+
+    def cancel(self):
+        raise SarliteError("a collective call cannot be cancelled: the other ranks count on this one's part")
 
 
 class _Window:
@@ -146,6 +151,12 @@ class MpiCommunicator(Channels):
                 self._comm.Bcast([piece, MPI.BYTE], root)
         return array
 
+    def start_broadcast(self, array: Array, root: int) -> _Collective:
+        broadcast_call(array, root, self.rank, self.size)
+        data = as_bytes(array)
+        with errors_named():
+            return _Collective([self._comm.Ibcast([piece, MPI.BYTE], root) for piece in pieces(data)], data)
+
     def start_allreduce(self, array: Array, op: str = "sum") -> Staged:
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
@@ -158,7 +169,7 @@ class MpiCommunicator(Channels):
 
     def _start_reduction(self, piece, op):
         with errors_named():
-            return _Collective(self._comm.Iallreduce(MPI.IN_PLACE, piece, _OPS[op]), piece)
+            return _Collective([self._comm.Iallreduce(MPI.IN_PLACE, piece, _OPS[op])], piece)
 
     def _check_call(self, call, error):
         """Raise ShapeError on every rank unless all make the same call with arrays that fit."""
@@ -230,7 +241,7 @@ class MpiCommunicator(Channels):
     def _start_allgather(self, row, rows):
         """Start to gather every rank's `row` into `rows`: for the watchdog, which must not wait inside MPI."""
         with errors_named():
-            return _Collective(self._comm.Iallgather(row, rows), row, rows)
+            return _Collective([self._comm.Iallgather(row, rows)], row, rows)
 
 
 def _free_shared_memory():

@@ -239,13 +239,20 @@ class ThreadCommunicator(Channels):
         return found
 
     def broadcast(self, array: Array, root: int) -> Array:
-        call, error = described(broadcast_call, array, root, self.rank, self.size)
-        arrays = self._meet(call, array if self.rank == root else None, error)  # the others' would live on in slow ranks
+        self.start_broadcast(array, root).wait()
+        return array
+
+    def start_broadcast(self, array: Array, root: int) -> Staged:
+        return Staged(self._broadcast(array, root, *described(broadcast_call, array, root, self.rank, self.size)))
+
+    def _broadcast(self, array, root, call, error):
+        keys = self._next_key(), self._next_key()  # here, since others may meet before this goes on
+        yield (first := self._arrive(keys[0], call, array if self.rank == root else None))  # the others' would live on in slow ranks
+        arrays = first.result(error)
         if self.rank != root:
             np.copyto(as_bytes(array), as_bytes(arrays[root]))
-        del arrays  # the root's array is its own again once it goes on
-        self._meet("broadcast's second half", None)
-        return array
+        del arrays, first  # the root's array is its own again once it goes on
+        yield self._arrive(keys[1], "broadcast's second half", None)
 
     def start_allreduce(self, array: Array, op: str = "sum") -> Staged:
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))

@@ -80,33 +80,47 @@ class Cut(NamedTuple):
     lasting: bool = True
     grouped: bool = True
 
-    def blocks(self, rank, src_ids, offsets, dtype):
-        """Return a Block for each part: that of `rank` with all rows, the others with those that have edges.
+    def blocks(self, rank, ends, src_ids, offsets, dtype):
+        """Return a Block for each range of each part's columns: those of `rank` with all rows, the others with those that have edges.
 
         Parameters
         ----------
         rank : int
-        src_ids : list of (n_src,) int64, one a part
+        ends : list, a part, of lists of int
+            Where the ranges of its columns end; of one, at their number.
+        src_ids : list of (n_src,) int64, one a block
         offsets : list of int
-            Columns before each part's.
+            Columns before each block's.
         dtype : dtype of the indices
         """
-        whole = self.edges
-        numbers = _as(whole.numbers, dtype)
-        csrs = [_rows_with_edges(whole.indptr, where, keep_all=q == rank) for q, where in enumerate(self.where)]
-        order = EdgeOrder(whole.n_dst, csrs) if len(csrs) > 1 and self.grouped else None
-        blocks = [Block(indptr, columns.astype(dtype, copy=False), ids, whole.n_dst, rows if rows is None else rows.astype(dtype),
-                        order=order and (order, q), numbers=numbers, offset=offset, source=q, lasting=self.lasting)
-                  for q, ((rows, indptr), columns, ids, offset) in enumerate(zip(csrs, self.columns, src_ids, offsets))]
-        if not self.grouped and len(blocks) > 1:
-            for block, where in zip(blocks, self.where):
-                block.positions = where.astype(dtype)
+        whole, csrs, found, places = self.edges, [], [], []
+        for q, where, columns in self._divided(ends):
+            csrs.append(_rows_with_edges(whole.indptr, where, keep_all=q == rank))
+            found.append((q, columns.astype(dtype, copy=False)))
+            places.append(None if self.grouped or len(ends) == 1 else where.astype(dtype))
+        numbers, order = _as(whole.numbers, dtype), EdgeOrder(whole.n_dst, csrs) if len(csrs) > 1 and self.grouped else None
+        blocks = [Block(indptr, columns, ids, whole.n_dst, rows if rows is None else rows.astype(dtype), order=order and (order, k),
+                        numbers=numbers, offset=offset, source=q, lasting=self.lasting)
+                  for k, ((rows, indptr), (q, columns), ids, offset) in enumerate(zip(csrs, found, src_ids, offsets))]
+        for block, where in zip(blocks, places):
+            if where is not None:
+                block.positions = where
         return blocks
+
+    def _divided(self, ends):
+        """Yield (part, places, columns) of the edges from each range, columns counted from its first."""
+        for q, (where, columns, at) in enumerate(zip(self.where, self.columns, ends)):
+            if len(at) == 1:
+                yield q, where, columns
+                continue
+            for a, b in zip([0, *at], at):
+                chosen = np.flatnonzero((columns >= a) & (columns < b))
+                yield q, where[chosen], columns[chosen] - columns.dtype.type(a)
 
     def merged(self, src_ids, offsets, dtype):
         """Return one Block of all edges, whose columns are those of all parts, part q's from offsets[q] on."""
         if len(self.where) == 1:
-            (block,) = self.blocks(0, [src_ids], offsets, dtype)
+            (block,) = self.blocks(0, [[len(src_ids)]], [src_ids], offsets, dtype)
             block.source = "all"
             return block
         indices = np.empty(len(self.edges.indices), dtype)

@@ -61,13 +61,8 @@ class Columns:
         self.alone = Transport(Solo(), 0, graph.profile)
         self.n_local = graph.n_dst
         steps = graph.plan.steps
-        counts = np.zeros(size, np.int64)
-        counts[[step.source for step in steps]] = [step.n_rows for step in steps]
-        self.halo_starts = np.concatenate([[0], np.cumsum(counts)])
-        self.asked = [np.empty(0, np.int64)] * size
-        for step in steps:
-            rows = step.send_rows
-            self.asked[step.target] = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.astype(np.int64)
+        self.halo_starts = np.concatenate([[0], np.cumsum(graph.plan.needed(size), dtype=np.int64)])
+        self.asked = graph.plan.asked(size)
         self.n_halo = int(self.halo_starts[-1])
         self._places = None  # of an edge among the part's; None: the same
         self.ids = graph.src_ids if not steps else self._all_ids()
@@ -138,13 +133,20 @@ class Columns:
 
     def _put(self, out, block, values):
         """Put what a block's columns have in the order of the columns here; the local ones are there."""
-        steps, n, pieces = self._graph.plan.steps, self.n_local, {block.source: values}
-        if block.source == "all":
-            pieces = {step.source: values[place] for step, place in zip(steps, halo_slices(n, steps))}
-        for source, piece in pieces.items():
-            if source != self._graph.comm.rank:
-                start = n + self.halo_starts[source]
-                out[start : start + len(piece)] = piece
+        steps = self._graph.plan.steps
+        for step, start, place in zip(steps, self._starts(), halo_slices(self.n_local, steps)):
+            if step.block is block:
+                out[start : start + step.n_rows] = values
+            elif block.source == "all":
+                out[start : start + step.n_rows] = values[place]
+
+    def _starts(self):
+        """The first column of each step's rows; those of one peer's steps follow each other."""
+        ends, starts = self.n_local + self.halo_starts, []
+        for step in self._graph.plan.steps:
+            starts.append(ends[step.source])
+            ends[step.source] += step.n_rows
+        return starts
 
     def _csr(self):
         graph, n = self._graph, self.n_local
@@ -156,14 +158,13 @@ class Columns:
             columns = np.arange(n + self.n_halo, dtype=dtype)
             return indptr, self._halo_in_steps(columns)[blocks[0].indices]
         indices = np.empty(graph.n_edges, dtype)
-        for block, start in zip(blocks, [0, *(n + self.halo_starts[step.source] for step in graph.plan.steps)]):
+        for block, start in zip(blocks, [0, *self._starts()]):
             indices[block.positions] = block.indices + dtype(start)
         return indptr, indices
 
     def _halo_in_steps(self, columns):
         """Columns in the order of a merged block: the local ones, then each step's."""
-        starts = [self.n_local + self.halo_starts[step.source] for step in self._graph.plan.steps]
-        pieces = [columns[start : start + step.n_rows] for start, step in zip(starts, self._graph.plan.steps)]
+        pieces = [columns[start : start + step.n_rows] for start, step in zip(self._starts(), self._graph.plan.steps)]
         return np.concatenate([columns[: self.n_local], *pieces])
 
     def _without_halo(self, indptr, indices):

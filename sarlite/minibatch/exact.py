@@ -108,7 +108,7 @@ def layer_graph(graph: Graph, columns: Columns, layer: Layer, rows: Array, lasti
     found = _exchange(graph.comm.rank, layer, columns.ids[rows], columns.ids[layer.halo], starts, lasting)
     halo = share(layer.halo, starts)
     n_src, n_dst, n_edges = layer.exchange.sizes.sum(0).tolist()
-    return LayerGraph(graph, columns, layer, rows, graph.schedule.mode.prepare(found),
+    return LayerGraph(graph, columns, layer, rows, graph.schedule.mode.prepare(found, 0),
                       np.concatenate([halo[q] for q in found.order]), (n_src, n_dst, n_edges), lasting)
 
 

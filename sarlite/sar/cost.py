@@ -17,7 +17,7 @@ from sarlite.profile import Profile
 from sarlite.sar.host import Host
 from sarlite.sar.messages import layout, templates_of
 from sarlite.sar.modes import MODES
-from sarlite.sar.plan import Exchange
+from sarlite.sar.plan import Exchange, n_pieces, range_ends
 from sarlite.sar.relations import sets_of
 from sarlite.sar.rounds import Rounds, RoundsAhead
 from sarlite.sar.schedule import Schedule
@@ -56,6 +56,10 @@ class PartCounts(NamedTuple):
         One; of relations that one fetch serves one each.
     needs, asked : list of (int, bool)
         Rows of each part that come here and rows that go there: how many, and whether they follow each other at their owner.
+    degree : float
+        As of `Exchange`.
+    ranges : (list, list), or None
+        Of `needs` and `asked`, a list of the same of each range of the owner's rows, where rows come in `n_pieces`. None: even ones.
     turned : PartCounts, or None
         Of the reversed edges; None where these exchange the same, on all ranks.
     cover : (PartCounts, PartCounts), or None
@@ -71,6 +75,8 @@ class PartCounts(NamedTuple):
     sets: list
     needs: list
     asked: list
+    degree: float = 0.0
+    ranges: Any = None
     turned: Any = None
     cover: Any = None
     hosts: Any = None
@@ -88,12 +94,18 @@ class PartCounts(NamedTuple):
     def n_local(self):
         return int(self.offsets[self.rank + 1] - self.offsets[self.rank])
 
+    @property
+    def n_pieces(self):
+        """As of `Exchange`."""
+        return n_pieces(self.offsets, self.degree)
+
     def exchange(self, host=None):
         """Return the `Exchange` that `plan.build` would find, of counts."""
-        needs, asked = ([RowNumbers(*found) for found in side] for side in (self.needs, self.asked))
+        ranges = self.ranges or [[None] * self.size] * 2
+        needs, asked = ([RowNumbers(*found, own) for found, own in zip(*side)] for side in zip((self.needs, self.asked), ranges))
         src_ids = [RowNumbers(self.n_local) if q == self.rank else need for q, need in enumerate(needs)]
         cuts = [CountedCut(each.n_dst, each.n_edges) for each in self.sets]
-        return Exchange(self.rank, np.asarray(self.offsets), cuts, needs, asked, src_ids, host)
+        return Exchange(self.rank, np.asarray(self.offsets), cuts, needs, asked, src_ids, host, self.degree)
 
 
 def counts_of_plan(comm, plan, sets):
@@ -112,21 +124,37 @@ def counts_of_plan(comm, plan, sets):
     """
     rank, size = comm.rank, comm.size
     facts = comm.allgather(plan.n_src)
-    needs, asked = [(0, True)] * size, [(0, True)] * size
     found = [SetCounts(n_dst, [0] * size, [0] * size) for n_dst, _ in sets]
     for step in plan.steps:
-        needs[step.source] = step.n_rows, step.contiguous
-        asked[step.target] = step.n_send, isinstance(step.send_rows, slice)
         for k, each in enumerate(found):
             if step.block is None:
                 n = sets_of(plan.local)[k].n_edges * step.n_rows // (plan.n_src + plan.n_halo)
-                each.n_edges[step.source], each.n_rows[step.source] = n, min(each.n_dst, n)
+                n_rows = min(each.n_dst, n)
             else:
                 edges = sets_of(step.block)[k]
-                each.n_edges[step.source], each.n_rows[step.source] = edges.n_edges, len(edges.indptr) - 1
+                n, n_rows = edges.n_edges, len(edges.indptr) - 1
+            each.n_edges[step.source] += n
+            each.n_rows[step.source] = max(each.n_rows[step.source], n_rows)
     for each, (n_dst, n_edges) in zip(found, sets):
         each.n_edges[rank], each.n_rows[rank] = n_edges - sum(each.n_edges), n_dst
-    return PartCounts(rank, np.concatenate([[0], np.cumsum(facts)]), found, needs, asked)
+    counts = PartCounts(rank, np.concatenate([[0], np.cumsum(facts)]), found, [], [], plan.degree)
+    return exchanging(comm, counts, plan.asked(size))
+
+
+def exchanging(comm, counts, asked):
+    """Return `counts` of a part of whose rows `asked`, by rank, go there. Collective."""
+    ends, told = range_ends(counts.offsets, counts.rank, counts.n_pieces), []
+    for rows in asked:
+        told.append((counted(rows), [counted(own) for own in np.split(rows, np.searchsorted(rows, ends[:-1]))] if len(ends) > 1 else None))
+    came = [found[counts.rank] for found in comm.allgather(told)]
+    (needs, need_ranges), (asked, ask_ranges) = zip(*came), zip(*told)
+    return counts._replace(needs=[*needs], asked=[*asked], ranges=([*need_ranges], [*ask_ranges]) if len(ends) > 1 else None)
+
+
+def counted(rows):
+    """How many different rows there are, equal ones side by side, and whether each follows the one before."""
+    steps = np.diff(rows)
+    return (0, True) if len(rows) == 0 else (1 + int(np.count_nonzero(steps)), bool(((steps == 0) | (steps == 1)).all()))
 
 
 def counts_of(graph):
@@ -170,7 +198,8 @@ def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False, pe
     asked = [(0, True), *((round(local * wanted), wanted >= 1) for _ in sizes[1:])]
     n_rows = [local, *(min(local, round(local * share(1 / size)), n) for n in far[1:])]
     edges = SetCounts(local, [own - sum(far) + (local if loops else 0), *far[1:]], n_rows)
-    found, per_host = PartCounts(0, offsets, [edges], needs, asked), min(per_host, size)
+    degree = n_edges / max(n_nodes, 1) + bool(loops)
+    found, per_host = PartCounts(0, offsets, [edges], needs, asked, degree), min(per_host, size)
     if per_host == 1:
         return found
     hosts, needs, asked = [q // per_host for q in range(size)], [(0, True)], [(0, True)]
@@ -213,8 +242,12 @@ class _Nobody:
         array[...] = 0
         return _Sent(None)
 
-    def broadcast(self, array, root):
+    def start_broadcast(self, array, root):
         self.n_messages += 1
+        return _Sent(array)
+
+    def allgather(self, value):
+        return [value]
 
 
 class _Window:
@@ -333,7 +366,7 @@ class _StagesAhead(Stages):
     """`StagesAhead` likewise."""
 
     def __enter__(self):
-        self.ready, self.room, self.waiting = deque(), 1 + self.transport.prefetch, next(self.left, None)
+        self.ready, self.waiting = deque(), next(self.left, None)
         self.fill()
         return self
 
@@ -363,7 +396,7 @@ def schedule_of(counts, mode, prefetch, places=None, transport=None, windows=Non
     counts = counts.of(mode)
 
     def of(counts):
-        return Schedule(mode.prepare(counts.exchange(transport.host(counts.hosts))), transport, mode)
+        return Schedule(mode.prepare(counts.exchange(transport.host(counts.hosts)), transport.prefetch), transport, mode)
 
     made, cover = of(counts), None
     if counts.size == 1:

@@ -3,11 +3,12 @@
 Over the reversed edges, by a vertex cover of the cut, and with the needs of a host's ranks put together.
 """
 
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
-from sarlite.sar.cost import SetCounts
+from sarlite.sar.cost import SetCounts, counted, exchanging
 from sarlite.sar.cover import cover
 from sarlite.sar.relations import sets_of
 from sarlite.sar.transport import halo_slices
@@ -17,7 +18,6 @@ class _Cut(NamedTuple):
     """A part's edges from one peer. Of rows (how many, whether they follow each other)."""
 
     n_edges: int = 0
-    rows: tuple = (0, True)  # destinations
     n_by_rows: int = 0  # edges of the cover's sources, and how many destinations they have
     rows_by_rows: int = 0
     rows_by_sums: tuple = (0, True)  # destinations, and number of sources, of the others
@@ -55,16 +55,13 @@ def with_hosts(comm, plan, counts):
     if counts.size == 1:
         return counts
     sent = _sent(comm, plan)
-    counts = _asked(comm, counts, [_counted(rows) for rows in sent])
+    counts = exchanging(comm, counts, sent)
     return counts._replace(shared=_shared(comm, counts, sent, comm.hosts()))
 
 
 def _sent(comm, plan):
     """By rank, the rows that go there because it needs them itself."""
-    sent = [np.empty(0, np.int64)] * comm.size
-    for step in plan.steps:
-        rows = step.send_rows
-        sent[step.target] = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    sent = plan.asked(comm.size)
     if plan.host is None:
         return sent
     used = [np.empty(0, np.int64)] * comm.size
@@ -73,33 +70,27 @@ def _sent(comm, plan):
     return [rows[columns] for rows, columns in zip(sent, comm.alltoall(used))]
 
 
-def _asked(comm, counts, asked):
-    """`counts` of a part that is asked for these rows."""
-    needs = [found[counts.rank] for found in comm.allgather(asked)]
-    return counts._replace(needs=needs, asked=asked)
-
-
 def _shared(comm, counts, sent, hosts):
     """`counts` where to each rank goes what any of its host needs."""
-    asked = [(0, True)] * counts.size
+    asked = [np.empty(0, np.int64)] * counts.size
     for host in set(hosts):
         ranks = [q for q, other in enumerate(hosts) if other == host]
-        found = _counted(np.unique(np.concatenate([sent[q] for q in ranks])))
+        found = np.unique(np.concatenate([sent[q] for q in ranks]))
         for q in ranks:
-            asked[q] = (0, True) if q == counts.rank else found
-    return _asked(comm, counts, asked)._replace(hosts=hosts)
+            asked[q] = found[:0] if q == counts.rank else found
+    return exchanging(comm, counts, asked)._replace(hosts=hosts)
 
 
 def _with_others(comm, plan, counts, covers):
     size = counts.size
     own, columns, rows_of = [_Cut()] * size, [np.empty(0, np.int64)] * size, [np.empty(0, np.int64)] * size
-    for step, (rows, sources) in zip(plan.steps, _edges(plan)):
+    for source, rows, sources in _edges(plan):
         if len(rows):
-            own[step.source], columns[step.source] = _cut(rows, sources, covers)
-            rows_of[step.source] = np.unique(rows)
+            own[source], columns[source] = _cut(rows, sources, covers)
+            rows_of[source] = np.unique(rows)
     counts = with_hosts(comm, plan, counts)
     told = [cuts[counts.rank] for cuts in comm.allgather(own)]
-    turned = _turned(counts, own, told)
+    turned = exchanging(comm, _turned(counts, told), rows_of)
     shared = counts.shared._replace(turned=_unless_same(comm, _shared(comm, turned, rows_of, counts.shared.hosts), counts.shared))
     cover = _covered(comm, plan, counts, own, told, columns)
     return counts._replace(turned=_unless_same(comm, turned, counts), cover=cover, shared=shared)
@@ -112,47 +103,39 @@ def _unless_same(comm, turned, counts):
 
 
 def _edges(plan):
-    """Yield for each step (destination rows, columns) of its edges, by row."""
+    """Yield for each peer (its rank, destination rows, columns) of its edges, by row."""
     if plan.steps[0].block is None:  # all are in one block
         rows, indices = plan.local.dst, plan.local.indices
-        for place in halo_slices(plan.n_src, plan.steps):
+        for step, place in zip(plan.steps, halo_slices(plan.n_src, plan.steps)):
             chosen = (indices >= place.start) & (indices < place.stop)
-            yield rows[chosen], indices[chosen] - place.start
-    else:
-        for step in plan.steps:
-            yield step.block.dst, step.block.indices
+            yield step.source, rows[chosen], indices[chosen] - place.start
+        return
+    for source, steps in groupby(plan.steps, lambda step: step.source):
+        blocks = [step.block for step in steps]
+        rows = np.concatenate([block.dst for block in blocks])
+        order = np.argsort(rows, kind="stable") if len(blocks) > 1 else slice(None)
+        yield source, rows[order], np.concatenate([block.indices + (block.offset - blocks[0].offset) for block in blocks])[order]
 
 
 def _cut(rows, sources, covers):
     """Return the `_Cut` of edges, and the sources of their cover."""
     covering = cover(sources, np.cumsum(np.diff(rows, prepend=rows[0]) > 0)) if covers else np.ones(sources.max() + 1, bool)
     chosen = covering[sources]
-    found = _Cut(len(rows), _counted(rows), int(chosen.sum()), _counted(rows[chosen])[0], _counted(rows[~chosen]),
-                 len(np.unique(sources[~chosen])))
+    found = _Cut(len(rows), int(chosen.sum()), counted(rows[chosen])[0], counted(rows[~chosen]), len(np.unique(sources[~chosen])))
     return found, np.flatnonzero(covering)
 
 
-def _counted(rows):
-    """How many different rows there are of ascending ones, and whether they follow each other."""
-    steps = np.diff(rows)
-    return (0, True) if len(rows) == 0 else (1 + int(np.count_nonzero(steps)), bool(steps.max(initial=0) <= 1))
-
-
-def _turned(counts, own, told):
-    """Of the reversed edges: what is needed of a peer is what edges from here reach there."""
-    n_edges, n_rows = [cut.n_edges for cut in told], [n for n, _ in counts.asked]
-    return _with_local(counts, n_edges, n_rows, [cut.rows for cut in told], [cut.rows for cut in own], _n_local(counts))
+def _turned(counts, told):
+    """Of the reversed edges: each peer's are those from here that reach it."""
+    return _with_local(counts, [cut.n_edges for cut in told], [n for n, _ in counts.asked], [], [], _n_local(counts))
 
 
 def _covered(comm, plan, counts, own, told, columns):
     """Of the edges by rows, and of the reversed ones by sums; None where there are none of these."""
     if not any(comm.allgather(any(cut.n_by_sums for cut in own))):
         return None
-    asked = [(0, True)] * counts.size
     wanted = comm.alltoall(columns)  # of the rows that go there
-    for step in plan.steps:
-        rows = step.send_rows
-        asked[step.target] = _counted((np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows)[wanted[step.target]])
+    asked = [counted(rows[chosen]) for rows, chosen in zip(plan.asked(counts.size), wanted)]
     needs = [found[counts.rank] for found in comm.allgather(asked)]
     by_rows = _with_local(counts, [cut.n_by_rows for cut in own], [cut.rows_by_rows for cut in own], needs, asked,
                           _n_local(counts))
@@ -169,4 +152,5 @@ def _n_local(counts):
 def _with_local(counts, n_edges, n_rows, needs, asked, n_local_edges):
     """Of edges from peers; those within the part are `n_local_edges`."""
     n_edges[counts.rank], n_rows[counts.rank] = n_local_edges, counts.n_local
-    return counts._replace(sets=[SetCounts(counts.n_local, n_edges, n_rows)], needs=needs, asked=asked)
+    return counts._replace(sets=[SetCounts(counts.n_local, n_edges, n_rows)], needs=needs, asked=asked,
+                           ranges=None)

@@ -145,7 +145,7 @@ def make(comm, exchange, options, profile, dst_ids=None, line=None):
         See `Transport`.
     """
     mode, transport = MODES[options.mode], Transport(comm, options.prefetch, profile, line)
-    made = Schedule(mode.prepare(exchange), transport, mode)
+    made = Schedule(mode.prepare(exchange, transport.prefetch), transport, mode)
     if exchange.host is not None:
         transport.line.join(exchange.host.tokens)
     if comm.size == 1 or dst_ids is None:
@@ -172,7 +172,7 @@ def _reversed(comm, exchange, dst_ids, made):
     if same_ids and is_symmetric(comm, cut.edges, n_src):
         return made
     turned = build(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst, exchange.host)
-    return made._replace(plan=made.mode.prepare(turned))
+    return made._replace(plan=made.mode.prepare(turned, made.transport.prefetch))
 
 
 def _covered(comm, exchange, made):
@@ -181,6 +181,7 @@ def _covered(comm, exchange, made):
     by_rows, by_sums = cover.divide(cut, comm.rank)
     if not sum(comm.allgather(len(by_sums.indices))):
         return None
-    plan = made.mode.prepare(build(comm, [by_rows], None, n_src))
-    summed = made.mode.prepare(build(comm, [out_edges(comm, by_sums, n_src)], None, cut.edges.n_dst))
+    plan, summed = (made.mode.prepare(exchange, made.transport.prefetch)
+                    for exchange in (build(comm, [by_rows], None, n_src),
+                                     build(comm, [out_edges(comm, by_sums, n_src)], None, cut.edges.n_dst)))
     return made._replace(plan=plan._replace(local=made.plan.local), summed=made._replace(plan=summed))

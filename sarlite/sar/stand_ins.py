@@ -54,10 +54,13 @@ class Message(Rows):
 
 
 class RowNumbers:
-    """Stands in for an ascending array of `n` row numbers; `contiguous` tells whether each follows the one before."""
+    """Stands in for an ascending array of `n` row numbers; `contiguous` tells whether each follows the one before.
 
-    def __init__(self, n, contiguous=False):
-        self.n, self.contiguous = int(n), contiguous
+    `ranges` are (n, contiguous) of each range of their owner's rows, where they are divided by these; by default even ones.
+    """
+
+    def __init__(self, n, contiguous=False, ranges=None):
+        self.n, self.contiguous, self.ranges = int(n), contiguous, ranges
 
     def __len__(self):
         return self.n
@@ -72,7 +75,17 @@ class RowNumbers:
             return RowNumbers(sum(map(len, args[0])))
         if function is np.diff:
             return np.ones(1)
+        if function is np.searchsorted:  # of where ranges begin
+            ends = np.cumsum([n for n, _ in self.ranges]) if self.ranges else np.arange(1, len(args[1]) + 2) * self.n // (len(args[1]) + 1)
+            return ends[:-1]
+        if function is np.split:
+            ends = [0, *args[1], self.n]
+            contiguous = [flag for _, flag in self.ranges] if self.ranges else [self.contiguous] * len(ends)
+            return [RowNumbers(b - a, flag) for a, b, flag in zip(ends, ends[1:], contiguous)]
         return NotImplemented
+
+    def __sub__(self, first):
+        return self
 
     def max(self):
         return self.n
@@ -107,8 +120,13 @@ class CountedCut:
         self.edges = self  # of which `Exchange.dtype` asks how many indices there are
         self.indices = range(sum(n_edges))
 
-    def blocks(self, rank, src_ids, offsets, dtype):
-        return [CountedEdges(self.n_dst, len(ids), n, q) for q, (ids, n) in enumerate(zip(src_ids, self.n_edges))]
+    def blocks(self, rank, ends, src_ids, offsets, dtype):
+        """A part's edges are divided as its columns are."""
+        found = []
+        for q, (n, at) in enumerate(zip(self.n_edges, ends)):
+            edges = [n * end // max(at[-1], 1) for end in at[:-1]] + [n]
+            found += [CountedEdges(self.n_dst, b - a, d - c, q) for a, b, c, d in zip([0, *at], at, [0, *edges], edges)]
+        return found
 
     def merged(self, src_ids, offsets, dtype):
         return CountedEdges(self.n_dst, len(src_ids), sum(self.n_edges), "all")

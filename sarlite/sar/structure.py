@@ -9,6 +9,8 @@ from sarlite.sar.relations import sets_of
 def structure_bytes(counts, mode, transposed=None, turns=False):
     """Return what a part's graph takes, to some per cent: blocks, ids, degrees and scales. Values of edges are data, and not counted here.
 
+    In mode `broadcast` as with prefetch, where there may be more blocks, by which it takes up to 8 bytes a row and block more.
+
     Parameters
     ----------
     counts : PartCounts, or dict of PartCounts
@@ -23,8 +25,8 @@ def structure_bytes(counts, mode, transposed=None, turns=False):
         return _structure(counts, plan, (transposed or {}).get(over, ()))
 
     if not isinstance(counts, PartCounts):
-        return sum(of(chosen, each.of(MODES[mode]), schedule_of(each, mode, 0).plan) for chosen, each in counts.items())
-    made, counts = schedule_of(counts, mode, 0), counts.of(MODES[mode])
+        return sum(of(chosen, each.of(MODES[mode]), schedule_of(each, mode, 1).plan) for chosen, each in counts.items())
+    made, counts = schedule_of(counts, mode, 1), counts.of(MODES[mode])
     total = 8 * counts.n_local * 6 + of("edges", counts, made.plan)
     if turns and counts.turned is not None:
         total += of("reverse", counts.turned, made.reverse.plan)
@@ -41,7 +43,8 @@ def _structure(counts, plan, transposed):
     total = 16 * plan.n_halo  # ids and scales of columns; rows that are sent
     total += sum(4 * n for n, contiguous in counts.asked if not contiguous)
     for k, each in enumerate(counts.sets):
-        blocks = [(each.n_rows[step.source], sets_of(step.block)[k]) for step in plan.steps if step.block is not None]
+        blocks = [(min(each.n_rows[step.source], block.n_edges), block) for step in plan.steps if step.block is not None
+                  for block in [sets_of(step.block)[k]]]
         blocks += [(each.n_dst, sets_of(plan.local)[k])] if plan.local is not None else []
         for n_rows, block in blocks:
             dense, itemsize = 3 * n_rows > 2 * each.n_dst, _itemsize(plan, block)  # as `graph.part` decides

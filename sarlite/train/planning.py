@@ -101,7 +101,7 @@ def _waited_edges(comm, counts, prefetch):
         return 0.0
     by_part = dict(comm.allgather((counts.rank, counts.sets[0].n_edges)))  # which ranks of a group tell alike
     tiles = np.array([by_part[part] for part in range(counts.size)], float)
-    return in_step(tiles, prefetch) - float(tiles.sum(1).max())
+    return in_step(tiles, prefetch, counts.n_pieces if prefetch else 1) - float(tiles.sum(1).max())
 
 
 def settings(config: argparse.Namespace, model: Model) -> tuple[list[Setting], dict[Setting, str]]:

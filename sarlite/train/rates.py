@@ -63,18 +63,19 @@ def _least(action: Callable[[], Any]) -> float:
     return min(times[1:])
 
 
-def in_step(tiles: Array, prefetch: int) -> float:
+def in_step(tiles: Array, prefetch: int, n_pieces: int = 1) -> float:
     """Return what an aggregation takes until the last rank is done, where rank p takes tiles[p, j] in stage j of mode `broadcast`.
 
     A stage begins when each rank has a buffer for its rows: without prefetch when all have done the one before, so that it takes the sum
     over stages of the largest tile; with prefetch k they have done the one k + 1 before, and each its own tile at first.
+    Where stages come in `n_pieces`, alike, a piece begins when all have done the one k stages and a piece before.
     """
-    work = tiles.copy()
+    work, ahead = tiles.copy(), prefetch * n_pieces
     done = [np.diag(tiles) if prefetch else np.zeros(len(tiles))]
     if prefetch:
         np.fill_diagonal(work, 0)
-    for j, own in enumerate(work.T):
-        begins = done[j - prefetch].max() if j > prefetch else 0.0
+    for j, own in enumerate(np.repeat(work.T / n_pieces, n_pieces, axis=0)):
+        begins = done[j - ahead].max() if j > ahead else 0.0
         done.append(np.maximum(done[-1], begins) + own)
     return float(done[-1].max())
 

@@ -88,9 +88,9 @@ class Roots:
     def __getattr__(self, name):
         return getattr(self._comm, name)
 
-    def broadcast(self, array, root):
+    def start_broadcast(self, array, root):
         self._log.append(root)
-        return self._comm.broadcast(array, root)
+        return self._comm.start_broadcast(array, root)
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
@@ -200,15 +200,18 @@ def test_after_a_failure_on_all_ranks(prefetch):
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("stage", [0, 2])
 def test_a_broadcast_that_fails_is_raised(stage, prefetch, monkeypatch):
-    broadcast = stages.Stages.broadcast
+    start = stages.Stages.start
 
     def broken(self, at):
-        rows = broadcast(self, at)
-        if at.root == stage and self.comm.rank == 1:
-            raise OSError("the cause")
-        return rows
+        finish = start(self, at)
 
-    monkeypatch.setattr(stages.Stages, "broadcast", broken)
+        def fails():
+            finish()
+            raise OSError("the cause")
+
+        return fails if at.root == stage and self.comm.rank == 1 else finish
+
+    monkeypatch.setattr(stages.Stages, "start", broken)
 
     def work(comm):
         graph = shard(comm, mode="broadcast", prefetch=prefetch)

@@ -1,6 +1,6 @@
 """The modes: how a layer's remote rows are computed with. A mode is an object; a new one is a file here and a line in `MODES`.
 
-    prepare(exchange) -> Plan                      the blocks as the mode wants them
+    prepare(exchange, prefetch) -> Plan            the blocks as the mode wants them
     run(schedule, arrays, visit, phase) -> list    call visit(block, rows) for each block; return what it returned, in order
     run_backward(schedule, arrays, kept, visit, d_arrays, phase)
                                                    call visit(block, rows, kept, d_rows) for each, and bring d_rows to the rows' owners

@@ -16,7 +16,7 @@ class Host(Sequential):
 
     shares = True
 
-    def prepare(self, exchange):
+    def prepare(self, exchange, prefetch):
         plan = exchange.separate()
         if exchange.host is None:
             return plan

@@ -11,7 +11,7 @@ class OneShot:
     def __repr__(self):
         return self.name
 
-    def prepare(self, exchange):
+    def prepare(self, exchange, prefetch):
         return exchange.merged()
 
     def run(self, schedule, arrays, visit, phase="forward"):

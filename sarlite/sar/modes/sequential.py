@@ -19,7 +19,7 @@ class Sequential:
     def __repr__(self):
         return self.name
 
-    def prepare(self, exchange):
+    def prepare(self, exchange, prefetch):
         return exchange.separate()
 
     def run(self, schedule, arrays, visit, phase="forward"):

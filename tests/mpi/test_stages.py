@@ -1,0 +1,74 @@
+"""Mode broadcast whose stages come in pieces, over MPI: two broadcasts under way, whatever their size, and nothing left after a failure."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import exchanges
+from exchanges import X, fail, results, shard
+from references import check_equality
+
+from sarlite import Graph, Tensor, fn
+from sarlite.errors import ShapeError
+from sarlite.sar import plan
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
+
+
+@pytest.fixture(scope="module")
+def comm():
+    from sarlite.comm import mpi
+
+    return mpi.world()
+
+
+@pytest.fixture(autouse=True)
+def pieces(monkeypatch):
+    for name, value in (("MOST_PIECES", 3), ("PIECE_EDGES", 1e-6), ("PIECE_ROWS", 1e-6)):
+        monkeypatch.setattr(plan, name, value)
+
+
+@pytest.mark.parametrize("case", ["gcn", "gat", "edges", "softmax", "weighted"])
+def test_equality(comm, case):
+    for prefetch in (1, 2):
+        check_equality(comm, case, np.float64, "random", mode="broadcast", prefetch=prefetch)
+
+
+def test_after_failures(comm):
+    graph = shard(comm, mode="broadcast", prefetch=1)
+    assert comm.size == 1 or len(graph.plan.stages) == 3 * comm.size
+    for call in (1, 2, 4) if comm.size > 1 else ():
+        fail(graph, "forward" if call % 2 else "backward", call)
+        graph.recover()
+        for found, expected in zip(results(graph), results(Graph.from_edges(*exchanges.EDGES))):
+            np.testing.assert_allclose(found, expected[graph.node_ids], rtol=1e-12, atol=1e-12)
+
+
+def test_rows_of_other_widths_are_refused_on_every_rank(comm):
+    graph = shard(comm, mode="broadcast", prefetch=1)
+    if comm.size > 1:
+        with pytest.raises(ShapeError, match="rows of shape"):
+            graph.aggregate(fn.copy_src(X[graph.node_ids][:, : 4 - (comm.rank == 1)]), "sum")
+        graph.recover()
+
+
+def test_repeated_sums_are_the_same_bits(comm):
+    """Rows of some MiB, which MPI sends otherwise than short ones."""
+    rows = np.random.default_rng(0).standard_normal((50, 1 << 14), dtype=np.float32)
+    graph = shard(comm, mode="broadcast", prefetch=1)
+
+    def both():
+        x = Tensor(rows[graph.node_ids], requires_grad=True)
+        out = graph.aggregate(fn.copy_src(x), "mean")
+        out.backward(out.data)
+        return out.data, x.grad
+
+    first = both()
+    for _ in range(3):
+        assert all(np.array_equal(a, b) for a, b in zip(both(), first))
+    whole = Graph.from_edges(*exchanges.EDGES).aggregate(fn.copy_src(rows), "mean").data
+    np.testing.assert_allclose(first[0], whole[graph.node_ids], rtol=1e-4, atol=1e-5)
