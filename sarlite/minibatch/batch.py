@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError
-from sarlite.graph.block import Block
+from sarlite.graph.block import Edges
 from sarlite.minibatch.columns import Columns
 from sarlite.minibatch.sampler import Layer, Sampled
 from sarlite.sar import fn
@@ -20,6 +20,25 @@ from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import as_array
 from sarlite.tape.taken import Taken
 from sarlite.types import Array
+
+
+class _Picks(Edges):
+    """All picks of a layer as one block. Its columns' ids are looked up when they are asked for."""
+
+    rows = positions = None
+    offset = source = 0
+
+    def __init__(self, layer, columns, rows, lasting):
+        self.indptr, self.indices, self.n_dst, self.lasting = layer.indptr, layer.columns, layer.n_dst, lasting
+        self._columns, self._of = columns, rows
+
+    @property
+    def n_src(self):
+        return len(self._of)
+
+    @property
+    def src_ids(self):
+        return self._columns.ids_of(self._of)
 
 
 class LayerGraph(Graph):
@@ -53,16 +72,16 @@ class LayerGraph(Graph):
 
     def __init__(self, graph: Graph, columns: Columns, layer: Layer, rows: Array, plan: Plan | None = None, halo: Any = (),
                  sizes: tuple[int, int, int] | None = None, lasting: bool = False) -> None:
-        ids = columns.ids_of(rows)
+        self._graph, self._columns, self._layer, self._rows, self._lasting = graph, columns, layer, rows, lasting
         transport = graph.schedule.transport
         if plan is None:
-            plan, transport = Plan(layer.n_src, Block(layer.indptr, layer.columns, ids, lasting=lasting), (), ()), columns.alone
-        schedule = Schedule(plan, transport, graph.schedule.mode)
-        loops = columns.edges.added_loops
-        super().__init__(graph.comm, schedule, graph.profile, n_nodes=graph.n_nodes, dst_ids=ids[: layer.n_dst], src_ids=ids,
-                         edge_ids=None, in_degrees=np.diff(layer.indptr), added_loops=None if loops is None else loops[rows[: layer.n_dst]])
+            plan, transport = Plan(layer.n_src, _Picks(layer, columns, rows, lasting), (), ()), columns.alone
+        schedule, loops = Schedule(plan, transport, graph.schedule.mode), columns.edges.added_loops
+        self._begin(graph.comm, schedule, graph.profile, graph.n_nodes, (layer.n_src, layer.n_dst, int(layer.indptr[-1])),
+                    None if loops is None else loops[rows[: layer.n_dst]])
         self.comm = graph.comm  # which counts already
-        self._graph, self._columns, self._layer, self._rows, self._lasting = graph, columns, layer, rows, lasting
+        if lasting:  # outside of a step's buffers
+            self.src_ids, self.in_degrees  # noqa: B018 (made at the first use)
         self.all_sizes = sizes or (self.n_src, self.n_dst, self.n_edges)
         self._sources = np.concatenate([rows, halo]) if len(halo) else rows
         self._weights: dict[tuple[str, bool], Array] = {}
@@ -79,6 +98,18 @@ class LayerGraph(Graph):
 
     def recover(self) -> None:
         self._graph.recover()
+
+    @cached_property
+    def src_ids(self) -> Array:  # type: ignore[override]
+        return self._columns.ids_of(self._rows)
+
+    @property
+    def dst_ids(self) -> Array:  # type: ignore[override]
+        return self.src_ids[: self.n_dst]
+
+    @cached_property
+    def in_degrees(self) -> Array:  # type: ignore[override]
+        return np.diff(self._layer.indptr)
 
     @cached_property
     def edge_ids(self) -> Array:
@@ -234,7 +265,6 @@ class Batch(Graph):
         first, last = self._graphs[0], self._graphs[-1]
         self.comm, self.profile, self.n_nodes, self.bipartite = graph.comm, graph.profile, graph.n_nodes, False
         self.n_src, self.n_dst, self.n_edges = first.n_src, last.n_dst, sum(g.n_edges for g in self._graphs)
-        self.src_ids, self.dst_ids = first.src_ids, last.dst_ids
         self.step, self.rows, self.n_global = step, sampled.numbers, n_global
         self.labels = None if labels is None else labels[rows[: self.n_dst]]
         self._x, self._rows, self.buffers, self.lasting = x, rows, buffers, lasting
@@ -243,6 +273,14 @@ class Batch(Graph):
     def __repr__(self) -> str:
         rows, edges = [*(g.n_src for g in self._graphs), self.n_dst], [g.n_edges for g in self._graphs]
         return f"Batch({self.n_global} seeds, rows {rows}, edges {edges})"
+
+    @property
+    def src_ids(self) -> Array:  # type: ignore[override]
+        return self._graphs[0].src_ids
+
+    @property
+    def dst_ids(self) -> Array:  # type: ignore[override]
+        return self._graphs[-1].dst_ids
 
     @property
     def part_rows(self) -> Array:

@@ -88,15 +88,19 @@ class Graph:
     def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, *, n_nodes: int, dst_ids: Array,
                  src_ids: Array, edge_ids: Array | None, in_degrees: Array, added_loops: Array | None = None, bipartite: bool = False,
                  grid: Grid | None = None, halo: str = "fetch") -> None:
+        self.dst_ids, self.src_ids, self.in_degrees, self._edge_ids = dst_ids, src_ids, in_degrees, edge_ids
+        sizes = len(src_ids), len(dst_ids), int(in_degrees.sum())
+        self._begin(comm, schedule, profile, n_nodes, sizes, added_loops, bipartite, grid, halo)
+
+    def _begin(self, comm, schedule, profile, n_nodes, sizes, added_loops=None, bipartite=False, grid=None, halo="fetch"):
+        """Set all but ids and degrees, which a graph may make at their first use."""
         self._schedule, self.profile, self.comm = schedule, profile, cast(Communicator, Counted(comm, profile))
-        self.grid, self.halo = grid, halo
-        self.n_nodes, self.dst_ids, self.src_ids, self.bipartite = n_nodes, dst_ids, src_ids, bipartite
-        self.n_src, self.n_dst, self.n_edges = len(src_ids), len(dst_ids), int(in_degrees.sum())
-        self.in_degrees, self.added_loops, self._edge_ids = in_degrees, added_loops, edge_ids
+        self.grid, self.halo, self.n_nodes, self.bipartite = grid, halo, n_nodes, bipartite
+        (self.n_src, self.n_dst, self.n_edges), self.added_loops = sizes, added_loops
         self._peer_scales: dict[str, Array] = {}
         self._sym, self._kept = None, TensorMap()  # constant Tensor -> {reducer: its aggregation}
         if halo == "recompute":
-            self.n_own = self.comm.own_rows = self.n_dst  # type: ignore[attr-defined]
+            self.n_own = self.comm.own_rows = self.n_dst
 
     def __repr__(self) -> str:
         size = self.comm.size
