@@ -78,7 +78,7 @@ def worker(args):
 def work(model, batch):
     """Return the `flops` of a step's products, and the rows that it reads at random, `gathers` (how many, bytes of one)."""
     records = shapes.measure(lambda: model(batch, batch.x))
-    products = [record for record in records if record.name == "matmul"]
+    products = [record for record in records if record.name in ("matmul", "matmul_by_head")]
     sums = [record for record in records if record.name == "aggregate"]
     gathers = [(batch.n_src, batch.x.data[:1].nbytes)]
     for record, graph in zip(sums, batch.layers(len(sums))):

@@ -53,25 +53,29 @@ class GATConv(nn.Module):
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         x, own = graph.src(h), graph.dst(h)
-        z, src, dst = self._standard(x, own) if self.update is None else self._paper(x, own, graph)
-        z = z.reshape(-1, self.n_heads, self.n_feat)
+        fused = self.update is None and self.attn_edge is None
+        product_last = fused and not graph.attends_products(x, self.n_heads, self.n_feat)
+        z, src, dst = self._standard(x, own, product_last) if self.update is None else self._paper(x, own, graph)
         edge = None if self.attn_edge is None else graph.edge_features
         if self.attn_edge is not None and edge is None:
             raise ConfigError(f"the layer's scores see {len(self.attn_edge)} edge features, but the graph has none")
         message = fn.attend(z, src, dst, self.slope, *self.coefficients.coin(), edge=edge, attn_edge=self.attn_edge)
         out = graph.aggregate(message, "sum")
+        if product_last:
+            out = out.matmul_by_head(self.linear.weight.reshape(-1, self.n_heads, self.n_feat).transpose(1, 0, 2))
         out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
         if self.residual:
             out = out + (own if self.root is None else self.root(own))
         return out if self.bias is None else out + self.bias
 
-    def _standard(self, x, own):
+    def _standard(self, x, own, product_last):
         w = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)
-        return self.linear(x), x @ (w * self.attn_src).sum(-1), own @ (w * self.attn_dst).sum(-1)  # a . W h = (W a) . h
+        z = x.reshape(-1, 1, x.shape[1]) if product_last else self.linear(x).reshape(-1, self.n_heads, self.n_feat)
+        return z, x @ (w * self.attn_src).sum(-1), own @ (w * self.attn_dst).sum(-1)  # a . W h = (W a) . h
 
     def _paper(self, x, own, graph):
         z, z_dst = self.update(self.linear(x), graph), self.update(self.linear_dst(own), graph)
-        return z, z @ self._by_head(self.attn_src), z_dst @ self._by_head(self.attn_dst)
+        return z.reshape(-1, self.n_heads, self.n_feat), z @ self._by_head(self.attn_src), z_dst @ self._by_head(self.attn_dst)
 
     def _by_head(self, a):
         """(n_heads * n_feat, n_heads): a head's vector in its column and 0 elsewhere, so that a product is each head's a . z."""

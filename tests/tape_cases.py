@@ -53,6 +53,8 @@ CASES = {
     "matmul": (lambda a, b: a @ b, np.matmul, [A, draw(4, 5)]),
     "matmul_empty": (lambda a, b: a @ b, np.matmul, [NO_ROWS, draw(4, 5)]),
     "matmul_no_width": (lambda a, b: a @ b, np.matmul, [draw(3, 0), draw(0, 5)]),
+    "matmul_by_head": (ops.matmul_by_head, lambda x, w: np.einsum("ihf,hfd->ihd", x, w), [draw(7, 3, 5), draw(3, 5, 2)]),
+    "matmul_by_head_empty": (ops.matmul_by_head, lambda x, w: np.einsum("ihf,hfd->ihd", x, w), [np.zeros((0, 3, 5)), draw(3, 5, 2)]),
     "matmul_vector": (lambda a, b: a @ b, np.matmul, [A, ROW]),
     "vector_matmul": (lambda a, b: a @ b, np.matmul, [ROW, draw(4, 5)]),
     "vector_vector": (lambda a, b: a @ b, np.matmul, [ROW, draw(4)]),

@@ -17,14 +17,14 @@ from sarlite.sar.columns import Grid
 from sarlite.sar.custom import aggregate_custom, multiplied
 from sarlite.sar.destinations import destinations
 from sarlite.sar.fn import MulEdge
-from sarlite.sar.operators import TABLE
+from sarlite.sar.operators import TABLE, attends_products
 from sarlite.sar.plan import Plan
 from sarlite.sar.reducers import REDUCERS
 from sarlite.sar.reverse import out_edges
 from sarlite.sar.schedule import Schedule
 from sarlite.sar.shard import shard
 from sarlite.tape import Tensor
-from sarlite.tape.engine import as_array
+from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
 
@@ -286,6 +286,14 @@ class Graph:
     def sizes(self) -> tuple[int, int, int]:
         """Source rows, destination rows and edges of all ranks whose rows are exchanged; (0, 0, 0) where nobody counted them."""
         return (self.n_src, self.n_dst, self.n_edges) if self.comm.size == 1 else (0, 0, 0)
+
+    def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
+        """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z, or x as a z that all heads share.
+
+        The sum's products with W are then the caller's: out_ih = S_ih W_h. Of fewer destinations than sources, as in a batch, these are
+        fewer, but sums over edges are n_heads x.shape[1] wide. Counted as `fn.linear` does; the same on every rank.
+        """
+        return attends_products(self, x.shape[1], n_heads, n_feat, grad_enabled() and x.requires_grad)
 
     @cached_property
     def inverse_degrees(self) -> Array:

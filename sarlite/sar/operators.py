@@ -155,7 +155,7 @@ class Extremum(Operator):
 
 
 class Attend(Operator):
-    """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4)."""
+    """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4). Heads may share a z of one."""
 
     n_fetched = 2
     needs_rows = turns = overwrites = True
@@ -168,7 +168,7 @@ class Attend(Operator):
         z, _, self.dst = arrays
         self.needs = needs
         self.m, self.l = np.empty_like(self.dst), np.empty_like(self.dst)
-        self.out, self.begun = np.empty((len(self.dst), *z.shape[1:]), z.dtype), False
+        self.out, self.begun = np.empty((*self.dst.shape, z.shape[2]), z.dtype), False
 
     def forward(self, block, rows):
         if not self.begun and block.rows is not None:
@@ -254,6 +254,21 @@ EDGE_VALUE = 16
 """What adding one value of a message costs, in multiply-adds of a product: a sum over edges waits for memory."""
 
 
+def attends_products(graph, n_in, n_heads, n_feat, needs_x=True):
+    """Whether attention over z = X W, by head A_h (X W_h), is cheaper than (A_h X) W_h, forward and backward together. Every rank decides
+    alike, as in `product_first`; where sources and destinations are the same rows, or heads are taken apart, it is.
+
+    Backward the second makes the gradient of A_h X even where X needs none, as the scores' gradients want it.
+    """
+    n_src, n_dst, n_edges = graph.sizes
+    if n_src == n_dst or graph.grid is not None or graph.edge_weight is not None:
+        return True
+    product = n_in * n_heads * n_feat
+    before = n_src * product * (2 + needs_x) + 2 * n_edges * n_heads * n_feat * EDGE_VALUE
+    after = 3 * n_dst * product + 2 * n_edges * n_heads * n_in * EDGE_VALUE
+    return before <= after
+
+
 def product_first(graph, x, weight):
     """Whether A (X W) is cheaper than (A X) W, forward and backward together (MG-GCN 4.4). Every rank decides alike.
 
@@ -285,10 +300,12 @@ def _weighted_sum(graph, message, reducer):
 
 def _attend(graph, message, reducer):
     z, src, dst = inputs = graph.check("fn.attend", {"z": message.z, "src": message.src}, {"dst": message.dst})
-    if z.ndim != 3 or src.shape[1:] != z.shape[1:2] or dst.shape[1:] != z.shape[1:2]:
+    if z.ndim != 3 or src.ndim != 2 or src.shape[1:] != dst.shape[1:] or z.shape[1] not in (1, src.shape[1]):
         shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
-        raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
+        raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads or 1, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
     one_dtype("fn.attend", z=z, src=src, dst=dst)
+    if z.shape[1] < src.shape[1] and (graph.grid is not None or message.edge is not None or graph.edge_weight is not None):
+        z = inputs[0] = z * np.ones((1, src.shape[1], 1), z.dtype)  # these take heads apart
     if message.edge is not None or graph.edge_weight is not None:
         return attended(graph, message._replace(z=z, src=src, dst=dst))
     options = message.slope, message.dropout, message.key

@@ -64,7 +64,7 @@ from sarlite.tape.engine import Tensor, as_array
 from sarlite.tape.losses import bce_with_logits, cross_entropy, mae, mse, nll
 from sarlite.tape.neural import dropout, layer_norm
 from sarlite.tape.numpy_calls import array_function, array_ufunc
-from sarlite.tape.product import einsum, matmul
+from sarlite.tape.product import einsum, matmul, matmul_by_head
 from sarlite.tape.shaping import (
     concat,
     expand_dims,
@@ -82,9 +82,9 @@ from sarlite.types import Array
 __all__ = [
     "abs", "add", "astype", "bce_with_logits", "bitwise_and", "bitwise_or", "clip", "concat", "cross_entropy", "cumsum", "div", "dropout",
     "einsum", "elu", "equal", "exp", "expand_dims", "expm1", "flatten", "gelu", "getitem", "greater", "greater_equal", "invert",
-    "layer_norm", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "logsumexp", "mae", "matmul", "max", "maximum", "mean",
-    "min", "minimum", "mse", "mul", "neg", "nll", "not_equal", "power", "relu", "reshape", "rpow", "scatter_add", "sigmoid", "silu",
-    "softmax", "softplus", "sqrt", "squeeze", "stack", "std", "sub", "sum", "take", "tanh", "transpose", "var", "where",
+    "layer_norm", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "logsumexp", "mae", "matmul", "matmul_by_head", "max",
+    "maximum", "mean", "min", "minimum", "mse", "mul", "neg", "nll", "not_equal", "power", "relu", "reshape", "rpow", "scatter_add",
+    "sigmoid", "silu", "softmax", "softplus", "sqrt", "squeeze", "stack", "std", "sub", "sum", "take", "tanh", "transpose", "var", "where",
 ]
 # fmt: on
 
@@ -145,8 +145,8 @@ _METHODS = {
     "T": property(transpose),
 }
 _NAMED = (
-    abs, astype, clip, cumsum, elu, exp, flatten, leaky_relu, log, log_softmax, logsumexp, max, mean, min, relu, reshape, sigmoid, softmax,
-    sqrt, squeeze, std, sum, take, tanh, transpose, var,
+    abs, astype, clip, cumsum, elu, exp, flatten, leaky_relu, log, log_softmax, logsumexp, matmul_by_head, max, mean, min, relu, reshape,
+    sigmoid, softmax, sqrt, squeeze, std, sum, take, tanh, transpose, var,
 )  # fmt: skip
 
 for _name, _method in _METHODS.items():

@@ -77,6 +77,47 @@ def _add_product(c, a, b):
     return written_over(c, out) if out._data is c._data else out
 
 
+# ---- a matrix for each head
+
+
+def _by_head(needs, x, w):
+    x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
+    return reduce.product_by_head(x, w), (x if needs[1] else None, w if needs[0] else None)
+
+
+def _by_head_vjp(g, needs, residuals):
+    x, w = residuals
+    g = np.ascontiguousarray(g)
+    return [reduce.product_by_head(g, w, trans_b=True) if needs[0] else None, reduce.product_by_head_over_rows(x, g) if needs[1] else None]
+
+
+primitive("matmul_by_head", _by_head, _by_head_vjp, owned=Owned.YES)
+
+
+def matmul_by_head(x: Any, w: Any) -> Tensor:
+    """Return out[i,h] = x[i,h] @ w[h].
+
+    Parameters
+    ----------
+    x : Tensor or array, (n, n_heads, n_in)
+    w : Tensor or array, (n_heads, n_in, n_out)
+
+    Returns
+    -------
+    Tensor (n, n_heads, n_out)
+
+    Raises
+    ------
+    ShapeError
+        Other shapes, or no floats of one dtype.
+    """
+    x, w = operands(x, w)
+    if x.ndim != 3 or w.ndim != 3 or x.shape[1:] != w.shape[:2] or x.dtype != w.dtype or x.dtype.kind != "f":
+        found = f"x {x.dtype} {x.shape} and w {w.dtype} {w.shape}"
+        raise ShapeError(f"{found} are not (n, n_heads, n_in) and (n_heads, n_in, n_out) of one float dtype")
+    return apply("matmul_by_head", x, w)
+
+
 # ---- Einstein's notation
 
 

@@ -150,7 +150,7 @@ def _owner(array):
 
 
 FLOPS = {
-    "matmul": lambda inputs, out: 2 * math.prod(out) * inputs[0][-1],
+    **dict.fromkeys(("matmul", "matmul_by_head"), lambda inputs, out: 2 * math.prod(out) * inputs[0][-1]),
     "sum": lambda inputs, out: math.prod(inputs[0]),
     "max": lambda inputs, out: math.prod(inputs[0]),
     "min": lambda inputs, out: math.prod(inputs[0]),
