@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from costing import QUIET, counted
 
@@ -42,8 +43,10 @@ def test_caches_hold_what_was_said(flags, tmp_path):
         held, trainer = sizes.sampled.held, model.make(comm, config, part)
         nothing_moves = SimpleNamespace(sent={"step": {}}, received={"step": {}})
         told = held.n_bytes(model.program(Setting("sar")), nothing_moves)
+        pushed, historical = sizes.sampled.batches[0][0]["pushed", 1], trainer.loader.historical
+        sent = np.array(comm.allgather(pushed.sent))
+        assert (epochs > 1 or config.push == "demand" or sent.any()) and sent[:, comm.rank].tolist() == pushed.received
         fit(trainer, epochs)
-        historical = trainer.loader.historical
         there = sum(len(cache) * (LINE_BYTES + (cache._rows[0].nbytes if len(cache) else 0)) for cache in historical.caches)
         there += sum(newest.made.nbytes + newest._rows.nbytes for newest in historical._newest if newest._rows is not None)
         kept = historical.kept
