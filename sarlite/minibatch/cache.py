@@ -48,6 +48,10 @@ class Cache:
         self._lines: kernels.Lines = self._empty()
         self._rows: Array | None = None
 
+    def __len__(self) -> int:
+        """How many lines have a row, expired ones too."""
+        return len(self._lines.order())
+
     @property
     def nbytes(self) -> int:
         """Bytes that it holds, those of the rows once there is one."""

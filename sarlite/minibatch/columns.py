@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite import kernels
 from sarlite.comm import Solo
 from sarlite.errors import ConfigError
 from sarlite.graph.part import InEdges
@@ -99,8 +100,8 @@ class Columns:
     def of_columns(self, values: Array) -> Array:
         """Return (n_local + n_halo, ...): of values of the local rows, every column's. Collective."""
         graph = self._graph
-        with graph.profile.phase("setup"):
-            out = self._local_first(values)
+        out = self._local_first(values)
+        with graph.profile.phase("setup"), kernels.Buffers():  # messages go with these; what a thread takes of malloc would stay with it
             graph.schedule.run((np.ascontiguousarray(values),), lambda block, rows: self._put(out, block, rows[0]))
         return out
 

@@ -105,6 +105,9 @@ class Historical:
     lookups, hits, rows_pushed : list of int, one a layer
     kept : (n_local + n_halo, ...) array, or None
         The features of all columns, where those of halo rows are kept.
+    caches : list of Cache, one a layer
+    pushed : dict of int to list by rank of int
+        How many rows this rank pushed last, by layer.
     """
 
     def __init__(self, graph: Graph, columns: Columns, x: Array, n_layers: int, seed: int, settings: HEC,
@@ -116,13 +119,14 @@ class Historical:
         self._n_layers, self._features = n_layers, x if self.kept is None else self.kept[: columns.n_local]
         self._borders, self._asks = Borders(columns.asked), channels("sample")
         self._pusher, self._pending = Pusher(channels("embeddings"), graph.profile), set[tuple[int, int]]()
+        self.pushed: dict[int, list[int]] = {}
         self._empty()
         self.lookups, self.hits, self.rows_pushed, self.bytes_pushed = [0] * n_layers, [0] * n_layers, [0] * n_layers, 0
 
     def _empty(self):
         settings, n_layers = self.settings, self._n_layers
         life = settings.delay + settings.life
-        self._caches = [Cache(settings.lines, self._columns.n_halo, None if layer == 0 else life) for layer in range(n_layers)]
+        self.caches = [Cache(settings.lines, self._columns.n_halo, None if layer == 0 else life) for layer in range(n_layers)]
         self._newest = [Newest(self._borders, once=self._roomy) for _ in range(n_layers)] if settings.push == "demand" else []
         if self._newest and self.kept is None:
             self._newest[0].update(self._borders.rows, 0, self._features[self._borders.rows])
@@ -130,6 +134,21 @@ class Historical:
     def keeps(self, layer: int) -> bool:
         """Tell whether a layer's halo rows are all here."""
         return layer == 0 and self.kept is not None
+
+    @property
+    def dated(self) -> bool:
+        """Whether the steps in which rows were made go with them."""
+        return bool(self._newest)
+
+    @property
+    def n_newest(self) -> list[int]:
+        """Rows of which the newest is kept for peers, by layer."""
+        return [len(newest.made) * (not self.keeps(layer)) for layer, newest in enumerate(self._newest)] or [0] * self._n_layers
+
+    @property
+    def n_kept(self) -> int:
+        """Halo rows whose features are kept."""
+        return 0 if self.kept is None else len(self.kept) - self._columns.n_local
 
     def asks(self, sampled: Sampled) -> list[list[Array] | None] | None:
         """With "demand", tell owners which rows a batch needs; return by layer and rank the slots asked of this rank. Collective.
@@ -174,7 +193,8 @@ class Historical:
         if pushes:
             with self._graph.profile.span("push", layer=layer):
                 messages = self._messages(layer, step, rows, h, asked)
-                self.rows_pushed[layer] += sum(len(slots) for slots, _, _ in messages)
+                self.pushed[layer] = [len(slots) for slots, _, _ in messages]
+                self.rows_pushed[layer] += sum(self.pushed[layer])
                 self.bytes_pushed += self._pusher.submit(step, layer, messages)
                 self._pending.add((step, layer))
             due = step - self.settings.delay, layer
@@ -188,12 +208,12 @@ class Historical:
     def has(self, layer: int, step: int, halo: Array) -> Array:
         """Return which halo rows are there, (k,) bool."""
         with self._graph.profile.span("lookup", "lookup", layer=layer):
-            return self._caches[layer].lookup(halo.astype(np.int32), step) >= 0
+            return self.caches[layer].lookup(halo.astype(np.int32), step) >= 0
 
     def values(self, layer: int, step: int, halo: Array, like: Array) -> Array:
         """Return halo rows that are there, (k, ...), of the dtype and row shape of `like`."""
         with self._graph.profile.span("lookup", "lookup", layer=layer):
-            values, cache = np.empty((len(halo), *like.shape[1:]), like.dtype), self._caches[layer]
+            values, cache = np.empty((len(halo), *like.shape[1:]), like.dtype), self.caches[layer]
             if len(halo):
                 cache.gather(cache.lookup(halo.astype(np.int32), step), values)
             return values
@@ -227,7 +247,7 @@ class Historical:
     def _store(self, layer, received):
         for start, (slots, made, rows) in zip(self._columns.halo_starts, received):
             if len(slots):
-                self._caches[layer].store((slots + start).astype(np.int32), made, rows)
+                self.caches[layer].store((slots + start).astype(np.int32), made, rows)
 
     def drain(self) -> None:
         """Take what is under way into the caches. Collective."""
@@ -243,14 +263,14 @@ class Historical:
     def state(self) -> dict[str, Array]:
         """Return this rank's caches, and its newest rows, as arrays by name."""
         found = {}
-        for kind, things in (("cache", self._caches), ("newest", self._newest)):
+        for kind, things in (("cache", self.caches), ("newest", self._newest)):
             for layer, thing in enumerate(things):
                 found.update({f"{kind}.{layer}.{name}": array for name, array in thing.state().items()})
         return found
 
     def load_state(self, state: dict[str, Array]) -> None:
         """Take over what `state` returned on the same part of the same graph."""
-        for kind, things in (("cache", self._caches), ("newest", self._newest)):
+        for kind, things in (("cache", self.caches), ("newest", self._newest)):
             for layer, thing in enumerate(things):
                 own = f"{kind}.{layer}."
                 thing.load({name.removeprefix(own): array for name, array in state.items() if name.startswith(own)})

@@ -69,6 +69,8 @@ class NeighborLoader:
     step : int
         The global step of the next batch. Set it to go on from there; within an epoch, with what is left of it. Set back it empties the
         caches of an `HEC`, whose rows would be of steps that come again, and is collective.
+    historical : Historical or None
+        With an `HEC` on several ranks its caches.
     counts : dict
         Of this rank, since the start: "steps", "seeds"; with an `HEC` also "lookups", "hits" and "rows_pushed" by layer, "bytes_pushed".
 
@@ -97,7 +99,7 @@ class NeighborLoader:
         self.sampler: Sampler
         self._sampler_on: Callable[[str], Sampler]
         self._predicting: Sampler | None = None
-        self._remote: Historical | None = None
+        self.historical: Historical | None = None
         together(comm, lambda: self._take(x, labels, train, batch_size, sample_ahead, check_fanouts(fanouts, sampler), remote))
         said = (tuple(fanouts), self.batch_size, self.sample_ahead, self.seed, sampler, remote, batches, one_variate)
         agree(comm, repr(said), "fanouts, batch_size, sample_ahead, seed, sampler, remote, batches or one_variate")
@@ -111,11 +113,11 @@ class NeighborLoader:
                                                         one_variate=one_variate)
         self.sampler = self._sampler_on("sample")
         if isinstance(remote, HEC) and comm.size > 1:
-            self._remote = Historical(graph, self._columns, self.x, len(self.sampler.fanouts), self.seed, remote, channels)
-            if self._remote.kept is not None:
-                self._table = self._remote.kept
+            self.historical = Historical(graph, self._columns, self.x, len(self.sampler.fanouts), self.seed, remote, channels)
+            if self.historical.kept is not None:
+                self._table = self.historical.kept
                 self.x = self._table[: len(self.x)]
-        self._window = remote.delay if self._remote and remote.push == "demand" else 0  # batches whose needs are told ahead
+        self._window = remote.delay if self.historical and remote.push == "demand" else 0  # batches whose needs are told ahead
         self._told = deque[Any]()  # of the next epoch, whose needs were told in this one
         self.sample_ahead = max(self.sample_ahead, self._window)
         if self.sample_ahead and not comm.threaded and (self._window or exact) and comm.size > 1:
@@ -142,7 +144,7 @@ class NeighborLoader:
     @property
     def fresh(self) -> bool:
         """Whether all rows of a batch are made in its step: none comes from a cache."""
-        return self._remote is None
+        return self.historical is None
 
     @property
     def step(self) -> int:
@@ -151,16 +153,17 @@ class NeighborLoader:
     @step.setter
     def step(self, value: int) -> None:
         value = whole("step", value, 0)
-        if value < self._step and self._remote:
-            self._remote.clear()
+        if value < self._step and self.historical:
+            self.historical.clear()
         self._step = value
 
     @property
     def counts(self) -> dict[str, Any]:
-        if self._remote is None:
+        if self.historical is None:
             return dict(self._counts)
         names = ("lookups", "hits", "rows_pushed")
-        return {**self._counts, **{name: list(getattr(self._remote, name)) for name in names}, "bytes_pushed": self._remote.bytes_pushed}
+        caches = {name: list(getattr(self.historical, name)) for name in names}
+        return {**self._counts, **caches, "bytes_pushed": self.historical.bytes_pushed}
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of the epoch that `step` is in, from that step on. Collective."""
@@ -192,8 +195,8 @@ class NeighborLoader:
 
         A program that leaves an epoch early, and its ranks, call it before they end: until then peers wait for rows of each other.
         """
-        if self._remote:
-            self._remote.drain()
+        if self.historical:
+            self.historical.drain()
 
     def seeds(self, step: int) -> Array:
         """Return this rank's training rows of a step, (k,) int64. Collective, and not while an epoch goes on."""
@@ -221,12 +224,12 @@ class NeighborLoader:
 
     def state(self) -> dict[str, Array]:
         """Return what this rank's cache holds, as arrays by name; empty without one. With `step` it is what a run goes on from."""
-        return self._remote.state() if self._remote else {}
+        return self.historical.state() if self.historical else {}
 
     def load_state(self, state: dict[str, Array]) -> None:
         """Take over what `state` returned on the same rank of the same division."""
-        if self._remote:
-            self._remote.load_state(state)
+        if self.historical:
+            self.historical.load_state(state)
 
     def _make(self, step):
         """What the thread ahead does: a step's batch, and by layer and rank what peers will need of this rank for theirs."""
@@ -234,13 +237,13 @@ class NeighborLoader:
             sampled = self.sampler(self.train[self._seeds(step)], step)
             batch = self._batch(sampled, step, self._seeds.count(step), pushes=True)
             self._transposes.make(batch.layers(len(sampled.layers)))
-            return batch, self._remote.asks(sampled) if self._remote else None
+            return batch, self.historical.asks(sampled) if self.historical else None
 
     def _batch(self, sampled, step, n_global, pushes):
         graphs = [self._graph(layer, sampled.rows[: layer.n_src], place, step, pushes) for place, layer in enumerate(sampled.layers)]
         return Batch(self.graph, sampled, graphs, step=step, n_global=n_global, x=self._table, labels=self.labels, buffers=self._buffers[1])
 
     def _graph(self, layer, rows, place, step, pushes):
-        if self._remote:
-            return CachedLayer(self.graph, self._columns, layer, rows, self._remote, place, step, pushes)
+        if self.historical:
+            return CachedLayer(self.graph, self._columns, layer, rows, self.historical, place, step, pushes)
         return layer_graph(self.graph, self._columns, layer, rows)

@@ -390,8 +390,10 @@ _AHEAD = {Prefetch: _FetchAhead, RoundsAhead: _RoundsAhead, StagesAhead: _Stages
 def schedule_of(counts, mode, prefetch, places=None, transport=None, windows=None):
     """Return the `Schedule` of a part in a mode: its `run` and `run_backward` take `Rows` for arrays.
 
-    By default with a `CountingTransport` of its own.
+    By default with a `CountingTransport` of its own. `counts` that are no `PartCounts` make it themselves: `schedule(transport)`.
     """
+    if not isinstance(counts, PartCounts):
+        return counts.schedule(transport)
     mode, transport = MODES[mode], transport or CountingTransport(counts.rank, counts.size, prefetch, places, windows)
     counts = counts.of(mode)
 

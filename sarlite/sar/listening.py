@@ -14,7 +14,7 @@ from sarlite.sar.stand_ins import Rows
 
 
 class Aggregation(NamedTuple):
-    """A call of a mode: `way` is "run" or "run_backward".
+    """A call of a mode: `way` is "run" or "run_backward"; or what is no sum of rows but travels in a way of its own, "push".
 
     Attributes
     ----------

@@ -237,15 +237,16 @@ class Program:
         rows = [template for mark in marks if mark.way == "run" for template in mark.templates or () if template]
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in rows)
 
-    def replay(self, counts: Counts, mode: str, prefetch: int, sizes: Mapping[str, int], plays: Mapping[str, Any] | None = None,
-               until: str | None = None) -> Found:
+    def replay(self, counts: Counts, mode: str, prefetch: int, sizes: Mapping[str, int],
+               plays: Mapping[str, tuple[Any, float]] | None = None, until: str | None = None) -> Found:
         """Go through all segments at these sizes, with a part's exchanges in a mode; of a relational graph those of each fetch.
 
         Parameters
         ----------
         counts, mode, prefetch, sizes
-        plays : dict of str to list of (dict of PartCounts, dict of str to int), optional
-            Of segments that are gone through several times, each with other exchanges and sizes beside these: what is found is the mean.
+        plays : dict of str to (list of (dict of PartCounts, dict of str to int), float), optional
+            Of segments that are gone through several times, each with other exchanges and sizes beside these; and how many of the mean of
+            them the segment is. What travels beside aggregations does so once. In place of `PartCounts` is what makes a schedule itself.
         until : str, optional
             Memory is that of the segments before this one.
         """
@@ -274,15 +275,16 @@ class _Replay:
             if segment.name not in plays:
                 self.segment(segment, found)
                 continue
-            each = [Found({}, {}, {}, {}, {}, 0, 0, 0, 0, 0, 0) for _ in plays[segment.name]]
+            several, times = plays[segment.name]
+            each = [Found({}, {}, {}, {}, {}, 0, 0, 0, 0, 0, 0) for _ in several]
             whole = self.over, self.at
-            for (counts, sizes), own in zip(plays[segment.name], each):
+            for (counts, sizes), own in zip(several, each):
                 others = {over: schedule_of(part, *self.options, transport=transport) for over, part in counts.items()}
                 self.over, self.at = {**whole[0], **others}, self.sized({**self.sizes, **sizes})
                 self.leave(segment.ops)
                 self.segment(segment, own)
+            _times(times, segment.name, each, found, self.collectives(segment))
             self.over, self.at = whole
-            _mean(segment.name, each, found)
         self.kept.clear()
         return found._replace(**(memory or self.memory()), remote_buffers=transport.profile.peak_remote_buffers)
 
@@ -301,13 +303,17 @@ class _Replay:
         transport.profile.received_bytes.clear()
         self.play(segment.ops, self.at)
         name, sent, received = segment.name, dict(transport.profile.sent_bytes), dict(transport.profile.received_bytes)
-        for phase, lines in segment.collectives.items():
-            for counted, line in zip((sent, received), lines):
-                counted[phase] = counted.get(phase, 0) + round(float(line @ self.at))
+        for counted, once in zip((sent, received), self.collectives(segment)):
+            for phase, n in once.items():
+                counted[phase] = counted.get(phase, 0) + n
         found.sent[name], found.received[name] = sent, received
         found.n_messages[name], found.packed_bytes[name] = transport.n_messages - n_messages, transport.packed_bytes - packed
         found.n_messages[name] += segment.n_messages
         found.flops[name] = tuple(round(float(line @ self.at)) for line in segment.flops)
+
+    def collectives(self, segment):
+        """By phase what a segment sends, and what it receives, beside its aggregations."""
+        return [{phase: round(float(lines[k] @ self.at)) for phase, lines in segment.collectives.items()} for k in range(2)]
 
     def leave(self, ops):
         """Free what an earlier time through these operations has made and left."""
@@ -336,7 +342,7 @@ class _Replay:
         rows = [None if templates is None else tuple(t and Rows((schedule.plan.n_src, *t[0]), t[1]) for t in templates)
                 for templates in (mark.templates, mark.d_templates)]
         with profile.phase(mark.within) if mark.within else nullcontext():
-            if mark.way == "run":
+            if mark.way != "run_backward":
                 found = schedule.mode.run(schedule, rows[0], lambda block, r: self.visit(mark, body, block, r), mark.phase)
                 if mark.number in self.wanted:
                     self.kept[mark.number] = found
@@ -357,11 +363,13 @@ class _Replay:
         return rows if mark.holds else None
 
 
-def _mean(name, each, found):
-    """Put what a segment took on the average into `found`."""
-    for own, total in (("sent", found.sent), ("received", found.received)):
+def _times(times, name, each, found, collectives):
+    """Put what a segment took on the average, so many times, into `found`; its collectives are in it once."""
+    n = times / len(each)
+    for own, total, once in (("sent", found.sent, collectives[0]), ("received", found.received, collectives[1])):
         phases = {phase for one in each for phase in getattr(one, own)[name]}
-        total[name] = {phase: sum(getattr(one, own)[name].get(phase, 0) for one in each) / len(each) for phase in phases}
+        total[name] = {phase: n * sum(getattr(one, own)[name].get(phase, 0) for one in each) - (times - 1) * once.get(phase, 0)
+                       for phase in phases}
     for own, total in (("n_messages", found.n_messages), ("packed_bytes", found.packed_bytes)):
-        total[name] = round(sum(getattr(one, own)[name] for one in each) / len(each))
-    found.flops[name] = tuple(round(sum(one.flops[name][k] for one in each) / len(each)) for k in range(2))
+        total[name] = round(n * sum(getattr(one, own)[name] for one in each))
+    found.flops[name] = tuple(round(n * sum(one.flops[name][k] for one in each)) for k in range(2))

@@ -116,8 +116,8 @@ class Sizes(NamedTuple):
         The most that loading takes.
     whole : Sizes, or None
         Of the same rank where all ranks share all rows by columns; None of a relational graph, and of one that is on a grid already.
-    sampled : Sampled, or None
-        Of minibatches some of them.
+    sampled, scored : Sampled, or None
+        Of minibatches some of them; and of a sampled evaluation's.
     """
 
     counts: Counts
@@ -126,10 +126,12 @@ class Sizes(NamedTuple):
     load_bytes: int = 0
     whole: Any = None
     sampled: batch_trial.Sampled | None = None
+    scored: batch_trial.Sampled | None = None
 
 
 def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str, list[LayerGraph]] | None = None,
-             sampled: batch_trial.Sampled | None = None, others: bool = True, covers: bool = True) -> Sizes:
+             sampled: batch_trial.Sampled | None = None, scored: batch_trial.Sampled | None = None, others: bool = True,
+             covers: bool = True) -> Sizes:
     """Return the `Sizes` of a part that was loaded. Collective.
 
     Parameters
@@ -138,7 +140,7 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
         What the process has now above its state before loading, and had at most; of `sharing` ranks together.
     flows : dict of str to list of LayerGraph, optional
         As of `flow_trial.of_run`.
-    sampled : Sampled, optional
+    sampled, scored : Sampled, optional
     others : bool
         Whether other edges are counted too, as some settings exchange: `over_others`.
     covers : bool
@@ -165,8 +167,14 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
     sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "own edges": part.graph.n_edges,
              **flow_trial.sizes_of(flows or {})}
-    found = Sizes(counts, sizes, there_bytes, peak // sharing + missing, sampled=sampled)
+    if sampled is not None and sampled.held is not None:
+        there_bytes += sampled.held.n_kept * _row_bytes(rows.features)
+    found = Sizes(counts, sizes, there_bytes, peak // sharing + missing, sampled=sampled, scored=scored)
     return found if part.graph.grid or flows is not None or sampled is not None else found._replace(whole=_on_one_group(graph, found))
+
+
+def _row_bytes(x):
+    return x.dtype.itemsize * int(np.prod(x.shape[1:]))
 
 
 def _on_one_group(graph, sizes):
@@ -222,24 +230,31 @@ class Model:
         if isinstance(counts, PartCounts):
             rows = {**rows, "halo": sum(n for n, _ in counts.of(mode).needs)}
         steps = self.program(setting, mode.covers and isinstance(counts, PartCounts) and counts.cover is not None)
-        batches, n_steps = sizes.sampled, 1
+        batches, scored, n_steps = sizes.sampled, sizes.scored, 1
         once = self.config.epochs == 1 or (batches is not None and self.config.epochs <= self.config.eval_every)
         until = STEPS[2] if once else None  # no step follows on the first evaluation, which leaves an aggregated constant behind
         if batches is None:
             found = steps.replay(counts, setting.mode, prefetch, rows, until=until)
         else:
-            plays, n_steps = {STEPS[0]: batches.batches[: None if until else 1], STEPS[2]: batches.batches}, batches.n_steps
-            found = steps.replay(counts, setting.mode, prefetch, rows, plays, until)
-            for own, n in zip((found.sent, found.received), batches.moved):
-                own[STEPS[2]]["alltoall"] = n
-            found.sent[STEPS[0]], found.received[STEPS[0]] = found.sent[STEPS[2]], found.received[STEPS[2]]
+            plays = {STEPS[0]: (batches.batches[: None if until else 1], 1), STEPS[2]: (batches.batches, 1)}
+            plays |= {name: (scored.batches, scored.n_steps) for name in STEPS[1::2] if scored}
+            found, n_steps = steps.replay(counts, setting.mode, prefetch, rows, plays, until), batches.n_steps
+            for way, own in enumerate((found.sent, found.received)):
+                own[STEPS[2]]["alltoall"] = batches.moved[way] + batches.cut[way] / n_steps
+                own[STEPS[0]] = own[STEPS[2]]
+                if scored:
+                    for name, cut in zip(STEPS[1::2], (scored.cut[way], 0)):
+                        own[name].pop("alltoall", None)
+                        own[name]["evaluation"] = own[name].get("evaluation", 0) + scored.moved[way] * scored.n_steps + cut
         transposed = steps.transposed
         if "halo" in steps.names:  # the second layer walks all edges
             transposed.setdefault("edges", set()).add((0, "transpose"))
         structure = structure_bytes(sizes.counts, setting.mode, transposed, self.size > 1 and turns(mode, backward))
-        if batches is not None:
+        if batches is not None and batches.held is None:
             structure += batches.ahead * max(structure_bytes(own, setting.mode, transposed) - structure_bytes(own, setting.mode)
                                              for own, _ in batches.batches)
+        elif batches is not None and batches.held is not None:
+            structure += batches.held.n_bytes(steps, found)
         stays = self.fixed_bytes + sizes.there_bytes + structure
         if mode.covers and self.size > 1:
             stays += self.cover_bytes()
@@ -315,14 +330,15 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
         else:
             flows = flow_trial.of_trainer(trainer)
         facts = facts._replace(flows=flow_trial.of_all_ranks(flows))
-    sampled = None
+    sampled = scored = None
     if config.batch_size:
         if hasattr(cls, "powers"):
             raise ConfigError(f"the costs of minibatches of the model {config.model}, which have no edges, are not counted")
         before = part.memory.now()
-        sampled, grown = batch_trial.of_run(config, part)
+        sampled, scored, grown = batch_trial.of_run(config, part)
         there = (before if there is None else there) + grown
-        facts = facts._replace(batch=sampled.sizes[0])
+        facts = facts._replace(batch=sampled.sizes[0], scored=scored and scored.sizes[0],
+                               kept=None if sampled.held is None else sampled.held.keeps)
     there, peak = part.memory.now() if there is None or flows else there, part.memory.peak()
     sharing = comm.size if config.ranks > 1 else 1
     if hetero:
@@ -332,7 +348,7 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     model.fixed_bytes += warm // sharing
     if others and covers and comm.size > 1 and not hetero and not flows and sampled is None:
         model.cover_bytes()  # before covers are counted, which loads the modules
-    sizes = sizes_of(part, there, peak, sharing, flows, sampled, others, covers)
+    sizes = sizes_of(part, there, peak, sharing, flows, sampled, scored, others, covers)
     if flows and trainer is not None:  # whose own arrays are counted, and there
         own = model.program(Setting("sar")).replay(sizes.counts, "sar", 0, sizes.rows).start_bytes
         sizes = sizes._replace(there_bytes=max(0, sizes.there_bytes - own))

@@ -49,6 +49,10 @@ class Facts(NamedTuple):
         Of message-flow training n_src, n_dst and edges of all ranks, by "training" or "scoring" and layer.
     batch : dict of (str, int) to (int, int, int), or None
         Of minibatches the same, of one, by "batch" and layer.
+    scored : dict, or None
+        Likewise of a sampled evaluation.
+    kept : bool, or None
+        With caches of embeddings whether halo rows' features are kept; None without.
     """
 
     n_features: Any
@@ -60,6 +64,8 @@ class Facts(NamedTuple):
     relations: Relations | None = None
     flows: dict[tuple[str, int], tuple[int, int, int]] | None = None
     batch: dict[tuple[str, int], tuple[int, int, int]] | None = None
+    scored: dict[tuple[str, int], tuple[int, int, int]] | None = None
+    kept: bool | None = None
 
     @property
     def edge_bytes(self) -> int:

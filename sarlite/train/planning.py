@@ -303,5 +303,4 @@ def counts(config: argparse.Namespace) -> bool:
 
 def _uncounted(config):
     batches = config.batch_size
-    return {"--remote hec": batches and config.remote == "hec", "--eval-fanouts": batches and config.eval_fanouts is not None,
-            f"minibatches of the model {config.model}, which have no edges,": batches and config.fanouts is None}
+    return {f"minibatches of the model {config.model}, which have no edges,": batches and config.fanouts is None}

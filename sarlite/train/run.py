@@ -13,6 +13,7 @@ from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.errors import CheckpointError, ConfigError
+from sarlite.profile import trim
 from sarlite.sar.hetero import NodeType
 from sarlite.train import (
     caches,
@@ -112,6 +113,7 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
         n_widths = sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in trainer.model.named_parameters())
         planning.check(comm, config, partial(costs.of_run, comm, config, cls, part, _make_trainer, there, trainer), part, n_widths)
     part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
+    trim()  # of them, and of messages that brought halo rows' features
     stopping = Stopping(config.patience, optim.plateau_of(schedule))
     start, best = _restore(comm, config, trainer, resumed, stopping) if resumed else (0, Best(trainer.task))
     saving = Saving(comm, config, folder, trainer, best, about, toml, start, interrupts, stopping)

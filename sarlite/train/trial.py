@@ -84,7 +84,7 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
             if facts.flows is not None:
                 flow_trial.listen(tape, trainer, part.graph.schedule.mode, facts.flows)
             if facts.batch is not None:
-                batch_trial.listen(tape, trainer, part.graph.schedule.mode, facts.batch)
+                batch_trial.listen(tape, trainer, part.graph.schedule.mode, facts, at)
             trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)  # of learned rows: more are none
             trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
             trainer.buffers = trainer.training_step.buffers = tape.recorder
@@ -125,7 +125,7 @@ def _sizes(config, facts, size):
     if facts.flows is not None:
         return flow_trial.sizes(len(facts.flows) // 2)
     if facts.batch is not None:
-        return batch_trial.sizes(len(facts.batch), facts.loops)
+        return batch_trial.sizes(len(facts.batch), facts.loops, facts.kept is not None)
     if config.columns > 1:
         more = {"group": GROUP * config.columns}
         if facts.edge_bytes:
