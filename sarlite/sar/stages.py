@@ -7,6 +7,8 @@ from collections import deque
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sarlite.comm.buffers import check_calls
 from sarlite.sar.messages import templates_of
 from sarlite.sar.transport import Transfer, wait_all
@@ -25,7 +27,7 @@ class Stage(NamedTuple):
     rows : slice
         Which of the root's.
     needed : slice or (n,) int
-        Those of them that are the block's columns, ascending.
+        Those of them that are the block's columns; of a graph ascending, of a batch in any order.
     share : Fraction
         What part of the root's rows these are.
     """
@@ -113,8 +115,8 @@ class Stages(Transfer):
 
 
 def _columns(rows, needed):
-    """The needed rows, brought to the front in place: each only moves forward, so what is still to be read was not written over."""
-    if isinstance(needed, slice):
+    """The needed rows, brought to the front in place where they ascend: each only moves forward, over none that is still to be read."""
+    if isinstance(needed, slice) or not (np.diff(needed) > 0).all():
         return rows[needed]
     some = max(1, PIECE * len(rows) // max(rows.nbytes, 1))
     for a in range(0, len(needed), some):

@@ -22,8 +22,9 @@ from test_sar_pieces import BUILT_IN, problem, run, run_built_in
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import PeerError, ShapeError
+from sarlite.minibatch import NeighborLoader
 from sarlite.minibatch.columns import Columns
-from sarlite.sar import plan
+from sarlite.sar import plan, stages
 from sarlite.sar.cost import counts_of, expected, schedule_of
 from sarlite.sar.other_counts import with_others
 from sarlite.train.rates import in_step
@@ -196,6 +197,23 @@ def test_rows_of_other_widths_are_refused_on_every_rank(prefetch, pieces):
         graph.aggregate(fn.copy_src(X[graph.node_ids]), "sum")
 
     threads.run(3, work)
+
+
+def test_rows_of_a_batch_that_do_not_ascend(monkeypatch):
+    """Numbers of a batch's rows are in the order in which they were found; brought to the front piece by piece some were written over."""
+    monkeypatch.setattr(stages, "CHUNK", 2)
+    graph = Graph.from_edges(*EDGES)
+
+    def work(comm):
+        part = graph.shard(comm, "random", mode="broadcast")
+        (batch,) = NeighborLoader(part, X[part.src_ids], None, np.arange(0, part.n_dst, 3), fanouts=(4, 4), batch_size=20)
+        for layer in batch.layers(2):
+            found = layer.schedule.run((layer.src_ids.astype(float),), lambda block, rows: (rows[0].copy(), block.src_ids), keep=True)
+            assert all(np.array_equal(rows, ids) for rows, ids in found)
+        return any((np.diff(stage.needed) < 0).any() for layer in batch.layers(2) for stage in layer.plan.stages
+                   if not isinstance(stage.needed, slice))
+
+    assert any(threads.run(3, work))
 
 
 def test_columns_of_minibatches(pieces):
