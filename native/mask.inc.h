@@ -51,8 +51,8 @@ SAR_INLINE void NAME(dropout_factors)(T *restrict factor, const struct sar_dropo
     const uint32_t threshold = philox_threshold(dropout->p);
     const T keep = (T)(1 / (1 - dropout->p));
     uint32_t word[AT_ONCE];
-    for (int f = 0; f < n; f += AT_ONCE) {
+    for (int f = 0; f < n; f += AT_ONCE, factor += AT_ONCE) {
         mask_words(word, (uint64_t)dropout->ids[r], (uint32_t)((first + f) / 4), dropout->key);
-        for (int k = 0; k < AT_ONCE; k++) factor[f + k] = word[k] < threshold ? 0 : keep;
+        for (int k = 0; k < AT_ONCE; k++) factor[k] = word[k] < threshold ? 0 : keep;
     }
 }
