@@ -8,13 +8,13 @@
 | `7` | an epoch in permuted order against the original order, by ranks, mode broadcast |
 | `8` | the timeline of 6 in permuted order, with overlap (prefetch 1) and without (prefetch 0) |
 | `9` | speedup of two ranks over one by mean degree, on BTER graphs (`density.py`) |
-| `10` | (and 11) an epoch on 1, 2, 4 ranks beside DGL's on one thread |
+| `10` | (and 11) an epoch on 1, 2, 4 ranks beside DGL's on one thread and CAGNET's 1D algorithm (`cagnet.py`) on as many |
+| `12` | an epoch on a graph like Papers, which DGL and CAGNET have none of in the paper: its fourth model, 3 layers of 208 |
 
 A rank has one thread and stands for a GPU; there are no 8, and with more ranks than cores times do not fall. Figures 12 and 13 are 10
-and 11 on another machine, so there is nothing else to measure here; CAGNET is not measured. The model is the paper's: GCN, 2 layers, 512
-hidden, Adam, float32, here with dropout 0.5 between the layers. The graphs have the sizes of the paper's Table 1 (`graphs.py`): cora and
-arxiv whole, products a 25th, proteins a 150th, reddit a 10th, of all but cora a `--part`-th; Papers, which the paper runs on 8 GPUs, has
-no counterpart.
+and 11 on another machine, so there is nothing else to measure here but Papers, which is in them alone. The model is else the paper's first:
+GCN, 2 layers, 512 hidden, Adam, float32, here with dropout 0.5 between the layers. The graphs have the sizes of the paper's Table 1
+(`graphs.py`): cora and arxiv whole, products a 25th, proteins a 150th, reddit a 10th, papers a 111th, of all but cora a `--part`-th.
 
 sarlite keeps A X, the first layer's sum over its constant input; `A X each step` makes it new in each step, forward and, where X W is
 summed, backward too, as the exact gradient needs it. The paper's order of operations has three sums, ours two or up to four.
@@ -42,7 +42,8 @@ from sarlite.graph.partition import partition
 
 HERE = Path(__file__).parent
 DATA = {"cora": ("C", 3_700, 6), "arxiv": ("A", 128, 40), "products": ("S", 104, 47), "proteins": ("B", 128, 256),
-        "reddit": ("R", 602, 41)}  # graph, features, classes
+        "reddit": ("R", 602, 41), "papers": ("P", 128, 172)}  # graph, features, classes
+CAGNET = "CAGNET's 1D algorithm"
 KERNELS = ("SpMM", "GeMM", "activation", "loss", "Adam", "other")
 
 
@@ -50,7 +51,7 @@ def job(args, what, name, n_ranks, widths=None, **options):
     """Run `work` on N ranks and return what it gives."""
     graph, *table = DATA[name]
     words = [HERE / "mg_gcn_ranks.py", what, "--file", file_of(args, graph), "--widths", ",".join(map(str, widths or table)),
-             "--hidden", args.hidden, "--repeats", args.repeats]  # fmt: skip
+             "--hidden", options.pop("hidden", args.hidden), "--repeats", args.repeats]  # fmt: skip
     harness.note(f"{what}: {name}, {_ranks(n_ranks)}")
     return harness.last_json(harness.mpiexec(n_ranks, *words, *(word for key, value in options.items() for word in (f"--{key}", value))))
 
@@ -140,22 +141,46 @@ def degrees(args):
 
 def comparison(args):
     """Yield rows by graph: every library and number of ranks, all with the widths of the peers' script, 602-512-41."""
-    others = peers.find(None, ("dgl",))
+    others, torch = peers.find(None, ("dgl",)), peers.find(None, ("torch",))
     for name in args.datasets:
-        found, dgl, rows = {}, [], []
+        found, dgl, cagnet, rows = {}, [], {}, []
         for _ in range(args.rounds):
             dgl += [peers.run(command, ["gcn", file_of(args, DATA[name][0]), "--threads", 1, "--repeats", args.repeats])
                     for command in others.values()]
             for n_ranks in args.ranks:
+                for python, *_ in torch.values():
+                    words = [file_of(args, DATA[name][0]), "--ranks", n_ranks, "--widths", f"602,{args.hidden},41"]
+                    words += ["--repeats", args.repeats]
+                    cagnet.setdefault(n_ranks, []).append(peers.run([python, str(HERE / "cagnet.py")], words))
                 for way, times in job(args, "epochs", name, n_ranks, widths=(602, 41)).items():
                     found.setdefault((n_ranks, way), []).extend(times)
-        base = peers.pool(dgl) if dgl else {"ms": None}
-        if base["ms"]:
-            rows.append({"figure": "10", "case": name, "ranks": 1, "way": "DGL", "series": "DGL", "speed": 1.0,
-                         **{key: base[key] for key in ("ms", "ms_min", "ms_max")}})
-        rows += [{**row("10", name, n_ranks, way, times), "series": _ranks(n_ranks) if way == KEPT else None,
-                  "speed": base["ms"] and base["ms"] / statistics.median(times)} for (n_ranks, way), times in found.items()]
+        base, cagnet = peers.pool(dgl) if dgl else {"ms": None}, {n_ranks: peers.pool(results) for n_ranks, results in cagnet.items()}
+        for n_ranks, way, pooled in ((1, "DGL", base), *((n, CAGNET, each) for n, each in cagnet.items())):
+            if pooled["ms"]:
+                rows.append({"figure": "10", "case": name, "ranks": n_ranks, "way": way, "speed": _ratio(base, pooled["ms"]),
+                             "series": way if way == "DGL" else f"CAGNET, {_ranks(n_ranks)}",
+                             **{key: pooled[key] for key in ("ms", "ms_min", "ms_max")}})
+        for (n_ranks, way), times in found.items():
+            ms = statistics.median(times)
+            rows.append({**row("10", name, n_ranks, way, times), "series": _ranks(n_ranks) if way == KEPT else None,
+                         "speed": _ratio(base, ms), "to_cagnet": _ratio(cagnet.get(n_ranks, {"ms": None}), ms)})
         yield rows
+
+
+def _ratio(pooled, ms):
+    return pooled["ms"] and pooled["ms"] / ms
+
+
+def papers(args):
+    """Yield the rows of the paper's fourth model: by number of ranks and way, with the speed over one rank."""
+    found = {}
+    for _ in range(args.rounds):
+        for n_ranks in args.ranks:
+            for way, times in job(args, "epochs", "papers", n_ranks, hidden=208, layers=3).items():
+                found.setdefault((n_ranks, way), []).extend(times)
+    one = {way: statistics.median(times) for (n_ranks, way), times in found.items() if n_ranks == 1}
+    yield [{**row("12", "papers", n_ranks, way, times), "series": way, "speed": one.get(way) and one[way] / statistics.median(times)}
+           for (n_ranks, way), times in found.items()]
 
 
 def main(argv=None):
@@ -191,6 +216,7 @@ PAPER_PERMUTED = {("products", 4, "permuted"): "1.5 on 8", ("reddit", 4, "permut
 PAPER_DGL = {  # V100; A100
     ("cora", 1, KEPT): "3.1; 2.2", ("arxiv", 1, KEPT): "1.76; 1.8", ("products", 1, KEPT): "1.42; 1.5", ("reddit", 1, KEPT): "2.72; 1.5",
     ("products", 4, KEPT): "8.5 on 8 A100", ("reddit", 4, KEPT): "8.3 on 8 A100"}  # fmt: skip
+PAPER_CAGNET = {("reddit", 2, KEPT): "2.66 on 8", ("products", 2, KEPT): "8.6 on 8", ("arxiv", 2, KEPT): "2.35 on 8"}
 FIGURES = {
     "1": Figure("rows x width arrays of a training step, GCN of equal widths, mode broadcast with prefetch 1",
                 "L + 3; here A X, which is kept, is a further one", memory,
@@ -213,18 +239,25 @@ FIGURES = {
     "9": Figure("speedup of 2 ranks over 1 by mean degree, BTER graphs", "grows with the degree; above 2 with 2 GPUs from x32 on", degrees,
                 {"scale": lambda r: f"x{r['scale']}", "mean degree": lambda r: f"{r['degree']:.1f}", **_named("case", "mode"), "ms": _ms,
                  "speedup": _speed}, (Panel("lines", "scale", "way", "speed", "one rank's time / two ranks'"),)),
-    "10": Figure("(and 11) epoch beside DGL on one thread",
+    "10": Figure("(and 11) epoch beside DGL on one thread, and CAGNET's 1D algorithm on as many ranks",
                  "times as fast as DGL: on one V100 Reddit 2.72, Products 1.42, Arxiv 1.76, Cora 3.1; on one A100 (Figures 12 and 13) "
-                 "1.5, 1.5, 1.8, 2.2, on 8 of them Reddit 8.3, Products 8.5", comparison,
-                 {**_named("case", "ranks", "way"), "ms": _ms, "DGL / this": _speed, **_paper(PAPER_DGL)},
+                 "1.5, 1.5, 1.8, 2.2, on 8 of them Reddit 8.3, Products 8.5; as fast as CAGNET on 8 V100 Reddit 2.66, Products 8.6, "
+                 "Arxiv 2.35", comparison,
+                 {**_named("case", "ranks", "way"), "ms": _ms, "DGL / this": _speed, **_paper(PAPER_DGL),
+                  "CAGNET / this": lambda r: r.get("to_cagnet") and f"{r['to_cagnet']:.2f}",
+                  "the paper's, of CAGNET": lambda r: PAPER_CAGNET.get((r["case"], r["ranks"], r["way"]))},
                  (Panel("bars", "case", "series", "ms", "epoch, ms"), Panel("bars", "case", "series", "speed", "DGL's time / this"))),
+    "12": Figure("epoch on a graph like Papers, 3 layers of 208", "2.89 s on 8 A100, 12.6 times as fast as DistGNN's best", papers,
+                 {**_named("case", "ranks", "way"), "ms": _ms, "one rank / this": _speed},
+                 (Panel("bars", "ranks", "series", "ms", "epoch, ms"),)),
 }  # fmt: skip
 
 
 def arguments():
     parser = figures.parser(__doc__, FIGURES)
-    parser.add_argument("--datasets", type=harness.words, default=list(DATA), metavar="LIST", help="of figures 5, 7 and 10")
-    parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4], help="of figures 1, 7 and 10")
+    parser.add_argument("--datasets", type=harness.words, default=[name for name in DATA if name != "papers"], metavar="LIST",
+                        help="of figures 5, 7 and 10")
+    parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4], help="of figures 1, 7, 10 and 12")
     parser.add_argument("--scales", type=harness.numbers, default=[1, 2, 4, 8, 16, 32], metavar="LIST",
                         help="of the mean degree in figure 9")
     parser.add_argument("--timeline-ranks", type=int, default=2, help="of figures 6 and 8: no more than cores")

@@ -23,10 +23,9 @@ LANES = {"block": "computation", "broadcast": "communication"}
 KEPT, MADE = "A X kept", "A X each step"
 
 
-
 def make(args, graph, way):
     """Return a Trainer of the paper's model."""
-    trainer = broadcast.make_trainer(graph, 2, *args.widths, args.hidden)
+    trainer = broadcast.make_trainer(graph, args.layers, *args.widths, args.hidden)
     if way == MADE:
         trainer.x = Tensor(trainer.x.data)  # not constant, so nothing is kept
     return trainer
@@ -118,6 +117,7 @@ def arguments():
     parser.add_argument("--file", type=Path, required=True, help="the graph")
     parser.add_argument("--widths", type=harness.numbers, required=True, metavar="LIST", help="features, classes")
     parser.add_argument("--hidden", type=int, required=True)
+    parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--repeats", type=int, required=True)
     parser.add_argument("--timeline", choices=TIMELINES)
     return parser

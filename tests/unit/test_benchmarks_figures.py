@@ -1,6 +1,7 @@
 """The experiments of the papers on small graphs, with threads as ranks: their rows, and what a folder of results holds."""
 
 import json
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -85,14 +86,47 @@ def test_degrees(mg_gcn):
 def test_comparison_with_a_library(mg_gcn, monkeypatch):
     import peers
 
-    monkeypatch.setattr(peers, "find", lambda *_: {"dgl": ["dgl"]})
-    monkeypatch.setattr(peers, "run", lambda command, words: {"ms": 80.0, "ms_min": 70.0, "ms_max": 90.0, "peak_mib": 1})
-    dgl, *rows = mg_gcn("10")
+    def run(command, words):
+        ms = 80.0 if command == ["dgl"] else 100.0 * words[words.index("--ranks") + 1]
+        return {"ms": ms, "ms_min": 70.0, "ms_max": 90.0, "peak_mib": 1}
+
+    monkeypatch.setattr(peers, "find", lambda wanted, able: {name: [name] for name in able})
+    monkeypatch.setattr(peers, "run", run)
+    dgl, *cagnet, a, b, c, d = mg_gcn("10")
+    rows = [a, b, c, d]
     assert (dgl["way"], dgl["ms"], dgl["speed"]) == ("DGL", 80, 1)
+    assert [(r["ranks"], r["ms"], r["speed"]) for r in cagnet] == [(1, 100, 0.8), (2, 200, 0.4)]
     assert [(r["ranks"], r["way"]) for r in rows] == [(n, way) for n in (1, 2) for way in ("A X kept", "A X each step")]
-    assert all(r["speed"] == pytest.approx(80 / r["ms"]) for r in rows)
+    assert all(r["speed"] == pytest.approx(80 / r["ms"]) and r["to_cagnet"] == pytest.approx(100 * r["ranks"] / r["ms"]) for r in rows)
     monkeypatch.setattr(peers, "find", lambda *_: {})
-    assert [r["speed"] for r in mg_gcn("10")] == 4 * [None]
+    assert [(r["speed"], r["to_cagnet"]) for r in mg_gcn("10")] == 4 * [(None, None)]
+
+
+def test_a_graph_like_papers_has_the_papers_fourth_model(mg_gcn, monkeypatch):
+    import broadcast
+
+    made, make = [], broadcast.make_trainer
+    monkeypatch.setattr(broadcast, "make_trainer", lambda graph, *sizes: made.append(sizes) or make(graph, *sizes))
+    rows = mg_gcn("12", "--rounds", "1")
+    assert set(made) == {(3, 128, 172, 208)}
+    assert [(r["ranks"], r["way"]) for r in rows] == [(n, way) for n in (1, 2) for way in ("A X kept", "A X each step")]
+    assert [r["speed"] for r in rows[:2]] == [1, 1] and all(r["speed"] > 0 for r in rows)
+
+
+PEERS = os.environ.get("SARLITE_PEERS")
+
+
+@pytest.mark.skipif(not PEERS, reason="needs a Python with torch in SARLITE_PEERS")
+def test_cagnets_ranks_train_as_one(tmp_path, monkeypatch):
+    import graphs
+    import harness
+    import peers
+
+    monkeypatch.setenv("SARLITE_PEERS", PEERS)
+    (python, *_), = peers.find(["torch"], ("torch",)).values()
+    words = [graphs.path(tmp_path, "S/200"), "--widths", "9,8,5", "--dropout", "0", "--repeats", "4"]
+    losses = [peers.run([python, str(Path(harness.__file__).with_name("cagnet.py"))], [*words, "--ranks", n])["loss"] for n in (1, 2)]
+    assert losses == pytest.approx(2 * [losses[0]], rel=1e-5) and losses[0] < 1.7  # of 5 classes log 5 at first, or more
 
 
 def test_arrays_beside_the_papers(mg_gcn, monkeypatch):
