@@ -24,8 +24,9 @@ def limited(monkeypatch):
 
     from sarlite.kernels import allocations
     from sarlite.profile import Memory
-    from sarlite.train import costs, planning
+    from sarlite.train import batch_trial, costs, planning
 
+    monkeypatch.setattr(batch_trial, "resident", lambda: 0)
     monkeypatch.setattr(allocations, "huge_page", lambda: 4096)
     for name in ("now", "peak"):
         monkeypatch.setattr(Memory, name, lambda self: 0)
