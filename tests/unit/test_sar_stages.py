@@ -201,7 +201,7 @@ def test_rows_of_other_widths_are_refused_on_every_rank(prefetch, pieces):
 
 def test_rows_of_a_batch_that_do_not_ascend(monkeypatch):
     """Numbers of a batch's rows are in the order in which they were found; brought to the front piece by piece some were written over."""
-    monkeypatch.setattr(stages, "CHUNK", 2)
+    monkeypatch.setattr(stages, "PIECE", 16)  # of ids as floats two
     graph = Graph.from_edges(*EDGES)
 
     def work(comm):
