@@ -117,25 +117,25 @@ static void NAME(pack_columns)(T *restrict packed, const T *restrict a, int64_t 
     for (int64_t p = 0; n && p < depth; p++, packed += n) memcpy(packed, a + p * ld, (size_t)n * sizeof(T));
 }
 
-/* to[i] = a[rows[i]], n rows of k values; rows further on are prefetched. */
-static void NAME(take_rows)(T *restrict to, const T *restrict a, const int64_t *restrict rows, int64_t n, int64_t k)
+/* to[i] = a[rows[i]], n rows of k values, in a ld apart; rows further on are prefetched. */
+static void NAME(take_rows)(T *restrict to, const T *restrict a, int64_t ld, const int64_t *restrict rows, int64_t n, int64_t k)
 {
     enum { AHEAD_ROWS = 8 };
     for (int64_t i = 0; i < n; i++) {
-        for (int64_t p = 0; p < k && i + AHEAD_ROWS < n; p += 64 / (int64_t)sizeof(T)) SAR_PREFETCH(a + rows[i + AHEAD_ROWS] * k + p);
-        memcpy(to + i * k, a + rows[i] * k, (size_t)k * sizeof(T));
+        for (int64_t p = 0; p < k && i + AHEAD_ROWS < n; p += 64 / (int64_t)sizeof(T)) SAR_PREFETCH(a + rows[i + AHEAD_ROWS] * ld + p);
+        memcpy(to + i * k, a + rows[i] * ld, (size_t)k * sizeof(T));
     }
 }
 
 /* out = a @ b or a @ b^T, added to out if `accumulate`; with `rows`, row i of a stands at a[rows[i]]
  *
- * inputs   a (m, k), or (., k) with rows (m), within it; b (k, n), with trans_b (n, k)
- * output   out (m, n), overwritten or accumulated; workspace, at a cache line, (k * n rounded up to SAR_GEMM_COLUMNS): b's panels; with
- *          rows further (threads, SAR_GEMM_BLOCK, k), where each copies its block of a
+ * inputs   a (m, k), or (., k) with rows (m), within it, rows ld_a apart; b (k, n), with trans_b (n, k)
+ * output   out (m, n), rows ld_out apart, overwritten or accumulated; workspace, at a cache line, (k * n rounded up to
+ *          SAR_GEMM_COLUMNS): b's panels; with rows further (threads, SAR_GEMM_BLOCK, k), where each copies its block of a
  * cost     O(m n k); threads take blocks of rows of out as they come, since a thread that samples ahead may hold one of them up
  */
-int NAME(sar_gemm_forward)(T *restrict out, T *restrict workspace, const T *restrict a, const int64_t *restrict rows, const T *restrict b,
-                           int trans_b, int accumulate, int64_t m, int64_t n, int64_t k)
+int NAME(sar_gemm_forward)(T *restrict out, int64_t ld_out, T *restrict workspace, const T *restrict a, int64_t ld_a,
+                           const int64_t *restrict rows, const T *restrict b, int trans_b, int accumulate, int64_t m, int64_t n, int64_t k)
 {
     const int64_t n_columns = (n + SAR_GEMM_COLUMNS - 1) / SAR_GEMM_COLUMNS * SAR_GEMM_COLUMNS;
     int team = sar_team(m * n * k);
@@ -148,14 +148,14 @@ int NAME(sar_gemm_forward)(T *restrict out, T *restrict workspace, const T *rest
 #pragma omp for schedule(dynamic)
         for (int64_t first = 0; first < m; first += BLOCK) {
             int64_t last = MINOR(first + BLOCK, m);
-            const T *block = rows ? taken : a + first * k;
-            if (rows) NAME(take_rows)(taken, a, rows + first, last - first, k);
+            const T *block = rows ? taken : a + first * ld_a;
+            if (rows) NAME(take_rows)(taken, a, ld_a, rows + first, last - first, k);
             for (int64_t p = 0; p == 0 || p < k; p += DEPTH)
                 for (int64_t j = 0; j < n; j += PANEL) {
                     int columns = (int)MINOR(n - j, PANEL);
                     const T *panel = workspace + j * k + p * NAME(panel_width)(columns);
-                    NAME(tiles)(last - first, out + first * n + j, n, columns, accumulate || p > 0, block + p, k, 1, panel,
-                                MINOR(k - p, DEPTH), j == 0 && !rows, NULL, 0);
+                    NAME(tiles)(last - first, out + first * ld_out + j, ld_out, columns, accumulate || p > 0, block + p, rows ? k : ld_a, 1,
+                                panel, MINOR(k - p, DEPTH), j == 0 && !rows, NULL, 0);
                 }
         }
     }
@@ -164,17 +164,18 @@ int NAME(sar_gemm_forward)(T *restrict out, T *restrict workspace, const T *rest
 
 /* out = a^T @ g: the gradient of b in a @ b, where k, the number of rows, is large; with `rows`, row i of a stands at a[rows[i]]
  *
- * inputs   a (k, m), or (., m) with rows (k), within it; g (k, n)
+ * inputs   a (k, m), or (., m) with rows (k), within it, rows ld_a apart; g (k, n), rows ld_g apart
  * output   out (m, n), overwritten; workspace, at a cache line, (n_threads, SAR_GEMM_OWN + m n rounded up to SAR_GEMM_COLUMNS, with rows
  *          SAR_GEMM_DEPTH m more): each thread's panel, block, and share of the rows, which are added in thread order
  * cost     O(m n k). The wider of the two is taken by panels, so that few columns leave no registers empty. A panel is a piece of each
  *          row, which the processor's own prefetcher does not foresee, so the tiles of one prefetch the next.
  */
-int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, const int64_t *restrict rows, const T *restrict g,
-                            int64_t n_threads, int64_t m, int64_t n, int64_t k)
+int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, int64_t ld_a, const int64_t *restrict rows,
+                            const T *restrict g, int64_t ld_g, int64_t n_threads, int64_t m, int64_t n, int64_t k)
 {
     const int turned = m > n;
-    const int64_t n_left = turned ? n : m, n_right = turned ? m : n;
+    const int64_t n_left = turned ? n : m, n_right = turned ? m : n, ld_taken = rows ? m : ld_a;
+    const int64_t ld_left = turned ? ld_g : ld_taken, ld_right = turned ? ld_taken : ld_g;
     const int64_t n_own = (m * n + SAR_GEMM_COLUMNS - 1) / SAR_GEMM_COLUMNS * SAR_GEMM_COLUMNS;
     const int64_t share = SAR_GEMM_OWN + n_own + (rows ? DEPTH * m : 0);
 #pragma omp parallel num_threads((int)n_threads)
@@ -185,20 +186,20 @@ int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *res
         memset(own, 0, (size_t)(m * n) * sizeof(T));
         for (int64_t r = first; r < end; r += DEPTH) {
             int64_t depth = MINOR(end - r, DEPTH);
-            const T *a_r = rows ? taken : a + r * m, *left = turned ? g + r * n : a_r, *right = turned ? a_r : g + r * n;
-            const T *following = r + 2 * DEPTH <= end && !(turned && rows) ? right + DEPTH * n_right : NULL;    /* unless it is copied */
-            if (rows) NAME(take_rows)(taken, a, rows + r, depth, m);
+            const T *a_r = rows ? taken : a + r * ld_a, *left = turned ? g + r * ld_g : a_r, *right = turned ? a_r : g + r * ld_g;
+            const T *following = r + 2 * DEPTH <= end && !(turned && rows) ? right + DEPTH * ld_right : NULL;    /* unless it is copied */
+            if (rows) NAME(take_rows)(taken, a, ld_a, rows + r, depth, m);
             for (int64_t i = 0; i < n_left; i += BLOCK) {
                 int64_t n_block = MINOR(n_left - i, BLOCK);
-                NAME(pack_columns)(block, left + i, n_left, depth, n_block);
+                NAME(pack_columns)(block, left + i, ld_left, depth, n_block);
                 for (int64_t j = 0; j < n_right; j += PANEL) {
                     int columns = (int)MINOR(n_right - j, PANEL);
-                    NAME(pack_panel)(panel, right + j, n_right, 0, depth, columns);
+                    NAME(pack_panel)(panel, right + j, ld_right, 0, depth, columns);
                     const T *next = j + PANEL < n_right ? right + j + PANEL : i + BLOCK >= n_left ? following : NULL;
                     for (int64_t t = 0; t < n_block; t += TILE_ROWS) {
                         int64_t n_rows = MINOR(n_block - t, TILE_ROWS), at = t / TILE_ROWS * (DEPTH / NEXT);
                         NAME(tiles)(n_rows, own + (i + t) * n_right + j, n_right, columns, 1, block + t * depth, 1, n_rows, panel, depth,
-                                    0, next && at < DEPTH && depth == DEPTH ? next + at * n_right : NULL, n_right);
+                                    0, next && at < DEPTH && depth == DEPTH ? next + at * ld_right : NULL, ld_right);
                     }
                 }
             }

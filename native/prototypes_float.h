@@ -21,7 +21,7 @@ int NAME(sar_activate_forward)(T *out, const NAME(sar_activation) *a);
 int NAME(sar_activate_backward)(T *dx, double *restrict sums, double *restrict workspace, const T *g, const T *restrict out,
                                 const double *restrict means, const NAME(sar_activation) *a, int64_t n_threads);
 int NAME(sar_add_forward)(T *out, const T *a, const T *b, int64_t n);
-int NAME(sar_gemm_forward)(T *restrict out, T *restrict workspace, const T *restrict a, const int64_t *restrict rows, const T *restrict b,
-                           int trans_b, int accumulate, int64_t m, int64_t n, int64_t k);
-int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, const int64_t *restrict rows, const T *restrict g,
-                            int64_t n_threads, int64_t m, int64_t n, int64_t k);
+int NAME(sar_gemm_forward)(T *restrict out, int64_t ld_out, T *restrict workspace, const T *restrict a, int64_t ld_a,
+                           const int64_t *restrict rows, const T *restrict b, int trans_b, int accumulate, int64_t m, int64_t n, int64_t k);
+int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, int64_t ld_a, const int64_t *restrict rows,
+                            const T *restrict g, int64_t ld_g, int64_t n_threads, int64_t m, int64_t n, int64_t k);

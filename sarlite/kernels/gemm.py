@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.kernels.native import FLOATS, INDEXES, call, check, check_apart, lib, threads
+from sarlite.kernels.native import FLOATS, INDEXES, call, check, check_apart, ffi, lib, threads
 
 
 def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None):
@@ -11,7 +11,7 @@ def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None):
 
     Parameters
     ----------
-    a : (m, k) float32 or float64; with `rows` (., k)
+    a : (m, k) float32 or float64; with `rows` (., k). Its rows, and those of `out`, may be apart, as in a slice of a larger array.
     b : (k, n), a's dtype, or (n, k) with `trans_b`
     out : (m, n), a's dtype
     trans_b, accumulate : bool
@@ -32,10 +32,11 @@ def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None):
     rows, (m, k) = _taken(a, rows)
     n = check("b", b, dtype=a.dtype, shape=(None, None)).shape[0 if trans_b else 1]
     check("b", b, shape=(n, k) if trans_b else (k, n))
-    check("out", out, dtype=a.dtype, shape=(m, n), out=True)
+    check("out", out, dtype=a.dtype, shape=(m, n), out=True, rows_apart=True)
     check_apart(out, a=a, b=b)
     taken = 0 if rows is None else threads() * lib.SAR_GEMM_BLOCK * k
-    call(f"sar_gemm_forward_{FLOATS[a.dtype]}", out, _lines(k * _whole(n) + taken, a.dtype), a, rows, b, trans_b, accumulate, m, n, k)
+    call(f"sar_gemm_forward_{FLOATS[a.dtype]}", *_at(out), _lines(k * _whole(n) + taken, a.dtype), *_at(a), rows, b, trans_b,
+         accumulate, m, n, k)
 
 
 def gemm_backward(a, g, out, *, rows=None):
@@ -43,7 +44,7 @@ def gemm_backward(a, g, out, *, rows=None):
 
     Parameters
     ----------
-    a, g : (k, m), (k, n) float32 or float64; with `rows` a is (., m)
+    a, g : (k, m), (k, n) float32 or float64; with `rows` a is (., m). Their rows may be apart, as in `gemm`.
     out : (m, n), a's dtype
     rows : (k,) int32 or int64, optional
         Of a, that were multiplied: ``out = a[rows].T @ g``.
@@ -59,24 +60,29 @@ def gemm_backward(a, g, out, *, rows=None):
     thread. They are added in thread order: the same bits for the same number of threads.
     """
     rows, (k, m) = _taken(a, rows)
-    n = check("g", g, dtype=a.dtype, shape=(k, None)).shape[1]
+    n = check("g", g, dtype=a.dtype, shape=(k, None), rows_apart=True).shape[1]
     check("out", out, dtype=a.dtype, shape=(m, n), out=True)
     check_apart(out, a=a, g=g)
     n_threads = threads() if m * n * k > 32768 else 1
     taken = 0 if rows is None else lib.SAR_GEMM_DEPTH * m
     workspace = _lines(n_threads * (lib.SAR_GEMM_OWN + _whole(m * n) + taken), a.dtype)
-    call(f"sar_gemm_backward_{FLOATS[a.dtype]}", out, workspace, a, rows, g, n_threads, m, n, k)
+    call(f"sar_gemm_backward_{FLOATS[a.dtype]}", out, workspace, *_at(a), rows, *_at(g), n_threads, m, n, k)
 
 
 def _taken(a, rows):
     """Check a matrix and which of its rows are meant; return these as int64, and the shape of what they make."""
-    n, width = check("a", a, dtype=FLOATS, shape=(None, None)).shape
+    n, width = check("a", a, dtype=FLOATS, shape=(None, None), rows_apart=True).shape
     if rows is None:
         return None, (n, width)
     check("rows", rows, dtype=INDEXES, shape=(None,))
     if len(rows) and (rows.min() < 0 or rows.max() >= n):
         raise ShapeError(f"rows must lie in 0 .. {n}; got {rows.min()} .. {rows.max()}")
     return rows.astype(np.int64, copy=False), (len(rows), width)
+
+
+def _at(a):
+    """The address of a matrix and the distance of its rows, in values."""
+    return ffi.cast("void *", a.ctypes.data), a.strides[0] // a.itemsize if len(a) > 1 else a.shape[1]
 
 
 def _whole(n):

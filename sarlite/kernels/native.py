@@ -94,8 +94,8 @@ def _value(a):
     return a
 
 
-def check(name, a, *, dtype=None, shape=None, out=False):
-    """Check one array; `dtype` is a dtype or a table of the allowed ones, None in `shape` allows any length."""
+def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False):
+    """Check one array; `dtype` is a dtype or a table of allowed ones, None in `shape` allows any length; a matrix's rows may be apart."""
     if not isinstance(a, np.ndarray):
         raise ShapeError(f"{name} must be a NumPy array, got {type(a).__name__}")
     if isinstance(dtype, dict):
@@ -105,11 +105,17 @@ def check(name, a, *, dtype=None, shape=None, out=False):
         raise ShapeError(f"{name} must have dtype {np.dtype(dtype)}; {_got(a)}")
     if shape is not None and not _fits(a.shape, shape):
         raise ShapeError(f"{name} must have shape {str(shape).replace('None', 'any')}; {_got(a)}")
-    if not a.flags.c_contiguous:
+    if not (a.flags.c_contiguous or (rows_apart and _has_rows(a))):
         raise ShapeError(f"{name} must be C-contiguous; {_got(a)}, strides {a.strides}")
     if out and not a.flags.writeable:
         raise ShapeError(f"{name} must be writeable; {_got(a)}")
     return a
+
+
+def _has_rows(a):
+    """Whether each row of a matrix is contiguous, and begins behind the end of the one before."""
+    row, value = a.strides
+    return value == a.itemsize and row % value == 0 and row >= a.shape[1] * value
 
 
 def _fits(found, shape):

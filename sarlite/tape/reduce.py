@@ -91,19 +91,17 @@ def product_over_rows(a, g):
 def product_by_head(x, w, trans_b=False):
     """out[i,h] = x[i,h] @ w[h], or w[h].T, of x (n, H, ...): a product for each head."""
     n, n_heads, _ = x.shape
-    out, one = np.empty((n, n_heads, w.shape[1 if trans_b else 2]), x.dtype), np.empty((n, w.shape[1 if trans_b else 2]), x.dtype)
+    out = np.empty((n, n_heads, w.shape[1 if trans_b else 2]), x.dtype)
     for h in range(n_heads):
-        kernels.gemm(flat(x), w[h], one, trans_b=trans_b, rows=np.arange(h, n * n_heads, n_heads))
-        out[:, h] = one
+        kernels.gemm(x[:, h], w[h], out[:, h], trans_b=trans_b)
     return out
 
 
 def product_by_head_over_rows(x, g):
     """out[h] = x[:,h].T @ g[:,h], the gradient of w in `product_by_head`."""
-    n, n_heads, n_feat = x.shape
-    out = np.empty((n_heads, n_feat, g.shape[2]), x.dtype)
-    for h in range(n_heads):
-        kernels.gemm_backward(flat(x), np.ascontiguousarray(g[:, h]), out[h], rows=np.arange(h, n * n_heads, n_heads))
+    out = np.empty((x.shape[1], x.shape[2], g.shape[2]), x.dtype)
+    for h in range(x.shape[1]):
+        kernels.gemm_backward(x[:, h], g[:, h], out[h])
     return out
 
 
