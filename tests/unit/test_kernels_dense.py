@@ -73,6 +73,26 @@ def test_products_of_rows_by_number_have_the_bits_of_those_of_a_copy(m, k, n, it
     assert np.array_equal(found, copied)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m, k, n", SHAPES)
+def test_products_of_rows_that_are_apart_have_the_bits_of_those_of_copies(m, k, n, dtype, n_threads):
+    """Of slices of larger arrays, which keep what is beside them."""
+    rng = np.random.default_rng(0)
+    x, g, (_, b) = rng.standard_normal((m, 3, k)).astype(dtype), rng.standard_normal((m, 2, n)).astype(dtype), matrices(m, k, n, dtype)
+    out, copied, rows = np.full((m, 3, n), 7, dtype), np.empty((m, n), dtype), rng.integers(0, max(m, 1), m)
+    kernels.gemm(np.ascontiguousarray(x[:, 1]), b, copied)
+    kernels.gemm(x[:, 1], b, out[:, 1])
+    assert np.array_equal(out[:, 1], copied) and (out[:, ::2] == 7).all()
+    kernels.gemm(x[:, 2], np.ascontiguousarray(b.T), out[:, 1], trans_b=True, rows=rows)
+    kernels.gemm(x[:, 2][rows], b, copied)
+    assert np.array_equal(out[:, 1], copied) and (out[:, ::2] == 7).all()
+    for own in ({}, {"rows": rows}):
+        found, copied = np.empty((k, n), dtype), np.empty((k, n), dtype)
+        kernels.gemm_backward(x[:, 1], g[:, 1], found, **own)
+        kernels.gemm_backward(np.ascontiguousarray(x[:, 1]), np.ascontiguousarray(g[:, 1]), copied, **own)
+        assert np.array_equal(found, copied)
+
+
 def refused():
     a, out = np.ones((4, 3), np.float32), np.empty((4, 5), np.float32)
     b = np.ones((3, 5), np.float32)
@@ -90,9 +110,12 @@ def refused():
     yield "rows", lambda: kernels.gemm(a, b, out, rows=np.array([0, 4, 1, 1]))
     yield "rows", lambda: kernels.gemm_backward(a, out, b.copy(), rows=np.array([0, 0, 1, -1]))
     yield "out", lambda: kernels.gemm(a, b, out, rows=np.array([0, 1, 1]))
+    yield "a", lambda: kernels.gemm(np.ones((4, 6), np.float32)[:, ::2], b, out)
+    yield "a", lambda: kernels.gemm(np.lib.stride_tricks.as_strided(np.ones(99, np.float32), (4, 3), (8, 4)), b, out)
+    yield "b", lambda: kernels.gemm(a, np.ones((3, 6), np.float32)[:, :5], out)
 
 
-@pytest.mark.parametrize("case", range(14))
+@pytest.mark.parametrize("case", range(17))
 def test_bad_arguments_are_named(case):
     name, action = list(refused())[case]
     with pytest.raises(ShapeError, match=f"^{name} "):
