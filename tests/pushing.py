@@ -1,6 +1,7 @@
 """Checks of `Pusher` that every communicator must pass, each one rank's part, for any number of ranks; and what goes with them."""
 
 import hashlib
+import threading
 import time
 
 import numpy as np
@@ -10,6 +11,12 @@ from sarlite.minibatch.beside import PIECE_BYTES
 from sarlite.minibatch.borders import Borders, choose
 from sarlite.minibatch.push import Pusher
 from sarlite.profile import Profile
+
+EARLIER: list[threading.Thread] = []  # threads that other tests have left
+
+
+def push_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "sarlite-push-rows" and thread not in EARLIER]
 
 
 def message(rank, peer, step, layer, width=3, dtype=np.float32):

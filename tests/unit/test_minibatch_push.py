@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from pushing import CHECKS, Delayed, messages, training
+from pushing import CHECKS, EARLIER, Delayed, messages, push_threads, training
 
 from sarlite import Solo, kernels
 from sarlite.comm import threads
@@ -20,19 +20,11 @@ from sarlite.minibatch.push import Pusher
 from sarlite.profile import Counted, Profile, Trace
 
 pytestmark = pytest.mark.timeout(60)
-N_KEYS = 10_000
-
-
-EARLIER: list[threading.Thread] = []  # threads that other tests have left
 
 
 @pytest.fixture(autouse=True)
 def earlier():
     EARLIER[:] = threading.enumerate()
-
-
-def push_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "sarlite-push-rows" and thread not in EARLIER]
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from pushing import messages
+from pushing import EARLIER, messages, push_threads
 
 from sarlite.comm import threads
 from sarlite.errors import PeerError, SarliteError, ShapeError
@@ -20,19 +20,11 @@ from sarlite.minibatch.push import Pusher
 from sarlite.profile import Profile
 
 pytestmark = pytest.mark.timeout(60)
-N_KEYS = 10_000
-
-
-EARLIER: list[threading.Thread] = []  # threads that other tests have left
 
 
 @pytest.fixture(autouse=True)
 def earlier():
     EARLIER[:] = threading.enumerate()
-
-
-def push_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "sarlite-push-rows" and thread not in EARLIER]
 
 
 def test_the_thread_ends_with_close_and_with_the_object():
