@@ -14,7 +14,7 @@ from sarlite.types import Array
 
 Decay = float | Callable[[str], float]  # of all parameters, or by name
 Factor = Callable[[int], float]  # of the learning rate, by step
-_PART = 1 << 15
+_PART = 1 << 15  # values that Adam steps at once, which with gradients, moments and what it makes of them stay in the cache
 
 
 class Optimizer:

@@ -31,7 +31,7 @@ def layout(n_rows, templates):
     starts, end = [], 0
     for template in templates:
         starts.append(-(-end // ALIGNMENT) * ALIGNMENT)
-        end = starts[-1] + (0 if template is None else n_rows * _row_bytes(template))
+        end = starts[-1] + (0 if template is None else n_rows * row_bytes(template))
     return starts, end
 
 
@@ -48,11 +48,12 @@ def gather(arrays, rows, views):
         kernels.copy_rows(array, rows, view)
 
 
-def _row_bytes(template):
+def row_bytes(template):
+    """Return the bytes of a row of a template, (row shape, dtype)."""
     shape, dtype = template
     return math.prod(shape) * np.dtype(dtype).itemsize
 
 
 def _section(buffer, start, n_rows, template):
     shape, dtype = template
-    return buffer[start : start + n_rows * _row_bytes(template)].view(dtype).reshape(n_rows, *shape)
+    return buffer[start : start + n_rows * row_bytes(template)].view(dtype).reshape(n_rows, *shape)

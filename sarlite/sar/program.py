@@ -8,7 +8,6 @@ nothing says how much a model, an operator or a mode takes: they are run.
 """
 
 import gc
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -21,6 +20,7 @@ from sarlite.graph.block import PIECE_EDGES
 from sarlite.kernels import Places, Recorder
 from sarlite.profile import resident, trim
 from sarlite.sar.cost import PartCounts, schedule_of, schedules_of
+from sarlite.sar.messages import row_bytes
 from sarlite.sar.relations import sets_of
 from sarlite.sar.stand_ins import Rows
 from sarlite.tape.engine import Observer, observed
@@ -235,7 +235,7 @@ class Program:
         """Return the bytes of the rows that a segment's sums take, one of each: what they read of an edge."""
         marks = [op[1] for segment in self.segments if segment.name == name for op in segment.ops if op[0] == "aggregate"]
         rows = [template for mark in marks if mark.way == "run" for template in mark.templates or () if template]
-        return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in rows)
+        return sum(row_bytes(template) for template in rows)
 
     def replay(self, counts: Counts, mode: str, prefetch: int, sizes: Mapping[str, int],
                plays: Mapping[str, tuple[Any, float]] | None = None, until: str | None = None) -> Found:

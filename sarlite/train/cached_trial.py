@@ -9,7 +9,7 @@ from sarlite.comm import Communicator
 from sarlite.minibatch.hec import Historical
 from sarlite.minibatch.push import PHASE, message_bytes
 from sarlite.sar.listening import Aggregation
-from sarlite.sar.messages import templates_of
+from sarlite.sar.messages import row_bytes, templates_of
 from sarlite.types import Array
 
 LINE_BYTES = 24
@@ -79,15 +79,10 @@ class Held(NamedTuple):
         """
         marks = {op[1].over[1]: op[1].templates[0] for segment in program.segments for op in segment.ops
                  if op[0] == "aggregate" and op[1].over[0] == "pushed"}
-        caches = sum(self.lines[layer] * (_row_bytes(row) + LINE_BYTES) + self.newest[layer] * (_row_bytes(row) + 8)
+        caches = sum(self.lines[layer] * (row_bytes(row) + LINE_BYTES) + self.newest[layer] * (row_bytes(row) + 8)
                      for layer, row in marks.items())
         sent, received = (moved["step"].get(PHASE, 0) for moved in (found.sent, found.received))
         return caches + round(sent + self.delay * received)
-
-
-def _row_bytes(template):
-    shape, dtype = template
-    return int(np.prod(shape)) * np.dtype(dtype).itemsize
 
 
 def pushed(comm: Communicator, historical: Historical, sizes: list[int]) -> dict[tuple[str, int], Pushed]:

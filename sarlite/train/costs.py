@@ -15,6 +15,7 @@ from sarlite.profile import resident
 from sarlite.sar.cost import PartCounts, SetCounts, counts_of, counts_of_plan
 from sarlite.sar.graph import Graph
 from sarlite.sar.hetero import HeteroGraph, NodeType
+from sarlite.sar.messages import row_bytes
 from sarlite.sar.modes import MODES
 from sarlite.sar.other_counts import with_hosts, with_others
 from sarlite.sar.program import START, Counts, Found, growth
@@ -168,13 +169,9 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
     sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "own edges": part.graph.n_edges,
              **flow_trial.sizes_of(flows or {})}
     if sampled is not None and sampled.held is not None:
-        there_bytes += sampled.held.n_kept * _row_bytes(rows.features)
+        there_bytes += sampled.held.n_kept * row_bytes((rows.features.shape[1:], rows.features.dtype))
     found = Sizes(counts, sizes, there_bytes, peak // sharing + missing, sampled=sampled, scored=scored)
     return found if part.graph.grid or flows is not None or sampled is not None else found._replace(whole=_on_one_group(graph, found))
-
-
-def _row_bytes(x):
-    return x.dtype.itemsize * int(np.prod(x.shape[1:]))
 
 
 def _on_one_group(graph, sizes):
@@ -250,11 +247,11 @@ class Model:
         if "halo" in steps.names:  # the second layer walks all edges
             transposed.setdefault("edges", set()).add((0, "transpose"))
         structure = structure_bytes(sizes.counts, setting.mode, transposed, self.size > 1 and turns(mode, backward))
-        if batches is not None and batches.held is None:
+        if batches is not None and batches.held is not None:
+            structure += batches.held.n_bytes(steps, found)
+        elif batches is not None:
             structure += batches.ahead * max(structure_bytes(own, setting.mode, transposed) - structure_bytes(own, setting.mode)
                                              for own, _ in batches.batches)
-        elif batches is not None and batches.held is not None:
-            structure += batches.held.n_bytes(steps, found)
         stays = self.fixed_bytes + sizes.there_bytes + structure
         if mode.covers and self.size > 1:
             stays += self.cover_bytes()
