@@ -7,8 +7,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, TypeVar
 
-import numpy as np
-
 from sarlite.comm.buffers import alltoall_call, broadcast_call, check_reduction, digest
 from sarlite.comm.requests import Staged
 from sarlite.errors import DataError, ShapeError, raise_together
@@ -49,24 +47,6 @@ class Request(Protocol):
         cancelled send may still be received: go on with another tag, or `drain`. MPI cannot take back a send: until it
         is received or drained, its array is kept by a reference, and if it is changed, that is what arrives.
         """
-
-
-class Shared(Protocol):
-    """Memory that the ranks of one host all read and write.
-
-    Attributes
-    ----------
-    array : (n_bytes,) uint8
-        The same memory on every rank; its values are undefined at first.
-    """
-
-    array: Array
-
-    def sync(self) -> None:
-        """Call it after writing, before others are told; and when told, before reading."""
-
-    def free(self) -> None:
-        """Give the memory back: no array may be a view of it any more. Collective."""
 
 
 class Communicator(Protocol):
@@ -198,18 +178,6 @@ class Communicator(Protocol):
         Those whose threads communicate side by side take channels by it, since on one channel their calls would meet.
         """
 
-    def hosts(self) -> list[int]:
-        """Return by rank a number of its host: ranks with the same one may `share` memory. Collective."""
-
-    def share(self, n_bytes: int) -> Shared:
-        """Return memory of all ranks, which must be on one host. Collective.
-
-        Raises
-        ------
-        MemoryError
-            On every rank: the host has less.
-        """
-
     def free(self) -> None:
         """Drain a duplicate that was made by `dup`, or a `split`, and its channels, and give them back."""
 
@@ -329,19 +297,6 @@ def wrap(comm: Any) -> Communicator:
     return comm
 
 
-class Plain:
-    """`Shared` between ranks that are one process."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-
-    def sync(self) -> None:
-        pass
-
-    def free(self) -> None:
-        pass
-
-
 class Solo(Channels):
     """The communicator of one rank alone."""
 
@@ -382,12 +337,6 @@ class Solo(Channels):
 
     def barrier(self) -> None:
         pass
-
-    def hosts(self) -> list[int]:
-        return [0]
-
-    def share(self, n_bytes: int) -> Plain:
-        return Plain(np.zeros(n_bytes, np.uint8))
 
     def dup(self) -> "Solo":
         return self

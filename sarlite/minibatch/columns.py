@@ -7,7 +7,6 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Solo
-from sarlite.errors import ConfigError
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph import Graph
 from sarlite.sar.transport import Transport, halo_slices
@@ -55,9 +54,6 @@ class Columns:
     """
 
     def __init__(self, graph: Graph, local: bool = False) -> None:
-        if graph.halo == "recompute":
-            raise ConfigError("halo 'recompute': is of layers over the whole graph, and goes neither with sampled batches nor with "
-                              "message-flow graphs")
         self._graph, size = graph, graph.comm.size
         self.alone = Transport(Solo(), 0, graph.profile)
         self.n_local = graph.n_dst

@@ -22,8 +22,6 @@ class Operator:
         Case 2: backward needs the source rows (valid after `begin`).
     turns : bool
         Whether `turned` tells how backward goes over the reversed edges.
-    linear : bool
-        Whether messages are rows of the sources as they are, so that their owner may sum them up.
     keeps_result : bool
         Whether backward needs what `end` returned, which nothing may then be written over.
     flops_per_value : int
@@ -39,7 +37,7 @@ class Operator:
 
     n_fetched = 1
     needs_rows = False
-    turns = linear = overwrites = fresh = by_number = False
+    turns = overwrites = fresh = by_number = False
     keeps_result = True
     flops_per_value = 1
     into = None
@@ -106,7 +104,7 @@ def aggregate(schedule, operator, inputs, sinks=()):
         for x in inputs:
             if isinstance(x, Taken):
                 x.gathered()
-    return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule.linear if operator.linear else schedule)
+    return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule)
 
 
 def forward(needs, *arrays, operator, schedule):
@@ -115,8 +113,6 @@ def forward(needs, *arrays, operator, schedule):
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]
     kept = schedule.run(rows, operator.forward, keep)
-    if schedule.summed is not None:  # then the operator is a linear `Sum`
-        schedule.summed.run_backward(None, None, operator.sum_for_peers, [operator.out], phase="forward")
     local = rows if operator.needs_rows and not keep else None
     return operator.end(), (operator, local, kept, templates_of(rows))
 
@@ -124,7 +120,7 @@ def forward(needs, *arrays, operator, schedule):
 def vjp(g, needs, residuals, into, operator, schedule):
     operator, local, kept, templates = residuals
     turns, n_src = _turns(schedule, operator), schedule.plan.n_src
-    alone = not turns and not schedule.plan.steps and schedule.summed is None  # then one block has all edges
+    alone = not turns and not schedule.plan.steps  # then one block has all edges
     operator.fresh = alone and operator.overwrites and all(at is None for at in into[: operator.n_fetched])
     operator.begin_backward(g)
     make = np.empty if operator.fresh else np.zeros
@@ -134,8 +130,6 @@ def vjp(g, needs, residuals, into, operator, schedule):
         _over_reversed(schedule.reverse, *operator.turned(local, d_rows))
     else:
         schedule.run_backward(local, kept, operator.backward, d_rows)
-    if schedule.summed is not None:
-        _over_reversed(schedule.summed, *operator.turned(local, d_rows))
     return [*d_rows, *operator.end_backward()]
 
 

@@ -198,7 +198,7 @@ def _whole(cls, indptr, indices, edge_index, n_src=None):
 
 def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None, n_src: int | None = None,
               edge_ids: Any = None, added_loops: Any = None, mode: str = "sar", prefetch: int = 1, backward: str | None = None,
-              columns: int = 1, halo: str = "fetch") -> "Graph":
+              columns: int = 1) -> "Graph":
     """Make this rank's part of a graph from its own rows. Collective.
 
     Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. Nothing here is O(n_nodes).
@@ -217,8 +217,7 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         Global ids of the local in-edges, for edge values; -1 for an added loop.
     added_loops : (n_local,) bool, optional
         Whether a row's self loop was added to the data.
-    mode : {"sar", "sa", "oneshot", "broadcast", "cover", "host"}
-        "host" needs a communicator with `hosts` and `share`; ranks of one host then share the memory for peers' rows.
+    mode : {"sar", "sa", "oneshot", "broadcast"}
     prefetch : int
         Peers' rows to fetch ahead, by a thread; 0 fetches when the rows are used.
     backward : {"push", "fetch"}, optional
@@ -229,11 +228,6 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
     columns : int
         C, which must divide the number of ranks: C ranks that follow each other share their rows, and each computes a C-th of the
         columns (`Grid`). Each then holds the structure of all C, and with C the number of ranks that of the whole graph.
-    halo : {"fetch", "recompute"}
-        Whether the second layer of a network fetches its halo rows, or computes them itself: the first layer's sums of constant features
-        are kept for the halo rows too, and what follows is done for these as well (`Graph.layers`). "recompute" is for models that ask
-        `graph.layers(n)` and sum up (sum, mean, sym) constant features by `copy_src` or `linear` in the first layer; not for bipartite
-        graphs, nor with columns.
 
     Returns
     -------
@@ -245,13 +239,11 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         On every rank together: among them ids that are no integers, negative, too many or too few, or given to two rows.
     """
     comm = wrap(comm)
-    options = Options(mode, prefetch, backward, columns, halo)
+    options = Options(mode, prefetch, backward, columns)
     options.check(comm)
     edges, ids = together(comm, lambda: _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops))
     if src_ids is not None and n_src is None:
         n_src = len(ids["src_ids"])
-    if n_src is not None and halo == "recompute":
-        raise ConfigError("halo 'recompute' is not for bipartite graphs: what one layer makes are no sources of the next")
     return _make(cls, comm, edges, ids["node_ids"], ids["src_ids"], ids["edge_ids"], n_src, options)
 
 
@@ -298,7 +290,7 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=Options(
     exchange = grid = None
 
     def found():
-        return plan.build(comm, [edges], *sources, schedule.host_of(comm, options.mode))
+        return plan.build(comm, [edges], *sources)
 
     if options.columns == 1:
         exchange = found()
@@ -316,8 +308,7 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=Options(
     if options.columns > 1:
         grid = _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile)
     return cls(comm, by_rows if grid else by_rows(), profile, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids, edge_ids=edge_ids,
-               in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite, grid=grid,
-               halo=options.halo)
+               in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite, grid=grid)
 
 
 def _named(rank, counts, ids):

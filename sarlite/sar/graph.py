@@ -65,10 +65,6 @@ class Graph:
         The plan, the transport and the mode. With columns it is made when it is first needed, as by custom messages; collective then.
     grid : Grid, or None
         How its ranks share rows and divide columns, where they do.
-    halo : {"fetch", "recompute"}
-        As `from_part` has it.
-    n_own : int, or None
-        Where halo rows are computed again, how many rows of a layer are this rank's own; they come first. Else None.
     """
 
     from_edges = classmethod(construct.from_edges)
@@ -82,25 +78,20 @@ class Graph:
     edge_features: Array | None = None
     _negative: tuple[int, float] | None = None  # a weight that no degree may have
     _sym: tuple[Array, Array] | None
-    _again: "tuple[Graph, Graph] | None" = None  # of the first two layers, where halo rows are computed again
-    n_own: int | None = None
 
     def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, *, n_nodes: int, dst_ids: Array,
                  src_ids: Array, edge_ids: Array | None, in_degrees: Array, added_loops: Array | None = None, bipartite: bool = False,
-                 grid: Grid | None = None, halo: str = "fetch") -> None:
+                 grid: Grid | None = None) -> None:
         self.dst_ids, self.src_ids, self.in_degrees, self._edge_ids = dst_ids, src_ids, in_degrees, edge_ids
         sizes = len(src_ids), len(dst_ids), int(in_degrees.sum())
-        self._begin(comm, schedule, profile, n_nodes, sizes, added_loops, bipartite, grid, halo)
+        self._begin(comm, schedule, profile, n_nodes, sizes, added_loops, bipartite, grid)
 
-    def _begin(self, comm, schedule, profile, n_nodes, sizes, added_loops=None, bipartite=False, grid=None, halo="fetch"):
+    def _begin(self, comm, schedule, profile, n_nodes, sizes, added_loops=None, bipartite=False, grid=None):
         """Set all but ids and degrees, which a graph may make at their first use."""
         self._schedule, self.profile, self.comm = schedule, profile, cast(Communicator, Counted(comm, profile))
-        self.grid, self.halo, self.n_nodes, self.bipartite = grid, halo, n_nodes, bipartite
+        self.grid, self.n_nodes, self.bipartite = grid, n_nodes, bipartite
         (self.n_src, self.n_dst, self.n_edges), self.added_loops = sizes, added_loops
-        self._peer_scales: dict[str, Array] = {}
         self._sym, self._kept = None, TensorMap()  # constant Tensor -> {reducer: its aggregation}
-        if halo == "recompute":
-            self.n_own = self.comm.own_rows = self.n_dst
 
     def __repr__(self) -> str:
         size = self.comm.size
@@ -129,10 +120,6 @@ class Graph:
     def layers(self, n: int) -> list["Graph"]:
         """Return the graphs that `n` layers compute on: this one, n times.
 
-        Where `halo` is "recompute", and there are two layers or more, the first one's destinations are this rank's rows, of which it has
-        `n_own`, and the halo rows; so what is taken over rows between it and the second must be over the own ones. The first call is
-        collective then.
-
         Raises
         ------
         ConfigError
@@ -140,14 +127,7 @@ class Graph:
         """
         if self.bipartite and n > 1:
             raise ConfigError(f"{n} layers over a bipartite graph: what one layer makes are no sources of the next")
-        if self.halo == "fetch" or n < 2 or self.comm.size == 1:
-            return [self] * n
-        if self._again is None:
-            from sarlite.sar.recompute import First, Second  # whose graphs are of this class
-
-            first = First(self)
-            self._again = first, Second(self, first)
-        return [*self._again, *[self] * (n - 2)]
+        return [self] * n
 
     def enter(self, h: Any) -> tuple["Graph", Any]:
         """Return (graph, h) for a layer, as they are: here a sampled batch's halo rows would join."""
@@ -307,20 +287,10 @@ class Graph:
                 with self.profile.phase("setup"):
                     degrees = np.diff(self.out_edges()[0]) if self.bipartite else self.in_degrees
                     own = np.sqrt(1.0 / np.maximum(degrees, 1))
-                    columns = self.schedule.linear.run((own,), lambda block, rows: rows[0].copy(), keep=True)
+                    columns = self.schedule.run((own,), lambda block, rows: rows[0].copy(), keep=True)
                 self._sym = np.sqrt(self.inverse_degrees), np.concatenate(columns)
             return self._sym
         return self.inverse_degrees if reducer == "mean" else None, None
-
-    def peer_scale(self, reducer: str) -> Array | None:
-        """What `Sum` multiplies the destinations by that this rank sums up for peers (mode `cover`); None where by nothing. Collective."""
-        summed, own = self.schedule.linear.summed, self.scales(reducer)[0]
-        if summed is None or own is None:
-            return None
-        if reducer not in self._peer_scales:
-            with self.profile.phase("setup"):
-                self._peer_scales[reducer] = np.concatenate(summed.run((own,), lambda block, rows: rows[0].copy(), keep=True))
-        return self._peer_scales[reducer]
 
     @cached_property
     def weighted_degrees(self) -> Array:

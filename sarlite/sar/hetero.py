@@ -103,7 +103,7 @@ class HeteroGraph:
         parts : {"metis", "fennel", "random", "contiguous"}, or dict of str to (n,) int array, "random" or "contiguous"
             How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a division for each type.
         mode, prefetch
-            As `Graph.from_part` has them; "cover" is "sar" here.
+            As `Graph.from_part` has them.
         seed : int
             Of the division.
 
@@ -336,8 +336,7 @@ class HeteroGraph:
 
     def _made(self, chosen):
         ids = self.node_ids[chosen[0][0]]
-        host = schedule.host_of(self._comm, self.options.mode)
-        exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids), host)
+        exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
         made = schedule.make(self._comm, exchange, self.options, self.profile)
         return made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
 

@@ -29,18 +29,15 @@ class Sum(Operator):
         t by column, unique over all blocks.
     into : (n_dst, ...) array, optional
         What the sums are added to; by default a new array.
-    peer_scale : (n_columns,) float64, optional
-        s of the destinations that this rank sums up for peers, by column of the reversed edges.
     """
 
     keeps_result = False
     overwrites = True
 
-    def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None, peer_scale=None):
+    def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None):
         self.n_dst, self.weighted, self.dst_scale, self.src_scale, self.into = n_dst, weighted, dst_scale, src_scale, into
-        self.peer_scale = peer_scale
         self.flops_per_value = 2 if weighted else 1
-        self.turns = self.linear = not weighted
+        self.turns = not weighted
         self.by_number = src_scale is None  # which is by column
 
     def shape(self, arrays):
@@ -50,7 +47,7 @@ class Sum(Operator):
         self.needs_rows = self.weighted and needs[1]
         self.weight = arrays[1] if self.weighted else None
         self.scale = None if self.dst_scale is None else self.dst_scale.astype(arrays[0].dtype)
-        self.x, self.out, self.begun = arrays[0], self.into, self.into is not None
+        self.out, self.begun = self.into, self.into is not None
         if self.into is None:
             self.out = np.empty((self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype)
 
@@ -64,15 +61,8 @@ class Sum(Operator):
         self.begun = True
         return rows if self.needs_rows else None
 
-    def sum_for_peers(self, block, rows, kept, d_rows):
-        """Add s_i sum_j t_j x_j over a block of the reversed edges to `d_rows`, of its columns i, which are peers' destinations."""
-        if block.n_edges:
-            x = self.x
-            kernels.spmm(*block.transpose, x, d_rows[0], src_scale=self._local_scale(x),
-                         dst_scale=columns_of(block, self.peer_scale, x.dtype))
-
     def end(self):
-        out, self.out, self.x, self.into = self.out, None, None, None
+        out, self.out, self.into = self.out, None, None
         return out
 
     def begin_backward(self, g):
@@ -92,9 +82,9 @@ class Sum(Operator):
     def turned(self, rows, d_rows):
         """The gradient of x is t A^T (s g), which MG-GCN Eq. 9 aggregates as it does x."""
         d_x, g = d_rows[0], self.g
-        if self.scale is not None and self.peer_scale is None:  # over g, where that is this pass's own
+        if self.scale is not None:  # over g, where that is this pass's own
             g = np.multiply(g, self.scale.reshape(-1, *[1] * (g.ndim - 1)), out=g if g.flags.writeable else None)
-        return Sum(len(d_x), dst_scale=self._local_scale(d_x), src_scale=self.peer_scale, into=d_x), (g,), []
+        return Sum(len(d_x), dst_scale=self._local_scale(d_x), into=d_x), (g,), []
 
     def _local_scale(self, rows):
         """t of the local source rows, in their dtype."""
@@ -224,7 +214,7 @@ def _sum_of(graph, x, reducer):
     kept = graph.kept_of(x) if x.constant else {}
     if reducer not in kept:
         if graph.edge_weight is None:
-            out = graph.apply(lambda g: Sum(g.n_dst, False, *g.scales(reducer), peer_scale=g.peer_scale(reducer)), [x])
+            out = graph.apply(lambda g: Sum(g.n_dst, False, *g.scales(reducer)), [x])
         else:
             out = graph.apply(lambda g: Sum(g.n_dst, True), [x, normalised(graph, reducer, x.dtype)], ("src", "edge"))
         kept[reducer] = Tensor(out.data, constant=True) if x.constant else out

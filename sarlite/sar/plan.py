@@ -33,10 +33,9 @@ class Step(NamedTuple):
 
     Attributes
     ----------
-    source, target : int, or None
-        None, in mode `host` alone, where no rows come, or go.
+    source, target : int
     block : Edges, or Bundle of several sets of edges
-        Whose columns are the rows that come; None in a plan whose blocks are merged, and in mode `host` where the rows are this rank's.
+        Whose columns are the rows that come; None in a plan whose blocks are merged.
     n_rows : int
         How many come.
     contiguous : bool
@@ -45,8 +44,6 @@ class Step(NamedTuple):
         Local rows, of a graph ascending; a slice where they follow each other: what is sent then is the array itself.
     share : Fraction
         What part of the peer's rows these are.
-    filler : int, or None
-        Of mode `host`: which rank of this host puts the rows that come into the window; None where none come.
     """
 
     source: Any
@@ -56,7 +53,6 @@ class Step(NamedTuple):
     contiguous: bool
     send_rows: Any
     share: Fraction = Fraction(1)
-    filler: int | None = None
 
     @property
     def n_send(self):
@@ -88,12 +84,8 @@ class Plan(NamedTuple):
         pieces (`Exchange.separate`) one a piece, a peer's in their order.
     backward_steps : tuple of Step
         The same, each in as many parts, so that what backward holds of a peer is small: rows fetched again, and gradients out and in.
-    stages : tuple of Stage, or of Step
-        Of mode `broadcast`: one a rank, or a piece of its rows, this one's too, in their order. Of mode `host` the rounds.
-    backward_stages : tuple of Step
-        Of mode `host`: the same, each in as many parts as `backward_steps` has of a step.
-    host : Host, or None
-        Of mode `host`, on several ranks.
+    stages : tuple of Stage
+        Of mode `broadcast`: one a rank, or a piece of its rows, this one's too, in their order.
     degree : float
         As of `Exchange`.
     """
@@ -103,8 +95,6 @@ class Plan(NamedTuple):
     steps: tuple
     backward_steps: tuple
     stages: tuple = ()
-    backward_stages: tuple = ()
-    host: Any = None
     degree: float = 0.0
 
     @property
@@ -147,8 +137,6 @@ class Exchange(NamedTuple):
         By rank, the local rows that go there.
     src_ids : list of (n,) int64
         By rank, the global ids of its rows that come here; for this rank those of all local rows.
-    host : Host, or None
-        Whose ranks' needs are put together.
     degree : float
         Mean number of edges of a destination row, over all sets and ranks. 0 of a batch, whose rows come whole: they do not ascend.
     """
@@ -159,7 +147,6 @@ class Exchange(NamedTuple):
     needs: list
     asked: list
     src_ids: list
-    host: Any = None
     degree: float = 0.0
 
     @property
@@ -239,7 +226,7 @@ class Exchange(NamedTuple):
         return tuple(steps)
 
 
-def build(comm, sets, src_ids, n_local_src, host=None):
+def build(comm, sets, src_ids, n_local_src):
     """Find what this rank must exchange with its peers. Collective.
 
     Parameters
@@ -250,8 +237,6 @@ def build(comm, sets, src_ids, n_local_src, host=None):
     src_ids : (n_local_src,) int64, or None
         Global ids of this rank's source rows; None: their row numbers. On all ranks alike.
     n_local_src : int
-    host : Host, optional
-        Blocks then have a column for each row that any rank of the host needs.
 
     Returns
     -------
@@ -274,8 +259,6 @@ def build(comm, sets, src_ids, n_local_src, host=None):
     raise_together(comm, error)
     sets = [edges.sorted() for edges in sets]
     where, needs = part.needed_rows(sets, offsets, comm.rank)
-    if host is not None:
-        needs = host.needed(needs)
     asked = comm.alltoall(needs)
     own = np.arange(first, first + n_local_src) if src_ids is None else np.asarray(src_ids, np.int64)
     if src_ids is None:
@@ -283,7 +266,7 @@ def build(comm, sets, src_ids, n_local_src, host=None):
     else:
         halo_ids = comm.alltoall([own[rows] for rows in asked])
     halo_ids[comm.rank] = own
-    return Exchange(comm.rank, offsets, part.cut(sets, where, needs, offsets, comm.rank), needs, asked, halo_ids, host,
+    return Exchange(comm.rank, offsets, part.cut(sets, where, needs, offsets, comm.rank), needs, asked, halo_ids,
                     sum(n_edges) / max(sum(n_dst), 1))
 
 

@@ -5,15 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.errors import ConfigError, raise_together
-from sarlite.sar import cover
-from sarlite.sar.host import Host
 from sarlite.sar.modes import MODES
 from sarlite.sar.plan import Plan, build
 from sarlite.sar.reverse import is_symmetric, out_edges
 from sarlite.sar.transport import Transport
 
 BACKWARD = "push", "fetch"
-HALO = "fetch", "recompute"
 
 
 class Options(NamedTuple):
@@ -23,7 +20,6 @@ class Options(NamedTuple):
     prefetch: int = 1
     backward: str | None = None
     columns: int = 1
-    halo: str = "fetch"
 
     def check(self, comm):
         """Raise a ConfigError on every rank where one cannot be. Collective."""
@@ -38,10 +34,6 @@ class Options(NamedTuple):
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
                 return ConfigError(f"{name} {value!r} is not a number >= {least}")
-        if self.halo not in HALO:
-            return ConfigError(f"halo {self.halo!r} is not one of {', '.join(HALO)}")
-        if self.halo == "recompute" and self.columns > 1:
-            return ConfigError(f"halo 'recompute' does not go with columns {self.columns}: halo rows are computed whole")
         if size % self.columns:
             return ConfigError(f"columns {self.columns} does not divide {size}, the number of ranks, which stand in rows of so many")
         return None
@@ -59,10 +51,6 @@ class Schedule(NamedTuple):
         Of the reversed edges, from destination to source rows, where the gradients of linear messages are found by these.
     fetches : bool
         Whether those of attention are, too.
-    cover : Schedule, or None
-        Of linear messages, where the mode covers the cut edges: its edges are those by rows, and of the others it has `summed`.
-    summed : Schedule, or None
-        Of the reversed edges whose messages the sources' owner sums up.
     """
 
     plan: Plan
@@ -70,18 +58,11 @@ class Schedule(NamedTuple):
     mode: Any
     reverse: Any = None
     fetches: bool = False
-    cover: Any = None
-    summed: Any = None
-
-    @property
-    def linear(self):
-        """The schedule of linear messages."""
-        return self if self.cover is None else self.cover
 
     @property
     def n_edges(self):
         """How many edges this rank computes with."""
-        return sum(block.n_edges for block in self.plan.blocks) + (0 if self.summed is None else self.summed.n_edges)
+        return sum(block.n_edges for block in self.plan.blocks)
 
     def run(self, arrays, on_block, keep=False, phase="forward"):
         """Call `on_block(block, rows)` for each block and return the list of what it returned where `keep`. Collective.
@@ -146,18 +127,10 @@ def make(comm, exchange, options, profile, dst_ids=None, line=None):
     """
     mode, transport = MODES[options.mode], Transport(comm, options.prefetch, profile, line)
     made = Schedule(mode.prepare(exchange, transport.prefetch), transport, mode)
-    if exchange.host is not None:
-        transport.line.join(exchange.host.tokens)
     if comm.size == 1 or dst_ids is None:
         return made
     reverse = _reversed(comm, exchange, dst_ids, made) if turns(mode, options.backward) else None
-    return made._replace(reverse=reverse, fetches=options.backward == "fetch",
-                         cover=_covered(comm, exchange, made) if mode.covers else None)
-
-
-def host_of(comm, mode):
-    """Return the `Host` that `plan.build` needs for a mode; None for most. Collective."""
-    return Host.of(comm) if MODES[mode].shares and comm.size > 1 else None
+    return made._replace(reverse=reverse, fetches=options.backward == "fetch")
 
 
 def turns(mode, backward):
@@ -171,17 +144,6 @@ def _reversed(comm, exchange, dst_ids, made):
     same_ids = all(comm.allgather(np.array_equal(dst_ids, exchange.src_ids[comm.rank])))
     if same_ids and is_symmetric(comm, cut.edges, n_src):
         return made
-    turned = build(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst, exchange.host)
+    turned = build(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst)
     return made._replace(plan=made.mode.prepare(turned, made.transport.prefetch))
 
-
-def _covered(comm, exchange, made):
-    """A Schedule of the edges by rows, and of those by sums, which stand at their sources' owner; None where there are none of these."""
-    (cut,), n_src = exchange.cuts, made.plan.n_src
-    by_rows, by_sums = cover.divide(cut, comm.rank)
-    if not sum(comm.allgather(len(by_sums.indices))):
-        return None
-    plan, summed = (made.mode.prepare(exchange, made.transport.prefetch)
-                    for exchange in (build(comm, [by_rows], None, n_src),
-                                     build(comm, [out_edges(comm, by_sums, n_src)], None, cut.edges.n_dst)))
-    return made._replace(plan=plan._replace(local=made.plan.local), summed=made._replace(plan=summed))

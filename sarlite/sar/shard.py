@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None, mode: str = "sar",
-          prefetch: int = 1, backward: str | None = None, columns: int = 1, halo: str = "fetch",
-          seed: int = 0) -> "Graph":
+          prefetch: int = 1, backward: str | None = None, columns: int = 1, seed: int = 0) -> "Graph":
     """Return this rank's part of a whole graph that every rank holds. Collective.
 
     Parameters
@@ -29,7 +28,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     order : {"metis", "cluster"} or (n_nodes,) int array, optional
         A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not for
         bipartite graphs.
-    mode, prefetch, backward, columns, halo
+    mode, prefetch, backward, columns
         As `Graph.from_part` has them.
 
     Returns
@@ -71,7 +70,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     edge_ids = where if edges.numbers is None else edges.numbers[where].astype(np.int64)
     made = from_part(type(graph), comm, indptr, new_number[edges.indices[where]], node_ids=own, src_ids=src_ids, edge_ids=edge_ids,
                      added_loops=None if edges.added_loops is None else edges.added_loops[own], mode=mode, prefetch=prefetch,
-                     backward=backward, columns=columns, halo=halo)
+                     backward=backward, columns=columns)
     values = [None if array is None else array[made.edge_ids] for array in (graph.edge_weight, graph.edge_features)]
     return made if all(array is None for array in values) else made.with_edge_values(*values)
 

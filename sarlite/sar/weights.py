@@ -58,7 +58,7 @@ def with_edge_values(graph: "Graph", weight: Any = None, features: Any = None) -
     if weight is not None or features is not None:
         graph.plan  # noqa: B018 (where it is made at its first use, for both graphs)
     made = copy.copy(graph)
-    made.edge_weight, made.edge_features, made._kept, made._again = weight, features, TensorMap(), None
+    made.edge_weight, made.edge_features, made._kept = weight, features, TensorMap()
     made._negative = None if weight is None else _first_negative(graph, weight)
     for name in ("weighted_degrees", "_normalised"):
         made.__dict__.pop(name, None)

@@ -6,18 +6,13 @@
                                                    call visit(block, rows, kept, d_rows) for each, and bring d_rows to the rows' owners
     keeps                                          whether `run`'s list is kept for backward, so that nothing is fetched again
     turns                                          whether a linear message's gradient goes over the reversed edges by default
-    covers                                         whether linear messages go by a vertex cover of the cut edges
-    shares                                         whether ranks of one host share what comes to it
     in_step                                        whether all ranks take the parts in one order, so that they wait for each other, and
                                                    send each all rows as they stand, which are then no `kernels.Rows`
 """
 
 from sarlite.sar.modes.broadcast import Broadcast
-from sarlite.sar.modes.cover import Cover
-from sarlite.sar.modes.host import Host
 from sarlite.sar.modes.oneshot import OneShot
 from sarlite.sar.modes.sequential import Sequential
 
-_ALL = (Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot(), Broadcast("broadcast", keeps=False),
-        Cover("cover", keeps=False), Host("host", keeps=False))
+_ALL = (Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot(), Broadcast("broadcast", keeps=False))
 MODES = {mode.name: mode for mode in _ALL}

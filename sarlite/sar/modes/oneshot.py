@@ -6,7 +6,7 @@ from sarlite.sar.transport import FetchAll, halo_slices
 class OneShot:
     """Fetch every peer's rows at once and visit one block of all edges, whose columns are the local rows, then each peer's."""
 
-    name, keeps, turns, covers, shares, in_step = "oneshot", True, False, False, False, False
+    name, keeps, turns, in_step = "oneshot", True, False, False
 
     def __repr__(self):
         return self.name

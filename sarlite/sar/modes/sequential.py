@@ -11,7 +11,7 @@ class Sequential:
         Whether what each block's gradient needs is kept (`sa`); else rows are fetched again (`sar`).
     """
 
-    turns = covers = shares = in_step = False
+    turns = in_step = False
 
     def __init__(self, name, keeps):
         self.name, self.keeps = name, keeps
