@@ -2,8 +2,8 @@
 
 from sarlite.graph.block import PIECE_EDGES
 from sarlite.sar.cost import PartCounts, schedule_of
-from sarlite.sar.modes import MODES
 from sarlite.sar.relations import sets_of
+from sarlite.sar.schedule.modes import MODES
 
 
 def structure_bytes(counts, mode, transposed=None, turns=False):

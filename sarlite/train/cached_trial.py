@@ -9,7 +9,7 @@ from sarlite.comm import Communicator
 from sarlite.minibatch.hec import Historical
 from sarlite.minibatch.push import PHASE, message_bytes
 from sarlite.sar.listening import Aggregation
-from sarlite.sar.messages import row_bytes, templates_of
+from sarlite.sar.schedule.messages import row_bytes, templates_of
 from sarlite.types import Array
 
 LINE_BYTES = 24

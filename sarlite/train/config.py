@@ -17,8 +17,8 @@ from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
 from sarlite.sar.evaluation import EVALUATIONS
-from sarlite.sar.modes import MODES
-from sarlite.sar.schedule import HALO
+from sarlite.sar.schedule.modes import MODES
+from sarlite.sar.schedule.schedule import HALO
 from sarlite.train import resume, smoothing
 from sarlite.train.metrics import EVERY
 from sarlite.train.tasks import LOSSES

@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator
-from sarlite.sar.messages import pack
+from sarlite.sar.schedule.messages import pack
 from sarlite.tape.reduce import product
 from sarlite.train.costs import Cost
 from sarlite.types import Array

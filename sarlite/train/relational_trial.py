@@ -14,9 +14,9 @@ from sarlite.profile import Counted, Profile
 from sarlite.sar.cost import Mirror
 from sarlite.sar.hetero import HeteroGraph, Relation
 from sarlite.sar.listening import Listening
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.program import Tape
-from sarlite.sar.schedule import Options
+from sarlite.sar.schedule.schedule import Options
 from sarlite.train.facts import Facts, Relations
 from sarlite.train.load import Part
 

@@ -16,7 +16,7 @@ from sarlite.comm import threads
 from sarlite.errors import ShapeError
 from sarlite.minibatch import HEC
 from sarlite.models import GAT
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import ops
 
 pytestmark = pytest.mark.timeout(120)

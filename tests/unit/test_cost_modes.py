@@ -4,7 +4,7 @@ import pytest
 from costing import FEW, HOSTS, MODELS, QUIET, RELATIONAL, check_bytes, counted, trained, weighted
 
 from sarlite.comm import threads
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
 from sarlite.train import costs, planning
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting

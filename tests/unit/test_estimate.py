@@ -11,7 +11,7 @@ from strategies import Edges
 from sarlite import estimate, optim
 from sarlite.comm import Solo, threads
 from sarlite.sar.cost import counts_of, expected
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.other_counts import with_others
 from sarlite.sar.program import Program
 from sarlite.train import costs, planning, run

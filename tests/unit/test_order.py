@@ -18,7 +18,7 @@ from sarlite.errors import ConfigError, DataError
 from sarlite.graph import order as orders
 from sarlite.graph.edges import csr_by_dst
 from sarlite.graph.generate import power_law
-from sarlite.sar.transport import halo_slices
+from sarlite.sar.schedule.transport import halo_slices
 
 
 @pytest.fixture

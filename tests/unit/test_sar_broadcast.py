@@ -18,7 +18,7 @@ from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import PeerError
 from sarlite.sar import stages
-from sarlite.sar.reverse import is_symmetric
+from sarlite.sar.schedule.reverse import is_symmetric
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -19,7 +19,7 @@ from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.sar import plan, schedule
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -19,7 +19,7 @@ from strategies import random_edges, values
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.sar import messages, plan, transport
-from sarlite.sar.schedule import Schedule
+from sarlite.sar.schedule.schedule import Schedule
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from sarlite import kernels
+from sarlite.sar.schedule.pieces import length
 
 ALIGNMENT = 16
 
@@ -36,16 +37,17 @@ def layout(n_rows, templates):
 
 
 def pack(arrays, rows):
-    """Return a message of some rows of each array."""
-    buffer, views = allocate(len(rows), templates_of(arrays))
+    """Return a message of some rows, a slice or row numbers, of each array; None stays None."""
+    buffer, views = allocate(length(rows), templates_of(arrays))
     gather(arrays, rows, views)
     return buffer
 
 
 def gather(arrays, rows, views):
-    """Copy some rows of each array, or `kernels.Rows`, into its view."""
+    """Copy some rows of each array, or `kernels.Rows`, into its view; None stays None."""
     for array, view in zip(arrays, views):
-        kernels.copy_rows(array, rows, view)
+        if array is not None:
+            kernels.copy_rows(array, rows, view)
 
 
 def row_bytes(template):
