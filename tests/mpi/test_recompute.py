@@ -1,13 +1,9 @@
 """Halo rows computed again, on ranks of MPI: one rank's answer."""
 
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from recomputing import RECOMPUTED, WHOLE, Run
+from tests.helpers.recomputing import RECOMPUTED, WHOLE, Run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

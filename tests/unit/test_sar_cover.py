@@ -1,25 +1,20 @@
 """Mode cover: a cut edge goes by its source's row or within a partial sum, fewest rows in all (threads as ranks)."""
 
 import itertools
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import EDGES, HOLDERS, Recorder, X, shard
-from strategies import KINDS, SETTINGS, Edges, random_edges, values
-
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import PeerError
 from sarlite.sar.cover import cover
 from sarlite.sar.operators import Sum
+from tests.helpers.exchanges import EDGES, HOLDERS, Recorder, X, shard
+from tests.helpers.strategies import KINDS, SETTINGS, Edges, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 

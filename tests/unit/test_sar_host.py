@@ -2,27 +2,22 @@
 
 import itertools
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import EDGES, HOLDERS, Recorder, X, attend, fail, results, shard
-from exchanges import on_hosts as run
-from references import CASES, check_equality
-from references import EDGES as REFERENCE
-from strategies import KINDS, Edges, random_edges, values
-from training_runs import assert_same_curve, train_here
 
 from sarlite import Graph, HeteroGraph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, PeerError
 from sarlite.sar import plan
 from sarlite.train import config
+from tests.helpers.exchanges import EDGES, HOLDERS, Recorder, X, attend, fail, results, shard
+from tests.helpers.exchanges import on_hosts as run
+from tests.helpers.references import CASES, check_equality
+from tests.helpers.references import EDGES as REFERENCE
+from tests.helpers.strategies import KINDS, Edges, random_edges, values
+from tests.helpers.training_runs import assert_same_curve, train_here
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -1,21 +1,11 @@
 """halo="recompute": the second layer's halo rows are computed again from kept sums of the first layer (threads as ranks)."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from predicting import predict_here
-from recomputing import MODELS, RECOMPUTED, SECOND, WHOLE, Layers, Run
-from references import EDGES, FEATURES, LABELS, N_IN, N_OUT, TRAIN, WEIGHTS
-from strategies import SETTINGS, edges, parts
-from training_runs import assert_same_curve, train_here
 
 from sarlite import Graph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import threads
@@ -25,8 +15,14 @@ from sarlite.models import GAT, GCN, SAGE
 from sarlite.sar.modes import MODES
 from sarlite.train import config, planning
 from sarlite.train.rates import Rates
+from tests.helpers.predicting import predict_here
+from tests.helpers.recomputing import MODELS, RECOMPUTED, SECOND, WHOLE, Layers, Run
+from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT, TRAIN, WEIGHTS
+from tests.helpers.strategies import SETTINGS, edges, parts
+from tests.helpers.training_runs import assert_same_curve, train_here
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore")]
+
 
 @settings(SETTINGS, max_examples=25)
 @given(graph=edges(), name=st.sampled_from([name for name in MODELS if "second" not in name]), layers=st.integers(1, 3),

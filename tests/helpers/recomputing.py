@@ -1,11 +1,11 @@
 """What tests of halo rows that are computed again share: networks, and a run of one that N ranks must agree on."""
 
 import numpy as np
-from references import EDGES, FEATURES, LABELS, N_IN, N_OUT, TRAIN, WEIGHTS
 
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.models import GCN, SAGE
 from sarlite.tape import no_grad, ops
+from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT, TRAIN, WEIGHTS
 
 RECOMPUTED = {"halo": "recompute"}
 WHOLE = Graph.from_edges(*EDGES)
