@@ -28,7 +28,8 @@ def test_helpers_are_imported_from_the_package():
 
 
 @pytest.mark.parametrize("text, is_fault", [
-    ("import sys\nsys.path.insert(0, 'x')", True), ("from test_tasks import FLAGS", True), ("import tests.unit.test_tasks as tasks", True),
+    ("import sys\nsys.path.insert(0, 'x')", True), ("from test_tasks import FLAGS", True),
+    ("import tests.unit.test_tasks as tasks", True),
     ("from tests.unit import test_tasks", True), ("from .test_tasks import FLAGS", True),
     ("from tests.helpers.tasks import dataset", False), ("words.insert(0, 'x')", False),
 ])  # fmt: skip
