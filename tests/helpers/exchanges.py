@@ -1,12 +1,14 @@
 """What tests of the exchange share: a small dense graph in parts, ways to aggregate over it, communicators that note what travels."""
 
+import time
+
 import numpy as np
 import pytest
-from strategies import Edges, random_edges, values
 
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.sar.aggregate import Operator
+from tests.helpers.strategies import Edges, random_edges, values
 
 EDGES = random_edges(50, 700, seed=7)  # dense: every part needs rows of every other
 COMPLETE = Edges(*np.divmod(np.arange(2500), 50), 50)
@@ -131,3 +133,30 @@ def fail(graph, when, call):
         message.left = call
         out.backward(np.ones_like(out.data))
     assert message.left is None
+
+
+def slowly(bound):
+    """A message's brake: give the prefetch thread time to run as far ahead as it may, and then some."""
+
+    def wait(graph, message):
+        end = time.monotonic() + 0.02
+        while graph.profile.live_remote_buffers < bound and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(0.003)
+        return message
+
+    return wait
+
+
+def fails_at(number):
+    """A message that fails when it is computed for the `number`-th block."""
+    calls = []
+
+    def message(src, dst, edge):
+        if len(edge.ids) > 1:  # not the probe's
+            calls.append(len(edge.ids))
+        if len(calls) == number:
+            raise KeyError("the cause")
+        return src["x"] * 2.0
+
+    return message

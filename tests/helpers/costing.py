@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from exchanges import on_hosts
 
 from sarlite.data import format, load
 from sarlite.train import costs, edge_values, planning, relational, run
@@ -11,6 +10,7 @@ from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.load import load_part
 from sarlite.train.model import model_class
+from tests.helpers.exchanges import on_hosts
 
 MODELS = {
     "gcn": dict(model="gcn", input_dropout=0.0),
@@ -78,3 +78,16 @@ def weighted(path, n=90, n_pairs=400):
     np.savez(path, adj_indptr=np.searchsorted(dst, np.arange(n + 1)), adj_indices=src, adj_shape=np.array([n, n]),
              adj_data=1.0 + (dst + src) % 3, labels=np.arange(n) % 3, attr_matrix=np.ones((n, 9)))
     return f"npz:{path},train=6,val=6"
+
+
+def plan_facts(plan):
+    def facts(step):
+        return (step.source, step.target, step.n_rows, step.n_send, step.contiguous, isinstance(step.send_rows, slice), step.share,
+                step.block and step.block.n_src)
+
+    if plan.host is None:
+        stages = [(stage.root, stage.block is None, stage.n_rows, len(range(*stage.needed.indices(stage.n_rows)))
+                   if isinstance(stage.needed, slice) else len(stage.needed)) for stage in plan.stages]
+    else:
+        stages = [(*facts(step), step.filler) for step in (*plan.stages, *plan.backward_stages)]
+    return plan.n_src, plan.local.n_src, [facts(step) for step in plan.steps], [facts(step) for step in plan.backward_steps], stages

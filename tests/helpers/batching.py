@@ -3,7 +3,6 @@
 import hashlib
 
 import numpy as np
-from strategies import random_edges, values
 
 from sarlite import Graph, fn, nn, optim
 from sarlite.minibatch import HEC, NeighborLoader
@@ -11,6 +10,7 @@ from sarlite.models import GAT, SAGE
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.minibatch import BatchTrainer
 from sarlite.train.step import TrainingStep
+from tests.helpers.strategies import random_edges, values
 
 N, N_IN, N_OUT = 90, 5, 3
 EDGES = random_edges(N, 700, seed=3)

@@ -3,11 +3,11 @@
 from functools import cache
 
 import numpy as np
-from strategies import random_edges
 
 from sarlite import Graph, fn, nn
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import Tensor, no_grad, ops
+from tests.helpers.strategies import random_edges
 
 # ---- aggregations, float64, one edge at a time
 

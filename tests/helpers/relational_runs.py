@@ -1,9 +1,8 @@
 """Short runs of the training command on a small relational graph, in this process."""
 
-from training_runs import metrics
-
 from sarlite.comm import Solo, threads
 from sarlite.train import config, run
+from tests.helpers.training_runs import metrics
 
 SPEC = "relational:nodes=300,edges=2000,classes=3,features=4,noise=2,train=0.3,seed=1"
 FLAGS = ["--data", SPEC, "--epochs", "2", "--lr", "0.05", "--optimizer", "sgd", "--seed", "5", "--dtype", "float64"]

@@ -4,11 +4,11 @@ import json
 from collections import defaultdict
 
 import numpy as np
-from references import CASES, EDGES, FEATURES, LABELS, TRAIN
 
 from sarlite import Graph, Trainer, nn, optim
 from sarlite.train import trace
 from sarlite.train.loop import fit
+from tests.helpers.references import CASES, EDGES, FEATURES, LABELS, TRAIN
 
 CASE1 = {"gcn", "sage"}
 

@@ -1,10 +1,10 @@
 """Small graphs of one rank and loaders over them: what the tests of minibatches share."""
 
 import numpy as np
-from strategies import random_edges, values
 
 from sarlite import Graph, Solo
 from sarlite.minibatch import NeighborLoader
+from tests.helpers.strategies import random_edges, values
 
 N, N_IN, N_OUT = 90, 5, 3
 EDGES = random_edges(N, 700, seed=3)

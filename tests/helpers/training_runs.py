@@ -24,7 +24,7 @@ class Mine(nn.Module):
         return self.two(graph.aggregate(fn.copy_src(self.one(h)), "mean").relu())
 """
 """A model's file. Its class takes --hidden 8 alone."""
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DATA = "sbm:nodes=300,classes=4,features=16,degree=8"
 SMALL = ["--data", DATA, "--hidden", "8", "--layers", "2", "--threads", "1", "--lr", "0.02", "--seed", "5", "--json", "--progress", "none"]
 

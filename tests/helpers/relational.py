@@ -3,12 +3,12 @@
 from functools import cache
 
 import numpy as np
-import references
-from strategies import Edges, values
 
 from sarlite import HeteroGraph, Tensor, nn
 from sarlite.models import RGAT, RGCN, RGATConv, RGCNConv
 from sarlite.tape import ops
+from tests.helpers import references
+from tests.helpers.strategies import Edges, values
 
 N_NODES = {"paper": 23, "author": 17, "field": 7, "place": 3, "none": 0}
 WRITES, WRITTEN, CITES = ("author", "writes", "paper"), ("paper", "written", "author"), ("paper", "cites", "paper")

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import oracle_kernels as right
-from oracle_kernels import Sparse, degrees, wide
+
+from tests.helpers import oracle_kernels as right
+from tests.helpers.oracle_kernels import Sparse, degrees, wide
 
 
 @dataclass(frozen=True)
