@@ -17,8 +17,8 @@ from sarlite.profile import Profile
 from sarlite.sar.host import Host
 from sarlite.sar.messages import layout, templates_of
 from sarlite.sar.modes import MODES
+from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.plan import Exchange, n_pieces, range_ends
-from sarlite.sar.relations import sets_of
 from sarlite.sar.rounds import Rounds, RoundsAhead
 from sarlite.sar.schedule import Schedule
 from sarlite.sar.stages import Stages, StagesAhead

@@ -9,7 +9,7 @@ from sarlite.graph.block import TRANSPOSES
 from sarlite.kernels import Recorder, unbuffered
 from sarlite.sar.cost import expected, schedule_of
 from sarlite.sar.messages import templates_of
-from sarlite.sar.relations import sets_of
+from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.stand_ins import Rows
 
 

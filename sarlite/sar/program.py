@@ -21,7 +21,7 @@ from sarlite.kernels import Places, Recorder
 from sarlite.profile import resident, trim
 from sarlite.sar.cost import PartCounts, schedule_of, schedules_of
 from sarlite.sar.messages import row_bytes
-from sarlite.sar.relations import sets_of
+from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.stand_ins import Rows
 from sarlite.tape.engine import Observer, observed
 from sarlite.tape.shapes import flops_of, passes_of

@@ -3,7 +3,7 @@
 from sarlite.graph.block import PIECE_EDGES
 from sarlite.sar.cost import PartCounts, schedule_of
 from sarlite.sar.modes import MODES
-from sarlite.sar.relations import sets_of
+from sarlite.sar.operators.relations import sets_of
 
 
 def structure_bytes(counts, mode, transposed=None, turns=False):

@@ -16,8 +16,8 @@ from sarlite.errors import ConfigError, needs, reading, regular
 from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
-from sarlite.sar.evaluation import EVALUATIONS
 from sarlite.sar.modes import MODES
+from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule import HALO
 from sarlite.train import resume, smoothing
 from sarlite.train.metrics import EVERY

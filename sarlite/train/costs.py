@@ -13,8 +13,8 @@ from sarlite.errors import ConfigError
 from sarlite.minibatch.batch import LayerGraph
 from sarlite.profile import resident
 from sarlite.sar.cost import PartCounts, SetCounts, counts_of, counts_of_plan
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import HeteroGraph, NodeType
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import HeteroGraph, NodeType
 from sarlite.sar.messages import row_bytes
 from sarlite.sar.modes import MODES
 from sarlite.sar.other_counts import with_hosts, with_others

@@ -12,7 +12,7 @@ from sarlite.data.relational.part import RelationalRows
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar.cost import Mirror
-from sarlite.sar.hetero import HeteroGraph, Relation
+from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.sar.listening import Listening
 from sarlite.sar.modes import MODES
 from sarlite.sar.program import Tape

@@ -16,7 +16,7 @@ from sarlite.minibatch.flow import count_layers
 from sarlite.profile import Profile
 from sarlite.sar.columns import Counts, Grid
 from sarlite.sar.cost import CountingTransport, Mirror, expected, schedule_of
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.sar.listening import Listening
 from sarlite.sar.modes import MODES
 from sarlite.sar.plan import Step

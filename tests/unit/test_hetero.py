@@ -34,7 +34,7 @@ from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.models import RGAT, RGCN
 from sarlite.sar import plan
-from sarlite.sar.evaluation import Sizes, evaluate
+from sarlite.sar.operators.evaluation import Sizes, evaluate
 from sarlite.tape import shapes
 
 pytestmark = pytest.mark.timeout(120)

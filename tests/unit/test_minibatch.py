@@ -15,7 +15,7 @@ from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
-from sarlite.sar.operators import product_first
+from sarlite.sar.operators.table import product_first
 from sarlite.tape import ops
 
 pytestmark = pytest.mark.timeout(60)

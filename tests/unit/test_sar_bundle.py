@@ -17,7 +17,7 @@ from sarlite.graph.part import InEdges
 from sarlite.profile import Profile
 from sarlite.sar import plan, schedule
 from sarlite.sar.aggregate import Operator, aggregate
-from sarlite.sar.operators import Sum
+from sarlite.sar.operators.sums import Sum
 
 pytestmark = pytest.mark.timeout(60)
 

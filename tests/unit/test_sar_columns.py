@@ -19,7 +19,7 @@ from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, PeerError
 from sarlite.sar import columns
-from sarlite.sar.operators import Sum
+from sarlite.sar.operators.sums import Sum
 
 pytestmark = pytest.mark.timeout(60)
 
