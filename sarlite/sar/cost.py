@@ -15,11 +15,11 @@ import numpy as np
 from sarlite.comm import Solo
 from sarlite.profile import Profile
 from sarlite.sar.host import Host
-from sarlite.sar.plan import Exchange, n_pieces, range_ends
-from sarlite.sar.relations import sets_of
+from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.rounds import Rounds, RoundsAhead
 from sarlite.sar.schedule.messages import layout, templates_of
 from sarlite.sar.schedule.modes import MODES
+from sarlite.sar.schedule.needs import n_pieces, range_ends
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.transport import Fetch, Line, Prefetch, Transport
 from sarlite.sar.stages import Stages, StagesAhead

@@ -8,7 +8,7 @@ import numpy as np
 from sarlite.graph.block import TRANSPOSES
 from sarlite.kernels import Recorder, unbuffered
 from sarlite.sar.cost import expected, schedule_of
-from sarlite.sar.relations import sets_of
+from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.messages import templates_of
 from sarlite.sar.stand_ins import Rows
 

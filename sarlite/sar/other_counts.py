@@ -10,7 +10,7 @@ import numpy as np
 
 from sarlite.sar.cost import SetCounts, counted, exchanging
 from sarlite.sar.cover import cover
-from sarlite.sar.relations import sets_of
+from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.transport import halo_slices
 
 

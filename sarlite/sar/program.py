@@ -20,7 +20,7 @@ from sarlite.graph.block import PIECE_EDGES
 from sarlite.kernels import Places, Recorder
 from sarlite.profile import resident, trim
 from sarlite.sar.cost import PartCounts, schedule_of, schedules_of
-from sarlite.sar.relations import sets_of
+from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.messages import row_bytes
 from sarlite.sar.stand_ins import Rows
 from sarlite.tape.engine import Observer, observed

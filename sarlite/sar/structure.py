@@ -2,7 +2,7 @@
 
 from sarlite.graph.block import PIECE_EDGES
 from sarlite.sar.cost import PartCounts, schedule_of
-from sarlite.sar.relations import sets_of
+from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.modes import MODES
 
 

@@ -13,12 +13,12 @@ from sarlite.errors import ConfigError
 from sarlite.minibatch.batch import LayerGraph
 from sarlite.profile import resident
 from sarlite.sar.cost import PartCounts, SetCounts, counts_of, counts_of_plan
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import HeteroGraph, NodeType
-from sarlite.sar.schedule.messages import row_bytes
-from sarlite.sar.schedule.modes import MODES
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import HeteroGraph, NodeType
 from sarlite.sar.other_counts import with_hosts, with_others
 from sarlite.sar.program import START, Counts, Found, growth
+from sarlite.sar.schedule.messages import row_bytes
+from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.schedule import turns
 from sarlite.sar.structure import structure_bytes
 from sarlite.train import batch_trial, flow_trial, relational, relational_trial

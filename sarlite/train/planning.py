@@ -14,7 +14,7 @@ from sarlite.command import readable
 from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
 from sarlite.sar.cost import PartCounts
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train.config import OPTIONS
 from sarlite.train.costs import (

@@ -12,10 +12,10 @@ from sarlite.data.relational.part import RelationalRows
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar.cost import Mirror
-from sarlite.sar.hetero import HeteroGraph, Relation
+from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.sar.listening import Listening
-from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.program import Tape
+from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train.facts import Facts, Relations
 from sarlite.train.load import Part

@@ -16,11 +16,11 @@ from sarlite.minibatch.flow import count_layers
 from sarlite.profile import Profile
 from sarlite.sar.columns import Counts, Grid
 from sarlite.sar.cost import CountingTransport, Mirror, expected, schedule_of
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.sar.listening import Listening
-from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.plan import Step
 from sarlite.sar.program import START, Program, Tape, record
+from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.schedule import Schedule, turns
 from sarlite.tape import no_grad
 from sarlite.train import batch_trial, flow_trial, relational_trial
