@@ -7,19 +7,16 @@ one that is not (`expected`).
 """
 
 from collections import deque
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.comm import Solo
 from sarlite.profile import Profile
-from sarlite.sar.host import Host
 from sarlite.sar.messages import layout, templates_of
 from sarlite.sar.modes import MODES
 from sarlite.sar.plan import Exchange, n_pieces, range_ends
 from sarlite.sar.relations import sets_of
-from sarlite.sar.rounds import Rounds, RoundsAhead
 from sarlite.sar.schedule import Schedule
 from sarlite.sar.stages import Stages, StagesAhead
 from sarlite.sar.stand_ins import CountedCut, Message, RowNumbers, Rows
@@ -62,12 +59,6 @@ class PartCounts(NamedTuple):
         Of `needs` and `asked`, a list of the same of each range of the owner's rows, where rows come in `n_pieces`. None: even ones.
     turned : PartCounts, or None
         Of the reversed edges; None where these exchange the same, on all ranks.
-    cover : (PartCounts, PartCounts), or None
-        Of mode `cover`: of the edges by rows, and of the reversed ones by sums; None where there are none of these on any rank.
-    hosts : list, or None
-        Of each rank the host that it is on, where rows are those that any rank of a host needs.
-    shared : PartCounts, or None
-        Of mode `host`: the same edges with such rows.
     """
 
     rank: int
@@ -78,13 +69,6 @@ class PartCounts(NamedTuple):
     degree: float = 0.0
     ranges: Any = None
     turned: Any = None
-    cover: Any = None
-    hosts: Any = None
-    shared: Any = None
-
-    def of(self, mode):
-        """Return those of a mode: where it shares, with the needs of each host's ranks put together."""
-        return self.shared if mode.shares and self.shared is not None else self
 
     @property
     def size(self):
@@ -99,13 +83,13 @@ class PartCounts(NamedTuple):
         """As of `Exchange`."""
         return n_pieces(self.offsets, self.degree)
 
-    def exchange(self, host=None):
+    def exchange(self):
         """Return the `Exchange` that `plan.build` would find, of counts."""
         ranges = self.ranges or [[None] * self.size] * 2
         needs, asked = ([RowNumbers(*found, own) for found, own in zip(*side)] for side in zip((self.needs, self.asked), ranges))
         src_ids = [RowNumbers(self.n_local) if q == self.rank else need for q, need in enumerate(needs)]
         cuts = [CountedCut(each.n_dst, each.n_edges) for each in self.sets]
-        return Exchange(self.rank, np.asarray(self.offsets), cuts, needs, asked, src_ids, host, self.degree)
+        return Exchange(self.rank, np.asarray(self.offsets), cuts, needs, asked, src_ids, self.degree)
 
 
 def counts_of_plan(comm, plan, sets):
@@ -162,7 +146,7 @@ def counts_of(graph):
     return counts_of_plan(graph.comm, graph.plan, [(graph.n_dst, graph.n_edges)])
 
 
-def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False, per_host=1):
+def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False):
     """Return the `PartCounts` of rank 0 that are expected of a symmetric graph in `size` even parts.
 
     Parameters
@@ -175,9 +159,6 @@ def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False, pe
         Degrees and how many nodes have each, for which that share is averaged; by default all have the mean.
     loops : bool
         Whether a self loop is added to each node.
-    per_host : int
-        Ranks of a host, which follow each other. Above 1 what mode `host` exchanges is expected too: of random parts what one part of so
-        many rows would, of a `halo` the rows that any of the ranks needs, if each needs that share whatever the others do.
     """
     offsets = np.arange(size + 1) * n_nodes // size
     local = int(offsets[1])
@@ -199,15 +180,7 @@ def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False, pe
     n_rows = [local, *(min(local, round(local * share(1 / size)), n) for n in far[1:])]
     edges = SetCounts(local, [own - sum(far) + (local if loops else 0), *far[1:]], n_rows)
     degree = n_edges / max(n_nodes, 1) + bool(loops)
-    found, per_host = PartCounts(0, offsets, [edges], needs, asked, degree), min(per_host, size)
-    if per_host == 1:
-        return found
-    hosts, needs, asked = [q // per_host for q in range(size)], [(0, True)], [(0, True)]
-    for n, host in zip(sizes[1:], hosts[1:]):
-        here, there = (per_host, hosts.count(host)) if host else (per_host - 1, per_host - 1)  # the owner itself needs none of its rows
-        needs.append((round(n * needed(here)), needed(here) >= 1))
-        asked.append((round(local * needed(there)), needed(there) >= 1))
-    return found._replace(shared=found._replace(needs=needs, asked=asked, hosts=hosts))
+    return PartCounts(0, offsets, [edges], needs, asked, degree)
 
 
 # ---- in place of the transport
@@ -250,19 +223,6 @@ class _Nobody:
         return [value]
 
 
-class _Window:
-    """Stands in for memory that the ranks of a host share: all of it is placed, as each of them touches its pages."""
-
-    def __init__(self, n_bytes, places):
-        self.array = Message(n_bytes, places)
-
-    def sync(self):
-        pass
-
-    def free(self):
-        self.array = None
-
-
 class Mirror(Solo):
     """A communicator whose every peer has what this rank has: for collectives, in a run that nobody joins."""
 
@@ -282,8 +242,8 @@ class CountingTransport(Transport):
     Parameters
     ----------
     rank, size, prefetch : int
-    places, windows : kernels.Places, optional
-        Of messages, and of memory that ranks of a host share.
+    places : kernels.Places, optional
+        Of messages.
 
     Attributes
     ----------
@@ -291,19 +251,10 @@ class CountingTransport(Transport):
         Messages sent (of a broadcast one; tokens too), and bytes that were copied to be sent, or to be read by others.
     """
 
-    def __init__(self, rank, size, prefetch, places=None, windows=None):
+    def __init__(self, rank, size, prefetch, places=None):
         self.comm = self.fetch_comm = self.push_comm = _Nobody(rank, size)
         self.prefetch, self.profile, self.line = prefetch, Profile(), Line(self.comm)
-        self.places, self.windows, self.packed_bytes, self._host = places, windows, 0, None
-
-    def host(self, hosts):
-        """Return the `Host` of all schedules, whose windows are placed; None where `hosts` is."""
-        if hosts is None:
-            return None
-        if self._host is None:
-            group = SimpleNamespace(share=lambda n_bytes: _Window(n_bytes, self.windows))
-            self._host = Host(hosts, self.comm.rank, group, self.comm)
-        return self._host
+        self.places, self.packed_bytes = places, 0
 
     @property
     def n_messages(self):
@@ -356,12 +307,6 @@ class _FetchAhead(Fetch):
         self.sends = None
 
 
-class _RoundsAhead(Rounds, _FetchAhead):
-    """`RoundsAhead` likewise."""
-
-    n_slots = RoundsAhead.n_slots
-
-
 class _StagesAhead(Stages):
     """`StagesAhead` likewise."""
 
@@ -384,32 +329,25 @@ class _StagesAhead(Stages):
         self.fill()
 
 
-_AHEAD = {Prefetch: _FetchAhead, RoundsAhead: _RoundsAhead, StagesAhead: _StagesAhead}
+_AHEAD = {Prefetch: _FetchAhead, StagesAhead: _StagesAhead}
 
 
-def schedule_of(counts, mode, prefetch, places=None, transport=None, windows=None):
+def schedule_of(counts, mode, prefetch, places=None, transport=None):
     """Return the `Schedule` of a part in a mode: its `run` and `run_backward` take `Rows` for arrays.
 
     By default with a `CountingTransport` of its own. `counts` that are no `PartCounts` make it themselves: `schedule(transport)`.
     """
     if not isinstance(counts, PartCounts):
         return counts.schedule(transport)
-    mode, transport = MODES[mode], transport or CountingTransport(counts.rank, counts.size, prefetch, places, windows)
-    counts = counts.of(mode)
-
-    def of(counts):
-        return Schedule(mode.prepare(counts.exchange(transport.host(counts.hosts)), transport.prefetch), transport, mode)
-
-    made, cover = of(counts), None
-    if counts.size == 1:
-        return made
-    if mode.covers and counts.cover is not None:
-        by_rows, by_sums = map(of, counts.cover)
-        cover = by_rows._replace(summed=by_sums)
-    return made._replace(reverse=made if counts.turned is None else of(counts.turned), cover=cover)
+    mode, transport = MODES[mode], transport or CountingTransport(counts.rank, counts.size, prefetch, places)
+    made = Schedule(mode.prepare(counts.exchange(), transport.prefetch), transport, mode)
+    if counts.size == 1 or counts.turned is None:
+        return made if counts.size == 1 else made._replace(reverse=made)
+    turned = mode.prepare(counts.turned.exchange(), transport.prefetch)
+    return made._replace(reverse=Schedule(turned, transport, mode))
 
 
-def schedules_of(counts, mode, prefetch, places=None, windows=None):
+def schedules_of(counts, mode, prefetch, places=None):
     """Return a `CountingTransport` and the schedules that share it, by `Aggregation.over`.
 
     Parameters
@@ -418,9 +356,9 @@ def schedules_of(counts, mode, prefetch, places=None, windows=None):
         Of a relational graph by the relations that one fetch serves.
     """
     if isinstance(counts, PartCounts):
-        made = schedule_of(counts, mode, prefetch, places, windows=windows)
-        over = {"edges": made, "reverse": made.reverse, "cover": made.linear, "summed": made.linear.summed}
+        made = schedule_of(counts, mode, prefetch, places)
+        over = {"edges": made, "reverse": made.reverse}
         return made.transport, over
     first = next(iter(counts.values()))
-    transport = CountingTransport(first.rank, first.size, prefetch, places, windows)
+    transport = CountingTransport(first.rank, first.size, prefetch, places)
     return transport, {chosen: schedule_of(each, mode, prefetch, transport=transport) for chosen, each in counts.items()}

@@ -256,7 +256,7 @@ class Program:
 class _Replay:
     def __init__(self, program, counts, mode, prefetch, sizes):
         self.program, self.places, self.outside, self.beside = program, Places(), Places(), Places()
-        self.transport, self.over = schedules_of(counts, mode, prefetch, self.places, self.outside)
+        self.transport, self.over = schedules_of(counts, mode, prefetch, self.places)
         self.options, self.sizes = (mode, prefetch), sizes
         self.at = self.sized(sizes)
         self.index = {name: 1 + k for k, name in enumerate(program.names)}

@@ -2,7 +2,6 @@
 
 from sarlite.graph.block import PIECE_EDGES
 from sarlite.sar.cost import PartCounts, schedule_of
-from sarlite.sar.modes import MODES
 from sarlite.sar.relations import sets_of
 
 
@@ -25,17 +24,11 @@ def structure_bytes(counts, mode, transposed=None, turns=False):
         return _structure(counts, plan, (transposed or {}).get(over, ()))
 
     if not isinstance(counts, PartCounts):
-        return sum(of(chosen, each.of(MODES[mode]), schedule_of(each, mode, 1).plan) for chosen, each in counts.items())
-    made, counts = schedule_of(counts, mode, 1), counts.of(MODES[mode])
+        return sum(of(chosen, each, schedule_of(each, mode, 1).plan) for chosen, each in counts.items())
+    made = schedule_of(counts, mode, 1)
     total = 8 * counts.n_local * 6 + of("edges", counts, made.plan)
     if turns and counts.turned is not None:
         total += of("reverse", counts.turned, made.reverse.plan)
-    if made.cover is not None:  # whose local block is that of all edges
-        by_rows, by_sums = counts.cover
-        total += of("cover", by_rows, made.cover.plan._replace(local=None))
-        total += of("summed", by_sums, made.cover.summed.plan)
-        only = (transposed or {}).get("cover", set()) - (transposed or {}).get("edges", set())
-        total += _transposed(made.plan, [made.plan.local], {name for _, name in only})
     return total
 
 

@@ -17,7 +17,6 @@ from sarlite.sar.graph import Graph
 from sarlite.sar.hetero import HeteroGraph, NodeType
 from sarlite.sar.messages import row_bytes
 from sarlite.sar.modes import MODES
-from sarlite.sar.other_counts import with_hosts, with_others
 from sarlite.sar.program import START, Counts, Found, growth
 from sarlite.sar.schedule import turns
 from sarlite.sar.structure import structure_bytes
@@ -47,7 +46,7 @@ class Setting(NamedTuple):
 ALL = 0
 """Of option columns in `SETTINGS`: as many as there are ranks."""
 
-SETTINGS = [*map(Setting, MODES), Setting("sar", (("backward", "fetch"),)), Setting("sar", (("halo", "recompute"),)),
+SETTINGS = [*map(Setting, MODES), Setting("sar", (("backward", "fetch"),)),
             Setting("sar", (("columns", ALL),))]
 
 
@@ -155,15 +154,15 @@ def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str
     if isinstance(part.graph, NodeType):
         hetero = part.graph.graph
         with hetero.profile.phase("setup"):
-            counts = {chosen: with_hosts(hetero.comm, plan, counts_of_plan(hetero.comm, plan, [
-                (len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])) for chosen, (plan, _) in hetero.exchanges.items()}
+            counts = {chosen: counts_of_plan(hetero.comm, plan, [
+                (len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen]) for chosen, (plan, _) in hetero.exchanges.items()}
         return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing)
     graph = aggregated(part.graph)
     whole = counts_of(graph)
     if flows is not None or sampled is not None:
         counts = {"edges": whole, **flow_trial.counts_of(flows or {})}
     else:
-        counts = with_others(graph, whole, covers) if others else whole
+        counts = whole
     built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
     there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
     sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "own edges": part.graph.n_edges,
@@ -190,7 +189,7 @@ def _on_one_group(graph, sizes):
 def over_others(setting: Setting, config: argparse.Namespace) -> bool:
     """Tell whether a setting may go over the reversed edges, or over those of a cover: counting these takes time and memory."""
     mode = MODES[setting.mode]
-    return mode.covers or turns(mode, dict(setting.options).get("backward", config.backward))
+    return turns(mode, dict(setting.options).get("backward", config.backward))
 
 
 def aggregated(graph: Graph) -> Graph:
@@ -225,8 +224,8 @@ class Model:
             sizes = sizes.whole
         counts, rows = sizes.counts, sizes.rows
         if isinstance(counts, PartCounts):
-            rows = {**rows, "halo": sum(n for n, _ in counts.of(mode).needs)}
-        steps = self.program(setting, mode.covers and isinstance(counts, PartCounts) and counts.cover is not None)
+            rows = {**rows, "halo": sum(n for n, _ in counts.needs)}
+        steps = self.program(setting)
         batches, scored, n_steps = sizes.sampled, sizes.scored, 1
         once = self.config.epochs == 1 or (batches is not None and self.config.epochs <= self.config.eval_every)
         until = STEPS[2] if once else None  # no step follows on the first evaluation, which leaves an aggregated constant behind
@@ -253,8 +252,6 @@ class Model:
             structure += batches.ahead * max(structure_bytes(own, setting.mode, transposed) - structure_bytes(own, setting.mode)
                                              for own, _ in batches.batches)
         stays = self.fixed_bytes + sizes.there_bytes + structure
-        if mode.covers and self.size > 1:
-            stays += self.cover_bytes()
         most = max(found.start_peak_bytes, found.start_bytes + max(found.peak_bytes, self._writing_bytes()))
         return Cost(max(sizes.load_bytes, round(stays + most)), found, n_steps, steps.row_bytes(STEPS[2]))
 
@@ -343,8 +340,6 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     model = Model(config, make, facts, comm, comm.size)
     model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
     model.fixed_bytes += warm // sharing
-    if others and covers and comm.size > 1 and not hetero and not flows and sampled is None:
-        model.cover_bytes()  # before covers are counted, which loads the modules
     sizes = sizes_of(part, there, peak, sharing, flows, sampled, scored, others, covers)
     if flows and trainer is not None:  # whose own arrays are counted, and there
         own = model.program(Setting("sar")).replay(sizes.counts, "sar", 0, sizes.rows).start_bytes

@@ -122,18 +122,16 @@ def settings(config: argparse.Namespace, model: Model) -> tuple[list[Setting], d
 
 def _left_out(config, model, setting):
     """Why a setting is, but for what the model says; "" where it is not."""
-    mode, options, facts = MODES[setting.mode], dict(setting.options), model.facts
+    options, facts = dict(setting.options), model.facts
     given = [name for name in options if getattr(config, name) != OPTIONS[name][0]]
     if given:
         return f"--{given[0]} is given"
     if "columns" in options and model.size == 1:
         return "one rank has all columns"
-    if "columns" in options and config.halo != OPTIONS["halo"][0]:
-        return "--halo is given, which does not go with it"
     kind = "a relational graph" if facts.relations else "a message-flow graph" if facts.flows else "a batch" if facts.batch else ""
-    if kind and (options or mode.covers):
+    if kind and options:
         return f"{kind} has no {'columns' if 'columns' in options else 'such edges'}"
-    return f"{kind} has no rows that ranks of a host share" if kind and not facts.relations and mode.shares else ""
+    return ""
 
 
 # ---- what the command does with it
@@ -156,9 +154,6 @@ def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
 def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> Setting:
     """Return the cheapest setting that fits, and print the table that it is from. Collective.
 
-    Mode `host` is left out, unless nothing else fits, where ranks of one host are all or each is alone: no host is spared a row then, and
-    what its rounds wait for each other is not counted.
-
     Raises
     ------
     ConfigError
@@ -172,17 +167,10 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
         least = min(rows, key=lambda row: row.need)
         raise ConfigError(f"--mode auto: no mode fits {_limit_words(limit)}; {least.setting}, the smallest, takes {readable(least.need)}"
                                f"{_WHERE[limit.each]}; more ranks take less each")
-    apart = _several_of_several(sizes.counts)
-    best = min(fitting, key=lambda row: (MODES[row.setting.mode].shares and not apart, row.seconds, row.need))
+    best = min(fitting, key=lambda row: (row.seconds, row.need))
     if comm.rank == 0:
         print(f"{table(rows, config, part.summary, left_out)}\n--mode auto takes {best.setting}", file=sys.stderr, flush=True)
     return best.setting
-
-
-def _several_of_several(counts):
-    """Whether there are several hosts, and several ranks on one."""
-    shared = (counts if isinstance(counts, PartCounts) else next(iter(counts.values()))).shared
-    return shared is not None and 1 < len(set(shared.hosts)) < len(shared.hosts)
 
 
 def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool, bool], tuple[Model, Sizes]], part: Part,
@@ -208,7 +196,7 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool, 
             return
     own = Setting(config.mode)
     try:
-        model, sizes = make(over_others(own, config), MODES[own.mode].covers)
+        model, sizes = make(over_others(own, config), False)
     except ConfigError:  # costs that cannot be counted
         if limit.each:
             raise
@@ -216,7 +204,7 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool, 
     (row,) = compare(comm, config, model, sizes, limit, [own])
     if row.fits:
         return
-    model, sizes = make(True, True)
+    model, sizes = make(True, False)
     others = compare(comm, config, model, sizes, limit, [setting for setting in settings(config, model)[0] if setting != own])
     fitting = sorted((other for other in others if other.fits), key=lambda other: other.need)
     hint = f"--mode {fitting[0].setting} takes {readable(fitting[0].need)} and fits" if fitting else _NONE
@@ -268,7 +256,6 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
     """
     size = len(rows[0].costs)
     given = (f", backward {config.backward}" if config.backward else "") + (f", columns {config.columns}" if config.columns > 1 else "")
-    given += f", halo {config.halo}" if config.halo != "fetch" else ""
     span = "an epoch of batches as the first ones" if config.batch_size else "an epoch but the first"
     head = [f"{config.model} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges; {size} "
             f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; {span}"]

@@ -130,8 +130,6 @@ def _sizes(config, facts, size):
         more = {"group": GROUP * config.columns}
         if facts.edge_bytes:
             more["own edges"] = OWN_EDGES
-    elif config.halo == "recompute" and size > 1:
-        more = {"halo": HALO}
     else:
         return SIZES
     grown = [{**SIZES[0], **more, name: n + 9} for name, n in more.items()]
@@ -155,7 +153,7 @@ def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, 
     schedule = Schedule(plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
     schedule = schedule if comm.size == 1 else _with_others(schedule, config.backward, covers)
     graph = Graph(comm, schedule, profile, n_nodes=rows, dst_ids=graph.dst_ids, src_ids=graph.src_ids, edge_ids=None,
-                  in_degrees=graph.in_degrees, added_loops=loops, halo=config.halo)
+                  in_degrees=graph.in_degrees, added_loops=loops)
     if len(schedule_of(expected(8 * comm.size, 8 * comm.size, comm.size), mode, 0).plan.blocks) > 1:  # then edges' places are kept
         graph.plan.local.order = EdgeOrder(rows, [(None, graph.plan.local.indptr)]), 0
     if group is not None:
@@ -207,17 +205,8 @@ def _with_halo(plan, n):
     return plan._replace(steps=(Step(1, 1, block, n, False, slice(0, 0)),))
 
 
-class _Summed(Schedule):
-    """Of edges that the part's are counted with already."""
-
-    __slots__ = ()
-    n_edges = 0
-
-
 def _with_others(made, backward, covers):
     """Give a schedule those of the other edges, as `schedule.make` does; all are over the same block."""
     listening = made.mode
     reverse = made._replace(mode=listening.over("reverse")) if turns(listening, backward) else None
-    summed = _Summed(made.plan, made.transport, listening.over("summed"))
-    cover = made._replace(mode=listening.over("cover"), summed=summed) if covers else None
-    return made._replace(reverse=reverse, fetches=backward == "fetch", cover=cover)
+    return made._replace(reverse=reverse, fetches=backward == "fetch")
