@@ -1,24 +1,20 @@
 """Question: which planted and real bugs does the oracle catch, at which level, and does it ever call a right result wrong?
 
-Every mutant of tests/oracle_mutants.py at level probe, at level certified and at its own; then right float32 results in random orders
-of their sums.
+Every mutant of tests/helpers/oracle_mutants.py at level probe, at level certified and at its own; then right float32 results in
+random orders of their sums. `tests` must be on Python's path: `PYTHONPATH=. python benchmarks/oracle_mutants.py` at the repository's root.
 """
 
-import sys
 import tempfile
 from pathlib import Path
 
 import harness
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-import oracle_kernels as right
-import oracle_mutants as planted
-
 from sarlite import oracle
 from sarlite.oracle import certified
 from sarlite.oracle.corpus import corpus, entry
+from tests.helpers import oracle_kernels as right
+from tests.helpers import oracle_mutants as planted
 
 FOUND = {oracle.Verdict.WRONG, oracle.Verdict.IMPRECISE, oracle.Verdict.NONDETERMINISTIC}
 

@@ -16,7 +16,7 @@ from sarlite.command import Parser
 from sarlite.data import load
 from sarlite.errors import ConfigError, SarliteError, needs
 from sarlite.sar.cost import expected
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
 from sarlite.train import config as options
 from sarlite.train import edge_values, relational
 from sarlite.train.costs import SETTINGS, SPLITS, Cost, Model, Setting, Sizes, facts_of, sizes_of, with_halo

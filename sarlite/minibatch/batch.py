@@ -14,8 +14,8 @@ from sarlite.minibatch.sampler import Layer, Sampled
 from sarlite.sar import fn
 from sarlite.sar.graph import Graph
 from sarlite.sar.operators import SUMS, product_first
-from sarlite.sar.plan import Plan
-from sarlite.sar.schedule import Schedule
+from sarlite.sar.schedule.pieces import Piece, Plan
+from sarlite.sar.schedule.schedule import Schedule
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import as_array
 from sarlite.tape.taken import Taken
@@ -75,7 +75,8 @@ class LayerGraph(Graph):
         self._graph, self._columns, self._layer, self._rows, self._lasting = graph, columns, layer, rows, lasting
         transport = graph.schedule.transport
         if plan is None:
-            plan, transport = Plan(layer.n_src, _Picks(layer, columns, rows, lasting), (), ()), columns.alone
+            all_edges = (Piece(_Picks(layer, columns, rows, lasting), own=True),)
+            plan, transport = Plan(layer.n_src, all_edges, all_edges), columns.alone
         schedule, loops = Schedule(plan, transport, graph.schedule.mode), columns.edges.added_loops
         self._begin(graph.comm, schedule, graph.profile, graph.n_nodes, (layer.n_src, layer.n_dst, int(layer.indptr[-1])),
                     None if loops is None else loops[rows[: layer.n_dst]])
@@ -149,7 +150,7 @@ class LayerGraph(Graph):
         """Whether picks of a row count differently, as they do beside an added loop; ranks that exchange rows decide alike."""
         if self._lasting:  # of all in-edges
             return False
-        if self.plan.steps:
+        if not self.plan.alone:
             return self._columns.has_loops
         return self.added_loops is not None and bool(self.added_loops.any()) and self._share is not None
 

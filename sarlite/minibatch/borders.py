@@ -18,7 +18,7 @@ class Borders:
     Parameters
     ----------
     asked : list by rank of (m,) int arrays
-        The local rows that go there, ascending, as `Exchange.asked` has them; none for this rank. A row's *slot* is its place in that list.
+        The local rows that go there, ascending, as `Needs.asked` has them; none for this rank. A row's *slot* is its place in that list.
 
     Attributes
     ----------

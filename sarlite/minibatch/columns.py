@@ -9,7 +9,7 @@ from sarlite import kernels
 from sarlite.comm import Solo
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph import Graph
-from sarlite.sar.transport import Transport, halo_slices
+from sarlite.sar.schedule.transport import Transport
 from sarlite.sar.weights import check_negative, positive, row_sums
 from sarlite.types import Array
 
@@ -57,22 +57,22 @@ class Columns:
         self._graph, size = graph, graph.comm.size
         self.alone = Transport(Solo(), 0, graph.profile)
         self.n_local = graph.n_dst
-        steps = graph.plan.steps
+        alone = graph.plan.alone
         self.halo_starts = np.concatenate([[0], np.cumsum(graph.plan.needed(size), dtype=np.int64)])
         self.asked = graph.plan.asked(size)
         self.n_halo = int(self.halo_starts[-1])
         self._places = None  # of an edge among the part's; None: the same
-        self.ids = graph.src_ids if not steps else self._all_ids()
+        self.ids = graph.src_ids if alone else self._all_ids()
         self._counted = np.array_equal(self.ids, np.arange(len(self.ids)))  # whether ids are the columns themselves
         indptr, indices = self._csr()
-        if local and steps:
+        if local and not alone:
             indptr, indices = self._without_halo(indptr, indices)
         self.edges = self._in_order(InEdges(indptr, indices, None, graph.added_loops))
-        self.degrees = np.diff(indptr) if local or not steps else self.of_columns(graph.in_degrees)
+        self.degrees = np.diff(indptr) if local or alone else self.of_columns(graph.in_degrees)
         self.weighted_degrees: Array | None = None
         if graph.edge_weight is not None and graph._negative is None:
             own = row_sums(self.edges.indptr, lambda edges: self.of_edges(graph.edge_weight, edges))
-            self.weighted_degrees = own if local or not steps else self.of_columns(own)
+            self.weighted_degrees = own if local or alone else self.of_columns(own)
         self.has_loops = any(graph.comm.allgather(graph.added_loops is not None and bool(graph.added_loops.any())))
 
     @cached_property
@@ -101,6 +101,12 @@ class Columns:
             graph.schedule.run((np.ascontiguousarray(values),), lambda block, rows: self._put(out, block, rows[0]))
         return out
 
+    def _put(self, out, block, values):
+        """Put what a block's columns have in the order of the columns here; the local ones are there."""
+        for other, start, place in self._halo():
+            if other is block:
+                out[start : start + place.stop - place.start] = values[place]
+
     def edge_ids(self, positions: Array) -> Array:
         """Return (n,) int64: of edges by their place here, the index into the whole graph's edge values."""
         places = positions if self._places is None else self._places[positions]
@@ -118,8 +124,8 @@ class Columns:
 
     def _all_ids(self):
         ids = self._local_first(self._graph.src_ids)
-        for block in self._graph.plan.blocks:
-            self._put(ids, block, block.src_ids)
+        for block, start, place in self._halo():
+            ids[start : start + place.stop - place.start] = block.src_ids[place]
         return ids
 
     def _local_first(self, values):
@@ -128,41 +134,26 @@ class Columns:
         out[: self.n_local] = values
         return out
 
-    def _put(self, out, block, values):
-        """Put what a block's columns have in the order of the columns here; the local ones are there."""
-        steps = self._graph.plan.steps
-        for step, start, place in zip(steps, self._starts(), halo_slices(self.n_local, steps)):
-            if step.block is block:
-                out[start : start + step.n_rows] = values
-            elif block.source == "all":
-                out[start : start + step.n_rows] = values[place]
-
-    def _starts(self):
-        """The first column of each step's rows; those of one peer's steps follow each other."""
-        ends, starts = self.n_local + self.halo_starts, []
-        for step in self._graph.plan.steps:
-            starts.append(ends[step.source])
-            ends[step.source] += step.n_rows
-        return starts
+    def _halo(self):
+        """Yield (block, first column here, columns of the block) of the peers' rows."""
+        starts = self.n_local + self.halo_starts
+        for block, owner, place in self._graph.plan.halo():
+            yield block, starts[owner], place
+            starts[owner] += place.stop - place.start
 
     def _csr(self):
-        graph, n = self._graph, self.n_local
+        graph = self._graph
         blocks, indptr = graph.plan.blocks, np.concatenate([[0], np.cumsum(graph.in_degrees)])
-        if len(graph.plan.steps) == 0:
+        if graph.plan.alone:
             return indptr, blocks[0].indices
-        dtype = np.int32 if max(n + self.n_halo, graph.n_edges) < 2**31 else np.int64
-        if len(blocks) == 1:
-            columns = np.arange(n + self.n_halo, dtype=dtype)
-            return indptr, self._halo_in_steps(columns)[blocks[0].indices]
+        dtype = np.int32 if max(self.n_local + self.n_halo, graph.n_edges) < 2**31 else np.int64
+        columns = {id(block): np.arange(block.n_src, dtype=dtype) for block in blocks}  # of each block's columns, the column here
+        for block, start, place in self._halo():
+            columns[id(block)][place] = np.arange(start, start + place.stop - place.start)
         indices = np.empty(graph.n_edges, dtype)
-        for block, start in zip(blocks, [0, *self._starts()]):
-            indices[block.positions] = block.indices + dtype(start)
+        for block in blocks:
+            indices[slice(None) if block.positions is None else block.positions] = columns[id(block)][block.indices]
         return indptr, indices
-
-    def _halo_in_steps(self, columns):
-        """Columns in the order of a merged block: the local ones, then each step's."""
-        pieces = [columns[start : start + step.n_rows] for start, step in zip(self._starts(), self._graph.plan.steps)]
-        return np.concatenate([columns[: self.n_local], *pieces])
 
     def _without_halo(self, indptr, indices):
         keep = np.flatnonzero(indices < self.n_local)

@@ -14,7 +14,7 @@ from sarlite.minibatch.batch import LayerGraph
 from sarlite.minibatch.columns import Columns, share
 from sarlite.minibatch.sampler import Layer, Sampler
 from sarlite.sar.graph import Graph
-from sarlite.sar.plan import Exchange
+from sarlite.sar.schedule.needs import Needs
 from sarlite.types import Array
 
 
@@ -108,7 +108,7 @@ def layer_graph(graph: Graph, columns: Columns, layer: Layer, rows: Array, lasti
     found = _exchange(graph.comm.rank, layer, columns.ids[rows], columns.ids[layer.halo], starts, lasting)
     halo = share(layer.halo, starts)
     n_src, n_dst, n_edges = layer.exchange.sizes.sum(0).tolist()
-    return LayerGraph(graph, columns, layer, rows, graph.schedule.mode.prepare(found, 0),
+    return LayerGraph(graph, columns, layer, rows, graph.schedule.mode.lay_out(found, graph.schedule.transport.prefetch),
                       np.concatenate([halo[q] for q in found.order]), (n_src, n_dst, n_edges), lasting)
 
 
@@ -126,4 +126,4 @@ def _exchange(rank, layer, ids, halo_ids, starts, lasting):
     edges = [layer.columns[places] - (0 if q == rank else first[q]) for q, places in enumerate(where)]
     offsets = np.concatenate([[0], np.cumsum(rows.sizes[:, 0])])
     cut = Cut(InEdges(layer.indptr, layer.columns), where, edges, lasting=lasting, grouped=False)
-    return Exchange(rank, offsets, [cut], rows.needs, rows.asked, src_ids)
+    return Needs(rank, offsets, [cut], rows.needs, rows.asked, src_ids)

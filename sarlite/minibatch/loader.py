@@ -11,7 +11,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
-from sarlite.minibatch.ahead import ahead
+from sarlite.sar.schedule.ahead import ahead
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.columns import Columns
 from sarlite.minibatch.exact import Cooperative, layer_graph, make_sampler

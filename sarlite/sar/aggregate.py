@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite import tape
 from sarlite.kernels import Rows
-from sarlite.sar.messages import templates_of
+from sarlite.sar.schedule.messages import templates_of
 from sarlite.tape.taken import Taken
 
 
@@ -120,7 +120,7 @@ def forward(needs, *arrays, operator, schedule):
 def vjp(g, needs, residuals, into, operator, schedule):
     operator, local, kept, templates = residuals
     turns, n_src = _turns(schedule, operator), schedule.plan.n_src
-    alone = not turns and not schedule.plan.steps  # then one block has all edges
+    alone = not turns and schedule.plan.alone  # then one block has all edges
     operator.fresh = alone and operator.overwrites and all(at is None for at in into[: operator.n_fetched])
     operator.begin_backward(g)
     make = np.empty if operator.fresh else np.zeros
@@ -134,7 +134,7 @@ def vjp(g, needs, residuals, into, operator, schedule):
 
 
 def _turns(schedule, operator):
-    return schedule.reverse is not None and operator.turns and (schedule.fetches or not operator.needs_rows)
+    return schedule.reverse is not None and operator.turns and (schedule.reverses_attention or not operator.needs_rows)
 
 
 def _over_reversed(reverse, operator, rows, d_ends):

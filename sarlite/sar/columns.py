@@ -14,7 +14,7 @@ from sarlite import tape
 from sarlite.comm import Solo
 from sarlite.graph.part import InEdges
 from sarlite.sar.aggregate import aggregate
-from sarlite.sar.transport import Transfer, Transport
+from sarlite.sar.schedule.transport import Transfer, Transport
 from sarlite.tape import Tensor
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array

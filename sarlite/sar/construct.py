@@ -10,10 +10,10 @@ from sarlite.graph import edges as edge_lists
 from sarlite.graph import foreign, given
 from sarlite.graph.part import InEdges, find_error
 from sarlite.profile import Profile
-from sarlite.sar import plan, schedule
 from sarlite.sar.columns import Grid, gather, groups
-from sarlite.sar.schedule import Options
-from sarlite.sar.transport import Line, Transport
+from sarlite.sar.schedule import needs, schedule
+from sarlite.sar.schedule.schedule import Options
+from sarlite.sar.schedule.transport import CommState, Transport
 from sarlite.tape.engine import as_array
 from sarlite.types import Array
 
@@ -273,8 +273,8 @@ def _check_distinct(comm, name, ids):
     raise_together(comm, error)
 
 
-def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=Options(), profile=None, line=None):  # noqa: B008
-    """Exchange what ranks need of each other, and make the Graph; `profile` and `line` are of the graph that it serves. Collective."""
+def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=Options(), profile=None, state=None):  # noqa: B008
+    """Exchange what ranks need of each other, and make the Graph; `profile` and `state` are of the graph that it serves. Collective."""
     n_dst, bipartite = edges.n_dst, n_src is not None
     facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None, options))
     if any(fact[2:] != facts[0][2:] for fact in facts):
@@ -287,23 +287,23 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=Options(
     dst_ids = _named(comm.rank, [fact[0] for fact in facts], node_ids)
     own_ids = _named(comm.rank, [fact[1] for fact in facts], src_ids) if bipartite else dst_ids
     sources = (src_ids, n_src) if bipartite else (node_ids, n_dst)
-    exchange = grid = None
+    exchanged = grid = None
 
     def found():
-        return plan.build(comm, [edges], *sources)
+        return needs.find(comm, [edges], *sources)
 
     if options.columns == 1:
-        exchange = found()
-        edges = exchange.cuts[0].edges
+        exchanged = found()
+        edges = exchanged.cuts[0].edges
     else:
         raise_together(comm, find_error(edges, sum(fact[1] if bipartite else fact[0] for fact in facts)))
         edges = edges.sorted()
     if edge_ids is not None and edges.numbers is not None:  # rows were put in order
         edge_ids, edges = np.asarray(edge_ids)[edges.numbers], edges._replace(numbers=None)
-        exchange = exchange and exchange._replace(cuts=[exchange.cuts[0]._replace(edges=edges)])
+        exchanged = exchanged and exchanged._replace(cuts=[exchanged.cuts[0]._replace(edges=edges)])
 
     def by_rows():
-        return schedule.make(comm, exchange or found(), options, profile, dst_ids, line)
+        return schedule.make(comm, exchanged or found(), options, profile, dst_ids, state)
 
     if options.columns > 1:
         grid = _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile)
@@ -320,9 +320,9 @@ def _named(rank, counts, ids):
 def _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile):
     """Put the rows of this rank's group together and make their Graph. Collective."""
     group, column = groups(comm, options.columns)
-    n_own, line = edges.n_dst if n_src is None else n_src, Line.of(comm)
+    n_own, state = edges.n_dst if n_src is None else n_src, CommState.of(comm)
     n_rows = sum(comm.allgather(n_own))
     edges, (node_ids, src_ids), counts = gather(group, edges, [node_ids, src_ids], n_own, n_rows)
     whole = _make(cls, column, edges, node_ids, src_ids, None, None if n_src is None else sum(counts.src),
-                  options._replace(columns=1), profile, line)
-    return Grid(comm, options.columns, whole, Transport(group, 0, profile, line), counts)
+                  options._replace(columns=1), profile, state)
+    return Grid(comm, options.columns, whole, Transport(group, 0, profile, state), counts)

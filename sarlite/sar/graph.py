@@ -18,10 +18,10 @@ from sarlite.sar.custom import aggregate_custom, multiplied
 from sarlite.sar.destinations import destinations
 from sarlite.sar.fn import MulEdge
 from sarlite.sar.operators import TABLE, attends_products
-from sarlite.sar.plan import Plan
 from sarlite.sar.reducers import REDUCERS
-from sarlite.sar.reverse import out_edges
-from sarlite.sar.schedule import Schedule
+from sarlite.sar.schedule.pieces import Plan
+from sarlite.sar.schedule.reverse import out_edges
+from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.shard import shard
 from sarlite.tape import Tensor
 from sarlite.tape.engine import as_array, grad_enabled

@@ -10,9 +10,11 @@ from sarlite.comm import Communicator, Solo, agree, together, wrap
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
-from sarlite.sar import fn, joint, plan, relations, schedule, typed_edges
+from sarlite.sar import fn, joint, relations, typed_edges
 from sarlite.sar.evaluation import EVALUATIONS, Evaluation, Sizes, evaluate
-from sarlite.sar.schedule import Options
+from sarlite.sar.schedule import needs, schedule
+from sarlite.sar.schedule.pieces import Plan
+from sarlite.sar.schedule.schedule import Options
 from sarlite.sar.view import View
 from sarlite.tape import Tensor
 from sarlite.tape.tensor_map import TensorMap
@@ -182,17 +184,17 @@ class HeteroGraph:
         """Return the relations whose destination type is one of these."""
         return tuple(relation for relation in self.relations if relation[2] in node_types)
 
-    def exchange(self, chosen: Any) -> tuple[plan.Plan, int]:
+    def exchange(self, chosen: Any) -> tuple[Plan, int]:
         """Return the plan of relations out of one type that are aggregated together, and the rows that all ranks fetch. Collective."""
         made, n_halo = self._schedule(chosen)
         return made.plan, n_halo
 
     @property
-    def exchanges(self) -> dict[tuple[Relation, ...], tuple[plan.Plan, int]]:
+    def exchanges(self) -> dict[tuple[Relation, ...], tuple[Plan, int]]:
         """What `exchange` returns, of those found so far."""
         return {chosen: (made.plan, n_halo) for chosen, (made, n_halo) in self._schedules.items()}
 
-    def prepare(self, chosen: Any) -> list[plan.Plan]:
+    def prepare(self, chosen: Any) -> list[Plan]:
         """Find now what an aggregation over these relations will exchange, not in its first call; return the plan of each source type.
 
         Collective.
@@ -336,7 +338,7 @@ class HeteroGraph:
 
     def _made(self, chosen):
         ids = self.node_ids[chosen[0][0]]
-        exchange = plan.build(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
+        exchange = needs.find(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
         made = schedule.make(self._comm, exchange, self.options, self.profile)
         return made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
 

@@ -17,7 +17,7 @@ from sarlite.graph.partition import measures
 from sarlite.profile import Memory
 from sarlite.progress import Progress
 from sarlite.sar.graph import Graph
-from sarlite.sar.schedule import Options
+from sarlite.sar.schedule.schedule import Options
 from sarlite.train import edge_values as edges
 
 _PIECE = 1 << 20

@@ -1,21 +1,16 @@
 """N ranks of MPI give the answer of one: the check of test_sar_equality with fewer partitions."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import exchanges
-from exchanges import fail, results, shard
-from references import CASES, EDGES, FEATURES, N_IN, check_equality
-from strategies import values
-
 from sarlite import Graph, Tensor, fn
 from sarlite.errors import PeerError
 from sarlite.graph.partition import partition
+from tests.helpers import exchanges
+from tests.helpers.exchanges import fail, results, shard
+from tests.helpers.references import CASES, EDGES, FEATURES, N_IN, check_equality
+from tests.helpers.strategies import values
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -1,20 +1,15 @@
 """The predict command on ranks of MPI: what one rank says, written by all into one file."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from predicting import predict_here
-from training_runs import SMALL
 
 from sarlite import predict
 from sarlite.comm import Solo
 from sarlite.errors import SarliteError
 from sarlite.train import config, run
+from tests.helpers.predicting import predict_here
+from tests.helpers.training_runs import SMALL
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -1,20 +1,15 @@
 """Mode broadcast whose stages come in pieces, over MPI: two broadcasts under way, whatever their size, and nothing left after a failure."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import exchanges
-from exchanges import X, fail, results, shard
-from references import check_equality
-
 from sarlite import Graph, Tensor, fn
 from sarlite.errors import ShapeError
 from sarlite.sar import plan
+from tests.helpers import exchanges
+from tests.helpers.exchanges import X, fail, results, shard
+from tests.helpers.references import check_equality
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -1,16 +1,11 @@
 """The training command's parts on ranks of MPI: learned rows through a checkpoint, and minibatches."""
 
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from owned_rows import check_checkpoint
-from training_runs import SMALL, metrics
-
 from sarlite.train import config, owners, run
+from tests.helpers.owned_rows import check_checkpoint
+from tests.helpers.training_runs import SMALL, metrics
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

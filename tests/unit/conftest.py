@@ -1,17 +1,12 @@
 """What several files of unit tests share."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 @pytest.fixture
 def here(monkeypatch):
     """Train in this process; the number of threads stays as it is."""
-    import training_runs
+    from tests.helpers import training_runs
 
     monkeypatch.setattr(training_runs.run, "set_threads", lambda n: None)
     return training_runs.train_here
@@ -20,11 +15,10 @@ def here(monkeypatch):
 @pytest.fixture
 def limited(monkeypatch):
     """Memory is compared with `costing.LIMIT`, as it is predicted, without what the test's process has, and to the page."""
-    from costing import LIMIT
-
     from sarlite.kernels import allocations
     from sarlite.profile import Memory
     from sarlite.train import batch_trial, costs, planning
+    from tests.helpers.costing import LIMIT
 
     monkeypatch.setattr(batch_trial, "resident", lambda: 0)
     monkeypatch.setattr(allocations, "huge_page", lambda: 4096)

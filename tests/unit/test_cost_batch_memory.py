@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from costing import QUIET, counted
 
 from sarlite.comm import threads
 from sarlite.train.cached_trial import LINE_BYTES
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.loop import fit
+from tests.helpers.costing import QUIET, counted
 
 SBM = "sbm:nodes=12000,degree=8,features=64,classes=4,train=0.5"
 OPTIONS = {"data": SBM, "model": "sage", "layers": 2, "hidden": 64, "batch_size": 3000, "fanouts": (5, 5), "sample_ahead": 0, "prefetch": 0}

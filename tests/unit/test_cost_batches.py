@@ -1,13 +1,13 @@
 """Costs of minibatches: bytes as the run's counters have them, refusals and choices."""
 
 import pytest
-from costing import DENSE, LIMIT, MODELS, check_bytes, trained
 
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.train import planning
 from sarlite.train.costs import Setting
 from sarlite.train.rates import Rates
+from tests.helpers.costing import DENSE, LIMIT, MODELS, check_bytes, trained
 
 EVEN = "sbm:nodes=90,degree=5,features=9,classes=2,train=6,val=5"  # batches of 6 are alike: the same order of products is cheaper in each
 

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from costing import DENSE, LIMIT, trained, weighted
-from exchanges import on_hosts
 
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
@@ -12,6 +10,8 @@ from sarlite.sar.cover import cover
 from sarlite.train import planning
 from sarlite.train.costs import Setting
 from sarlite.train.rates import Rates, in_step
+from tests.helpers.costing import DENSE, LIMIT, trained, weighted
+from tests.helpers.exchanges import on_hosts
 
 
 @pytest.mark.parametrize("mfg", [False, True])

@@ -1,7 +1,8 @@
 """Costs of message-flow graphs: bytes as the run's counters have them."""
 
 import pytest
-from costing import MODELS, check_bytes, few_labelled
+
+from tests.helpers.costing import MODELS, check_bytes, few_labelled
 
 
 @pytest.mark.sampled(4)

@@ -5,7 +5,6 @@ import weakref
 
 import numpy as np
 import pytest
-from costing import MODELS, QUIET, RELATIONAL, counted, weighted
 
 import sarlite.sar.program
 from sarlite import kernels
@@ -22,6 +21,7 @@ from sarlite.train import costs
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.loop import fit
+from tests.helpers.costing import MODELS, QUIET, RELATIONAL, counted, weighted
 
 
 @pytest.mark.parametrize("name, mode, halo", [

@@ -1,13 +1,13 @@
 """Bytes of full-batch training that are told before it are those of the run's counters, in each mode and setting."""
 
 import pytest
-from costing import FEW, HOSTS, MODELS, QUIET, RELATIONAL, check_bytes, counted, trained, weighted
 
 from sarlite.comm import threads
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
 from sarlite.train import costs, planning
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
+from tests.helpers.costing import FEW, HOSTS, MODELS, QUIET, RELATIONAL, check_bytes, counted, trained, weighted
 
 
 @pytest.mark.sampled(3)

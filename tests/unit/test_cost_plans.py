@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from costing import HOSTS, QUIET
-from exchanges import EDGES, X, on_hosts, shard
-from exchanges import Recorder as Noted
 
 from sarlite.comm import threads
 from sarlite.sar import plan
@@ -14,25 +11,15 @@ from sarlite.sar.other_counts import with_others
 from sarlite.sar.stand_ins import Rows
 from sarlite.train.config import resolve
 from sarlite.train.load import load_part
+from tests.helpers.costing import HOSTS, QUIET, plan_facts
+from tests.helpers.exchanges import EDGES, X, on_hosts, shard
+from tests.helpers.exchanges import Recorder as Noted
 
 
 def test_rows_that_are_expected_follow_each_other_only_where_all_are_needed():
     for halo, whole in ((None, False), (0.5, False), (1.0, True)):
         steps = schedule_of(expected(400, 1200, 4, halo=halo), "sar", 0).plan.steps
         assert [(step.contiguous, isinstance(step.send_rows, slice)) for step in steps] == [(whole, whole)] * 3
-
-
-def plan_facts(plan):
-    def facts(step):
-        return (step.source, step.target, step.n_rows, step.n_send, step.contiguous, isinstance(step.send_rows, slice), step.share,
-                step.block and step.block.n_src)
-
-    if plan.host is None:
-        stages = [(stage.root, stage.block is None, stage.n_rows, len(range(*stage.needed.indices(stage.n_rows)))
-                   if isinstance(stage.needed, slice) else len(stage.needed)) for stage in plan.stages]
-    else:
-        stages = [(*facts(step), step.filler) for step in (*plan.stages, *plan.backward_stages)]
-    return plan.n_src, plan.local.n_src, [facts(step) for step in plan.steps], [facts(step) for step in plan.backward_steps], stages
 
 
 def test_a_plan_of_counts_is_laid_out_as_the_graphs(tmp_path):

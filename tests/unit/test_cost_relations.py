@@ -1,7 +1,6 @@
 """Costs of relational graphs: bytes as the run's counters have them, evaluations, refusals and choices."""
 
 import pytest
-from costing import LIMIT, QUIET, RELATIONAL, check_bytes, counted, trained
 
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
@@ -9,6 +8,7 @@ from sarlite.train import costs, planning, relational_trial
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.rates import Rates
+from tests.helpers.costing import LIMIT, QUIET, RELATIONAL, check_bytes, counted, trained
 
 
 @pytest.mark.sampled(3)

@@ -2,13 +2,9 @@
 
 import json
 import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sarlite.comm import Solo, threads
 from sarlite.data import budget, load, npyfile, ranks

@@ -1,22 +1,17 @@
 """Edge weights and features in the training command: read by each rank, used by the models, stored, and refused by name."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from predicting import predict_here
-from test_tasks import write_proteins
-from training_runs import train_here
 
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.train import checkpoint, config, run
+from tests.helpers.data_files import write_proteins
+from tests.helpers.predicting import predict_here
+from tests.helpers.training_runs import train_here
 
 pytestmark = pytest.mark.timeout(60)
 N, M = 60, 300

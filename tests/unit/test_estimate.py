@@ -4,14 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from costing import MODELS, RELATIONAL, trained, weighted
-from exchanges import on_hosts, shard
-from strategies import Edges
 
 from sarlite import estimate, optim
 from sarlite.comm import Solo, threads
 from sarlite.sar.cost import counts_of, expected
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.other_counts import with_others
 from sarlite.sar.program import Program
 from sarlite.train import costs, planning, run
@@ -19,6 +16,9 @@ from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.model import model_class
 from sarlite.train.trial import Facts
+from tests.helpers.costing import MODELS, RELATIONAL, trained, weighted
+from tests.helpers.exchanges import on_hosts, shard
+from tests.helpers.strategies import Edges
 
 
 def test_an_estimate_of_a_data_set_is_a_runs(tmp_path, monkeypatch, capsys):

@@ -1,22 +1,17 @@
 """Graphs from what people have: edge lists, CSR, SciPy, DLPack; and what is refused."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
 from hypothesis import given
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from strategies import SETTINGS, edges, random_edges, values
-
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, SarliteError
 from sarlite.graph import block
 from sarlite.graph.block import Block
+from tests.helpers.strategies import SETTINGS, edges, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -1,16 +1,19 @@
 """Relations: N ranks give the dense loop's answer, one fetch a source type, and bad graphs are refused (threads as ranks)."""
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import MODES
-from relational import (
+from sarlite import HeteroGraph, Tensor, fn, kernels, nn
+from sarlite.comm import threads
+from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.models import RGAT, RGCN
+from sarlite.sar import plan
+from sarlite.sar.evaluation import Sizes, evaluate
+from sarlite.tape import shapes
+from tests.helpers.exchanges import MODES
+from tests.helpers.relational import (
     ABOUT,
     CITES,
     EDGES,
@@ -27,15 +30,7 @@ from relational import (
     check_model,
     make,
 )
-from strategies import tied_values, values
-
-from sarlite import HeteroGraph, Tensor, fn, kernels, nn
-from sarlite.comm import threads
-from sarlite.errors import ConfigError, DataError, ShapeError
-from sarlite.models import RGAT, RGCN
-from sarlite.sar import plan
-from sarlite.sar.evaluation import Sizes, evaluate
-from sarlite.tape import shapes
+from tests.helpers.strategies import tied_values, values
 
 pytestmark = pytest.mark.timeout(120)
 POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot", 0), (3, "uneven", "sar", 1), (4, "contiguous", "sa", 1),

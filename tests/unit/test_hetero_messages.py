@@ -1,19 +1,14 @@
 """Messages over relations: each is what a bipartite `Graph` of the relation makes of it, values and gradients, on any number of ranks."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from relational import CITES, EDGES, N_NODES, REVIEWS, WRITES, X, make
-from strategies import tied_values, values
-
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, ShapeError
+from tests.helpers.relational import CITES, EDGES, N_NODES, REVIEWS, WRITES, X, make
+from tests.helpers.strategies import tied_values, values
 
 pytestmark = pytest.mark.timeout(120)
 CHOSEN = (CITES, WRITES, REVIEWS)  # two out of one type, all into papers

@@ -2,17 +2,11 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from references import EDGES, FEATURES, LABELS, N_IN, N_OUT
-from training_runs import SMALL, train_here
 
 from sarlite import Graph, Solo, Trainer, nn, optim
 from sarlite.comm import threads
@@ -22,6 +16,8 @@ from sarlite.propagation import CorrectAndSmooth
 from sarlite.train import config, smoothing
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.loop import Best
+from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT
+from tests.helpers.training_runs import SMALL, train_here
 
 pytestmark = pytest.mark.timeout(120)
 

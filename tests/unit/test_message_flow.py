@@ -1,17 +1,9 @@
 """Message-flow graphs: the chosen rows' outputs and all gradients are the full graph's, and only rows that reach them are computed."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from batching import LABELS, N_IN, N_OUT, SEEDS, Weighted, X, parts, whole
-from strategies import values
-from training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
 
 from sarlite import Graph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import threads
@@ -21,6 +13,9 @@ from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
 from sarlite.train import config
 from sarlite.train.flow import FlowTrainer
+from tests.helpers.batching import LABELS, N_IN, N_OUT, SEEDS, Weighted, X, parts, whole
+from tests.helpers.strategies import values
+from tests.helpers.training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
 
 FEW = SEEDS[::9]
 MODELS = {

@@ -1,15 +1,8 @@
 """Minibatches on one rank where all in-edges are taken: exactly the full batch; and the order of their products."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from small_batches import GRAPHS, LABELS, N_IN, N_OUT, N, X, batches, with_loops
-from strategies import KINDS, random_edges, values
 
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
@@ -17,6 +10,8 @@ from sarlite.minibatch import NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.sar.operators import product_first
 from sarlite.tape import ops
+from tests.helpers.small_batches import GRAPHS, LABELS, N_IN, N_OUT, N, X, batches, with_loops
+from tests.helpers.strategies import KINDS, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 

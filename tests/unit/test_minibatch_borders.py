@@ -1,14 +1,9 @@
 """Which of a rank's rows are peers' halo, which of them are pushed, and the newest of each."""
 
-import sys
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.keys import key

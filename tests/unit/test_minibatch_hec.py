@@ -1,17 +1,11 @@
 """Halo rows from historical embedding caches: exact limits, ages, misses, and the same run whatever the network does."""
 
 import random
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from strategies import random_edges, values
 
 from sarlite import Graph, Tensor, fn, nn, no_grad, optim
 from sarlite.comm import threads
@@ -21,6 +15,7 @@ from sarlite.minibatch.push import Pusher
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
 from sarlite.train.step import TrainingStep
+from tests.helpers.strategies import random_edges, values
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -1,23 +1,18 @@
 """Rows pushed to peers: what arrives is right, on time or late, whatever the network does."""
 
-import sys
 import threading
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from pushing import CHECKS, EARLIER, Delayed, messages, push_threads, training
 
 from sarlite import Solo, kernels
 from sarlite.comm import threads
 from sarlite.minibatch import beside
 from sarlite.minibatch.push import Pusher
 from sarlite.profile import Counted, Profile, Trace
+from tests.helpers.pushing import CHECKS, EARLIER, Delayed, messages, push_threads, training
 
 pytestmark = pytest.mark.timeout(60)
 

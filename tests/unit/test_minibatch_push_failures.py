@@ -1,23 +1,18 @@
 """Rows pushed to peers, where something fails: the thread ends, every rank is told, and nothing hangs."""
 
 import gc
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from pushing import EARLIER, messages, push_threads
 
 from sarlite.comm import threads
 from sarlite.errors import PeerError, SarliteError, ShapeError
 from sarlite.minibatch import push
 from sarlite.minibatch.push import Pusher
 from sarlite.profile import Profile
+from tests.helpers.pushing import EARLIER, messages, push_threads
 
 pytestmark = pytest.mark.timeout(60)
 

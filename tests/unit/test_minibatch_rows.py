@@ -1,16 +1,10 @@
 """A batch's input rows, which products and sums read in the loader's table, against a copy of them."""
 
 import gc
-import sys
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from strategies import random_edges, values
 
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.comm import threads
@@ -18,6 +12,7 @@ from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
 from sarlite.tape.taken import Taken
+from tests.helpers.strategies import random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 

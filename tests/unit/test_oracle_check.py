@@ -6,13 +6,13 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from oracle_candidates import graph_run, graph_vjp, kernel_sample, kernel_spmm, kernel_spmm_vjp, plain, spmm
 
 from sarlite.errors import ConfigError
 from sarlite.oracle import OracleError, Reference, Unsupported, Verdict, call, check
 from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import corpus
 from sarlite.oracle.edges import EdgeList
+from tests.helpers.oracle_candidates import graph_run, graph_vjp, kernel_sample, kernel_spmm, kernel_spmm_vjp, plain, spmm
 
 FEW = ("no-nodes", "ring-2", "repeated-3-4", "uniform-100-130", "in-star-65", "isolated-12-odd-ties", "clique-16")
 

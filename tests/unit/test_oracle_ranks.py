@@ -5,11 +5,11 @@ import threading
 
 import numpy as np
 import pytest
-from oracle_candidates import graph_ranks, spmm
 
 from sarlite.errors import ConfigError
 from sarlite.oracle import Verdict, check_ranks, each_rank
 from sarlite.oracle.ranks import PARTS, chosen_graphs, owners
+from tests.helpers.oracle_candidates import graph_ranks, spmm
 
 
 @pytest.fixture

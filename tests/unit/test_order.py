@@ -1,16 +1,10 @@
 """The order of a part's rows: a permutation for every graph, clusters together, wrong ones refused, blocks that follow it."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from strategies import KINDS, SETTINGS, edges, random_edges
 
 from sarlite import Graph
 from sarlite.comm import Solo, threads
@@ -18,7 +12,8 @@ from sarlite.errors import ConfigError, DataError
 from sarlite.graph import order as orders
 from sarlite.graph.edges import csr_by_dst
 from sarlite.graph.generate import power_law
-from sarlite.sar.transport import halo_slices
+from sarlite.sar.schedule.transport import halo_slices
+from tests.helpers.strategies import KINDS, SETTINGS, edges, random_edges
 
 
 @pytest.fixture

@@ -5,19 +5,10 @@ import os
 import resource
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from owned_rows import make
-from predicting import predict_here
-from relational_runs import SPEC, relational_run
-from tasks import dataset, stored
-from training_runs import DATA, MODEL, ROOT, SMALL, train_here
 
 from sarlite import Graph, Tensor, nn, predict
 from sarlite.comm import Solo, threads
@@ -32,6 +23,11 @@ from sarlite.sar import schedule
 from sarlite.train import checkpoint, config
 from sarlite.train import run as training
 from sarlite.train.metrics import METRICS
+from tests.helpers.owned_rows import make
+from tests.helpers.predicting import predict_here
+from tests.helpers.relational_runs import SPEC, relational_run
+from tests.helpers.tasks import dataset, stored
+from tests.helpers.training_runs import DATA, MODEL, ROOT, SMALL, train_here
 
 pytestmark = pytest.mark.timeout(120)
 

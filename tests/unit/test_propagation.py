@@ -2,18 +2,9 @@
 
 import argparse
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import references
-from references import EDGES, FEATURES, LABELS, N_IN, N_OUT, check_equality
-from strategies import values
-from training_runs import SMALL, train_here
 
 from sarlite import Graph, Solo, Tensor, gradcheck, nn
 from sarlite.comm import threads
@@ -23,6 +14,10 @@ from sarlite.minibatch import NeighborLoader
 from sarlite.models import APPNP, SGC, SIGN
 from sarlite.train import config, propagated, run
 from sarlite.train.load import Part
+from tests.helpers import references
+from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT, check_equality
+from tests.helpers.strategies import values
+from tests.helpers.training_runs import SMALL, train_here
 
 pytestmark = pytest.mark.timeout(60)
 

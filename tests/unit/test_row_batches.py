@@ -1,16 +1,8 @@
 """Minibatches of propagated features, and labels as inputs in minibatches."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from batching import EDGES, LABELS, N_IN, N_OUT, X, parts
-from predicting import predict_here
-from training_runs import SMALL, assert_same_curve, metrics, train_here
 
 from sarlite import Graph, Solo, nn, optim
 from sarlite.comm import threads
@@ -20,6 +12,9 @@ from sarlite.models import SAGE
 from sarlite.train import config, run
 from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.minibatch import BatchTrainer
+from tests.helpers.batching import EDGES, LABELS, N_IN, N_OUT, X, parts
+from tests.helpers.predicting import predict_here
+from tests.helpers.training_runs import SMALL, assert_same_curve, metrics, train_here
 
 pytestmark = pytest.mark.timeout(60)
 DATA = "sbm:nodes=120,classes=4,features=5,degree=6,train=0.5"

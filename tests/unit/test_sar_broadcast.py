@@ -1,24 +1,18 @@
 """Mode broadcast (MG-GCN 4.1, 4.3): stages, bytes, buffers, linear gradients over the reversed edges, failures (threads as ranks)."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import COMPLETE, EDGES, HOLDERS, X, attend, shard
-from strategies import SETTINGS, Edges, edges, parts, random_edges
-from test_sar_held import slowly
-
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import PeerError
 from sarlite.sar import stages
-from sarlite.sar.reverse import is_symmetric
+from sarlite.sar.schedule.reverse import is_symmetric
+from tests.helpers.exchanges import COMPLETE, EDGES, HOLDERS, X, attend, fails_at, shard, slowly
+from tests.helpers.strategies import SETTINGS, Edges, edges, parts, random_edges
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -162,20 +156,6 @@ def test_is_symmetric(graph, both, data):
         return is_symmetric(comm, own.in_edges(), own.n_src)
 
     assert set(threads.run(n_ranks, work)) == {forward == backward}
-
-
-def fails_at(number):
-    """A message that fails when it is computed for the `number`-th block."""
-    calls = []
-
-    def message(src, dst, edge):
-        if len(edge.ids) > 1:  # not the probe's
-            calls.append(len(edge.ids))
-        if len(calls) == number:
-            raise KeyError("the cause")
-        return src["x"] * 2.0
-
-    return message
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])

@@ -1,15 +1,8 @@
 """Several sets of edges over the same source rows: one fetch serves them all (threads as ranks)."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import MODES
-from strategies import values
 
 from sarlite import Tensor
 from sarlite.comm import threads
@@ -18,6 +11,8 @@ from sarlite.profile import Profile
 from sarlite.sar import plan, schedule
 from sarlite.sar.aggregate import Operator, aggregate
 from sarlite.sar.operators import Sum
+from tests.helpers.exchanges import MODES
+from tests.helpers.strategies import values
 
 pytestmark = pytest.mark.timeout(60)
 

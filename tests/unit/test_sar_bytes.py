@@ -1,20 +1,15 @@
 """What travels, against the plan: case 1 fetches nothing in backward, case 2 fetches once again (threads as ranks)."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import COMPLETE, EDGES, MODES, X, attend, shard
-from strategies import Edges, random_edges, values
 
 from sarlite import Graph, Tensor, fn, no_grad
 from sarlite.comm import threads
 from sarlite.sar import messages, transport
 from sarlite.tape import ops
+from tests.helpers.exchanges import COMPLETE, EDGES, MODES, X, attend, shard
+from tests.helpers.strategies import Edges, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 

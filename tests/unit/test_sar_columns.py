@@ -1,25 +1,20 @@
 """Aggregation by columns on a grid of ranks: equality, sums bit for bit, bytes by formula, failures (threads as ranks)."""
 
 import math
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import references
-from exchanges import EDGES, X, attend, fail, results, shard
-from references import CASES, check_equality
-from strategies import Edges, random_edges, values
 
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, PeerError
 from sarlite.sar import columns
 from sarlite.sar.operators import Sum
+from tests.helpers import references
+from tests.helpers.exchanges import EDGES, X, attend, fail, results, shard
+from tests.helpers.references import CASES, check_equality
+from tests.helpers.strategies import Edges, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 

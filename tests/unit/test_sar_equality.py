@@ -1,19 +1,11 @@
 """N ranks give the answer of one: logits and every gradient, in each mode, partition and prefetch depth (threads as ranks)."""
 
 import itertools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import references
-from references import CASES, EDGES, TRAIN, Step, check_equality
-from strategies import SETTINGS, edges, parts, tied_values, values, widths
 
 from sarlite import Graph, fn
 from sarlite.comm import threads
@@ -21,6 +13,9 @@ from sarlite.errors import ConfigError, DataError
 from sarlite.graph import block
 from sarlite.graph.partition import partition
 from sarlite.tape import Tensor, ops
+from tests.helpers import references
+from tests.helpers.references import CASES, EDGES, TRAIN, Step, check_equality
+from tests.helpers.strategies import SETTINGS, edges, parts, tied_values, values, widths
 
 pytestmark = pytest.mark.timeout(120)
 

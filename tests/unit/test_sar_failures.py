@@ -1,21 +1,16 @@
 """Failures inside an aggregation: every rank raises, nobody hangs, and afterwards the graph refuses until it recovers."""
 
 import gc
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import COMPLETE, EDGES, MODES, Recorder, X, attend, fail, results, shard
-
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import PeerError
+from tests.helpers.exchanges import COMPLETE, EDGES, MODES, Recorder, X, attend, fail, results, shard
 
 pytestmark = pytest.mark.timeout(60)
 

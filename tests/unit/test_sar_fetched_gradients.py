@@ -1,25 +1,20 @@
 """backward="fetch": the owner of source rows fetches their destinations' gradients, over the reversed edges (threads as ranks)."""
 
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import COMPLETE, EDGES, X, attend, shard
-from strategies import SETTINGS, Edges, edges, parts, random_edges, values
-from training_runs import train_here
-
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.sar import plan, schedule
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
+from tests.helpers.exchanges import COMPLETE, EDGES, X, attend, shard
+from tests.helpers.strategies import SETTINGS, Edges, edges, parts, random_edges, values
+from tests.helpers.training_runs import train_here
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -1,43 +1,24 @@
 """What the schedule holds and keeps: live remote buffers, messages under way, residuals (threads as ranks)."""
 
 import gc
-import sys
 import threading
-import time
 import weakref
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import EDGES, HOLDERS, X, attend, shard
-from strategies import random_edges, values
-
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.sar import messages, plan, transport
-from sarlite.sar.schedule import Schedule
+from sarlite.sar.schedule.schedule import Schedule
+from tests.helpers.exchanges import EDGES, HOLDERS, X, attend, shard, slowly
+from tests.helpers.strategies import random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 
 
 # ---- live remote buffers
-
-
-def slowly(bound):
-    """A message's brake: give the prefetch thread time to run as far ahead as it may, and then some."""
-
-    def wait(graph, message):
-        end = time.monotonic() + 0.02
-        while graph.profile.live_remote_buffers < bound and time.monotonic() < end:
-            time.sleep(0.001)
-        time.sleep(0.003)
-        return message
-
-    return wait
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])

@@ -2,23 +2,18 @@
 
 import gc
 import itertools
-import sys
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from references import EDGES, FEATURES, LABELS, N_IN, N_OUT, TRAIN
-from strategies import KINDS, random_edges, values
 
 from sarlite import Graph, Tensor, Trainer, fn, gradcheck, nn, no_grad, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.models import GCN, SAGE
 from sarlite.tape import ops
+from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT, TRAIN
+from tests.helpers.strategies import KINDS, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -1,22 +1,17 @@
 """What travels while what is computed: the order of blocks and pushes, the messages, the prefetch thread (threads as ranks)."""
 
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import COMPLETE, MODES, Noting, Recorder, Waiting, X, attend, shard
-from strategies import random_edges
 
 from sarlite import Tensor, fn, kernels
 from sarlite.comm import threads
 from sarlite.sar import transport
 from sarlite.sar.aggregate import aggregate
+from tests.helpers.exchanges import COMPLETE, MODES, Noting, Recorder, Waiting, X, attend, shard
+from tests.helpers.strategies import random_edges
 
 pytestmark = pytest.mark.timeout(60)
 

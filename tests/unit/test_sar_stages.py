@@ -1,23 +1,11 @@
 """Mode broadcast whose stages come in pieces: the same results, bytes, and less of peers' rows at once (threads as ranks)."""
 
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from costing import FEW, MODELS, RELATIONAL, check_bytes
-from exchanges import COMPLETE, EDGES, HOLDERS, X, attend, shard
-from strategies import edges, parts
-from test_cost_plans import plan_facts
-from test_sar_broadcast import fails_at
-from test_sar_held import slowly
-from test_sar_pieces import BUILT_IN, problem, run, run_built_in
 
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
@@ -28,6 +16,10 @@ from sarlite.sar import plan, stages
 from sarlite.sar.cost import counts_of, expected, schedule_of
 from sarlite.sar.other_counts import with_others
 from sarlite.train.rates import in_step
+from tests.helpers.costing import FEW, MODELS, RELATIONAL, check_bytes, plan_facts
+from tests.helpers.exchanges import COMPLETE, EDGES, HOLDERS, X, attend, fails_at, shard, slowly
+from tests.helpers.pieces import BUILT_IN, problem, run, run_built_in
+from tests.helpers.strategies import edges, parts
 
 pytestmark = pytest.mark.timeout(60)
 N_PIECES = 3

@@ -3,29 +3,24 @@
 import errno
 import json
 import os
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from references import EDGES, FEATURES
-from strategies import SETTINGS
-from trace_checks import assert_apart, check, of_track, read
-from trace_checks import train as train_recorded
-from training_runs import command, train
-
 from sarlite import Graph, Tensor, tape
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.profile import Profile, Trace
 from sarlite.train import trace
+from tests.helpers.references import EDGES, FEATURES
+from tests.helpers.strategies import SETTINGS
+from tests.helpers.trace_checks import assert_apart, check, of_track, read
+from tests.helpers.trace_checks import train as train_recorded
+from tests.helpers.training_runs import command, train
 
 pytestmark = pytest.mark.timeout(60)
 

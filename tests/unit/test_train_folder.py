@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import DATA, ROOT, SMALL, command
-
 from sarlite.comm import Solo, threads
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError
 from sarlite.train import checkpoint, folder
+from tests.helpers.training_runs import DATA, ROOT, SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -1,16 +1,9 @@
 """Minibatches of the training command: what they train and tell, on one rank and on several."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from predicting import predict_here
-from training_runs import DATA, assert_same_curve, train
 
 from sarlite import nn, optim, predict
 from sarlite.data import load
@@ -20,6 +13,8 @@ from sarlite.models import SAGE
 from sarlite.sar.graph import Graph
 from sarlite.train import checkpoint, loop, report
 from sarlite.train.minibatch import BatchTrainer
+from tests.helpers.predicting import predict_here
+from tests.helpers.training_runs import DATA, assert_same_curve, train
 
 pytestmark = pytest.mark.timeout(60)
 MANY = ["--data", f"{DATA},train=0.5"]

@@ -1,18 +1,13 @@
 """Flags of minibatches: which mean nothing, which do not go together, and what a folder of a run gives back."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import DATA
 
 from sarlite.errors import ConfigError
 from sarlite.train import config
 from sarlite.train.minibatch import BatchTrainer
+from tests.helpers.training_runs import DATA
 
 pytestmark = pytest.mark.timeout(60)
 MANY = ["--data", f"{DATA},train=0.5"]

@@ -2,21 +2,16 @@
 
 import json
 import re
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import DATA, SMALL
-
 from sarlite.comm import Solo, threads
 from sarlite.comm.interrupt import Interrupts
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.train import caches, checkpoint, config, report, run
+from tests.helpers.training_runs import DATA, SMALL
 
 pytestmark = pytest.mark.timeout(60)
 MANY = ["--data", f"{DATA},train=0.5"]

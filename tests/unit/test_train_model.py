@@ -1,20 +1,15 @@
 """A model of one's own through the training command: its contract, and how what is wrong in its file is told."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import MODEL, SMALL, command
 
 from sarlite import nn
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.train import config, run
 from sarlite.train.model import make_model, model_class
+from tests.helpers.training_runs import MODEL, SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
 BROKEN = {  # what replaces what in MODEL: what the error quotes

@@ -1,14 +1,8 @@
 """The training command's options: flags over file over default, and what is refused."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import SMALL, command
 
 import sarlite
 from sarlite import info
@@ -16,6 +10,7 @@ from sarlite.command import byte_size, readable
 from sarlite.data import __main__ as data
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.train import config
+from tests.helpers.training_runs import SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
 

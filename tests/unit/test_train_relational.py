@@ -3,17 +3,10 @@
 import gzip
 import json
 import re
-import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from predicting import predict_here
-from relational_runs import SPEC, relational_run
 
 from sarlite import HeteroGraph, predict
 from sarlite.comm import threads
@@ -23,6 +16,8 @@ from sarlite.data.relational.part import RelationalRows
 from sarlite.data.spec import load_relational
 from sarlite.errors import SarliteError
 from sarlite.train import checkpoint, config, relational, run
+from tests.helpers.predicting import predict_here
+from tests.helpers.relational_runs import SPEC, relational_run
 
 pytestmark = pytest.mark.timeout(120)
 MODELS = {"rgcn": ["--model", "rgcn", "--hidden", "6"], "bases": ["--model", "rgcn", "--n-bases", "2", "--embedding", "3"],

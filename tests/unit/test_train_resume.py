@@ -1,15 +1,9 @@
 """Resuming: the run's options are the base, what cannot change is refused, and nothing in its folder changes too early."""
 
 import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
 
 from sarlite.comm import threads
 from sarlite.data import format, load
@@ -17,6 +11,7 @@ from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.train import checkpoint, config, identity, run
 from sarlite.train.load import load_part
+from tests.helpers.training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
 
 pytestmark = pytest.mark.timeout(120)
 PLAIN = ["--threads", "1", "--progress", "none"]

@@ -1,14 +1,8 @@
 """The training step, the trainer on it, and parameters owned by rows: the same for any number of ranks, through a checkpoint too."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from owned_rows import FEATURES, LABELS, OPTIMIZERS, PARTS, TRAIN, VAL, Learned, assert_same_state, check_checkpoint, make, whole
 
 from sarlite import Graph, Trainer, nn, optim
 from sarlite.comm import Solo, threads
@@ -18,6 +12,19 @@ from sarlite.tape import Tensor, ops
 from sarlite.tape.rows import row_numbers
 from sarlite.train import checkpoint
 from sarlite.train.step import TrainingStep, mean_over_rows
+from tests.helpers.owned_rows import (
+    FEATURES,
+    LABELS,
+    OPTIMIZERS,
+    PARTS,
+    TRAIN,
+    VAL,
+    Learned,
+    assert_same_state,
+    check_checkpoint,
+    make,
+    whole,
+)
 
 
 def train(comm, optimizer, path, epochs=4):

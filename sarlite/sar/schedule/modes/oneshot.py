@@ -1,0 +1,19 @@
+"""Vanilla domain-parallel training: one exchange of all rows, one aggregation."""
+
+from sarlite.sar.schedule.needs import Needs
+from sarlite.sar.schedule.pieces import Plan
+from sarlite.sar.schedule.transport import Fetch
+
+
+class OneShot:
+    """One piece: every peer's rows come at once, behind the local rows, for one block of all edges. All peers' rows are held."""
+
+    name, keeps, reverses, in_step = "oneshot", True, False, False
+    fetch = Fetch
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def lay_out(self, needs: Needs, prefetch: int) -> Plan:
+        piece = needs.whole()
+        return Plan(needs.n_src, (piece,), (piece,), needs.degree)
