@@ -9,7 +9,6 @@ import numpy as np
 from sarlite import kernels, nn
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
-from sarlite.minibatch.flow import count_layers
 from sarlite.optim import Factor, Optimizer
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
@@ -79,9 +78,6 @@ class Trainer:
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
         self.shown = None if label_inputs is None else self._show_labels(label_inputs, rng.seed)
-        if getattr(graph, "halo", "fetch") == "recompute":
-            with no_grad():
-                together(self.comm, self._check_layers)
         self.flat = together(self.comm, lambda: nn.flatten(model))
         agree(self.comm, [(name, x.shape[1:], str(x.dtype)) for name, x in _each(self.x)], "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
@@ -118,15 +114,6 @@ class Trainer:
         rows = {name: row_numbers(name, split, self.graph.n_dst) for name, split in splits.items()}
         self.task.check(self.labels, rows, self.graph.n_dst)
         return rows
-
-    def _check_layers(self):
-        """Raise where computing halo rows again would do nothing, or is told to be impossible before the first step."""
-        if self.shown is not None:
-            raise ConfigError('halo "recompute" does not go with label_inputs: x changes from step to step')
-        try:
-            count_layers(self.model, self.graph, self.x)
-        except ConfigError as error:
-            raise ConfigError(f'halo "recompute": {error}') from None
 
     def _show_labels(self, label_inputs, seed):
         """Make x wider by columns for labels, which change: it is no constant any more."""
