@@ -315,7 +315,7 @@ class Push(Transfer):
 
     @property
     def _n_own(self):
-        return next(len(d) for d in self.d_arrays if d is not None)
+        return next((len(d) for d in self.d_arrays if d is not None), 0)
 
     def start(self, piece, buffer, views):
         """Send the gradients of a piece's columns on their way, and add those of own rows."""
