@@ -32,26 +32,6 @@ def test_equality(comm, case, mode):
 
 
 
-def test_hosts(comm, hosts):
-    """Of each host's making its ranks share a window; a row enters it once."""
-    comm = comm.dup()
-    comm.hosts = lambda: list(hosts[: comm.size])
-    for prefetch, case in ((0, "gat"), (1, "softmax")):
-        check_equality(comm, case, np.float64, "random", mode="host", prefetch=prefetch)
-    graph = shard(comm, mode="host")
-    for call in (1, 2) if comm.size > 1 else ():
-        fail(graph, "forward" if call % 2 else "backward", call)
-        graph.recover()
-        for found, expected in zip(results(graph), results(Graph.from_edges(*exchanges.EDGES))):
-            np.testing.assert_allclose(found, expected[graph.node_ids], rtol=1e-12, atol=1e-12)
-    graph = shard(comm, exchanges.COMPLETE, mode="host")
-    graph.aggregate(fn.copy_src(exchanges.X[graph.node_ids]), "sum")
-    sizes, own = comm.allgather(graph.n_dst), hosts[comm.rank]
-    enter = sum(found for found, host in zip(comm.allgather(graph.profile.received_bytes["forward_fetch"]), hosts) if host == own)
-    assert enter == sum(n for n, host in zip(sizes, hosts) if host != own) * 32
-    comm.free()
-
-
 @pytest.mark.parametrize("mode", ["sar", "oneshot", "broadcast"])
 def test_gradients_that_are_fetched(comm, mode):
     for prefetch, case in ((0, "gat"), (1, "gcn"), (1, "gat")):
