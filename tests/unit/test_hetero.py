@@ -10,9 +10,8 @@ from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.models import RGAT, RGCN
 from sarlite.sar.operators.evaluation import Sizes, evaluate
-from sarlite.sar.schedule.modes.sequential import Sequential
 from sarlite.tape import shapes
-from tests.helpers.exchanges import MODES
+from tests.helpers.exchanges import MODES, in_parts
 from tests.helpers.relational import (
     ABOUT,
     CITES,
@@ -41,8 +40,7 @@ POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot
 @pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS)
 @pytest.mark.parametrize("case", LAYERS)
 def test_a_layer_is_the_dense_loop(case, n_ranks, parts, mode, prefetch):
-    mode = Sequential(mode, keeps=mode == "sa", backward_rows=1) if mode != "oneshot" else mode  # backward takes parts of a peer's rows
-    graph, *_ = threads.run(n_ranks, check_layer, case, parts, mode=mode, prefetch=prefetch)
+    graph, *_ = threads.run(n_ranks, check_layer, case, parts, mode=in_parts(mode), prefetch=prefetch)
     assert case == "rgat" or {found.name for found in graph.evaluations} == {case.split(", ")[1]}
 
 
