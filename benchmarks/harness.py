@@ -159,10 +159,25 @@ def mpiexec(n_ranks, *arguments, timeout=1800):
     return python(*arguments, launcher=(find_mpiexec(), "-n", str(n_ranks)), timeout=timeout)
 
 
-def python(*arguments, launcher=(), timeout=1800):
-    """Run this Python with `arguments` in a process of its own and return its standard output."""
-    command = [*launcher, sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+def python(*arguments, launcher=(), interpreter=sys.executable, timeout=1800, **more):
+    """Run Python with `arguments` in a process of its own and return its standard output.
+
+    Parameters
+    ----------
+    *arguments
+        Words of the command, behind `interpreter`; `launcher` stands before it.
+    timeout : float
+        Seconds.
+    **more
+        As `subprocess.run` takes them: `env`, `cwd`.
+
+    Raises
+    ------
+    SystemExit
+        With the command's last lines, where it fails.
+    """
+    command = [*launcher, str(interpreter), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **more)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stderr[-3000:]}")
     return done.stdout
