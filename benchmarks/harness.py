@@ -15,7 +15,8 @@ import numpy as np
 from sarlite.data import Dataset, format
 from sarlite.errors import install
 
-GRAPHS = Path(__file__).parents[1] / "build" / "graphs"
+BUILD = Path(__file__).parents[1] / "build"
+GRAPHS = BUILD / "graphs"
 
 
 def parser(text):

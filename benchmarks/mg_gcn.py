@@ -20,7 +20,7 @@ sarlite keeps A X, the first layer's sum over its constant input; `A X each step
 summed, backward too, as the exact gradient needs it. The paper's order of operations has three sums, ours two or up to four.
 
 Ways take turns step by step in one job, jobs take turns `--rounds` times; `ms` is the median of all steps. `--out docs/results/mg-gcn`
-writes what docs/results/mg-gcn holds, with `SARLITE_PEERS` set.
+writes the pictures and tables there, with `SARLITE_PEERS` set.
 """
 
 import statistics
@@ -254,7 +254,7 @@ FIGURES = {
 
 
 def arguments():
-    parser = figures.parser(__doc__, FIGURES)
+    parser = figures.parser(__doc__, FIGURES, "mg_gcn")
     parser.add_argument("--datasets", type=harness.words, default=[name for name in DATA if name != "papers"], metavar="LIST",
                         help="of figures 5, 7 and 10")
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4], help="of figures 1, 7, 10 and 12")

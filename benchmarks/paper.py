@@ -17,7 +17,7 @@ memory above its state before it read data, `middle_mib` the median rank's, `ran
 of `oneshot`'s on the same ranks. More ranks than cores wait for each other: their times say little, their memory is what N machines
 would take.
 
-`--out docs/results/sar` writes what docs/results/sar holds, with `--part 4 --epochs 1` in about 45 minutes on two busy cores: 4 for each of
+`--out docs/results/sar` writes the pictures and tables there, with `--part 4 --epochs 1` in about 45 minutes on two busy cores: 4 for each of
 figures 3, 5 and 7, 12 for each of 4 and 6, 8 for 8, 2 for 2. At `--part 1` and 16 ranks `oneshot` takes more than 23 GiB.
 """
 
@@ -234,7 +234,7 @@ FIGURES = {
 
 
 def arguments():
-    parser = figures.parser(__doc__, FIGURES)
+    parser = figures.parser(__doc__, FIGURES, "paper")
     parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8, 16])
     parser.add_argument("--ways", type=lambda text: text.split(","), default=None, metavar="LIST", help="of figures 3 to 7 (default: all)")
     parser.add_argument("--heads", type=harness.numbers, default=[2, 4, 8], metavar="LIST", help="of figure 2")
