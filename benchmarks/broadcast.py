@@ -33,7 +33,7 @@ from sarlite.graph.edges import destinations
 from sarlite.graph.partition import METHODS, partition
 from sarlite.train.loop import set_threads
 
-FEATURES, HIDDEN, CLASSES, TRAIN_SHARE = 602, 512, 41, 0.66
+FEATURES, CLASSES, TRAIN_SHARE = 602, 41, 0.66
 PHASES = ("forward_fetch", "backward_fetch", "backward_push")
 BASE = "sar 1"  # the way that the others are compared with
 
@@ -75,10 +75,10 @@ def ways_of(modes, prefetch, n_ranks):
 def train(comm, args):
     """Measure training steps of every way; return their times, and what this rank received in the last one beside what is predicted."""
     whole = whole_graph(args.file)
-    trainers = {name: make_trainer(whole.shard(comm, args.partition, mode=mode, prefetch=ahead), args.layers, FEATURES, CLASSES, HIDDEN)
+    trainers = {name: make_trainer(whole.shard(comm, args.partition, mode=mode, prefetch=ahead), args.layers, FEATURES, CLASSES, args.hidden)
                 for name, (mode, ahead) in ways_of(args.modes, args.prefetch, comm.size).items()}
     found = turns(comm, {name: trainer.step for name, trainer in trainers.items()}, args.repeats)
-    widths, others = [FEATURES, *[HIDDEN] * (args.layers - 1), CLASSES], whole.n_nodes - next(iter(trainers.values())).graph.n_dst
+    widths, others = [FEATURES, *[args.hidden] * (args.layers - 1), CLASSES], whole.n_nodes - next(iter(trainers.values())).graph.n_dst
     pass_bytes = 4 * others * sum(min(pair) for pair in list(zip(widths, widths[1:]))[1:])
     counted = {name: step_bytes(trainer) for name, trainer in trainers.items()}
     return found, {name: {"received": received, "predicted": [pass_bytes, pass_bytes, 0]} for name, received in counted.items()}
@@ -96,10 +96,10 @@ def spmm(comm, args):
     """Measure a sum over neighbours in mode broadcast on every kind of parts."""
     whole, draw, ways = whole_graph(args.file), np.random.default_rng(comm.rank), {}
     with kernels.Buffers(), no_grad():
-        for method in METHODS:
+        for method in args.methods:
             for ahead in args.prefetch:
                 graph = whole.shard(comm, method, mode="broadcast", prefetch=ahead)
-                x = Tensor(draw.standard_normal((graph.n_dst, HIDDEN), dtype=np.float32))
+                x = Tensor(draw.standard_normal((graph.n_dst, args.hidden), dtype=np.float32))
                 ways[f"{method} {ahead}"] = lambda graph=graph, x=x: graph.aggregate(fn.copy_src(x), "sum")
         return turns(comm, ways, args.repeats), {}
 
@@ -124,7 +124,7 @@ def job(args, what, n_ranks, threads, tree=None, **options):
     """Run `worker` on N ranks, of another checkout where `tree` is given, and return what it prints."""
     words = [__file__, "--worker", what, "--file", graphs.path(args.graphs, args.graph).resolve(), "--threads", threads,
              "--repeats", args.repeats, "--partition", args.partition, "--modes", ",".join(args.modes),
-             "--prefetch", ",".join(map(str, args.prefetch))]  # fmt: skip
+             "--prefetch", ",".join(map(str, args.prefetch)), "--hidden", args.hidden, "--methods", ",".join(args.methods)]
     words += [word for name, value in options.items() for word in (f"--{name}", value)]
     path = Path(tree or Path(__file__).parents[1]).resolve()
     launcher = ("env", f"PYTHONPATH={path}", harness.find_mpiexec(), "-n", str(n_ranks))
@@ -136,7 +136,7 @@ def measure_epochs(args, layers):
     places = {"one": (1, 2, None), **({"before": (1, 2, args.before)} if args.before else {}), "two": (2, 1, None)}
     rounds = []
     for number in range(args.rounds):
-        harness.note(f"round {number + 1} of {args.rounds}: GCN {layers} x {HIDDEN} on {args.graph}")
+        harness.note(f"round {number + 1} of {args.rounds}: GCN {layers} x {args.hidden} on {args.graph}")
         rounds.append({place: job(args, "train", *where, layers=layers) for place, where in places.items()})
     return [row(args, layers, place, name, rounds) for place in places for name in rounds[0][place]["times"]]
 
@@ -150,7 +150,7 @@ def row(args, layers, place, name, rounds):
     pairs = [a / b for each in found for a, b in zip(each["times"][name], each["times"][BASE])] if place == "two" else None
     ranks = found[0]["ranks"][name]
     mode, ahead = name.split()
-    return {"case": f"gcn {layers} x {HIDDEN}" + (" before" if place == "before" else ""), "graph": args.graph, "ranks": len(ranks),
+    return {"case": f"gcn {layers} x {args.hidden}" + (" before" if place == "before" else ""), "graph": args.graph, "ranks": len(ranks),
             "threads": 1 if place == "two" else 2, "mode": mode if place == "two" else None, "prefetch": int(ahead),
             **harness.summary(times), "peak_mib": None, "limit_fraction": None, "to_one": to_one, "to_sar": pairs,
             "received": [max(counts) for counts in zip(*(rank["received"] for rank in ranks))],
@@ -163,7 +163,7 @@ def imbalances(args):
         indptr, indices = arrays["indptr"], arrays["indices"]
     rows = []
     for n_ranks in args.parts:
-        for method in METHODS:
+        for method in args.methods:
             harness.note(f"{args.graph} in {n_ranks} {method} parts")
             rows.append({"case": "stages", "graph": args.graph, "ranks": n_ranks, "partition": method, **dict.fromkeys(_TIMES),
                          "imbalance": stage_imbalance(indptr, indices, partition(indptr, indices, n_ranks, method), n_ranks)})
@@ -208,7 +208,7 @@ def main(argv=None):
         harness.report(f"An epoch of GCN on {args.graph}, {args.partition} parts", epochs, EPOCHS)
     stages, sums = imbalances(args), measure_spmm(args)
     harness.report(f"Stages of {args.graph}: sum of the largest tiles, over edges / N", stages, STAGES)
-    harness.report(f"A sum over neighbours of {HIDDEN} columns on {args.graph}, mode broadcast", sums, SUMS)
+    harness.report(f"A sum over neighbours of {args.hidden} columns on {args.graph}, mode broadcast", sums, SUMS)
     print(f"\n{(time.monotonic() - begin) / 60:.1f} minutes")
     if args.json:
         args.json.write_text(json.dumps([*epochs, *stages, *sums], indent=1) + "\n")
@@ -245,6 +245,8 @@ def arguments():
     parser.add_argument("--modes", type=harness.words, default=["sar", "broadcast", "oneshot"], help="on two ranks; sar must be there")
     parser.add_argument("--prefetch", type=harness.numbers, default=[1, 0], help="in modes sar and broadcast; 1 must be there")
     parser.add_argument("--partition", default="random", choices=METHODS, help="of the epochs")
+    parser.add_argument("--methods", type=harness.words, default=METHODS, metavar="LIST", help="partitions of stages and sums")
+    parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--parts", type=harness.numbers, default=[2, 4, 8], help="numbers of parts whose stages are looked at")
     parser.add_argument("--repeats", type=int, default=5, help="measured steps of a way in a job, after one that warms up")
     parser.add_argument("--rounds", type=int, default=3)

@@ -103,7 +103,7 @@ class Simulation:
         n_steps, under_way = len(batches[0]), {}
         for k in range(n_steps):
             later = [(steps + more)[k + self.settings.delay] for steps, more in zip(batches, following)]
-            for layer in range(len(FANOUTS)):
+            for layer in range(len(batches[0][k])):
                 under_way[first + k, layer] = self.push(layer, first + k, [steps[k][layer] for steps in batches], later)
                 self.arrive(layer, under_way.pop((first + k - self.settings.delay, layer), ()))
                 self.look_up(layer, first + k, [steps[k][layer] for steps in batches])
@@ -190,7 +190,7 @@ def measure(args, whole, parts, seeds, n_ranks, settings):
     simulated = simulate(whole, parts, settings, found, args.warm_up)
     steps = sum(len(steps) for steps in found[0][0][args.warm_up : args.epochs]) * n_ranks
     rows = []
-    for layer in range(len(FANOUTS)):
+    for layer in simulated["lookups"]:
         lookups, hits, pushed = (counted(found, name, layer, args.warm_up) for name in ("lookups", "hits", "rows_pushed"))
         rows.append({"graph": args.graph, "ranks": n_ranks, **settings._asdict(), "layer": layer, "lookups": lookups / steps,
                      "simulated_lookups": simulated["lookups"][layer] / steps, "hit_rate": hits / max(lookups, 1),

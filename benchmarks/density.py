@@ -29,7 +29,7 @@ from sarlite.graph import bter
 from sarlite.graph.partition import METHODS
 from sarlite.train.loop import set_threads
 
-FEATURES, HIDDEN, CLASSES, TRAIN_SHARE = 512, 512, 40, 0.54
+CLASSES, TRAIN_SHARE = 40, 0.54
 CMAX, XI = 0.35, 0.04
 CASES = ("epoch", "sum")
 
@@ -52,7 +52,7 @@ def work(comm, args):
     """Measure, and return {"epoch mode": times, "sum mode": times}. Collective."""
     whole = broadcast.whole_graph(args.worker)
     graphs = {mode: whole.shard(comm, args.partition, mode=mode, prefetch=1) for mode in (args.modes if comm.size > 1 else ["sar"])}
-    trainers = {mode: broadcast.make_trainer(graph, 2, FEATURES, CLASSES, HIDDEN, TRAIN_SHARE) for mode, graph in graphs.items()}
+    trainers = {mode: broadcast.make_trainer(graph, 2, args.features, CLASSES, args.hidden, TRAIN_SHARE) for mode, graph in graphs.items()}
     found = broadcast.turns(comm, {f"epoch {mode}": trainer.step for mode, trainer in trainers.items()}, args.repeats)
     with kernels.Buffers(), no_grad():
         x = {mode: Tensor(trainer.x.data) for mode, trainer in trainers.items()}  # not constant, so nothing is kept
@@ -73,7 +73,8 @@ def worker(args):
 def measure(args, scale):
     """Return the rows of one graph: one rank, then two by mode."""
     file, rounds = path(args, scale), []
-    words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition", args.partition]
+    words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition", args.partition,
+             "--features", args.features, "--hidden", args.hidden]
     for number in range(args.rounds):
         harness.note(f"x{scale}: round {number + 1} of {args.rounds}")
         rounds.append({n_ranks: harness.last_json(harness.mpiexec(n_ranks, *words)) for n_ranks in (1, 2)})
@@ -98,7 +99,7 @@ def main(argv=None):
     harness.note(NOTE)
     begin = time.monotonic()
     rows = [made for scale in args.scales for made in measure(args, scale)]
-    title = f"GCN 2 x {HIDDEN} on BTER graphs of {args.nodes:,} nodes: one rank of one thread, and two ranks of one thread"
+    title = f"GCN 2 x {args.hidden} on BTER graphs of {args.nodes:,} nodes: one rank of one thread, and two ranks of one thread"
     harness.report(title, rows, COLUMNS, args.json)
     print(f"\n{(time.monotonic() - begin) / 60:.1f} minutes")
     return None
@@ -121,6 +122,8 @@ def arguments():
     parser.add_argument("--scales", type=harness.numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="of the mean degree")
     parser.add_argument("--nodes", type=int, default=169_343)
     parser.add_argument("--degree", type=float, default=7.0, help="mean degree of x1")
+    parser.add_argument("--features", type=int, default=512)
+    parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--modes", type=harness.words, default=["broadcast", "sar"], help="of two ranks")
     parser.add_argument("--partition", default="random", choices=METHODS)
     parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")

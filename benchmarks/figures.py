@@ -58,7 +58,7 @@ def parser(text, names, program):
     made.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST",
                       help=f"of {','.join(names)} (default: all)")
     made.add_argument("--rows", type=Path, default=harness.BUILD / "bench" / program, metavar="DIR",
-                      help="where each figure's rows are written (default: build/bench/%s)" % program)
+                      help=f"where each figure's rows are written (default: build/bench/{program})")
     made.add_argument("--out", type=Path, metavar="DIR", help="where each figure's picture and README.md are written")
     made.add_argument("--draw", action="store_true",
                       help="measure nothing; write into --out what --rows has of the figures")

@@ -119,15 +119,13 @@ def rows_of(name, args, several, one):
     """Return the rows of a case, forward and backward together and apart, from the times on several hosts and on one."""
     made = []
     for way, share in WAYS.items():
-        t0, t1, comm, memory = (harness.summary([sum(times[share]) for times in found])
+        t0, t1, comm, memory = ([sum(times[share]) for times in found]
                                 for found in (several["T0"], several["T1"], several["comm"], one["T0"]))
-        compute = t0["ms"] - comm["ms"]
-        least = min(compute, comm["ms"])
-        made.append({"case": name, "way": way, "graph": args.graph or f"{args.nodes}:{args.edges}", "mode": args.mode,
-                     "inside": args.inside, "ranks": args.ranks, "threads": 1, **t1, "peak_mib": None,
-                     "limit_fraction": (t0["ms"] - least) / t1["ms"],
-                     **{f"t0_{k}": v for k, v in t0.items()}, "comm_ms": comm["ms"], "compute_ms": compute,
-                     "one_host_ms": memory["ms"], "hidden": (t0["ms"] - t1["ms"]) / least})
+        row = {"case": name, "way": way, "graph": args.graph or f"{args.nodes}:{args.edges}", "mode": args.mode,
+               "inside": args.inside, "ranks": args.ranks, **hosts.hidden(t0, t1, comm),
+               "one_host_ms": harness.summary(memory)["ms"]}
+        least = min(row["compute_ms"], row["comm_ms"])
+        made.append({**row, "limit_fraction": (row["t0_ms"] - least) / row["ms"]})
     return made
 
 
@@ -146,19 +144,13 @@ def run(args):
     return [row for name in args.cases for row in rows_of(name, args, several[name], one[name])]
 
 
-def skipped(reason):
-    """Return the one row that says why nothing was measured."""
-    keys = ("graph", "ranks", "threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction")
-    return {"case": "overlap", **dict.fromkeys(keys), "skipped": reason}
-
-
 def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
         return worker(args)
     reason = hosts.missing()
     if reason:
-        harness.report("Overlap", [skipped(reason)], {"case": lambda r: r["case"], "skipped": lambda r: r["skipped"]}, args.json)
+        hosts.report_skipped("overlap", reason, args.json)
     else:
         graph = args.graph or f"{args.nodes:,} nodes, {args.edges:,} edges"
         title = f"{args.ranks} hosts of one thread, links of {args.rate}, {graph}, mode {args.mode}: median (min..max) ms"
@@ -169,12 +161,8 @@ def main(argv=None):
 COLUMNS = {
     "case": lambda r: r["case"],
     "way": lambda r: r["way"],
-    "T0": lambda r: f"{r['t0_ms']:.0f} ({r['t0_ms_min']:.0f}..{r['t0_ms_max']:.0f})",
-    "T1": lambda r: f"{r['ms']:.0f} ({r['ms_min']:.0f}..{r['ms_max']:.0f})",
-    "comm": lambda r: f"{r['comm_ms']:.0f}",
-    "compute": lambda r: f"{r['compute_ms']:.0f}",
+    **hosts.COLUMNS,
     "one host": lambda r: f"{r['one_host_ms']:.0f}",
-    "hidden": lambda r: f"{100 * r['hidden']:.0f} %",
     "of the limit": lambda r: f"{r['limit_fraction']:.2f}",
 }
 

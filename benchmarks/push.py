@@ -84,11 +84,8 @@ def worker(args):
 
 def row_of(args, found):
     """Return the row of the measured times."""
-    t0, t1, comm = (harness.summary(found[way]) for way in ("T0", "T1", "comm"))
-    compute = t0["ms"] - comm["ms"]
-    return {"case": "push", "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks, "threads": 1, **t1,
-            "peak_mib": None, "limit_fraction": None, **{f"t0_{k}": v for k, v in t0.items()}, "comm_ms": comm["ms"], "compute_ms": compute,
-            "mib": found["bytes"] / 2**20, "hidden": (t0["ms"] - t1["ms"]) / min(comm["ms"], compute)}
+    return {"case": "push", "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks,
+            **hosts.hidden(found["T0"], found["T1"], found["comm"]), "mib": found["bytes"] / 2**20}
 
 
 def main(argv=None):
@@ -97,10 +94,7 @@ def main(argv=None):
         return worker(args)
     reason = hosts.missing()
     if reason:
-        row = {"case": "push", "graph": None, "ranks": None, "threads": None, "ms": None, "ms_min": None, "ms_max": None, "peak_mib": None,
-               "limit_fraction": None, "skipped": reason}  # fmt: skip
-        harness.report("Push", [row], {"case": lambda r: r["case"], "skipped": lambda r: r["skipped"]}, args.json)
-        return None
+        return hosts.report_skipped("push", reason, args.json)
     words = [__file__, "--worker", *(f"--{name}={getattr(args, name)}" for name in ("nodes", "edges", "inside", "batch", "repeats")),
              "--fanouts", ",".join(map(str, args.fanouts))]
     with hosts.Hosts(args.ranks, args.rate) as made:
@@ -110,14 +104,7 @@ def main(argv=None):
     return None
 
 
-COLUMNS = {
-    "T0": lambda r: f"{r['t0_ms']:.0f} ({r['t0_ms_min']:.0f}..{r['t0_ms_max']:.0f})",
-    "T1": lambda r: f"{r['ms']:.0f} ({r['ms_min']:.0f}..{r['ms_max']:.0f})",
-    "comm": lambda r: f"{r['comm_ms']:.0f}",
-    "compute": lambda r: f"{r['compute_ms']:.0f}",
-    "MiB": lambda r: f"{r['mib']:.1f}",
-    "hidden": lambda r: f"{100 * r['hidden']:.0f} %",
-}
+COLUMNS = {**hosts.COLUMNS, "MiB": lambda r: f"{r['mib']:.1f}"}
 
 
 def arguments():
