@@ -28,10 +28,8 @@ import harness
 import numpy as np
 
 from sarlite import Graph, Tensor, Trainer, fn, kernels, models, nn, no_grad, optim
-from sarlite.comm.launch import connect
 from sarlite.graph.edges import destinations
 from sarlite.graph.partition import METHODS, partition
-from sarlite.train.loop import set_threads
 
 FEATURES, CLASSES, TRAIN_SHARE = 602, 41, 0.66
 PHASES = ("forward_fetch", "backward_fetch", "backward_push")
@@ -60,11 +58,6 @@ def turns(comm, ways, repeats):
     return found
 
 
-def whole_graph(file):
-    with np.load(file) as arrays:
-        return Graph.from_csr(arrays["indptr"], arrays["indices"])
-
-
 def ways_of(modes, prefetch, n_ranks):
     """Return {name: (mode, prefetch)}; one rank has no peers, so there is one way."""
     if n_ranks == 1:
@@ -74,7 +67,7 @@ def ways_of(modes, prefetch, n_ranks):
 
 def train(comm, args):
     """Measure training steps of every way; return their times, and what this rank received in the last one beside what is predicted."""
-    whole = whole_graph(args.file)
+    whole = Graph.from_csr(*graphs.arrays_of(args.file))
     trainers = {name: make_trainer(whole.shard(comm, args.partition, mode=mode, prefetch=ahead), args.layers, FEATURES, CLASSES, args.hidden)
                 for name, (mode, ahead) in ways_of(args.modes, args.prefetch, comm.size).items()}
     found = turns(comm, {name: trainer.step for name, trainer in trainers.items()}, args.repeats)
@@ -94,7 +87,7 @@ def step_bytes(trainer):
 
 def spmm(comm, args):
     """Measure a sum over neighbours in mode broadcast on every kind of parts."""
-    whole, draw, ways = whole_graph(args.file), np.random.default_rng(comm.rank), {}
+    whole, draw, ways = Graph.from_csr(*graphs.arrays_of(args.file)), np.random.default_rng(comm.rank), {}
     with kernels.Buffers(), no_grad():
         for method in args.methods:
             for ahead in args.prefetch:
@@ -111,17 +104,8 @@ def work(comm, args):
     return {"times": times, "ranks": {name: [rank[name] for rank in every] for name in counted}}
 
 
-def worker(args):
-    """Measure as one rank; rank 0 prints what was found."""
-    set_threads(args.threads)
-    comm = connect()
-    found = work(comm, args)
-    if comm.rank == 0:
-        print(json.dumps(found))
-
-
 def job(args, what, n_ranks, threads, tree=None, **options):
-    """Run `worker` on N ranks, of another checkout where `tree` is given, and return what it prints."""
+    """Run `work` on N ranks, of another checkout where `tree` is given, and return what it prints."""
     words = [__file__, "--worker", what, "--file", graphs.path(args.graphs, args.graph).resolve(), "--threads", threads,
              "--repeats", args.repeats, "--partition", args.partition, "--modes", ",".join(args.modes),
              "--prefetch", ",".join(map(str, args.prefetch)), "--hidden", args.hidden, "--methods", ",".join(args.methods)]
@@ -159,8 +143,7 @@ def row(args, layers, place, name, rounds):
 
 def imbalances(args):
     """Return the rows of stage imbalance."""
-    with np.load(graphs.path(args.graphs, args.graph)) as arrays:
-        indptr, indices = arrays["indptr"], arrays["indices"]
+    indptr, indices = graphs.arrays_of(graphs.path(args.graphs, args.graph))
     rows = []
     for n_ranks in args.parts:
         for method in args.methods:
@@ -198,7 +181,7 @@ _TIMES = ("threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction")
 def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
-        return worker(args)
+        return harness.as_rank(work, args, args.threads)
     if "sar" not in args.modes or 1 not in args.prefetch:
         raise SystemExit("--modes and --prefetch: mode sar with prefetch 1 must be there, with which the others are compared")
     harness.note("a full run takes about 15 minutes on two free cores: 6 of GCN 2 x 512, 6 of GCN 3 x 512, 1 of METIS, 2 of sums")
@@ -219,28 +202,23 @@ def _ratios(key):
     return lambda r: harness.spread(r[key]) if r[key] else None
 
 
-def _named(*names):
-    return {name: (lambda r, name=name: r[name]) for name in names}
-
-
-MS = {"ms": lambda r: f"{r['ms']:,.0f} ({r['ms_min']:,.0f}..{r['ms_max']:,.0f})"}
 EPOCHS = {
-    **_named("case", "ranks", "threads", "mode"),
+    **harness.named("case", "ranks", "threads", "mode"),
     "prefetch": lambda r: r["prefetch"] if r["mode"] in ("sar", "broadcast") else None,
-    **MS,
+    "ms": harness.times(),
     "to sar": _ratios("to_sar"),
     "to one": _ratios("to_one"),
     "received": lambda r: " ".join(f"{n:,}" for n in r["received"]),
     "(n - n_p) f 4": lambda r: None if r["equal"] is None else "equal" if r["equal"] else "DIFFERS",
 }
-STAGES = {**_named("ranks", "partition"), "imbalance": lambda r: f"{r['imbalance']:.3f}"}
-SUMS = {**_named("ranks", "partition", "prefetch"), **MS, "to random": _ratios("to_random")}
+STAGES = {**harness.named("ranks", "partition"), "imbalance": lambda r: f"{r['imbalance']:.3f}"}
+SUMS = {**harness.named("ranks", "partition", "prefetch"), "ms": harness.times(), "to random": _ratios("to_random")}
 
 
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--graph", default="R", help="of graphs.py")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--layers-list", type=harness.numbers, default=[2, 3], metavar="LIST", help="of GCN")
     parser.add_argument("--modes", type=harness.words, default=["sar", "broadcast", "oneshot"], help="on two ranks; sar must be there")
     parser.add_argument("--prefetch", type=harness.numbers, default=[1, 0], help="in modes sar and broadcast; 1 must be there")

@@ -14,7 +14,7 @@ import graphs
 import harness
 import numpy as np
 
-from sarlite import Graph, Tensor, fn, no_grad
+from sarlite import Tensor, fn, no_grad
 from sarlite.comm import threads
 from sarlite.graph.partition import partition
 from sarlite.minibatch import HEC, NeighborLoader
@@ -238,8 +238,7 @@ COLUMNS = {
 
 def main(argv=None):
     args = arguments().parse_args(argv)
-    with np.load(graphs.path(args.graphs, args.graph)) as arrays:
-        whole = Graph.from_csr(arrays["indptr"], arrays["indices"])
+    whole = graphs.whole(args.graphs, args.graph)
     seeds = np.random.default_rng(0).permutation(whole.n_dst)[: whole.n_dst // 10]
     train, rows = np.isin(np.arange(whole.n_dst), seeds), []
     for n_ranks in args.ranks:
@@ -257,7 +256,7 @@ def main(argv=None):
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--graphs", type=harness.Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--graph", default="S")
     parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8], metavar="LIST")
     parser.add_argument("--lives", type=harness.numbers, default=[2, 10], metavar="LIST")

@@ -52,11 +52,8 @@ def changed(spec, path, args):
 
 def dry(n_ranks, **chosen):
     """Run `--dry-run` and return its settings by name."""
-    flags = []
-    for name, value in chosen.items():
-        flag = "--" + name.replace("_", "-")
-        flags += [flag] if value is True else ["--no-" + flag[2:]] if value is False else [flag, value]
-    line = harness.last_json(harness.mpiexec(n_ranks, "-m", "sarlite.train", *flags, "--dry-run", "--json"))
+    words = harness.flags({**chosen, "dry_run": True, "json": True})
+    line = harness.last_json(harness.mpiexec(n_ranks, "-m", "sarlite.train", *words))
     return {row["setting"]: row for row in line["settings"]}
 
 

@@ -62,7 +62,7 @@ def parser(text, names, program):
     made.add_argument("--out", type=Path, metavar="DIR", help="where each figure's picture and README.md are written")
     made.add_argument("--draw", action="store_true",
                       help="measure nothing; write into --out what --rows has of the figures")
-    made.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(made)
     made.add_argument("--part", type=int, default=1, metavar="N", help="an N-th of the nodes and of the edges")
     return made
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import harness
 
 COLUMNS = {
-    "T0": lambda r: f"{r['t0_ms']:.0f} ({r['t0_ms_min']:.0f}..{r['t0_ms_max']:.0f})",
-    "T1": lambda r: f"{r['ms']:.0f} ({r['ms_min']:.0f}..{r['ms_max']:.0f})",
+    "T0": harness.times("t0_"),
+    "T1": harness.times(),
     "comm": lambda r: f"{r['comm_ms']:.0f}",
     "compute": lambda r: f"{r['compute_ms']:.0f}",
     "hidden": lambda r: f"{100 * r['hidden']:.0f} %",
@@ -62,8 +62,8 @@ def hidden(t0, t1, comm):
 def report_skipped(case, reason, path):
     """Print and write the one row that says why nothing was measured."""
     keys = ("graph", "ranks", "threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction")
-    columns = {name: (lambda r, name=name: r[name]) for name in ("case", "skipped")}
-    harness.report(case, [{"case": case, **dict.fromkeys(keys), "skipped": reason}], columns, path)
+    row = {"case": case, **dict.fromkeys(keys), "skipped": reason}
+    harness.report(case, [row], harness.named("case", "skipped"), path)
 
 
 class Hosts:

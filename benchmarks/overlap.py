@@ -19,7 +19,6 @@ ranks, nothing can be hidden.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -32,10 +31,8 @@ import hosts
 import numpy as np
 
 from sarlite import Graph, Tensor, fn, kernels
-from sarlite.comm.launch import connect
 from sarlite.graph.generate import power_law
 from sarlite.sar.aggregate import Operator, aggregate
-from sarlite.train.loop import set_threads
 
 WAYS = {"both": slice(0, 2), "forward": slice(0, 1), "backward": slice(1, 2)}
 
@@ -100,19 +97,14 @@ def measure(comm, graphs, case, repeats):
     return found
 
 
-def worker(args):
-    """Measure as one rank; rank 0 prints {case: times}."""
-    set_threads(1)
-    comm = connect()
-    with np.load(args.worker) as arrays:
-        whole = Graph.from_csr(arrays["indptr"], arrays["indices"])
+def work(comm, args):
+    """Return {case: times}, as one rank."""
+    whole = Graph.from_csr(*graphs.arrays_of(args.worker))
     made = {prefetch: whole.shard(comm, args.partition, mode=args.mode, prefetch=prefetch) for prefetch in (0, 1)}
     del whole
     cases = {**CASES, "copy_src": CASES["copy_src"]._replace(shapes=((args.features,),))}
     with kernels.Buffers():  # as in a training step
-        found = {name: measure(comm, made, cases[name], args.repeats) for name in args.cases}
-    if comm.rank == 0:
-        print(json.dumps(found))
+        return {name: measure(comm, made, cases[name], args.repeats) for name in args.cases}
 
 
 def rows_of(name, args, several, one):
@@ -147,7 +139,7 @@ def run(args):
 def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
-        return worker(args)
+        return harness.as_rank(work, args)
     reason = hosts.missing()
     if reason:
         hosts.report_skipped("overlap", reason, args.json)
@@ -174,7 +166,7 @@ def arguments():
     parser.add_argument("--mode", choices=("sar", "broadcast"), default="sar")
     parser.add_argument("--features", type=int, default=256, help="of copy_src")
     parser.add_argument("--graph", help="of graphs.py (default: one of --nodes and --edges)")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--partition", choices=("random", "contiguous"), default="contiguous")
     parser.add_argument("--nodes", type=int, default=25_000)
     parser.add_argument("--edges", type=int, default=10_000_000)

@@ -10,7 +10,6 @@ alternate. The sum of the gradients over ranks is in both and is not hidden: it 
 """
 
 import argparse
-import json
 import sys
 import time
 
@@ -19,11 +18,9 @@ import hosts
 import numpy as np
 
 from sarlite import Graph, nn, optim
-from sarlite.comm.launch import connect
 from sarlite.graph.generate import power_law
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import SAGE
-from sarlite.train.loop import set_threads
 from sarlite.train.step import TrainingStep
 
 N_IN, N_OUT, HIDDEN = 128, 32, 256
@@ -63,10 +60,8 @@ class Run:
         return 1e3 * (time.perf_counter() - begin)
 
 
-def worker(args):
-    """Measure as one rank; rank 0 prints {way: times} and the bytes that it sent a step."""
-    set_threads(1)
-    comm = connect()
+def work(comm, args):
+    """Return {way: times} and the most bytes that a rank sent a step, as one rank."""
     src = power_law(args.nodes, args.edges, inside=args.inside)
     graph = Graph.from_csr(*src).shard(comm, "contiguous")
     runs = {f"T{delay}": Run(comm, graph, args, delay) for delay in (0, 1)}
@@ -78,8 +73,7 @@ def worker(args):
             if way == "T0":
                 sent = max(comm.allgather(run.loader.counts["bytes_pushed"] - before))
         found["comm"].append(runs["T0"].push_alone(sent))
-    if comm.rank == 0:
-        print(json.dumps({"bytes": sent, **{way: times[3:] for way, times in found.items()}}))
+    return {"bytes": sent, **{way: times[3:] for way, times in found.items()}}
 
 
 def row_of(args, found):
@@ -91,7 +85,7 @@ def row_of(args, found):
 def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
-        return worker(args)
+        return harness.as_rank(work, args)
     reason = hosts.missing()
     if reason:
         return hosts.report_skipped("push", reason, args.json)

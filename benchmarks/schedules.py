@@ -9,13 +9,12 @@ pass takes above that and its inputs. `plan s`: processor time of the ranks' thr
 import sys
 import time
 import tracemalloc
-from pathlib import Path
 
 import graphs
 import harness
 import numpy as np
 
-from sarlite import Graph, Tensor, fn
+from sarlite import Tensor, fn
 from sarlite.comm import threads
 from sarlite.graph.partition import partition
 from sarlite.kernels import set_threads
@@ -93,8 +92,7 @@ def main(argv=None):
     args = arguments().parse_args(argv)
     rows = []
     for name in args.names:
-        with np.load(graphs.path(args.graphs, name)) as arrays:
-            whole = Graph.from_csr(arrays["indptr"], arrays["indices"])
+        whole = graphs.whole(args.graphs, name)
         for method in args.partitions:
             for n_ranks in args.ranks:
                 parts = partition(*whole.in_edges()[:2], n_ranks, method)
@@ -105,7 +103,7 @@ def main(argv=None):
 
 
 COLUMNS = {
-    **{name: (lambda r, name=name: r[name]) for name in ("graph", "partition", "ranks", "message", "mode", "backward", "halo_rows")},
+    **harness.named("graph", "partition", "ranks", "message", "mode", "backward", "halo_rows"),
     **{phase.replace("_", " "): (lambda r, phase=phase: harness.mib(r[phase])) for phase in PHASES},
     "words": lambda r: f"{r['words']:.2f}",
     "rows": lambda r: r["rows"] and f"{r['rows']:.3f}",
@@ -118,7 +116,7 @@ COLUMNS = {
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--names", type=harness.words, default=["S"], help="graphs of graphs.py")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept")
+    harness.graphs_option(parser)
     parser.add_argument("--partitions", type=harness.words, default=["metis"])
     parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8])
     parser.add_argument("--messages", type=harness.words, default=["linear", "attend"])
