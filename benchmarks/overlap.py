@@ -56,7 +56,7 @@ class Nothing(Operator):
     """Needs the rows that `case` needs, and computes nothing."""
 
     def __init__(self, case):
-        self.case, self.n_fetched, self.needs_rows, self.turns = case, case.n_fetched, case.needs_rows, not case.needs_rows
+        self.case, self.n_fetched, self.needs_rows, self.reverses = case, case.n_fetched, case.needs_rows, not case.needs_rows
 
     def begin(self, needs, arrays, keep):
         self.n_dst = len(arrays[0])
@@ -64,7 +64,7 @@ class Nothing(Operator):
     def end(self):
         return np.zeros((self.n_dst, 1), np.float32)
 
-    def turned(self, rows, d_rows):
+    def reversed_operator(self, rows, d_rows):
         return Nothing(self.case), (np.zeros_like(d_rows[0]),), []
 
 

@@ -14,7 +14,7 @@ from sarlite.minibatch.sampler import Layer, Sampled
 from sarlite.sar.graph import layer_graph
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.operators import fn
-from sarlite.sar.operators.table import SUMS, product_first
+from sarlite.sar.operators.table import SUMS
 from sarlite.sar.schedule.pieces import Piece, Plan
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.tape import Tensor, ops
@@ -210,7 +210,7 @@ class LayerGraph(Graph):
     def _linear(self, message, weights):
         (x,), w = self.check("fn.linear", {"x": message.x}), message.weight
         weights = weights.astype(x.dtype)
-        if product_first(self, x, w):
+        if self.evaluation(x, w) == "product":
             return super().aggregate(fn.MulEdge(ops.matmul(x, w), weights), "sum")
         return ops.matmul(super().aggregate(fn.MulEdge(x, weights), "sum"), w)
 
