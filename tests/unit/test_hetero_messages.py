@@ -23,12 +23,17 @@ def case_of(name, x, dst, edge, weight):
     def scored(s, d, e):
         return (s["x"] @ weight).sum(1) + d["y"].sum(1), s["x"] * e["w"]
 
+    def attend():
+        features = {"edge": edge.reshape(-1, 1), "attn_edge": weight[:1, :1]}
+        return fn.attend((x @ weight).reshape(-1, 1, 5), x[:, :1], dst[:, :1], 0.2, 0.3, 7, **features)
+
     inputs = {"x": x}, {"y": dst}, {"w": edge.reshape(-1, 1)}
-    return {"mul": lambda: fn.mul_edge(x, edge), "copy": lambda: fn.copy_src(x), "linear": lambda: fn.linear(x, weight),
+    return {"mul": lambda: fn.mul_edge(x, edge), "copy": lambda: fn.copy_src(x), "linear": lambda: fn.linear(x, weight), "attend": attend,
             "function": lambda: (function, *inputs), "scored": lambda: (scored, *inputs)}[name]()
 
 
-CASES = [("mul", "mean", None), ("mul", "max", None), ("copy", "sym", None), ("linear", "sym", "inside"), ("linear", "sym", "first"),
+CASES = [("attend", "sum", None), ("mul", "mean", None), ("mul", "max", None), ("copy", "sym", None),
+         ("linear", "sym", "inside"), ("linear", "sym", "first"),
          ("function", "mean", None), ("function", "min", None), ("scored", "softmax", None)]
 
 
@@ -57,7 +62,7 @@ def spread(n, ids, rows):
     return out
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name, reducer, evaluation", CASES)
 def test_a_message_is_that_of_each_relations_graph(name, reducer, evaluation):
     out, d_x, d_weight, d_edges = expected(name, reducer)
