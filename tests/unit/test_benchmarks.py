@@ -221,6 +221,7 @@ def test_schedules(folder, tmp_path):
     assert [found["attend", "sar", way]["words"] for way in (None, "fetch")] == [2 * 3 * 6, 2 * (2 * 5 + 6)]
     rows = [found["linear", mode, way]["rows"] for mode, way in (("sar", None), ("sar", "fetch"), ("broadcast", None))]
     assert rows[0] == rows[1] == 2 <= rows[2]
+    assert {mode for _, mode, _ in found} == {"sar", "broadcast"}
 
 
 def test_reorder(folder, tmp_path):
