@@ -272,12 +272,12 @@ class Bundle(tuple):
         return sum(edges.n_edges for edges in self)
 
     @property
-    def offset(self):
-        return self[0].offset
-
-    @property
     def source(self):
         return self[0].source
+
+    @property
+    def offset(self):
+        return self[0].offset
 
     @property
     def src_ids(self):
