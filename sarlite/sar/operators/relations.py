@@ -199,6 +199,8 @@ def _vjp(g, needs, residuals, into, operator):
         own, kept[k] = kept[k], kept[k] if retained() else None
         d_own = aggregate.vjp(g, [needs[i] for i in numbers], own, [found[i] for i in numbers], operator=fetched, schedule=schedule)
         del own
+        if not retained():
+            fetched.members = []  # what the operators hold is not needed while the other fetches' gradients are found
         for i, d in zip(numbers, d_own):
             found[i] = d
     multiply(left)
