@@ -1,8 +1,10 @@
 """A batch as a graph: the blocks of its layers, each a Graph, and what the picks stand for."""
 
+from collections.abc import Iterator
 from contextlib import nullcontext
+from copy import copy
 from functools import cached_property, partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -262,31 +264,54 @@ class Batch(Graph):
 
     def __init__(self, graph: Graph, sampled: Sampled, graphs: list[LayerGraph], *, step: int, n_global: int, x: Array,
                  labels: Array | None, buffers: kernels.Buffers, lasting: bool = False) -> None:
-        rows, self._graphs = sampled.rows, graphs
-        first, last = self._graphs[0], self._graphs[-1]
+        rows, self.graphs = sampled.rows, graphs
+        first, last = self.graphs[0], self.graphs[-1]
         self.comm, self.profile, self.n_nodes, self.bipartite = graph.comm, graph.profile, graph.n_nodes, False
-        self.n_src, self.n_dst, self.n_edges = first.n_src, last.n_dst, sum(g.n_edges for g in self._graphs)
+        self.n_src, self.n_dst, self.n_edges = first.n_src, last.n_dst, sum(g.n_edges for g in self.graphs)
         self.step, self.rows, self.n_global = step, sampled.numbers, n_global
         self.labels = None if labels is None else labels[rows[: self.n_dst]]
         self._x, self._rows, self.buffers, self.lasting = x, rows, buffers, lasting
         self._sent_whole = graph.comm.size > 1 and graph.schedule.mode.in_step
 
     def __repr__(self) -> str:
-        rows, edges = [*(g.n_src for g in self._graphs), self.n_dst], [g.n_edges for g in self._graphs]
+        rows, edges = [*(g.n_src for g in self.graphs), self.n_dst], [g.n_edges for g in self.graphs]
         return f"Batch({self.n_global} seeds, rows {rows}, edges {edges})"
 
     @property
     def src_ids(self) -> Array:  # type: ignore[override]
-        return self._graphs[0].src_ids
+        return self.graphs[0].src_ids
 
     @property
     def dst_ids(self) -> Array:  # type: ignore[override]
-        return self._graphs[-1].dst_ids
+        return self.graphs[-1].dst_ids
+
+    @property
+    def graph(self) -> "Batch":
+        """What the model is called with: this batch, which gives the model its layers."""
+        return self
 
     @property
     def part_rows(self) -> Array:
         """(n_src,) int: which rows of the part that was sampled from the first layer reads."""
         return self._rows
+
+    @property
+    def outputs(self) -> Array:
+        """(n_dst,) int: which rows of the part the model's output has."""
+        return self._rows[: self.n_dst]
+
+    def with_input(self, x: Tensor, rows: Array, n_global: int) -> "Batch":
+        """Return this batch with other input rows, and other rows that count."""
+        other = copy(self)
+        vars(other).update(x=x, rows=rows, n_global=n_global)
+        return other
+
+    def counted(self, graph: Graph) -> dict[str, Any]:
+        """Return "message_flow": by layer "rows", "edges" and "halo_rows" of all ranks, and the graph's. Collective."""
+        of = [(g.n_dst, g.n_edges, g.plan.n_halo) for g in (*self.graphs, graph)]
+        *layers, full = self.comm.allreduce(np.array(of, np.int64)).tolist()
+        names = ("rows", "edges", "halo_rows")
+        return {"message_flow": {"layers": [dict(zip(names, layer)) for layer in layers], "graph": dict(zip(names, full))}}
 
     @cached_property
     def x(self) -> Tensor:
@@ -308,9 +333,9 @@ class Batch(Graph):
         ConfigError
             The batch was sampled for another number of layers.
         """
-        if n != len(self._graphs):
-            raise ConfigError(f"fanouts has {len(self._graphs)} entries, but the model {n} layers")
-        return list(self._graphs)
+        if n != len(self.graphs):
+            raise ConfigError(f"fanouts has {len(self.graphs)} entries, but the model {n} layers")
+        return list(self.graphs)
 
     def aggregate(self, message: Any, reducer: str, src: Any = None, dst: Any = None, edge: Any = None) -> Tensor:
         """Aggregate over a batch of one layer; see `LayerGraph`."""
@@ -329,16 +354,16 @@ class Batch(Graph):
         return self._only("edge_features").edge_features
 
     def recover(self) -> None:
-        self._graphs[0].recover()
+        self.graphs[0].recover()
 
     def _only(self, what):
-        if len(self._graphs) != 1:
-            raise ConfigError(f"{what}: a batch of {len(self._graphs)} layers has a graph for each, batch.layers({len(self._graphs)})")
-        return self._graphs[0]
+        if len(self.graphs) != 1:
+            raise ConfigError(f"{what}: a batch of {len(self.graphs)} layers has a graph for each, batch.layers({len(self.graphs)})")
+        return self.graphs[0]
 
     def __getattr__(self, name: str) -> Any:
         """What a graph has beside the above, such as its plan, a batch's layers have each."""
-        if name.startswith("__") or name == "_graphs":
+        if name.startswith("__") or name == "graphs":
             raise AttributeError(name)
         return getattr(self._only(name), name)
 
@@ -346,3 +371,75 @@ class Batch(Graph):
         raise ConfigError("a batch is no graph to be divided, or asked for all its edges")
 
     shard = in_edges = out_edges = with_edge_values = _refuse
+
+
+class FullBatch(NamedTuple):
+    """The whole part as a batch: its graph, all its rows, and which of them count.
+
+    Attributes
+    ----------
+    graph : Graph, or NodeType
+        What the model is called with.
+    x : Tensor, or of a node type a dict of such
+    labels : (n_dst, ...) array
+    rows : (n,) int64
+        Rows of the output that count.
+    n_global : int
+        How many count on all ranks.
+    """
+
+    graph: Any
+    x: Any
+    labels: Array
+    rows: Array
+    n_global: int
+
+    lasting = True
+    outputs = None  # the output's rows are the part's
+
+    def take(self, x: Array) -> Array:
+        """Return the rows of the part's that the model reads: all, as they are."""
+        return x
+
+    def with_input(self, x: Any, rows: Array, n_global: int) -> "FullBatch":
+        """As of `Batch`."""
+        return self._replace(x=x, rows=rows, n_global=n_global)
+
+    def counted(self, graph: Any) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+
+class Staying:
+    """One batch in place of a loader: an epoch is one step over it.
+
+    Attributes
+    ----------
+    step : int
+        The global step of the next epoch.
+    """
+
+    sampled, fresh = False, True
+
+    def __init__(self, batch: Batch | FullBatch) -> None:
+        self.batch, self.step = batch, 0
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Batch | FullBatch]:
+        self.step += 1
+        yield self.batch
+
+    def counted(self, graph: Any) -> dict[str, Any]:
+        """Return what a run tells of its batches, by the name that `--json` gives it. Collective."""
+        return self.batch.counted(graph)
+
+    def state(self) -> dict[str, Array]:
+        """Return nothing: there is no cache."""
+        return {}
+
+
+def source_of(given: Any, whole: FullBatch) -> Any:
+    """Return what yields batches: a loader as given, else a batch that stays, by default the whole part."""
+    return Staying(whole if given is None else given) if given is None or isinstance(given, Batch) else given

@@ -11,7 +11,6 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
-from sarlite.sar.schedule.ahead import ahead
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.columns import Columns
 from sarlite.minibatch.exact import Cooperative, layer_graph, make_sampler
@@ -20,6 +19,7 @@ from sarlite.minibatch.sampler import Sampler, check_fanouts
 from sarlite.minibatch.seeds import divide
 from sarlite.minibatch.transposes import Transposes
 from sarlite.sar.graph import Graph
+from sarlite.sar.schedule.ahead import ahead
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
 from sarlite.types import Array
@@ -140,6 +140,17 @@ class NeighborLoader:
     def __len__(self) -> int:
         """Steps an epoch, the same on every rank."""
         return self._seeds.n_steps
+
+    sampled = True
+
+    def counted(self, graph: Graph) -> dict[str, Any]:
+        """Return with caches "hit_rate" and "rows_pushed" by layer and "bytes_pushed", of all ranks since the start. Collective."""
+        if self.historical is None:
+            return {}
+        ranks = self.graph.comm.allgather(self.counts)
+        sums = {name: np.sum([counts[name] for counts in ranks], 0) for name in ("lookups", "hits", "rows_pushed", "bytes_pushed")}
+        rates = [int(hits) / int(n) if n else None for hits, n in zip(sums["hits"], sums["lookups"])]
+        return {"hit_rate": rates, "rows_pushed": sums["rows_pushed"].tolist(), "bytes_pushed": int(sums["bytes_pushed"])}
 
     @property
     def fresh(self) -> bool:

@@ -40,6 +40,13 @@ class RowBatch:
         self.labels, self.rows = None if labels is None else labels[seeds], np.arange(len(seeds))
         self._x, self._seeds, self.buffers = x, seeds, buffers
 
+    lasting = False
+
+    @property
+    def graph(self) -> "RowBatch":
+        """What the model is called with."""
+        return self
+
     def __repr__(self) -> str:
         return f"RowBatch({self.n_global} seeds)"
 
@@ -77,6 +84,8 @@ class RowLoader:
     Nothing is sampled: each rank reads its own seeds' rows of x, and steps only exchange gradients. Memory: one batch's rows.
     """
 
+    sampled, fresh = True, False  # the rows were propagated before
+
     def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, batch_size: int, seed: int = 0, batches: str = "global") -> None:
         self.graph, self.step, self._counts, self._buffers = graph, 0, {"steps": 0, "seeds": 0}, kernels.Buffers()
         self.x, self.labels = as_array(x), None if labels is None else as_array(labels)
@@ -108,6 +117,10 @@ class RowLoader:
             self.step = step + 1
             yield RowBatch(self.graph, seeds, step=step, n_global=self._seeds.count(step), x=self.x, labels=self.labels,
                            buffers=self._buffers)
+
+    def counted(self, graph: Graph) -> dict[str, Any]:
+        """Return nothing: there is no cache."""
+        return {}
 
     def state(self) -> dict[str, Array]:
         """Return nothing: there is no cache."""

@@ -131,6 +131,8 @@ def edges(n_rows: int, n_edges: int, train: int, others: int, at: Mapping[str, i
 class _Named:
     """A loader whose batches' layers tell what they aggregate, and whose input rows are recorded; `cached` ones as they are entered."""
 
+    sampled = True
+
     def __init__(self, loader, tape, mode, told, cached=False):
         self._loader, self._told = loader, (tape, mode, told, cached)
 
@@ -174,13 +176,13 @@ def listen(tape: Tape, trainer: Any, mode: Listening, facts: Facts, at: Mapping[
 
     `at` are the tiny graph's sizes.
     """
-    loader = trainer.loader
+    loader = trainer.batches
     if facts.kept is not None:
         n_halo = [at[joined_of(k)] - at[rows_of(k)] for k in range(len(loader.sampler.fanouts))]
         loader.sampler = cached_trial.WithHalo(loader.sampler, n_halo)
         loader.historical = cached_trial.Caches(tape.recorder, loader.x if facts.kept else None)
-    trainer.loader = _Named(loader, tape, mode, facts.batch, facts.kept is not None)
-    if trainer.scoring is not None:
+    trainer.batches = _Named(loader, tape, mode, facts.batch, facts.kept is not None)
+    if trainer.scoring.sampled:
         trainer.scoring = _Named(trainer.scoring, tape, mode, facts.scored)
 
 
@@ -199,9 +201,9 @@ def of_run(config: argparse.Namespace, part: Part) -> tuple[Sampled, Sampled | N
     rows: Any = part.rows
     graph, nothing = part.graph, np.zeros((part.graph.n_dst, 1), config.dtype)
     with graph.profile.phase("setup"):
-        made = loaders(config, part._replace(rows=rows._replace(features=nothing)), nothing)
+        made = loaders(config, part._replace(rows=rows._replace(features=nothing)), nothing, False)
         found = {name: _sampled(graph, loader, config, name == "scoring") for name, loader in made.items()}
-    return found["loader"], found.get("scoring"), max(0, resident() - there)  # with what sampling keeps free
+    return found["batches"], found.get("scoring"), max(0, resident() - there)  # with what sampling keeps free
 
 
 def _sampled(graph, loader, config, scores):

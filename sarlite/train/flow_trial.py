@@ -9,9 +9,8 @@ from sarlite.minibatch.batch import LayerGraph
 from sarlite.sar.cost import PartCounts, counts_of_plan
 from sarlite.sar.listening import Listening
 from sarlite.sar.program import Tape
-from sarlite.tape.rows import row_numbers
-from sarlite.train.flow import FlowTrainer, flows
 from sarlite.train.load import Part
+from sarlite.train.minibatch import flows
 from sarlite.types import Array
 
 NAMES = "training", "scoring"
@@ -65,26 +64,25 @@ def edges(n_rows: int, n_edges: int, n_train: int, n_others: int, at: Mapping[st
     return np.concatenate([[0], np.cumsum(degrees)]), np.concatenate([*sources, np.arange(rest) % n_rows])
 
 
-def listen(tape: Tape, trainer: FlowTrainer, mode: Listening, told: Mapping[tuple[str, int], tuple[int, int, int]]) -> None:
+def listen(tape: Tape, trainer: Any, mode: Listening, told: Mapping[tuple[str, int], tuple[int, int, int]]) -> None:
     """Let the layers of a tiny trainer tell what they aggregate, with the sizes of the run's where an order of products is chosen."""
-    for name, flow in zip(NAMES, (trainer.flow, trainer.scored_flow)):
+    for name, flow in zip(NAMES, (trainer.batches.batch, trainer.scoring.batch)):
         flow.buffers = tape.recorder.beside()  # type: ignore[assignment]
-        for layer, graph in enumerate(flow.layers(trainer.n_layers)):
+        for layer, graph in enumerate(flow.graphs):
             mode.named[id(graph.plan)] = (name, layer), rows_of(name, layer), (edges_of(name, layer),)
             graph.all_sizes = told[name, layer]  # type: ignore[attr-defined]
 
 
-def of_trainer(trainer: FlowTrainer) -> dict[str, list[LayerGraph]]:
+def of_trainer(trainer: Any) -> dict[str, list[LayerGraph]]:
     """Return the layers of a trainer's message-flow graphs."""
-    return {name: flow.layers(trainer.n_layers) for name, flow in zip(NAMES, (trainer.flow, trainer.scored_flow))}  # type: ignore[misc]
+    return {name: flow.graphs for name, flow in zip(NAMES, (trainer.batches.batch, trainer.scoring.batch))}  # type: ignore[misc]
 
 
 def of_run(part: Part, n_layers: int) -> dict[str, list[LayerGraph]]:
     """Return the layers of the message-flow graphs that a run trains and scores on. Collective."""
     rows: Any = part.rows
-    splits = [row_numbers(name, getattr(rows, name), part.graph.n_dst) for name in _SPLITS]
-    found = flows(part.graph, splits, n_layers, rows.features, rows.labels)
-    return {name: flow.layers(n_layers) for name, flow in zip(NAMES, found)}  # type: ignore[misc]
+    found = flows(part, n_layers, rows.features)
+    return {name: flow.layers(n_layers) for name, flow in zip(NAMES, found.values())}  # type: ignore[misc]
 
 
 def of_all_ranks(found: Mapping[str, list[LayerGraph]]) -> dict[tuple[str, int], tuple[int, int, int]]:

@@ -18,9 +18,9 @@ from sarlite.sar.columns import Counts, Grid
 from sarlite.sar.cost import CountingTransport, Mirror, expected, schedule_of
 from sarlite.sar.graph import Graph
 from sarlite.sar.listening import Listening
-from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.plan import Step
 from sarlite.sar.program import START, Program, Tape, record
+from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.schedule import Schedule, turns
 from sarlite.tape import no_grad
 from sarlite.train import batch_trial, flow_trial, relational_trial
@@ -86,7 +86,7 @@ def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace,
             if facts.batch is not None:
                 batch_trial.listen(tape, trainer, part.graph.schedule.mode, facts, at)
             trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)  # of learned rows: more are none
-            trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
+            trainer.riders.own = lambda: (0.0,) * (len(SIGNALS) + 2)
             trainer.buffers = trainer.training_step.buffers = tape.recorder
             best = {}
             for epoch in range(2):
