@@ -37,7 +37,6 @@ OWN = {
     "classes": (None, "its classes", "N"),
     "train": (0.1, "share of training nodes; as many validate, and test", "SHARE"),
     "halo": (None, "share of the other parts' nodes that a part needs [of random parts: 1 - (1 - 1/ranks)^degree]", "SHARE"),
-    "ranks-per-host": (1, "ranks that follow each other on one host; above 1 mode host is told", "N"),
     "plot": (None, "write the table as a picture", "FILE"),
 }  # fmt: skip
 TAKEN = ("data", "model", "self-loops", *(name for name in options.GROUPS["model"]), "task", "optimizer", "eval-every", "label-inputs",
@@ -113,25 +112,11 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> tuple[list[
         sizes, facts, exact = told.sizes(size, own, config, loops)
         model = Model(config, make, facts, Solo(), size)
         model.fixed_bytes = max(fixed, told.warm_bytes)
-        reasons = {name: _left_out(mode, own, exact, facts) for name, mode in MODES.items()}
-        modes = [name for name, reason in reasons.items() if not reason]
-        for name, reason in reasons.items():
-            if reason and size > 1:
-                left_out.setdefault((name, reason), []).append(f"{size:,}")
-        for mode in modes if size > 1 else modes[:1]:
+        for mode in MODES if size > 1 else [next(iter(MODES))]:
             rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
         fixed = model.fixed_bytes
     return rows, [f"{name} is left out{' on ' * bool(at)}{', '.join(at)}{' ranks' * bool(at)}: {reason}"
                   for (name, reason), at in left_out.items()]
-
-
-def _left_out(mode, own, exact, facts):
-    """Why a mode is; "" where it is not."""
-    if mode.shares and own.ranks_per_host == 1:
-        return "--ranks-per-host is 1"
-    if mode.covers and facts.relations is not None:
-        return "a relational graph has no such edges"
-    return "a cover is found of parts as divided, not expected of random ones" if mode.covers and not exact else ""
 
 
 def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
@@ -162,7 +147,7 @@ def _there(n, n_edges, facts, config):
 
 
 def _expected(size, own, n_nodes, n_edges, degrees, shares, facts, config):
-    counts = expected(n_nodes, n_edges, size, halo=own.halo, degrees=degrees, loops=facts.loops, per_host=own.ranks_per_host)
+    counts = expected(n_nodes, n_edges, size, halo=own.halo, degrees=degrees, loops=facts.loops)
     splits = {name: round(counts.n_local * share) for name, share in shares.items()}
     rows = {"rows": counts.n_local, "edges": sum(counts.sets[0].n_edges), **splits}
     return [Sizes(counts, rows, _there(counts.n_local, rows["edges"], facts, config))]
@@ -215,12 +200,8 @@ class _Data:
     def _divided(self, size, own):
         config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
         with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
-            found = threads.run(size, _load, config, self.loops, folder, self.wanted, hosts=_hosts(size, own))
+            found = threads.run(size, _load, config, self.loops, folder, self.wanted)
         return [sizes for sizes, _ in found], found[0][1], True
-
-
-def _hosts(size, own):
-    return [rank // own.ranks_per_host for rank in range(size)]
 
 
 def _load(comm, config, loops, folder, wanted):
@@ -244,7 +225,7 @@ class _Relational:
                               f"on at most {MOST_EXACT} ranks")
         config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
         with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
-            found = threads.run(size, _load_relations, config, folder, self.make, hosts=_hosts(size, own))
+            found = threads.run(size, _load_relations, config, folder, self.make)
         self.warm_bytes = max(self.warm_bytes, found[0][2])
         return [sizes for sizes, *_ in found], found[0][1], True
 
@@ -309,8 +290,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags = vars(parser().parse_args(argv))
         own = argparse.Namespace(**{name: flags.pop(name, default) for name, (default, _, _) in
                                     ((name.replace("-", "_"), each) for name, each in OWN.items())})
-        if own.ranks_per_host < 1:
-            raise ConfigError(f"--ranks-per-host {own.ranks_per_host}: at least 1")
         if own.nodes is not None and "data" in flags:
             raise ConfigError("--nodes tells a graph by counts, --data names one: give one of them")
         config = options.resolve({"prefetch": 1, **flags})

@@ -16,9 +16,8 @@ from sarlite.errors import ConfigError, needs, reading, regular
 from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
-from sarlite.sar.evaluation import EVALUATIONS
+from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
-from sarlite.sar.schedule.schedule import HALO
 from sarlite.train import resume, smoothing
 from sarlite.train.metrics import EVERY
 from sarlite.train.tasks import LOSSES
@@ -206,8 +205,6 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or fetch those of the rows that they went to "
                      "[push; in broadcast fetch, of GCN and GraphSAGE]"),
         "columns": (1, int, "ranks that share their rows and divide the columns of sums, or heads; each holds the structure of them all"),
-        "halo": ("fetch", HALO, "of the rows of other ranks that the second layer needs: fetch them, or compute them again from sums that "
-                 "the first layer keeps, without dropout of its input"),
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a core to spare, else 0]"),
         "partition": ("stored", str, "metis, fennel (less memory), random, contiguous, or a file of one part a node; stored: as the data "
                       "stand, else metis"),
@@ -303,13 +300,8 @@ def _minibatches(options, given):
     for name in ("batch_size", "mfg"):
         if options["columns"] > 1 and options[name]:
             raise ConfigError(f"--columns does not go with {_flag(name)}: parts of the graph are computed by rows")
-        if options["mode"] == "host" and options[name]:
-            raise ConfigError(f"--mode host does not go with {_flag(name)}: what parts of the graph need is not put together by host")
         if options["backward"] == "fetch" and options[name]:
             raise ConfigError(f"--backward fetch does not go with {_flag(name)}: parts of the graph have no reversed edges")
-    for name in ("batch_size", "mfg", "label_inputs"):
-        if options["halo"] == "recompute" and options[name]:
-            raise ConfigError(f"--halo recompute does not go with {_flag(name)}: it is of sums over the whole graph that do not change")
     if options["batch_size"] and options["label_inputs"] and options["remote"] == "hec":
         raise ConfigError("--label-inputs does not go with --remote hec: its rows were made when labels that a step hides were shown")
     if None not in (evaluated, fanouts) and len(evaluated) != len(fanouts):

@@ -16,7 +16,7 @@ from sarlite.graph.edges import add_self_loops
 from sarlite.graph.partition import measures
 from sarlite.profile import Memory
 from sarlite.progress import Progress
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train import edge_values as edges
 
@@ -54,7 +54,7 @@ def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=
 
 def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values, choose):
     begin, seconds = time.perf_counter(), {"partition": 0.0}
-    Options("sar" if config.mode == "auto" else config.mode, config.prefetch, config.backward, config.columns, config.halo).check(comm)
+    Options("sar" if config.mode == "auto" else config.mode, config.prefetch, config.backward, config.columns).check(comm)
     options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed, "task": config.task,
                "normalize": config.normalize_features, "progress": Progress(config.progress), "allow_empty": allow_empty}
     with divided(comm, config.data, verify=config.verify, scratch=run_dir, seconds=seconds, **options) as dataset:
@@ -79,7 +79,7 @@ def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values, choo
         seconds["load"] = time.perf_counter() - begin
         return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
 
-    given = {name: getattr(config, name) for name in ("mode", "backward", "columns", "halo")}
+    given = {name: getattr(config, name) for name in ("mode", "backward", "columns")}
     if choose is None:
         return part_in(**given)
     first = {**given, "mode": "sar"}

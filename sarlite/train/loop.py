@@ -14,8 +14,8 @@ from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.minibatch.batch import FullBatch, source_of
 from sarlite.optim import Factor, Optimizer
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.rows import row_numbers

@@ -10,7 +10,7 @@ from sarlite.comm import together
 from sarlite.errors import ConfigError
 from sarlite.minibatch import HEC, NeighborLoader, RowLoader, message_flow
 from sarlite.minibatch.flow import count_layers
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.rows import row_numbers
 from sarlite.train.config import HEC_OPTIONS, MINIBATCH_OPTIONS

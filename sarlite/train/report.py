@@ -7,7 +7,7 @@ import sys
 import time
 
 from sarlite.errors import needs
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 
 LINE_SECONDS = 5.0
 
@@ -112,7 +112,7 @@ def table(config, size, summary, counted, best, times, run_dir):
         ("data", f"{summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
                  f"{summary['features']} features, {summary['classes']} {_OUTPUTS[summary['task']]}"
                  + (f", with {' and '.join(summary['edge_values'])}" if summary.get("edge_values") else "")),
-        ("ranks", f"{size}, mode {config.mode}{', halo recompute' if config.halo == 'recompute' else ''}, prefetch {config.prefetch}, "
+        ("ranks", f"{size}, mode {config.mode}, prefetch {config.prefetch}, "
                   f"partition {summary['method']}, "
                   f"{100 * summary['partition']['cut_share']:.1f} % of edges cut{', nodes reordered' if summary['ordered'] else ''}"),
         *_grid(counted.get("grid")),

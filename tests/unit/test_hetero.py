@@ -10,7 +10,7 @@ from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.models import RGAT, RGCN
 from sarlite.sar import plan
-from sarlite.sar.evaluation import Sizes, evaluate
+from sarlite.sar.operators.evaluation import Sizes, evaluate
 from sarlite.tape import shapes
 from tests.helpers.exchanges import MODES
 from tests.helpers.relational import (

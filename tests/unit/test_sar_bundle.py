@@ -8,9 +8,9 @@ from sarlite import Tensor
 from sarlite.comm import threads
 from sarlite.graph.part import InEdges
 from sarlite.profile import Profile
-from sarlite.sar import plan, schedule
 from sarlite.sar.aggregate import Operator, aggregate
-from sarlite.sar.operators import Sum
+from sarlite.sar.operators.sums import Sum
+from sarlite.sar.schedule import schedule
 from tests.helpers.exchanges import MODES
 from tests.helpers.strategies import values
 
@@ -68,7 +68,7 @@ def run(comm, sets, mode, prefetch, weighted):
     """Aggregate over `sets` at once; return the outputs, the gradients of x and of the weights, and the bytes received."""
     found = [edges_of(comm, k) for k in sets]
     rows = own(comm, N_SRC)
-    exchange = plan.build(comm, [edges for edges, _ in found], None, rows.stop - rows.start)
+    exchange = needs.find(comm, [edges for edges, _ in found], None, rows.stop - rows.start)
     profile = Profile()
     made = schedule.make(comm, exchange, schedule.Options(mode, prefetch), profile)
     x = Tensor(values(1, N_SRC, WIDTH)[rows], requires_grad=True)

@@ -10,7 +10,7 @@ from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, PeerError
 from sarlite.sar import columns
-from sarlite.sar.operators import Sum
+from sarlite.sar.operators.sums import Sum
 from tests.helpers import references
 from tests.helpers.exchanges import EDGES, X, attend, fail, results, shard
 from tests.helpers.references import CASES, check_equality

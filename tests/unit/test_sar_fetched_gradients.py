@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
-from sarlite.sar import plan, schedule
+from sarlite.sar.schedule import schedule
 from sarlite.sar.schedule.modes import MODES
 from tests.helpers.exchanges import COMPLETE, EDGES, X, attend, shard
 from tests.helpers.strategies import SETTINGS, Edges, edges, parts, random_edges, values

@@ -10,24 +10,6 @@ from sarlite.graph import part
 from sarlite.graph.block import Bundle
 from sarlite.sar.schedule.pieces import Arrival, Piece, as_range
 
-BACKWARD_PIECES = 9
-"""With few peers a rank takes about so many pieces backward, each for a part of a peer's rows. Forward that would cost time, as each
-block's pass touches all rows of the output; backward a block's rows are the peer's, and any part of them costs the same."""
-
-BACKWARD_ROWS = 4096
-"""But no backward pieces of fewer rows, were all rows of a peer needed."""
-
-MOST_RANGES = 8
-"""In mode `broadcast` with prefetch a rank's rows come in at most so many ranges. What is computed with the last range alone follows the
-last transfer: an eighth of a tile."""
-
-RANGE_EDGES = 32
-"""But in no more ranges than leave so many edges a row of the output and range on average, as each range takes a pass over the output.
-With 239 edges a row and tile, sums of 512 columns took 0.82 of the time in 7 ranges, whose rows stay in the cache, 0.88 in 4, 0.98 in 2."""
-
-RANGE_ROWS = 1024
-"""And no ranges of fewer rows, so that a message is more than mere latency."""
-
 
 class Needs(NamedTuple):
     """Which rows one rank needs of each other rank, and which rows each other rank needs of it.
@@ -60,6 +42,11 @@ class Needs(NamedTuple):
     @property
     def size(self) -> int:
         return len(self.offsets) - 1
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows all ranks own."""
+        return int(self.offsets[-1])
 
     @property
     def n_src(self) -> int:
@@ -97,16 +84,6 @@ class Needs(NamedTuple):
         ends = range_ends(self.offsets, q, n)
         ranges = [slice(a, b) for a, b in zip([0, *ends], ends)]
         return [(rows, as_range(need - rows.start)) for rows, need in zip(ranges, self._divided(self.needs[q], q, n))]
-
-    @property
-    def n_ranges(self) -> int:
-        """In how many ranges a rank's rows come in mode `broadcast` with prefetch; every rank decides alike."""
-        return n_ranges(self.offsets, self.degree)
-
-    @property
-    def n_parts(self) -> int:
-        """In how many parts a peer's rows come backward; every rank decides alike."""
-        return n_parts(self.offsets)
 
     # ---- how blocks and arrivals are made
 
@@ -194,18 +171,6 @@ def find(comm: Any, sets: list[part.InEdges], src_ids: Any, n_local_src: int) ->
     halo_ids[comm.rank] = own
     cuts = part.cut(sets, where, needs, offsets, comm.rank)
     return Needs(comm.rank, offsets, cuts, needs, asked, halo_ids, sum(n_edges) / max(sum(n_dst), 1))
-
-
-def n_ranges(offsets: Any, degree: float) -> int:
-    """Return in how many ranges ranks' rows come, of graphs of these `offsets` and mean number of edges of a row."""
-    size = len(offsets) - 1
-    return int(max(1, min(MOST_RANGES, degree / size // RANGE_EDGES, offsets[-1] / size // RANGE_ROWS)))
-
-
-def n_parts(offsets: Any) -> int:
-    """Return in how many parts a peer's rows come backward, of graphs of these `offsets`."""
-    size = len(offsets) - 1
-    return max(1, min(-(-BACKWARD_PIECES // max(size - 1, 1)), int(offsets[-1]) // size // BACKWARD_ROWS))
 
 
 def range_ends(offsets: Any, q: int, n: int) -> list[int]:

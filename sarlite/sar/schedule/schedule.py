@@ -19,7 +19,7 @@ class Schedule(NamedTuple):
     ----------
     plan : Plan
     transport : Transport
-    mode : object of `modes.MODES`
+    mode : a mode, see `modes`
     reverse : Schedule, or None
         Of the reversed edges, from destination to source rows, where the gradients of linear messages are found by the reversed edges.
     reverses_attention : bool
@@ -125,7 +125,7 @@ BACKWARD = "push", "fetch"
 class Options(NamedTuple):
     """How a graph is computed with on several ranks; `Graph.from_part` tells what each means."""
 
-    mode: str = "sar"
+    mode: Any = "sar"  # a name in `MODES`, or an object like theirs
     prefetch: int = 1
     backward: str | None = None
     columns: int = 1
@@ -135,7 +135,7 @@ class Options(NamedTuple):
         raise_together(comm, self._error(comm.size))
 
     def _error(self, size):
-        if self.mode not in MODES:
+        if not hasattr(self.mode, "lay_out") and self.mode not in MODES:
             return ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
         if self.backward not in (None, *BACKWARD):
             return ConfigError(f"backward {self.backward!r} is not one of {', '.join(BACKWARD)}")
@@ -150,7 +150,12 @@ class Options(NamedTuple):
     @property
     def reverses(self):
         """Whether linear messages' gradients go over the reversed edges on several ranks."""
-        return MODES[self.mode].reverses if self.backward is None else self.backward == "fetch"
+        return self.made_mode.reverses if self.backward is None else self.backward == "fetch"
+
+    @property
+    def made_mode(self):
+        """The mode as an object."""
+        return MODES[self.mode] if isinstance(self.mode, str) else self.mode
 
 
 def make(comm, found, options, profile, dst_ids=None, state=None):
@@ -168,7 +173,7 @@ def make(comm, found, options, profile, dst_ids=None, state=None):
     state : CommState, optional
         See `Transport`.
     """
-    mode, transport = MODES[options.mode], Transport(comm, options.prefetch, profile, state)
+    mode, transport = options.made_mode, Transport(comm, options.prefetch, profile, state)
     made = Schedule(mode.lay_out(found, transport.prefetch), transport, mode)
     if comm.size == 1 or dst_ids is None or not options.reverses:
         return made

@@ -1,4 +1,4 @@
-"""The modes: how a layer's remote rows are computed with. A mode is an object; a new one is a file here and a line in `MODES`.
+"""The modes: how a layer's remote rows are computed with. A mode is a value; a new one is a file here and a line in `MODES`.
 
     lay_out(needs, prefetch) -> Plan     the pieces, forward and backward
     fetch                                the class of `transport` or `broadcast` that brings the rows of forward pieces
@@ -9,8 +9,10 @@
                                          all rows as they stand, which are then no `kernels.Rows`
 """
 
+from typing import Any
+
 from sarlite.sar.schedule.modes.broadcast import Broadcast
 from sarlite.sar.schedule.modes.oneshot import OneShot
 from sarlite.sar.schedule.modes.sequential import Sequential
 
-MODES = {mode.name: mode for mode in (Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot(), Broadcast())}
+MODES: dict[str, Any] = {mode.name: mode for mode in (Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot(), Broadcast())}
