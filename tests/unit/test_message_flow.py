@@ -148,8 +148,8 @@ def test_what_is_refused():
 def test_a_flow_of_a_flow_is_none():
     flow = message_flow(whole(), [0], 1, X)
     assert isinstance(flow.x, Tensor)
-    with pytest.raises(ConfigError, match="no graph to be divided"):
-        flow.in_edges()
+    with pytest.raises(ConfigError, match="message flow is over a Graph, but graph is a Batch"):
+        message_flow(flow, [0], 1, X)
 
 
 def test_the_command(tmp_path):

@@ -11,7 +11,7 @@ from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import PeerError, ShapeError
 from sarlite.minibatch import NeighborLoader
-from sarlite.minibatch.columns import Columns
+from sarlite.minibatch.part_edges import PartEdges
 from sarlite.sar import plan, stages
 from sarlite.sar.cost import counts_of, expected, schedule_of
 from sarlite.sar.other_counts import with_others
@@ -210,7 +210,7 @@ def test_rows_of_a_batch_that_do_not_ascend(monkeypatch):
 
 def test_columns_of_minibatches(pieces):
     def work(comm):
-        found, told = (Columns(shard(comm, mode=mode)) for mode in ("broadcast", "sar"))
+        found, told = (PartEdges(shard(comm, mode=mode)) for mode in ("broadcast", "sar"))
         for name in ("ids", "halo_starts", "degrees"):
             assert np.array_equal(getattr(found, name), getattr(told, name))
         assert all(np.array_equal(a, b) for a, b in zip((*found.asked, *found.edges[:2]), (*told.asked, *told.edges[:2]), strict=True))

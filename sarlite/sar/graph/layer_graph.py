@@ -235,6 +235,10 @@ class LayerGraph:
             return self._sym
         return self.inverse_degrees if reducer == "mean" else None, None
 
+    def edge_counts(self, reducer: str) -> Array | None:
+        """What each edge's message counts in a sum, (n_edges,) float64, where `scales` does not say it: of picks, which count unevenly."""
+        return None
+
     @cached_property
     def weighted_degrees(self) -> Array:
         """(n_dst,) float64: the sum of the weights of each row's in-edges, of which there must be."""

@@ -207,11 +207,27 @@ class Custom(Operator):
 
 def aggregate_custom(graph, message, reducer, src, dst, edge):
     """Aggregate a Python function's messages: see `Graph.aggregate`."""
+    name, counts = getattr(message, "__name__", "message"), graph.edge_counts(reducer) if reducer in ("sum", "mean") else None
+    if counts is not None:
+        message, edge = _counted(message), {**edge, _COUNT: counts}
     schedule = graph.schedule  # with columns made at its first use, by all ranks together: not inside of a cached_property's lock
     operator = Custom(message, (tuple(src), tuple(dst), tuple(edge)), REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes)
-    inputs = graph.check(getattr(message, "__name__", "message"), src, dst, edge)
+    inputs = graph.check(name, src, dst, edge)
     operator.probe(inputs)
     return aggregate(schedule, operator, inputs, operator.sinks if engine.grad_enabled() else ())
+
+
+_COUNT = "sarlite.count"
+
+
+def _counted(message):
+    """Return the message times what each edge counts."""
+
+    def counted(src, dst, edge):
+        out = message(src, dst, edge)
+        return out * edge[_COUNT].reshape(-1, *[1] * (out.ndim - 1)).astype(out.dtype)
+
+    return counted
 
 
 def multiplied(graph, message, reducer):

@@ -23,12 +23,21 @@ def _sum_of(graph, x, reducer):
     """A X, A with the edges' weights. Of a constant x it is kept as long as x and the graph are there, and is a constant itself."""
     kept = graph.kept_of(x) if x.constant else {}
     if reducer not in kept:
-        if graph.edge_weight is None:
+        counts = _counts(graph, reducer, x.dtype)
+        if counts is None:
             out = graph.apply(lambda g: Sum(g.n_dst, False, *g.scales(reducer)), [x])
         else:
-            out = graph.apply(lambda g: Sum(g.n_dst, True), [x, graph.normalised(reducer, x.dtype)], ("src", "edge"))
+            out = graph.apply(lambda g: Sum(g.n_dst, True), [x, counts], ("src", "edge"))
         kept[reducer] = Tensor(out.data, constant=True) if x.constant else out
     return kept[reducer]
+
+
+def _counts(graph, reducer, dtype):
+    """What each edge's row counts in a sum, a tensor (n_edges,); None where all of a destination's count alike."""
+    if graph.edge_weight is not None:
+        return graph.normalised(reducer, dtype)
+    counts = graph.edge_counts(reducer)
+    return None if counts is None else Tensor(counts.astype(dtype))
 
 
 def one_dtype(message, **inputs):
@@ -95,6 +104,10 @@ def _extremum(graph, message, reducer):
 def _weighted_sum(graph, message, reducer):
     inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
     one_dtype("fn.mul_edge", **dict(zip(("x", "weight"), inputs)))
+    counts = graph.edge_counts(reducer)
+    if counts is not None:
+        x, weight = inputs
+        inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
     return graph.apply(lambda g: Sum(g.n_dst, True, *g.scales(reducer)), inputs, ("src", "edge"))
 
 
