@@ -12,13 +12,12 @@ With `--network RATE` ranks are on hosts of `--per-host` ranks each, which are n
 import statistics
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import harness
 import hosts
 import scaling
 
-MODES = ["sar", "sa", "oneshot", "broadcast", "cover", "host", "columns"]
+MODES = ["sar", "sa", "oneshot", "broadcast", "columns"]
 CASES = {"gcn": dict(model="gcn", hidden=512, layers=2, input_dropout=0.0), **{name: dict(scaling.SHARED, **case) for name, case in
                                                                                scaling.CASES.items()}}
 
@@ -68,7 +67,7 @@ def main(argv=None):
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--graph", default="S", help="of graphs.py")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--cases", type=harness.words, default=[*CASES], metavar="LIST")
     parser.add_argument("--ranks", type=harness.numbers, default=[2], metavar="LIST")
     parser.add_argument("--modes", type=harness.words, default=MODES, metavar="LIST", help="beside auto")

@@ -28,12 +28,10 @@ import harness
 import numpy as np
 
 from sarlite import Graph, Tensor, Trainer, fn, kernels, models, nn, no_grad, optim
-from sarlite.comm.launch import connect
 from sarlite.graph.edges import destinations
 from sarlite.graph.partition import METHODS, partition
-from sarlite.train.loop import set_threads
 
-FEATURES, HIDDEN, CLASSES, TRAIN_SHARE = 602, 512, 41, 0.66
+FEATURES, CLASSES, TRAIN_SHARE = 602, 41, 0.66
 PHASES = ("forward_fetch", "backward_fetch", "backward_push")
 BASE = "sar 1"  # the way that the others are compared with
 
@@ -60,11 +58,6 @@ def turns(comm, ways, repeats):
     return found
 
 
-def whole_graph(file):
-    with np.load(file) as arrays:
-        return Graph.from_csr(arrays["indptr"], arrays["indices"])
-
-
 def ways_of(modes, prefetch, n_ranks):
     """Return {name: (mode, prefetch)}; one rank has no peers, so there is one way."""
     if n_ranks == 1:
@@ -74,11 +67,11 @@ def ways_of(modes, prefetch, n_ranks):
 
 def train(comm, args):
     """Measure training steps of every way; return their times, and what this rank received in the last one beside what is predicted."""
-    whole = whole_graph(args.file)
-    trainers = {name: make_trainer(whole.shard(comm, args.partition, mode=mode, prefetch=ahead), args.layers, FEATURES, CLASSES, HIDDEN)
+    whole = Graph.from_csr(*graphs.arrays_of(args.file))
+    trainers = {name: make_trainer(whole.shard(comm, args.partition, mode=mode, prefetch=ahead), args.layers, FEATURES, CLASSES, args.hidden)
                 for name, (mode, ahead) in ways_of(args.modes, args.prefetch, comm.size).items()}
     found = turns(comm, {name: trainer.step for name, trainer in trainers.items()}, args.repeats)
-    widths, others = [FEATURES, *[HIDDEN] * (args.layers - 1), CLASSES], whole.n_nodes - next(iter(trainers.values())).graph.n_dst
+    widths, others = [FEATURES, *[args.hidden] * (args.layers - 1), CLASSES], whole.n_nodes - next(iter(trainers.values())).graph.n_dst
     pass_bytes = 4 * others * sum(min(pair) for pair in list(zip(widths, widths[1:]))[1:])
     counted = {name: step_bytes(trainer) for name, trainer in trainers.items()}
     return found, {name: {"received": received, "predicted": [pass_bytes, pass_bytes, 0]} for name, received in counted.items()}
@@ -94,12 +87,12 @@ def step_bytes(trainer):
 
 def spmm(comm, args):
     """Measure a sum over neighbours in mode broadcast on every kind of parts."""
-    whole, draw, ways = whole_graph(args.file), np.random.default_rng(comm.rank), {}
+    whole, draw, ways = Graph.from_csr(*graphs.arrays_of(args.file)), np.random.default_rng(comm.rank), {}
     with kernels.Buffers(), no_grad():
-        for method in METHODS:
+        for method in args.methods:
             for ahead in args.prefetch:
                 graph = whole.shard(comm, method, mode="broadcast", prefetch=ahead)
-                x = Tensor(draw.standard_normal((graph.n_dst, HIDDEN), dtype=np.float32))
+                x = Tensor(draw.standard_normal((graph.n_dst, args.hidden), dtype=np.float32))
                 ways[f"{method} {ahead}"] = lambda graph=graph, x=x: graph.aggregate(fn.copy_src(x), "sum")
         return turns(comm, ways, args.repeats), {}
 
@@ -111,20 +104,11 @@ def work(comm, args):
     return {"times": times, "ranks": {name: [rank[name] for rank in every] for name in counted}}
 
 
-def worker(args):
-    """Measure as one rank; rank 0 prints what was found."""
-    set_threads(args.threads)
-    comm = connect()
-    found = work(comm, args)
-    if comm.rank == 0:
-        print(json.dumps(found))
-
-
 def job(args, what, n_ranks, threads, tree=None, **options):
-    """Run `worker` on N ranks, of another checkout where `tree` is given, and return what it prints."""
+    """Run `work` on N ranks, of another checkout where `tree` is given, and return what it prints."""
     words = [__file__, "--worker", what, "--file", graphs.path(args.graphs, args.graph).resolve(), "--threads", threads,
              "--repeats", args.repeats, "--partition", args.partition, "--modes", ",".join(args.modes),
-             "--prefetch", ",".join(map(str, args.prefetch))]  # fmt: skip
+             "--prefetch", ",".join(map(str, args.prefetch)), "--hidden", args.hidden, "--methods", ",".join(args.methods)]
     words += [word for name, value in options.items() for word in (f"--{name}", value)]
     path = Path(tree or Path(__file__).parents[1]).resolve()
     launcher = ("env", f"PYTHONPATH={path}", harness.find_mpiexec(), "-n", str(n_ranks))
@@ -136,7 +120,7 @@ def measure_epochs(args, layers):
     places = {"one": (1, 2, None), **({"before": (1, 2, args.before)} if args.before else {}), "two": (2, 1, None)}
     rounds = []
     for number in range(args.rounds):
-        harness.note(f"round {number + 1} of {args.rounds}: GCN {layers} x {HIDDEN} on {args.graph}")
+        harness.note(f"round {number + 1} of {args.rounds}: GCN {layers} x {args.hidden} on {args.graph}")
         rounds.append({place: job(args, "train", *where, layers=layers) for place, where in places.items()})
     return [row(args, layers, place, name, rounds) for place in places for name in rounds[0][place]["times"]]
 
@@ -150,7 +134,7 @@ def row(args, layers, place, name, rounds):
     pairs = [a / b for each in found for a, b in zip(each["times"][name], each["times"][BASE])] if place == "two" else None
     ranks = found[0]["ranks"][name]
     mode, ahead = name.split()
-    return {"case": f"gcn {layers} x {HIDDEN}" + (" before" if place == "before" else ""), "graph": args.graph, "ranks": len(ranks),
+    return {"case": f"gcn {layers} x {args.hidden}" + (" before" if place == "before" else ""), "graph": args.graph, "ranks": len(ranks),
             "threads": 1 if place == "two" else 2, "mode": mode if place == "two" else None, "prefetch": int(ahead),
             **harness.summary(times), "peak_mib": None, "limit_fraction": None, "to_one": to_one, "to_sar": pairs,
             "received": [max(counts) for counts in zip(*(rank["received"] for rank in ranks))],
@@ -159,11 +143,10 @@ def row(args, layers, place, name, rounds):
 
 def imbalances(args):
     """Return the rows of stage imbalance."""
-    with np.load(graphs.path(args.graphs, args.graph)) as arrays:
-        indptr, indices = arrays["indptr"], arrays["indices"]
+    indptr, indices = graphs.arrays_of(graphs.path(args.graphs, args.graph))
     rows = []
     for n_ranks in args.parts:
-        for method in METHODS:
+        for method in args.methods:
             harness.note(f"{args.graph} in {n_ranks} {method} parts")
             rows.append({"case": "stages", "graph": args.graph, "ranks": n_ranks, "partition": method, **dict.fromkeys(_TIMES),
                          "imbalance": stage_imbalance(indptr, indices, partition(indptr, indices, n_ranks, method), n_ranks)})
@@ -198,7 +181,7 @@ _TIMES = ("threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction")
 def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
-        return worker(args)
+        return harness.as_rank(work, args, args.threads)
     if "sar" not in args.modes or 1 not in args.prefetch:
         raise SystemExit("--modes and --prefetch: mode sar with prefetch 1 must be there, with which the others are compared")
     harness.note("a full run takes about 15 minutes on two free cores: 6 of GCN 2 x 512, 6 of GCN 3 x 512, 1 of METIS, 2 of sums")
@@ -208,7 +191,7 @@ def main(argv=None):
         harness.report(f"An epoch of GCN on {args.graph}, {args.partition} parts", epochs, EPOCHS)
     stages, sums = imbalances(args), measure_spmm(args)
     harness.report(f"Stages of {args.graph}: sum of the largest tiles, over edges / N", stages, STAGES)
-    harness.report(f"A sum over neighbours of {HIDDEN} columns on {args.graph}, mode broadcast", sums, SUMS)
+    harness.report(f"A sum over neighbours of {args.hidden} columns on {args.graph}, mode broadcast", sums, SUMS)
     print(f"\n{(time.monotonic() - begin) / 60:.1f} minutes")
     if args.json:
         args.json.write_text(json.dumps([*epochs, *stages, *sums], indent=1) + "\n")
@@ -219,32 +202,29 @@ def _ratios(key):
     return lambda r: harness.spread(r[key]) if r[key] else None
 
 
-def _named(*names):
-    return {name: (lambda r, name=name: r[name]) for name in names}
-
-
-MS = {"ms": lambda r: f"{r['ms']:,.0f} ({r['ms_min']:,.0f}..{r['ms_max']:,.0f})"}
 EPOCHS = {
-    **_named("case", "ranks", "threads", "mode"),
+    **harness.named("case", "ranks", "threads", "mode"),
     "prefetch": lambda r: r["prefetch"] if r["mode"] in ("sar", "broadcast") else None,
-    **MS,
+    "ms": harness.times(),
     "to sar": _ratios("to_sar"),
     "to one": _ratios("to_one"),
     "received": lambda r: " ".join(f"{n:,}" for n in r["received"]),
     "(n - n_p) f 4": lambda r: None if r["equal"] is None else "equal" if r["equal"] else "DIFFERS",
 }
-STAGES = {**_named("ranks", "partition"), "imbalance": lambda r: f"{r['imbalance']:.3f}"}
-SUMS = {**_named("ranks", "partition", "prefetch"), **MS, "to random": _ratios("to_random")}
+STAGES = {**harness.named("ranks", "partition"), "imbalance": lambda r: f"{r['imbalance']:.3f}"}
+SUMS = {**harness.named("ranks", "partition", "prefetch"), "ms": harness.times(), "to random": _ratios("to_random")}
 
 
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--graph", default="R", help="of graphs.py")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--layers-list", type=harness.numbers, default=[2, 3], metavar="LIST", help="of GCN")
     parser.add_argument("--modes", type=harness.words, default=["sar", "broadcast", "oneshot"], help="on two ranks; sar must be there")
     parser.add_argument("--prefetch", type=harness.numbers, default=[1, 0], help="in modes sar and broadcast; 1 must be there")
     parser.add_argument("--partition", default="random", choices=METHODS, help="of the epochs")
+    parser.add_argument("--methods", type=harness.words, default=METHODS, metavar="LIST", help="partitions of stages and sums")
+    parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--parts", type=harness.numbers, default=[2, 4, 8], help="numbers of parts whose stages are looked at")
     parser.add_argument("--repeats", type=int, default=5, help="measured steps of a way in a job, after one that warms up")
     parser.add_argument("--rounds", type=int, default=3)

@@ -14,7 +14,7 @@ import graphs
 import harness
 import numpy as np
 
-from sarlite import Graph, Tensor, fn, no_grad
+from sarlite import Tensor, fn, no_grad
 from sarlite.comm import threads
 from sarlite.graph.partition import partition
 from sarlite.minibatch import HEC, NeighborLoader
@@ -103,7 +103,7 @@ class Simulation:
         n_steps, under_way = len(batches[0]), {}
         for k in range(n_steps):
             later = [(steps + more)[k + self.settings.delay] for steps, more in zip(batches, following)]
-            for layer in range(len(FANOUTS)):
+            for layer in range(len(batches[0][k])):
                 under_way[first + k, layer] = self.push(layer, first + k, [steps[k][layer] for steps in batches], later)
                 self.arrive(layer, under_way.pop((first + k - self.settings.delay, layer), ()))
                 self.look_up(layer, first + k, [steps[k][layer] for steps in batches])
@@ -190,7 +190,7 @@ def measure(args, whole, parts, seeds, n_ranks, settings):
     simulated = simulate(whole, parts, settings, found, args.warm_up)
     steps = sum(len(steps) for steps in found[0][0][args.warm_up : args.epochs]) * n_ranks
     rows = []
-    for layer in range(len(FANOUTS)):
+    for layer in simulated["lookups"]:
         lookups, hits, pushed = (counted(found, name, layer, args.warm_up) for name in ("lookups", "hits", "rows_pushed"))
         rows.append({"graph": args.graph, "ranks": n_ranks, **settings._asdict(), "layer": layer, "lookups": lookups / steps,
                      "simulated_lookups": simulated["lookups"][layer] / steps, "hit_rate": hits / max(lookups, 1),
@@ -238,8 +238,7 @@ COLUMNS = {
 
 def main(argv=None):
     args = arguments().parse_args(argv)
-    with np.load(graphs.path(args.graphs, args.graph)) as arrays:
-        whole = Graph.from_csr(arrays["indptr"], arrays["indices"])
+    whole = graphs.whole(args.graphs, args.graph)
     seeds = np.random.default_rng(0).permutation(whole.n_dst)[: whole.n_dst // 10]
     train, rows = np.isin(np.arange(whole.n_dst), seeds), []
     for n_ranks in args.ranks:
@@ -257,7 +256,7 @@ def main(argv=None):
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--graphs", type=harness.Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--graph", default="S")
     parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8], metavar="LIST")
     parser.add_argument("--lives", type=harness.numbers, default=[2, 10], metavar="LIST")

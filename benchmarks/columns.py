@@ -15,7 +15,6 @@ import json
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import graphs
 import harness
@@ -98,7 +97,7 @@ def predicted(graph, way):
         return 2 * (graph.n_nodes - graph.n_dst) * row_bytes
     inner = graph if graph.grid is None else graph.grid.graph
     n_columns = 1 if graph.grid is None else graph.grid.n_columns
-    halo = inner.plan.n_halo + sum(step.n_send for step in inner.plan.steps)  # of rows forward, of gradients backward
+    halo = inner.plan.n_halo + sum(arrival.n_send for arrival in inner.plan.exchanges)  # of rows forward, of gradients backward
     others = inner.n_dst - graph.n_dst + graph.n_dst * (n_columns - 1)  # to columns, and back
     return (2 * others + halo) * row_bytes // n_columns
 
@@ -112,9 +111,7 @@ def main(argv=None):
     for n_ranks in args.ranks:
         flags = [word for name in ("graph", "graphs", "threads", "prefetch", "repeats") for word in (f"--{name}", getattr(args, name))]
         rows += harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", *flags, "--cases", ",".join(args.cases)))
-    names = ("case", "ranks", "way")
-    columns = {name: (lambda r, name=name: r[name]) for name in names}
-    columns["ms"] = lambda r: f"{r['ms']:,.0f} ({r['ms_min']:,.0f}..{r['ms_max']:,.0f})"
+    columns = {**harness.named("case", "ranks", "way"), "ms": harness.times()}
     columns["waiting ms"] = lambda r: f"{r['wait_ms']:,.0f}"
     for name in ("received", "predicted", "structure"):
         columns[f"{name} MiB"] = lambda r, name=name: None if r[f"{name}_mib"] is None else f"{r[f'{name}_mib']:,.2f}"
@@ -126,7 +123,7 @@ def main(argv=None):
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--graph", default="R", help="of graphs.py")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--cases", type=harness.words, default=list(CASES))
     parser.add_argument("--ranks", type=harness.numbers, default=[2])
     parser.add_argument("--threads", type=int, default=1, help="of a rank")

@@ -77,7 +77,7 @@ def main():
     for n_ranks in args.ranks:
         flags = ["--models", ",".join(args.models), "--modes", ",".join(args.modes), "--partition", args.partition, "--nodes", args.nodes]
         rows += harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", *flags))
-    columns = {name: (lambda r, name=name: r[name]) for name in ("model", "case", "ranks", "mode", "halo_rows", "row_bytes")}
+    columns = harness.named("model", "case", "ranks", "mode", "halo_rows", "row_bytes")
     columns.update({phase: (lambda r, phase=phase: f"{r['sent'][phase]:,}") for phase in PHASES})
     columns["predicted"] = lambda r: " ".join(f"{r['predicted'][phase]:,}" for phase in PHASES)
     columns[""] = lambda r: "equal" if r["sent"] == r["received"] == r["predicted"] else "DIFFERS"

@@ -25,7 +25,7 @@ RELATIONAL = {
     "rgcn bases": dict(model="rgcn", layers=2, hidden=128, n_bases=4, embedding=64),
     "rgat": dict(model="rgat", layers=2, hidden=32, heads=4),
 }
-SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "host", "sar --backward fetch", "sar --halo recompute", "sar --columns N"]
+SETTINGS = ["sar", "sa", "oneshot", "broadcast", "sar --backward fetch", "sar --columns N"]
 
 
 def options(name, data, args, n_ranks):
@@ -52,11 +52,8 @@ def changed(spec, path, args):
 
 def dry(n_ranks, **chosen):
     """Run `--dry-run` and return its settings by name."""
-    flags = []
-    for name, value in chosen.items():
-        flag = "--" + name.replace("_", "-")
-        flags += [flag] if value is True else ["--no-" + flag[2:]] if value is False else [flag, value]
-    line = harness.last_json(harness.mpiexec(n_ranks, "-m", "sarlite.train", *flags, "--dry-run", "--json"))
+    words = harness.flags({**chosen, "dry_run": True, "json": True})
+    line = harness.last_json(harness.mpiexec(n_ranks, "-m", "sarlite.train", *words))
     return {row["setting"]: row for row in line["settings"]}
 
 

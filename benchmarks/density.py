@@ -12,7 +12,6 @@ Jobs of one rank and of two take turns, `--rounds` times, and in a job of two th
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -20,16 +19,15 @@ import time
 from pathlib import Path
 
 import broadcast
+import graphs
 import harness
 import numpy as np
 
-from sarlite import Tensor, fn, kernels, no_grad
-from sarlite.comm.launch import connect
+from sarlite import Graph, Tensor, fn, kernels, no_grad
 from sarlite.graph import bter
 from sarlite.graph.partition import METHODS
-from sarlite.train.loop import set_threads
 
-FEATURES, HIDDEN, CLASSES, TRAIN_SHARE = 512, 512, 40, 0.54
+CLASSES, TRAIN_SHARE = 40, 0.54
 CMAX, XI = 0.35, 0.04
 CASES = ("epoch", "sum")
 
@@ -50,35 +48,27 @@ def path(args, scale):
 
 def work(comm, args):
     """Measure, and return {"epoch mode": times, "sum mode": times}. Collective."""
-    whole = broadcast.whole_graph(args.worker)
-    graphs = {mode: whole.shard(comm, args.partition, mode=mode, prefetch=1) for mode in (args.modes if comm.size > 1 else ["sar"])}
-    trainers = {mode: broadcast.make_trainer(graph, 2, FEATURES, CLASSES, HIDDEN, TRAIN_SHARE) for mode, graph in graphs.items()}
+    whole = Graph.from_csr(*graphs.arrays_of(args.worker))
+    parts = {mode: whole.shard(comm, args.partition, mode=mode, prefetch=1) for mode in (args.modes if comm.size > 1 else ["sar"])}
+    trainers = {mode: broadcast.make_trainer(graph, 2, args.features, CLASSES, args.hidden, TRAIN_SHARE) for mode, graph in parts.items()}
     found = broadcast.turns(comm, {f"epoch {mode}": trainer.step for mode, trainer in trainers.items()}, args.repeats)
     with kernels.Buffers(), no_grad():
         x = {mode: Tensor(trainer.x.data) for mode, trainer in trainers.items()}  # not constant, so nothing is kept
-        sums = {f"sum {mode}": lambda mode=mode: graphs[mode].aggregate(fn.copy_src(x[mode]), "sum") for mode in graphs}
+        sums = {f"sum {mode}": lambda mode=mode: parts[mode].aggregate(fn.copy_src(x[mode]), "sum") for mode in parts}
         found.update(broadcast.turns(comm, sums, args.repeats))
     return found
-
-
-def worker(args):
-    """Measure as one rank; rank 0 prints what was found."""
-    set_threads(1)
-    comm = connect()
-    found = work(comm, args)
-    if comm.rank == 0:
-        print(json.dumps(found))
 
 
 def measure(args, scale):
     """Return the rows of one graph: one rank, then two by mode."""
     file, rounds = path(args, scale), []
-    words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition", args.partition]
+    words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition", args.partition,
+             "--features", args.features, "--hidden", args.hidden]
     for number in range(args.rounds):
         harness.note(f"x{scale}: round {number + 1} of {args.rounds}")
         rounds.append({n_ranks: harness.last_json(harness.mpiexec(n_ranks, *words)) for n_ranks in (1, 2)})
-    with np.load(file) as arrays:
-        degree = arrays["indices"].size / (arrays["indptr"].size - 1)
+    indptr, indices = graphs.arrays_of(file)
+    degree = indices.size / (indptr.size - 1)
     return [row(args, case, scale, degree, rounds, n_ranks, mode) for case in CASES
             for n_ranks, mode in ((1, "sar"), *((2, mode) for mode in args.modes))]
 
@@ -94,11 +84,11 @@ def row(args, case, scale, degree, rounds, n_ranks, mode):
 def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
-        return worker(args)
+        return harness.as_rank(work, args)
     harness.note(NOTE)
     begin = time.monotonic()
     rows = [made for scale in args.scales for made in measure(args, scale)]
-    title = f"GCN 2 x {HIDDEN} on BTER graphs of {args.nodes:,} nodes: one rank of one thread, and two ranks of one thread"
+    title = f"GCN 2 x {args.hidden} on BTER graphs of {args.nodes:,} nodes: one rank of one thread, and two ranks of one thread"
     harness.report(title, rows, COLUMNS, args.json)
     print(f"\n{(time.monotonic() - begin) / 60:.1f} minutes")
     return None
@@ -111,7 +101,7 @@ COLUMNS = {
     "mean degree": lambda r: f"{r['degree']:.1f}",
     "ranks": lambda r: r["ranks"],
     "mode": lambda r: r["mode"],
-    "ms": lambda r: f"{r['ms']:,.0f} ({r['ms_min']:,.0f}..{r['ms_max']:,.0f})",
+    "ms": harness.times(),
     "speedup": lambda r: r["speedup"] and harness.spread(r["speedup"]),
 }
 
@@ -121,9 +111,11 @@ def arguments():
     parser.add_argument("--scales", type=harness.numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="of the mean degree")
     parser.add_argument("--nodes", type=int, default=169_343)
     parser.add_argument("--degree", type=float, default=7.0, help="mean degree of x1")
+    parser.add_argument("--features", type=int, default=512)
+    parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--modes", type=harness.words, default=["broadcast", "sar"], help="of two ranks")
     parser.add_argument("--partition", default="random", choices=METHODS)
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--repeats", type=int, default=5, help="measured calls in a job, after one that warms up")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)

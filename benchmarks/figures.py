@@ -1,13 +1,15 @@
-"""Results of a paper's experiments in a folder: FIGURE.json, its picture FIGURE.svg, and README.md with all tables.
+"""Results of a paper's experiments: a picture FIGURE.svg and a small table each in a folder, whose README.md has all tables.
 
-What `paper.py` and `mg_gcn.py` share. A figure measured again replaces its own files alone, so a folder may be filled in several runs.
-README.md is written anew behind the line `MARK` from what the folder holds; what stands before it is written by hand.
+What `paper.py` and `mg_gcn.py` share. The rows that a run measures go to `--rows`, build/bench/PROGRAM, where `--draw` finds them again; the
+folder of results, `--out`, has no rows. A figure measured again replaces its own picture and its own section of README.md alone. The
+sections stand behind the line `MARK`; what stands before it is written by hand.
 """
 
 import datetime
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +27,7 @@ import plot
 from sarlite import kernels
 from sarlite.errors import ConfigError, needs
 
-PLACES = ("figures", "out", "graphs", "json", "draw")
+PLACES = ("figures", "out", "rows", "graphs", "json", "draw")
 MARK = "<!-- From here on written by the command; see above. -->"
 
 
@@ -46,16 +49,20 @@ class Figure(NamedTuple):
     measure: Callable  # (args, ...) -> lists of rows, one after the other
     columns: dict  # as `harness.report` takes them
     panels: tuple
-    shown: Callable = lambda row: True  # whether a row stands in the table
+    shown: Callable = lambda row: True  # whether a row stands in the tables
 
 
-def parser(text, names):
-    """Return an argument parser with what both papers' experiments take."""
+def parser(text, names, program):
+    """Return an argument parser with what both papers' experiments take; `program` names the folder of the rows."""
     made = harness.parser(text)
-    made.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST", help=f"of {','.join(names)} (default: all)")
-    made.add_argument("--out", type=Path, metavar="DIR", help="where each figure's JSON and picture and README.md are written")
-    made.add_argument("--draw", action="store_true", help="measure nothing; draw what is in --out again, and write its README.md")
-    made.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    made.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST",
+                      help=f"of {','.join(names)} (default: all)")
+    made.add_argument("--rows", type=Path, default=harness.BUILD / "bench" / program, metavar="DIR",
+                      help=f"where each figure's rows are written (default: build/bench/{program})")
+    made.add_argument("--out", type=Path, metavar="DIR", help="where each figure's picture and README.md are written")
+    made.add_argument("--draw", action="store_true",
+                      help="measure nothing; write into --out what --rows has of the figures")
+    harness.graphs_option(made)
     made.add_argument("--part", type=int, default=1, metavar="N", help="an N-th of the nodes and of the edges")
     return made
 
@@ -74,24 +81,29 @@ def run(figures, parser, args, *more):
     """
     unknown = [name for name in args.figures if name not in figures]
     if unknown or (args.draw and not args.out):
-        raise SystemExit(f"--figures: {', '.join(unknown)} not of {', '.join(figures)}" if unknown else "--draw needs --out DIR")
+        raise SystemExit(f"--figures: {', '.join(unknown)} not of {', '.join(figures)}" if unknown
+                         else "--draw needs --out DIR")
     rows = []
     for name in () if args.draw else args.figures:
-        figure, about, begin = figures[name], measured(parser, args, name), time.monotonic()
-        found = []
-        for group in figure.measure(args, *more):
-            found += group
-            if args.out:  # what is measured so far, where a later job fails
-                _save(args.out, name, {**about, "minutes": None, "rows": found})
-        rows += found
-        harness.report(f"Figure {name}. The paper: {figure.paper}", [row for row in found if figure.shown(row)], figure.columns, args.json)
+        rows += measure(name, figures[name], parser, args, more)
         if args.json:
             harness.write_rows(args.json, rows)
         if args.out:
-            _save(args.out, name, {**about, "minutes": round((time.monotonic() - begin) / 60, 1), "rows": found})
-            write(figures, args.out, [name])
+            write(figures, args, [name])
     if args.draw:
-        write(figures, args.out, args.figures)
+        write(figures, args, [name for name in args.figures if _file(args, name).exists()])
+
+
+def measure(name, figure, parser, args, more):
+    """Measure one figure, keep its rows, print its table and return the rows."""
+    about, begin, found = measured(parser, args, name), time.monotonic(), []
+    for group in figure.measure(args, *more):
+        found += group
+        _save(args, name, {**about, "minutes": None, "rows": found})  # so far: a later job may fail
+    shown = [row for row in found if figure.shown(row)]
+    harness.report(f"Figure {name}. The paper: {figure.paper}", shown, figure.columns)
+    _save(args, name, {**about, "minutes": round((time.monotonic() - begin) / 60, 1), "rows": found})
+    return found
 
 
 def measured(parser, args, name):
@@ -118,54 +130,94 @@ def command(parser, args, name):
     return shlex.join(words)
 
 
-def _save(folder, name, found):
-    folder.mkdir(parents=True, exist_ok=True)
-    _file(folder, name).write_text(json.dumps(found, indent=1) + "\n")
+def _save(args, name, found):
+    args.rows.mkdir(parents=True, exist_ok=True)
+    _file(args, name).write_text(json.dumps(found, indent=1) + "\n")
 
 
-def _file(folder, name):
-    return folder / f"figure-{name}.json"
+def _file(args, name):
+    return args.rows / f"figure-{name}.json"
 
 
-def write(figures, folder, names):
-    """Draw the named figures of a folder, and write its README.md from all that it holds."""
-    text = []
-    for name, figure in figures.items():
-        if not _file(folder, name).exists():
-            continue
-        kept = json.loads(_file(folder, name).read_text())
-        if name in names:
-            draw(figure, kept["rows"], _file(folder, name).with_suffix(".svg"))
-        text += section(name, figure, kept)
-    page = folder / "README.md"
-    before = page.read_text().split(MARK)[0].rstrip() if page.exists() else f"# {folder.name}"
-    page.write_text("\n".join([before, "", MARK, "", *text]).rstrip() + "\n")
+def write(figures, args, names):
+    """Write the pictures of the named figures, and their sections of README.md; other sections stay."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    page = args.out / "README.md"
+    before, _, behind = (page.read_text() if page.exists() else f"# {args.out.name}").partition(MARK)
+    sections = {text.split(":")[0]: text.rstrip() for text in behind.split("## Figure ")[1:]}
+    for name in names:
+        kept = json.loads(_file(args, name).read_text())
+        draw(figures[name], kept["rows"], args.out / f"figure-{name}.svg")
+        sections[name] = section(name, figures[name], kept)
+    there = [f"## Figure {sections[name]}" for name in figures if name in sections]
+    page.write_text("\n\n".join([before.rstrip(), MARK, *there]) + "\n")
 
 
 def section(name, figure, kept):
-    """Return the lines of a figure in README.md."""
-    lines = harness.cells([row for row in kept["rows"] if figure.shown(row)], figure.columns)
-    lines.insert(1, ["---"] * len(lines[0]))
-    return [f"## Figure {name}: {figure.title}", "", f"The paper: {figure.paper}.", "", f"![figure {name}](figure-{name}.svg)", "",
-            *("| " + " | ".join(line) + " |" for line in lines), "",
-            f"`{kept['command']}`: {kept['date']}, commit {kept['commit']}, {kept['processor']}, load {kept['load']} before it; "
-            + ("not finished." if kept["minutes"] is None else f"{kept['minutes']} minutes."), ""]
+    """Return the text of a figure in README.md, behind "## Figure "."""
+    first, *others = table(figure, [row for row in kept["rows"] if figure.shown(row)])
+    lines = ["| " + " | ".join(line) + " |" for line in (first, ["---"] * len(first), *others)]
+    minutes = "not finished" if kept["minutes"] is None else f"{kept['minutes']} minutes"
+    about = f"{kept['date']}, commit {kept['commit']}, {kept['processor']}, load {kept['load']} before it; {minutes}."
+    picture = f"![figure {name}](figure-{name}.svg)"
+    return "\n".join([f"{name}: {figure.title}", "", f"The paper: {figure.paper}.", "", picture, "", *lines, "",
+                      f"`{kept['command']}`: {about}"])
+
+
+def table(figure, rows):
+    """Return lines of cells, headings first: the picture's numbers, a line for each x and a column for each series.
+
+    Of spans it is what `figure.columns` says.
+    """
+    if any(panel.kind == "lanes" for panel in figure.panels):
+        return harness.cells(rows, figure.columns)
+    found = {}
+    for panel in figure.panels:
+        for row in rows:
+            if None not in (row.get(panel.y), row.get(panel.series)):
+                found.setdefault((row[panel.x], row[panel.series]), []).append(_number(row[panel.y]))
+    heading = f"{figure.panels[0].x}: " + "; ".join(panel.label for panel in figure.panels)
+    columns = {str(series): lambda place, series=series: "; ".join(found.get((place, series), ())) or None
+               for _, series in found}
+    return harness.cells(list(dict.fromkeys(place for place, _ in found)), {heading: str, **columns})
+
+
+def _number(value):
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def draw(figure, rows, picture):
     """Draw a figure's panels side by side."""
-    panels = [(panel, [row for row in rows if None not in (row.get(panel.y), row.get(panel.series))]) for panel in figure.panels]
+    panels = [(panel, [row for row in rows if None not in (row.get(panel.y), row.get(panel.series))])
+              for panel in figure.panels]
     panels = [(panel, found) for panel, found in panels if found]
     try:
-        made = needs("matplotlib.figure", "a picture").Figure(figsize=(max(4.5 * len(panels), 7), 4.5), layout="constrained")
+        module = needs("matplotlib.figure", "a picture")
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
     import matplotlib
 
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sarlite", "font.size": 9}):
+    style, drawn = {"svg.fonttype": "none", "svg.hashsalt": "sarlite", "font.size": 9}, StringIO()
+    with matplotlib.rc_context({**style, "font.sans-serif": ["DejaVu Sans", "Arial"]}):
+        made = module.Figure(figsize=(max(4.5 * len(panels), 7), 4.5), layout="constrained")
         for axes, (panel, found) in zip(made.subplots(1, len(panels), squeeze=False)[0], panels):
             KINDS[panel.kind](axes, panel, found)
-        made.savefig(picture, metadata={"Date": None})
+        made.savefig(drawn, format="svg", metadata={"Date": None})
+    picture.write_text(compact(drawn.getvalue()))
+
+
+def compact(svg):
+    """Return a picture in few lines, one for each group of its axes, with places to a tenth of a point."""
+    unseen = r"<metadata>.*?</metadata>|<!--.*?-->|<!DOCTYPE.*?>| transform=\"rotate\(-0 .*?\)\"| id=\"\w+_\d+\""
+    svg = re.sub(unseen, "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d\d+", lambda n: f"{float(n[0]):.1f}", tag[0]), svg)
+    lines = []
+    for line in svg.splitlines():
+        if re.match(" {0,3}<[^/]", line):
+            lines.append(line.strip())
+        else:
+            lines[-1] += " " + line.strip()
+    return "\n".join(line.replace("> <", "><").rstrip() for line in lines) + "\n"
 
 
 def bars(axes, panel, rows):

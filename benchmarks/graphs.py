@@ -74,14 +74,24 @@ def path(folder, name):
 
 def size(folder, name):
     """Return the number of nodes and of edges."""
-    with np.load(path(folder, name)) as arrays:
-        return len(arrays["indptr"]) - 1, len(arrays["indices"])
+    indptr, indices = arrays_of(path(folder, name))
+    return len(indptr) - 1, len(indices)
+
+
+def arrays_of(file):
+    """Return `indptr` and `indices` of a graph's file."""
+    with np.load(file) as arrays:
+        return arrays["indptr"], arrays["indices"]
+
+
+def whole(folder, name):
+    """Return a graph."""
+    return Graph.from_csr(*arrays_of(path(folder, name)))
 
 
 def load(folder, name):
     """Return a graph with its transpose made: peers make every format of theirs before they are measured, too."""
-    with np.load(path(folder, name)) as arrays:
-        graph = Graph.from_csr(arrays["indptr"], arrays["indices"])
+    graph = whole(folder, name)
     for block in graph.plan.blocks:
         block.transpose  # noqa: B018 (cached at its first use)
     return graph
@@ -90,15 +100,14 @@ def load(folder, name):
 def main(argv=None):
     parser = harness.parser(__doc__)
     parser.add_argument("names", nargs="*", default=["S", "S-shuffled", "M", "M-shuffled", "R"])
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept")
+    harness.graphs_option(parser)
     args = parser.parse_args(argv)
     rows = [{"graph": name, **degrees(args.graphs, name)} for name in args.names]
     harness.report("Graphs", rows, {key: lambda r, key=key: r[key] for key in rows[0]}, args.json)
 
 
 def degrees(folder, name):
-    with np.load(path(folder, name)) as arrays:
-        found = np.diff(arrays["indptr"])
+    found = np.diff(arrays_of(path(folder, name))[0])
     low, middle, high, top = map(int, np.percentile(found, [0, 50, 99, 100]))
     return {"nodes": len(found), "edges": int(found.sum()), "min": low, "median": middle, "99 %": high, "max": top}
 

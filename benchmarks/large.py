@@ -195,8 +195,7 @@ def relational(args):
 def cuts(args):
     rows = []
     for name in args.graphs_of:
-        with np.load(graphs.path(args.graphs, name)) as arrays:
-            graph = arrays["indptr"], arrays["indices"]
+        graph = graphs.arrays_of(graphs.path(args.graphs, name))
         for n_parts in args.parts_of:
             row = {"graph": name, "parts": n_parts}
             for method in ("metis", "fennel"):

@@ -19,7 +19,7 @@ MODELS = {
     "sage": dict(model="sage", layers=3, batch_norm=True, dropout=0.5),
     "gat": dict(model="gat", layers=3, heads=4, out_heads=1, batch_norm=True, dropout=0.5, attention_dropout=0.0),
 }
-PLACES = [("sar", 0), ("sar", 1), ("oneshot", 0)]
+PLACES = ["sar:0", "sar:1", "oneshot:0"]
 N_CLASSES = 16
 
 
@@ -74,8 +74,9 @@ def main(argv=None):
         for name in args.models:
             first = measure(name, 1, ("sar", 0), wide, narrow, args, None)
             rows.append(first)
-            for place in PLACES:
-                rows += [measure(name, n, place, wide, narrow, args, first) for n in args.ranks if n > 1]
+            for place in args.places:
+                mode, prefetch = place.split(":")
+                rows += [measure(name, n, (mode, int(prefetch)), wide, narrow, args, first) for n in args.ranks if n > 1]
     size = f"{args.nodes:,} nodes of {args.degree} in-edges, {args.features} features, {args.hidden} hidden"
     harness.report(f"Peak memory of the largest rank: {size}", rows, COLUMNS, args.json)
 
@@ -102,6 +103,7 @@ def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--models", type=harness.words, default=list(MODELS))
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4, 8, 16], help="one rank is always measured")
+    parser.add_argument("--places", type=harness.words, default=PLACES, metavar="LIST", help="MODE:PREFETCH, ...")
     parser.add_argument("--nodes", type=int, default=40_000)
     parser.add_argument("--degree", type=int, default=100)
     parser.add_argument("--features", type=int, default=256)

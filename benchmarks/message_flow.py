@@ -8,7 +8,6 @@ train, drawn at random.
 """
 
 import sys
-from pathlib import Path
 
 import graphs
 import harness
@@ -59,8 +58,7 @@ def main(argv=None):
     graph = graphs.load(args.graphs, args.graph)
     rows = [measure(name, graph, args) for name in args.cases]
     percent = lambda key: lambda row: f"{100 * row[key]:.1f} %"  # noqa: E731
-    ms = lambda way: lambda row: f"{row[way + '_ms']:.0f} ({row[way + '_ms_min']:.0f} .. {row[way + '_ms_max']:.0f})"  # noqa: E731
-    columns = {"model": lambda row: row["case"], "full graph ms": ms("full"), "message flow ms": ms("flow"), "share": percent("share")}
+    columns = {"model": lambda row: row["case"], "full graph ms": harness.times("full_"), "message flow ms": harness.times("flow_"), "share": percent("share")}
     for k in (1, 2, 3):
         columns |= {f"rows {k}": percent(f"rows_{k}"), f"edges {k}": percent(f"edges_{k}")}
     title = f"Message-flow graphs, {args.graph}, {100 * args.labelled:.1f} % labelled, {args.threads} threads"
@@ -69,7 +67,7 @@ def main(argv=None):
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--graph", default="P")
     parser.add_argument("--cases", type=harness.words, default=["sage", "gat"], metavar="LIST")
     parser.add_argument("--labelled", type=float, default=0.011, metavar="SHARE")

@@ -20,7 +20,7 @@ sarlite keeps A X, the first layer's sum over its constant input; `A X each step
 summed, backward too, as the exact gradient needs it. The paper's order of operations has three sums, ours two or up to four.
 
 Ways take turns step by step in one job, jobs take turns `--rounds` times; `ms` is the median of all steps. `--out docs/results/mg-gcn`
-writes what docs/results/mg-gcn holds, with `SARLITE_PEERS` set.
+writes the pictures and tables there, with `SARLITE_PEERS` set.
 """
 
 import statistics
@@ -33,7 +33,6 @@ import density
 import figures
 import graphs
 import harness
-import numpy as np
 import peers
 from figures import Figure, Panel
 from mg_gcn_ranks import KEPT, ORDERS
@@ -121,8 +120,7 @@ def permutation(args):
                 pairs = [a / b for found in rounds for a, b in zip(found["original"], found[order])]
                 rows.append({**row("7", name, n_ranks, order, times), "speed": statistics.median(pairs), "speed_min": min(pairs),
                              "speed_max": max(pairs), "series": _ranks(n_ranks) if order == "permuted" else None})
-        with np.load(file_of(args, DATA[name][0])) as arrays:
-            edges = arrays["indptr"], arrays["indices"]
+        edges = graphs.arrays_of(file_of(args, DATA[name][0]))
         rows += [{"figure": "7", "case": name, "ranks": n, "way": order, "parts": f"{n} parts, {order}",
                   "imbalance": broadcast.stage_imbalance(*edges, partition(*edges, n, method), n)}
                  for n in (2, 4, 8) for order, method in ORDERS.items()]
@@ -188,12 +186,7 @@ def main(argv=None):
     figures.run(FIGURES, parser, parser.parse_args(argv))
 
 
-def _named(*names):
-    return {name: (lambda r, name=name: r[name]) for name in names}
-
-
-def _ms(row):
-    return f"{row['ms']:,.1f} ({row['ms_min']:,.1f}..{row['ms_max']:,.1f})" if "ms" in row else None
+_ms = harness.times(digits=1)
 
 
 def _speed(row):
@@ -206,7 +199,7 @@ def _paper(found):
 
 def _timeline(figure, title, paper):
     panels = (Panel("lanes", "lane", "kind", "length_ms", "ms"),)
-    columns = {**_named("case", "ranks", "way"), "ms": _ms, "share": lambda r: f"{r['share']:.2f}",
+    columns = {**harness.named("case", "ranks", "way"), "ms": _ms, "share": lambda r: f"{r['share']:.2f}",
                "the paper's": lambda r: PAPER_TIMELINES[r["way"]]}
     return Figure(title, paper, timeline(figure), columns, panels, lambda r: "share" in r)
 
@@ -220,41 +213,41 @@ PAPER_CAGNET = {("reddit", 2, KEPT): "2.66 on 8", ("products", 2, KEPT): "8.6 on
 FIGURES = {
     "1": Figure("rows x width arrays of a training step, GCN of equal widths, mode broadcast with prefetch 1",
                 "L + 3; here A X, which is kept, is a further one", memory,
-                {**_named("layers", "way"), "arrays": lambda r: f"{r['arrays']:.2f}",
+                {**harness.named("layers", "way"), "arrays": lambda r: f"{r['arrays']:.2f}",
                  "to L + 4": lambda r: f"{r['arrays'] / (r['layers'] + 4):.2f}",
                  "promised": lambda r: r.get("promised") and f"{r['promised']:.2f}"},
                 (Panel("lines", "layers", "way", "arrays", "arrays of rows x width"),)),
     "5": Figure("where an epoch on one rank goes",
                 "SpMM 60 to 94 % on Proteins, Products and Reddit, GeMM 5 to 20 %; on small graphs most is GeMM", decomposition,
-                {**_named("case", "way", "kernel"), "ms": lambda r: f"{r['kernel_ms']:,.1f}", "%": lambda r: f"{r['percent']:.0f}"},
+                {**harness.named("case", "way", "kernel"), "ms": lambda r: f"{r['kernel_ms']:,.1f}", "%": lambda r: f"{r['percent']:.0f}"},
                 (Panel("stacked", "graph", "kernel", "percent", "% of an epoch"),)),
     "6": _timeline("6", "a sum over neighbours by order of nodes", "Products on 4 GPUs: permuted 38 ms in place of 50"),
     "7": Figure("epoch in permuted order against the original order",
                 "slightly slower on few GPUs for some graphs; 1.5 times as fast on Products and Reddit with 8", permutation,
-                {**_named("case", "ranks", "way"), "ms": _ms, "original / this": _speed, **_paper(PAPER_PERMUTED),
+                {**harness.named("case", "ranks", "way"), "ms": _ms, "original / this": _speed, **_paper(PAPER_PERMUTED),
                  "imbalance": lambda r: r.get("imbalance") and f"{r['imbalance']:.2f}"},
                 (Panel("bars", "case", "series", "speed", "original / permuted time"),
                  Panel("bars", "case", "parts", "imbalance", "largest tiles of stages / mean"))),
     "8": _timeline("8", "a sum over neighbours with and without overlap", "Products on 4 GPUs: 30 ms in place of 38"),
     "9": Figure("speedup of 2 ranks over 1 by mean degree, BTER graphs", "grows with the degree; above 2 with 2 GPUs from x32 on", degrees,
-                {"scale": lambda r: f"x{r['scale']}", "mean degree": lambda r: f"{r['degree']:.1f}", **_named("case", "mode"), "ms": _ms,
+                {"scale": lambda r: f"x{r['scale']}", "mean degree": lambda r: f"{r['degree']:.1f}", **harness.named("case", "mode"), "ms": _ms,
                  "speedup": _speed}, (Panel("lines", "scale", "way", "speed", "one rank's time / two ranks'"),)),
     "10": Figure("(and 11) epoch beside DGL on one thread, and CAGNET's 1D algorithm on as many ranks",
                  "times as fast as DGL: on one V100 Reddit 2.72, Products 1.42, Arxiv 1.76, Cora 3.1; on one A100 (Figures 12 and 13) "
                  "1.5, 1.5, 1.8, 2.2, on 8 of them Reddit 8.3, Products 8.5; as fast as CAGNET on 8 V100 Reddit 2.66, Products 8.6, "
                  "Arxiv 2.35", comparison,
-                 {**_named("case", "ranks", "way"), "ms": _ms, "DGL / this": _speed, **_paper(PAPER_DGL),
+                 {**harness.named("case", "ranks", "way"), "ms": _ms, "DGL / this": _speed, **_paper(PAPER_DGL),
                   "CAGNET / this": lambda r: r.get("to_cagnet") and f"{r['to_cagnet']:.2f}",
                   "the paper's, of CAGNET": lambda r: PAPER_CAGNET.get((r["case"], r["ranks"], r["way"]))},
                  (Panel("bars", "case", "series", "ms", "epoch, ms"), Panel("bars", "case", "series", "speed", "DGL's time / this"))),
     "12": Figure("epoch on a graph like Papers, 3 layers of 208", "2.89 s on 8 A100, 12.6 times as fast as DistGNN's best", papers,
-                 {**_named("case", "ranks", "way"), "ms": _ms, "one rank / this": _speed},
+                 {**harness.named("case", "ranks", "way"), "ms": _ms, "one rank / this": _speed},
                  (Panel("bars", "ranks", "series", "ms", "epoch, ms"),)),
 }  # fmt: skip
 
 
 def arguments():
-    parser = figures.parser(__doc__, FIGURES)
+    parser = figures.parser(__doc__, FIGURES, "mg_gcn")
     parser.add_argument("--datasets", type=harness.words, default=[name for name in DATA if name != "papers"], metavar="LIST",
                         help="of figures 5, 7 and 10")
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4], help="of figures 1, 7, 10 and 12")

@@ -1,7 +1,6 @@
 """What a rank measures for `mg_gcn.py`; a job of mpiexec each, `python mg_gcn_ranks.py WHAT --file GRAPH.npz ...`."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -12,9 +11,7 @@ import numpy as np
 import primitives
 
 from sarlite import Graph, Tensor, fn, kernels, no_grad
-from sarlite.comm.launch import connect
 from sarlite.profile import Trace
-from sarlite.train.loop import set_threads
 
 ORDERS = {"original": "contiguous", "permuted": "random"}
 TIMELINES = {"6": {"original order": ("contiguous", 0), "permuted": ("random", 0)},
@@ -32,8 +29,7 @@ def make(args, graph, way):
 
 
 def whole(args, order="original"):
-    with np.load(args.file) as arrays:
-        indptr, indices = arrays["indptr"], arrays["indices"]
+    indptr, indices = graphs.arrays_of(args.file)
     return Graph.from_csr(*(graphs.shuffle(indptr, indices) if order == "permuted" else (indptr, indices)))
 
 
@@ -103,12 +99,7 @@ def work(comm, args):
 
 def main():
     """Measure as one rank; rank 0 prints what was found."""
-    args = arguments().parse_args()
-    set_threads(1)
-    comm = connect()
-    found = work(comm, args)
-    if comm.rank == 0:
-        print(json.dumps(found))
+    harness.as_rank(work, arguments().parse_args())
 
 
 def arguments():

@@ -24,7 +24,7 @@ import numpy as np
 import peers
 import sampling
 
-from sarlite import Graph, nn, optim
+from sarlite import nn, optim
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import GAT, SAGE
 from sarlite.profile import Memory
@@ -54,8 +54,7 @@ def worker(args):
     """Measure one graph, model and kind in this process; with `--part` a few batches, for their memory."""
     name, kind, threads, part = args.graphs_list[0], args.kinds[0], args.threads_list[0], args.part
     set_threads(threads)
-    with np.load(graphs.path(args.graphs, name)) as arrays:
-        graph = Graph.from_csr(arrays["indptr"], arrays["indices"])
+    graph = graphs.whole(args.graphs, name)
     n, draw = graph.n_dst, np.random.default_rng(0)
     x, labels = draw.standard_normal((n, N_IN // part), dtype=np.float32), draw.integers(0, N_OUT // part, n)
     seeds = draw.permutation(n)[: max(n // 10 // BATCH, 1) * BATCH]

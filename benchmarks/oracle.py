@@ -142,7 +142,7 @@ def main():
     located = [] if args.only == "levels" else locate_all(args)
     timed = [] if args.only == "locate" else levels()
     columns = {
-        **{name: (lambda r, name=name: r[name]) for name in ("reduce", "kind", "edges", "width")},
+        **harness.named("reduce", "kind", "edges", "width"),
         "located": lambda r: f"{r['located']} of {r['trials']}",
         "ms": lambda r: f"{r['ms']:.0f}",
     }
@@ -152,7 +152,7 @@ def main():
         "level": lambda r: r["level"],
         "seconds": lambda r: f"{r['seconds']:.1f}",
         "of processor": lambda r: f"{r['processor_seconds']:.1f}",
-        **{name: (lambda r, name=name: r[name]) for name in ("target", "compared", "verdict")},
+        **harness.named("target", "compared", "verdict"),
     }
     if timed:
         harness.report("Time of a check", timed, columns)

@@ -17,7 +17,7 @@ memory above its state before it read data, `middle_mib` the median rank's, `ran
 of `oneshot`'s on the same ranks. More ranks than cores wait for each other: their times say little, their memory is what N machines
 would take.
 
-`--out docs/results/sar` writes what docs/results/sar holds, with `--part 4 --epochs 1` in about 45 minutes on two busy cores: 4 for each of
+`--out docs/results/sar` writes the pictures and tables there, with `--part 4 --epochs 1` in about 45 minutes on two busy cores: 4 for each of
 figures 3, 5 and 7, 12 for each of 4 and 6, 8 for 8, 2 for 2. At `--part 1` and 16 ranks `oneshot` takes more than 23 GiB.
 """
 
@@ -62,8 +62,7 @@ def write_data(scratch, args, name):
         spec = f"relational:nodes={300_000 // part},edges={8_000_000 // part // 2 * 2},features=128,classes=64,train=0.5,val=0.1"
         data = scratch.convert(spec, base)
     else:
-        with np.load(graphs.path(args.graphs, name)) as arrays:
-            indptr, indices = arrays["indptr"], arrays["indices"]
+        indptr, indices = graphs.arrays_of(graphs.path(args.graphs, name))
         (n_features, n_classes, share), n_nodes, draw = DATA[base], len(indptr) - 1, np.random.default_rng(1)
         x = draw.standard_normal((n_nodes, n_features), dtype=np.float32)
         place = draw.random(n_nodes)
@@ -180,10 +179,6 @@ def main(argv=None):
     return None
 
 
-def _times(prefix=""):
-    return lambda r: f"{r[prefix + 'ms']:,.0f} ({r[prefix + 'ms_min']:,.0f}..{r[prefix + 'ms_max']:,.0f})"
-
-
 def _ratio(key):
     return lambda r: r[key] and f"{r[key]:.2f}"
 
@@ -193,19 +188,17 @@ def _mib(key):
 
 
 ATTENTION = {
-    "heads": lambda r: r["heads"], "way": lambda r: r["way"], "forward ms": _times("forward_"), "backward ms": _times("backward_"),
+    **harness.named("heads", "way"), "forward ms": harness.times("forward_"), "backward ms": harness.times("backward_"),
     "forward x": _ratio("forward_speed"), "backward x": _ratio("backward_speed"), "both x": _ratio("speed"),
     "MiB after forward": _mib("forward_peak_mib"), "of two steps": _ratio("memory"), "peak MiB": _mib("peak_mib"),
 }  # fmt: skip
 SCALING = {
-    "case": lambda r: r["case"], "graph": lambda r: r["graph"], "ranks": lambda r: r["ranks"], "way": lambda r: r["way"],
-    "epoch ms": _times(), "to oneshot": _ratio("time"), "peak MiB": _mib("peak_mib"), "to oneshot's": _ratio("memory"),
+    **harness.named("case", "graph", "ranks", "way"), "epoch ms": harness.times(), "to oneshot": _ratio("time"), "peak MiB": _mib("peak_mib"), "to oneshot's": _ratio("memory"),
     "median rank": lambda r: r.get("middle_mib") and f"{r['middle_mib']:,.0f}",
     "paper's memory": lambda r: PAPER_MEMORY.get(r["figure"]) if r["way"] == "sar" else None, "MiB sent": _mib("sent_mib"),
 }  # fmt: skip
 CURVE = {
-    "way": lambda r: r["way"], "epoch": lambda r: r["epoch"], "loss": lambda r: r["loss"], "val": lambda r: r["val"],
-    "test": lambda r: r["test"], "ms": lambda r: r["ms"],
+    **harness.named("way", "epoch", "loss", "val", "test", "ms"),
 }  # fmt: skip
 
 
@@ -234,7 +227,7 @@ FIGURES = {
 
 
 def arguments():
-    parser = figures.parser(__doc__, FIGURES)
+    parser = figures.parser(__doc__, FIGURES, "paper")
     parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8, 16])
     parser.add_argument("--ways", type=lambda text: text.split(","), default=None, metavar="LIST", help="of figures 3 to 7 (default: all)")
     parser.add_argument("--heads", type=harness.numbers, default=[2, 4, 8], metavar="LIST", help="of figure 2")

@@ -10,7 +10,6 @@ alternate. The sum of the gradients over ranks is in both and is not hidden: it 
 """
 
 import argparse
-import json
 import sys
 import time
 
@@ -19,11 +18,9 @@ import hosts
 import numpy as np
 
 from sarlite import Graph, nn, optim
-from sarlite.comm.launch import connect
 from sarlite.graph.generate import power_law
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import SAGE
-from sarlite.train.loop import set_threads
 from sarlite.train.step import TrainingStep
 
 N_IN, N_OUT, HIDDEN = 128, 32, 256
@@ -63,10 +60,8 @@ class Run:
         return 1e3 * (time.perf_counter() - begin)
 
 
-def worker(args):
-    """Measure as one rank; rank 0 prints {way: times} and the bytes that it sent a step."""
-    set_threads(1)
-    comm = connect()
+def work(comm, args):
+    """Return {way: times} and the most bytes that a rank sent a step, as one rank."""
     src = power_law(args.nodes, args.edges, inside=args.inside)
     graph = Graph.from_csr(*src).shard(comm, "contiguous")
     runs = {f"T{delay}": Run(comm, graph, args, delay) for delay in (0, 1)}
@@ -78,29 +73,22 @@ def worker(args):
             if way == "T0":
                 sent = max(comm.allgather(run.loader.counts["bytes_pushed"] - before))
         found["comm"].append(runs["T0"].push_alone(sent))
-    if comm.rank == 0:
-        print(json.dumps({"bytes": sent, **{way: times[3:] for way, times in found.items()}}))
+    return {"bytes": sent, **{way: times[3:] for way, times in found.items()}}
 
 
 def row_of(args, found):
     """Return the row of the measured times."""
-    t0, t1, comm = (harness.summary(found[way]) for way in ("T0", "T1", "comm"))
-    compute = t0["ms"] - comm["ms"]
-    return {"case": "push", "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks, "threads": 1, **t1,
-            "peak_mib": None, "limit_fraction": None, **{f"t0_{k}": v for k, v in t0.items()}, "comm_ms": comm["ms"], "compute_ms": compute,
-            "mib": found["bytes"] / 2**20, "hidden": (t0["ms"] - t1["ms"]) / min(comm["ms"], compute)}
+    return {"case": "push", "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks,
+            **hosts.hidden(found["T0"], found["T1"], found["comm"]), "mib": found["bytes"] / 2**20}
 
 
 def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
-        return worker(args)
+        return harness.as_rank(work, args)
     reason = hosts.missing()
     if reason:
-        row = {"case": "push", "graph": None, "ranks": None, "threads": None, "ms": None, "ms_min": None, "ms_max": None, "peak_mib": None,
-               "limit_fraction": None, "skipped": reason}  # fmt: skip
-        harness.report("Push", [row], {"case": lambda r: r["case"], "skipped": lambda r: r["skipped"]}, args.json)
-        return None
+        return hosts.report_skipped("push", reason, args.json)
     words = [__file__, "--worker", *(f"--{name}={getattr(args, name)}" for name in ("nodes", "edges", "inside", "batch", "repeats")),
              "--fanouts", ",".join(map(str, args.fanouts))]
     with hosts.Hosts(args.ranks, args.rate) as made:
@@ -110,14 +98,7 @@ def main(argv=None):
     return None
 
 
-COLUMNS = {
-    "T0": lambda r: f"{r['t0_ms']:.0f} ({r['t0_ms_min']:.0f}..{r['t0_ms_max']:.0f})",
-    "T1": lambda r: f"{r['ms']:.0f} ({r['ms_min']:.0f}..{r['ms_max']:.0f})",
-    "comm": lambda r: f"{r['comm_ms']:.0f}",
-    "compute": lambda r: f"{r['compute_ms']:.0f}",
-    "MiB": lambda r: f"{r['mib']:.1f}",
-    "hidden": lambda r: f"{100 * r['hidden']:.0f} %",
-}
+COLUMNS = {**hosts.COLUMNS, "MiB": lambda r: f"{r['mib']:.1f}"}
 
 
 def arguments():

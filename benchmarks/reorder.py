@@ -43,8 +43,7 @@ ORDERS = {
 
 
 def read(args, name):
-    with np.load(graphs.path(args.graphs, name)) as arrays:
-        return arrays["indptr"], arrays["indices"]
+    return graphs.arrays_of(graphs.path(args.graphs, name))
 
 
 def described(args, folder):

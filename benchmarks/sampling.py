@@ -12,7 +12,6 @@ import harness
 import numpy as np
 import peers
 
-from sarlite import Graph
 from sarlite.minibatch import NeighborLoader
 from sarlite.profile import Memory
 from sarlite.train.loop import set_threads
@@ -26,8 +25,7 @@ def worker(args):
     """Measure one graph and kind in this process."""
     threads, name, kind = args.threads_list[0], args.graphs_list[0], args.kinds[0]
     set_threads(threads)
-    with np.load(graphs.path(args.graphs, name)) as arrays:
-        graph = Graph.from_csr(arrays["indptr"], arrays["indices"])
+    graph = graphs.whole(args.graphs, name)
     n = graph.n_dst
     seeds = np.random.default_rng(0).permutation(n)[: max(n // 10 // BATCH, 1) * BATCH]
     x, sizes = np.empty((n, 0), np.float32), []
@@ -75,12 +73,8 @@ def per_batch(results, batches):
 
 
 def columns(*more):
-    def spread(prefix):
-        keys = [prefix + key for key in ("ms", "ms_min", "ms_max")]
-        return lambda r: "{:.1f} ({:.1f}..{:.1f})".format(*(r[key] for key in keys)) if r.get(keys[0]) else None
-
-    return {**{name: (lambda r, name=name: r.get(name)) for name in ("graph", "kind", "threads", *more)},
-            "ms a batch": spread(""), "dgl's": spread("peer_"), "ratio": lambda r: f"{r['ratio']:.2f}" if r["ratio"] else None}
+    return {**harness.named("graph", "kind", "threads", *more), "ms a batch": harness.times(digits=1),
+            "dgl's": harness.times("peer_", 1), "ratio": lambda r: f"{r['ratio']:.2f}" if r["ratio"] else None}
 
 
 def main(argv=None):

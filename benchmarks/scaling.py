@@ -12,7 +12,6 @@ mode sar's time and memory as multiples of mode oneshot's on the same ranks.
 
 import statistics
 import sys
-from pathlib import Path
 
 import graphs
 import harness
@@ -34,8 +33,7 @@ def places(args):
 
 def write_data(scratch, args, method="metis"):
     """Write the data set in the native format and divide it for each number of ranks, once."""
-    with np.load(graphs.path(args.graphs, args.graph)) as arrays:
-        indptr, indices = arrays["indptr"], arrays["indices"]
+    indptr, indices = graphs.arrays_of(graphs.path(args.graphs, args.graph))
     draw, n_nodes = np.random.default_rng(1), len(indptr) - 1
     x, labels = draw.standard_normal((n_nodes, N_FEATURES), dtype=np.float32), draw.integers(0, N_CLASSES, n_nodes)
     data = scratch.write("scaling", indptr, indices, x, labels, N_CLASSES)
@@ -98,7 +96,7 @@ COLUMNS = {
     "threads": lambda r: r["threads"],
     "mode": lambda r: r["mode"] if r["ranks"] > 1 else None,
     "prefetch": lambda r: r["prefetch"] if r["ranks"] > 1 and r["mode"] == "sar" else None,
-    "ms": lambda r: f"{r['ms']:,.0f} ({r['ms_min']:,.0f}..{r['ms_max']:,.0f})",
+    "ms": harness.times(),
     "to one rank": _ratio("to_one"),
     "to oneshot": _ratio("to_oneshot"),
     "peak MiB": lambda r: f"{r['peak_mib']:,.0f}",
@@ -110,7 +108,7 @@ COLUMNS = {
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--graph", default="S", help="of graphs.py")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--cases", type=harness.words, default=list(CASES))
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4])
     parser.add_argument("--threads", type=harness.numbers, default=[2, 1, 1], help="of a rank, one number for each of --ranks")

@@ -4,26 +4,22 @@ Ranks are threads of this process, so bytes and memory are of all ranks together
 attention with `--heads` of `--features`, all float32. `words`: numbers received, over the halo rows of mode `sar`; `rows`: of a linear
 message, rows received over the halo rows, both directions. `held MiB`: what the plan and its transposes take; `pass MiB`: the most that a
 pass takes above that and its inputs. `plan s`: processor time of the ranks' threads for the plan, the division excepted.
-`recompute` is the second layer where the first one's halo rows are computed again, from sums that are kept and not in the table.
 """
 
 import sys
 import time
 import tracemalloc
-from pathlib import Path
 
 import graphs
 import harness
 import numpy as np
-import scipy.sparse.csgraph  # noqa: F401 (a cover would import it while memory is measured)
 
-from sarlite import Graph, Tensor, fn
+from sarlite import Tensor, fn
 from sarlite.comm import threads
 from sarlite.graph.partition import partition
 from sarlite.kernels import set_threads
 
-SCHEDULES = [("linear", "sar", None), ("linear", "sar", "fetch"), ("linear", "broadcast", None), ("linear", "cover", None),
-             ("linear", "sar", "recompute"),
+SCHEDULES = [("linear", "sar", None), ("linear", "sar", "fetch"), ("linear", "broadcast", None),
              ("attend", "sar", None), ("attend", "sar", "fetch"), ("attend", "sa", None), ("attend", "sa", "fetch"),
              ("attend", "oneshot", None), ("attend", "oneshot", "fetch"), ("attend", "broadcast", None), ("attend", "broadcast", "fetch")]
 PHASES = ("forward_fetch", "forward_push", "backward_fetch", "backward_push")
@@ -50,8 +46,7 @@ def rank(comm, args, whole, parts, message, mode, backward):
     set_threads(1)
     before = _held(comm)
     begin = time.thread_time()
-    options = {"halo": "recompute"} if backward == "recompute" else {"backward": backward}
-    graph = whole.shard(comm, parts, mode=mode, prefetch=args.prefetch, **options).layers(2)[1]
+    graph = whole.shard(comm, parts, mode=mode, prefetch=args.prefetch, backward=backward)
     graph.profile.reset()
     seconds = time.thread_time() - begin
     held = _held(comm) - before
@@ -97,19 +92,18 @@ def main(argv=None):
     args = arguments().parse_args(argv)
     rows = []
     for name in args.names:
-        with np.load(graphs.path(args.graphs, name)) as arrays:
-            whole = Graph.from_csr(arrays["indptr"], arrays["indices"])
+        whole = graphs.whole(args.graphs, name)
         for method in args.partitions:
             for n_ranks in args.ranks:
                 parts = partition(*whole.in_edges()[:2], n_ranks, method)
                 rows += [measure(args, name, n_ranks, method, whole, parts, schedule) for schedule in SCHEDULES
-                         if schedule[0] in args.messages]
+                         if schedule[0] in args.messages and schedule[1] in args.modes]
     title = f"A pass forward and backward: linear of {args.width}, attention of {args.heads} x {args.features}"
     harness.report(title, rows, COLUMNS, args.json)
 
 
 COLUMNS = {
-    **{name: (lambda r, name=name: r[name]) for name in ("graph", "partition", "ranks", "message", "mode", "backward", "halo_rows")},
+    **harness.named("graph", "partition", "ranks", "message", "mode", "backward", "halo_rows"),
     **{phase.replace("_", " "): (lambda r, phase=phase: harness.mib(r[phase])) for phase in PHASES},
     "words": lambda r: f"{r['words']:.2f}",
     "rows": lambda r: r["rows"] and f"{r['rows']:.3f}",
@@ -122,10 +116,11 @@ COLUMNS = {
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--names", type=harness.words, default=["S"], help="graphs of graphs.py")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept")
+    harness.graphs_option(parser)
     parser.add_argument("--partitions", type=harness.words, default=["metis"])
     parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8])
     parser.add_argument("--messages", type=harness.words, default=["linear", "attend"])
+    parser.add_argument("--modes", type=harness.words, default=["sar", "sa", "oneshot", "broadcast"])
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--features", type=int, default=32)

@@ -14,7 +14,6 @@ turns, each on data that it wrote itself.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,11 +35,7 @@ class Tree:
     def python(self, *arguments, n_ranks=None):
         launcher = [harness.find_mpiexec(), "-n", str(n_ranks)] if n_ranks else []
         environ = {**os.environ, "PYTHONPATH": str(self.path), "OMP_NUM_THREADS": "1"}
-        command = [*launcher, sys.executable, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=self.scratch)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stderr[-3000:]}")
-        return done.stdout
+        return harness.python(*arguments, launcher=launcher, timeout=None, env=environ, cwd=self.scratch)
 
     def inside(self, function, *arguments, n_ranks=None):
         return self.python(Path(__file__).with_name("setup_inside.py"), function, json.dumps(arguments), n_ranks=n_ranks)

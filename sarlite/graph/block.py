@@ -272,6 +272,10 @@ class Bundle(tuple):
         return sum(edges.n_edges for edges in self)
 
     @property
+    def offset(self):
+        return self[0].offset
+
+    @property
     def source(self):
         return self[0].source
 

@@ -12,7 +12,8 @@ from sarlite.minibatch.sampler import Layer
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.schedule.pieces import Piece, Plan
 from sarlite.sar.schedule.schedule import Schedule
-from sarlite.types import Array
+from sarlite.tape import Tensor
+from sarlite.types import Array, DType
 
 
 class Picks:
@@ -126,7 +127,13 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[misc]
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         return self.estimate.scales(reducer)
 
-    def edge_counts(self, reducer: str) -> Array | None:
+    def edge_counts(self, reducer: str, dtype: DType) -> Tensor | None:
+        if self.edge_weight is not None:
+            return super().edge_counts(reducer, dtype)
+        counts = self.pick_counts(reducer)
+        return None if counts is None else Tensor(counts.astype(dtype), constant=True)
+
+    def pick_counts(self, reducer: str) -> Array | None:
         return self.estimate.counts(reducer) if self.estimate.uneven else None
 
     def edge_factors(self, reducer: str) -> Array:

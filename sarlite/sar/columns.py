@@ -146,32 +146,28 @@ class Grid:
         self._counts, self._kept = counts, TensorMap()  # constant Tensor of edge values -> {this rank's piece: the group's}
         self.structure_bytes = _bytes_of(graph)
 
-    def aggregate(self, make: Any, inputs: list[Tensor], places: tuple[str, ...], whole_heads: bool) -> Tensor:
-        """Aggregate by the operator `make(graph)` over the graph of the group's rows. Collective.
+    def aggregate(self, call: Any) -> Tensor:
+        """Run one aggregation (`operators.table.Call`) over the graph of the group's rows. Collective.
 
         Parameters
         ----------
-        make : function of a Graph -> Operator
-            Whose output has the rows of its first input.
-        inputs : list of Tensor
-            The first (n, ...), or (n, n_heads, n_feat) where another has a value or a gradient a head; the others (n, n_heads) or (n,).
-        places : tuple of {"src", "dst", "edge"}
-            What each input has a row of.
-        whole_heads : bool
-            Whether each rank takes all heads, and of each a part of its features.
+        call : Call
+            Its operator's output has the rows of the first input, (n, ...), or (n, n_heads, n_feat) where another input has a value or
+            a gradient a head; the others are (n, n_heads) or (n,).
 
         Notes
         -----
         Columns are divided by heads as far as their number goes, then by features: with H heads gcd(C, H) ranks have other heads, and
         C / gcd(C, H) of them other features of the same. What has no features, as scores, goes to all of these, and its gradients,
-        which are sums over features, are added.
+        which are sums over features, are added. Where a call `divides` features alone, each rank has all heads.
         """
-        rows, *others = inputs
+        rows, *others = call.inputs
         heads = rows.shape[1] if any(x.ndim == 2 for x in others) else 1
         shape = (heads, math.prod(rows.shape[1:]) // max(heads, 1))
-        pieces = _pieces(self.n_columns, *shape, whole_heads)
-        turned = [self._to_columns(x, place, pieces) for x, place in zip([rows.reshape(rows.shape[0], *shape), *others], places)]
-        out = aggregate(self.graph.schedule, make(self.graph), turned)
+        pieces = _pieces(self.n_columns, *shape, call.divides == "features")
+        inputs = [rows.reshape(rows.shape[0], *shape), *others]
+        turned = [self._to_columns(x, place, pieces) for x, place in zip(inputs, call.places)]
+        out = aggregate(self.graph.schedule, call.make(self.graph), turned)
         turn = Turn(self.transport, self._counts.dst, pieces, shape)
         return tape.apply("to_rows", out, turn=turn).reshape(self._counts.dst[self.transport.comm.rank], *rows.shape[1:])
 

@@ -14,57 +14,55 @@ def on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
 
 
-def by_hand(monkeypatch, settings, epochs):
+def by_hand(settings, epochs):
     """Return by step the hits of layers 0 and 1, and the rows pushed by layer.
 
     Nodes 0, 1 are rank 0's and 2, 3 rank 1's; 0 reads 2 and 3, 3 reads 1. A step of `epochs` is rank 1's own rows and what rank 0 looks up.
     """
     import cache
 
-    monkeypatch.setattr(cache, "FANOUTS", (1, 1))
-    look_up, found = cache.Simulation.look_up, []
+    found = []
 
-    def noted(self, layer, step, batch):
-        before = self.hits[layer]
-        look_up(self, layer, step, batch)
-        found.append(self.hits[layer] - before)
+    class Noted(cache.Simulation):
+        def look_up(self, layer, step, batch):
+            before = self.hits[layer]
+            super().look_up(layer, step, batch)
+            found.append(self.hits[layer] - before)
 
-    monkeypatch.setattr(cache.Simulation, "look_up", noted)
     parts = np.array([0, 0, 1, 1])
-    simulation = cache.Simulation(np.array([0, 2, 2, 2, 3]), np.array([2, 3, 1]), parts, 2, cache.Settings(*settings))
+    simulation = Noted(np.array([0, 2, 2, 2, 3]), np.array([2, 3, 1]), parts, 2, cache.Settings(*settings))
     first, nothing = 0, [([], [])] * settings[2]
     for steps, more in zip(epochs, [*epochs[1:], nothing]):
         both = [([[cache.Nodes([], halo)] * 2 for _, halo in some], [[cache.Nodes(own, [])] * 2 for own, _ in some])
                 for some in (steps, more + nothing)]
         simulation.epoch(first, *both)
         first += len(steps)
-    monkeypatch.setattr(cache.Simulation, "look_up", look_up)
     return list(zip(found[::2], found[1::2])), dict(simulation.pushed)
 
 
-def test_ages_in_the_simulation(monkeypatch):
+def test_ages_in_the_simulation():
     """Made in step 0: with d 1 and ls 1 a hit in steps 1 and 2, as features (layer 0) for ever."""
     one = [([2], [2])] + [([], [2])] * 3
-    assert by_hand(monkeypatch, (1, 9, 1, "paper"), [one]) == ([(0, 0), (1, 1), (1, 1), (1, 0)], {0: 1, 1: 1})
-    assert by_hand(monkeypatch, (1, 9, 0, "paper"), [one])[0] == [(1, 1), (1, 1), (1, 0), (1, 0)]
-    assert by_hand(monkeypatch, (0, 9, 2, "paper"), [one])[0] == [(0, 0), (0, 0), (1, 1), (1, 0)]
+    assert by_hand((1, 9, 1, "paper"), [one]) == ([(0, 0), (1, 1), (1, 1), (1, 0)], {0: 1, 1: 1})
+    assert by_hand((1, 9, 0, "paper"), [one])[0] == [(1, 1), (1, 1), (1, 0), (1, 0)]
+    assert by_hand((0, 9, 2, "paper"), [one])[0] == [(0, 0), (0, 0), (1, 1), (1, 0)]
 
 
-def test_what_is_under_way_arrives_at_the_end_of_an_epoch(monkeypatch):
-    assert by_hand(monkeypatch, (0, 9, 2, "paper"), [[([2], [2])], [([], [2])]])[0] == [(0, 0), (1, 1)]
+def test_what_is_under_way_arrives_at_the_end_of_an_epoch():
+    assert by_hand((0, 9, 2, "paper"), [[([2], [2])], [([], [2])]])[0] == [(0, 0), (1, 1)]
 
 
-def test_the_limit_and_who_reads_what(monkeypatch):
+def test_the_limit_and_who_reads_what():
     """Node 1 is read by rank 1 alone and 3 by rank 0, and of two rows one goes."""
-    assert by_hand(monkeypatch, (9, 1, 1, "paper"), [[([2, 3], [2, 3]), ([], [2, 3])]]) == ([(0, 0), (1, 1)], {0: 1, 1: 1})
+    assert by_hand((9, 1, 1, "paper"), [[([2, 3], [2, 3]), ([], [2, 3])]]) == ([(0, 0), (1, 1)], {0: 1, 1: 1})
 
 
-def test_on_demand(monkeypatch):
+def test_on_demand():
     """Asked for a step before: node 3, whose row was never made, comes as a feature alone; that of 2 while it is young."""
     steps = [([2], []), ([], [2, 3]), ([], [2]), ([], [2]), ([], [2])]
-    hits, pushed = by_hand(monkeypatch, (1, 9, 1, "demand"), [steps])
+    hits, pushed = by_hand((1, 9, 1, "demand"), [steps])
     assert hits == [(0, 0), (2, 1), (1, 1), (1, 0), (1, 0)] and pushed == {0: 2, 1: 1}
-    assert by_hand(monkeypatch, (1, 9, 1, "demand"), [steps[:1], steps[1:]]) == (hits, pushed)
+    assert by_hand((1, 9, 1, "demand"), [steps[:1], steps[1:]]) == (hits, pushed)
 
 
 def test_cache(tmp_path):

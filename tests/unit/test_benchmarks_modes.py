@@ -48,9 +48,8 @@ def test_broadcast(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(harness, "find_mpiexec", lambda: "mpiexec")
     monkeypatch.setattr(harness, "python", python)
-    monkeypatch.setattr(broadcast, "HIDDEN", 8)
-    monkeypatch.setattr(broadcast, "METHODS", ("random", "contiguous"))
-    flags = ["--graph", "S/1000", "--layers-list", "3", "--modes", "sar,broadcast", "--parts", "2", "--rounds", "2"]
+    flags = ["--graph", "S/1000", "--layers-list", "3", "--modes", "sar,broadcast", "--parts", "2", "--rounds", "2",
+             "--hidden", "8", "--methods", "random,contiguous"]
     rows = rows_of(broadcast, tmp_path, *flags, "--before", str(tmp_path))
     here = str(Path(__file__).parents[2])
     assert jobs == 2 * [(f"PYTHONPATH={here}", "1"), (f"PYTHONPATH={tmp_path}", "1"), (f"PYTHONPATH={here}", "2")] + \
@@ -71,18 +70,6 @@ def test_broadcast(tmp_path, monkeypatch, capsys):
         broadcast.main(["--modes", "broadcast"])
 
 
-def test_shared_rows(tmp_path):
-    import shared_rows
-
-    flags = ["--names", "S/1000", "--graphs", str(tmp_path), "--ranks", "3,4", "--hosts", "2,2", "--width", "4"]
-    shared_rows.main([*flags, "--json", str(tmp_path / "rows.json")])
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    assert [(r["partition"], r["ranks"], r["mode"]) for r in rows] == \
-        [(method, n, mode) for method in ("metis", "random") for n in (3, 4) for mode in ("sar", "host")]
-    assert all(r["as_predicted"] and r["buffer_bytes"] > 0 for r in rows)
-    assert all(r["entered"] == r["distinct"] < r["needed"] for r in rows if r["mode"] == "host")
-
-
 def test_stage_imbalance():
     import broadcast
 
@@ -100,9 +87,8 @@ def test_density(tmp_path, monkeypatch, capsys):
     import harness
 
     monkeypatch.setattr(harness, "mpiexec", in_threads(density))
-    for name in ("FEATURES", "HIDDEN"):
-        monkeypatch.setattr(density, name, 8)
-    rows = rows_of(density, tmp_path, "--nodes", "200", "--scales", "1,4", "--rounds", "2")
+    small = ["--nodes", "200", "--features", "8", "--hidden", "8"]
+    rows = rows_of(density, tmp_path, *small, "--scales", "1,4", "--rounds", "2")
     assert [(r["scale"], r["case"], r["ranks"], r["mode"]) for r in rows] == \
         [(scale, case, *place) for scale in (1, 4) for case in ("epoch", "sum") for place in ((1, None), (2, "broadcast"), (2, "sar"))]
     assert [round(r["degree"]) for r in rows[::6]] == [7, 28] and len(list(tmp_path.glob("bter-*.npz"))) == 2

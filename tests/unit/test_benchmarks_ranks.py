@@ -86,11 +86,10 @@ def test_seconds_of_each_epoch():
     assert len(line["seconds"]) == 3 and sorted(line["seconds"])[1] == line["epoch_seconds"]
 
 
-def test_memory(tmp_path, monkeypatch):
+def test_memory(tmp_path):
     import memory
 
-    monkeypatch.setattr(memory, "PLACES", [("sar", 1)])
-    flags = ["--models", "sage", "--ranks", "1,2", "--nodes", "100", "--degree", "5", "--features", "8", "--hidden", "8", "--no-fixed"]
+    flags = ["--places", "sar:1", "--models", "sage", "--ranks", "1,2", "--nodes", "100", "--degree", "5", "--features", "8", "--hidden", "8", "--no-fixed"]
     one, two = rows_of(memory, tmp_path, *flags)
     assert [(r["case"], r["ranks"], r["threads"], r["mode"], r["prefetch"]) for r in (one, two)] == \
         [("sage", 1, 2, "sar", 0), ("sage", 2, 1, "sar", 1)]
@@ -162,15 +161,15 @@ def test_overlap_on_hosts(tmp_path):
 
 
 def test_auto_on_hosts(tmp_path):
-    """Mode host over a network of its own: the run ends well, too."""
+    """Over a network of its own: the run ends well, too."""
     import auto
     import hosts
 
     if reason := hosts.missing():
         pytest.skip(reason)
-    flags = "--graph C --cases gcn --modes sar,host,columns --ranks 4 --network 1gbit --per-host 2 --epochs 1 --rounds 1".split()
+    flags = "--graph C --cases gcn --modes sar,broadcast,columns --ranks 4 --network 1gbit --per-host 2 --epochs 1 --rounds 1".split()
     row, = rows_of(auto, tmp_path, *flags, "--graphs", str(tmp_path))
-    assert (row["network"], row["ranks"], {*row["modes_ms"]}) == ("1gbit", 4, {"sar", "host", "columns", "auto"})
+    assert (row["network"], row["ranks"], {*row["modes_ms"]}) == ("1gbit", 4, {"sar", "broadcast", "columns", "auto"})
     assert len(row["chosen"]) == 1 and row["to_best"] > 0 and f"sarlite-{os.getpid()}" not in namespaces()
 
 

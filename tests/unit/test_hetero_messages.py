@@ -100,7 +100,7 @@ def test_what_is_no_message_is_refused():
             (fn.mul_edge(x, values(1, n - 1)), "sum", ShapeError, "needs 80 rows, one each edge"),
             (fn.message(lambda s, d, e: s["x"], {"x": x}), "sym", ConfigError, "Message does not go with reducer 'sym'"),
             (fn.message(lambda s, d, e: s["x"], {"x": Tensor(X["field"])}), "sum", ShapeError, "needs 23 rows, one each source row"),
-            (lambda s, d, e: s["x"], "sum", ConfigError, "a function stands in fn.message"),
+            (lambda s, d, e: s["x"], "sym", ConfigError, r"relation \(.*\): message function does not go with reducer 'sym'"),
             (fn.linear(x, Tensor(values(1, 5, 2))), "max", ConfigError, "Linear does not go with reducer 'max'")):
         with pytest.raises(error, match=text):
             graph.aggregate({CITES: message}, reducer)

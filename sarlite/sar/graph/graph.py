@@ -13,8 +13,10 @@ from sarlite.sar.columns import Grid
 from sarlite.sar.graph import construct, weights
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.shard import shard
+from sarlite.sar.operators.table import Call
 from sarlite.sar.schedule.reverse import out_edges
 from sarlite.sar.schedule.schedule import Schedule
+from sarlite.tape import Tensor
 from sarlite.types import Array
 
 
@@ -61,6 +63,10 @@ class Graph(LayerGraph):
     def node_ids(self) -> Array:
         return self.dst_ids
 
+    def apply(self, call: Call) -> Tensor:
+        """Run one aggregation, by columns where ranks divide them. Collective."""
+        return super().apply(call) if self.grid is None or call.divides is None else self.grid.aggregate(call)
+
     def recover(self) -> None:
         """Make the graph usable again after an aggregation that failed. Collective."""
         (self.schedule if self.grid is None else self.grid).transport.recover()
@@ -83,7 +89,7 @@ class Graph(LayerGraph):
             return InEdges(indptr, local.indices, local.numbers, self.added_loops)
         first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
         with self.profile.phase("setup"):
-            row_numbers = self.schedule.run((np.arange(first, first + self.n_src),), lambda block, rows: rows[0].copy(), keep=True)
+            row_numbers = self.of_columns(np.arange(first, first + self.n_src))
         indices = np.empty(self.n_edges, np.int64)
         for block, numbers in zip(self.plan.blocks, row_numbers):
             indices[slice(None) if block.positions is None else block.positions] = numbers[block.indices]

@@ -1,7 +1,7 @@
 """HeteroGraph: nodes of several types and relations between them. What leaves one type is one bundle, fed by one fetch."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar.graph import typed_edges
-from sarlite.sar.graph.view import View
-from sarlite.sar.operators import fn, joint, relations
-from sarlite.sar.operators.evaluation import EVALUATIONS, Evaluation, Sizes, evaluate
+from sarlite.sar.graph.layer_graph import LayerGraph
+from sarlite.sar.operators import fn, relations, table
+from sarlite.sar.operators.evaluation import EVALUATIONS, Evaluation, Sizes, check, evaluate
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.pieces import Plan
-from sarlite.sar.schedule.schedule import Options
+from sarlite.sar.schedule.schedule import Options, Schedule
 from sarlite.tape import Tensor
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
@@ -49,6 +49,45 @@ class NodeType:
 
     def __repr__(self) -> str:
         return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
+
+
+class RelationGraph(LayerGraph):
+    """One relation of a `HeteroGraph`, among the relations that one fetch serves.
+
+    Attributes
+    ----------
+    relation : (str, str, str)
+    """
+
+    def __init__(self, graph: "HeteroGraph", chosen: tuple[Relation, ...], place: int, schedule: Schedule, n_halo: int) -> None:
+        self.relation, self.place = chosen[place], place
+        source, _, to = self.relation
+        self.src_ids, self.dst_ids, self.in_degrees = graph.node_ids[source], graph.node_ids[to], graph.in_degrees[self.relation]
+        sizes = len(self.src_ids), len(self.dst_ids), int(self.in_degrees.sum())
+        super().__init__(graph.comm, schedule, graph.profile, graph.n_nodes[to], sizes, bipartite=True)
+        n_edges, share = graph.n_edges[self.relation], max(sum(graph.n_edges[relation] for relation in chosen), 1)
+        self._sizes = Sizes(graph.n_nodes[source], graph.n_nodes[to], n_edges, n_halo * n_edges // share, n_kept=graph.n_nodes[to])
+        self._kept, self._evaluations = graph._kept[self.relation], graph._evaluations
+
+    @property
+    def sizes(self) -> Sizes:
+        """Of all ranks, with the relation's share of the rows that are fetched."""
+        return self._sizes
+
+    def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
+        found, key = self._evaluations, (self.relation, *weight.shape, x.constant, forced)
+        if key not in found:
+            itemsize = x.dtype.itemsize
+            found[key] = evaluate(self.relation, self._sizes, *weight.shape, itemsize, constant=x.constant, forced=forced)
+        return found[key].name
+
+
+class Fetch(NamedTuple):
+    """What one fetch of a node type's rows serves: the schedule, the rows that all ranks fetch, and the relations' graphs."""
+
+    schedule: Schedule
+    n_halo: int
+    graphs: list[RelationGraph]
 
 
 class HeteroGraph:
@@ -84,10 +123,9 @@ class HeteroGraph:
         self.in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
         counts = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
         self.n_edges = dict(zip(in_edges, map(int, counts)))
-        self._schedules: dict[tuple[Relation, ...], tuple[Any, int]] = {}
+        self._fetches: dict[tuple[Relation, ...], Fetch] = {}
         self._evaluations: dict[tuple[Any, ...], Evaluation] = {}
-        self.view_arrays: dict[tuple[tuple[Relation, ...], int], dict[str, Any]] = {}  # of a relation in a schedule, what `View` keeps
-        self._kept = TensorMap()  # constant Tensor -> {(relation, reducer): its aggregation}
+        self._kept = {relation: TensorMap() for relation in in_edges}  # of each what `LayerGraph` keeps
 
     @classmethod
     def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None, parts: Any = "metis",
@@ -187,24 +225,20 @@ class HeteroGraph:
 
     def exchange(self, chosen: Any) -> tuple[Plan, int]:
         """Return the plan of relations out of one type that are aggregated together, and the rows that all ranks fetch. Collective."""
-        made, n_halo = self._schedule(chosen)
-        return made.plan, n_halo
+        fetch = self._fetch(chosen)
+        return fetch.schedule.plan, fetch.n_halo
 
     @property
     def exchanges(self) -> dict[tuple[Relation, ...], tuple[Plan, int]]:
         """What `exchange` returns, of those found so far."""
-        return {chosen: (made.plan, n_halo) for chosen, (made, n_halo) in self._schedules.items()}
+        return {chosen: (fetch.schedule.plan, fetch.n_halo) for chosen, fetch in self._fetches.items()}
 
     def prepare(self, chosen: Any) -> list[Plan]:
         """Find now what an aggregation over these relations will exchange, not in its first call; return the plan of each source type.
 
         Collective.
         """
-        groups: dict[str, list[Relation]] = {}
-        for relation in self.relations:
-            if relation in chosen:
-                groups.setdefault(relation[0], []).append(relation)
-        return [self.exchange(group)[0] for group in groups.values()]
+        return [self.exchange(group)[0] for group in self._grouped(chosen)]
 
     @property
     def evaluations(self) -> list[Evaluation]:
@@ -218,8 +252,8 @@ class HeteroGraph:
 
         Parameters
         ----------
-        messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.mul_edge(x, weight), fn.attend(...), fn.attend_linear(...) \
-                or fn.message(function, src, dst, edge)
+        messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.mul_edge(x, weight), fn.attend(...), \
+                fn.attend_linear(...), fn.message(function, src, dst, edge) or a function
             Source rows are those of the relation's source type, in the order of `node_ids`. Others' relations are left out. The same
             relations on every rank.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
@@ -230,7 +264,7 @@ class HeteroGraph:
             x W is added to the sums of a type, (n_dst, n_in) by (n_in, n_out): what a layer makes of the destinations' own rows.
         evaluation : {"inside", "first"}, optional
             Of the weights of `fn.linear`: inside the message, or aggregated first and transformed after; equal to rounding. By default
-            for each relation what costs fewer bytes: see `sar.evaluation.evaluate`, and `evaluations` for what was chosen.
+            for each relation what costs fewer bytes: see `sar.operators.evaluation`, and `evaluations` for what was chosen.
 
         Returns
         -------
@@ -251,18 +285,27 @@ class HeteroGraph:
         finds what is to be exchanged. Source: SAR appendix A, Eq. 4.
         """
         self._check_own(own or {})
+        check(evaluation, EVALUATIONS)
+        products, fetches = [(to, x, weight) for to, (x, weight) in (own or {}).items()], []
         sums: dict[str, Tensor] = {}
-        pairs, parts = [(to, x, weight) for to, (x, weight) in (own or {}).items()], []
-        for chosen in self._by_source(messages, reducer, evaluation):
-            made, members, outputs, weights = self._members(chosen, messages, reducer, evaluation)
-            if all(isinstance(key, str) and member.shape for _, key, member, _ in members):
-                parts.append((made, [member[:3] for member in members]))
-            else:
-                outputs |= self._apart(made, members, reducer)
-            pairs += [(relation[2], outputs.pop(relation), weight) for relation, weight in weights.items()]
+        for graphs in self._by_source(messages, reducer):
+            calls = [(graph, table.call(graph, _evaluated(messages[graph.relation], evaluation), reducer)) for graph in graphs]
+            wanted = [(graph, _key(graph, call), call) for graph, call in calls if call.found is None]
+            outputs = {}
+            if any(key is graph.relation for graph, key, _ in wanted):
+                outputs = relations.add_up([wanted], [])
+            elif wanted:
+                fetches.append(wanted)
+            for graph, call in calls:
+                out = call.found
+                if graph.relation in outputs:
+                    out = call.keep(outputs.pop(graph.relation))
+                if call.weight is not None:
+                    products.append((graph.relation[2], out, call.weight))
+                elif out is not None:
+                    _add(sums, {graph.relation[2]: out})
             _add(sums, outputs)
-        parts = [part for part in parts if part[1]]
-        return _add(sums, joint.add_up(parts, pairs) if parts or pairs else {})
+        return _add(sums, relations.add_up(fetches, products) if fetches or products else {})
 
     def _check_own(self, own):
         for to, (x, weight) in own.items():
@@ -270,83 +313,42 @@ class HeteroGraph:
             if x.ndim != 2 or weight.ndim != 2 or x.shape != (n_dst, len(weight)):
                 raise ShapeError(f"own[{to!r}]: x {x.shape} and weight {weight.shape} are not ({n_dst}, n_in) and (n_in, n_out)")
 
-    def _by_source(self, messages, reducer, evaluation):
-        """The relations asked for, in the graph's order, a list a source type."""
-        if evaluation not in (None, *EVALUATIONS):
-            raise ConfigError(f"evaluation {evaluation!r} is not one of {', '.join(EVALUATIONS)}")
+    def _by_source(self, messages, reducer):
+        """The graphs of the relations asked for, in the graph's order, a list a source type. Collective at the first call."""
         for relation, message in messages.items():
             if relation not in self._edges:
                 raise ConfigError(f"relation {relation!r} is none of this graph: {', '.join(map(str, self.relations))}")
-            if (type(message), reducer) not in relations.MEMBERS:
-                what = "a function stands in fn.message(...) and" if callable(message) else f"message {type(message).__name__}"
-                raise ConfigError(f"relation {relation!r}: {what} does not go with reducer {reducer!r}")
-        chosen: dict[str, list[Relation]] = {}
+            try:
+                table.find(message, reducer)
+            except ConfigError as error:
+                raise ConfigError(f"relation {relation!r}: {error}") from None
+        return [self._fetch(chosen).graphs for chosen in self._grouped(messages)]
+
+    def _grouped(self, chosen):
+        """Relations in the graph's order, a list a source type."""
+        groups: dict[str, list[Relation]] = {}
         for relation in self.relations:
-            if relation in messages:
-                chosen.setdefault(relation[0], []).append(relation)
-        return list(chosen.values())
+            if relation in chosen:
+                groups.setdefault(relation[0], []).append(relation)
+        return list(groups.values())
 
-    def _members(self, chosen, messages, reducer, evaluation):
-        """Of the relations out of one type: their schedule, (place, destination type or relation, Member, where its sum is kept or None),
-        the sums that are kept already by relation, and the weights that sums by relation still want."""
-        made, n_halo = self._schedule(chosen)
-        views = {relation: View(self, chosen, place, made) for place, relation in enumerate(chosen)}
-        first = self._aggregated_first(chosen, views, messages, n_halo, evaluation)
-        weights = {relation: weight for relation, (_, weight) in first.items()}
-        outputs, members = {}, []
-        for place, relation in enumerate(chosen):
-            message = fn.copy_src(first[relation][0]) if relation in first else messages[relation]
-            member = relations.MEMBERS[type(message), reducer](views[relation], message, reducer)
-            constant = isinstance(message, fn.CopySrc) and reducer in relations.SUMS and member.fetched[0].constant
-            kept = self._kept.setdefault(member.fetched[0], {}) if constant else {}
-            if (relation, reducer) in kept:
-                outputs[relation] = kept[relation, reducer]
-            else:
-                members.append((place, relation if constant or relation in first else relation[2], member, kept if constant else None))
-        return made, members, outputs, weights
-
-    def _apart(self, made, members, reducer):
-        """The outputs of members whose sums are not all to be added up."""
-        outputs = relations.aggregate_members(made, [member[:3] for member in members])
-        for _, key, _, kept in members:
-            if kept is not None:
-                outputs[key] = kept[key, reducer] = Tensor(outputs[key].data, constant=True)
-        return outputs
-
-    def _aggregated_first(self, chosen, views, messages, n_halo, forced):
-        """(x, weight) of each `fn.linear` that is aggregated first."""
-        found, n_edges = {}, max(sum(self.n_edges[relation] for relation in chosen), 1)
-        for relation in chosen:
-            if not isinstance(messages[relation], fn.Linear):
-                continue
-            x, weight = relations.linear_inputs(views[relation], messages[relation])
-            key = relation, *weight.shape, x.constant, forced
-            if key not in self._evaluations:
-                edges = self.n_edges[relation]
-                sizes = Sizes(self.n_nodes[relation[0]], self.n_nodes[relation[2]], edges, n_halo * edges // n_edges)
-                self._evaluations[key] = evaluate(relation, sizes, *weight.shape, x.dtype.itemsize, constant=x.constant,
-                                                            forced=forced)
-            if self._evaluations[key].name == "first":
-                found[relation] = x, weight
-        return found
-
-    def _schedule(self, chosen):
-        """The schedule of some relations out of one type, and the rows that all ranks fetch for it. Collective at the first call."""
+    def _fetch(self, chosen):
+        """What is exchanged for some relations out of one type. Collective at the first call."""
         key = tuple(chosen)
-        if key not in self._schedules:
-            self._schedules[key] = kernels.unbuffered(self._made, key)
-        return self._schedules[key]
+        if key not in self._fetches:
+            self._fetches[key] = kernels.unbuffered(self._found, key)
+        return self._fetches[key]
 
-    def _made(self, chosen):
+    def _found(self, chosen):
         ids = self.node_ids[chosen[0][0]]
-        exchange = needs.find(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
-        made = schedule.make(self._comm, exchange, self.options, self.profile)
-        return made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
+        found = needs.find(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
+        made = schedule.make(self._comm, found, self.options, self.profile)
+        n_halo = int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
+        return Fetch(made, n_halo, [RelationGraph(self, chosen, place, made, n_halo) for place in range(len(chosen))])
 
     def forget(self) -> None:
         """Free what aggregations found of their exchanges; the next of a set of relations finds it anew. The same on every rank."""
-        self._schedules.clear()
-        self.view_arrays.clear()
+        self._fetches.clear()
 
     def use(self, mode: str) -> None:
         """Aggregate in another mode from here on. The same on every rank."""
@@ -356,13 +358,21 @@ class HeteroGraph:
 
     def recover(self) -> None:
         """Make the graph usable again after an aggregation that failed. Collective."""
-        for made, _ in self._schedules.values():
-            made.transport.recover()
+        for fetch in self._fetches.values():
+            fetch.schedule.transport.recover()
+
+
+def _evaluated(message, evaluation):
+    return message._replace(evaluation=evaluation) if evaluation and isinstance(message, fn.Linear) else message
+
+
+def _key(graph, call):
+    """What an output is added to: its destination type's sum; or itself, where it is kept or a weight multiplies it."""
+    return graph.relation if call.kept is not None or call.weight is not None else graph.relation[2]
 
 
 def _add(sums, outputs):
-    """Add outputs by destination type or relation to the sums by type, which are returned."""
-    for key, out in outputs.items():
-        to = key if isinstance(key, str) else key[2]
+    """Add outputs by destination type to the sums, which are returned."""
+    for to, out in outputs.items():
         sums[to] = sums[to] + out if to in sums else out
     return sums

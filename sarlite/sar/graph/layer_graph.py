@@ -1,6 +1,6 @@
 """LayerGraph: the graph that one layer computes on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +9,17 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
+from sarlite.graph.block import Edges
 from sarlite.profile import Profile
-from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.sar.aggregate import aggregate
 from sarlite.sar.graph import weights
 from sarlite.sar.graph.destinations import destinations
-from sarlite.sar.operators.custom import aggregate_custom
-from sarlite.sar.operators.reducers import REDUCERS
-from sarlite.sar.operators.table import TABLE, attends_products
+from sarlite.sar.operators import fn, table
+from sarlite.sar.operators.evaluation import Sizes, attends_products, costs
+from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Schedule
-from sarlite.tape import Tensor
+from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
@@ -26,8 +27,7 @@ from sarlite.types import Array, DType
 if TYPE_CHECKING:
     from sarlite.sar.columns import Grid
 
-KNOWN = tuple(dict.fromkeys(["sum", "mean", "sym", *REDUCERS]))
-Rows = Mapping[str, Tensor | Array]  # what a function of rows or edges gets, by name
+Inputs = Mapping[str, Tensor | Array]  # what a function of rows or edges gets, by name
 
 
 class LayerGraph:
@@ -70,6 +70,8 @@ class LayerGraph:
         Counters of bytes and remote buffers.
     schedule : Schedule
         The plan, the transport and the mode.
+    place : int
+        Where the graph's edges stand among the sets of edges of the schedule's blocks, which one fetch serves.
     grid : Grid, or None
         How its ranks share rows and divide columns, where they do.
     """
@@ -80,6 +82,7 @@ class LayerGraph:
     edge_weight: Array | None = None
     edge_features: Array | None = None
     grid: "Grid | None" = None
+    place = 0
     _negative: tuple[int, float] | None = None  # a weight that no degree may have
 
     def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, n_nodes: int,
@@ -134,12 +137,14 @@ class LayerGraph:
             raise ShapeError("a bipartite graph's layer takes a pair (h_src, h_dst)")
         return destinations(h, self.n_dst) if isinstance(h, Tensor) and len(h) > self.n_dst else h[: self.n_dst]
 
-    def aggregate(self, message: Any, reducer: str, src: Rows | None = None, dst: Rows | None = None, edge: Rows | None = None) -> Tensor:
+    def aggregate(self, message: Any, reducer: str, src: Inputs | None = None, dst: Inputs | None = None,
+                  edge: Inputs | None = None) -> Tensor:
         """Return out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), 0 where i has no edges. Collective.
 
         Parameters
         ----------
-        message : fn.copy_src(...), fn.linear(...), fn.mul_edge(...), fn.attend(...), or a function (src, dst, edge) -> Tensor
+        message : fn.copy_src(...), fn.linear(...), fn.mul_edge(...), fn.attend(...), fn.attend_linear(...), fn.message(...), or a \
+                function (src, dst, edge) -> Tensor
             A function gets dicts of tensors of one row an edge (with the rows' global ids as `.ids`), and may use any tape
             operation on rows and any learnable value. It must not branch on values, as it is replayed.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
@@ -172,18 +177,16 @@ class LayerGraph:
         The first "sym" of a graph fetches a number a row more, counted under "setup".
         Source: SAR Eq. 1, algorithms 1 and 2.
         """
-        if reducer not in KNOWN:
-            raise ConfigError(f"reducer {reducer!r} is not one of {', '.join(KNOWN)}")
-        how = TABLE.get((type(message), reducer))
-        if how is not None:
-            return how(self, message, reducer)
-        if callable(message) and reducer in REDUCERS:
-            return aggregate_custom(self, message, reducer, src or {}, dst or {}, edge or {})
-        raise ConfigError(f"message {type(message).__name__} does not go with reducer {reducer!r}")
+        if callable(message):
+            table.find(message, reducer)
+            message = fn.message(message, src, dst, edge)
+        call = table.call(self, message, reducer)
+        out = call.keep(self.apply(call)) if call.found is None else call.found
+        return out if call.weight is None else ops.matmul(out, call.weight)
 
     # ---- what operators ask
 
-    def check(self, message: str, src: Rows | None = None, dst: Rows | None = None, edge: Rows | None = None) -> list[Tensor]:
+    def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None, edge: Inputs | None = None) -> list[Tensor]:
         """Return the inputs of a message as tensors, once their numbers of rows and float dtypes are right; errors name the input."""
         inputs: dict[str, Any] = {}
         for place, values, n in (("source row", src, self.n_src), ("destination row", dst, self.n_dst), ("edge", edge, self.n_edges)):
@@ -194,29 +197,46 @@ class LayerGraph:
                 inputs[f"{place} {name}"] = value if isinstance(value, Tensor) else Tensor(np.ascontiguousarray(array))
         return list(inputs.values())
 
-    def apply(self, make: Callable[["LayerGraph"], Operator], inputs: list[Tensor], places: tuple[str, ...] = ("src",),
-              whole_heads: bool = False) -> Tensor:
-        """Aggregate by the operator that `make` makes for a graph; `places` and `whole_heads` are `Grid.aggregate`'s. Collective."""
-        if self.grid is not None:
-            return self.grid.aggregate(make, inputs, places, whole_heads)
-        return aggregate(self.schedule, make(self), inputs)
+    def apply(self, call: table.Call) -> Tensor:
+        """Run one aggregation. Collective."""
+        return aggregate(self.schedule, call.make(self), call.inputs, call.sinks)
 
-    def kept_of(self, x: Tensor) -> dict[str, Any]:
+    def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
         return self._kept.setdefault(x, {})
 
+    # ---- which order of products and sums is cheaper
+
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Source rows, destination rows and edges of all ranks whose rows are exchanged; (0, 0, 0) where nobody counted them."""
-        return (self.n_src, self.n_dst, self.n_edges) if self.comm.size == 1 else (0, 0, 0)
+    def sizes(self) -> tuple[int, ...]:
+        """Source rows, destination rows and edges of all ranks whose rows are exchanged, as `evaluation.Sizes` has them.
+
+        Where nobody counted them the widths alone decide: as many sources as destinations, and one edge.
+        """
+        return (self.n_src, self.n_dst, self.n_edges) if self.comm.size == 1 else (0, 0, 1)
+
+    def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
+        """How the weight of `fn.linear` is evaluated, one of `evaluation.WAYS`; the same on every rank."""
+        if forced is not None or x.dtype.kind != "f":
+            return forced or "product"
+        if x.constant:
+            return "first"
+        needs = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
+        found = costs(Sizes(*self.sizes), *weight.shape, *needs)
+        return min(("product", "first"), key=found.__getitem__)
 
     def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
         """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z, or x as a z that all heads share.
 
-        The sum's products with W are then the caller's: out_ih = S_ih W_h. Of fewer destinations than sources, as in a batch, these are
-        fewer, but sums over edges are n_heads x.shape[1] wide. Counted as `fn.linear` does; the same on every rank.
+        The sum's products with W are then the caller's: out_ih = S_ih W_h. Of fewer destinations than sources, as in a batch, these
+        are fewer, but sums over edges are n_heads x.shape[1] wide. Counted as `fn.linear` does; the same on every rank. Where heads
+        are taken apart, z is better.
         """
-        return attends_products(self, x.shape[1], n_heads, n_feat, grad_enabled() and x.requires_grad)
+        if self.grid is not None or self.edge_weight is not None:
+            return True
+        return attends_products(Sizes(*self.sizes), x.shape[1], n_heads, n_feat, grad_enabled() and x.requires_grad)
+
+    # ---- degrees
 
     @cached_property
     def inverse_degrees(self) -> Array:
@@ -225,15 +245,30 @@ class LayerGraph:
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         """What `Sum` multiplies destinations and sources by. Collective."""
-        if reducer == "sym":
-            if self._sym is None:  # no cached_property: its lock would be held while thread ranks wait for each other
-                with self.profile.phase("setup"):
-                    degrees = np.diff(self.out_edges()[0]) if self.bipartite else self.in_degrees
-                    own = np.sqrt(1.0 / np.maximum(degrees, 1))
-                    columns = self.schedule.run((own,), lambda block, rows: rows[0].copy(), keep=True)
-                self._sym = np.sqrt(self.inverse_degrees), np.concatenate(columns)
-            return self._sym
-        return self.inverse_degrees if reducer == "mean" else None, None
+        if reducer != "sym":
+            return self.inverse_degrees if reducer == "mean" else None, None
+        if self._sym is None:  # no cached_property: its lock would be held while thread ranks wait for each other
+            with self.profile.phase("setup"):
+                degrees = self.out_degrees() if self.bipartite else self.in_degrees
+                columns = self.of_columns(np.sqrt(1.0 / np.maximum(degrees, 1)))
+            self._sym = np.sqrt(self.inverse_degrees), np.concatenate(columns)
+        return self._sym
+
+    def out_degrees(self, weight: Array | None = None) -> Array:
+        """Return the number of edges from each local source, or the sum of their weights, (n_src,) float64. Collective."""
+        found, one = np.zeros((self.n_src, 1)), np.ones((self.n_dst, 1))
+
+        def count(block, rows, kept, d_rows):
+            edges = self.edges_of(block)
+            values = {} if weight is None else {"weight": weight, "eid": edges.transpose_eid}
+            kernels.spmm(*edges.transpose, one, d_rows[0], **values)
+
+        self.schedule.run_backward(None, None, count, [found])
+        return found[:, 0]
+
+    def of_columns(self, values: Array) -> list[Array]:
+        """Return by block what each column has, of a value a source row. Collective."""
+        return self.schedule.run((values,), lambda block, rows: rows[0].copy(), keep=True)
 
     def edge_counts(self, reducer: str) -> Array | None:
         """What each edge's message counts in a sum, (n_edges,) float64, where `scales` does not say it: of picks, which count unevenly."""
@@ -245,22 +280,40 @@ class LayerGraph:
         assert self.edge_weight is not None
         return weights.degrees(self, self.edge_weight)
 
-    def normalised(self, reducer: str, dtype: DType) -> Tensor:
-        """What an edge's row counts in a weighted sum: see `weights.normalised`. Collective."""
-        return weights.normalised(self, reducer, dtype)
+    def edge_counts(self, reducer: str, dtype: DType) -> Tensor | None:
+        """What the row of each edge counts in a sum, (n_edges,) constant floats; None where `scales` say it all. Collective."""
+        return None if self.edge_weight is None else weights.normalised(self, reducer, dtype)
+
+    def pick_counts(self, reducer: str) -> Array | None:
+        """What the message of each edge counts in a sum, edge weights aside, (n_edges,) float64; None where `scales` say it all.
+
+        Edges that are picks stand for further ones, and may count unevenly.
+        """
+        return None
+
+    def edge_factors(self, reducer: str) -> Array:
+        """`edge_counts` of a graph with edge weights, as float64 and not kept. Collective."""
+        return weights.factors(self, reducer)
 
     def weight_as(self, dtype: DType) -> Array:
         """The edges' weights as floats of `dtype`, (n_edges,); they are kept."""
         return weights.weight_as(self, dtype)
 
-    def edge_factors(self, reducer: str) -> Array:
-        """What `weights.normalised` keeps, (n_edges,) floats. Collective."""
-        return weights.factors(self, reducer)
+    # ---- its edges
+
+    def edges_of(self, block: Any) -> Edges:
+        """The graph's edges in a block of its schedule, which may be a bundle."""
+        return sets_of(block)[self.place]
+
+    @property
+    def blocks(self) -> list[Edges]:
+        """The graph's edges by block."""
+        return [self.edges_of(block) for block in self.plan.blocks]
 
     @property
     def itype(self) -> np.dtype[Any]:
         """dtype of the blocks' indices."""
-        return self.plan.local.indices.dtype
+        return self.edges_of(self.plan.local).indices.dtype
 
     @cached_property
     def column_ids(self) -> Array | None:
@@ -272,6 +325,6 @@ class LayerGraph:
     def edge_src_ids(self) -> Array:
         """(n_edges,) global id of each edge's source, in the order of edge values."""
         ids = np.empty(self.n_edges, np.int64)
-        for block in self.plan.blocks:
+        for block in self.blocks:
             ids[block.labels] = block.src_ids[block.indices]
         return ids

@@ -10,8 +10,7 @@ from sarlite.errors import DataError, ShapeError
 from sarlite.graph import given
 from sarlite.graph.edges import destinations, row_chunks
 from sarlite.sar.graph.construct import outside
-from sarlite.sar.operators import fn
-from sarlite.tape import Tensor, engine
+from sarlite.tape import Tensor
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
 
@@ -111,7 +110,7 @@ def normalised(graph: "LayerGraph", reducer: str, dtype: DType) -> Tensor:
 
 def degrees(graph: "LayerGraph", weight: Array) -> Array:
     """Return the sum of the weights of each row's in-edges, (n_dst,) float64. Nothing is fetched."""
-    indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.plan.local.numbers
+    indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
     return row_sums(indptr, lambda edges: weight[edges if numbers is None else numbers[edges]])
 
 
@@ -142,16 +141,16 @@ def factors(graph: "LayerGraph", reducer: str) -> Array:
     if reducer == "sum":
         return graph.edge_weight
     check_negative(graph)
-    indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.plan.local.numbers
+    indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
     inverse = 1.0 / positive(graph.weighted_degrees)
     of_rows = np.repeat(inverse if reducer == "mean" else np.sqrt(inverse), np.diff(indptr))
     out = _labelled(of_rows, numbers)
     out *= graph.edge_weight
     if reducer == "sym":
         with graph.profile.phase("setup"):
-            of_sources = np.sqrt(1.0 / positive(_out_degrees(graph)) if graph.bipartite else inverse)
-            columns = graph.schedule.run((of_sources,), lambda block, rows: rows[0].copy(), keep=True)
-        for block, found in zip(graph.plan.blocks, columns):
+            of_sources = np.sqrt(1.0 / positive(graph.out_degrees(weight_as(graph, np.float64))) if graph.bipartite else inverse)
+            columns = graph.of_columns(of_sources)
+        for block, found in zip(graph.blocks, columns):
             out[block.labels] *= found[block.indices]
     return out
 
@@ -163,11 +162,3 @@ def _labelled(values, numbers):
     out = np.empty_like(values)
     out[numbers] = values
     return out
-
-
-def _out_degrees(graph):
-    """The sum of the weights of the edges from each local source, (n_src,) float64: the gradient of the sum of all sums. Collective."""
-    with engine.set_grad(True):
-        ones = Tensor(np.ones((graph.n_src, 1)), requires_grad=True)
-        graph.aggregate(fn.mul_edge(ones, weight_as(graph, np.float64)), "sum").sum().backward()
-    return ones.grad[:, 0]

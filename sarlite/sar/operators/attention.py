@@ -4,7 +4,6 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.sar.aggregate import Operator
-from sarlite.tape import reduce
 from sarlite.tape.engine import retained
 
 
@@ -12,17 +11,20 @@ class Attend(Operator):
     """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4). Heads may share a z of one."""
 
     n_fetched = 2
-    needs_rows = turns = overwrites = True
+    needs_rows = reverses = overwrites = True
     flops_per_value = 2  # the exponential and the maximum, one a head, are not counted
 
     def __init__(self, slope, dropout=0.0, key=0, dst_ids=None, n_nodes=0, src_ids=None):
         self.slope, self.p, self.key, self.dst_ids, self.n_nodes, self.src_ids = slope, dropout, key, dst_ids, n_nodes, src_ids
 
+    def output(self, arrays):
+        z, _, dst = arrays
+        return (*dst.shape, z.shape[2]), z.dtype
+
     def begin(self, needs, arrays, keep):
-        z, _, self.dst = arrays
-        self.needs = needs
+        self.needs, self.dst = needs, arrays[2]
         self.m, self.l = np.empty_like(self.dst), np.empty_like(self.dst)
-        self.out, self.begun = np.empty((*self.dst.shape, z.shape[2]), z.dtype), False
+        self.out, self.begun = np.empty(*self.output(arrays)), False
 
     def forward(self, block, rows):
         if not self.begun and block.rows is not None:
@@ -49,9 +51,9 @@ class Attend(Operator):
         z, src = rows or kept
         dz, d_src = (np.zeros_like(x) if d is None else d for x, d in zip((z, src), d_rows))
         kernels.attend_backward(*block.transpose, z, src, self.ends, self.g, dz, d_src, None, sums=self.sums,
-                                slope=self.slope, dropout=self.coins(block), accumulate=not self.fresh)
+                                slope=self.slope, dropout=self.coins(block), accumulate=self.accumulate)
 
-    def turned(self, rows, d_rows):
+    def reversed_operator(self, rows, d_rows):
         """Of a destination g and `ends` say all that its sources' owners need of it."""
         coins = (self.key, self.p, self.src_ids, self.n_nodes)
         return AttendBySource(rows, d_rows, self.slope, coins), (self.g, self.ends), [self.d_dst if self.needs[2] else None]
@@ -92,48 +94,3 @@ class AttendBySource(Operator):
         d_dst = np.zeros(ends.shape[:2], ends.dtype) if d_dst is None else d_dst
         kernels.attend_backward(block.whole_indptr, block.indices, *self.rows, ends, g, *self.d_rows, d_dst, slope=self.slope,
                                 dropout=dropout)
-
-
-class AttendLinear(Operator):
-    """out_i = sum_j a_ij x_j W, a_ij = softmax_j(leaky_relu(x_j W_src + dst_i)): `Attend` of z = x W, which is made where it is used."""
-
-    needs_rows = True
-    flops_per_value = 2
-
-    def __init__(self, *attend):
-        self.attend = Attend(*attend)
-
-    def begin(self, needs, arrays, keep):
-        x, self.weight, self.src_weight, dst = arrays
-        heads, self.n_weights = self.src_weight.shape[1], self.weight.size + self.src_weight.size
-        self.shape, self.needs = (heads, self.weight.shape[1] // heads), needs
-        no_rows = np.empty((0, *self.shape), x.dtype), np.empty((0, heads), x.dtype)
-        self.attend.begin(None, (*no_rows, dst), keep)
-
-    def made(self, x):
-        return reduce.product(x, self.weight).reshape(-1, *self.shape), reduce.product(x, self.src_weight)
-
-    def forward(self, block, rows):
-        self.attend.forward(block, self.made(rows[0]))
-        return rows
-
-    def end(self):
-        return self.attend.end()
-
-    def begin_backward(self, g):
-        self.attend.begin_backward(g)
-        self.d_weights = [np.zeros_like(self.weight), np.zeros_like(self.src_weight)]
-
-    def backward(self, block, rows, kept, d_rows):
-        (x,) = rows or kept
-        made = self.made(x)
-        d_made = [np.zeros_like(values) for values in made]
-        self.attend.backward(block, made, None, d_made)
-        for weight, d_weight, d in zip((self.weight, self.src_weight), self.d_weights, d_made):
-            d = d.reshape(len(d), weight.shape[1])
-            d_weight += reduce.product_over_rows(x, d)
-            if d_rows[0] is not None:
-                reduce.product(d, weight, trans_b=True, into=d_rows[0])
-
-    def end_backward(self):
-        return [*self.d_weights, *self.attend.end_backward()]

@@ -6,13 +6,12 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators import fn
-from sarlite.sar.operators.reducers import REDUCERS
 from sarlite.tape import Tensor, engine, ops
 
 
-class Rows(dict):
+class EdgeRows(dict):
     """Tensors of one row an edge, by name.
 
     Attributes
@@ -37,7 +36,7 @@ class Recording:
         self.since = engine.now()
         views, start = [], 0
         for place, place_ids in zip(names, ids):
-            views.append(Rows(place_ids, zip(place, self.leaves[start : start + len(place)])))
+            views.append(EdgeRows(place_ids, zip(place, self.leaves[start : start + len(place)])))
             start += len(place)
         with engine.watch_reads() as reads:
             result = message(*views)
@@ -132,6 +131,9 @@ class Custom(Operator):
         except Exception:  # a message need not understand these rows
             return True
 
+    def output(self, arrays):
+        return (len(self.dst_ids), *self.templates[-1][0]), self.templates[0][1]
+
     def begin(self, needs, arrays, keep):
         self.needs, self.arrays, self.keep = needs, arrays, keep
         self.needs_rows = any(needs) and self.case2
@@ -205,50 +207,40 @@ class Custom(Operator):
                 kernels.scatter_add_rows(np.ascontiguousarray(d_edge), block.labels, d)
 
 
-def aggregate_custom(graph, message, reducer, src, dst, edge):
-    """Aggregate a Python function's messages: see `Graph.aggregate`."""
-    name, counts = getattr(message, "__name__", "message"), graph.edge_counts(reducer) if reducer in ("sum", "mean") else None
-    if counts is not None:
-        message, edge = _counted(message), {**edge, _COUNT: counts}
-    schedule = graph.schedule  # with columns made at its first use, by all ranks together: not inside of a cached_property's lock
-    operator = Custom(message, (tuple(src), tuple(dst), tuple(edge)), REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes)
-    inputs = graph.check(name, src, dst, edge)
-    operator.probe(inputs)
-    return aggregate(schedule, operator, inputs, operator.sinks if engine.grad_enabled() else ())
-
-
 _COUNT = "sarlite.count"
 
 
-def _counted(message):
-    """Return the message times what each edge counts."""
+def counted(message, counts):
+    """Return a function's message times what each edge counts, (n_edges,)."""
 
-    def counted(src, dst, edge):
-        out = message(src, dst, edge)
+    def times(src, dst, edge):
+        out = message.function(src, dst, edge)
         return out * edge[_COUNT].reshape(-1, *[1] * (out.ndim - 1)).astype(out.dtype)
 
-    return counted
+    return message._replace(function=times, edge={**message.edge, _COUNT: counts})
 
 
-def multiplied(graph, message, reducer):
-    """max or min of w_ij x_j, as a custom message."""
-    function, *inputs = weighted(message)
-    return aggregate_custom(graph, function, reducer, *inputs)
+def multiplied(message):
+    """Return a `fn.mul_edge` as a function's message."""
+    function = lambda s, d, e: s["x"] * e["weight"]  # noqa: E731
+    return fn.message(function, {"x": message.x}, {}, {"weight": _per_row(message.weight, message.x)})
 
 
-def weighted(message):
-    """Return a `fn.mul_edge` as a `fn.message`."""
-    return fn.message(lambda s, d, e: s["x"] * e["weight"], {"x": message.x}, {}, {"weight": _per_row(message.weight, message.x)})
+def _per_row(weight, x):
+    """Give weights one axis for each of x's that they lack."""
+    missing = engine.as_array(x).ndim - engine.as_array(weight).ndim
+    return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight
 
 
 def attended(graph, message):
-    """`fn.attend` with values on the edges, as a custom message: features that the scores see, and the graph's weights."""
+    """Return a `fn.attend` with values on the edges as a function's message: features that the scores see, and the graph's weights."""
     values, features = {}, message.edge
     if features is not None:
         graph.check("fn.attend", edge={"edge": features})
         if message.attn_edge is None or message.attn_edge.shape != (features.shape[1], message.src.shape[1]):
             found = None if message.attn_edge is None else message.attn_edge.shape
-            raise ShapeError(f"fn.attend: attn_edge {found} is not ({features.shape[1]}, {message.src.shape[1]}), a row each edge feature")
+            needed = f"({features.shape[1]}, {message.src.shape[1]})"
+            raise ShapeError(f"fn.attend: attn_edge {found} is not {needed}, a row each edge feature")
         values["features"] = features if isinstance(features, Tensor) else engine.as_array(features).astype(message.z.dtype, copy=False)
     if graph.edge_weight is not None:
         values["weight"] = graph.weight_as(message.z.dtype).reshape(-1, 1, 1)
@@ -264,10 +256,4 @@ def attended(graph, message):
             value = value * coins.reshape(*score.shape, 1)
         return score.leaky_relu(message.slope), value
 
-    return aggregate_custom(graph, weigh, "softmax", {"z": message.z, "src": message.src}, {"dst": message.dst}, values)
-
-
-def _per_row(weight, x):
-    """Give weights one axis for each of x's that they lack."""
-    missing = engine.as_array(x).ndim - engine.as_array(weight).ndim
-    return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight
+    return fn.message(weigh, {"z": message.z, "src": message.src}, {"dst": message.dst}, values)

@@ -15,10 +15,13 @@ class Extremum(Operator):
     def __init__(self, n_dst, sign, column_ids, itype):
         self.n_dst, self.sign, self.column_ids, self.itype = n_dst, sign, column_ids, itype
 
+    def output(self, arrays):
+        return (self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype
+
     def begin(self, needs, arrays, keep):
-        self.shape = (self.n_dst, *arrays[0].shape[1:])
+        self.shape, dtype = self.output(arrays)
         flat = (self.n_dst, int(np.prod(self.shape[1:])))
-        self.out = np.full(flat, -self.sign * np.inf, arrays[0].dtype)
+        self.out = np.full(flat, -self.sign * np.inf, dtype)
         self.argument = np.full(flat, -1, self.itype)
 
     def forward(self, block, rows):

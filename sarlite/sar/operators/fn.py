@@ -13,6 +13,7 @@ class CopySrc(NamedTuple):
 class Linear(NamedTuple):
     x: Tensor
     weight: Tensor
+    evaluation: str | None = None
 
 
 class MulEdge(NamedTuple):
@@ -62,23 +63,26 @@ def copy_src(x: Tensor) -> CopySrc:
     return CopySrc(x)
 
 
-def linear(x: Tensor, weight: Tensor) -> Linear:
+def linear(x: Tensor, weight: Tensor, evaluation: str | None = None) -> Linear:
     """Message m_ij = x_j W, with reducer sum, mean or sym.
 
     Parameters
     ----------
     x : Tensor (n_src, n_in)
     weight : Tensor (n_in, n_out)
+    evaluation : {"product", "first", "inside"}, optional
+        A (X W); (A X) W; or x_j W inside of the message. They are equal but for rounding. By default what costs less is taken: of a
+        graph's "product" and "first", of a relation's "first" and "inside".
 
     Notes
     -----
-    Case 1. A (X W) and (A X) W are equal but for rounding; the one that aggregates, and so sends, fewer values is taken: the first
-    where n_out <= n_in. Where x needs no gradient the second has nothing to aggregate in backward, so it is taken where n_in < 2 n_out.
+    Case 1, but case 2 with the weight inside. Of a graph's two ways the first is taken where n_out <= n_in, as it aggregates, and so
+    sends, fewer values. Where x needs no gradient the second has nothing to aggregate in backward, so it is taken where n_in < 2 n_out.
     In a batch, which has more sources than destinations, the products' rows count too, and the second is mostly the cheaper one.
     With a constant x (`Tensor(x, constant=True)`) A X, (n_dst, n_in), is kept with the graph until x is freed: from the second call on
     there is nothing to aggregate and nothing to fetch, and the weight's gradient is (A X)^T G. Source: MG-GCN 4.4.
     """
-    return Linear(x, weight)
+    return Linear(x, weight, evaluation)
 
 
 def mul_edge(x: Tensor, weight: Any) -> MulEdge:
@@ -131,7 +135,7 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
 
 def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0,
                   key: int = 0) -> AttendLinear:
-    """Message m_ij = a_ij x_j W, with a_ij = softmax_j(leaky_relu(x_j W_src + dst_i)), over a relation of a `HeteroGraph`.
+    """Message m_ij = a_ij x_j W, with a_ij = softmax_j(leaky_relu(x_j W_src + dst_i)).
 
     Parameters
     ----------
@@ -144,23 +148,22 @@ def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, sl
 
     Notes
     -----
-    As `attend` of z = x W, but what travels is x, once for all relations out of its type; each rank makes the z of the rows that it
-    has fetched. Case 2.
+    As `attend` of z = x W, but what travels is x, over relations once for all out of its type; each rank makes the z of the rows that
+    it has fetched. Case 2.
     """
     return AttendLinear(x, weight, src_weight, dst, slope, dropout, key)
 
 
 def message(function: Callable[..., Any], src: Mapping[str, Any] | None = None, dst: Mapping[str, Any] | None = None,
             edge: Mapping[str, Any] | None = None) -> Message:
-    """Message m_ij = function(src_j, dst_i, edge_ij), over a relation of a `HeteroGraph`; `Graph.aggregate` takes the function itself.
+    """Message m_ij = function(src_j, dst_i, edge_ij). `Graph.aggregate` takes the function itself, too.
 
     Parameters
     ----------
     function : callable (src, dst, edge) -> Tensor, or a pair with reducer softmax
         See `Graph.aggregate`.
     src, dst, edge : dict of str to Tensor or ndarray
-        Its inputs: a row for each of this rank's rows of the source type, of the destination type, and of its edges of the relation, in
-        the order of `HeteroGraph.edge_ids`.
+        Its inputs: a row for each of this rank's source rows, of its destination rows, and of its edges in the order of `edge_ids`.
 
     Notes
     -----

@@ -9,7 +9,7 @@ from sarlite.sar.schedule import needs
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.reverse import is_symmetric, out_edges
-from sarlite.sar.schedule.transport import Fetch, NoFetch, Push, Transport
+from sarlite.sar.schedule.transport import NoFetch, Transport
 
 
 class Schedule(NamedTuple):
@@ -85,8 +85,8 @@ class Schedule(NamedTuple):
         """
         pieces = self._backward_pieces(arrays is not None)
         values = [*kept[1:], kept[0]] if kept else [None] * len(pieces)
-        fetching = NoFetch() if arrays is None else Fetch(self.transport, pieces, arrays, phase)
-        with Push(self.transport, d_arrays, self._depth, phase) as push, fetching as fetched:
+        fetching = NoFetch() if arrays is None else self.mode.fetch_again(self.transport, pieces, arrays, phase)
+        with self.mode.push(self.transport, d_arrays, self._depth, phase) as push, fetching as fetched:
             for piece, value in zip(pieces, values, strict=True):
                 buffer, d_rows = push.gradients(piece)
                 with self._span(piece.block, phase):

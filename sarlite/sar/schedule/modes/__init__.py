@@ -1,7 +1,8 @@
 """The modes: how a layer's remote rows are computed with. A mode is a value; a new one is a file here and a line in `MODES`.
 
     lay_out(needs, prefetch) -> Plan     the pieces, forward and backward
-    fetch                                the class of `transport` or `broadcast` that brings the rows of forward pieces
+    fetch, fetch_again, push             the classes that bring the rows of forward pieces, bring them again for backward pieces (case 2),
+                                         and send their gradients; of `transport` or `broadcast`
     keeps                                whether what the operator returns of each forward piece is kept for backward, so that nothing
                                          is fetched again; then backward takes the forward pieces, the own tile last
     reverses                             whether a linear message's gradient goes over the reversed edges by default

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.pieces import Plan
-from sarlite.sar.schedule.transport import Fetch
+from sarlite.sar.schedule.transport import Fetch, Push
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Sequential:
     backward_rows: int = 4096
 
     fetch: ClassVar[Any] = Fetch
+    fetch_again: ClassVar[Any] = Fetch
+    push: ClassVar[Any] = Push
     reverses: ClassVar[bool] = False
     in_step: ClassVar[bool] = False
 
