@@ -6,8 +6,8 @@ from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.batch import Batch
-from sarlite.minibatch.columns import Columns
 from sarlite.minibatch.exact import layer_graph, make_sampler
+from sarlite.minibatch.part_edges import PartEdges
 from sarlite.sar.graph.graph import Graph
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
@@ -49,6 +49,8 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     layer's.
     Memory: about 12 bytes an edge of each layer, 4 of the graph, and the rows of x that are read.
     """
+    if not isinstance(graph, Graph):
+        raise ConfigError(f"message flow is over a Graph, but graph is a {type(graph).__name__}")
     comm = graph.comm
     if graph.bipartite:
         raise ConfigError("message flow over a bipartite graph: what one layer makes are no sources of the next")
@@ -58,14 +60,15 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     with graph.profile.phase("setup"):
         sampled, graphs = kernels.unbuffered(_layers, graph, rows, n_layers)
         n_global = sum(comm.allgather(len(rows)))
-    return Batch(graph, sampled, graphs, step=0, n_global=n_global, x=x, labels=labels, buffers=kernels.Buffers(), lasting=True)
+    return Batch(graph, graphs, sampled.rows, sampled.numbers, step=0, n_global=n_global, x=x, labels=labels, buffers=kernels.Buffers(),
+                 lasting=True)
 
 
 def _layers(graph, rows, n_layers):
     """All in-edges of the layers, and the layers' graphs."""
-    columns = Columns(graph)
-    sampled = make_sampler(columns, (-1,) * n_layers, "full", comm=graph.comm)(rows, 0)
-    return sampled, [layer_graph(graph, columns, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
+    part = PartEdges(graph)
+    sampled = make_sampler(part, (-1,) * n_layers, "full", comm=graph.comm)(rows, 0)
+    return sampled, [layer_graph(part, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
 
 
 def _checked(graph, rows, n_layers, x, labels):

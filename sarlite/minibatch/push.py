@@ -1,12 +1,12 @@
 """Rows pushed to the peers that have them as halo, by a thread, while others are computed (DistGNN-MB alg. 2, AEP)."""
 
 import math
-import queue
-import threading
+import time
 import warnings
 import weakref
 import zlib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +14,18 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.errors import SarliteError, ShapeError
-from sarlite.minibatch.beside import exchange
 from sarlite.profile import Profile, uncounted
+from sarlite.sar.schedule.ahead import Ahead
 from sarlite.types import Array
 
 PHASE = "push_rows"
 N_WORDS = 5
 """Words of a message's head: step, layer, what tells dtype and row shape, number of rows, whether their steps are there."""
 _HEAD_BYTES = 8 * N_WORDS
+PIECE_BYTES = 1 << 19
+"""What else is sent to a peer waits for a piece at most, not for a message: 4 ms at 1 Gbit/s."""
+PAUSE = 4e-4
+"""Seconds between looks. MPI's own wait spins: on full cores it would take half the time of what computes there."""
 
 Rows = tuple[Array, Any, Array]
 """(slots (m,) int32, made: int or (m,) int64, rows (m, ...))"""
@@ -42,7 +46,7 @@ class Pusher:
 
     Notes
     -----
-    A job is an exchange of packed bytes, a head and then, in pieces, the rest (`beside.exchange`): it leaves cores to what computes, and
+    A job is an exchange of packed bytes, a head and then, in pieces, the rest (`exchange`): it leaves cores to what computes, and
     other messages to the same peers go between. What arrives depends on what was submitted alone, not on when: `take` waits.
     What fails in the thread ends it, and is raised by every later `submit`, `take` and `drain` of this rank; the other ranks then learn
     of it as of any rank that has failed. Jobs that do not fit together are refused on every rank.
@@ -52,18 +56,17 @@ class Pusher:
     """
 
     def __init__(self, comm: Communicator, profile: Profile) -> None:
-        self._jobs, self._thread, self._closed = _Jobs(uncounted(comm), profile), None, False
+        self._link, self._closed = _Link(uncounted(comm), profile), False
+        self._thread: Ahead | None = None
+        self._results: dict[tuple[int, int], list[Rows] | None] = {}  # in the order of submission; None until they are here
         if comm.size == 1:
             return
         if not comm.threaded:
             if comm.rank == 0:
                 warnings.warn("MPI without MPI_THREAD_MULTIPLE: rows are pushed without overlap", RuntimeWarning, stacklevel=2)
             return
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=kernels.unbuffered, args=(_work, self._jobs, self._queue),
-                                        name="sarlite-push-rows", daemon=True)
-        weakref.finalize(self, self._queue.put, None).atexit = False
-        self._thread.start()
+        self._thread = kernels.unbuffered(Ahead, self._link.work, 0, "sarlite-push-rows")
+        weakref.finalize(self, _stop, weakref.ref(self._thread)).atexit = False  # it lives as long as it runs
 
     def submit(self, step: int, layer: int, messages: Sequence[tuple[Array, Array | None, Array]]) -> int:
         """Start to exchange rows. Collective, but waits for no rank.
@@ -95,14 +98,18 @@ class Pusher:
         return kernels.unbuffered(self._submit, step, layer, messages)
 
     def _submit(self, step, layer, messages):
-        job = _packed(step, layer, messages, self._jobs.comm)
-        self._jobs.add((step, layer))
-        if self._thread is not None:
-            self._queue.put(job)
+        link, key = self._link, (step, layer)
+        job = _packed(step, layer, messages, link.comm)
+        link.check()
+        if key in self._results:
+            raise SarliteError(f"push of step {step}, layer {layer}: submitted already")
+        self._results[key] = None
+        if self._thread is None:
+            link.waited_for = True
+            self._results[key] = link.exchanged(job)
         else:
-            self._jobs.waited_for = True
-            self._jobs.exchange(job)
-            self._jobs.check()
+            link.jobs.append(job)
+            self._thread.release()
         return job.n_bytes
 
     def take(self, step: int, layer: int) -> list[Rows]:
@@ -120,7 +127,20 @@ class Pusher:
         Exception
             What failed in the thread.
         """
-        return self._jobs.take((step, layer))
+        self._link.check()
+        if (step, layer) not in self._results:
+            raise SarliteError(f"push of step {step}, layer {layer}: not submitted, or taken already")
+        with self._link.profile.span("wait", phase=PHASE):
+            self._link.waited_for = True
+            try:
+                while self._results[step, layer] is None:
+                    self._link.check()
+                    assert self._thread is not None
+                    key, found = self._thread.take()
+                    self._results[key] = found
+            finally:  # an interrupt too: else the thread would look without a pause from then on
+                self._link.waited_for = False
+        return self._results.pop((step, layer))  # type: ignore[return-value]
 
     def drain(self) -> list[tuple[int, int, list[Rows]]]:
         """Wait for all jobs, and return those not taken yet as (step, layer, what `take` returns), in the order of submission.
@@ -130,16 +150,20 @@ class Pusher:
         Exception
             What failed in the thread.
         """
-        self._jobs.check()
-        keys = list(self._jobs.results)
-        return [(*key, self.take(*key)) for key in keys]
+        self._link.check()
+        return [(*key, self.take(*key)) for key in list(self._results)]
 
     def close(self) -> None:
         """Work off what was submitted, and end the thread. What failed in it is not raised here: `drain` does. May be called again."""
         self._closed = True
         if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
+            self._thread.stop()
+            self._thread.wait()
+
+
+def _stop(thread):
+    if (there := thread()) is not None:
+        there.stop()
 
 
 class _Job(NamedTuple):
@@ -153,51 +177,35 @@ class _Job(NamedTuple):
     n_bytes: int
 
 
-class _Jobs:
-    """What the computing thread and the push thread share: results by job, None until they are here, and the failure.
+class _Link:
+    """What the computing thread and the push thread share: the jobs, whether the computing thread waits, and the failure.
 
-    `waited_for` tells whether the computing thread waits.
+    It knows no Pusher, which may end before the thread.
     """
 
     def __init__(self, comm, profile):
-        self.comm, self.profile, self.changed = comm, profile, threading.Condition()
-        self.results, self.waited_for, self.failure = {}, False, None
+        self.comm, self.profile, self.jobs = comm, profile, deque()
+        self.waited_for, self.failure = False, None
 
     def check(self):
+        """Raise what failed in the thread."""
         if self.failure is not None:
             raise self.failure
 
-    def add(self, key):
-        with self.changed:
-            self.check()
-            if key in self.results:
-                raise SarliteError(f"push of step {key[0]}, layer {key[1]}: submitted already")
-            self.results[key] = None
+    def work(self, leave):
+        """The thread's: yield (name, result) of each job."""
+        while leave():
+            job = self.jobs.popleft()
+            yield (job.step, job.layer), self.exchanged(job)
+            del job
 
-    def take(self, key):
-        with self.changed:
-            self.check()
-            if key not in self.results:
-                raise SarliteError(f"push of step {key[0]}, layer {key[1]}: not submitted, or taken already")
-            with self.profile.span("wait", phase=PHASE):
-                self.waited_for = True
-                try:
-                    self.changed.wait_for(lambda: self.failure is not None or self.results[key] is not None)
-                finally:  # an interrupt too: else the thread would look without a pause from then on
-                    self.waited_for = False
-            self.check()
-            return self.results.pop(key)
-
-    def exchange(self, job):
-        """Carry out a job; return whether it worked."""
+    def exchanged(self, job):
+        """Carry out a job; return what arrived, by rank."""
         try:
-            result, failure = self._exchanged(job), None
-        except BaseException as error:  # noqa: BLE001, because the computing thread raises it
-            result, failure = None, error
-        with self.changed:
-            self.results[job.step, job.layer], self.failure = result, failure
-            self.changed.notify_all()
-        return failure is None
+            return self._exchanged(job)
+        except BaseException as error:
+            self.failure = error
+            raise
 
     def _exchanged(self, job):
         comm, given = self.comm, job.messages
@@ -217,10 +225,52 @@ class _Jobs:
         return self.waited_for
 
 
-def _work(jobs, waiting):
-    """The thread's: it holds no reference to the Pusher, which may end."""
-    while (job := waiting.get()) is not None and jobs.exchange(job):
-        del job
+def exchange(comm: Communicator, given: Sequence[Array], wanted: Sequence[Array], hurried: Callable[[], bool],
+             piece_bytes: int = PIECE_BYTES, sleep: Callable[[float], Any] = time.sleep) -> None:
+    """Send given[q] to each other rank q, and fill wanted[q] with what it sends here, in pieces. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Nothing else is sent on it meanwhile.
+    given, wanted : list by rank of (n_bytes,) uint8 arrays
+        wanted[q] has the length of what q gives this rank; this rank's own are passed over. Borrowed until the return.
+    hurried : callable
+        Whether somebody waits for the end; then looks follow each other without a pause.
+    piece_bytes : int
+    sleep : callable
+        Called between looks with seconds.
+
+    Raises
+    ------
+    PeerError
+        A rank failed.
+
+    Notes
+    -----
+    Any thread may call it. One piece a peer and direction is under way. What is under way goes on only at a look, so it never waits for
+    a single piece: two ranks could wait for each other's next one.
+    """
+    lanes = []
+    for step in range(1, comm.size):  # in a ring, so that not all send to one rank at once
+        source, target = (comm.rank - step) % comm.size, (comm.rank + step) % comm.size
+        lanes.append(_lane(comm.start_recv, source, wanted[source], piece_bytes))
+        lanes.append(_lane(comm.start_send, target, given[target], piece_bytes))
+    while lanes:
+        moved = [next(lane, None) for lane in lanes]
+        lanes = [lane for lane, found in zip(lanes, moved) if found is not None]
+        if lanes and not any(moved):
+            sleep(0 if hurried() else PAUSE)
+
+
+def _lane(start, peer, array, piece_bytes):
+    """Yield at each look, until all pieces are there, whether one has come since the last."""
+    for at in range(0, len(array), piece_bytes):
+        request, moved = start(array[at : at + piece_bytes], peer), at > 0
+        while not request.test():
+            yield moved
+            moved = False
+        request.wait()
 
 
 def _packed(step, layer, messages, comm):

@@ -8,7 +8,7 @@ import numpy as np
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.keys import key, splitmix64
-from sarlite.minibatch.columns import share
+from sarlite.minibatch.part_edges import share
 from sarlite.types import Array
 
 

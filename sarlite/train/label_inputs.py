@@ -1,5 +1,7 @@
 """Labels as inputs: masked label prediction (Shi et al., 2020; SAR 4.2)."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +9,8 @@ import numpy as np
 from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError, DataError
 from sarlite.keys import key, splitmix64
-from sarlite.minibatch.batch import Batch
+from sarlite.minibatch.batch import Batch, FullBatch
+from sarlite.tape import Tensor
 from sarlite.types import Array
 
 
@@ -30,7 +33,7 @@ class LabelInputs(NamedTuple):
 
 
 class ShownLabels:
-    """This rank's input rows, of features and shown labels. Construction is collective.
+    """This rank's input rows, of features and shown labels, for the batches of any source. Construction is collective.
 
     Of labels it is given the training rows' alone, so no other label can reach the model.
 
@@ -79,6 +82,27 @@ class ShownLabels:
         wrong = np.flatnonzero((labels < 0) | (labels >= self.inputs.n_classes))
         if len(wrong):
             raise DataError(f"label inputs: node {self.ids[wrong[0]]} has label {labels[wrong[0]]} of {self.inputs.n_classes} classes")
+
+    def to_train(self, batches: Iterator[Batch | FullBatch], step: int) -> Iterator[Batch | FullBatch]:
+        """Yield batches with labels shown, from the global step `step` on. Collective.
+
+        Of a sampled batch the seeds hide their labels. Of a batch that stays the drawn training rows do, and the loss is over these.
+        """
+        with closing(batches):  # type: ignore[type-var]
+            for number, batch in enumerate(batches, step):
+                if not batch.lasting:
+                    with batch.buffers:
+                        yield batch.with_input(Tensor(self.of_batch(batch, number)), batch.rows, batch.n_global)
+                    continue
+                hidden, count = self.draw(number)
+                rows = hidden if batch.outputs is None else batch.rows[np.isin(batch.outputs[batch.rows], hidden)]
+                yield batch.with_input(Tensor(batch.take(self.x)), rows, count)
+
+    def to_score(self, batches: Iterator[Batch | FullBatch]) -> Iterator[Batch | FullBatch]:
+        """Yield batches with the labels of all training rows shown."""
+        self.show_all()
+        for batch in batches:
+            yield batch.with_input(Tensor(batch.take(self.x)), batch.rows, batch.n_global)
 
     def draw(self, step: int) -> tuple[Array, int]:
         """Show the labels of a share of the training rows, and hide the others'. Collective.

@@ -1,7 +1,10 @@
-"""Training by epochs, full-batch of one step each, and evaluation over all ranks."""
+"""The trainer, which takes steps and evaluates over whatever yields batches; and training by epochs."""
 
 import time
+from array import array
 from collections.abc import Callable
+from contextlib import closing
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import numpy as np
 from sarlite import kernels, nn
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
+from sarlite.minibatch.batch import FullBatch, source_of
 from sarlite.optim import Factor, Optimizer
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
@@ -23,7 +27,7 @@ from sarlite.types import Array
 
 
 class Trainer:
-    """Trains a model full-batch on this rank's part of a graph. Construction is collective.
+    """Takes steps over batches of this rank's part of a graph, and evaluates over batches. Construction is collective.
 
     Parameters
     ----------
@@ -42,8 +46,15 @@ class Trainer:
         Makes an optimizer from the model's `nn.flatten` result, such as `lambda flat: optim.Adam(flat, 0.01)`.
     rng : nn.Random
         The one that the model was made with; its `step` follows the steps.
+    batches : NeighborLoader, RowLoader, or Batch, optional
+        What steps are taken over, of the same graph, x, labels and training rows: a loader's batches, an epoch being the loader's, or one
+        batch in every epoch, as `message_flow` makes it. By default the full batch: one step an epoch, over the whole graph.
+    scoring : NeighborLoader, or Batch, optional
+        What `evaluate` goes over, of the same graph, x and labels: batches that have each row of the three splits once. A loader starts
+        anew each time, with the same seeds and picks. By default the whole graph, which makes batch norms' moments exact where
+        `batches` are a loader's (`nn.exact_moments`).
     schedule : callable
-        Factor of the learning rate by epoch.
+        Factor of the learning rate by epoch. Epoch e begins at global step e * len(batches).
     loss : callable, optional
         (output, labels) -> scalar Tensor, a mean over the rows that it is given; the task's without it. There is no metric then.
     task : Task, optional
@@ -52,6 +63,11 @@ class Trainer:
         The largest norm of all ranks' gradients; larger ones are scaled down to it.
     label_inputs : LabelInputs, optional
         Show training labels to the model, whose input is then n_features + n_classes wide. x is copied.
+
+    Attributes
+    ----------
+    own_seconds : array of float
+        How long each step took this rank until it had its gradients, from the end of the step before on.
 
     Raises
     ------
@@ -62,8 +78,8 @@ class Trainer:
     """
 
     def __init__(self, graph: Graph | NodeType, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
-                 optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, schedule: Factor = lambda epoch: 1.0,
-                 loss: Callable[[Tensor, Array], Tensor] | None = None, task: Task | None = None,
+                 optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, batches: Any = None, scoring: Any = None,
+                 schedule: Factor = lambda epoch: 1.0, loss: Callable[[Tensor, Array], Tensor] | None = None, task: Task | None = None,
                  clip_norm: float | None = None, label_inputs: LabelInputs | None = None) -> None:
         if not hasattr(graph, "comm"):
             raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
@@ -81,16 +97,21 @@ class Trainer:
         self.flat = together(self.comm, lambda: nn.flatten(model))
         agree(self.comm, [(name, x.shape[1:], str(x.dtype)) for name, x in _each(self.x)], "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
-        self.loader: Any = None  # full-batch
+        self.whole = FullBatch(graph, self.x, self.labels, self.rows["train"], self.counts["train"])
+        self.batches, self.scoring = (source_of(given, self.whole) for given in (batches, scoring))
+        if self.shown is not None and not self.batches.fresh:
+            raise ConfigError("label inputs: a loader without caches is needed, as their rows were made while other labels were shown")
         self.n_classes = max(self.comm.allgather(self.task.n_classes(self.labels, self.rows)))
         self.loss = _checking(self.task.loss, type(model).__name__, self.n_classes)
         self.left_out: dict[str, str] = {}  # by split, what its metric leaves out
         self.optimizer = optimizer(self.flat)
         if not isinstance(self.optimizer, Optimizer):
             raise ConfigError(f"optimizer made a {type(self.optimizer).__name__}, but must make an optimizer, as optim.Adam(flat, 0.01)")
-        self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, schedule=schedule, profile=graph.profile,
-                                          clip_norm=clip_norm)
-        self.buffers, self.votes = self.training_step.buffers, self.training_step.votes
+        n_steps = len(self.batches)
+        self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, schedule=lambda step: schedule(step // n_steps),
+                                          profile=graph.profile, clip_norm=clip_norm)
+        self.buffers, self.riders = self.training_step.buffers, self.training_step.riders
+        self.own_seconds, self._left = array("d"), iter(())  # what is left of an epoch's batches
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
@@ -98,14 +119,135 @@ class Trainer:
         return (f"Trainer({model}, {self.graph!r}, {', '.join(f'{name} {x.dtype} {x.shape}' for name, x in _each(self.x))}, "
                 f"rows of all ranks: {rows}; {self.optimizer!r}, step {self.training_step.n_steps})")
 
+    def step(self, epoch: int | None = None) -> float:
+        """Take one optimizer step, the first of `epoch` or the next one, and return the loss over the step's rows of all ranks. Collective.
+
+        Notes
+        -----
+        Sends what the model's aggregations send, and one allreduce of all gradients. After the first step no large array takes
+        fresh memory.
+        """
+        if epoch is not None:
+            self._begin(epoch * len(self.batches))
+        batch = next(self._left, None)
+        if batch is None:
+            self._begin(self.training_step.n_steps)
+            batch = next(self._left)
+        return self._step(batch, time.perf_counter())
+
+    def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
+        """Train one epoch and return its loss, the mean over the training rows of what they had in their steps. Collective.
+
+        `on_step` hears of each step, (steps done, loss).
+        """
+        n_steps, step = len(self.batches), self.training_step
+        self._begin(epoch * n_steps)
+        total = n_rows = loss = 0.0
+        begin = time.perf_counter()
+        with closing(self._left) as batches:
+            for batch in batches:
+                loss = self._step(batch, begin)
+                total, n_rows = total + loss * batch.n_global, n_rows + batch.n_global
+                del batch
+                on_step(step.n_steps - epoch * n_steps, loss)
+                begin = time.perf_counter()
+        return loss if n_steps == 1 else total / n_rows
+
+    def _begin(self, step):
+        """Begin to go over the batches of the epoch that the global step `step` is in, from that step on."""
+        self.training_step.n_steps = self.batches.step = step
+        self._left = iter(self.batches)
+        if self.shown is not None:
+            self._left = self.shown.to_train(self._left, step)
+
+    def _step(self, batch, begin):
+        """Take a step over a batch, for which this rank began to wait or to compute at `begin`."""
+        step, there = self.training_step, time.perf_counter()
+        with self.graph.profile.span(f"step {step.n_steps + 1}"):
+            loss = step(batch.graph, batch.x, batch.labels, batch.rows, batch.n_global, self.loss)
+        self.own_seconds.append(there - begin + step.own_seconds)
+        return loss
+
+    def evaluate(self) -> Scores:
+        """Return over all ranks "train_accuracy", "val_accuracy" and "test_accuracy", or the task's metric by its key, and "val_loss".
+
+        Collective. A metric is None without rows and with a `loss` of your own; "val_loss" is None without rows.
+        """
+        metrics = {name: self.task.make_metric() for name in self.rows}
+        loss = self._score(metrics)
+        counts = [np.zeros(0) if metric is None else metric.counts() for metric in metrics.values()]
+        sums = self.riders.allreduce(self.comm, [*np.concatenate(counts), loss])
+        found = np.split(sums[:-1], np.cumsum([len(own) for own in counts])[:-1])
+        scores = {f"{name}_{self.task.key}": metric.value(own, self.comm) if metric and self.counts[name] else None
+                  for (name, metric), own in zip(metrics.items(), found)}
+        self.left_out = {name: metric.note for name, metric in metrics.items() if metric and metric.note}
+        return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
+
+    def _score(self, metrics):
+        """Add this rank's rows of each split to its metric; return its share of the validation loss."""
+        self.scoring.step, loss = 0, 0.0
+        batches = iter(self.scoring)
+        for batch in batches if self.shown is None else self.shown.to_score(batches):
+            with self.buffers, no_grad():
+                output, rows = self._output(batch), self._split_rows(batch)
+                for name, metric in metrics.items():
+                    if metric is not None:
+                        metric.add(output.data[rows[name]], batch.labels[rows[name]])
+                if len(rows["val"]):
+                    loss += self.loss(output, batch.labels, rows["val"], max(self.counts["val"], 1)).item()
+                del output
+        return loss
+
+    def _split_rows(self, batch):
+        """By split, which rows of a batch's output are in it."""
+        if batch.outputs is None:
+            return self.rows
+        ends = {name: [np.searchsorted(own, batch.outputs, side) for side in ("left", "right")] for name, own in self._ascending.items()}
+        return {name: np.repeat(np.arange(len(batch.outputs)), last - first) for name, (first, last) in ends.items()}
+
+    @cached_property
+    def _ascending(self):
+        return {name: np.sort(rows) for name, rows in self.rows.items()}
+
+    def predict(self) -> Array:
+        """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
+        if self.shown is not None:
+            self.shown.show_all()
+        with self.buffers, no_grad():
+            output = self._output(self.whole, exact=False)
+        return output.data.copy()
+
+    def _output(self, batch, exact=True):
+        """The output in evaluation; after steps over sampled batches, and over the whole graph, with exact moments of batch norms."""
+        self.model.eval()
+        if exact and self.batches.sampled and batch.outputs is None:
+            output = nn.exact_moments(self.model, lambda: self.model(batch.graph, batch.x))
+        else:
+            output = self.model(batch.graph, batch.x)
+        check_output(output, type(self.model).__name__, batch.graph.n_dst, self.n_classes)
+        return output
+
+    def counted(self) -> dict[str, Any]:
+        """Return what a run tells of its batches, by the name that `--json` gives it. Collective.
+
+        Of a loader "steps"; "imbalance", the largest rank's time of a step over the mean, the steps' median; with caches "hit_rate" and
+        "rows_pushed" by layer and "bytes_pushed", over all ranks and the whole run. Of a message-flow batch "message_flow".
+        """
+        if not self.batches.sampled:
+            return self.batches.counted(self.graph)
+        seconds = np.array(self.own_seconds)
+        largest, mean = self.comm.allreduce(seconds.copy(), "max"), self.comm.allreduce(seconds) / self.comm.size
+        imbalance = float(np.median(largest / mean)) if len(seconds) else None
+        return {"steps": len(seconds), "imbalance": imbalance, **self.batches.counted(self.graph)}
+
     def _rows(self, splits):
         if isinstance(self.x, dict) and not isinstance(self.graph, NodeType):
             raise ConfigError("x is a dict by node type, but graph is no node type of a HeteroGraph, as graph.of(type) gives it")
         sources = [self.graph.graph.of(name) for name in self.x] if isinstance(self.x, dict) else [self.graph]
         inputs = [(name, x, nodes.n_src) for (name, x), nodes in zip(_each(self.x), sources)]
-        for name, array, n in (*inputs, ("labels", self.labels, self.graph.n_dst)):
-            if array.shape[:1] != (n,):
-                raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
+        for name, given, n in (*inputs, ("labels", self.labels, self.graph.n_dst)):
+            if given.shape[:1] != (n,):
+                raise ShapeError(f"{name} of shape {given.shape} has not the graph's {n} rows")
         for name, x in _each(self.x):
             if x.dtype.kind not in "fiub":
                 raise ShapeError(f"{name} is {x.dtype}, but features are numbers, as by x.astype(np.float32)")
@@ -124,71 +266,6 @@ class Trainer:
         shown = ShownLabels(label_inputs, self.comm, self.x.data, train, self.graph.dst_ids[train], labels, others, seed)
         self.x = Tensor(shown.x)
         return shown
-
-    def step(self, epoch: int | None = None) -> float:
-        """Take one optimizer step, that of `epoch` or the next one, and return the loss over all ranks' training rows. Collective.
-
-        Notes
-        -----
-        Sends what the model's aggregations send, and one allreduce of all gradients. After the first step no large array takes
-        fresh memory.
-        """
-        if epoch is not None:
-            self.training_step.n_steps = epoch
-        rows, count = self.rows["train"], self.counts["train"]
-        if self.shown is not None:
-            rows, count = self.shown.draw(self.training_step.n_steps)
-        return self.training_step(self.graph, self.x, self.labels, rows, count, self.loss)
-
-    def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
-        """Train one epoch, full-batch a step, and return its loss; `on_step` hears of steps on the way, (steps done, loss). Collective."""
-        return self.step(epoch)
-
-    def counted(self) -> dict[str, Any]:
-        """Return what a run tells of its minibatches, by the name that `--json` gives it. Collective."""
-        return {}
-
-    def evaluate(self) -> Scores:
-        """Return over all ranks "train_accuracy", "val_accuracy" and "test_accuracy", or the task's metric by its key, and "val_loss".
-
-        Collective. A metric is None without rows and with a `loss` of your own; "val_loss" is None without rows.
-        """
-        metrics = {name: self.task.make_metric() for name in self.rows}
-        loss = self._add_all(metrics)
-        counts = [np.zeros(0) if metric is None else metric.counts() for metric in metrics.values()]
-        sums = self.votes.allreduce(self.comm, [*np.concatenate(counts), loss])
-        found = np.split(sums[:-1], np.cumsum([len(own) for own in counts])[:-1])
-        scores = {f"{name}_{self.task.key}": metric.value(own, self.comm) if metric and self.counts[name] else None
-                  for (name, metric), own in zip(metrics.items(), found)}
-        self.left_out = {name: metric.note for name, metric in metrics.items() if metric and metric.note}
-        return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
-
-    def _add_all(self, metrics):
-        """Add this rank's rows of each split to its metric; return its share of the validation loss."""
-        with self.buffers, no_grad():
-            return self._add(metrics, self._output(), self.labels, self.rows)
-
-    def _add(self, metrics, output, labels, rows):
-        """Add some rows, and return their loss; `rows` are those of each split."""
-        for name, metric in metrics.items():
-            if metric is not None:
-                metric.add(output.data[rows[name]], labels[rows[name]])
-        val = rows["val"]
-        return self.loss(output, labels, val, max(self.counts["val"], 1)).item() if len(val) else 0.0
-
-    def predict(self) -> Array:
-        """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
-        with self.buffers, no_grad():
-            output = self._output()
-        return output.data.copy()
-
-    def _output(self):
-        self.model.eval()
-        if self.shown is not None:
-            self.shown.show_all()
-        output = self.model(self.graph, self.x)
-        check_output(output, type(self.model).__name__, self.graph.n_dst, self.n_classes)
-        return output
 
 
 def _classes(labels, rows):

@@ -28,13 +28,11 @@ from sarlite.train import (
     trace,
 )
 from sarlite.train.config import to_toml
-from sarlite.train.flow import FlowTrainer
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.load import load_part
 from sarlite.train.loop import Best, Trainer, fit, set_threads
-from sarlite.train.minibatch import BatchTrainer
 from sarlite.train.model import errors_of, make_model, model_class
 from sarlite.train.saving import Saving
 from sarlite.train.stopping import Stopping
@@ -139,14 +137,12 @@ def _make_trainer(comm, config, cls, schedule, part, data):
         return optim.Adam(flat, lr, weight_decay=decay, decoupled=config.optimizer == "adamw")
 
     rows, features = part.rows, propagated.inputs(comm, config, model, part, data)
-    kind, loaders = FlowTrainer if config.mfg else Trainer, {}
+    batches = minibatch.batches(comm, config, part, model, features)
     if config.batch_size:
-        kind, loaders = BatchTrainer, minibatch.loaders(config, part, features, hasattr(model, "powers"))
-        features = loaders["loader"].x  # where they were copied, that copy alone stays
-    if config.label_inputs:
-        loaders["label_inputs"] = LabelInputs(config.label_inputs, part.n_classes)
-    return kind(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test,
-                optimizer=optimizer, rng=rng, schedule=schedule, task=task, clip_norm=config.clip_norm, **loaders)
+        features = batches["batches"].x  # where they were copied, that copy alone stays
+    shown = LabelInputs(config.label_inputs, part.n_classes) if config.label_inputs else None
+    return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches, optimizer=optimizer, rng=rng,
+                   schedule=schedule, task=task, clip_norm=config.clip_norm, label_inputs=shown)
 
 
 def _task(config, part):
@@ -169,7 +165,7 @@ def _restore(comm, config, trainer, resumed, stopping):
         text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
         raise CheckpointError(f"checkpoint {config.resume}: {text}") from None
     if config.remote == "hec" and comm.size > 1:
-        told, step = meta.get("caches"), meta["epoch"] * len(trainer.loader)
+        told, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
         others = told and minibatch.remote(vars(config)) != minibatch.remote(meta["options"])
         reason = "their flags were others" if others else caches.restore(comm, Path(config.resume).parent, trainer, told, step)
         if reason and comm.rank == 0:
@@ -202,8 +198,7 @@ def _run(comm, config, trainer, part, saving, tick):
     with saving.interrupts.postponed():
         if start < config.epochs:
             saving.try_disk()
-        steps = len(trainer.loader) if trainer.loader else 1
-        progress = report.Progress(config.progress, start, config.epochs, steps, trainer.task.key) if root else None
+        progress = report.Progress(config.progress, start, config.epochs, len(trainer.batches), trainer.task.key) if root else None
         try:
             with trace.recording(comm, part.graph.profile) if config.trace else nullcontext() as recorded:
                 fit(trainer, config.epochs, start=start, eval_every=config.eval_every, best=saving.best, stopping=saving.stopping,

@@ -17,7 +17,7 @@ WAIT_SECONDS = 2.0
 
 
 class Saving:
-    """What a run leaves after each epoch. Every method but `ask` is collective.
+    """What a run leaves after each epoch. Every method but `votes` is collective.
 
     The ranks agree on signals, on the time for a checkpoint and on rank 0's troubles by votes that travel with the loss
     (`step.Votes`), so on the epoch at which they stop, too.
@@ -53,10 +53,10 @@ class Saving:
         self.interrupts, self.signum, self._error = interrupts, 0, None
         self._every, self._due = seconds(config.checkpoint_every), time.monotonic()
         self._new = not folder.continues
-        trainer.votes.ask = self.ask
+        trainer.riders.own = self.votes
         self._announce(slow=True)
 
-    def ask(self):
+    def votes(self):
         """This rank's votes: a signal each, then, of rank 0, that a checkpoint is due, and that a file could not be written."""
         root = self.comm.rank == 0
         due = root and self._every is not None and time.monotonic() - self._due >= self._every
@@ -78,7 +78,7 @@ class Saving:
             except OSError as error:
                 self._error = self._error or ConfigError(f"{self.folder.metrics.name} could not be written: {error.strerror}")
         self._announce(slow=record["seconds"] > WAIT_SECONDS)
-        *signals, due, failed = self.trainer.votes.heard
+        *signals, due, failed = self.trainer.riders.sums
         if failed:
             raise_together(self.comm, self._error)
         last = self.epoch == self.config.epochs

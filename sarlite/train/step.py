@@ -11,7 +11,6 @@ from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
-from sarlite.sar.graph.graph import Graph
 from sarlite.tape import Tensor, ops
 from sarlite.tape.reduce import surely_finite
 from sarlite.tape.rows import row_numbers
@@ -48,28 +47,28 @@ def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
     return share
 
 
-class Votes:
-    """A few numbers of each rank, added over ranks in an allreduce that takes place anyway.
+class Riders:
+    """A few numbers of each rank that ride along in an allreduce that takes place anyway, and are added over ranks.
 
-    So ranks agree, at no message more, on what each of them alone may notice: a signal, a clock.
+    So ranks agree, at no message more, on what each rank alone may notice: a signal, a clock.
 
     Attributes
     ----------
-    ask : callable -> sequence of k numbers
-        This rank's, with the same k on every rank; by default none.
-    heard : (k,) float64
-        The sums when they last went round, the same on every rank; empty before.
+    own : callable -> sequence of k numbers
+        This rank's numbers, with the same k on every rank; by default none.
+    sums : (k,) float64
+        The numbers' sums in the last allreduce, the same on every rank; empty before.
     """
 
     def __init__(self) -> None:
-        self.ask: Callable[[], Sequence[float]] = lambda: ()
-        self.heard: Array = np.zeros(0)
+        self.own: Callable[[], Sequence[float]] = lambda: ()
+        self.sums: Array = np.zeros(0)
 
-    def allreduce(self, comm: Communicator, own: Sequence[float]) -> Array:
-        """Return the sums of `own` over ranks, (n,) float64; the votes go with them. Collective."""
-        sums = comm.allreduce(np.array([*own, *self.ask()], np.float64))
-        self.heard = sums[len(own) :]
-        return sums[: len(own)]
+    def allreduce(self, comm: Communicator, numbers: Sequence[float]) -> Array:
+        """Return the sums of `numbers` over ranks, (n,) float64; the riders go with them. Collective."""
+        sums = comm.allreduce(np.array([*numbers, *self.own()], np.float64))
+        self.sums = sums[len(numbers) :]
+        return sums[: len(numbers)]
 
 
 class TrainingStep:
@@ -95,8 +94,8 @@ class TrainingStep:
     ----------
     n_steps : int
         The global step: how many steps were taken. Set it to go on from there.
-    votes : Votes
-        What ranks say to each other beside the loss.
+    riders : Riders
+        What ranks tell each other beside the loss.
     own_seconds : float
         How long the last step took this rank until it had its gradients, before it waited for the other ranks'.
     buffers : kernels.Buffers
@@ -108,15 +107,15 @@ class TrainingStep:
         self.clip_norm = clip_norm
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
-        self.buffers, self.votes, self.n_steps, self.own_seconds = kernels.Buffers(), Votes(), 0, 0.0
+        self.buffers, self.riders, self.n_steps, self.own_seconds = kernels.Buffers(), Riders(), 0, 0.0
 
-    def __call__(self, graph: Graph, x: Any, targets: Array, rows: Array, count: float, loss: Loss = ops.cross_entropy) -> float:
+    def __call__(self, graph: Any, x: Any, targets: Array, rows: Array, count: float, loss: Loss = ops.cross_entropy) -> float:
         """Take one step and return the loss over all ranks. Collective.
 
         Parameters
         ----------
-        graph : Graph
-            Whole, a part, or a batch.
+        graph : Graph, or Batch
+            What the model is called with; its destination rows are the output's.
         x : Tensor
             What the model takes beside the graph.
         targets : (n_dst, ...) array
@@ -148,7 +147,7 @@ class TrainingStep:
             total, error = self._backward(graph, x, targets, rows, count, loss)
             gradients = flat.start_allreduce(self.comm.channel("gradients"))
             self.own_seconds = time.perf_counter() - begin
-            total = float(self.votes.allreduce(self.comm, [total])[0])
+            total = float(self.riders.allreduce(self.comm, [total])[0])
             with self.profile.span("allreduce", bytes=flat.data.nbytes):
                 gradients.wait()
             if not np.isfinite(total):  # the same on every rank

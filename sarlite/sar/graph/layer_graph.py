@@ -270,6 +270,10 @@ class LayerGraph:
         """Return by block what each column has, of a value a source row. Collective."""
         return self.schedule.run((values,), lambda block, rows: rows[0].copy(), keep=True)
 
+    def edge_counts(self, reducer: str) -> Array | None:
+        """What each edge's message counts in a sum, (n_edges,) float64, where `scales` does not say it: of picks, which count unevenly."""
+        return None
+
     @cached_property
     def weighted_degrees(self) -> Array:
         """(n_dst,) float64: the sum of the weights of each row's in-edges, of which there must be."""
@@ -279,6 +283,13 @@ class LayerGraph:
     def edge_counts(self, reducer: str, dtype: DType) -> Tensor | None:
         """What the row of each edge counts in a sum, (n_edges,) constant floats; None where `scales` say it all. Collective."""
         return None if self.edge_weight is None else weights.normalised(self, reducer, dtype)
+
+    def pick_counts(self, reducer: str) -> Array | None:
+        """What the message of each edge counts in a sum, edge weights aside, (n_edges,) float64; None where `scales` say it all.
+
+        Edges that are picks stand for further ones, and may count unevenly.
+        """
+        return None
 
     def edge_factors(self, reducer: str) -> Array:
         """`edge_counts` of a graph with edge weights, as float64 and not kept. Collective."""

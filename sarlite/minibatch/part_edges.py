@@ -14,7 +14,7 @@ from sarlite.sar.schedule.transport import Transport
 from sarlite.types import Array
 
 
-class Columns:
+class PartEdges:
     """The in-edges of a part's rows, each row's in ascending order of their sources' global ids, whatever the division and the order.
 
     A column is a source: first the local rows, then the halo rows by ascending row number of the whole graph, so by owner. Construction
@@ -44,6 +44,7 @@ class Columns:
         Likewise, of a graph with edge weights of 0 or more.
     has_loops : bool
         Whether any rank has added loops.
+    graph : Graph
     alone : Transport
         Of layers that have no peers: ranks need not aggregate over them equally often, as over the graph.
 
@@ -54,7 +55,7 @@ class Columns:
     """
 
     def __init__(self, graph: Graph, local: bool = False) -> None:
-        self._graph, size = graph, graph.comm.size
+        self.graph, size = graph, graph.comm.size
         self.alone = Transport(Solo(), 0, graph.profile)
         self.n_local = graph.n_dst
         alone = graph.plan.alone
@@ -83,19 +84,19 @@ class Columns:
     @cached_property
     def inverse_weighted(self) -> Array:
         """(n_local + n_halo,) float64: 1 / the weighted degree, of which 0 counts as 1."""
-        check_negative(self._graph)
+        check_negative(self.graph)
         assert self.weighted_degrees is not None
         return 1.0 / positive(self.weighted_degrees)
 
     def of_edges(self, values: Array, positions: Any) -> Array:
         """Return the rows of the part's edge values, which are in its order, of edges by their place here: an array, or a slice."""
         places = positions if self._places is None else self._places[positions]
-        numbers = self._graph.plan.local.numbers
+        numbers = self.graph.plan.local.numbers
         return values[places if numbers is None else numbers[places]]
 
     def of_columns(self, values: Array) -> Array:
         """Return (n_local + n_halo, ...): of values of the local rows, every column's. Collective."""
-        graph = self._graph
+        graph = self.graph
         out = self._local_first(values)
         with graph.profile.phase("setup"), kernels.Buffers():  # messages go with these; what a thread takes of malloc would stay with it
             graph.schedule.run((np.ascontiguousarray(values),), lambda block, rows: self._put(out, block, rows[0]))
@@ -110,7 +111,7 @@ class Columns:
     def edge_ids(self, positions: Array) -> Array:
         """Return (n,) int64: of edges by their place here, the index into the whole graph's edge values."""
         places = positions if self._places is None else self._places[positions]
-        ids, numbers = self._graph._edge_ids, self._graph.plan.local.numbers
+        ids, numbers = self.graph._edge_ids, self.graph.plan.local.numbers
         labels = ids if ids is not None else numbers
         return (places if labels is None else labels[places]).astype(np.int64)
 
@@ -119,11 +120,15 @@ class Columns:
         return rows.astype(np.int64) if self._counted else self.ids[rows]
 
     def owners(self, halo: Array) -> Array:
-        """Return (size + 1,): where each owner's begin among ascending halo rows."""
+        """Return (size + 1,): where each owner's begin among ascending halo rows, which count from 0."""
         return np.searchsorted(halo, self.halo_starts)
 
+    def slots(self, halo: Array) -> list[Array]:
+        """Return by owner its rows among ascending halo rows, each by its slot: its place in the owner's `asked`, (m,) int32."""
+        return [(rows - start).astype(np.int32) for rows, start in zip(share(halo, self.owners(halo)), self.halo_starts)]
+
     def _all_ids(self):
-        ids = self._local_first(self._graph.src_ids)
+        ids = self._local_first(self.graph.src_ids)
         for block, start, place in self._halo():
             ids[start : start + place.stop - place.start] = block.src_ids[place]
         return ids
@@ -137,12 +142,12 @@ class Columns:
     def _halo(self):
         """Yield (block, first column here, columns of the block) of the peers' rows."""
         starts = self.n_local + self.halo_starts
-        for block, owner, place in self._graph.plan.halo():
+        for block, owner, place in self.graph.plan.halo():
             yield block, starts[owner], place
             starts[owner] += place.stop - place.start
 
     def _csr(self):
-        graph = self._graph
+        graph = self.graph
         blocks, indptr = graph.plan.blocks, np.concatenate([[0], np.cumsum(graph.in_degrees)])
         if graph.plan.alone:
             return indptr, blocks[0].indices
