@@ -21,9 +21,9 @@ from sarlite.sar.other_counts import with_hosts, with_others
 from sarlite.sar.program import START, Counts, Found, growth
 from sarlite.sar.schedule import turns
 from sarlite.sar.structure import structure_bytes
-from sarlite.train import batch_trial, flow_trial, relational, relational_trial
+from sarlite.train import batch_trial, flow_trial, relational_trial
 from sarlite.train.facts import Facts, Relations
-from sarlite.train.load import Part
+from sarlite.train.load import Part, widths
 from sarlite.train.owners import PIECE_BYTES
 from sarlite.train.trial import STEPS, n_layers, program
 
@@ -358,7 +358,7 @@ def facts_of(part: Part) -> Facts:
     rows: Any = part.rows
     if isinstance(graph, NodeType):
         relations = Relations(graph.node_type, graph.graph.n_nodes, graph.graph.n_edges)
-        return Facts(relational.widths(rows), part.n_classes, part.task, rows.labels[:0], relations=relations)
+        return Facts(widths(rows), part.n_classes, part.task, rows.labels[:0], relations=relations)
     values = tuple(None if a is None else a[:0] for a in (graph.edge_weight, graph.edge_features))
     return Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], graph.added_loops is not None, values)
 

@@ -3,7 +3,7 @@
 import math
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from sarlite import nn
 from sarlite.errors import ConfigError
-from sarlite.minibatch import HEC, NeighborLoader, RowLoader
+from sarlite.minibatch import NeighborLoader, RowLoader
 from sarlite.tape import Tensor, no_grad
-from sarlite.train.config import HEC_OPTIONS, MINIBATCH_OPTIONS
 from sarlite.train.loop import Trainer, check_output
+from sarlite.train.settings import remote
 
 SPLITS = ("train", "val", "test")
 LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
@@ -105,42 +105,6 @@ class BatchTrainer(Trainer):
             found["hit_rate"] = [int(hits) / int(n) if n else None for hits, n in zip(sums["hits"], sums["lookups"])]
             found |= {"rows_pushed": sums["rows_pushed"].tolist(), "bytes_pushed": int(sums["bytes_pushed"])}
         return found
-
-
-def remote(options: Mapping[str, Any]) -> Any:
-    """Return what NeighborLoader takes as `remote`, of the command's options.
-
-    Raises
-    ------
-    ConfigError
-        What `HEC` refuses.
-    """
-    if options.get("remote") != "hec":
-        return options.get("remote") or "exact"
-    return HEC(**{name: options[option] for option, name in HEC_OPTIONS.items() if options.get(option) is not None})
-
-
-_OF_ROWS = ("batches", "lr_scale")
-
-
-def check(config, cls):
-    """Raise ConfigError where options of minibatches do not go with the model's class: one that has `powers` samples nothing.
-
-    Parameters
-    ----------
-    config : Namespace of `config.OPTIONS`
-    cls : class
-    """
-    if not config.batch_size:
-        return
-    if not hasattr(cls, "powers"):
-        if config.fanouts is None:
-            raise ConfigError("--batch-size needs --fanouts: the in-edges picked a row, one number a layer")
-        return
-    for name in MINIBATCH_OPTIONS:
-        if name not in _OF_ROWS and getattr(config, name) is not None:
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag}: the model {config.model} needs no neighbours in training, so nothing is sampled")
 
 
 def loaders(config, part, features, rows_alone=False):

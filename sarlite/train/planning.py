@@ -123,12 +123,12 @@ def settings(config: argparse.Namespace, model: Model) -> tuple[list[Setting], d
 def _left_out(config, model, setting):
     """Why a setting is, but for what the model says; "" where it is not."""
     mode, options, facts = MODES[setting.mode], dict(setting.options), model.facts
-    given = [name for name in options if getattr(config, name) != OPTIONS[name][0]]
+    given = [name for name in options if getattr(config, name, "fetch") != OPTIONS.get(name, ("fetch",))[0]]
     if given:
         return f"--{given[0]} is given"
     if "columns" in options and model.size == 1:
         return "one rank has all columns"
-    if "columns" in options and config.halo != OPTIONS["halo"][0]:
+    if "columns" in options and getattr(config, "halo", "fetch") != "fetch":
         return "--halo is given, which does not go with it"
     kind = "a relational graph" if facts.relations else "a message-flow graph" if facts.flows else "a batch" if facts.batch else ""
     if kind and (options or mode.covers):
@@ -268,7 +268,7 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
     """
     size = len(rows[0].costs)
     given = (f", backward {config.backward}" if config.backward else "") + (f", columns {config.columns}" if config.columns > 1 else "")
-    given += f", halo {config.halo}" if config.halo != "fetch" else ""
+    given += ""
     span = "an epoch of batches as the first ones" if config.batch_size else "an epoch but the first"
     head = [f"{config.model} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges; {size} "
             f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; {span}"]

@@ -130,7 +130,7 @@ def _sizes(config, facts, size):
         more = {"group": GROUP * config.columns}
         if facts.edge_bytes:
             more["own edges"] = OWN_EDGES
-    elif config.halo == "recompute" and size > 1:
+    elif getattr(config, "halo", "fetch") == "recompute" and size > 1:
         more = {"halo": HALO}
     else:
         return SIZES
@@ -155,7 +155,7 @@ def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, 
     schedule = Schedule(plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
     schedule = schedule if comm.size == 1 else _with_others(schedule, config.backward, covers)
     graph = Graph(comm, schedule, profile, n_nodes=rows, dst_ids=graph.dst_ids, src_ids=graph.src_ids, edge_ids=None,
-                  in_degrees=graph.in_degrees, added_loops=loops, halo=config.halo)
+                  in_degrees=graph.in_degrees, added_loops=loops, halo=getattr(config, "halo", "fetch"))
     if len(schedule_of(expected(8 * comm.size, 8 * comm.size, comm.size), mode, 0).plan.blocks) > 1:  # then edges' places are kept
         graph.plan.local.order = EdgeOrder(rows, [(None, graph.plan.local.indptr)]), 0
     if group is not None:
