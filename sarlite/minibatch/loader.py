@@ -11,7 +11,6 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
-from sarlite.sar.schedule.ahead import ahead
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.columns import Columns
 from sarlite.minibatch.exact import Cooperative, layer_graph, make_sampler
@@ -20,6 +19,7 @@ from sarlite.minibatch.sampler import Sampler, check_fanouts
 from sarlite.minibatch.seeds import divide
 from sarlite.minibatch.transposes import Transposes
 from sarlite.sar.graph import Graph
+from sarlite.sar.schedule.ahead import ahead
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
 from sarlite.types import Array

@@ -48,8 +48,6 @@ def chosen(comm, config, cls):
                 raise ConfigError(f"--{name.replace('_', '-')}: does not go with relational graphs, as --data {config.data} is")
         if config.columns > 1:
             raise ConfigError(f"--columns {config.columns}: does not go with relational graphs")
-        if config.halo != "fetch":
-            raise ConfigError(f"--halo {config.halo}: does not go with relational graphs")
         if config.weight_decay_on != "all":
             raise ConfigError(f"--weight-decay-on {config.weight_decay_on}: does not go with relational graphs: all decays all")
     return relational

@@ -17,6 +17,7 @@ from sarlite.sar.hetero import NodeType
 from sarlite.train import (
     caches,
     checkpoint,
+    costs,
     edge_values,
     minibatch,
     planning,
@@ -92,17 +93,24 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
     if config.prefetch is None:
         config = argparse.Namespace(**{**vars(config), "prefetch": default_prefetch(comm, threads)})
     loops = getattr(cls, "self_loops", False) if config.self_loops is None else config.self_loops
+    was_auto = config.mode == "auto"
     part, config = _load(comm, config, cls, folder, loops, tick, hetero)
+    if config.dry_run:
+        return planning.dry_run(comm, config, *costs.of_run(comm, config, cls, part, _make_trainer), part)
     if not hetero:
         about["options"] |= {option: True for name, option in edge_values.ARRAYS.items() if getattr(part.graph, name) is not None}
     about |= {"data": (relational.identity if hetero else identity)(part.graph, part.rows, part.n_classes), "task": part.task}
     if resumed:
         together(comm, lambda: resume.check_data(config, resumed[1], about["data"]))
+    there = part.memory.now()  # without what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     trainer = _make_trainer(comm, config, cls, schedule, part, about["data"])
     if config.mfg and comm.rank == 0 and any(isinstance(module, nn.BatchNorm) for _, module in trainer.model.named_modules()):
         print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the full graph's",
               file=sys.stderr, flush=True)
+    if not was_auto and planning.counts(config):
+        n_widths = sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in trainer.model.named_parameters())
+        planning.check(comm, config, lambda: costs.of_run(comm, config, cls, part, _make_trainer, there, trainer), part, n_widths)
     part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
     trim()  # of them, and of messages that brought halo rows' features
     stopping = Stopping(config.patience, optim.plateau_of(schedule))
@@ -115,9 +123,23 @@ def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrup
 def _load(comm, config, cls, folder, loops, tick, hetero):
     """Return this rank's part, and the options with the mode that it has. Collective."""
     together(comm, lambda: planning.refuse(config))
+    values, chosen = edge_values.wanted(config, cls), {"mode": "sar"}
+    if config.mode != "auto" and not config.dry_run:
+        if hetero:
+            return relational.load_part(config, comm, folder.path, tick), config
+        return load_part(config, comm, folder.path, loops, tick, edge_values=values), config
+
+    def choose(part):
+        if config.mode == "auto" and not config.dry_run:
+            setting = planning.choose(comm, config, *costs.of_run(comm, config, cls, part, _make_trainer), part)
+            chosen.update(setting.options, mode=setting.mode)
+        return chosen
+
     if hetero:
-        return relational.load_part(config, comm, folder.path, tick), config
-    return load_part(config, comm, folder.path, loops, tick, edge_values=edge_values.wanted(config, cls)), config
+        part = relational.load_part(config, comm, folder.path, tick, choose=choose)
+    else:
+        part = load_part(config, comm, folder.path, loops, tick, edge_values=values, choose=choose)
+    return part, argparse.Namespace(**{**vars(config), **chosen})
 
 
 def _make_trainer(comm, config, cls, schedule, part, data):
