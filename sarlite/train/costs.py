@@ -172,8 +172,8 @@ class Model:
         n_src = sum(found.n_src for found in shape.exchanged.values()) if self.facts.relations else shape.n_rows
         k = max(1.0, (n_src + n_halo) / self.trial_rows)
         if not self.warm_bytes:
-            self.warm_bytes = _growth(lambda: self._trial(config, shape, 2 * k))
-        return [(k, self._trial(config, shape, k)), (2 * k, self._trial(config, shape, 2 * k))]
+            self.warm_bytes = _growth(lambda: self._trial(config, shape, k * self.trial_rows / 40))
+        return [(each, self._trial(config, shape, each)) for each in ([k, 2 * k] if k > 1 else [k])]
 
     def _trial(self, config, shape, k):
         tracemalloc.start()
@@ -291,12 +291,11 @@ class _Telling:
 
     def _line(self, name, number: Callable[[Segment], float]) -> float:
         """A number of a segment at the real size, on the line through two trials; what grows, grows with the rows of all plans."""
-        (k, first), (_, second) = self.trials
-        a, b = (number(each.segments[name]) for each in (first, second))
-        if a == b:
+        k, first = self.trials[0]
+        (a, *b), (rows, *fewer) = zip(*((number(each.segments[name]), self._rows(each.segments[name])) for _, each in self.trials))
+        if not b or a == b[0] or rows == fewer[0]:
             return a
-        rows = [self._rows(each.segments[name]) for each in (first, second)]
-        return a + (a - b) / (rows[0] - rows[1]) * (self._real_rows(name, first, k) - rows[0]) if rows[0] != rows[1] else a
+        return a + (a - b[0]) / (rows - fewer[0]) * (self._real_rows(name, first, k) - rows)
 
     def _rows(self, segment):
         return sum(segment.rows.values()) or 1
