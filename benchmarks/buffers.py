@@ -99,10 +99,10 @@ def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, alone=Fa
             tracemalloc.reset_peak()
         trainer.step()
     held = _held() if alone else None
-    parts = graph.plan.backward_steps
-    remote = min(prefetch + (float(graph.plan.stages[0].share) if mode == "broadcast" else 1), comm.size - 1)
+    came, parts = ([float(piece.share) for piece in pieces if piece.n_rows] for pieces in (graph.plan.forward, graph.plan.backward))
+    remote = min(prefetch + (came[0] if mode == "broadcast" and came else 1), comm.size - 1)
     if mode == "sar" and parts:  # gradients going out and coming in, and with prefetch, where more peers follow, a part of another's
-        remote = max(remote, 2 + (float(parts[0].share) if prefetch and comm.size > 2 else 0))
+        remote = max(remote, 2 + (parts[0] if prefetch and comm.size > 2 else 0))
     return trainer.buffers.n_bytes, held, float(graph.profile.peak_remote_buffers), remote
 
 

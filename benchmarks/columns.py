@@ -98,7 +98,7 @@ def predicted(graph, way):
         return 2 * (graph.n_nodes - graph.n_dst) * row_bytes
     inner = graph if graph.grid is None else graph.grid.graph
     n_columns = 1 if graph.grid is None else graph.grid.n_columns
-    halo = inner.plan.n_halo + sum(step.n_send for step in inner.plan.steps)  # of rows forward, of gradients backward
+    halo = inner.plan.n_halo + sum(arrival.n_send for arrival in inner.plan.exchanges)  # of rows forward, of gradients backward
     others = inner.n_dst - graph.n_dst + graph.n_dst * (n_columns - 1)  # to columns, and back
     return (2 * others + halo) * row_bytes // n_columns
 

@@ -26,7 +26,7 @@ from sarlite.graph.relational import TYPES, mag
 from sarlite.models import RGCN
 from sarlite.models.rgcn import needed
 from sarlite.profile import Memory
-from sarlite.sar.relations import sets_of
+from sarlite.sar.operators.relations import sets_of
 from sarlite.train.loop import set_threads
 
 ABLE = ("dgl",)

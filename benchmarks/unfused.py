@@ -10,7 +10,7 @@ from sarlite import kernels, models
 from sarlite.errors import ConfigError
 from sarlite.models.gat import GATConv
 from sarlite.sar.aggregate import aggregate
-from sarlite.sar.operators import Attend
+from sarlite.sar.operators.attention import Attend
 
 
 class TwoSteps(Attend):

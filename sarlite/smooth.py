@@ -17,7 +17,7 @@ from sarlite.errors import ConfigError
 from sarlite.graph.edges import add_self_loops, with_added_loops
 from sarlite.progress import Progress
 from sarlite.propagation.smoothing import check_probabilities
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.train import __main__ as command
 from sarlite.train import config as training
 from sarlite.train import smoothing

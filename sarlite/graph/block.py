@@ -280,6 +280,10 @@ class Bundle(tuple):
         return self[0].source
 
     @property
+    def offset(self):
+        return self[0].offset
+
+    @property
     def src_ids(self):
         return self[0].src_ids
 

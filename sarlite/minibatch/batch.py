@@ -11,9 +11,10 @@ from sarlite.errors import ConfigError
 from sarlite.graph.block import Edges
 from sarlite.minibatch.columns import Columns
 from sarlite.minibatch.sampler import Layer, Sampled
-from sarlite.sar import fn
-from sarlite.sar.graph import Graph
-from sarlite.sar.operators import SUMS, product_first
+from sarlite.sar.graph import layer_graph
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.operators import fn
+from sarlite.sar.operators.table import SUMS, product_first
 from sarlite.sar.schedule.pieces import Piece, Plan
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.tape import Tensor, ops
@@ -78,9 +79,9 @@ class LayerGraph(Graph):
             all_edges = (Piece(_Picks(layer, columns, rows, lasting), own=True),)
             plan, transport = Plan(layer.n_src, all_edges, all_edges), columns.alone
         schedule, loops = Schedule(plan, transport, graph.schedule.mode), columns.edges.added_loops
-        self._begin(graph.comm, schedule, graph.profile, graph.n_nodes, (layer.n_src, layer.n_dst, int(layer.indptr[-1])),
-                    None if loops is None else loops[rows[: layer.n_dst]])
-        self.comm = graph.comm  # which counts already
+        layer_graph.LayerGraph.__init__(self, graph.comm, schedule, graph.profile, graph.n_nodes,
+                                        (layer.n_src, layer.n_dst, int(layer.indptr[-1])),
+                                        None if loops is None else loops[rows[: layer.n_dst]])
         if lasting:  # outside of a step's buffers
             self.src_ids, self.in_degrees  # noqa: B018 (made at the first use)
         self.all_sizes = sizes or (self.n_src, self.n_dst, self.n_edges)

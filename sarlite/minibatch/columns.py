@@ -8,9 +8,9 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import Solo
 from sarlite.graph.part import InEdges
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.weights import check_negative, positive, row_sums
 from sarlite.sar.schedule.transport import Transport
-from sarlite.sar.weights import check_negative, positive, row_sums
 from sarlite.types import Array
 
 

@@ -13,7 +13,7 @@ from sarlite.graph.part import Cut, InEdges
 from sarlite.minibatch.batch import LayerGraph
 from sarlite.minibatch.columns import Columns, share
 from sarlite.minibatch.sampler import Layer, Sampler
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.sar.schedule.needs import Needs
 from sarlite.types import Array
 

@@ -8,7 +8,7 @@ from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.columns import Columns
 from sarlite.minibatch.exact import layer_graph, make_sampler
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
 

@@ -16,7 +16,7 @@ from sarlite.minibatch.newest import Newest
 from sarlite.minibatch.push import Pusher
 from sarlite.minibatch.sampler import Layer, Sampled
 from sarlite.minibatch.stand_in import next_picks
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.tape import Tensor, ops
 from sarlite.tape.taken import Taken
 from sarlite.types import Array

@@ -18,7 +18,7 @@ from sarlite.minibatch.hec import HEC, CachedLayer, Historical
 from sarlite.minibatch.sampler import Sampler, check_fanouts
 from sarlite.minibatch.seeds import divide
 from sarlite.minibatch.transposes import Transposes
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.sar.schedule.ahead import ahead
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers

@@ -10,7 +10,7 @@ from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.seeds import divide
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.tape import Tensor
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers

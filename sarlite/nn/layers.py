@@ -12,8 +12,8 @@ from sarlite.nn.arguments import floating, rows_of, share, source
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm
 from sarlite.nn.random import Random
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
 from sarlite.tape.engine import as_array

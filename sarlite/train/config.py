@@ -16,7 +16,7 @@ from sarlite.errors import ConfigError, needs, reading, regular
 from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
-from sarlite.sar.evaluation import EVALUATIONS
+from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train import resume, smoothing
 from sarlite.train.metrics import EVERY

@@ -16,8 +16,8 @@ from sarlite.errors import ConfigError
 from sarlite.minibatch.push import PHASE
 from sarlite.profile import resident, trim, uncounted
 from sarlite.sar.cost import Exchanged, exchanged, moved
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.schedule.messages import row_bytes
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import no_grad

@@ -9,7 +9,7 @@ from sarlite.comm import together
 from sarlite.errors import ConfigError
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.flow import count_layers, message_flow
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.loop import Trainer, check_output
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite.graph.edges import destinations, row_chunks
-from sarlite.sar import fn
+from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad
 
 _BYTES = 1 << 25

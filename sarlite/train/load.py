@@ -16,7 +16,7 @@ from sarlite.graph.edges import add_self_loops
 from sarlite.graph.partition import measures
 from sarlite.profile import Memory
 from sarlite.progress import Progress
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train import edge_values as edges
 

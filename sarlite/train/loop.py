@@ -10,8 +10,8 @@ from sarlite import kernels, nn
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.optim import Factor, Optimizer
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.rows import row_numbers

@@ -17,8 +17,8 @@ from sarlite.graph import balance as balancing
 from sarlite.graph.partition import measures
 from sarlite.keys import word
 from sarlite.progress import Progress
-from sarlite.sar import fn
-from sarlite.sar.hetero import HeteroGraph
+from sarlite.sar.graph.hetero import HeteroGraph
+from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.identity import _codes, _mixed, _multiples, _words
 from sarlite.train.load import Part, memory_from_here

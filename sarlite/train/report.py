@@ -7,7 +7,7 @@ import sys
 import time
 
 from sarlite.errors import needs
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 
 LINE_SECONDS = 5.0
 

@@ -13,7 +13,7 @@ from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.profile import trim
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.train import (
     caches,
     checkpoint,

@@ -11,8 +11,8 @@ from sarlite.data.part import Rows
 from sarlite.data.relational.part import RelationalRows
 from sarlite.graph.edges import add_self_loops
 from sarlite.sar.cost import Exchanged, expected
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import HeteroGraph
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import HeteroGraph
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train.load import Part
 from sarlite.train.trial import Mirror

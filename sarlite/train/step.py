@@ -11,7 +11,7 @@ from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.tape import Tensor, ops
 from sarlite.tape.reduce import surely_finite
 from sarlite.tape.rows import row_numbers

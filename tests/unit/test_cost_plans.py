@@ -6,7 +6,7 @@ import pytest
 from sarlite.comm import threads
 from sarlite.sar import plan
 from sarlite.sar.cost import counts_of, expected, schedule_of
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.sar.other_counts import with_others
 from sarlite.sar.stand_ins import Rows
 from sarlite.train.config import resolve

@@ -9,10 +9,9 @@ from sarlite import HeteroGraph, Tensor, fn, kernels, nn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.models import RGAT, RGCN
-from sarlite.sar import plan
-from sarlite.sar.evaluation import Sizes, evaluate
+from sarlite.sar.operators.evaluation import Sizes, evaluate
 from sarlite.tape import shapes
-from tests.helpers.exchanges import MODES
+from tests.helpers.exchanges import MODES, in_parts
 from tests.helpers.relational import (
     ABOUT,
     CITES,
@@ -40,9 +39,8 @@ POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot
 @pytest.mark.sampled(28)
 @pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS)
 @pytest.mark.parametrize("case", LAYERS)
-def test_a_layer_is_the_dense_loop(case, n_ranks, parts, mode, prefetch, monkeypatch):
-    monkeypatch.setattr(plan, "STEP_ROWS", 1)  # backward takes parts of a peer's rows
-    graph, *_ = threads.run(n_ranks, check_layer, case, parts, mode=mode, prefetch=prefetch)
+def test_a_layer_is_the_dense_loop(case, n_ranks, parts, mode, prefetch):
+    graph, *_ = threads.run(n_ranks, check_layer, case, parts, mode=in_parts(mode), prefetch=prefetch)
     assert case == "rgat" or {found.name for found in graph.evaluations} == {case.split(", ")[1]}
 
 

@@ -8,7 +8,7 @@ from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
-from sarlite.sar.operators import product_first
+from sarlite.sar.operators.table import product_first
 from sarlite.tape import ops
 from tests.helpers.small_batches import GRAPHS, LABELS, N_IN, N_OUT, N, X, batches, with_loops
 from tests.helpers.strategies import KINDS, random_edges, values

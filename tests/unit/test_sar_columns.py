@@ -10,7 +10,7 @@ from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, PeerError
 from sarlite.sar import columns
-from sarlite.sar.operators import Sum
+from sarlite.sar.operators.sums import Sum
 from tests.helpers import references
 from tests.helpers.exchanges import EDGES, X, attend, fail, results, shard
 from tests.helpers.references import CASES, check_equality
@@ -169,7 +169,7 @@ def test_bytes(how, grid):
         assert profile.received_bytes["backward_turn"] == 8 * sum(again)
         if how == "sum":
             assert profile.received_bytes["forward_fetch"] == 8 * w * plan.n_halo
-            assert profile.received_bytes["backward_push"] == 8 * w * sum(step.n_send for step in plan.steps)
+            assert profile.received_bytes["backward_push"] == 8 * w * sum(arrival.n_send for arrival in plan.exchanges)
     for phase in ("forward_turn", "backward_turn"):
         assert sum(p.sent_bytes[phase] for *_, p in found) == sum(p.received_bytes[phase] for *_, p in found) > 0
     if how == "sum" and grid[0] == 1:

@@ -10,7 +10,7 @@ from sarlite.data import load
 from sarlite.errors import SarliteError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import SAGE
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.train import checkpoint, loop, report
 from sarlite.train.minibatch import BatchTrainer
 from tests.helpers.predicting import predict_here

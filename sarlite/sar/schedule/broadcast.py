@@ -22,11 +22,9 @@ class Broadcasts(Fetch):
     which may have failed at another piece, wait for it.
     """
 
-    channel = "broadcast"
-
     def __init__(self, transport, pieces, arrays, phase):
         super().__init__(transport, pieces, arrays, phase)
-        self.left = iter(self.coming)
+        self.left = deque(self.coming)
 
     def __enter__(self):
         if self.coming and not self.goes_ahead:
@@ -37,6 +35,10 @@ class Broadcasts(Fetch):
                 raise
         return super().__enter__()
 
+    @staticmethod
+    def channel_of(transport):
+        return transport.comm.channel("broadcast")
+
     @property
     def threads(self):
         return self.transport.state.broadcasting
@@ -44,8 +46,8 @@ class Broadcasts(Fetch):
     def __exit__(self, kind, error, trace):
         super().__exit__(kind, error, trace)
         if error is not None and not self.ahead:
-            for piece in self.left:
-                self.bring(piece)
+            while self.left:
+                self.bring(self.left[0])
 
     def check(self):
         """Raise a ShapeError on every rank unless all broadcast such rows. Collective."""
@@ -56,11 +58,11 @@ class Broadcasts(Fetch):
             super().release(piece)
 
     def bring(self, piece):
-        next(self.left, None)
+        self.left.popleft()
         try:
             return self.start(piece)(), ()
         except BaseException:
-            self.left = iter(())  # nobody knows how far the other ranks are
+            self.left.clear()  # nobody knows how far the other ranks are
             raise
 
     def produce(self, leave):
@@ -94,16 +96,16 @@ class Broadcasts(Fetch):
             wait_all(requests)
             span.end()
             self.profile.count(f"{self.phase}_fetch", sent, 0 if piece.own else n_bytes)
-            return self.arrays if piece.own else tuple(_columns(array, arrival.needed) for array in rows)
+            return self.arrays if piece.own else tuple(columns_of(array, arrival.needed) for array in rows)
 
         return finish
 
 
-def _columns(rows, needed):
-    """The needed rows, brought to the front in place where they ascend: each only moves forward, over none that is still to be read."""
+def columns_of(rows, needed, moved_bytes=MOVED_BYTES):
+    """Return the needed rows, brought to the front in place where they ascend: each only moves forward, over none still to be read."""
     if isinstance(needed, slice) or not (np.diff(needed) > 0).all():
         return rows[needed]
-    some = max(1, MOVED_BYTES * len(rows) // max(rows.nbytes, 1))
+    some = max(1, moved_bytes * len(rows) // max(rows.nbytes, 1))
     for a in range(0, len(needed), some):
         part = needed[a : a + some]
         rows[a : a + len(part)] = rows[part]

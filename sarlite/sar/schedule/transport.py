@@ -159,10 +159,8 @@ class Fetch(Transfer):
         What the bytes are counted under.
     """
 
-    channel = "fetch"
-
     def __init__(self, transport, pieces, arrays, phase):
-        super().__init__(transport, transport.comm.channel(self.channel))
+        super().__init__(transport, self.channel_of(transport))
         self.arrays, self.phase, self.templates = arrays, phase, templates_of(arrays)
         self.coming = [piece for piece in pieces if piece.arrivals]
         self.goes_ahead = bool(transport.prefetch and self.coming and len(pieces) > 1)
@@ -175,8 +173,13 @@ class Fetch(Transfer):
             self.threads.append(self.ahead)
         return self
 
+    @staticmethod
+    def channel_of(transport):
+        return transport.fetch_comm
+
     @property
     def threads(self):
+        """Where the thread ahead is noted for `recover`."""
         return self.transport.state.fetching
 
     def __exit__(self, kind, error, trace):
@@ -219,13 +222,14 @@ class Fetch(Transfer):
 
     def bring(self, piece):
         """Receive a piece's rows; return the rows and the requests of what was sent."""
-        n_own = self.arrays[0].shape[0] if piece.own else 0
+        n_own = self.arrays[0].shape[0] if piece.own and self.arrays else 0
         buffer, rows = allocate(n_own + piece.n_rows, self.templates)
         self.profile.hold(buffer, piece.share)
         receives, end = [], n_own
         for arrival in piece.arrivals:
             start, end = end, end + arrival.n_rows
-            receives.append(self.start_receive(arrival, buffer, rows, slice(start, end)))
+            message = buffer if len(piece.arrivals) == 1 and not n_own else None
+            receives.append(self.start_receive(arrival, message, tuple(array[start:end] for array in rows)))
         sends = [request for arrival in piece.arrivals for request in self.start_send(arrival)]
         if n_own:
             gather(self.arrays, slice(None), tuple(whole[:n_own] for whole in rows))
@@ -233,19 +237,15 @@ class Fetch(Transfer):
             finish()
         return rows, sends
 
-    def start_receive(self, arrival, buffer, rows, place):
-        """Start to receive an arrival's rows into their place; return what finishes it.
+    def start_receive(self, arrival, message, views):
+        """Start to receive an arrival's rows into `views`; return what finishes it.
 
-        Rows that follow each other at their owner come array by array, others as one message.
+        Rows that follow each other at their owner come array by array, others as one message, whose sections `views` are where it is given.
         """
-        views = tuple(array[place] for array in rows)
-        message, sections = (buffer, None) if arrival.n_rows == len(rows[0]) else (None, None)
-        if arrival.contiguous or len(rows) == 1:
-            parts = views
-        else:
-            if message is None:
-                message, sections = allocate(arrival.n_rows, self.templates)
-            parts = (message,)
+        straight, sections = arrival.contiguous or len(views) == 1, ()
+        if not straight and message is None:
+            message, sections = allocate(arrival.n_rows, self.templates)
+        parts = views if straight else (message,)
         n_bytes = sum(part.nbytes for part in parts)
         span = self.profile.span("fetch", "fetch", peer=arrival.source, bytes=n_bytes, phase=self.phase)
         requests = [self.receive(part, arrival.source) for part in parts]
@@ -253,7 +253,7 @@ class Fetch(Transfer):
         def finish():
             wait_all(requests)
             span.end()
-            for view, section in zip(views, sections or ()):
+            for view, section in zip(views, sections):
                 view[...] = section
             self.profile.count(f"{self.phase}_fetch", 0, n_bytes)
 
@@ -315,7 +315,7 @@ class Push(Transfer):
 
     @property
     def _n_own(self):
-        return next(len(d) for d in self.d_arrays if d is not None)
+        return next((len(d) for d in self.d_arrays if d is not None), 0)
 
     def start(self, piece, buffer, views):
         """Send the gradients of a piece's columns on their way, and add those of own rows."""
@@ -326,7 +326,8 @@ class Push(Transfer):
                     d += whole[:start]
             for arrival in piece.arrivals:
                 place = slice(start, start + arrival.n_rows)
-                message = pack(views, place)
+                message, sections = allocate(arrival.n_rows, self.templates)
+                gather(views, place, sections)
                 self._start_exchange(arrival, message)
                 start = place.stop
         elif piece.arrivals:

@@ -10,12 +10,13 @@ from sarlite.comm import Communicator, Solo, agree, together, wrap
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
-from sarlite.sar import fn, joint, relations, typed_edges
-from sarlite.sar.evaluation import EVALUATIONS, Evaluation, Sizes, evaluate
+from sarlite.sar.graph import typed_edges
+from sarlite.sar.graph.view import View
+from sarlite.sar.operators import fn, joint, relations
+from sarlite.sar.operators.evaluation import EVALUATIONS, Evaluation, Sizes, evaluate
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Options
-from sarlite.sar.view import View
 from sarlite.tape import Tensor
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array

@@ -9,14 +9,15 @@ from sarlite.comm import agree, together
 from sarlite.errors import DataError, ShapeError
 from sarlite.graph import given
 from sarlite.graph.edges import destinations, row_chunks
-from sarlite.sar import fn
-from sarlite.sar.construct import outside
+from sarlite.sar.graph.construct import outside
+from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, engine
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
 
 if TYPE_CHECKING:
-    from sarlite.sar.graph import Graph
+    from sarlite.sar.graph.graph import Graph
+    from sarlite.sar.graph.layer_graph import LayerGraph
 
 _PIECE = 1 << 20  # edges at a time
 
@@ -58,10 +59,9 @@ def with_edge_values(graph: "Graph", weight: Any = None, features: Any = None) -
     if weight is not None or features is not None:
         graph.plan  # noqa: B018 (where it is made at its first use, for both graphs)
     made = copy.copy(graph)
-    made.edge_weight, made.edge_features, made._kept = weight, features, TensorMap()
+    made.edge_weight, made.edge_features, made._kept, made._normalised = weight, features, TensorMap(), {}
     made._negative = None if weight is None else _first_negative(graph, weight)
-    for name in ("weighted_degrees", "_normalised"):
-        made.__dict__.pop(name, None)
+    made.__dict__.pop("weighted_degrees", None)
     return made
 
 
@@ -84,7 +84,7 @@ def _first_negative(graph, weight):
     return next((found for found in graph.comm.allgather(own) if found is not None), None)
 
 
-def weight_as(graph: "Graph", dtype: DType) -> Array:
+def weight_as(graph: "LayerGraph", dtype: DType) -> Array:
     """Return the edges' weights as floats of `dtype`, (n_edges,); they are kept."""
     assert graph.edge_weight is not None
     if graph.edge_weight.dtype == dtype:
@@ -92,12 +92,12 @@ def weight_as(graph: "Graph", dtype: DType) -> Array:
     return normalised(graph, "sum", dtype).data
 
 
-def normalised(graph: "Graph", reducer: str, dtype: DType) -> Tensor:
+def normalised(graph: "LayerGraph", reducer: str, dtype: DType) -> Tensor:
     """Return what an edge's row counts in a weighted sum: w_ij, w_ij / d_i, or w_ij / sqrt(d_i d_j), (n_edges,). Collective.
 
     A constant tensor of `dtype`, which is kept: so many bytes an edge. Of "sym" a number a halo row is fetched, counted under "setup".
     """
-    kept, key = graph.__dict__.setdefault("_normalised", {}), (reducer, np.dtype(dtype))
+    kept, key = graph._normalised, (reducer, np.dtype(dtype))
     if key not in kept:
         with np.errstate(over="ignore"):
             found = graph.edge_factors(reducer).astype(dtype, copy=False)
@@ -109,7 +109,7 @@ def normalised(graph: "Graph", reducer: str, dtype: DType) -> Tensor:
     return kept[key]
 
 
-def degrees(graph: "Graph", weight: Array) -> Array:
+def degrees(graph: "LayerGraph", weight: Array) -> Array:
     """Return the sum of the weights of each row's in-edges, (n_dst,) float64. Nothing is fetched."""
     indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.plan.local.numbers
     return row_sums(indptr, lambda edges: weight[edges if numbers is None else numbers[edges]])
@@ -124,7 +124,7 @@ def row_sums(indptr: Array, values: Any) -> Array:
     return out
 
 
-def check_negative(graph: "Graph") -> None:
+def check_negative(graph: "LayerGraph") -> None:
     """Raise a DataError where a weight is below 0, the same on every rank."""
     if graph._negative is not None:
         edge, value = graph._negative
@@ -136,7 +136,7 @@ def positive(degrees: Array) -> Array:
     return np.where(degrees == 0, 1.0, degrees)
 
 
-def factors(graph: "Graph", reducer: str) -> Array:
+def factors(graph: "LayerGraph", reducer: str) -> Array:
     """Return `normalised` as float64, new but for "sum". Collective."""
     assert graph.edge_weight is not None
     if reducer == "sum":

@@ -5,113 +5,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite import kernels, tape
+from sarlite import tape
 from sarlite.errors import ShapeError
 from sarlite.graph.block import Bundle
-from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator, aggregate
-from sarlite.sar.custom import Custom, weighted
-from sarlite.sar.operators import SUMS, Attend, Extremum, Sum, columns_of, one_dtype
-from sarlite.sar.reducers import REDUCERS
-from sarlite.tape import Tensor, reduce
+from sarlite.sar.operators import fn
+from sarlite.sar.operators.attention import Attend, AttendLinear
+from sarlite.sar.operators.custom import Custom, weighted
+from sarlite.sar.operators.extremum import Extremum
+from sarlite.sar.operators.reducers import REDUCERS
+from sarlite.sar.operators.sums import Sum, Transformed
+from sarlite.sar.operators.table import SUMS, one_dtype
+from sarlite.tape import Tensor
 from sarlite.tape.engine import grad_enabled
-
-
-class Transformed(Operator):
-    """out_i = s_i sum_j t_j x_j W, the weight inside the message (SAR Eq. 4): case 2 where W learns, and nothing is kept.
-
-    Parameters
-    ----------
-    n_dst : int
-    dst_scale : (n_dst,) float64, or None
-        s.
-    src_scale : (n_columns,) float64, or None
-        t by column, as of `Sum`.
-    """
-
-    flops_per_value = 1
-
-    def __init__(self, n_dst, dst_scale=None, src_scale=None):
-        self.n_dst, self.dst_scale, self.src_scale = n_dst, dst_scale, src_scale
-
-    def shape(self, arrays):
-        return self.n_dst, arrays[1].shape[1]
-
-    def begin(self, needs, arrays, keep):
-        x, self.weight = arrays
-        self.needs_rows, self.needs_weight, self.n_weights = needs[1], needs[1], self.weight.size
-        self.scale = None if self.dst_scale is None else self.dst_scale.astype(x.dtype)
-        self.out = np.zeros(self.shape(arrays), x.dtype) if self.into is None else self.into
-
-    def forward(self, block, rows):
-        kernels.spmm(block.indptr, block.indices, reduce.product(rows[0], self.weight), self.out, rows=block.rows,
-                     src_scale=columns_of(block, self.src_scale, self.out.dtype), dst_scale=self.scale)
-        return rows if self.needs_rows else None
-
-    def end(self):
-        out, self.out, self.into = self.out, None, None
-        return out
-
-    def begin_backward(self, g):
-        self.g = np.ascontiguousarray(g)
-        self.d_weight = np.zeros_like(self.weight) if self.needs_weight else None
-
-    def backward(self, block, rows, kept, d_rows):
-        sums = np.zeros((block.n_src, self.weight.shape[1]), self.g.dtype)
-        kernels.spmm(*block.transpose, self.g, sums, src_scale=self.scale, dst_scale=columns_of(block, self.src_scale, self.g.dtype))
-        if self.needs_weight:
-            self.d_weight += reduce.product_over_rows((rows or kept)[0], sums)
-        if d_rows[0] is not None:
-            reduce.product(sums, self.weight, trans_b=True, into=d_rows[0])
-
-    def end_backward(self):
-        return [self.d_weight]
-
-
-class AttendLinear(Operator):
-    """out_i = sum_j a_ij x_j W, a_ij = softmax_j(leaky_relu(x_j W_src + dst_i)): `Attend` of z = x W, which is made where it is used."""
-
-    needs_rows = True
-    flops_per_value = 2
-
-    def __init__(self, *attend):
-        self.attend = Attend(*attend)
-
-    def begin(self, needs, arrays, keep):
-        x, self.weight, self.src_weight, dst = arrays
-        heads, self.n_weights = self.src_weight.shape[1], self.weight.size + self.src_weight.size
-        self.shape, self.needs = (heads, self.weight.shape[1] // heads), needs
-        no_rows = np.empty((0, *self.shape), x.dtype), np.empty((0, heads), x.dtype)
-        self.attend.begin(None, (*no_rows, dst), keep)
-
-    def made(self, x):
-        return reduce.product(x, self.weight).reshape(-1, *self.shape), reduce.product(x, self.src_weight)
-
-    def forward(self, block, rows):
-        self.attend.forward(block, self.made(rows[0]))
-        return rows
-
-    def end(self):
-        return self.attend.end()
-
-    def begin_backward(self, g):
-        self.attend.begin_backward(g)
-        self.d_weights = [np.zeros_like(self.weight), np.zeros_like(self.src_weight)]
-
-    def backward(self, block, rows, kept, d_rows):
-        (x,) = rows or kept
-        made = self.made(x)
-        d_made = [np.zeros_like(values) for values in made]
-        self.attend.backward(block, made, None, d_made)
-        for weight, d_weight, d in zip((self.weight, self.src_weight), self.d_weights, d_made):
-            d = d.reshape(len(d), weight.shape[1])
-            d_weight += reduce.product_over_rows(x, d)
-            if d_rows[0] is not None:
-                reduce.product(d, weight, trans_b=True, into=d_rows[0])
-
-    def end_backward(self):
-        return [*self.d_weights, *self.attend.end_backward()]
-
 
 # ---- what a message of one relation becomes
 

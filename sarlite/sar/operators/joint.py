@@ -4,7 +4,8 @@ import numpy as np
 
 from sarlite import tape
 from sarlite.errors import ShapeError
-from sarlite.sar import aggregate, relations
+from sarlite.sar import aggregate
+from sarlite.sar.operators import relations
 from sarlite.tape import reduce
 from sarlite.tape.engine import retained
 

@@ -1,42 +1,52 @@
-"""Graph: what models aggregate over, blocks from source rows to destination rows. A whole graph is a sharded graph of one part."""
+"""LayerGraph: the graph that one layer computes on."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.graph.part import InEdges
-from sarlite.profile import Counted, Profile
-from sarlite.sar import construct, weights
+from sarlite.profile import Profile
 from sarlite.sar.aggregate import Operator, aggregate
-from sarlite.sar.columns import Grid
-from sarlite.sar.custom import aggregate_custom, multiplied
-from sarlite.sar.destinations import destinations
-from sarlite.sar.fn import MulEdge
-from sarlite.sar.operators import TABLE, attends_products
-from sarlite.sar.reducers import REDUCERS
+from sarlite.sar.graph import weights
+from sarlite.sar.graph.destinations import destinations
+from sarlite.sar.operators.custom import aggregate_custom
+from sarlite.sar.operators.reducers import REDUCERS
+from sarlite.sar.operators.table import TABLE, attends_products
 from sarlite.sar.schedule.pieces import Plan
-from sarlite.sar.schedule.reverse import out_edges
 from sarlite.sar.schedule.schedule import Schedule
-from sarlite.sar.shard import shard
 from sarlite.tape import Tensor
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.tensor_map import TensorMap
-from sarlite.types import Array
+from sarlite.types import Array, DType
 
-TABLE = {**TABLE, **{(MulEdge, reducer): multiplied for reducer in ("max", "min")}}
+if TYPE_CHECKING:
+    from sarlite.sar.columns import Grid
+
 KNOWN = tuple(dict.fromkeys(["sum", "mean", "sym", *REDUCERS]))
 Rows = Mapping[str, Tensor | Array]  # what a function of rows or edges gets, by name
 
 
-class Graph:
-    """One part of a graph: its in-edges by block, and how its neighbours' rows arrive.
+class LayerGraph:
+    """The graph that one layer computes on: edges from source rows to destination rows, and how peers' rows arrive.
 
-    Make one with `from_edges`, `from_csr`, `from_scipy`, `from_networkx`, `from_part` or `shard`.
+    A whole graph, a rank's part, one layer of a batch and one relation of a `HeteroGraph` are each a LayerGraph.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Which counts what it brings.
+    schedule : Schedule, or a function that makes it
+        A function is called when the schedule is first needed, by all ranks together.
+    profile : Profile
+    n_nodes : int
+        Destination nodes of the whole graph.
+    sizes : (n_src, n_dst, n_edges)
+    added_loops, bipartite
+        See below.
 
     Attributes
     ----------
@@ -45,64 +55,43 @@ class Graph:
     n_src, n_dst, n_edges : int
         Local source rows, which models pass in; destination rows, which they get back; and in-edges.
     src_ids, dst_ids : (n_src,), (n_dst,) int64
-        Global ids of the local rows, in their order: `x[graph.src_ids]` are this rank's. The same array, but on a bipartite graph.
-    node_ids : (n_dst,) int64
-        Another name for `dst_ids`.
-    edge_ids : (n_edges,) int64
-        Global ids of the local in-edges: a rank's edge values are `values[graph.edge_ids]`. Made at the first use where they count up.
+        Global ids of the local rows, in their order: `x[graph.src_ids]` are this rank's. A subclass sets or makes them.
     in_degrees : (n_dst,) int64
+        A subclass sets or makes them.
     added_loops : (n_dst,) bool, or None
         Whether a row's self loop was added to the data.
     bipartite : bool
         Whether sources and destinations are other nodes.
     edge_weight : (n_edges,) float array, or None
     edge_features : (n_edges, n_edge_features) float array, or None
-        What `with_edge_values` gave the local in-edges, in the order of `edge_ids`.
+        Of the local in-edges.
     comm : Communicator
     profile : Profile
         Counters of bytes and remote buffers.
     schedule : Schedule
-        The plan, the transport and the mode. With columns it is made when it is first needed, as by custom messages; collective then.
+        The plan, the transport and the mode.
     grid : Grid, or None
         How its ranks share rows and divide columns, where they do.
     """
 
-    from_edges = classmethod(construct.from_edges)
-    from_csr = classmethod(construct.from_csr)
-    from_scipy = classmethod(construct.from_scipy)
-    from_networkx = classmethod(construct.from_networkx)
-    from_part = classmethod(construct.from_part)
-    shard = shard
-    with_edge_values = weights.with_edge_values
+    src_ids: Array
+    dst_ids: Array
+    in_degrees: Array
     edge_weight: Array | None = None
     edge_features: Array | None = None
+    grid: "Grid | None" = None
     _negative: tuple[int, float] | None = None  # a weight that no degree may have
-    _sym: tuple[Array, Array] | None
 
-    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, *, n_nodes: int, dst_ids: Array,
-                 src_ids: Array, edge_ids: Array | None, in_degrees: Array, added_loops: Array | None = None, bipartite: bool = False,
-                 grid: Grid | None = None) -> None:
-        self.dst_ids, self.src_ids, self.in_degrees, self._edge_ids = dst_ids, src_ids, in_degrees, edge_ids
-        sizes = len(src_ids), len(dst_ids), int(in_degrees.sum())
-        self._begin(comm, schedule, profile, n_nodes, sizes, added_loops, bipartite, grid)
-
-    def _begin(self, comm, schedule, profile, n_nodes, sizes, added_loops=None, bipartite=False, grid=None):
-        """Set all but ids and degrees, which a graph may make at their first use."""
-        self._schedule, self.profile, self.comm = schedule, profile, cast(Communicator, Counted(comm, profile))
-        self.grid, self.n_nodes, self.bipartite = grid, n_nodes, bipartite
-        (self.n_src, self.n_dst, self.n_edges), self.added_loops = sizes, added_loops
-        self._sym, self._kept = None, TensorMap()  # constant Tensor -> {reducer: its aggregation}
+    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, n_nodes: int,
+                 sizes: tuple[int, int, int], added_loops: Array | None = None, bipartite: bool = False) -> None:
+        self.comm, self._schedule, self.profile, self.n_nodes = comm, schedule, profile, n_nodes
+        (self.n_src, self.n_dst, self.n_edges), self.added_loops, self.bipartite = sizes, added_loops, bipartite
+        self._sym: tuple[Array, Array] | None = None
+        self._kept = TensorMap()  # constant Tensor -> {reducer: its aggregation}
+        self._normalised: dict[tuple[str, DType], Tensor] = {}
 
     def __repr__(self) -> str:
-        size = self.comm.size
-        grid, inner = self.grid, self if self.grid is None else self.grid.graph
-        share = f", part {self.comm.rank} of {size}, mode {inner.schedule.mode}" if size > 1 else ""
-        share += "" if grid is None else f", grid {grid.n_rows} x {grid.n_columns}"
-        return f"Graph(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges}{share})"
-
-    @property
-    def node_ids(self) -> Array:
-        return self.dst_ids
+        return f"{type(self).__name__}(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges})"
 
     @property
     def schedule(self) -> Schedule:
@@ -117,7 +106,7 @@ class Graph:
 
     # ---- what models ask
 
-    def layers(self, n: int) -> list["Graph"]:
+    def layers(self, n: int) -> list["LayerGraph"]:
         """Return the graphs that `n` layers compute on: this one, n times.
 
         Raises
@@ -129,7 +118,7 @@ class Graph:
             raise ConfigError(f"{n} layers over a bipartite graph: what one layer makes are no sources of the next")
         return [self] * n
 
-    def enter(self, h: Any) -> tuple["Graph", Any]:
+    def enter(self, h: Any) -> tuple["LayerGraph", Any]:
         """Return (graph, h) for a layer, as they are: here a sampled batch's halo rows would join."""
         return self, h
 
@@ -192,52 +181,6 @@ class Graph:
             return aggregate_custom(self, message, reducer, src or {}, dst or {}, edge or {})
         raise ConfigError(f"message {type(message).__name__} does not go with reducer {reducer!r}")
 
-    def recover(self) -> None:
-        """Make the graph usable again after an aggregation that failed. Collective."""
-        (self.schedule if self.grid is None else self.grid).transport.recover()
-
-    # ---- its edges
-
-    @cached_property
-    def edge_ids(self) -> Array:
-        return np.arange(self.n_edges) if self._edge_ids is None else self._edge_ids
-
-    def in_edges(self) -> InEdges:
-        """Return this part's edges in source order, as one CSR. Collective.
-
-        Returns
-        -------
-        InEdges
-            Its indices are row numbers of sources in the whole graph. Arrays are shared where there is but one rank; else made anew,
-            8 bytes an edge, and a number a halo row is fetched, counted under "setup".
-        """
-        local, indptr = self.plan.local, np.concatenate([[0], np.cumsum(self.in_degrees)])
-        if self.comm.size == 1:
-            return InEdges(indptr, local.indices, local.numbers, self.added_loops)
-        first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
-        with self.profile.phase("setup"):
-            row_numbers = self.schedule.run((np.arange(first, first + self.n_src),), lambda block, rows: rows[0].copy(), keep=True)
-        indices = np.empty(self.n_edges, np.int64)
-        for block, numbers in zip(self.plan.blocks, row_numbers):
-            indices[slice(None) if block.positions is None else block.positions] = numbers[block.indices]
-        return InEdges(indptr, indices, local.numbers, self.added_loops)
-
-    def out_edges(self) -> tuple[Array, Array]:
-        """Return the edges from this rank's source rows, by source. Collective.
-
-        Returns
-        -------
-        indptr : (n_src + 1,) int64
-        indices : (edges,) int64
-            Row numbers of destinations in the whole graph, ascending in each row.
-
-        Notes
-        -----
-        Memory: 40 bytes an in-edge and an out-edge while it runs; nothing is kept.
-        """
-        edges = out_edges(self.comm, self.in_edges(), self.n_src)
-        return edges.indptr, edges.indices
-
     # ---- what operators ask
 
     def check(self, message: str, src: Rows | None = None, dst: Rows | None = None, edge: Rows | None = None) -> list[Tensor]:
@@ -251,7 +194,7 @@ class Graph:
                 inputs[f"{place} {name}"] = value if isinstance(value, Tensor) else Tensor(np.ascontiguousarray(array))
         return list(inputs.values())
 
-    def apply(self, make: Callable[["Graph"], Operator], inputs: list[Tensor], places: tuple[str, ...] = ("src",),
+    def apply(self, make: Callable[["LayerGraph"], Operator], inputs: list[Tensor], places: tuple[str, ...] = ("src",),
               whole_heads: bool = False) -> Tensor:
         """Aggregate by the operator that `make` makes for a graph; `places` and `whole_heads` are `Grid.aggregate`'s. Collective."""
         if self.grid is not None:
@@ -297,6 +240,14 @@ class Graph:
         """(n_dst,) float64: the sum of the weights of each row's in-edges, of which there must be."""
         assert self.edge_weight is not None
         return weights.degrees(self, self.edge_weight)
+
+    def normalised(self, reducer: str, dtype: DType) -> Tensor:
+        """What an edge's row counts in a weighted sum: see `weights.normalised`. Collective."""
+        return weights.normalised(self, reducer, dtype)
+
+    def weight_as(self, dtype: DType) -> Array:
+        """The edges' weights as floats of `dtype`, (n_edges,); they are kept."""
+        return weights.weight_as(self, dtype)
 
     def edge_factors(self, reducer: str) -> Array:
         """What `weights.normalised` keeps, (n_edges,) floats. Collective."""

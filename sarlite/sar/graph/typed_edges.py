@@ -9,8 +9,8 @@ from sarlite.errors import ConfigError, DataError
 from sarlite.graph import edges as edge_lists
 from sarlite.graph import given, partition, typed
 from sarlite.graph.part import InEdges, find_error, is_sorted
-from sarlite.sar.construct import outside
-from sarlite.sar.shard import on_root
+from sarlite.sar.graph.construct import outside
+from sarlite.sar.graph.shard import on_root
 
 
 def checked(edges, n_nodes):

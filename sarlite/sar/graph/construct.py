@@ -18,7 +18,7 @@ from sarlite.tape.engine import as_array
 from sarlite.types import Array
 
 if TYPE_CHECKING:
-    from sarlite.sar.graph import Graph
+    from sarlite.sar.graph.graph import Graph
 
 
 def from_edges(cls: Any, src: Any, dst: Any, n_nodes: int | None = None, *, n_src: int | None = None, n_dst: int | None = None,

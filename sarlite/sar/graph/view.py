@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from sarlite.sar import relations
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.layer_graph import LayerGraph
+from sarlite.sar.operators import relations
 
 
 class View:
     """The relation `chosen[place]`, in the bundle of the relations `chosen` out of one type, whose schedule is `made`."""
 
-    check = Graph.check
-    inverse_degrees, column_ids = Graph.inverse_degrees, Graph.column_ids
+    check = LayerGraph.check
+    inverse_degrees, column_ids = LayerGraph.inverse_degrees, LayerGraph.column_ids
 
     def __init__(self, graph, chosen, place, made):
         source, _, to = self.relation = relation = chosen[place]

@@ -6,10 +6,9 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.sar import fn
 from sarlite.sar.aggregate import Operator, aggregate
-from sarlite.sar.reducers import REDUCERS
-from sarlite.sar.weights import weight_as
+from sarlite.sar.operators import fn
+from sarlite.sar.operators.reducers import REDUCERS
 from sarlite.tape import Tensor, engine, ops
 
 
@@ -236,7 +235,7 @@ def attended(graph, message):
             raise ShapeError(f"fn.attend: attn_edge {found} is not ({features.shape[1]}, {message.src.shape[1]}), a row each edge feature")
         values["features"] = features if isinstance(features, Tensor) else engine.as_array(features).astype(message.z.dtype, copy=False)
     if graph.edge_weight is not None:
-        values["weight"] = weight_as(graph, message.z.dtype).reshape(-1, 1, 1)
+        values["weight"] = graph.weight_as(message.z.dtype).reshape(-1, 1, 1)
 
     def weigh(src, dst, edge):
         score, value = src["src"] + dst["dst"], src["z"]

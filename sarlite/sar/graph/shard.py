@@ -8,10 +8,10 @@ from sarlite.comm import agree, together, wrap
 from sarlite.errors import ConfigError
 from sarlite.graph import order as orders
 from sarlite.graph import partition
-from sarlite.sar.construct import from_part, outside
+from sarlite.sar.graph.construct import from_part, outside
 
 if TYPE_CHECKING:
-    from sarlite.sar.graph import Graph
+    from sarlite.sar.graph.graph import Graph
 
 
 def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None, mode: str = "sar",

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sarlite.sar.operators import EDGE_VALUE
+from sarlite.sar.operators.table import EDGE_VALUE
 
 EVALUATIONS = ("inside", "first")
 
