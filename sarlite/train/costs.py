@@ -21,6 +21,7 @@ from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.schedule.messages import row_bytes
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import no_grad
+from sarlite.tape.rows import row_numbers
 from sarlite.train import flow, relational, sampled, small, trial
 from sarlite.train.load import Part
 from sarlite.train.owners import PIECE_BYTES
@@ -411,11 +412,14 @@ def _of_graph(comm, graph, splits, turns):
 def _with_halo(comm, config, make, facts, graph):
     """The relations with the rows that each fetch of the model brings to all ranks. Collective."""
     shape = Shape(0, 1, facts.relations.own_nodes[facts.relations.target], (1, 1, 1), {})
-    with _ONE_AT_A_TIME:
-        small_config, k = small.options(config), max(1.0, max(facts.relations.own_nodes.values()) / 40)
+    small_config, k = small.options(config), max(1.0, max(facts.relations.own_nodes.values()) / 40)
+
+    def chosen_here():
         nodes = small.graph(Mirror(0, 1), small_config, facts, shape, MODES["sar"], k)
         make(nodes.comm, small_config, small.part(nodes, small_config, facts, shape, k)).evaluate()
-    chosen = comm.bcast([*nodes.graph.exchanges])
+        return [*nodes.graph.exchanges]
+
+    chosen = comm.bcast(together(comm, chosen_here))
     return facts.relations._replace(n_halo={each: graph.exchange(each)[1] for each in chosen})
 
 
@@ -424,13 +428,16 @@ def _flows(comm, config, part, make, facts, trainer):
     if trainer is None:
         shape = Shape(0, 1, 40, (5, 5, 5), {"edges": exchanged(Mirror(0, 1), Graph.from_edges([0], [0], 40).plan)})
         plain = argparse.Namespace(**{**vars(small.options(config)), "mfg": False, "columns": 1})
-        with _ONE_AT_A_TIME:
+
+        def asked():
             graph = small.graph(Mirror(0, 1), plain, facts, shape, MODES["sar"], 1.0)
-            model = make(graph.comm, plain, small.part(graph, plain, facts, shape, 1.0))
+            tiny = make(graph.comm, plain, small.part(graph, plain, facts, shape, 1.0))
             with no_grad():
-                n_layers = together(comm, lambda: flow.count_layers(model.model, graph, model.x))
+                return flow.count_layers(tiny.model, graph, tiny.x)
+
+        n_layers = together(comm, asked)
         rows: Any = part.rows
-        splits = [flow.row_numbers(name, getattr(rows, name), part.graph.n_dst) for name in SPLITS]
+        splits = [row_numbers(name, getattr(rows, name), part.graph.n_dst) for name in SPLITS]
         made = flow.flows(part.graph, splits, n_layers, rows.features, rows.labels)
     else:
         made, n_layers = (trainer.flow, trainer.scored_flow), trainer.n_layers

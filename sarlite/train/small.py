@@ -113,6 +113,11 @@ class Shape(NamedTuple):
     group: Mapping[str, tuple[int, int]] = {}
     laid_out: int = 1
 
+    def small_splits(self, k: float) -> list[int]:
+        """Return the splits of a part k times smaller, with so many training rows that some show their labels and some do not."""
+        train, *others = (_less(n, k) for n in self.splits)
+        return [max(train, 8), *others]
+
     @property
     def by_part(self) -> tuple[list[int], list[int]]:
         """Edges, and rows that come, by the part of the sources; of a rank of a group its share of the group's."""
@@ -134,7 +139,7 @@ def graph(comm: Mirror, config: argparse.Namespace, facts: Facts, shape: Shape, 
     mode = dataclasses.replace(mode, **{name: max(1, round(getattr(mode, name) / k)) for name in _SCALED if hasattr(mode, name)})
     if facts.relations is not None:
         return _relational(comm, config, facts.relations, shape, mode, k)
-    m, (n_edges, needs) = _less(shape.n_rows, k), (_shrunk(own, k) for own in shape.by_part)
+    m, (n_edges, needs) = max(_less(shape.n_rows, k), sum(shape.small_splits(k))), (_shrunk(own, k) for own in shape.by_part)
     if facts.loops:
         n_edges[shape.rank] = max(0, n_edges[shape.rank] - m)
     indptr, indices = _in_edges(shape.rank, m, m, n_edges, needs)
@@ -161,8 +166,7 @@ def _reverse(graph, options):
 
 def part(nodes: Any, config: argparse.Namespace, facts: Facts, shape: Shape, k: float) -> Part:
     """Return the part of such a graph, with rows of ones."""
-    splits = [_less(n, k) for n in shape.splits]
-    n_rows = nodes.n_dst
+    n_rows, splits = nodes.n_dst, shape.small_splits(k)
     if facts.relations is None:
         rows: Any = Rows(np.ones((n_rows, facts.n_features), config.dtype), *facts.targets(n_rows, splits))
     else:

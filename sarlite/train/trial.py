@@ -182,6 +182,8 @@ class _Notes(Observer):
         return Counter({(phase, way): n for way in ("sent", "received") for phase, n in getattr(self.profile, f"{way}_bytes").items()})
 
     def _aggregates(self, plan, arrays, d_arrays, phase, within):
+        if within == "setup":
+            return
         templates = [None if rows is None else templates_of(rows) for rows in (arrays, d_arrays)]
         self.aggregations.append(Aggregation(plan, phase, within, *templates))
 
