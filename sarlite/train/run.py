@@ -160,7 +160,7 @@ def _fit(run, trainer, saving, tick):
     comm, profile, epochs, seconds = trainer.comm, trainer.graph.profile, run.training.epochs, []
     begin = time.perf_counter()
     shown = report.Progress(run.output.progress if comm.rank == 0 else "none", saving.start, epochs,
-                            len(trainer.loader) if trainer.loader else 1, trainer.task.key)
+                            len(trainer.batches), trainer.task.key)
 
     def on_step(done, loss):
         tick()

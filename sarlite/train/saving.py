@@ -169,7 +169,7 @@ def restore(trainer, stopping, resumed, path, batches=None):
 
 def _restore_caches(trainer, meta, folder, batches):
     """Put back the caches of embeddings where they fit; else tell why they start empty."""
-    told, step = meta.get("caches"), meta["epoch"] * len(trainer.loader)
+    told, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
     others = told and batches.remote != remote(meta["options"])
     reason = "their flags were others" if others else caches.restore(trainer.comm, folder, trainer, told, step)
     if reason and trainer.comm.rank == 0:
