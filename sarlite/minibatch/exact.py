@@ -1,4 +1,5 @@
-"""Cooperative minibatches: owners expand and compute what other ranks' picks need; the batch is one rank's on the union of the seeds.
+"""Cooperative minibatches: owners expand and compute what other ranks' picks need; the batch is one rank's on the union
+of the seeds.
 
 Rows and gradients travel by the mode of the graph, on a plan made for each layer.
 """

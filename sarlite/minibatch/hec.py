@@ -34,21 +34,24 @@ class HEC:
     lines : int
         Rows that a cache holds (the paper's cs); it never takes more than there are halo rows.
     life : int
-        Steps that a row lives beyond the delay (ls): it is a hit while its age, from the step that made it, is at most delay + life.
+        Steps that a row lives beyond the delay (ls): it is a hit while its age, from the step that made it, is at most
+        delay + life.
     limit : int
         Rows pushed a step, layer and peer (nc).
     delay : int
         Steps after which pushed rows are taken (d), while they travel; 0 exchanges them within the step.
     on_miss : {"drop", "zero", "local"}
-        A missing row's edges leave the batch; or it is a row of zeros that counts; or the destination's next picks among the layer's local
-        rows and those in the cache stand in for it.
+        A missing row's edges leave the batch; or it is a row of zeros that counts; or the destination's next picks
+        among the layer's local rows and those in the cache stand in for it.
     push : {"paper", "demand"}
-        What is pushed: this step's rows that a peer has as halo; or those that peers will need `delay` steps on, each the newest that its
-        owner has, which the sampler, as many steps ahead, asks for.
+        What is pushed: this step's rows that a peer has as halo; or those that peers will need `delay` steps on, each
+        the newest that its owner has, which the sampler, as many steps ahead, asks for.
     push_by : {"degree", "cut-degree", "uniform"}
-        How likely a row is chosen above the limit: by its in-degree, by the number of peers that have it as halo, all alike.
+        How likely a row is chosen above the limit: by its in-degree, by the number of peers that have it as halo, all
+        alike.
     features : {"auto", "keep", "cache"}
-        Layer 0, whose rows never go stale: keep those of all halo rows, or push and cache them too. "auto" keeps up to `lines` rows.
+        Layer 0, whose rows never go stale: keep those of all halo rows, or push and cache them too. "auto" keeps up to
+        `lines` rows.
 
     Raises
     ------
@@ -83,7 +86,8 @@ class HEC:
 
 
 class Caches:
-    """What a loader with an `HEC` has: a cache of halo rows for each layer's input, and the pushes under way. Construction is collective.
+    """What a loader with an `HEC` has: a cache of halo rows for each layer's input, and the pushes under way.
+    Construction is collective.
 
     Parameters
     ----------
@@ -267,7 +271,8 @@ class CachedLayer(Picks):
         self._values: Array | None = None  # of the halo rows that were found
 
     def enter(self, h: Any) -> tuple[PickedGraph, Any]:
-        """Return the graph of the rows that are there and their values: h, and behind it the halo rows that were found. Collective.
+        """Return the graph of the rows that are there and their values: h, and behind it the halo rows that were found.
+        Collective.
 
         Entering again, as for a second pass, joins the same rows and pushes nothing.
         """

@@ -117,11 +117,13 @@ class RowLoader(Loader):
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a batch_size that is not above 0; x or labels have not the graph's rows; train is none, or empty on all ranks.
+        On every rank: a batch_size that is not above 0; x or labels have not the graph's rows; train is none, or empty
+        on all ranks.
 
     Notes
     -----
-    Nothing is sampled: each rank reads its own seeds' rows of x, and steps only exchange gradients. Memory: one batch's rows.
+    Nothing is sampled: each rank reads its own seeds' rows of x, and steps only exchange gradients. Memory: one batch's
+    rows.
     """
 
     fresh = False
@@ -165,11 +167,12 @@ class NeighborLoader(Loader):
     sampler : {"uniform", "replace", "full", "labor"}
         See `Sampler`.
     remote : {"exact", "local"} or HEC
-        What becomes of neighbours that other ranks own. "exact": the owners expand and compute them, so that the batch is that of one rank
-        on the seeds of all (`exact.Cooperative`). "local": edges that cross parts are left out. `HEC`: a cache has them, or not.
+        What becomes of neighbours that other ranks own. "exact": the owners expand and compute them, so that the batch
+        is that of one rank on the seeds of all (`exact.Cooperative`). "local": edges that cross parts are left out.
+        `HEC`: a cache has them, or not.
     batches : {"global", "balanced"}, optional
-        "global", the default on one rank and with "exact": all ranks' seeds in one order, cut every `batch_size`. "balanced", the default
-        else: each rank's seeds, cut into parts that differ by at most one.
+        "global", the default on one rank and with "exact": all ranks' seeds in one order, cut every `batch_size`.
+        "balanced", the default else: each rank's seeds, cut into parts that differ by at most one.
     sample_ahead : int
         Batches that a thread samples ahead of the one in use; 0 samples when they are asked for.
     one_variate : bool
@@ -178,27 +181,29 @@ class NeighborLoader(Loader):
     Attributes
     ----------
     x : (n_src, ...) array
-        The features that batches read: `x` as given or, where it was copied, the copy, so that a program may let go of its own.
+        The features that batches read: `x` as given or, where it was copied, the copy, so that a program may let go of
+        its own.
     step : int
-        The global step of the next batch. Set it to go on from there; within an epoch, with what is left of it. Set back it empties the
-        caches of an `HEC`, whose rows would be of steps that come again, and is collective.
+        The global step of the next batch. Set it to go on from there; within an epoch, with what is left of it. Set
+        back it empties the caches of an `HEC`, whose rows would be of steps that come again, and is collective.
     caches : Caches or None
         With an `HEC` on several ranks.
     counts : dict
-        Of this rank, since the start: "steps", "seeds"; with an `HEC` also "lookups", "hits" and "rows_pushed" by layer, "bytes_pushed".
+        Of this rank, since the start: "steps", "seeds"; with an `HEC` also "lookups", "hits" and "rows_pushed" by
+        layer, "bytes_pushed".
 
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a bipartite graph; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a sample_ahead below 0; x or
-        labels have not the graph's rows; train is none of the above, or empty on all ranks.
+        On every rank: a bipartite graph; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a
+        sample_ahead below 0; x or labels have not the graph's rows; train is none of the above, or empty on all ranks.
 
     Notes
     -----
-    An epoch's seeds stand in the order of a variate of (seed, epoch, global id); with "global" a step's seeds are the same for any N, and a
-    step's seeds and picks never depend on threads or `sample_ahead`. Memory: that of `PartEdges`, the sampler, of 1 + sample_ahead batches,
-    and of the `HEC`. Without MPI_THREAD_MULTIPLE what needs peers is sampled when it is asked for. Several
-    loaders of one communicator may be in use at once.
+    An epoch's seeds stand in the order of a variate of (seed, epoch, global id); with "global" a step's seeds are the
+    same for any N, and a step's seeds and picks never depend on threads or `sample_ahead`. Memory: that of `PartEdges`,
+    the sampler, of 1 + sample_ahead batches, and of the `HEC`. Without MPI_THREAD_MULTIPLE what needs peers is sampled
+    when it is asked for. Several loaders of one communicator may be in use at once.
     """
 
     def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int, seed: int = 0,
@@ -285,7 +290,8 @@ class NeighborLoader(Loader):
     def drain(self) -> None:
         """Take rows that peers have pushed and that are under way. Collective; done at the end of an epoch.
 
-        A program that leaves an epoch early, and its ranks, call it before they end: until then peers wait for rows of each other.
+        A program that leaves an epoch early, and its ranks, call it before they end: until then peers wait for rows of
+        each other.
         """
         if self.caches:
             self.caches.drain()

@@ -19,7 +19,8 @@ class Substitutes(NamedTuple):
     has : callable
         Columns of halo rows (k,) -> (k,) bool, whether the cache has them.
     key : int
-        What the order of a row's further edges goes by, with the destination's global id and the edge's place in its row.
+        What the order of a row's further edges goes by, with the destination's global id and the edge's place in its
+        row.
     """
 
     has: Callable[[Array], Array]
@@ -35,8 +36,9 @@ def without(picks: Picks, missing: Array, substitutes: Substitutes | None = None
     missing : (n_picks,) bool
         The picks that cannot be used.
     substitutes : Substitutes, optional
-        For each edge that a miss took away another in-edge of its destination takes its place, where there is one: whose source is among
-        the layer's rows or in the cache, not picked already, in the order of a hash. By default nothing takes its place.
+        For each edge that a miss took away another in-edge of its destination takes its place, where there is one:
+        whose source is among the layer's rows or in the cache, not picked already, in the order of a hash. By default
+        nothing takes its place.
 
     Notes
     -----

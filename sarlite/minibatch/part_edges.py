@@ -15,10 +15,11 @@ from sarlite.types import Array
 
 
 class PartEdges:
-    """The in-edges of a part's rows, each row's in ascending order of their sources' global ids, whatever the division and the order.
+    """The in-edges of a part's rows, each row's in ascending order of their sources' global ids, whatever the division
+    and the order.
 
-    A column is a source: first the local rows, then the halo rows by ascending row number of the whole graph, so by owner. Construction
-    is collective.
+    A column is a source: first the local rows, then the halo rows by ascending row number of the whole graph, so by
+    owner. Construction is collective.
 
     Parameters
     ----------
@@ -50,8 +51,8 @@ class PartEdges:
 
     Notes
     -----
-    Bytes received: 8 a halo row. Memory: 16 bytes a column; on several ranks an index an edge, and where rows had to be put in order
-    another one; 24 bytes an edge while that is done.
+    Bytes received: 8 a halo row. Memory: 16 bytes a column; on several ranks an index an edge, and where rows had to be
+    put in order another one; 24 bytes an edge while that is done.
     """
 
     def __init__(self, graph: Graph, local: bool = False) -> None:

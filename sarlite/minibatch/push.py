@@ -32,7 +32,8 @@ Rows = tuple[Array, Any, Array]
 
 
 class Pusher:
-    """Exchanges rows with all peers, job by job, in a thread. Collective: every rank submits the same jobs in the same order.
+    """Exchanges rows with all peers, job by job, in a thread. Collective: every rank submits the same jobs in the same
+    order.
 
         pusher.submit(step, layer, messages)    # by the computing thread, which goes on at once
         arrived = pusher.take(step - delay, layer)
@@ -46,12 +47,14 @@ class Pusher:
 
     Notes
     -----
-    A job is an exchange of packed bytes, a head and then, in pieces, the rest (`exchange`): it leaves cores to what computes, and
-    other messages to the same peers go between. What arrives depends on what was submitted alone, not on when: `take` waits.
-    What fails in the thread ends it, and is raised by every later `submit`, `take` and `drain` of this rank; the other ranks then learn
-    of it as of any rank that has failed. Jobs that do not fit together are refused on every rank.
-    Without `comm.threaded` there is no thread, and `submit` waits for the exchange. Memory: what was submitted and not yet sent, and what
-    has arrived and was not yet taken; a row takes its own bytes and 4, or 12 with the step in which it was made.
+    A job is an exchange of packed bytes, a head and then, in pieces, the rest (`exchange`): it leaves cores to what
+    computes, and other messages to the same peers go between. What arrives depends on what was submitted alone, not on
+    when: `take` waits.
+    What fails in the thread ends it, and is raised by every later `submit`, `take` and `drain` of this rank; the other
+    ranks then learn of it as of any rank that has failed. Jobs that do not fit together are refused on every rank.
+    Without `comm.threaded` there is no thread, and `submit` waits for the exchange. Memory: what was submitted and not
+    yet sent, and what has arrived and was not yet taken; a row takes its own bytes and 4, or 12 with the step in which
+    it was made.
     The thread ends with `close`, and with the object.
     """
 
@@ -76,8 +79,8 @@ class Pusher:
         step, layer : int
             The job's name; one of each at a time.
         messages : list by rank of (slots (m,) int array, made (m,) int array or None, rows (m, ...) array)
-            What goes there, nothing for this rank, and the steps in which the rows were made: None where all were in `step`. Rows are of
-            one dtype and row shape, here and on every rank, also where there are none. Copied.
+            What goes there, nothing for this rank, and the steps in which the rows were made: None where all were in
+            `step`. Rows are of one dtype and row shape, here and on every rank, also where there are none. Copied.
 
         Returns
         -------
@@ -143,7 +146,8 @@ class Pusher:
         return self._results.pop((step, layer))  # type: ignore[return-value]
 
     def drain(self) -> list[tuple[int, int, list[Rows]]]:
-        """Wait for all jobs, and return those not taken yet as (step, layer, what `take` returns), in the order of submission.
+        """Wait for all jobs, and return those not taken yet as (step, layer, what `take` returns), in the order of
+        submission.
 
         Raises
         ------
@@ -178,7 +182,8 @@ class _Job(NamedTuple):
 
 
 class _Link:
-    """What the computing thread and the push thread share: the jobs, whether the computing thread waits, and the failure.
+    """What the computing thread and the push thread share: the jobs, whether the computing thread waits, and the
+    failure.
 
     It knows no Pusher, which may end before the thread.
     """
@@ -248,8 +253,8 @@ def exchange(comm: Communicator, given: Sequence[Array], wanted: Sequence[Array]
 
     Notes
     -----
-    Any thread may call it. One piece a peer and direction is under way. What is under way goes on only at a look, so it never waits for
-    a single piece: two ranks could wait for each other's next one.
+    Any thread may call it. One piece a peer and direction is under way. What is under way goes on only at a look, so it
+    never waits for a single piece: two ranks could wait for each other's next one.
     """
     lanes = []
     for step in range(1, comm.size):  # in a ring, so that not all send to one rank at once

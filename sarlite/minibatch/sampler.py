@@ -17,7 +17,8 @@ KINDS = ("uniform", "replace", "full", "labor")
 
 
 class Layer(NamedTuple):
-    """The picked in-edges of one layer. Its destinations are the first n_dst rows of the batch, its sources the first n_src and halo rows.
+    """The picked in-edges of one layer. Its destinations are the first n_dst rows of the batch, its sources the first
+    n_src and halo rows.
 
     Attributes
     ----------
@@ -67,21 +68,22 @@ class Sampler:
     Parameters
     ----------
     edges : InEdges
-        Its indices are columns: local rows first, as many as it has destination rows; further ones are never expanded. Each row's
-        stand in ascending order of `src_ids`.
+        Its indices are columns: local rows first, as many as it has destination rows; further ones are never expanded.
+        Each row's stand in ascending order of `src_ids`.
     fanouts : sequence of int
         Picks a row; the first entry is the first layer's. -1 takes all.
     kind : {"uniform", "replace", "full", "labor"}
-        min(k, degree) distinct in-edges, each as likely; k draws, none where there is no edge; all; those of the k smallest variates of the
-        sources, which the rows of a layer share, so that they share sources (LABOR-0). With "full" every fan-out is -1.
+        min(k, degree) distinct in-edges, each as likely; k draws, none where there is no edge; all; those of the k
+        smallest variates of the sources, which the rows of a layer share, so that they share sources (LABOR-0). With
+        "full" every fan-out is -1.
     seed : int
     dst_ids, src_ids : (n_dst,), (n_columns,) int64, optional
         Global ids of the rows and of the columns, which picks go by; by default their numbers.
     n_columns : int, optional
         By default n_dst.
     one_variate : bool
-        For "labor": a source has one variate in all layers of a step. Batches get smaller, but the layers are no longer independent, so
-        estimates over several layers are biased.
+        For "labor": a source has one variate in all layers of a step. Batches get smaller, but the layers are no longer
+        independent, so estimates over several layers are biased.
 
     Raises
     ------
@@ -90,8 +92,9 @@ class Sampler:
 
     Notes
     -----
-    A pick depends on the seed, the step, the layer and the destination's global id (for "labor" its sources' ids) alone: neither on ranks
-    or threads, nor on the other rows of the batch. An added self loop is always kept and does not count.
+    A pick depends on the seed, the step, the layer and the destination's global id (for "labor" its sources' ids)
+    alone: neither on ranks or threads, nor on the other rows of the batch. An added self loop is always kept and does
+    not count.
     Memory: about 5 bytes a column, for "labor" 13. Time: O(picks) a batch, for "labor" O(edges of its rows).
     One batch at a time: a lock sees to it.
     Source: Hamilton, Ying and Leskovec 2017; Balin and Catalyurek 2023; DistGNN-MB 3.

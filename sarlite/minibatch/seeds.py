@@ -57,11 +57,13 @@ class Seeds:
 
 
 class Global(Seeds):
-    """All ranks' seeds in the order of a variate of (seed, epoch, global id), cut every `batch_size`: a step has the same seeds whatever N.
+    """All ranks' seeds in the order of a variate of (seed, epoch, global id), cut every `batch_size`: a step has the
+    same seeds whatever N.
 
     Notes
     -----
-    A rank receives the variates of a range, which it orders: 16 bytes a training row travel once an epoch, and nothing is O(all rows).
+    A rank receives the variates of a range, which it orders: 16 bytes a training row travel once an epoch, and nothing
+    is O(all rows).
     """
 
     def count(self, step: int) -> int:

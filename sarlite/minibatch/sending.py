@@ -22,7 +22,8 @@ class SendLists:
     Parameters
     ----------
     asked : list by rank of (m,) int arrays
-        The local rows that go there, ascending, as `Needs.asked` has them; none for this rank. A row's *slot* is its place in that list.
+        The local rows that go there, ascending, as `Needs.asked` has them; none for this rank. A row's *slot* is its
+        place in that list.
 
     Attributes
     ----------
@@ -176,8 +177,8 @@ class OnDemand:
 
     Notes
     -----
-    Memory: that of a `Table` with a line for each row of the lists; with `once` 8 bytes an entry of the lists. Local: no rank waits for
-    another.
+    Memory: that of a `Table` with a line for each row of the lists; with `once` 8 bytes an entry of the lists. Local:
+    no rank waits for another.
     """
 
     def __init__(self, lists: SendLists, life: int | None = None, once: bool = False, features: Array | None = None) -> None:
@@ -207,7 +208,8 @@ class OnDemand:
         Returns
         -------
         list by rank of (slots (k,) int32, made (k,) int64, rows (k, ...))
-            What was asked for and is young enough, in the order asked; with `once` not what that peer has got. New arrays.
+            What was asked for and is young enough, in the order asked; with `once` not what that peer has got. New
+            arrays.
 
         Raises
         ------
@@ -263,7 +265,8 @@ class OnDemand:
 
 
 def choose(places: Array, slots: Array, limit: int | None, weights: Array, own: int, ids: Array) -> tuple[Array, Array]:
-    """Take at most `limit` entries without replacement, each draw with probability in proportion to the weights of those left.
+    """Take at most `limit` entries without replacement, each draw with probability in proportion to the weights of
+    those left.
 
     Those of the smallest -log(u) / weight, where u in (0, 1) is a hash of (own, id).
 
@@ -287,8 +290,9 @@ def choose(places: Array, slots: Array, limit: int | None, weights: Array, own: 
 
     Notes
     -----
-    What is taken depends on `own` and on (id, weight) of the entries alone: not on their order, nor on rank or threads. O(m) time, and a
-    sort of k. Source: DistGNN-MB alg. 2, line 20; Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
+    What is taken depends on `own` and on (id, weight) of the entries alone: not on their order, nor on rank or threads.
+    O(m) time, and a sort of k. Source: DistGNN-MB alg. 2, line 20; Efraimidis and Spirakis 2006, "Weighted random
+    sampling with a reservoir".
     """
     if limit is None or len(slots) <= limit:
         taken = np.arange(len(slots))

@@ -17,10 +17,11 @@ class _Place(NamedTuple):
 
 
 class Transposes:
-    """Knows which transposes a model's backward pass asks for, which may differ by layer: that of constant features mostly asks for none.
+    """Knows which transposes a model's backward pass asks for, which may differ by layer: that of constant features
+    mostly asks for none.
 
-    A transpose is the same whoever makes it, so this decides nothing but which thread does. A cached layer's graph is made as it is
-    entered, so of those nothing is made ahead.
+    A transpose is the same whoever makes it, so this decides nothing but which thread does. A cached layer's graph is
+    made as it is entered, so of those nothing is made ahead.
     """
 
     def __init__(self) -> None:

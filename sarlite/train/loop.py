@@ -36,8 +36,9 @@ class Trainer:
     model : callable Module, model(graph, x) -> output, such as logits (n_dst, n_classes)
         The same replicated parameters on every rank: make it from the same `nn.Random` seed.
     x : (n_src, n_features) array, or of a node type of a `HeteroGraph` a dict of such by node type
-        This rank's rows, in the order of `graph.src_ids`. Borrowed, and must not change: it is a constant tensor, so a first layer
-        without dropout before it keeps the aggregated x, another (n_src, n_features), and aggregates and fetches only once.
+        This rank's rows, in the order of `graph.src_ids`. Borrowed, and must not change: it is a constant tensor, so a
+        first layer without dropout before it keeps the aggregated x, another (n_src, n_features), and aggregates and
+        fetches only once.
     labels : (n_dst,) array of integers, or what else `loss` compares the output's rows with
         Classes from 0, or what `task` says. Values outside the splits are not looked at.
     train, val, test : (n_dst,) array of bools, slice, or (k,) array of row numbers
@@ -47,16 +48,18 @@ class Trainer:
     rng : nn.Random
         The one that the model was made with; its `step` follows the steps.
     batches : NeighborLoader, RowLoader, or Batch, optional
-        What steps are taken over, of the same graph, x, labels and training rows: a loader's batches, an epoch being the loader's, or one
-        batch in every epoch, as `message_flow` makes it. By default the full batch: one step an epoch, over the whole graph.
+        What steps are taken over, of the same graph, x, labels and training rows: a loader's batches, an epoch being
+        the loader's, or one batch in every epoch, as `message_flow` makes it. By default the full batch: one step an
+        epoch, over the whole graph.
     scoring : NeighborLoader, or Batch, optional
-        What `evaluate` goes over, of the same graph, x and labels: batches that have each row of the three splits once. A loader starts
-        anew each time, with the same seeds and picks. By default the whole graph, which makes batch norms' moments exact where
-        `batches` are a loader's (`nn.exact_moments`).
+        What `evaluate` goes over, of the same graph, x and labels: batches that have each row of the three splits once.
+        A loader starts anew each time, with the same seeds and picks. By default the whole graph, which makes batch
+        norms' moments exact where `batches` are a loader's (`nn.exact_moments`).
     schedule : callable
         Factor of the learning rate by epoch. Epoch e begins at global step e * len(batches).
     loss : callable, optional
-        (output, labels) -> scalar Tensor, a mean over the rows that it is given; the task's without it. There is no metric then.
+        (output, labels) -> scalar Tensor, a mean over the rows that it is given; the task's without it. There is no
+        metric then.
     task : Task, optional
         What labels are, loss and metric: by default of classes, cross entropy and accuracy.
     clip_norm : float, optional
@@ -72,9 +75,10 @@ class Trainer:
     Raises
     ------
     SarliteError
-        On every rank together, naming the argument: x or labels have not the graph's rows, labels are no classes, a split is none of the
-        above, no rank has a training row, or another argument is not what is said here; the ranks' x differ in width or dtype, or their
-        models in a replicated parameter. In a step, where the model's output does not fit.
+        On every rank together, naming the argument: x or labels have not the graph's rows, labels are no classes, a
+        split is none of the above, no rank has a training row, or another argument is not what is said here; the ranks'
+        x differ in width or dtype, or their models in a replicated parameter. In a step, where the model's output does
+        not fit.
     """
 
     def __init__(self, graph: Graph | NodeType, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
@@ -111,7 +115,8 @@ class Trainer:
         self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, schedule=lambda step: schedule(step // n_steps),
                                           profile=graph.profile, clip_norm=clip_norm)
         self.buffers, self.riders = self.training_step.buffers, self.training_step.riders
-        self.own_seconds, self._left = array("d"), iter(())  # what is left of an epoch's batches
+        self.own_seconds = array("d")
+        self._left: Any = iter(())  # what is left of an epoch's batches
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
@@ -120,12 +125,13 @@ class Trainer:
                 f"rows of all ranks: {rows}; {self.optimizer!r}, step {self.training_step.n_steps})")
 
     def step(self, epoch: int | None = None) -> float:
-        """Take one optimizer step, the first of `epoch` or the next one, and return the loss over the step's rows of all ranks. Collective.
+        """Take one optimizer step, the first of `epoch` or the next one, and return the loss over the step's rows of
+        all ranks. Collective.
 
         Notes
         -----
-        Sends what the model's aggregations send, and one allreduce of all gradients. After the first step no large array takes
-        fresh memory.
+        Sends what the model's aggregations send, and one allreduce of all gradients. After the first step no large
+        array takes fresh memory.
         """
         if epoch is not None:
             self._begin(epoch * len(self.batches))
@@ -136,7 +142,8 @@ class Trainer:
         return self._step(batch, time.perf_counter())
 
     def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
-        """Train one epoch and return its loss, the mean over the training rows of what they had in their steps. Collective.
+        """Train one epoch and return its loss, the mean over the training rows of what they had in their steps.
+        Collective.
 
         `on_step` hears of each step, (steps done, loss).
         """
@@ -169,7 +176,8 @@ class Trainer:
         return loss
 
     def evaluate(self) -> Scores:
-        """Return over all ranks "train_accuracy", "val_accuracy" and "test_accuracy", or the task's metric by its key, and "val_loss".
+        """Return over all ranks "train_accuracy", "val_accuracy" and "test_accuracy", or the task's metric by its key,
+        and "val_loss".
 
         Collective. A metric is None without rows and with a `loss` of your own; "val_loss" is None without rows.
         """
@@ -230,8 +238,9 @@ class Trainer:
     def counted(self) -> dict[str, Any]:
         """Return what a run tells of its batches, by the name that `--json` gives it. Collective.
 
-        Of a loader "steps"; "imbalance", the largest rank's time of a step over the mean, the steps' median; with caches "hit_rate" and
-        "rows_pushed" by layer and "bytes_pushed", over all ranks and the whole run. Of a message-flow batch "message_flow".
+        Of a loader "steps"; "imbalance", the largest rank's time of a step over the mean, the steps' median; with
+        caches "hit_rate" and "rows_pushed" by layer and "bytes_pushed", over all ranks and the whole run. Of a
+        message-flow batch "message_flow".
         """
         if not self.batches.sampled:
             return self.batches.counted(self.graph)
@@ -322,7 +331,8 @@ def check_output(output, model, n_rows, n_classes):
 def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, best: Best | None = None,
         stopping: Stopping | None = None, on_epoch: Callable[[dict[str, Any]], Any] = lambda record: None,
         on_step: Callable[[int, float], Any] = lambda done, loss: None) -> Best:
-    """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record. Collective.
+    """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record.
+    Collective.
 
     Where `on_epoch` returns True, on every rank alike, training ends there, or where `stopping` says so.
 

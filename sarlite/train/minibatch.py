@@ -37,7 +37,8 @@ _OF_ROWS = ("batches", "lr_scale")
 
 
 def check(config, cls):
-    """Raise ConfigError where options of minibatches do not go with the model's class: one that has `powers` samples nothing.
+    """Raise ConfigError where options of minibatches do not go with the model's class: one that has `powers` samples
+    nothing.
 
     Parameters
     ----------
@@ -71,7 +72,8 @@ def batches(comm, config, part, model, features):
     Raises
     ------
     ConfigError, DataError
-        As of NeighborLoader, RowLoader, or message_flow; --mfg of a relational graph, or of a model that asks for no layers.
+        As of NeighborLoader, RowLoader, or message_flow; --mfg of a relational graph, or of a model that asks for no
+        layers.
     """
     if config.mfg:
         if not isinstance(part.graph, Graph):

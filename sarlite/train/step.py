@@ -21,7 +21,8 @@ Loss = Callable[[Tensor, Array, Array, float], Tensor]  # (output, targets, rows
 
 
 def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
-    """Return loss(output, targets), a mean over the rows that it is given, as a rank's share of the mean over all ranks' rows.
+    """Return loss(output, targets), a mean over the rows that it is given, as a rank's share of the mean over all
+    ranks' rows.
 
     Parameters
     ----------
@@ -31,7 +32,8 @@ def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
     Returns
     -------
     callable
-        (output, targets, rows, count) -> scalar Tensor, as `TrainingStep` takes: loss(output[rows], targets[rows]) * len(rows) / count.
+        (output, targets, rows, count) -> scalar Tensor, as `TrainingStep` takes: loss(output[rows], targets[rows]) *
+        len(rows) / count.
     """
 
     def share(output, targets, rows, count):
@@ -124,20 +126,23 @@ class TrainingStep:
         count : int
             Of those rows over all ranks.
         loss : callable
-            (output, targets, rows, count) -> this rank's share, a scalar Tensor that hangs on `output` also where there are no rows; it
-            gets rows as numbers. The sum over ranks is the loss.
+            (output, targets, rows, count) -> this rank's share, a scalar Tensor that hangs on `output` also where there
+            are no rows; it gets rows as numbers. The sum over ranks is the loss.
 
         Raises
         ------
         DataError
-            On every rank together: the loss, or with `clip_norm` the gradients' norm, is not finite. No parameter has changed then.
+            On every rank together: the loss, or with `clip_norm` the gradients' norm, is not finite. No parameter has
+            changed then.
         Exception
-            What `loss` raised here or `rows` are refused for; on the other ranks SarliteError with its text. No parameter has changed.
+            What `loss` raised here or `rows` are refused for; on the other ranks SarliteError with its text. No
+            parameter has changed.
 
         Notes
         -----
-        Sends what the model sends, one allreduce of the replicated parameters' gradients, on the channel "gradients", and beside it one of
-        the loss. Gradients of parameters owned by rows stay where they are. With `clip_norm` one number more.
+        Sends what the model sends, one allreduce of the replicated parameters' gradients, on the channel "gradients",
+        and beside it one of the loss. Gradients of parameters owned by rows stay where they are. With `clip_norm` one
+        number more.
         """
         flat, begin = self.optimizer.flat, time.perf_counter()
         self.rng.step = self.n_steps
@@ -175,7 +180,8 @@ class TrainingStep:
     def _backward(self, graph, x, targets, rows, count, loss):
         """Fill the gradients; return this rank's share of the loss and the error of its rows or its loss.
 
-        With an error the share is NaN, so that all ranks learn of it where the shares are added, and the backward pass goes all the way:
+        With an error the share is NaN, so that all ranks learn of it where the shares are added, and the backward pass
+        goes all the way:
         other ranks wait for it. The tape alone holds the output, so that it goes as soon as it can.
         """
         output, error = self.model(graph, x), None

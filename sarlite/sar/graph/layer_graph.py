@@ -270,10 +270,6 @@ class LayerGraph:
         """Return by block what each column has, of a value a source row. Collective."""
         return self.schedule.run((values,), lambda block, rows: rows[0].copy(), keep=True)
 
-    def edge_counts(self, reducer: str) -> Array | None:
-        """What each edge's message counts in a sum, (n_edges,) float64, where `scales` does not say it: of picks, which count unevenly."""
-        return None
-
     @cached_property
     def weighted_degrees(self) -> Array:
         """(n_dst,) float64: the sum of the weights of each row's in-edges, of which there must be."""
