@@ -1,4 +1,4 @@
-"""Batches: what one step computes. A sampled batch, a message-flow batch, which stays, and the full batch, which stays too."""
+"""Batches, what one step computes: a sampled batch, and those that stay, a message-flow batch and the full batch."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -63,8 +63,9 @@ class Batch:
         Which rows of the part the first layer reads.
     """
 
-    def __init__(self, graph: Graph, graphs: Sequence[Picks], part_rows: Array, rows: Array, *, step: int, n_global: int, x: Array,
-                 labels: Array | None, buffers: kernels.Buffers, lasting: bool = False) -> None:
+    def __init__(self, graph: Graph, graphs: Sequence[Picks], part_rows: Array, rows: Array, *, step: int,
+                 n_global: int, x: Array, labels: Array | None, buffers: kernels.Buffers,
+                 lasting: bool = False) -> None:
         self.comm, self.profile, self.n_nodes, self.graphs = graph.comm, graph.profile, graph.n_nodes, list(graphs)
         self.part_rows, self.rows, self.step, self.n_global, self.lasting = part_rows, rows, step, n_global, lasting
         self.n_src, self.n_dst = len(part_rows), graphs[-1].n_dst if graphs else len(part_rows)
@@ -121,8 +122,8 @@ class Batch:
             The batch was sampled for another number of layers, or has rows alone.
         """
         if not self.graphs:
-            raise ConfigError("a batch of rows alone has no edges: the model has powers, so it trains on features that were propagated "
-                              "before")
+            raise ConfigError("a batch of rows alone has no edges: the model has powers, so it trains on features that "
+                              "were propagated before")
         if n != len(self.graphs):
             raise ConfigError(f"fanouts has {len(self.graphs)} entries, but the model {n} layers")
         return list(self.graphs)
@@ -207,7 +208,8 @@ class Staying:
         of = [(g.n_dst, g.n_edges, g.plan.n_halo) for g in (*self.batch.graphs, graph)]  # type: ignore[union-attr]
         *layers, full = graph.comm.allreduce(np.array(of, np.int64)).tolist()
         names = ("rows", "edges", "halo_rows")
-        return {"message_flow": {"layers": [dict(zip(names, layer)) for layer in layers], "graph": dict(zip(names, full))}}
+        found = {"layers": [dict(zip(names, layer)) for layer in layers], "graph": dict(zip(names, full))}
+        return {"message_flow": found}
 
     def state(self) -> dict[str, Array]:
         """Return nothing: there is no cache."""

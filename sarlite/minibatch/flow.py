@@ -62,8 +62,8 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     with graph.profile.phase("setup"):
         sampled, graphs = kernels.unbuffered(_layers, graph, rows, n_layers)
         n_global = sum(comm.allgather(len(rows)))
-    return Batch(graph, graphs, sampled.rows, sampled.numbers, step=0, n_global=n_global, x=x, labels=labels, buffers=kernels.Buffers(),
-                 lasting=True)
+    return Batch(graph, graphs, sampled.rows, sampled.numbers, step=0, n_global=n_global, x=x, labels=labels,
+                 buffers=kernels.Buffers(), lasting=True)
 
 
 def _layers(graph, rows, n_layers):

@@ -1,4 +1,4 @@
-"""Halo rows from a historical embedding cache, which peers fill by asynchronous pushes (DistGNN-MB 3.2, algorithms 1 and 2)."""
+"""Halo rows from a historical embedding cache, which peers fill by asynchronous pushes (DistGNN-MB 3.2, alg. 1, 2)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -80,7 +80,8 @@ class HEC:
             if getattr(self, name) not in choices:
                 raise ConfigError(f"HEC: {name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if self.lines < self.limit:
-            raise ConfigError(f"HEC: lines {self.lines} are fewer than limit {self.limit}: one push would drive out its own rows")
+            raise ConfigError(f"HEC: lines {self.lines} are fewer than limit {self.limit}: one push would drive out "
+                              "its own rows")
         if self.push == "demand" and not self.delay:
             raise ConfigError("HEC: push 'demand' asks for rows `delay` steps ahead, so delay is at least 1")
 
@@ -109,7 +110,8 @@ class Caches:
         Halo rows, by their numbers.
     """
 
-    def __init__(self, part: PartEdges, x: Array, n_layers: int, seed: int, settings: HEC, channels: Callable[[str], Any]) -> None:
+    def __init__(self, part: PartEdges, x: Array, n_layers: int, seed: int, settings: HEC,
+                 channels: Callable[[str], Any]) -> None:
         self.part, self.settings, self._seed, self._n_layers = part, settings, seed, n_layers
         self._profile = part.graph.profile
         self._roomy = max(part.graph.comm.allgather(part.n_halo)) <= settings.lines  # no cache ever drives out a row
@@ -127,7 +129,7 @@ class Caches:
         self.tables = [Table(settings.lines, self.part.n_halo, life if layer else None) for layer in layers]
         make = self._on_demand if settings.push == "demand" else self._chosen
         self._senders = [make(layer) for layer in layers]
-        self._asked: dict[int, list[list[Array] | None]] = {}  # by step what its batch asked of this rank, by layer and rank
+        self._asked: dict[int, list[list[Array] | None]] = {}  # by step what its batch asks of this rank
 
     def _chosen(self, layer):
         return Chosen(self._lists, self.part, self.settings.limit, self.settings.push_by, self._seed, layer)
@@ -149,8 +151,9 @@ class Caches:
         The owners send these rows `delay` steps before.
         """
         if self.settings.push == "demand":
-            self._asked[step] = [None if self.keeps(place) else self._asking.alltoall(self.part.slots(layer.halo - self.part.n_local))
-                                 for place, layer in enumerate(sampled.layers)]
+            halo = [layer.halo - self.part.n_local for layer in sampled.layers]
+            self._asked[step] = [None if self.keeps(place) else self._asking.alltoall(self.part.slots(own))
+                                 for place, own in enumerate(halo)]
 
     def done(self, step: int) -> None:
         """Let go of what `ask` noted for the rows that were sent in a step."""
@@ -264,7 +267,8 @@ class CachedLayer(Picks):
         Whether the step is one of training.
     """
 
-    def __init__(self, part: PartEdges, layer: Layer, rows: Array, caches: Caches, place: int, step: int, pushes: bool) -> None:
+    def __init__(self, part: PartEdges, layer: Layer, rows: Array, caches: Caches, place: int, step: int,
+                 pushes: bool) -> None:
         super().__init__(part, layer, rows)
         self._caches, self._place, self._step, self._pushes = caches, place, step, pushes
         self._graph: PickedGraph | None = None  # once it was entered
@@ -288,7 +292,7 @@ class CachedLayer(Picks):
         raise ConfigError("a batch's layer whose halo rows come from a cache is entered first: g, h = g.enter(h)")
 
     def _with_kept(self, h):
-        """The graph of all rows; and h, behind it the halo rows' features, by number where h is rows of the same table."""
+        """The graph of all rows; and h, behind it the halo rows' features: by number where h is rows of that table."""
         halo, caches = self.layer.halo, self._caches
         if self._graph is None:
             caches.count(self._place, len(halo), len(halo))

@@ -46,7 +46,8 @@ class Loader(ABC):
     sampled, fresh = True, True
     _seeds: Seeds
 
-    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, batch_size: int, check: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, batch_size: int,
+                 check: Callable[[], Any] = lambda: None) -> None:
         self.graph, self._step, self._counts = graph, 0, {"steps": 0, "seeds": 0}
         self.x, self.labels = np.ascontiguousarray(as_array(x)), None if labels is None else as_array(labels)
         self.train, self.batch_size, _ = together(graph.comm, lambda: (*self._checked(train, batch_size), check()))
@@ -96,7 +97,10 @@ class Loader(ABC):
         return {}
 
     def state(self) -> dict[str, Array]:
-        """Return what this rank's caches hold, as arrays by name; empty without caches. With `step` it is what a run goes on from."""
+        """Return what this rank's caches hold, as arrays by name; empty without caches.
+
+        With `step` it is what a run goes on from.
+        """
         return {}
 
 
@@ -128,16 +132,18 @@ class RowLoader(Loader):
 
     fresh = False
 
-    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, batch_size: int, seed: int = 0, batches: str = "global") -> None:
+    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, batch_size: int, seed: int = 0,
+                 batches: str = "global") -> None:
         super().__init__(graph, x, labels, train, batch_size)
         agree(graph.comm, (batch_size, seed, batches), "batch_size, seed or batches")
-        self._seeds, self._buffers = divide(batches, graph.comm, graph.dst_ids[self.train], batch_size, seed), kernels.Buffers()
+        self._seeds = divide(batches, graph.comm, graph.dst_ids[self.train], batch_size, seed)
+        self._buffers = kernels.Buffers()
 
     def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
         for step in range(start, end):
             rows = self.seeds(step)
-            yield Batch(self.graph, [], rows, np.arange(len(rows)), step=step, n_global=self._seeds.count(step), x=self.x,
-                        labels=self.labels, buffers=self._buffers)
+            yield Batch(self.graph, [], rows, np.arange(len(rows)), step=step, n_global=self._seeds.count(step),
+                        x=self.x, labels=self.labels, buffers=self._buffers)
 
 
 class NeighborLoader(Loader):
@@ -206,9 +212,9 @@ class NeighborLoader(Loader):
     when it is asked for. Several loaders of one communicator may be in use at once.
     """
 
-    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int, seed: int = 0,
-                 sampler: str = "uniform", remote: Any = "exact", batches: str | None = None, sample_ahead: int = 1,
-                 one_variate: bool = False) -> None:
+    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
+                 seed: int = 0, sampler: str = "uniform", remote: Any = "exact", batches: str | None = None,
+                 sample_ahead: int = 1, one_variate: bool = False) -> None:
         if graph.bipartite:
             raise ConfigError("minibatches of a bipartite graph: what one layer makes are no sources of the next")
         comm, self.seed = graph.comm, operator.index(seed)
@@ -231,13 +237,15 @@ class NeighborLoader(Loader):
             if self.caches.kept is not None:
                 self._table = self.caches.kept
                 self.x = self._table[: len(self.x)]
-        self._window = remote.delay if self.caches and remote.push == "demand" else 0  # batches whose needs are told ahead
+        demand = self.caches is not None and remote.push == "demand"
+        self._window = remote.delay if demand else 0  # batches whose needs are told ahead
         self._left = deque[Batch]()  # of the next epoch, whose needs were told in this one
         self.sample_ahead = max(sample_ahead, self._window)
         if self.sample_ahead and not comm.threaded and (self._window or exact) and comm.size > 1:
             self.sample_ahead = 0
             if comm.rank == 0:
-                warnings.warn("MPI without MPI_THREAD_MULTIPLE: sample_ahead falls back to 0", RuntimeWarning, stacklevel=2)
+                warnings.warn("MPI without MPI_THREAD_MULTIPLE: sample_ahead falls back to 0", RuntimeWarning,
+                              stacklevel=2)
         self._transposes, self._buffers = Transposes(), (kernels.Buffers(), kernels.Buffers())
 
     @property
@@ -263,13 +271,17 @@ class NeighborLoader(Loader):
         return {**self._counts, **by_layer, "bytes_pushed": self.caches.bytes_pushed}
 
     def counted(self, graph: Graph) -> dict[str, Any]:
-        """Return with caches "hit_rate" and "rows_pushed" by layer and "bytes_pushed", of all ranks since the start. Collective."""
+        """Return with caches "hit_rate" and "rows_pushed" by layer and "bytes_pushed", of all ranks and steps.
+
+        Collective.
+        """
         if self.caches is None:
             return {}
         ranks = self.graph.comm.allgather(self.counts)
-        sums = {name: np.sum([counts[name] for counts in ranks], 0) for name in ("lookups", "hits", "rows_pushed", "bytes_pushed")}
-        rates = [int(hits) / int(n) if n else None for hits, n in zip(sums["hits"], sums["lookups"])]
-        return {"hit_rate": rates, "rows_pushed": sums["rows_pushed"].tolist(), "bytes_pushed": int(sums["bytes_pushed"])}
+        hits, lookups, rows, n_bytes = (np.sum([counts[name] for counts in ranks], 0)
+                                        for name in ("hits", "lookups", "rows_pushed", "bytes_pushed"))
+        rates = [int(k) / int(n) if n else None for k, n in zip(hits, lookups)]
+        return {"hit_rate": rates, "rows_pushed": rows.tolist(), "bytes_pushed": int(n_bytes)}
 
     def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
         window = self._left if self._left and self._left[0].step == start else deque()
@@ -311,7 +323,7 @@ class NeighborLoader(Loader):
         ShapeError, DataError
             Seeds that are no row numbers.
         """
-        if self._predicting is None:  # not in the way of the thread ahead, which other ranks may have come less far with
+        if self._predicting is None:  # apart from the thread ahead, which may have come less far on other ranks
             self._predicting = self._sampler_on("predict") if isinstance(self.sampler, Cooperative) else self.sampler
         sampled = self._predicting(seeds, step)
         return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
@@ -335,9 +347,10 @@ class NeighborLoader(Loader):
             return batch
 
     def _batch(self, sampled, step, n_global, pushes):
-        graphs = [self._graph(layer, sampled.rows[: layer.n_src], place, step, pushes) for place, layer in enumerate(sampled.layers)]
-        return Batch(self.graph, graphs, sampled.rows, sampled.numbers, step=step, n_global=n_global, x=self._table, labels=self.labels,
-                     buffers=self._buffers[1])
+        graphs = [self._graph(layer, sampled.rows[: layer.n_src], place, step, pushes)
+                  for place, layer in enumerate(sampled.layers)]
+        return Batch(self.graph, graphs, sampled.rows, sampled.numbers, step=step, n_global=n_global, x=self._table,
+                     labels=self.labels, buffers=self._buffers[1])
 
     def _graph(self, layer, rows, place, step, pushes):
         if self.caches:

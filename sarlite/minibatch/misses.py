@@ -1,4 +1,4 @@
-"""What becomes of picks whose halo rows a cache has not: they leave the layer, and further in-edges may stand in for them."""
+"""Picks whose halo rows a cache has not: they leave the layer, and further in-edges may stand in for them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -69,7 +69,8 @@ def _next_picks(part, layer, rows, wanted, substitutes):
     free[local] &= _among(source[local], np.sort(rows))
     free[~local] &= substitutes.has(source[~local])
     positions, dst, place = positions[free], dst[free], place[free]
-    variates = splitmix64(splitmix64(part.ids[rows[dst]].astype(np.uint64) ^ np.uint64(substitutes.key)) ^ place.astype(np.uint64))
+    ids = part.ids[rows[dst]].astype(np.uint64)
+    variates = splitmix64(splitmix64(ids ^ np.uint64(substitutes.key)) ^ place.astype(np.uint64))
     order = np.lexsort((variates, dst))
     positions, dst = positions[order], dst[order]
     counts = np.bincount(dst, minlength=layer.n_dst)

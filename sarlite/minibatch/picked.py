@@ -81,7 +81,8 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
             plan, transport = Plan(layer.n_src, all_edges, all_edges), part.alone
         own, loops = (self.n_src, self.n_dst, self.n_edges), part.edges.added_loops
         loops = None if loops is None else loops[rows[: layer.n_dst]]
-        LayerGraph.__init__(self, graph.comm, Schedule(plan, transport, graph.schedule.mode), graph.profile, graph.n_nodes, own, loops)
+        schedule = Schedule(plan, transport, graph.schedule.mode)
+        LayerGraph.__init__(self, graph.comm, schedule, graph.profile, graph.n_nodes, own, loops)
         self._all_sizes = sizes or own
         sources = np.concatenate([rows, halo]) if len(halo) else rows
         self.estimate = Estimate(part, layer, rows, sources, loops, exact=lasting, alone=plan.alone)
@@ -120,7 +121,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
     @cached_property
     def edge_features(self) -> Array | None:  # type: ignore[override]
-        """(n_edges, n_edge_features) float: the picks' features in the graph that was sampled from, if that has features."""
+        """(n_edges, n_edge_features) float: the picks' features in the graph that was sampled from, if it has some."""
         return self._of_edges(self.part.graph.edge_features)
 
     def _of_edges(self, values):

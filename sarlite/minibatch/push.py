@@ -20,7 +20,7 @@ from sarlite.types import Array
 
 PHASE = "push_rows"
 N_WORDS = 5
-"""Words of a message's head: step, layer, what tells dtype and row shape, number of rows, whether their steps are there."""
+"""Words of a message's head: step, layer, what tells dtype and row shape, number of rows, whether they have steps."""
 _HEAD_BYTES = 8 * N_WORDS
 PIECE_BYTES = 1 << 19
 """What else is sent to a peer waits for a piece at most, not for a message: 4 ms at 1 Gbit/s."""
@@ -61,12 +61,13 @@ class Pusher:
     def __init__(self, comm: Communicator, profile: Profile) -> None:
         self._link, self._closed = _Link(uncounted(comm), profile), False
         self._thread: Ahead | None = None
-        self._results: dict[tuple[int, int], list[Rows] | None] = {}  # in the order of submission; None until they are here
+        self._results: dict[tuple[int, int], list[Rows] | None] = {}  # in the order of submission; None before
         if comm.size == 1:
             return
         if not comm.threaded:
             if comm.rank == 0:
-                warnings.warn("MPI without MPI_THREAD_MULTIPLE: rows are pushed without overlap", RuntimeWarning, stacklevel=2)
+                warnings.warn("MPI without MPI_THREAD_MULTIPLE: rows are pushed without overlap", RuntimeWarning,
+                              stacklevel=2)
             return
         self._thread = kernels.unbuffered(Ahead, self._link.work, 0, "sarlite-push-rows")
         weakref.finalize(self, _stop, weakref.ref(self._thread)).atexit = False  # it lives as long as it runs
@@ -158,7 +159,10 @@ class Pusher:
         return [(*key, self.take(*key)) for key in list(self._results)]
 
     def close(self) -> None:
-        """Work off what was submitted, and end the thread. What failed in it is not raised here: `drain` does. May be called again."""
+        """Work off what was submitted, and end the thread. May be called again.
+
+        What failed in the thread is not raised here: `drain` raises it.
+        """
         self._closed = True
         if self._thread is not None:
             self._thread.stop()
@@ -222,7 +226,8 @@ class _Link:
             _check_same(words)
             found = [np.empty(_sections(*own[3:], job.dtype, job.shape)[-1][1], np.uint8) for own in words]
             found[comm.rank] = given[comm.rank]
-            exchange(comm, [message[_HEAD_BYTES:] for message in given], [message[_HEAD_BYTES:] for message in found], self.is_waited_for)
+            rest = [[message[_HEAD_BYTES:] for message in messages] for messages in (given, found)]
+            exchange(comm, *rest, self.is_waited_for)
         self.profile.count(PHASE, job.n_bytes, sum(map(len, found)) - len(found[comm.rank]))
         return [_unpacked(message, head, job) for message, head in zip(found, words)]
 
@@ -285,8 +290,10 @@ def _packed(step, layer, messages, comm):
     dtype, shape = messages[0][2].dtype, messages[0][2].shape[1:]
     kind, packed = zlib.crc32(f"{dtype} {shape}".encode()), []
     for peer, (slots, made, rows) in enumerate(messages):
-        if (rows.dtype, rows.shape) != (dtype, (len(slots), *shape)) or slots.ndim != 1 or (made is not None and made.shape != slots.shape):
-            raise ShapeError(f"message to rank {peer}: slots {slots.shape}, steps {getattr(made, 'shape', None)} and rows {rows.dtype} "
+        fits = slots.ndim == 1 and (made is None or made.shape == slots.shape)
+        if not fits or (rows.dtype, rows.shape) != (dtype, (len(slots), *shape)):
+            steps = getattr(made, "shape", None)
+            raise ShapeError(f"message to rank {peer}: slots {slots.shape}, steps {steps} and rows {rows.dtype} "
                              f"{rows.shape} do not fit together, or not rows of {dtype} {shape}")
         has_made = made is not None
         sections = _sections(len(slots), has_made, dtype, shape)
@@ -297,18 +304,14 @@ def _packed(step, layer, messages, comm):
     return _Job(step, layer, dtype, shape, packed, sum(map(len, packed)) - len(packed[comm.rank]))
 
 
-def message_bytes(n: int, dated: bool, dtype: Any, shape: tuple[int, ...]) -> int:
-    """Return the bytes of a message of n rows of this dtype and row shape; `dated` tells whether it has the steps that made them."""
-    return _sections(n, dated, dtype, shape)[-1][1]
-
-
 def _check_same(heads):
     """Raise ShapeError, the same on every rank, unless all ranks push the same job."""
     step, layer, kind = heads[0][:3]
     for rank, head in enumerate(heads):
         if head[:3] != heads[0][:3]:
-            raise ShapeError(f"ranks push different jobs: rank 0 step {step}, layer {layer}; rank {rank} step {head[0]}, layer {head[1]}"
-                             f"{'' if head[2] == kind else ', rows of another dtype or shape'}")
+            rows = "" if head[2] == kind else ", rows of another dtype or shape"
+            raise ShapeError(f"ranks push different jobs: rank 0 step {step}, layer {layer}; "
+                             f"rank {rank} step {head[0]}, layer {head[1]}{rows}")
 
 
 def _unpacked(message, head, job):

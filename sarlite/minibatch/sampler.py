@@ -1,4 +1,4 @@
-"""The sampler: the picked in-edges of a batch, layer by layer from the last to the first, and the rows that they need."""
+"""The sampler: the picked in-edges of a batch, layer by layer from the last to the first, and the rows they need."""
 
 import operator
 import threading
@@ -100,9 +100,11 @@ class Sampler:
     Source: Hamilton, Ying and Leskovec 2017; Balin and Catalyurek 2023; DistGNN-MB 3.
     """
 
-    def __init__(self, edges: InEdges, fanouts: Sequence[int], kind: str = "uniform", seed: int = 0, *, dst_ids: Array | None = None,
-                 src_ids: Array | None = None, n_columns: int | None = None, one_variate: bool = False) -> None:
-        self.fanouts, self.kind, self.seed, self.one_variate = check_fanouts(fanouts, kind), kind, operator.index(seed), one_variate
+    def __init__(self, edges: InEdges, fanouts: Sequence[int], kind: str = "uniform", seed: int = 0, *,
+                 dst_ids: Array | None = None, src_ids: Array | None = None, n_columns: int | None = None,
+                 one_variate: bool = False) -> None:
+        self.fanouts, self.kind = check_fanouts(fanouts, kind), kind
+        self.seed, self.one_variate = operator.index(seed), one_variate
         self.edges, self.dst_ids, self.src_ids = edges, _unless_numbers(dst_ids), _unless_numbers(src_ids)
         self._most = int(np.diff(edges.indptr).max(initial=0))
         self._numbering = kernels.Numbering(edges.n_dst if n_columns is None else n_columns, edges.indices.dtype)
@@ -161,8 +163,8 @@ class Sampler:
         if kind != "replace":
             k = self._most if k < 0 else min(k, self._most)
         found = key(self.seed, f"sample {kind}", "", step, 0 if self.one_variate else layer)
-        return kernels.sample(edges.indptr, edges.indices, rows, k, kind=kind, key=found, loops=edges.added_loops, dst_ids=self.dst_ids,
-                              src_ids=self.src_ids, numbering=self._numbering)
+        return kernels.sample(edges.indptr, edges.indices, rows, k, kind=kind, key=found, loops=edges.added_loops,
+                              dst_ids=self.dst_ids, src_ids=self.src_ids, numbering=self._numbering)
 
     def _checked(self, seeds):
         seeds = np.asarray(seeds)
@@ -183,7 +185,8 @@ def check_fanouts(fanouts: Any, kind: str) -> tuple[int, ...]:
         raise ConfigError(f"fanouts {fanouts!r} are no whole numbers, one a layer")
     for k in map(operator.index, given):
         if k == 0 or k < -1:
-            raise ConfigError(f"fanouts {tuple(given)}: {k} is neither a number of picks above 0 nor -1 for all in-edges")
+            raise ConfigError(f"fanouts {tuple(given)}: {k} is neither a number of picks above 0 nor -1 for all "
+                              "in-edges")
         if kind == "full" and k != -1:
             raise ConfigError(f"fanouts {tuple(given)}: sampler 'full' takes all in-edges, so each is -1")
     return tuple(map(operator.index, given))
@@ -191,6 +194,8 @@ def check_fanouts(fanouts: Any, kind: str) -> tuple[int, ...]:
 
 def _unless_numbers(ids):
     """Ids, but None where each is its place."""
-    if ids is None or (len(ids) and (ids[0] != 0 or ids[-1] != len(ids) - 1)) or not np.array_equal(ids, np.arange(len(ids))):
-        return None if ids is None else np.ascontiguousarray(ids, np.int64)
-    return None
+    if ids is None or not len(ids):
+        return None
+    if ids[0] == 0 and ids[-1] == len(ids) - 1 and np.array_equal(ids, np.arange(len(ids))):
+        return None
+    return np.ascontiguousarray(ids, np.int64)

@@ -49,7 +49,10 @@ class Seeds:
         self._epoch: tuple[int, list[Array]] = -1, []
 
     def __call__(self, step: int) -> Array:
-        """Return the places among this rank's training rows of a global step's seeds, (k,) int64. Collective once an epoch."""
+        """Return the places among this rank's training rows of a global step's seeds, (k,) int64.
+
+        Collective once an epoch.
+        """
         epoch, place = divmod(step, self.n_steps)
         if self._epoch[0] != epoch:
             self._epoch = epoch, self._cut(splitmix64(self._ids ^ np.uint64(key(self._seed, "batches", "", epoch, 0))))

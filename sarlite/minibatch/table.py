@@ -1,4 +1,4 @@
-"""A table of rows by number, each with the step in which it was made: the historical cache, and the rows that peers may ask for."""
+"""Rows by number, each with the step in which it was made: the historical cache, and rows that peers may ask for."""
 
 import operator
 from collections.abc import Mapping

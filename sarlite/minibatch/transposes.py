@@ -31,8 +31,8 @@ class Transposes:
         """Note what there is of a batch that was used; what was made for nothing is made again for later ones."""
         blocks = ((layer, block, edges) for layer, graph in enumerate(graphs) if isinstance(graph, PickedGraph)
                   for block, edges in enumerate(graph.plan.blocks))
-        self._used |= {_Place(layer, block, part, name) for layer, block, edges in blocks for part, some in enumerate(_parts(edges))
-                        for name in TRANSPOSES if name in vars(some)}
+        self._used |= {_Place(layer, block, part, name) for layer, block, edges in blocks
+                       for part, some in enumerate(_parts(edges)) for name in TRANSPOSES if name in vars(some)}
 
     def make(self, graphs: Sequence[Any]) -> None:
         """Make what was asked for of earlier batches."""

@@ -64,8 +64,8 @@ class ShownLabels:
         class.
     """
 
-    def __init__(self, inputs: LabelInputs, comm: Communicator, x: Array, rows: Array, ids: Array, labels: Array, others: Array,
-                 seed: int) -> None:
+    def __init__(self, inputs: LabelInputs, comm: Communicator, x: Array, rows: Array, ids: Array, labels: Array,
+                 others: Array, seed: int) -> None:
         self.inputs, self.comm, self.rows, self.ids, self.seed = inputs, comm, rows, ids, seed
         together(comm, lambda: self._check(labels, others))
         self.x = np.zeros((len(x), x.shape[1] + inputs.n_classes), x.dtype)
@@ -79,11 +79,12 @@ class ShownLabels:
             raise ConfigError(f"label inputs: the share {self.inputs.share} is not above 0 and below 1")
         both = np.isin(self.rows, others)
         if both.any():
-            raise DataError(f"label inputs: node {self.ids[both][0]} is in the training split and in another ({both.sum()} nodes are), so "
-                            "what is to be predicted would be an input")
+            raise DataError(f"label inputs: node {self.ids[both][0]} is in the training split and in another "
+                            f"({both.sum()} nodes are), so what is to be predicted would be an input")
         wrong = np.flatnonzero((labels < 0) | (labels >= self.inputs.n_classes))
         if len(wrong):
-            raise DataError(f"label inputs: node {self.ids[wrong[0]]} has label {labels[wrong[0]]} of {self.inputs.n_classes} classes")
+            raise DataError(f"label inputs: node {self.ids[wrong[0]]} has label {labels[wrong[0]]} of "
+                            f"{self.inputs.n_classes} classes")
 
     def to_train(self, batches: Any, step: int) -> Iterator[Any]:
         """Yield batches with labels shown, from the global step `step` on. Collective.

@@ -1,4 +1,4 @@
-"""What a run trains on and scores on, by the command's options: the whole graph, message-flow batches, or the batches of loaders."""
+"""What a run trains and scores on, by its options: the whole graph, message-flow batches, or the batches of loaders."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -54,7 +54,8 @@ def check(config, cls):
     for name in MINIBATCH_OPTIONS:
         if name not in _OF_ROWS and getattr(config, name) is not None:
             flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag}: the model {config.model} needs no neighbours in training, so nothing is sampled")
+            raise ConfigError(f"{flag}: the model {config.model} needs no neighbours in training, so nothing is "
+                              "sampled")
 
 
 def batches(comm, config, part, model, features):
@@ -96,12 +97,14 @@ def flows(part, n_layers, features):
 def loaders(config, part, features, rows_alone):
     """Return the loaders of minibatches; of rows alone where the model needs no neighbours. Collective."""
     graph, rows, common = part.graph, part.rows, {"batch_size": config.batch_size, "seed": config.seed}
-    own = {name: value for name in ("sampler", "sample_ahead", "batches") if (value := getattr(config, name)) is not None}
+    own = {name: getattr(config, name) for name in ("sampler", "sample_ahead", "batches")}
+    own = {name: value for name, value in own.items() if value is not None}
     if rows_alone:
         return {"batches": RowLoader(graph, features, rows.labels, rows.train, **common, **own)}
-    loader = NeighborLoader(graph, rows.features, rows.labels, rows.train, fanouts=config.fanouts, remote=remote(vars(config)),
-                            **common, **own)
+    loader = NeighborLoader(graph, rows.features, rows.labels, rows.train, fanouts=config.fanouts,
+                            remote=remote(vars(config)), **common, **own)
     if config.eval_fanouts is None:
         return {"batches": loader}
     scored = sum(np.asarray(getattr(rows, name)) for name in SPLITS) > 0
-    return {"batches": loader, "scoring": NeighborLoader(graph, loader.x, rows.labels, scored, fanouts=config.eval_fanouts, **common)}
+    scoring = NeighborLoader(graph, loader.x, rows.labels, scored, fanouts=config.eval_fanouts, **common)
+    return {"batches": loader, "scoring": scoring}

@@ -43,7 +43,8 @@ def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
         found = loss(chosen, targets[rows])
         if not isinstance(found, Tensor) or found.size != 1:
             words = f"a Tensor of shape {found.shape}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-            raise ConfigError(f"the loss returned {words}, but must return a Tensor of one value, the mean over the rows that it gets")
+            raise ConfigError(f"the loss returned {words}, but must return a Tensor of one value, the mean over the "
+                              "rows that it gets")
         return found * (len(rows) / count)
 
     return share
@@ -104,14 +105,16 @@ class TrainingStep:
         What arrays of a step take their memory from; after the first steps no large array takes fresh memory.
     """
 
-    def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *, schedule: Factor = lambda step: 1.0,
-                 profile: Profile | None = None, clip_norm: float | None = None) -> None:
+    def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *,
+                 schedule: Factor = lambda step: 1.0, profile: Profile | None = None,
+                 clip_norm: float | None = None) -> None:
         self.clip_norm = clip_norm
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
         self.buffers, self.riders, self.n_steps, self.own_seconds = kernels.Buffers(), Riders(), 0, 0.0
 
-    def __call__(self, graph: Any, x: Any, targets: Array, rows: Array, count: float, loss: Loss = ops.cross_entropy) -> float:
+    def __call__(self, graph: Any, x: Any, targets: Array, rows: Array, count: float,
+                 loss: Loss = ops.cross_entropy) -> float:
         """Take one step and return the loss over all ranks. Collective.
 
         Parameters
@@ -166,13 +169,17 @@ class TrainingStep:
         return total
 
     def _clip(self, flat):
-        """Scale all gradients down to `clip_norm`. Each rank adds up its share of the replicated ones, so all get the same number."""
+        """Scale all gradients down to `clip_norm`.
+
+        Each rank adds up its share of the replicated ones, so all get the same number.
+        """
         size, rank = self.comm.size, self.comm.rank
         share = flat.grad[flat.grad.size * rank // size : flat.grad.size * (rank + 1) // size]
         own = sum(_squares(g) for g in (share, *(group.grad for group in flat.owned)))
         norm = float(self.comm.allreduce(np.array([own]))[0]) ** 0.5
         if not np.isfinite(norm):
-            raise DataError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower learning rate")
+            raise DataError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower learning "
+                            "rate")
         factor = self.clip_norm / max(norm, self.clip_norm)
         for group in flat.groups:  # also where nothing changes: what a step does depends on sizes alone
             group.grad *= factor
