@@ -2,11 +2,11 @@
 
     python benchmarks/compare.py --before OLD/.venv/bin/python --after NEW/.venv/bin/python [CASE ...]
 
-A case is a small program of public names that both checkouts have. In each of `--rounds` rounds it runs once with each interpreter, in a
-process of its own: before and after, then after and before, and so on. A program prints the `seconds` of what it measures, the median of
-calls that take `--seconds` together, and `peak_mib`: resident memory at its highest, above what was resident once the inputs existed. The
-data are an R-MAT graph and a relational one, which the interpreter `--before` writes once. Cases of two ranks are processes of mpiexec of
-one thread each; other cases have `--threads`.
+A case is a small program of public names that both checkouts have. In each of `--rounds` rounds it runs once with each
+interpreter, in a process of its own: before and after, then after and before, and so on. A program prints the `seconds`
+of what it measures, the median of calls that take `--seconds` together, and `peak_mib`: resident memory at its highest,
+above what was resident once the inputs existed. The data are an R-MAT graph and a relational one, which the interpreter
+`--before` writes once. Cases of two ranks are processes of mpiexec of one thread each; other cases have `--threads`.
 
     before, after  ms: the median of the rounds, with minimum and maximum
     time           after / before of each round's two processes: the median, with minimum and maximum
@@ -129,7 +129,8 @@ with kernels.Buffers():
     measure(both)
 """
 SAMPLING = """
-loader = NeighborLoader(graph, np.empty((n, 0), np.float32), None, train, fanouts=(5, 10, 15), batch_size=1000, sample_ahead=0)
+nothing = np.empty((n, 0), np.float32)
+loader = NeighborLoader(graph, nothing, None, train, fanouts=(5, 10, 15), batch_size=1000, sample_ahead=0)
 measure(lambda: [batch.n_edges for batch in loader])
 """
 RGCN = """
@@ -177,7 +178,10 @@ CASES = {
     "dry-run-2": COMMAND + "dry_run(2)",
     "import": IMPORT,
 }
-"""The program of each case, behind `START`. `-2`: on two ranks; in `sar` and on exact batches, where the name says nothing else."""
+"""The program of each case, behind `START`.
+
+`-2`: on two ranks; in `sar` and on exact batches, where the name says nothing else.
+"""
 
 
 def measure(args, name, size, folder):
@@ -186,11 +190,13 @@ def measure(args, name, size, folder):
     for number in range(args.rounds):
         for side in ("before", "after") if number % 2 == 0 else ("after", "before"):
             found[side].append(run(args, side, name, size, folder))
-    seconds, memory = ({side: [one[key] for one in every] for side, every in found.items()} for key in ("seconds", "peak_mib"))
+    seconds, memory = ({side: [one[key] for one in every] for side, every in found.items()}
+                       for key in ("seconds", "peak_mib"))
     ratios = [after / before for before, after in zip(seconds["before"], seconds["after"])]
     middle = {side: statistics.median(values) for side, values in memory.items()}
     harness.note(f"{name}: {statistics.median(ratios):.3f} of the time")
-    return {"case": name, "seconds": seconds, "peak_mib": memory, "time": ratios, "memory": middle["after"] / max(middle["before"], 1)}
+    return {"case": name, "seconds": seconds, "peak_mib": memory, "time": ratios,
+            "memory": middle["after"] / max(middle["before"], 1)}
 
 
 def run(args, side, name, size, folder):
@@ -198,11 +204,13 @@ def run(args, side, name, size, folder):
     program = folder / f"{name}.py"
     program.write_text(START + CASES[name])
     words = [program, json.dumps({**size, "threads": args.threads, "seconds": args.seconds})]
-    return harness.last_json(harness.python(*words, interpreter=getattr(args, side), env=environment(folder), cwd=folder))
+    return harness.last_json(harness.python(*words, interpreter=getattr(args, side), env=environment(folder),
+                                            cwd=folder))
 
 
 def environment(folder):
-    """Return the variables of both sides: modules come from the interpreter's own tree, and their bytecode is kept in `folder`."""
+    """Return the variables of both sides: modules come from the interpreter's own tree, and their bytecode is kept in
+    `folder`."""
     kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
     return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "OPENBLAS_NUM_THREADS": "1"}
 
@@ -256,7 +264,8 @@ def arguments():
         parser.add_argument(f"--{side}", type=os.path.abspath, default=sys.executable, metavar="PYTHON",
                             help="the interpreter of a checkout's environment (default: this one)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="that the calls of a process take together, three at least")
+    parser.add_argument("--seconds", type=float, default=2.0,
+                        help="that the calls of a process take together, three at least")
     parser.add_argument("--threads", type=int, default=2, help="of one rank")
     parser.add_argument("--nodes", type=int, default=2**15)
     parser.add_argument("--edges", type=int, default=2_000_000)

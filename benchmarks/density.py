@@ -1,10 +1,12 @@
-"""How does the speedup of two ranks of one thread over one rank of one thread grow with the mean degree (MG-GCN 6.5, Figure 9)?
+"""How does the speedup of two ranks of one thread over one rank of one thread grow with the mean degree (MG-GCN 6.5,
+Figure 9)?
 
-BTER graphs of as many nodes as ogbn-arxiv, 169,343, with degrees as a discrete log-normal of mean 7 x 1, 2, 4, ... (the paper's Table 1 has
-mean degree 7), clustering by degree 0.35 exp(-0.04 (d - 1)), 512 random features and 40 classes; the paper's model, GCN with one hidden
-layer of 512, float32, Adam. Two ranks have random parts.
+BTER graphs of as many nodes as ogbn-arxiv, 169,343, with degrees as a discrete log-normal of mean 7 x 1, 2, 4, ... (the
+paper's Table 1 has mean degree 7), clustering by degree 0.35 exp(-0.04 (d - 1)), 512 random features and 40 classes;
+the paper's model, GCN with one hidden layer of 512, float32, Adam. Two ranks have random parts.
 
-    epoch      a training step. sarlite keeps the first layer's A X, so it aggregates 40 columns twice; the paper's aggregates 512 too
+    epoch      a training step. sarlite keeps the first layer's A X, so it aggregates 40 columns twice; the paper's
+               aggregates 512 too
     sum        one sum over neighbours of 512 columns, forward, which is what most of the paper's epoch is
     speedup    of the medians of a round; shown is the median of the rounds, with minimum and maximum
 
@@ -49,8 +51,10 @@ def path(args, scale):
 def work(comm, args):
     """Measure, and return {"epoch mode": times, "sum mode": times}. Collective."""
     whole = Graph.from_csr(*graphs.arrays_of(args.worker))
-    parts = {mode: whole.shard(comm, args.partition, mode=mode, prefetch=1) for mode in (args.modes if comm.size > 1 else ["sar"])}
-    trainers = {mode: broadcast.make_trainer(graph, 2, args.features, CLASSES, args.hidden, TRAIN_SHARE) for mode, graph in parts.items()}
+    parts = {mode: whole.shard(comm, args.partition, mode=mode, prefetch=1)
+             for mode in (args.modes if comm.size > 1 else ["sar"])}
+    trainers = {mode: broadcast.make_trainer(graph, 2, args.features, CLASSES, args.hidden, TRAIN_SHARE)
+                for mode, graph in parts.items()}
     found = broadcast.turns(comm, {f"epoch {mode}": trainer.step for mode, trainer in trainers.items()}, args.repeats)
     with kernels.Buffers(), no_grad():
         x = {mode: Tensor(trainer.x.data) for mode, trainer in trainers.items()}  # not constant, so nothing is kept
@@ -62,7 +66,8 @@ def work(comm, args):
 def measure(args, scale):
     """Return the rows of one graph: one rank, then two by mode."""
     file, rounds = path(args, scale), []
-    words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition", args.partition,
+    words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition",
+             args.partition,
              "--features", args.features, "--hidden", args.hidden]
     for number in range(args.rounds):
         harness.note(f"x{scale}: round {number + 1} of {args.rounds}")
@@ -76,8 +81,10 @@ def measure(args, scale):
 def row(args, case, scale, degree, rounds, n_ranks, mode):
     one, own = ([found[n][name] for found in rounds] for n, name in ((1, f"{case} sar"), (n_ranks, f"{case} {mode}")))
     speedups = [statistics.median(a) / statistics.median(b) for a, b in zip(one, own)] if n_ranks > 1 else None
-    return {"case": case, "graph": f"bter-{args.nodes}-{args.degree:g}x{scale}", "scale": scale, "degree": degree, "ranks": n_ranks,
-            "threads": 1, "mode": mode if n_ranks > 1 else None, **harness.summary([ms for times in own for ms in times]), "peak_mib": None,
+    return {"case": case, "graph": f"bter-{args.nodes}-{args.degree:g}x{scale}", "scale": scale, "degree": degree,
+            "ranks": n_ranks,
+            "threads": 1, "mode": mode if n_ranks > 1 else None,
+            **harness.summary([ms for times in own for ms in times]), "peak_mib": None,
             "limit_fraction": None, "speedup": speedups}  # fmt: skip
 
 
@@ -88,7 +95,7 @@ def main(argv=None):
     harness.note(NOTE)
     begin = time.monotonic()
     rows = [made for scale in args.scales for made in measure(args, scale)]
-    title = f"GCN 2 x {args.hidden} on BTER graphs of {args.nodes:,} nodes: one rank of one thread, and two ranks of one thread"
+    title = f"GCN 2 x {args.hidden} on BTER graphs of {args.nodes:,} nodes: one rank and two ranks of one thread"
     harness.report(title, rows, COLUMNS, args.json)
     print(f"\n{(time.monotonic() - begin) / 60:.1f} minutes")
     return None
@@ -108,7 +115,8 @@ COLUMNS = {
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--scales", type=harness.numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="of the mean degree")
+    parser.add_argument("--scales", type=harness.numbers, default=[1, 2, 4, 8, 16], metavar="LIST",
+                        help="of the mean degree")
     parser.add_argument("--nodes", type=int, default=169_343)
     parser.add_argument("--degree", type=float, default=7.0, help="mean degree of x1")
     parser.add_argument("--features", type=int, default=512)

@@ -1,8 +1,9 @@
-"""Results of a paper's experiments: a picture FIGURE.svg and a small table each in a folder, whose README.md has all tables.
+"""Results of a paper's experiments: a picture FIGURE.svg and a small table each in a folder, whose README.md has all
+tables.
 
-What `paper.py` and `mg_gcn.py` share. The rows that a run measures go to `--rows`, build/bench/PROGRAM, where `--draw` finds them again; the
-folder of results, `--out`, has no rows. A figure measured again replaces its own picture and its own section of README.md alone. The
-sections stand behind the line `MARK`; what stands before it is written by hand.
+What `paper.py` and `mg_gcn.py` share. The rows that a run measures go to `--rows`, build/bench/PROGRAM, where `--draw`
+finds them again; the folder of results, `--out`, has no rows. A figure measured again replaces its own picture and its
+own section of README.md alone. The sections stand behind the line `MARK`; what stands before it is written by hand.
 """
 
 import datetime
@@ -110,7 +111,8 @@ def measured(parser, args, name):
     """Return where, when and of what a figure is measured, and the command that does it again."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
     found = subprocess.run(git, capture_output=True, text=True)
-    return {"date": datetime.date.today().isoformat(), "commit": found.stdout.strip() or "unknown", "processor": processor(),
+    return {"date": datetime.date.today().isoformat(), "commit": found.stdout.strip() or "unknown",
+            "processor": processor(),
             "load": round(os.getloadavg()[0], 1), "command": command(parser, args, name)}
 
 
@@ -126,7 +128,8 @@ def command(parser, args, name):
     words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", "--figures", name]
     for key, value in vars(args).items():
         if key not in PLACES and value != parser.get_default(key):
-            words += ["--" + key.replace("_", "-"), ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+            words += ["--" + key.replace("_", "-"), ",".join(map(str, value)) if isinstance(value, list)
+                      else str(value)]
     return shlex.join(words)
 
 
@@ -222,7 +225,9 @@ def compact(svg):
 
 def bars(axes, panel, rows):
     ends = [(row, *(row.get(f"{panel.y}_{end}", row[panel.y]) for end in ("min", "max"))) for row in rows]
-    plot.draw_bars(axes, [plot.Point(str(row[panel.x]), str(row[panel.series]), 0, row[panel.y], low, high) for row, low, high in ends])
+    plot.draw_bars(axes,
+                   [plot.Point(str(row[panel.x]), str(row[panel.series]), 0, row[panel.y], low, high)
+                    for row, low, high in ends])
     _label(axes, panel, rows)
     if max(row[panel.y] for row in rows) > plot.LOG_FROM * min(row[panel.y] for row in rows) > 0:
         axes.set_yscale("log")
@@ -232,7 +237,8 @@ def stacked(axes, panel, rows):
     places, tops = list(dict.fromkeys(str(row[panel.x]) for row in rows)), defaultdict(float)
     for name in dict.fromkeys(row[panel.series] for row in rows):
         values = {str(row[panel.x]): row[panel.y] for row in rows if row[panel.series] == name}
-        axes.bar(places, [values.get(place, 0) for place in places], bottom=[tops[place] for place in places], label=name)
+        axes.bar(places, [values.get(place, 0) for place in places], bottom=[tops[place] for place in places],
+                 label=name)
         for place, value in values.items():
             tops[place] += value
     axes.set_xticks(range(len(places)), places, rotation=30, ha="right")
@@ -253,15 +259,18 @@ def lines(axes, panel, rows):
 
 
 def lanes(axes, panel, rows):
-    """Spans from `begin_ms` on, as long as y says: a lane for each x, coloured by series, with the number of their stage."""
+    """Spans from `begin_ms` on, as long as y says: a lane for each x, coloured by series, with the number of their
+    stage."""
     places, names = (list(dict.fromkeys(row[key] for row in rows)) for key in (panel.x, panel.series))
     for name in names:
         mine = [row for row in rows if row[panel.series] == name]
         for row in mine:
-            axes.barh(places.index(row[panel.x]), row[panel.y], 0.8, row["begin_ms"], color=f"C{names.index(name)}", edgecolor="white",
+            axes.barh(places.index(row[panel.x]), row[panel.y], 0.8, row["begin_ms"], color=f"C{names.index(name)}",
+                      edgecolor="white",
                       label=name if row is mine[0] else None)
             if row[panel.y] > 0.03 * max(r["begin_ms"] + r[panel.y] for r in rows):
-                axes.text(row["begin_ms"] + row[panel.y] / 2, places.index(row[panel.x]), row["stage"], ha="center", va="center")
+                axes.text(row["begin_ms"] + row[panel.y] / 2, places.index(row[panel.x]), row["stage"], ha="center",
+                          va="center")
     axes.set_yticks(range(len(places)), places)
     axes.invert_yaxis()
     _label(axes, panel, rows, panel.label, "")

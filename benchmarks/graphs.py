@@ -2,7 +2,7 @@
 
 | name | nodes | directed edges | |
 |---|---|---|---|
-| `S` | 100,000 | 5 million | degrees 6 / 31 / 353 / 2314 at minimum, median, 99th percentile, maximum; ids in community order |
+| `S` | 100,000 | 5 million | degrees 6 / 31 / 353 / 2314 at minimum, median, 99 %, maximum; ids in community order |
 | `M` | 400,000 | 20 million | the same shape |
 | `R` | 23,000 | 11 million | Reddit-like: weights capped at 12 times their mean |
 | `P` | 1,000,000 | 29 million | of the mean degree of ogbn-papers100M, symmetric |
@@ -10,8 +10,9 @@
 | `B` | 58,000 | 8.7 million | a 150th of ogbn-proteins there |
 | `C` | 3,300 | 9,200 | of Cora's size |
 
-All are symmetric, without loops or duplicates. `S-shuffled` is S relabelled at random. `S/100` is S with a hundredth of the nodes
-and of the edges, for trial runs; both together: `S/100-shuffled`. Run as a program this draws the graphs named and prints their sizes.
+All are symmetric, without loops or duplicates. `S-shuffled` is S relabelled at random. `S/100` is S with a hundredth of
+the nodes and of the edges, for trial runs; both together: `S/100-shuffled`. Run as a program this draws the graphs
+named and prints their sizes.
 """
 
 import os
@@ -60,7 +61,10 @@ def shuffle(indptr, indices, seed=1):
 
 
 def path(folder, name):
-    """Return the file of a graph, `indptr` (n_nodes + 1,) int64 and `indices` (n_edges,) int32; draw it unless it is there."""
+    """Return the file of a graph, `indptr` (n_nodes + 1,) int64 and `indices` (n_edges,) int32.
+
+    Draw it unless it is there.
+    """
     file = Path(folder, name.replace("/", "_") + ".npz")
     if not file.exists():
         harness.note(f"drawing graph {name}")

@@ -33,7 +33,8 @@ def suite_parser(text):
     made.add_argument("--threads", type=int, default=2)
     made.add_argument("--repeats", type=int, default=5, help="measured runs of a process, after one that warms up")
     made.add_argument("--rounds", type=int, default=3, help="processes of each library, in alternation")
-    made.add_argument("--peers", type=words, metavar="LIST", help="of dgl, pyg, torch, scipy, or none (default: those in SARLITE_PEERS)")
+    made.add_argument("--peers", type=words, metavar="LIST",
+                      help="of dgl, pyg, torch, scipy, or none (default: those in SARLITE_PEERS)")
     made.add_argument("--gib", type=float, default=1.0, help="memory that the machine's limits are measured on")
     made.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return made
@@ -225,7 +226,8 @@ def last_json(text):
 
 
 def train(n_ranks, launcher=None, **options):
-    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags; `launcher` are other words than `mpiexec -n N`.
+    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags; `launcher` are other words than
+    `mpiexec -n N`.
 
     Returns
     -------
@@ -258,8 +260,12 @@ class Scratch:
         return self.path / name
 
     def write(self, name, indptr, indices, features, labels, n_classes, masks=None):
-        """Write arrays in the native format; `masks` say which nodes train, validate and test, by default a tenth, a tenth, the rest."""
+        """Write arrays in the native format.
+
+        `masks` say which nodes train, validate and test, by default a tenth, a tenth, the rest.
+        """
         place = np.arange(len(labels)) % 10
-        dataset = Dataset(indptr, indices, features, labels, *(masks or (place == 0, place == 1, place > 1)), n_classes, name=name)
+        dataset = Dataset(indptr, indices, features, labels, *(masks or (place == 0, place == 1, place > 1)),
+                          n_classes, name=name)
         format.write(self.path / name, dataset)
         return self.path / name

@@ -1,8 +1,8 @@
 """Several hosts on one machine: Linux network namespaces joined by a bridge, each on a link of limited rate.
 
-Needs Linux, root, and iproute2 (`ip` and `tc`). And what `overlap.py` and `push.py` say of a transfer between hosts that is hidden: T0 is
-the time where nothing overlaps, T1 that where it may, `comm` the transfer's alone, `compute` is T0 - comm, and hidden is
-(T0 - T1) / min(comm, compute).
+Needs Linux, root, and iproute2 (`ip` and `tc`). And what `overlap.py` and `push.py` say of a transfer between hosts
+that is hidden: T0 is the time where nothing overlaps, T1 that where it may, `comm` the transfer's alone, `compute` is
+T0 - comm, and hidden is (T0 - T1) / min(comm, compute).
 """
 
 import os
@@ -78,7 +78,8 @@ class Hosts:
     Notes
     -----
     A host is a namespace with one end of a veth pair; the other end is on a bridge in a namespace of its own. A token
-    bucket on both ends limits what each sends. Names hold the process id, and deleting a namespace deletes what is in it.
+    bucket on both ends limits what each sends. Names hold the process id, and deleting a namespace deletes what is in
+    it.
     """
 
     def __init__(self, n, rate="1gbit"):

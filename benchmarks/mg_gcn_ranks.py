@@ -65,10 +65,12 @@ def epochs(comm, args):
 def timelines(comm, args):
     """Return {way: (ms of each sum, spans of every rank in the one of median time)}."""
     ways, draw = TIMELINES[args.timeline], np.random.default_rng(comm.rank)
-    graphs_of = {way: whole(args).shard(comm, method, mode="broadcast", prefetch=ahead) for way, (method, ahead) in ways.items()}
+    graphs_of = {way: whole(args).shard(comm, method, mode="broadcast", prefetch=ahead)
+                 for way, (method, ahead) in ways.items()}
     times, spans = {way: [] for way in ways}, {way: [] for way in ways}
     with kernels.Buffers(), no_grad():
-        x = {way: Tensor(draw.standard_normal((graph.n_dst, args.hidden), dtype=np.float32)) for way, graph in graphs_of.items()}
+        x = {way: Tensor(draw.standard_normal((graph.n_dst, args.hidden), dtype=np.float32))
+             for way, graph in graphs_of.items()}
         for _ in range(args.repeats + 1):
             for way, graph in graphs_of.items():
                 comm.barrier()
@@ -86,7 +88,8 @@ def timelines(comm, args):
 def _shown(spans):
     """Return [computation or communication, stage, begin, length in ms] of the spans that a timeline shows."""
     return [[LANES[name], more.get("source", more.get("peer")), begin / 1e6, (end - begin) / 1e6]
-            for name, track, begin, end, more in spans if (name, track) in (("block", "compute"), ("broadcast", "fetch"))]
+            for name, track, begin, end, more in spans
+            if (name, track) in (("block", "compute"), ("broadcast", "fetch"))]
 
 
 JOBS = {"breakdown": breakdown, "orders": orders, "epochs": epochs, "timelines": timelines}

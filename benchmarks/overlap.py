@@ -1,21 +1,22 @@
-"""How much of the smaller of communication and computation does prefetch 1 hide, against prefetch 0, on a link of 1 Gbit/s?
+"""How much of the smaller of communication and computation does prefetch 1 hide, against prefetch 0, on a link of 1
+Gbit/s?
 
-One rank of one thread on each of several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and
-iproute2; elsewhere there is one row that says why it was skipped). Measured is one distributed aggregation in mode sar, or another
-by `--mode`, forward and backward: `copy_src` with reducer mean and 256 features (case 1: backward pushes gradients and fetches nothing;
-in mode broadcast it broadcasts those of the destinations), and `attend` with 4 heads x 32 (case 2: backward fetches the rows again).
-Memory is reused, as in a training step.
+One rank of one thread on each of several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux,
+root and iproute2; elsewhere there is one row that says why it was skipped). Measured is one distributed aggregation in
+mode sar, or another by `--mode`, forward and backward: `copy_src` with reducer mean and 256 features (case 1: backward
+pushes gradients and fetches nothing; in mode broadcast it broadcasts those of the destinations), and `attend` with 4
+heads x 32 (case 2: backward fetches the rows again). Memory is reused, as in a training step.
 
-The graph is one of `graphs.py`, or drawn by `power_law`; its parts are contiguous, or `--partition random`. The drawn one has so many
-edges that computing takes about as long as the transfer; `--inside` of them lie in communities, and about 11 % join two parts. With one
-peer their share of computing waits for the last row, or the first gradient waits for it: where the transfer takes longer than the local
-edges, it is not hidden.
+The graph is one of `graphs.py`, or drawn by `power_law`; its parts are contiguous, or `--partition random`. The drawn
+one has so many edges that computing takes about as long as the transfer; `--inside` of them lie in communities, and
+about 11 % join two parts. With one peer their share of computing waits for the last row, or the first gradient waits
+for it: where the transfer takes longer than the local edges, it is not hidden.
 
-T0 is the time with prefetch 0, which overlaps nothing, and T1 that with prefetch 1. `comm` is the time with prefetch 0 of an operator
-that fetches and pushes the same rows and computes nothing, and `compute` is T0 - comm; `one host`, to check it, is T0 where rows
-travel through shared memory. Hidden is (T0 - T1) / min(comm, compute), and the share of the limit is
-(T0 - min(comm, compute)) / T1, both of medians. T0, T1 and `comm` alternate. Where cores are busy or fewer than
-ranks, nothing can be hidden.
+T0 is the time with prefetch 0, which overlaps nothing, and T1 that with prefetch 1. `comm` is the time with prefetch 0
+of an operator that fetches and pushes the same rows and computes nothing, and `compute` is T0 - comm; `one host`, to
+check it, is T0 where rows travel through shared memory. Hidden is (T0 - T1) / min(comm, compute), and the share of the
+limit is (T0 - min(comm, compute)) / T1, both of medians. T0, T1 and `comm` alternate. Where cores are busy or fewer
+than ranks, nothing can be hidden.
 """
 
 import argparse
@@ -86,7 +87,8 @@ def once(comm, call, inputs):
 def measure(comm, graphs, case, repeats):
     """Return {way of running: [(forward, backward), ...]}; `graphs` is {prefetch: Graph}."""
     draw = np.random.default_rng(comm.rank)
-    inputs = [Tensor(draw.standard_normal((graphs[0].n_src, *shape), dtype=np.float32), requires_grad=True) for shape in case.shapes]
+    inputs = [Tensor(draw.standard_normal((graphs[0].n_src, *shape), dtype=np.float32), requires_grad=True)
+              for shape in case.shapes]
     ways = {f"T{prefetch}": lambda *x, graph=graph: case.call(graph, *x) for prefetch, graph in graphs.items()}
     ways["comm"] = lambda *x: aggregate(graphs[0].schedule, Nothing(case), x[: case.n_fetched])
     found = {way: [] for way in ways}
@@ -108,7 +110,8 @@ def work(comm, args):
 
 
 def rows_of(name, args, several, one):
-    """Return the rows of a case, forward and backward together and apart, from the times on several hosts and on one."""
+    """Return the rows of a case, forward and backward together and apart, from the times on several hosts and on
+    one."""
     made = []
     for way, share in WAYS.items():
         t0, t1, comm, memory = ([sum(times[share]) for times in found]
@@ -129,7 +132,8 @@ def run(args):
         else:
             file = Path(folder, "graph.npz")
             np.savez(file, **dict(zip(("indptr", "indices"), power_law(args.nodes, args.edges, inside=args.inside))))
-        words = [__file__, "--worker", file, "--repeats", args.repeats, "--cases", ",".join(args.cases), "--mode", args.mode,
+        words = [__file__, "--worker", file, "--repeats", args.repeats, "--cases", ",".join(args.cases), "--mode",
+                 args.mode,
                  "--partition", args.partition, "--features", args.features]
         several = harness.last_json(harness.python(*words, launcher=made.launcher(harness.find_mpiexec())))
         one = harness.last_json(harness.mpiexec(args.ranks, *words))
@@ -145,7 +149,7 @@ def main(argv=None):
         hosts.report_skipped("overlap", reason, args.json)
     else:
         graph = args.graph or f"{args.nodes:,} nodes, {args.edges:,} edges"
-        title = f"{args.ranks} hosts of one thread, links of {args.rate}, {graph}, mode {args.mode}: median (min..max) ms"
+        title = f"{args.ranks} hosts of one thread, links of {args.rate}, {graph}, mode {args.mode}: median ms"
         harness.report(title, run(args), COLUMNS, args.json)
     return None
 

@@ -1,12 +1,15 @@
-"""How much of the smaller of transfer and computing does a delay of 1 hide, against a delay of 0, on a link of 1 Gbit/s?
+"""How much of the smaller of transfer and computing does a delay of 1 hide, against a delay of 0, on a link of 1
+Gbit/s?
 
-Training of GraphSAGE (2 layers of 256, 128 features) on minibatches with historical embedding caches, a rank of one thread on each of
-several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and iproute2; elsewhere there is one row that
-says why it was skipped). Every row that a peer has as halo is pushed, features too. Measured is a step, from one barrier to the next.
+Training of GraphSAGE (2 layers of 256, 128 features) on minibatches with historical embedding caches, a rank of one
+thread on each of several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and
+iproute2; elsewhere there is one row that says why it was skipped). Every row that a peer has as halo is pushed,
+features too. Measured is a step, from one barrier to the next.
 
-T0 is the time of a step with delay 0, which exchanges rows within the step and overlaps nothing, and T1 that with delay 1. `comm` is the
-time of an alltoall of as many bytes, and `compute` is T0 - comm. Hidden is (T0 - T1) / min(comm, compute), of medians. T0, T1 and `comm`
-alternate. The sum of the gradients over ranks is in both and is not hidden: it counts as computing.
+T0 is the time of a step with delay 0, which exchanges rows within the step and overlaps nothing, and T1 that with delay
+1. `comm` is the time of an alltoall of as many bytes, and `compute` is T0 - comm. Hidden is (T0 - T1) / min(comm,
+compute), of medians. T0, T1 and `comm` alternate. The sum of the gradients over ranks is in both and is not hidden: it
+counts as computing.
 """
 
 import argparse
@@ -34,7 +37,8 @@ class Run:
         model = SAGE(N_IN, N_OUT, layers=2, hidden=HIDDEN, batch_norm=False, rng=rng)
         self.comm, self.step = comm, TrainingStep(model, optim.Adam(nn.flatten(model), 0.001), rng, comm)
         remote = HEC(limit=1_000_000, delay=delay, features="cache")
-        self.loader = NeighborLoader(graph, draw.standard_normal((n, N_IN), dtype=np.float32), draw.integers(0, N_OUT, n), slice(None),
+        self.loader = NeighborLoader(graph, draw.standard_normal((n, N_IN), dtype=np.float32),
+                                     draw.integers(0, N_OUT, n), slice(None),
                                      fanouts=args.fanouts, batch_size=args.batch, remote=remote, sample_ahead=1)
         self.batches = iter(())
 
@@ -89,7 +93,8 @@ def main(argv=None):
     reason = hosts.missing()
     if reason:
         return hosts.report_skipped("push", reason, args.json)
-    words = [__file__, "--worker", *(f"--{name}={getattr(args, name)}" for name in ("nodes", "edges", "inside", "batch", "repeats")),
+    words = [__file__, "--worker",
+             *(f"--{name}={getattr(args, name)}" for name in ("nodes", "edges", "inside", "batch", "repeats")),
              "--fanouts", ",".join(map(str, args.fanouts))]
     with hosts.Hosts(args.ranks, args.rate) as made:
         found = harness.last_json(harness.python(*words, launcher=made.launcher(harness.find_mpiexec())))
@@ -109,7 +114,8 @@ def arguments():
     parser.add_argument("--edges", type=int, default=2_000_000)
     parser.add_argument("--inside", type=float, default=0.9, help="share of the edges inside a community")
     parser.add_argument("--batch", type=int, default=8000, help="seeds a step, of all ranks")
-    parser.add_argument("--fanouts", type=lambda text: tuple(map(int, text.split(","))), default=(5, 10), metavar="LIST")
+    parser.add_argument("--fanouts", type=lambda text: tuple(map(int, text.split(","))), default=(5, 10),
+                        metavar="LIST")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser

@@ -1,8 +1,9 @@
 """How fast are batches sampled, beside DGL?
 
-A tenth of the nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15; no features, no model. sarlite makes the blocks of a batch and their
-transposes, which its backward pass walks, in the computing thread (`sample_ahead=0`); DGL makes its blocks by `NeighborSampler` and
-`DataLoader`, and their further formats only in a backward pass. A run is a pass over the seeds; both in turn, one process a measurement.
+A tenth of the nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15; no features, no model. sarlite makes the blocks of a
+batch and their transposes, which its backward pass walks, in the computing thread (`sample_ahead=0`); DGL makes its
+blocks by `NeighborSampler` and `DataLoader`, and their further formats only in a backward pass. A run is a pass over
+the seeds; both in turn, one process a measurement.
 """
 
 import sys
@@ -40,13 +41,15 @@ def worker(args):
     memory = Memory()
     times = harness.timed(run, args.repeats)
     rows, edges = np.mean(sizes, axis=0)
-    harness.print_measurement(times, memory, batches=len(loader), input_rows=round(float(rows)), edges=round(float(edges)))
+    harness.print_measurement(times, memory, batches=len(loader), input_rows=round(float(rows)),
+                              edges=round(float(edges)))
 
 
 def measure(args, name, kind, threads, others):
     """Return the row of one graph, kind and number of threads."""
     counts = ["--repeats", args.repeats]
-    own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", kind, "--threads-list", threads, *counts]
+    own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", kind, "--threads-list",
+           threads, *counts]
     peer = ["sample", graphs.path(args.graphs, name), "--threads", threads, *counts]
     return beside({"case": "sampling", "graph": name, "kind": kind, "threads": threads}, args.rounds, own, peer, others)
 
@@ -62,7 +65,8 @@ def beside(row, rounds, own, peer, others):
     found = per_batch(theirs, theirs[0].get("batches", sizes["batches"])) if theirs else {"ms": None, "peak_mib": None}
     row.update({f"peer_{key}": value for key, value in found.items()})
     row["ratio"] = found["ms"] / row["ms"] if found["ms"] else None
-    harness.note(f"{row['graph']} {row['case']} {row['kind']}, {row['threads']} threads: {row['ms']:.1f} ms a batch, dgl {found['ms']}")
+    harness.note(f"{row['graph']} {row['case']} {row['kind']}, {row['threads']} threads: {row['ms']:.1f} ms a batch, "
+                 f"dgl {found['ms']}")
     return row
 
 
@@ -82,7 +86,8 @@ def main(argv=None):
     if args.worker:
         return worker(args)
     others = peers.find(args.peers, ABLE)
-    rows = [measure(args, name, kind, threads, others) for name in args.graphs_list for kind in args.kinds for threads in args.threads_list]
+    rows = [measure(args, name, kind, threads, others) for name in args.graphs_list for kind in args.kinds
+            for threads in args.threads_list]
     title = "Sampling, 1,000 seeds a batch, fan-outs 5, 10, 15; blocks with transposes"
     harness.report(title, rows, columns("input_rows", "edges"), args.json)
     return None
@@ -91,7 +96,8 @@ def main(argv=None):
 def arguments(text=__doc__):
     parser = harness.suite_parser(text)
     parser.add_argument("--graphs-list", type=harness.words, default=["S", "M"], metavar="LIST")
-    parser.add_argument("--kinds", type=harness.words, default=["uniform"], metavar="LIST", help="of uniform, replace, labor")
+    parser.add_argument("--kinds", type=harness.words, default=["uniform"], metavar="LIST",
+                        help="of uniform, replace, labor")
     parser.add_argument("--threads-list", type=harness.numbers, default=[1, 2], metavar="LIST")
     return parser
 

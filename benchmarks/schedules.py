@@ -1,9 +1,11 @@
-"""How many numbers a halo row do the exact schedules send for a layer's forward and backward pass, and what do they hold?
+"""How many numbers a halo row do the exact schedules send for a layer's forward and backward pass, and what do they
+hold?
 
-Ranks are threads of this process, so bytes and memory are of all ranks together. `linear` is the sum of rows of `--width` numbers, `attend`
-attention with `--heads` of `--features`, all float32. `words`: numbers received, over the halo rows of mode `sar`; `rows`: of a linear
-message, rows received over the halo rows, both directions. `held MiB`: what the plan and its transposes take; `pass MiB`: the most that a
-pass takes above that and its inputs. `plan s`: processor time of the ranks' threads for the plan, the division excepted.
+Ranks are threads of this process, so bytes and memory are of all ranks together. `linear` is the sum of rows of
+`--width` numbers, `attend` attention with `--heads` of `--features`, all float32. `words`: numbers received, over the
+halo rows of mode `sar`; `rows`: of a linear message, rows received over the halo rows, both directions. `held MiB`:
+what the plan and its transposes take; `pass MiB`: the most that a pass takes above that and its inputs. `plan s`:
+processor time of the ranks' threads for the plan, the division excepted.
 """
 
 import sys
@@ -21,14 +23,16 @@ from sarlite.kernels import set_threads
 
 SCHEDULES = [("linear", "sar", None), ("linear", "sar", "fetch"), ("linear", "broadcast", None),
              ("attend", "sar", None), ("attend", "sar", "fetch"), ("attend", "sa", None), ("attend", "sa", "fetch"),
-             ("attend", "oneshot", None), ("attend", "oneshot", "fetch"), ("attend", "broadcast", None), ("attend", "broadcast", "fetch")]
+             ("attend", "oneshot", None), ("attend", "oneshot", "fetch"), ("attend", "broadcast", None),
+             ("attend", "broadcast", "fetch")]
 PHASES = ("forward_fetch", "forward_push", "backward_fetch", "backward_push")
 
 
 def layer(args, graph, message):
     """Return a function of one forward and backward pass."""
     n, rng = graph.n_src, np.random.default_rng(graph.comm.rank)
-    shapes = [(n, args.width)] if message == "linear" else [(n, args.heads, args.features), (n, args.heads), (n, args.heads)]
+    shapes = [(n, args.width)] if message == "linear" else [(n, args.heads, args.features), (n, args.heads),
+                                                            (n, args.heads)]
     inputs = [Tensor(rng.standard_normal(shape, dtype=np.float32), requires_grad=True) for shape in shapes]
     g = rng.standard_normal((graph.n_dst, *shapes[0][1:]), dtype=np.float32)
 
@@ -82,7 +86,8 @@ def measure(args, name, n_ranks, method, whole, parts, schedule):
     received = {phase: sum(counts[phase] for counts, *_ in found) for phase in PHASES}
     halo = sum(ranks[1] for ranks in found)
     harness.note(f"{name}, {n_ranks} ranks, {method}: {message}, {mode}, {backward}")
-    return {"graph": name, "partition": method, "ranks": n_ranks, "message": message, "mode": mode, "backward": backward, "halo_rows": halo,
+    return {"graph": name, "partition": method, "ranks": n_ranks, "message": message, "mode": mode,
+            "backward": backward, "halo_rows": halo,
             **received, "words": sum(received.values()) / 4 / halo,
             "rows": sum(received.values()) / 4 / args.width / halo if message == "linear" else None,
             "plan_seconds": sum(ranks[2] for ranks in found), "held_bytes": found[0][3], "pass_bytes": found[0][4]}

@@ -1,4 +1,5 @@
-"""What `setup.py` runs in processes of their own, on the sarlite of PYTHONPATH: setup_inside.py FUNCTION JSON-ARGUMENTS."""
+"""What `setup.py` runs in processes of their own, on the sarlite of PYTHONPATH: setup_inside.py FUNCTION
+JSON-ARGUMENTS."""
 
 import json
 import resource
@@ -69,7 +70,8 @@ def partition(arguments):
     used = resource.getrusage(resource.RUSAGE_SELF)
     if status:
         raise SystemExit(status)
-    print(json.dumps({"seconds": time.perf_counter() - start, "cpu": used.ru_utime + used.ru_stime, "peak": 1024 * used.ru_maxrss}))
+    print(json.dumps({"seconds": time.perf_counter() - start, "cpu": used.ru_utime + used.ru_stime,
+                      "peak": 1024 * used.ru_maxrss}))
 
 
 def ring(directory, n_nodes, n_features):

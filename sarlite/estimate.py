@@ -18,12 +18,15 @@ from sarlite.errors import ConfigError, SarliteError, needs
 from sarlite.sar.cost import expected
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train import config as options
-from sarlite.train import edge_values, relational
+from sarlite.train import edge_values
+from sarlite.train.combinations import Run, refuse
 from sarlite.train.costs import SETTINGS, SPLITS, Cost, Model, Setting, Sizes, facts_of, sizes_of, with_halo
-from sarlite.train.load import load_part
+from sarlite.train.load import load as load_part
+from sarlite.train.load import relational
 from sarlite.train.loop import set_threads
 from sarlite.train.model import model_class
 from sarlite.train.run import _make_trainer
+from sarlite.train.settings import graph_of, source_of
 from sarlite.train.trial import Facts
 
 MOST_EXACT = 16
@@ -95,6 +98,8 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> tuple[list[
         What is asked for cannot be told: counts are missing, or the model, the data or an option is refused as in training.
     """
     cls = model_class(config.model)
+    kind = own.nodes is None and relational(Solo(), config.data)
+    refuse(Run(vars(config), cls, None if own.nodes is not None else kind))
     schedule, loops = optim.schedule(config.lr_schedule, config.epochs), config.self_loops
     loops = getattr(cls, "self_loops", False) if loops is None else loops
     rows: list[Row] = []
@@ -106,7 +111,7 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> tuple[list[
     if own.nodes is not None:
         told = _of_counts(own)
     else:
-        told = _Relational(config, make) if relational.chosen(Solo(), config, cls) else _Data(config, loops)
+        told = _Relational(config, make) if kind else _Data(config, loops)
     fixed = 0  # what a first step leaves in a process: a later one finds it there
     for size in own.ranks:
         sizes, facts, exact = told.sizes(size, own, config, loops)
@@ -183,7 +188,7 @@ class _Data:
     warm_bytes = 0
 
     def __init__(self, config, loops):
-        self.config, self.loops, self.dataset, self.wanted = config, loops, None, edge_values.wanted(config, model_class(config.model))
+        self.config, self.loops, self.dataset, self.wanted = config, loops, None, source_of(config, model_class(config.model)).edge_values
 
     def sizes(self, size, own, config, loops):
         if size <= MOST_EXACT:
@@ -205,7 +210,7 @@ class _Data:
 
 
 def _load(comm, config, loops, folder, wanted):
-    part = load_part(config, comm, folder, loops, edge_values=wanted, choose=lambda part: {})
+    part = load_part(comm, source_of(config, None, self_loops=loops, edge_values=wanted), graph_of(config), folder)
     labels = part.rows.labels
     values = tuple(None if a is None else a[:0].copy() for a in (part.graph.edge_weight, part.graph.edge_features))
     facts = Facts(part.rows.features.shape[1], part.n_classes, part.task, np.empty((0, *labels.shape[1:]), labels.dtype), loops, values)
@@ -231,7 +236,7 @@ class _Relational:
 
 
 def _load_relations(comm, config, folder, make):
-    part = relational.load_part(config, comm, folder)
+    part = load_part(comm, source_of(config, None), graph_of(config), folder)
     graph: Any = part.graph
     facts, warm = with_halo(comm, config, make, facts_of(part), graph.graph)
     sizes = sizes_of(part, 0, 0, 1)

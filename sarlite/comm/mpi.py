@@ -15,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from sarlite.comm import Channels
 from sarlite.comm.buffers import (
     alltoall_call,
     as_bytes,
@@ -24,6 +23,7 @@ from sarlite.comm.buffers import (
     described,
     reduction_call,
 )
+from sarlite.comm.channels import Channels
 from sarlite.comm.ending import tell
 from sarlite.comm.mpi_transfers import Incoming, Outgoing, Traffic, errors_named, pieces
 from sarlite.comm.requests import Staged

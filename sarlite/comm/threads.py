@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from sarlite import kernels
-from sarlite.comm import MAX_TAG, Channels
 from sarlite.comm.buffers import (
     REDUCTIONS,
     alltoall_call,
@@ -27,6 +26,7 @@ from sarlite.comm.buffers import (
     described,
     reduction_call,
 )
+from sarlite.comm.channels import MAX_TAG, Channels
 from sarlite.comm.requests import Staged
 from sarlite.errors import PeerError, SarliteError, ShapeError
 from sarlite.types import Array

@@ -108,6 +108,10 @@ class Caches:
         The features of all columns, where those of halo rows are kept.
     tables : list of Table, one a layer
         Halo rows, by their numbers.
+    pushed : dict of int to list by rank of int
+        How many rows this rank pushed last, by layer.
+    dated : bool
+        Whether the steps in which rows were made go with them.
     """
 
     def __init__(self, part: PartEdges, x: Array, n_layers: int, seed: int, settings: HEC,
@@ -117,7 +121,7 @@ class Caches:
         self._roomy = max(part.graph.comm.allgather(part.n_halo)) <= settings.lines  # no cache ever drives out a row
         keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
         self.kept = part.of_columns(x) if keeps else None
-        self._x = x
+        self._x, self.pushed, self.dated = x, dict[int, list[int]](), settings.push == "demand"
         self._lists, self._asking = SendLists(part.asked), channels("sample")
         self._pusher, self._pending = Pusher(channels("embeddings"), self._profile), set[tuple[int, int]]()
         self._empty()
@@ -127,7 +131,7 @@ class Caches:
         settings, layers = self.settings, range(self._n_layers)
         life = settings.delay + settings.life
         self.tables = [Table(settings.lines, self.part.n_halo, life if layer else None) for layer in layers]
-        make = self._on_demand if settings.push == "demand" else self._chosen
+        make = self._on_demand if self.dated else self._chosen
         self._senders = [make(layer) for layer in layers]
         self._asked: dict[int, list[list[Array] | None]] = {}  # by step what its batch asks of this rank
 
@@ -141,6 +145,11 @@ class Caches:
             return OnDemand(self._lists, self.settings.life, once=self._roomy)
         return OnDemand(self._lists, once=self._roomy, features=self._x)
 
+    @property
+    def n_newest(self) -> list[int]:
+        """Rows of which the newest is kept for peers, by layer."""
+        return [len(self._lists.rows) * (self.dated and sender is not None) for sender in self._senders]
+
     def keeps(self, layer: int) -> bool:
         """Tell whether a layer's halo rows are all here."""
         return layer == 0 and self.kept is not None
@@ -150,7 +159,7 @@ class Caches:
 
         The owners send these rows `delay` steps before.
         """
-        if self.settings.push == "demand":
+        if self.dated:
             halo = [layer.halo - self.part.n_local for layer in sampled.layers]
             self._asked[step] = [None if self.keeps(place) else self._asking.alltoall(self.part.slots(own))
                                  for place, own in enumerate(halo)]
@@ -195,7 +204,8 @@ class Caches:
         with self._profile.span("push", layer=layer):
             asked = self._asked.get(step + self.settings.delay)
             messages = self._senders[layer].messages(step, rows, h, asked and asked[layer])
-            self.rows_pushed[layer] += sum(len(slots) for slots, _, _ in messages)
+            self.pushed[layer] = [len(slots) for slots, _, _ in messages]
+            self.rows_pushed[layer] += sum(self.pushed[layer])
             self.bytes_pushed += self._pusher.submit(step, layer, messages)
             self._pending.add((step, layer))
 
@@ -248,7 +258,7 @@ class Caches:
             thing.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
 
     def _things(self):
-        senders = self._senders if self.settings.push == "demand" else []
+        senders = self._senders if self.dated else []
         return [(f"{kind}.{layer}.", thing) for kind, things in (("cache", self.tables), ("newest", senders))
                 for layer, thing in enumerate(things) if thing is not None]
 

@@ -39,16 +39,19 @@ def test_a_checkout_beside_itself(compare, tmp_path):
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["case"] for row in rows] == cases
     for row in rows:
-        assert row["time"] == [b / a for a, b in zip(row["seconds"]["before"], row["seconds"]["after"])] and len(row["time"]) == 2
+        assert row["time"] == [b / a for a, b in zip(row["seconds"]["before"], row["seconds"]["after"])]
+        assert len(row["time"]) == 2
         assert all(seconds > 0 for side in row["seconds"].values() for seconds in side)
         assert 0 < row["memory"] < 10 and min(row["peak_mib"]["before"] + row["peak_mib"]["after"]) >= 0
 
 
 def test_rounds_alternate_and_ratios_are_of_a_round(compare, tmp_path, capsys):
     script, log = slower(tmp_path, 1e6)
-    compare.main([*SMALL, "spmm", "import", "--rounds", "3", "--after", str(script), "--json", str(tmp_path / "rows.json")])
+    compare.main([*SMALL, "spmm", "import", "--rounds", "3", "--after", str(script), "--json",
+                  str(tmp_path / "rows.json")])
     spmm, imported = json.loads((tmp_path / "rows.json").read_text())
-    assert spmm["seconds"]["after"] == [1e6] * 3 and spmm["time"] == [1e6 / seconds for seconds in spmm["seconds"]["before"]]
+    assert spmm["seconds"]["after"] == [1e6] * 3
+    assert spmm["time"] == [1e6 / seconds for seconds in spmm["seconds"]["before"]]
     assert imported["peak_mib"]["after"] == [30] * 3
     ran = [Path(line).name for line in log.read_text().splitlines()]
     assert ran == ["start.py", *3 * ["spmm.py"], *3 * ["import.py"]]
@@ -66,9 +69,11 @@ def test_turns(compare, monkeypatch, tmp_path):
 
 def test_what_fails_is_told_and_the_others_are_measured(compare, tmp_path):
     script, _ = slower(tmp_path, 1)
-    script.write_text(script.read_text().replace("echo", 'case "$1" in *spmm.py) echo no memory >&2; exit 1;; esac; echo', 1))
+    script.write_text(script.read_text().replace("echo",
+                                                 'case "$1" in *spmm.py) echo no memory >&2; exit 1;; esac; echo', 1))
     with pytest.raises(SystemExit, match=r"(?s)failed:\n\nspmm: .*no memory"):
-        compare.main([*SMALL, "spmm", "import", "--rounds", "1", "--after", str(script), "--json", str(tmp_path / "rows.json")])
+        compare.main([*SMALL, "spmm", "import", "--rounds", "1", "--after", str(script), "--json",
+                      str(tmp_path / "rows.json")])
     assert [row["case"] for row in json.loads((tmp_path / "rows.json").read_text())] == ["import"]
     with pytest.raises(SystemExit, match="vgg: not of spmm, attention"):
         compare.main(["vgg"])

@@ -1,4 +1,5 @@
-"""The benchmarks of minibatches over several ranks: the simulated cache by hand, and small runs that leave the rows that they promise."""
+"""The benchmarks of minibatches over several ranks: the simulated cache by hand, and small runs that leave the rows
+that they promise."""
 
 import json
 from pathlib import Path
@@ -17,7 +18,8 @@ def on_path(monkeypatch):
 def by_hand(settings, epochs):
     """Return by step the hits of layers 0 and 1, and the rows pushed by layer.
 
-    Nodes 0, 1 are rank 0's and 2, 3 rank 1's; 0 reads 2 and 3, 3 reads 1. A step of `epochs` is rank 1's own rows and what rank 0 looks up.
+    Nodes 0, 1 are rank 0's and 2, 3 rank 1's; 0 reads 2 and 3, 3 reads 1. A step of `epochs` is rank 1's own rows and
+    what rank 0 looks up.
     """
     import cache
 
@@ -58,7 +60,10 @@ def test_the_limit_and_who_reads_what():
 
 
 def test_on_demand():
-    """Asked for a step before: node 3, whose row was never made, comes as a feature alone; that of 2 while it is young."""
+    """Asked for a step before: node 3, whose row was never made, comes as a feature alone.
+
+    That of 2 while it is young.
+    """
     steps = [([2], []), ([], [2, 3]), ([], [2]), ([], [2]), ([], [2])]
     hits, pushed = by_hand((1, 9, 1, "demand"), [steps])
     assert hits == [(0, 0), (2, 1), (1, 1), (1, 0), (1, 0)] and pushed == {0: 2, 1: 1}
@@ -66,18 +71,22 @@ def test_on_demand():
 
 
 def test_cache(tmp_path):
-    """Where nothing is drawn, at limits above all rows, the cache hits what the simulation hits, and pushes as many rows."""
+    """Where nothing is drawn, at limits above all rows, the cache hits what the simulation hits, and pushes as many
+    rows."""
     import cache
 
     out = tmp_path / "rows.json"
-    cache.main(["--graphs", str(tmp_path), "--graph", "S/100", "--ranks", "3", "--lives", "1,4", "--limits", f"30,{cache.UNLIMITED}",
-                "--pushes", "paper,demand", "--batch-size", "10", "--epochs", "3", "--warm-up", "1", "--json", str(out)])
+    cache.main(["--graphs", str(tmp_path), "--graph", "S/100", "--ranks", "3", "--lives", "1,4", "--limits",
+                f"30,{cache.UNLIMITED}",
+                "--pushes", "paper,demand", "--batch-size", "10", "--epochs", "3", "--warm-up", "1", "--json",
+                str(out)])
     rows = json.loads(out.read_text())
     assert len(rows) == 2 * 2 * 2 * 3
     for row in rows:
         assert row["lookups"] == row["simulated_lookups"] > 0 and 0 < row["hit_rate"] <= 1
         if row["push"] == "demand" or row["limit"] == cache.UNLIMITED:
-            assert row["hit_rate"] == row["simulated_hit_rate"] and row["rows_pushed"] == row["simulated_rows_pushed"] > 0
+            assert row["hit_rate"] == row["simulated_hit_rate"]
+            assert row["rows_pushed"] == row["simulated_rows_pushed"] > 0
         else:
             assert row["rows_pushed"] <= 30 * (row["ranks"] - 1)
             assert abs(row["hit_rate"] - row["simulated_hit_rate"]) < 0.1
@@ -87,7 +96,8 @@ def test_minibatch_accuracy(tmp_path, capsys):
     import minibatch_accuracy as accuracy
 
     out = tmp_path / "rows.json"
-    accuracy.main(["--data", "sbm:nodes=400,homophily=0.5,noise=2", "--seeds", "2", "--ranks", "2", "--epochs", "3", "--hidden", "8",
+    accuracy.main(["--data", "sbm:nodes=400,homophily=0.5,noise=2", "--seeds", "2", "--ranks", "2", "--epochs", "3",
+                   "--hidden", "8",
                    "--batch-size", "20", "--fanouts", "3,3,3", "--json", str(out)])
     rows = json.loads(out.read_text())
     several = [f"{remote}, {parts} parts" for remote in ("exact", "hec", "local") for parts in ("metis", "random")]
@@ -111,7 +121,10 @@ def test_epochs_until_the_target_and_paired_differences():
 
 
 def test_the_work_of_a_batch_by_hand():
-    """Of GraphSAGE: two products a layer, forward and for the weights, and behind the first layer for their input; sums likewise."""
+    """Of GraphSAGE: two products a layer, forward and for the weights, and behind the first layer for their input.
+
+    Sums likewise.
+    """
     import minibatch
 
     from sarlite import Graph, nn
@@ -119,7 +132,8 @@ def test_the_work_of_a_batch_by_hand():
 
     draw = np.random.default_rng(0)
     graph = Graph.from_edges(*draw.integers(0, 80, (2, 900)), 80)
-    loader = NeighborLoader(graph, draw.standard_normal((80, 25), np.float32), None, slice(None), fanouts=(2, 3, 4), batch_size=5)
+    loader = NeighborLoader(graph, draw.standard_normal((80, 25), np.float32), None, slice(None), fanouts=(2, 3, 4),
+                            batch_size=5)
     batch = loader.batch(np.arange(5))
     found, layers, flops = minibatch.work(minibatch.make_model("sage", nn.Random(0), 4), batch), batch.layers(3), 0
     assert found["gathers"][0] == (batch.n_src, 100) and batch.n_src > layers[0].n_dst
@@ -130,14 +144,16 @@ def test_the_work_of_a_batch_by_hand():
         flops += 2 * (g.n_dst + neighbours) * n_in * n_out * (3 if k else 2)
     assert found["flops"] == flops
     rates = minibatch.limits.Limits(1e9, {64: 1e9, 1024: 1e9}, 1e9)
-    assert minibatch.limit_ms(found, rates) == pytest.approx((flops + sum(n * size for n, size in found["gathers"])) / 1e6)
+    assert minibatch.limit_ms(found,
+                              rates) == pytest.approx((flops + sum(n * size for n, size in found["gathers"])) / 1e6)
 
 
 def test_message_flow(tmp_path):
     import message_flow
 
     out = tmp_path / "rows.json"
-    message_flow.main(["--graphs", str(tmp_path), "--graph", "P/1000", "--hidden", "8", "--repeats", "1", "--json", str(out)])
+    message_flow.main(["--graphs", str(tmp_path), "--graph", "P/1000", "--hidden", "8", "--repeats", "1", "--json",
+                       str(out)])
     rows = json.loads(out.read_text())
     assert [row["case"] for row in rows] == ["sage", "gat"]
     for row in rows:

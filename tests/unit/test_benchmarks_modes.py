@@ -1,4 +1,5 @@
-"""The benchmarks of mode broadcast on small graphs, with threads as ranks: the rows that they promise, bytes as predicted."""
+"""The benchmarks of mode broadcast on small graphs, with threads as ranks: the rows that they promise, bytes as
+predicted."""
 
 import json
 import statistics
@@ -62,7 +63,8 @@ def test_broadcast(tmp_path, monkeypatch, capsys):
     assert epochs[-1]["received"] == [50 * 4 * (8 + 8), 50 * 4 * (8 + 8), 0] and epochs[0]["received"] == [0, 0, 0]
     assert all(len(r["to_one"]) == 2 and 0 < r["ms_min"] <= r["ms"] <= r["ms_max"] for r in epochs)
     assert epochs[0]["to_sar"] is None and epochs[2]["to_sar"] == [1, 1] and len(epochs[3]["to_sar"]) == 2
-    assert [(r["partition"], r["prefetch"]) for r in sums] == [(name, ahead) for name in ("random", "contiguous") for ahead in (1, 0)]
+    assert [(r["partition"], r["prefetch"]) for r in sums] == [(name, ahead) for name in ("random", "contiguous")
+                                                               for ahead in (1, 0)]
     assert sums[0]["to_random"] == [1, 1] and [r["partition"] for r in stages] == ["random", "contiguous"]
     printed = capsys.readouterr()
     assert "minutes on two free cores" in printed.err and "DIFFERS" not in printed.out and "equal" in printed.out
@@ -74,11 +76,13 @@ def test_stage_imbalance():
     import broadcast
 
     rng = np.random.default_rng(0)
-    indptr, indices, parts = np.arange(0, 404, 4), rng.integers(0, 100, 400).astype(np.int32), rng.integers(0, 3, 100).astype(np.int32)
+    indptr, indices = np.arange(0, 404, 4), rng.integers(0, 100, 400).astype(np.int32)
+    parts = rng.integers(0, 3, 100).astype(np.int32)
     tiles = np.zeros((3, 3))
     for dst, src in zip(destinations(indptr), indices):
         tiles[parts[dst], parts[src]] += 1
-    assert broadcast.stage_imbalance(indptr, indices, parts, 3) == pytest.approx(sum(max(tiles[:, j]) for j in range(3)) / (400 / 3))
+    assert broadcast.stage_imbalance(indptr, indices, parts,
+                                     3) == pytest.approx(sum(max(tiles[:, j]) for j in range(3)) / (400 / 3))
     assert broadcast.stage_imbalance(np.array([0, 2, 4]), np.array([0, 1, 0, 1]), np.array([0, 1]), 2) == 1.0
 
 
@@ -90,7 +94,8 @@ def test_density(tmp_path, monkeypatch, capsys):
     small = ["--nodes", "200", "--features", "8", "--hidden", "8"]
     rows = rows_of(density, tmp_path, *small, "--scales", "1,4", "--rounds", "2")
     assert [(r["scale"], r["case"], r["ranks"], r["mode"]) for r in rows] == \
-        [(scale, case, *place) for scale in (1, 4) for case in ("epoch", "sum") for place in ((1, None), (2, "broadcast"), (2, "sar"))]
+        [(scale, case, *place) for scale in (1, 4) for case in ("epoch", "sum")
+         for place in ((1, None), (2, "broadcast"), (2, "sar"))]
     assert [round(r["degree"]) for r in rows[::6]] == [7, 28] and len(list(tmp_path.glob("bter-*.npz"))) == 2
     assert all((r["speedup"] is None) == (r["ranks"] == 1) and 0 < r["ms_min"] <= r["ms"] <= r["ms_max"] for r in rows)
     assert "minutes on two free cores" in capsys.readouterr().err
@@ -101,6 +106,7 @@ def test_a_speedup_is_of_the_medians_of_a_round():
 
     import density
 
-    rounds = [{1: {"sum sar": [9, 10, 30]}, 2: {"sum broadcast": [1, 5, 6]}}, {1: {"sum sar": [8]}, 2: {"sum broadcast": [2]}}]
+    rounds = [{1: {"sum sar": [9, 10, 30]}, 2: {"sum broadcast": [1, 5, 6]}},
+              {1: {"sum sar": [8]}, 2: {"sum broadcast": [2]}}]
     row = density.row(SimpleNamespace(nodes=5, degree=1.0), "sum", 2, 2.0, rounds, 2, "broadcast")
     assert row["speedup"] == [2, 4] and row["ms"] == statistics.median([1, 5, 6, 2])

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from sarlite import Trainer, nn, optim, predict
+from sarlite import nn, optim
 from sarlite.data import load
 from sarlite.errors import SarliteError
 from sarlite.minibatch import NeighborLoader
@@ -61,8 +61,7 @@ def accuracies(folder, *flags):
 
 
 @pytest.mark.parametrize("flags", [[], ["--ranks", 3, "--partition", "random", "--remote", "hec"], ["--model", "gcn", "--batch-norm"]])
-def test_predictions_of_a_checkpoint_are_as_accurate_as_was_told(here, monkeypatch, flags, tmp_path):
-    monkeypatch.setattr(predict, "set_threads", lambda n: None)
+def test_predictions_of_a_checkpoint_are_as_accurate_as_was_told(here, flags, tmp_path):
     curve = here(tmp_path / "run", *MANY, *BATCHES, "--epochs", 3, "--dtype", "float64", *flags)
     for ranks in (1, 2):
         assert accuracies(tmp_path / "run", "--ranks", ranks) == [curve[-1]["val_accuracy"], curve[-1]["test_accuracy"]]

@@ -58,7 +58,7 @@ ANNOTATED = {
     "sarlite.sar.graph.graph": ("Graph",),
     "sarlite.train.loop": ("Trainer", "Best", "fit", "set_threads"),
     "sarlite.train.label_inputs": ("ShownLabels",),
-    "sarlite.train.smoothing": ("fitting", "made", "after_training"),
+    "sarlite.train.smoothing": ("after_training",),
     "sarlite.train.step": ("TrainingStep", "mean_over_rows"),
     "sarlite.data": ("Dataset", "Part", "divided", "load"),
     "sarlite.data.ranks": ("together", "suits"),

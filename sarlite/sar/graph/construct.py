@@ -1,5 +1,6 @@
 """How graphs are made: from edges, from matrices and graphs of other libraries, from a rank's own rows. Methods of `Graph`."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from sarlite.comm import Solo, together, wrap
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.graph import edges as edge_lists
 from sarlite.graph import foreign, given
-from sarlite.graph.part import InEdges, find_error
+from sarlite.graph.part import InEdges, find_error, is_sorted
 from sarlite.profile import Profile
 from sarlite.sar.columns import Grid, gather, groups
 from sarlite.sar.schedule import needs, schedule
@@ -172,10 +173,12 @@ def _of_entries(cls, found, edge_index, n_src):
     return from_edges(cls, found.columns, found.rows, n_src=n_src, n_dst=n_dst)
 
 
-def _csr(indptr, indices):
-    """Return both as integers; `plan.build` looks at whether they fit together."""
+def _csr(indptr, indices, n_rows=None):
+    """Return both as integers; `needs.find` looks at whether they fit together."""
     indptr, indices = (given.integers(name, outside(name, data), start=-(1 << 63)) for name, data in
                        (("indptr", indptr), ("indices", indices)))
+    if n_rows is not None:
+        given.integers("indptr", indptr, length=n_rows + 1)
     return indptr.astype(np.int64, copy=False), indices
 
 
@@ -256,6 +259,67 @@ def _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops):
         ids[name] = None if array is None else given.integers(name, outside(name, array), length=n, start=least)
     loops = None if added_loops is None else given.bools("added_loops", outside("added_loops", added_loops), len(indptr) - 1)
     return InEdges(indptr, indices, None, loops), ids
+
+
+# ---- several relations
+
+
+def checked_edges(edges: Any, n_nodes: Any) -> tuple[dict[Any, Any], dict[str, int]]:
+    """Return edge lists by relation as arrays, and n_nodes as ints; errors name the relation."""
+    if not isinstance(edges, Mapping) or not isinstance(n_nodes, Mapping):
+        raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} and {type: number of nodes}")
+    n_nodes = {name: given.count(f"n_nodes[{name!r}]", n) for name, n in n_nodes.items()}
+
+    def ends(relation, src, dst):
+        n_src, n_dst = n_nodes[relation[0]], n_nodes[relation[2]]
+        return edge_lists.checked_ends(outside("src", src), outside("dst", dst), n_src, n_dst)
+
+    return _each_relation(edges, n_nodes, ends), n_nodes
+
+
+def checked_part(edges: Any, node_ids: Any, edge_ids: Any) -> tuple[dict[Any, InEdges], dict[str, Array], dict[Any, Array]]:
+    """Check what a rank gave of its part: return InEdges by relation, and the ids by type and by relation as arrays."""
+    if not all(isinstance(found, Mapping) for found in (edges, node_ids, edge_ids or {})):
+        raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")
+    ids = {name: given.integers(f"node_ids[{name!r}]", outside("node_ids", found)) for name, found in node_ids.items()}
+    in_edges = _each_relation(edges, ids, lambda relation, *csr: InEdges(*_csr(*csr, len(ids[relation[2]]))))
+    places = {}
+    for relation, part in in_edges.items():
+        found = (edge_ids or {}).get(relation)
+        if found is not None:
+            n = len(part.indices)
+            places[relation] = given.integers(f"edge_ids[{relation!r}]", outside("edge_ids", found), length=n)
+    return in_edges, ids, places
+
+
+def check_sources(in_edges: Mapping[Any, InEdges], n_nodes: Mapping[str, int]) -> None:
+    """Raise a DataError where a part's edges are no CSR, or come from a row that is not there; a row's sources must ascend."""
+    for relation, part in in_edges.items():
+        error = find_error(part, n_nodes[relation[0]])
+        if error is None and not is_sorted(part.indptr, part.indices):
+            error = DataError("the sources of a row do not ascend")
+        if error is not None:
+            raise DataError(f"relation {relation!r}: {error}")
+
+
+def _each_relation(edges, types, check):
+    """Return what `check(relation, one, other)` makes of each relation's two arrays; its errors name the relation."""
+    found = {}
+    for relation, pair in edges.items():
+        if not (isinstance(relation, tuple) and len(relation) == 3 and all(isinstance(word, str) for word in relation)):
+            raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
+        for name in (relation[0], relation[2]):
+            if name not in types:
+                raise DataError(f"relation {relation!r}: node type {name!r} is not in n_nodes, which has {', '.join(types)}")
+        try:
+            one, other = pair
+            found[relation] = check(relation, one, other)
+        except (DataError, TypeError, ValueError) as error:
+            raise DataError(f"relation {relation!r}: {error}") from None
+    return found
+
+
+# ---- what all ways end in
 
 
 def _check_distinct(comm, name, ids):

@@ -10,8 +10,9 @@ from sarlite.comm import Communicator, Solo, agree, together, wrap
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
-from sarlite.sar.graph import typed_edges
+from sarlite.sar.graph import construct
 from sarlite.sar.graph.layer_graph import LayerGraph
+from sarlite.sar.graph.shard import own_relations
 from sarlite.sar.operators import fn, relations, table
 from sarlite.sar.operators.evaluation import EVALUATIONS, Evaluation, Sizes, check, evaluate
 from sarlite.sar.schedule import needs, schedule
@@ -157,16 +158,10 @@ class HeteroGraph:
         comm = Solo() if comm is None else wrap(comm)
         options = Options(mode, prefetch)
         options.check(comm)
-        edges, n_nodes = together(comm, lambda: typed_edges.checked(edges, n_nodes))
+        edges, n_nodes = together(comm, lambda: construct.checked_edges(edges, n_nodes))
         if comm.size > 1:
             agree(comm, ([*edges], [*n_nodes.items()], [*edges.values()]), "edges and n_nodes")
-        parts = typed_edges.divide(comm, edges, n_nodes, parts, seed)
-        own = {name: np.flatnonzero(found == comm.rank) for name, found in parts.items()}
-        rows = {name: typed_edges.row_numbers(found) for name, found in parts.items()}
-        in_edges, edge_ids = {}, {}
-        for relation, (src, dst) in edges.items():
-            in_edges[relation], edge_ids[relation] = typed_edges.own_edges(relation, src, dst, parts, own, rows, comm.rank)
-        return cls(comm, in_edges, own, edge_ids, options)
+        return cls(comm, *own_relations(comm, edges, n_nodes, parts, seed), options)
 
     @classmethod
     def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
@@ -196,10 +191,10 @@ class HeteroGraph:
         comm = wrap(comm)
         options = Options(mode, prefetch)
         options.check(comm)
-        in_edges, ids, places = together(comm, lambda: typed_edges.own_part(edges, node_ids, edge_ids))
+        in_edges, ids, places = together(comm, lambda: construct.checked_part(edges, node_ids, edge_ids))
         agree(comm, ([*in_edges], [*ids]), "relations and node types")
         made = cls(comm, in_edges, ids, places, options)
-        together(comm, lambda: typed_edges.check_part(in_edges, made.n_nodes))
+        together(comm, lambda: construct.check_sources(in_edges, made.n_nodes))
         return made
 
     def __repr__(self) -> str:
