@@ -13,6 +13,7 @@ import numpy as np
 from sarlite import optim
 from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError
+from sarlite.minibatch.flow import count_layers
 from sarlite.minibatch.push import PHASE
 from sarlite.profile import resident, trim, uncounted
 from sarlite.sar.cost import Exchanged, exchanged, moved
@@ -22,8 +23,8 @@ from sarlite.sar.schedule.messages import row_bytes
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import no_grad
 from sarlite.tape.rows import row_numbers
-from sarlite.train import flow, relational, sampled, small, trial
-from sarlite.train.load import Part
+from sarlite.train import minibatch, sampled, small, trial
+from sarlite.train.load import Part, widths
 from sarlite.train.owners import PIECE_BYTES
 from sarlite.train.small import Facts, Relations, Shape
 from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
@@ -382,7 +383,7 @@ def facts_of(part: Part) -> Facts:
         whole = graph.graph
         own = {name: len(ids) for name, ids in whole.node_ids.items()}, {r: len(ids) for r, ids in whole.edge_ids.items()}
         relations = Relations(graph.node_type, whole.n_nodes, whole.n_edges, *own)
-        return Facts(relational.widths(rows), part.n_classes, part.task, rows.labels[:0], relations=relations)
+        return Facts(widths(rows), part.n_classes, part.task, rows.labels[:0], relations=relations)
     values = tuple(None if a is None else a[:0] for a in (graph.edge_weight, graph.edge_features))
     return Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], graph.added_loops is not None, values)
 
@@ -433,12 +434,12 @@ def _flows(comm, config, part, make, facts, trainer):
             graph = small.graph(Mirror(0, 1), plain, facts, shape, MODES["sar"], 1.0)
             tiny = make(graph.comm, plain, small.part(graph, plain, facts, shape, 1.0))
             with no_grad():
-                return flow.count_layers(tiny.model, graph, tiny.x)
+                return count_layers(tiny.model, graph, tiny.x)
 
         n_layers = together(comm, asked)
         rows: Any = part.rows
         splits = [row_numbers(name, getattr(rows, name), part.graph.n_dst) for name in SPLITS]
-        made = flow.flows(part.graph, splits, n_layers, rows.features, rows.labels)
+        made = minibatch.flows(part, n_layers, rows.features)
     else:
         made, n_layers = (trainer.flow, trainer.scored_flow), trainer.n_layers
     return {(name, k): layer for name, each in zip(("training", "scoring"), made) for k, layer in enumerate(each.layers(n_layers))}
