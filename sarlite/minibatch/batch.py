@@ -1,10 +1,11 @@
-"""Batches: what one step computes. A sampled batch, a message-flow batch, which stays, and the full batch, which stays too."""
+"""Batches, what one step computes: a sampled batch, and those that stay, a message-flow batch and the full batch."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from sarlite.types import Array
 
 
 class Batch:
-    """Some rows of a graph, the seeds, and what a model needs to compute them: a graph for each layer, and the input rows.
+    """Some rows of a graph, the seeds, and what a model needs to compute them: a graph for each layer, and the input
+    rows.
 
         loss = ops.cross_entropy(model(batch, batch.x), batch.labels, batch.rows, batch.n_global)
 
@@ -47,9 +49,9 @@ class Batch:
     step : int
         The global step.
     x : Tensor (n_src, ...)
-        The input rows. Products and sums read float matrices where they stand, so the loader's x must not change until the backward pass
-        is over; what anything else reads is gathered at its first use. In mode "broadcast", which sends all rows, they are gathered, and
-        so they are without edges.
+        The input rows. Products and sums read float matrices where they stand, so the loader's x must not change until
+        the backward pass is over; what anything else reads is gathered at its first use. In mode "broadcast", which
+        sends all rows, they are gathered, and so they are without edges.
     labels : (n_dst, ...) array, or None
     rows : (n_seeds,) int64
         The row of the model's output of each seed as asked: one asked for twice is there twice.
@@ -61,8 +63,9 @@ class Batch:
         Which rows of the part the first layer reads.
     """
 
-    def __init__(self, graph: Graph, graphs: Sequence[Picks], part_rows: Array, rows: Array, *, step: int, n_global: int, x: Array,
-                 labels: Array | None, buffers: kernels.Buffers, lasting: bool = False) -> None:
+    def __init__(self, graph: Graph, graphs: Sequence[Picks], part_rows: Array, rows: Array, *, step: int,
+                 n_global: int, x: Array, labels: Array | None, buffers: kernels.Buffers,
+                 lasting: bool = False) -> None:
         self.comm, self.profile, self.n_nodes, self.graphs = graph.comm, graph.profile, graph.n_nodes, list(graphs)
         self.part_rows, self.rows, self.step, self.n_global, self.lasting = part_rows, rows, step, n_global, lasting
         self.n_src, self.n_dst = len(part_rows), graphs[-1].n_dst if graphs else len(part_rows)
@@ -119,8 +122,8 @@ class Batch:
             The batch was sampled for another number of layers, or has rows alone.
         """
         if not self.graphs:
-            raise ConfigError("a batch of rows alone has no edges: the model has powers, so it trains on features that were propagated "
-                              "before")
+            raise ConfigError("a batch of rows alone has no edges: the model has powers, so it trains on features that "
+                              "were propagated before")
         if n != len(self.graphs):
             raise ConfigError(f"fanouts has {len(self.graphs)} entries, but the model {n} layers")
         return list(self.graphs)
@@ -132,13 +135,6 @@ class Batch:
             raise ConfigError(f"aggregate: a batch of {n} layers has a graph for each, batch.layers({n})")
         return self.layers(1)[0].aggregate(*args, **options)
 
-    def counted(self, graph: Graph) -> dict[str, Any]:
-        """Return "message_flow": by layer "rows", "edges" and "halo_rows" of all ranks, and the graph's. Collective."""
-        of = [(g.n_dst, g.n_edges, g.plan.n_halo) for g in (*self.layers(len(self.graphs)), graph)]
-        *layers, full = self.comm.allreduce(np.array(of, np.int64)).tolist()
-        names = ("rows", "edges", "halo_rows")
-        return {"message_flow": {"layers": [dict(zip(names, layer)) for layer in layers], "graph": dict(zip(names, full))}}
-
 
 def _take(x, rows, buffers):
     """x[rows], made in these buffers."""
@@ -146,7 +142,8 @@ def _take(x, rows, buffers):
         return kernels.Rows(x, rows).array()
 
 
-class FullBatch(NamedTuple):
+@dataclass(frozen=True)
+class FullBatch:
     """The whole part as a batch: its graph, all its rows, and which of them count.
 
     Attributes
@@ -166,9 +163,8 @@ class FullBatch(NamedTuple):
     labels: Array
     rows: Array
     n_global: int
-
-    lasting = True
-    outputs = None  # the output's rows are the part's
+    lasting: ClassVar[bool] = True
+    outputs: ClassVar[None] = None  # the output's rows are the part's
 
     def take(self, x: Array) -> Array:
         """Return the rows of the part's that the model reads: all, as they are."""
@@ -176,11 +172,7 @@ class FullBatch(NamedTuple):
 
     def with_input(self, x: Any, rows: Array, n_global: int) -> "FullBatch":
         """As of `Batch`."""
-        return self._replace(x=x, rows=rows, n_global=n_global)
-
-    def counted(self, graph: Any) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
+        return replace(self, x=x, rows=rows, n_global=n_global)
 
 
 class Staying:
@@ -190,6 +182,8 @@ class Staying:
     ----------
     step : int
         The global step of the next epoch.
+    sampled, fresh
+        As of `Loader`.
     """
 
     sampled, fresh = False, True
@@ -205,8 +199,17 @@ class Staying:
         yield self.batch
 
     def counted(self, graph: Any) -> dict[str, Any]:
-        """Return what a run tells of its batches, by the name that `--json` gives it. Collective."""
-        return self.batch.counted(graph)
+        """Return what a run tells of its batches, by the name that `--json` gives it. Collective.
+
+        Of a message-flow batch "message_flow": by layer "rows", "edges" and "halo_rows" of all ranks, and the graph's.
+        """
+        if self.batch.graph is graph:
+            return {}
+        of = [(g.n_dst, g.n_edges, g.plan.n_halo) for g in (*self.batch.graphs, graph)]  # type: ignore[union-attr]
+        *layers, full = graph.comm.allreduce(np.array(of, np.int64)).tolist()
+        names = ("rows", "edges", "halo_rows")
+        found = {"layers": [dict(zip(names, layer)) for layer in layers], "graph": dict(zip(names, full))}
+        return {"message_flow": found}
 
     def state(self) -> dict[str, Array]:
         """Return nothing: there is no cache."""
@@ -214,5 +217,5 @@ class Staying:
 
 
 def source_of(given: Any, whole: FullBatch) -> Any:
-    """Return what yields batches: a loader as given, else a batch that stays, by default the whole part."""
-    return Staying(whole if given is None else given) if given is None or isinstance(given, Batch) else given
+    """Return what yields batches: a loader as given, or a batch that stays, by default the whole part."""
+    return given if given is not None and not isinstance(given, Batch) else Staying(whole if given is None else given)

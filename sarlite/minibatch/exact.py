@@ -1,4 +1,5 @@
-"""Cooperative minibatches: owners expand and compute what other ranks' picks need; the batch is one rank's on the union of the seeds.
+"""Cooperative minibatches: owners expand and compute what other ranks' picks need; the batch is one rank's on the union
+of the seeds.
 
 Rows and gradients travel by the mode of the graph, on a plan made for each layer.
 """
@@ -90,8 +91,8 @@ def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int =
     ConfigError
         As `Sampler`.
     """
-    options: dict[str, Any] = {"n_columns": len(part.ids), "one_variate": one_variate, "dst_ids": part.ids[: part.n_local],
-                               "src_ids": part.ids}
+    options: dict[str, Any] = {"n_columns": len(part.ids), "one_variate": one_variate,
+                               "dst_ids": part.ids[: part.n_local], "src_ids": part.ids}
     if comm is None or comm.size == 1:
         return Sampler(part.edges, fanouts, kind, seed, **options)
     return Cooperative(comm, part, fanouts, kind, seed, **options)
@@ -115,7 +116,8 @@ def _needs(part, layer, rows, starts, lasting):
     src_ids, size = share(part.ids[layer.halo], starts), len(exchange.sizes)
     src_ids[rank] = part.ids[rows]
     first = layer.n_src + np.asarray(starts)  # column of each owner's first row
-    owner = np.searchsorted(first, layer.columns, side="right").astype(np.min_scalar_type(size))  # 0: local, else 1 + rank
+    owner = np.searchsorted(first, layer.columns, side="right")  # 0: local, else 1 + rank
+    owner = owner.astype(np.min_scalar_type(size))
     order = np.argsort(owner, kind="stable")  # a radix sort of such small integers
     ends = np.searchsorted(owner[order], np.arange(size + 2))
     where = [order[a:b] for a, b in zip(ends[1:], ends[2:])]

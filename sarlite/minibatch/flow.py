@@ -19,15 +19,16 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
         flow = message_flow(graph, train, 3, x, labels)
         loss = ops.cross_entropy(model(flow, flow.x), flow.labels, flow.rows, flow.n_global)
 
-    It is a batch of all in-edges, made once and used in each epoch: the rows' outputs, and the gradients of what is computed from them,
-    are the whole graph's, but for what is taken over all rows, as the statistics of a batch norm.
+    It is a batch of all in-edges, made once and used in each epoch: the rows' outputs, and the gradients of what is
+    computed from them, are the whole graph's, but for what is taken over all rows, as the statistics of a batch norm.
 
     Parameters
     ----------
     graph : Graph
         Whole, or this rank's part; not bipartite.
     rows : (n_dst,) bools, slice, or (k,) row numbers
-        This rank's rows whose outputs are wanted, maybe none; `Batch.rows` has the place of each, also where one is there twice.
+        This rank's rows whose outputs are wanted, maybe none; `Batch.rows` has the place of each, also where one is
+        there twice.
     n_layers : int
         Of the model.
     x : (n_src, ...) array
@@ -41,12 +42,13 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a bipartite graph, n_layers not above 0, x or labels without the graph's rows, rows that are none.
+        On every rank: a bipartite graph, n_layers not above 0, x or labels without the graph's rows, rows that are
+        none.
 
     Notes
     -----
-    Rows and gradients travel by the graph's mode. Bytes sent while it is made, counted as "setup": 8 a halo row of the graph, 12 of each
-    layer's.
+    Rows and gradients travel by the graph's mode. Bytes sent while it is made, counted as "setup": 8 a halo row of the
+    graph, 12 of each layer's.
     Memory: about 12 bytes an edge of each layer, 4 of the graph, and the rows of x that are read.
     """
     if not isinstance(graph, Graph):
@@ -60,8 +62,8 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     with graph.profile.phase("setup"):
         sampled, graphs = kernels.unbuffered(_layers, graph, rows, n_layers)
         n_global = sum(comm.allgather(len(rows)))
-    return Batch(graph, graphs, sampled.rows, sampled.numbers, step=0, n_global=n_global, x=x, labels=labels, buffers=kernels.Buffers(),
-                 lasting=True)
+    return Batch(graph, graphs, sampled.rows, sampled.numbers, step=0, n_global=n_global, x=x, labels=labels,
+                 buffers=kernels.Buffers(), lasting=True)
 
 
 def _layers(graph, rows, n_layers):

@@ -1,4 +1,4 @@
-"""Halo rows from a historical embedding cache, which peers fill by asynchronous pushes (DistGNN-MB 3.2, algorithms 1 and 2)."""
+"""Halo rows from a historical embedding cache, which peers fill by asynchronous pushes (DistGNN-MB 3.2, alg. 1, 2)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,21 +34,24 @@ class HEC:
     lines : int
         Rows that a cache holds (the paper's cs); it never takes more than there are halo rows.
     life : int
-        Steps that a row lives beyond the delay (ls): it is a hit while its age, from the step that made it, is at most delay + life.
+        Steps that a row lives beyond the delay (ls): it is a hit while its age, from the step that made it, is at most
+        delay + life.
     limit : int
         Rows pushed a step, layer and peer (nc).
     delay : int
         Steps after which pushed rows are taken (d), while they travel; 0 exchanges them within the step.
     on_miss : {"drop", "zero", "local"}
-        A missing row's edges leave the batch; or it is a row of zeros that counts; or the destination's next picks among the layer's local
-        rows and those in the cache stand in for it.
+        A missing row's edges leave the batch; or it is a row of zeros that counts; or the destination's next picks
+        among the layer's local rows and those in the cache stand in for it.
     push : {"paper", "demand"}
-        What is pushed: this step's rows that a peer has as halo; or those that peers will need `delay` steps on, each the newest that its
-        owner has, which the sampler, as many steps ahead, asks for.
+        What is pushed: this step's rows that a peer has as halo; or those that peers will need `delay` steps on, each
+        the newest that its owner has, which the sampler, as many steps ahead, asks for.
     push_by : {"degree", "cut-degree", "uniform"}
-        How likely a row is chosen above the limit: by its in-degree, by the number of peers that have it as halo, all alike.
+        How likely a row is chosen above the limit: by its in-degree, by the number of peers that have it as halo, all
+        alike.
     features : {"auto", "keep", "cache"}
-        Layer 0, whose rows never go stale: keep those of all halo rows, or push and cache them too. "auto" keeps up to `lines` rows.
+        Layer 0, whose rows never go stale: keep those of all halo rows, or push and cache them too. "auto" keeps up to
+        `lines` rows.
 
     Raises
     ------
@@ -77,13 +80,15 @@ class HEC:
             if getattr(self, name) not in choices:
                 raise ConfigError(f"HEC: {name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if self.lines < self.limit:
-            raise ConfigError(f"HEC: lines {self.lines} are fewer than limit {self.limit}: one push would drive out its own rows")
+            raise ConfigError(f"HEC: lines {self.lines} are fewer than limit {self.limit}: one push would drive out "
+                              "its own rows")
         if self.push == "demand" and not self.delay:
             raise ConfigError("HEC: push 'demand' asks for rows `delay` steps ahead, so delay is at least 1")
 
 
 class Caches:
-    """What a loader with an `HEC` has: a cache of halo rows for each layer's input, and the pushes under way. Construction is collective.
+    """What a loader with an `HEC` has: a cache of halo rows for each layer's input, and the pushes under way.
+    Construction is collective.
 
     Parameters
     ----------
@@ -103,15 +108,20 @@ class Caches:
         The features of all columns, where those of halo rows are kept.
     tables : list of Table, one a layer
         Halo rows, by their numbers.
+    pushed : dict of int to list by rank of int
+        How many rows this rank pushed last, by layer.
+    dated : bool
+        Whether the steps in which rows were made go with them.
     """
 
-    def __init__(self, part: PartEdges, x: Array, n_layers: int, seed: int, settings: HEC, channels: Callable[[str], Any]) -> None:
+    def __init__(self, part: PartEdges, x: Array, n_layers: int, seed: int, settings: HEC,
+                 channels: Callable[[str], Any]) -> None:
         self.part, self.settings, self._seed, self._n_layers = part, settings, seed, n_layers
         self._profile = part.graph.profile
         self._roomy = max(part.graph.comm.allgather(part.n_halo)) <= settings.lines  # no cache ever drives out a row
         keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
         self.kept = part.of_columns(x) if keeps else None
-        self._x = x
+        self._x, self.pushed, self.dated = x, dict[int, list[int]](), settings.push == "demand"
         self._lists, self._asking = SendLists(part.asked), channels("sample")
         self._pusher, self._pending = Pusher(channels("embeddings"), self._profile), set[tuple[int, int]]()
         self._empty()
@@ -121,9 +131,9 @@ class Caches:
         settings, layers = self.settings, range(self._n_layers)
         life = settings.delay + settings.life
         self.tables = [Table(settings.lines, self.part.n_halo, life if layer else None) for layer in layers]
-        make = self._on_demand if settings.push == "demand" else self._chosen
+        make = self._on_demand if self.dated else self._chosen
         self._senders = [make(layer) for layer in layers]
-        self._asked: dict[int, list[list[Array] | None]] = {}  # by step what its batch asked of this rank, by layer and rank
+        self._asked: dict[int, list[list[Array] | None]] = {}  # by step what its batch asks of this rank
 
     def _chosen(self, layer):
         return Chosen(self._lists, self.part, self.settings.limit, self.settings.push_by, self._seed, layer)
@@ -135,6 +145,11 @@ class Caches:
             return OnDemand(self._lists, self.settings.life, once=self._roomy)
         return OnDemand(self._lists, once=self._roomy, features=self._x)
 
+    @property
+    def n_newest(self) -> list[int]:
+        """Rows of which the newest is kept for peers, by layer."""
+        return [len(self._lists.rows) * (self.dated and sender is not None) for sender in self._senders]
+
     def keeps(self, layer: int) -> bool:
         """Tell whether a layer's halo rows are all here."""
         return layer == 0 and self.kept is not None
@@ -144,9 +159,10 @@ class Caches:
 
         The owners send these rows `delay` steps before.
         """
-        if self.settings.push == "demand":
-            self._asked[step] = [None if self.keeps(place) else self._asking.alltoall(self.part.slots(layer.halo - self.part.n_local))
-                                 for place, layer in enumerate(sampled.layers)]
+        if self.dated:
+            halo = [layer.halo - self.part.n_local for layer in sampled.layers]
+            self._asked[step] = [None if self.keeps(place) else self._asking.alltoall(self.part.slots(own))
+                                 for place, own in enumerate(halo)]
 
     def done(self, step: int) -> None:
         """Let go of what `ask` noted for the rows that were sent in a step."""
@@ -188,7 +204,8 @@ class Caches:
         with self._profile.span("push", layer=layer):
             asked = self._asked.get(step + self.settings.delay)
             messages = self._senders[layer].messages(step, rows, h, asked and asked[layer])
-            self.rows_pushed[layer] += sum(len(slots) for slots, _, _ in messages)
+            self.pushed[layer] = [len(slots) for slots, _, _ in messages]
+            self.rows_pushed[layer] += sum(self.pushed[layer])
             self.bytes_pushed += self._pusher.submit(step, layer, messages)
             self._pending.add((step, layer))
 
@@ -241,7 +258,7 @@ class Caches:
             thing.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
 
     def _things(self):
-        senders = self._senders if self.settings.push == "demand" else []
+        senders = self._senders if self.dated else []
         return [(f"{kind}.{layer}.", thing) for kind, things in (("cache", self.tables), ("newest", senders))
                 for layer, thing in enumerate(things) if thing is not None]
 
@@ -260,14 +277,16 @@ class CachedLayer(Picks):
         Whether the step is one of training.
     """
 
-    def __init__(self, part: PartEdges, layer: Layer, rows: Array, caches: Caches, place: int, step: int, pushes: bool) -> None:
+    def __init__(self, part: PartEdges, layer: Layer, rows: Array, caches: Caches, place: int, step: int,
+                 pushes: bool) -> None:
         super().__init__(part, layer, rows)
         self._caches, self._place, self._step, self._pushes = caches, place, step, pushes
         self._graph: PickedGraph | None = None  # once it was entered
         self._values: Array | None = None  # of the halo rows that were found
 
     def enter(self, h: Any) -> tuple[PickedGraph, Any]:
-        """Return the graph of the rows that are there and their values: h, and behind it the halo rows that were found. Collective.
+        """Return the graph of the rows that are there and their values: h, and behind it the halo rows that were found.
+        Collective.
 
         Entering again, as for a second pass, joins the same rows and pushes nothing.
         """
@@ -283,7 +302,7 @@ class CachedLayer(Picks):
         raise ConfigError("a batch's layer whose halo rows come from a cache is entered first: g, h = g.enter(h)")
 
     def _with_kept(self, h):
-        """The graph of all rows; and h, behind it the halo rows' features, by number where h is rows of the same table."""
+        """The graph of all rows; and h, behind it the halo rows' features: by number where h is rows of that table."""
         halo, caches = self.layer.halo, self._caches
         if self._graph is None:
             caches.count(self._place, len(halo), len(halo))

@@ -46,7 +46,8 @@ class Loader(ABC):
     sampled, fresh = True, True
     _seeds: Seeds
 
-    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, batch_size: int, check: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, batch_size: int,
+                 check: Callable[[], Any] = lambda: None) -> None:
         self.graph, self._step, self._counts = graph, 0, {"steps": 0, "seeds": 0}
         self.x, self.labels = np.ascontiguousarray(as_array(x)), None if labels is None else as_array(labels)
         self.train, self.batch_size, _ = together(graph.comm, lambda: (*self._checked(train, batch_size), check()))
@@ -96,7 +97,10 @@ class Loader(ABC):
         return {}
 
     def state(self) -> dict[str, Array]:
-        """Return what this rank's caches hold, as arrays by name; empty without caches. With `step` it is what a run goes on from."""
+        """Return what this rank's caches hold, as arrays by name; empty without caches.
+
+        With `step` it is what a run goes on from.
+        """
         return {}
 
 
@@ -117,25 +121,29 @@ class RowLoader(Loader):
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a batch_size that is not above 0; x or labels have not the graph's rows; train is none, or empty on all ranks.
+        On every rank: a batch_size that is not above 0; x or labels have not the graph's rows; train is none, or empty
+        on all ranks.
 
     Notes
     -----
-    Nothing is sampled: each rank reads its own seeds' rows of x, and steps only exchange gradients. Memory: one batch's rows.
+    Nothing is sampled: each rank reads its own seeds' rows of x, and steps only exchange gradients. Memory: one batch's
+    rows.
     """
 
     fresh = False
 
-    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, batch_size: int, seed: int = 0, batches: str = "global") -> None:
+    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, batch_size: int, seed: int = 0,
+                 batches: str = "global") -> None:
         super().__init__(graph, x, labels, train, batch_size)
         agree(graph.comm, (batch_size, seed, batches), "batch_size, seed or batches")
-        self._seeds, self._buffers = divide(batches, graph.comm, graph.dst_ids[self.train], batch_size, seed), kernels.Buffers()
+        self._seeds = divide(batches, graph.comm, graph.dst_ids[self.train], batch_size, seed)
+        self._buffers = kernels.Buffers()
 
     def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
         for step in range(start, end):
             rows = self.seeds(step)
-            yield Batch(self.graph, [], rows, np.arange(len(rows)), step=step, n_global=self._seeds.count(step), x=self.x,
-                        labels=self.labels, buffers=self._buffers)
+            yield Batch(self.graph, [], rows, np.arange(len(rows)), step=step, n_global=self._seeds.count(step),
+                        x=self.x, labels=self.labels, buffers=self._buffers)
 
 
 class NeighborLoader(Loader):
@@ -165,11 +173,12 @@ class NeighborLoader(Loader):
     sampler : {"uniform", "replace", "full", "labor"}
         See `Sampler`.
     remote : {"exact", "local"} or HEC
-        What becomes of neighbours that other ranks own. "exact": the owners expand and compute them, so that the batch is that of one rank
-        on the seeds of all (`exact.Cooperative`). "local": edges that cross parts are left out. `HEC`: a cache has them, or not.
+        What becomes of neighbours that other ranks own. "exact": the owners expand and compute them, so that the batch
+        is that of one rank on the seeds of all (`exact.Cooperative`). "local": edges that cross parts are left out.
+        `HEC`: a cache has them, or not.
     batches : {"global", "balanced"}, optional
-        "global", the default on one rank and with "exact": all ranks' seeds in one order, cut every `batch_size`. "balanced", the default
-        else: each rank's seeds, cut into parts that differ by at most one.
+        "global", the default on one rank and with "exact": all ranks' seeds in one order, cut every `batch_size`.
+        "balanced", the default else: each rank's seeds, cut into parts that differ by at most one.
     sample_ahead : int
         Batches that a thread samples ahead of the one in use; 0 samples when they are asked for.
     one_variate : bool
@@ -178,32 +187,34 @@ class NeighborLoader(Loader):
     Attributes
     ----------
     x : (n_src, ...) array
-        The features that batches read: `x` as given or, where it was copied, the copy, so that a program may let go of its own.
+        The features that batches read: `x` as given or, where it was copied, the copy, so that a program may let go of
+        its own.
     step : int
-        The global step of the next batch. Set it to go on from there; within an epoch, with what is left of it. Set back it empties the
-        caches of an `HEC`, whose rows would be of steps that come again, and is collective.
+        The global step of the next batch. Set it to go on from there; within an epoch, with what is left of it. Set
+        back it empties the caches of an `HEC`, whose rows would be of steps that come again, and is collective.
     caches : Caches or None
         With an `HEC` on several ranks.
     counts : dict
-        Of this rank, since the start: "steps", "seeds"; with an `HEC` also "lookups", "hits" and "rows_pushed" by layer, "bytes_pushed".
+        Of this rank, since the start: "steps", "seeds"; with an `HEC` also "lookups", "hits" and "rows_pushed" by
+        layer, "bytes_pushed".
 
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a bipartite graph; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a sample_ahead below 0; x or
-        labels have not the graph's rows; train is none of the above, or empty on all ranks.
+        On every rank: a bipartite graph; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a
+        sample_ahead below 0; x or labels have not the graph's rows; train is none of the above, or empty on all ranks.
 
     Notes
     -----
-    An epoch's seeds stand in the order of a variate of (seed, epoch, global id); with "global" a step's seeds are the same for any N, and a
-    step's seeds and picks never depend on threads or `sample_ahead`. Memory: that of `PartEdges`, the sampler, of 1 + sample_ahead batches,
-    and of the `HEC`. Without MPI_THREAD_MULTIPLE what needs peers is sampled when it is asked for. Several
-    loaders of one communicator may be in use at once.
+    An epoch's seeds stand in the order of a variate of (seed, epoch, global id); with "global" a step's seeds are the
+    same for any N, and a step's seeds and picks never depend on threads or `sample_ahead`. Memory: that of `PartEdges`,
+    the sampler, of 1 + sample_ahead batches, and of the `HEC`. Without MPI_THREAD_MULTIPLE what needs peers is sampled
+    when it is asked for. Several loaders of one communicator may be in use at once.
     """
 
-    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int, seed: int = 0,
-                 sampler: str = "uniform", remote: Any = "exact", batches: str | None = None, sample_ahead: int = 1,
-                 one_variate: bool = False) -> None:
+    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
+                 seed: int = 0, sampler: str = "uniform", remote: Any = "exact", batches: str | None = None,
+                 sample_ahead: int = 1, one_variate: bool = False) -> None:
         if graph.bipartite:
             raise ConfigError("minibatches of a bipartite graph: what one layer makes are no sources of the next")
         comm, self.seed = graph.comm, operator.index(seed)
@@ -226,13 +237,15 @@ class NeighborLoader(Loader):
             if self.caches.kept is not None:
                 self._table = self.caches.kept
                 self.x = self._table[: len(self.x)]
-        self._window = remote.delay if self.caches and remote.push == "demand" else 0  # batches whose needs are told ahead
+        demand = self.caches is not None and remote.push == "demand"
+        self._window = remote.delay if demand else 0  # batches whose needs are told ahead
         self._left = deque[Batch]()  # of the next epoch, whose needs were told in this one
         self.sample_ahead = max(sample_ahead, self._window)
         if self.sample_ahead and not comm.threaded and (self._window or exact) and comm.size > 1:
             self.sample_ahead = 0
             if comm.rank == 0:
-                warnings.warn("MPI without MPI_THREAD_MULTIPLE: sample_ahead falls back to 0", RuntimeWarning, stacklevel=2)
+                warnings.warn("MPI without MPI_THREAD_MULTIPLE: sample_ahead falls back to 0", RuntimeWarning,
+                              stacklevel=2)
         self._transposes, self._buffers = Transposes(), (kernels.Buffers(), kernels.Buffers())
 
     @property
@@ -258,13 +271,17 @@ class NeighborLoader(Loader):
         return {**self._counts, **by_layer, "bytes_pushed": self.caches.bytes_pushed}
 
     def counted(self, graph: Graph) -> dict[str, Any]:
-        """Return with caches "hit_rate" and "rows_pushed" by layer and "bytes_pushed", of all ranks since the start. Collective."""
+        """Return with caches "hit_rate" and "rows_pushed" by layer and "bytes_pushed", of all ranks and steps.
+
+        Collective.
+        """
         if self.caches is None:
             return {}
         ranks = self.graph.comm.allgather(self.counts)
-        sums = {name: np.sum([counts[name] for counts in ranks], 0) for name in ("lookups", "hits", "rows_pushed", "bytes_pushed")}
-        rates = [int(hits) / int(n) if n else None for hits, n in zip(sums["hits"], sums["lookups"])]
-        return {"hit_rate": rates, "rows_pushed": sums["rows_pushed"].tolist(), "bytes_pushed": int(sums["bytes_pushed"])}
+        hits, lookups, rows, n_bytes = (np.sum([counts[name] for counts in ranks], 0)
+                                        for name in ("hits", "lookups", "rows_pushed", "bytes_pushed"))
+        rates = [int(k) / int(n) if n else None for k, n in zip(hits, lookups)]
+        return {"hit_rate": rates, "rows_pushed": rows.tolist(), "bytes_pushed": int(n_bytes)}
 
     def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
         window = self._left if self._left and self._left[0].step == start else deque()
@@ -285,7 +302,8 @@ class NeighborLoader(Loader):
     def drain(self) -> None:
         """Take rows that peers have pushed and that are under way. Collective; done at the end of an epoch.
 
-        A program that leaves an epoch early, and its ranks, call it before they end: until then peers wait for rows of each other.
+        A program that leaves an epoch early, and its ranks, call it before they end: until then peers wait for rows of
+        each other.
         """
         if self.caches:
             self.caches.drain()
@@ -305,7 +323,7 @@ class NeighborLoader(Loader):
         ShapeError, DataError
             Seeds that are no row numbers.
         """
-        if self._predicting is None:  # not in the way of the thread ahead, which other ranks may have come less far with
+        if self._predicting is None:  # apart from the thread ahead, which may have come less far on other ranks
             self._predicting = self._sampler_on("predict") if isinstance(self.sampler, Cooperative) else self.sampler
         sampled = self._predicting(seeds, step)
         return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
@@ -329,9 +347,10 @@ class NeighborLoader(Loader):
             return batch
 
     def _batch(self, sampled, step, n_global, pushes):
-        graphs = [self._graph(layer, sampled.rows[: layer.n_src], place, step, pushes) for place, layer in enumerate(sampled.layers)]
-        return Batch(self.graph, graphs, sampled.rows, sampled.numbers, step=step, n_global=n_global, x=self._table, labels=self.labels,
-                     buffers=self._buffers[1])
+        graphs = [self._graph(layer, sampled.rows[: layer.n_src], place, step, pushes)
+                  for place, layer in enumerate(sampled.layers)]
+        return Batch(self.graph, graphs, sampled.rows, sampled.numbers, step=step, n_global=n_global, x=self._table,
+                     labels=self.labels, buffers=self._buffers[1])
 
     def _graph(self, layer, rows, place, step, pushes):
         if self.caches:

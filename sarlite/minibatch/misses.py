@@ -1,4 +1,4 @@
-"""What becomes of picks whose halo rows a cache has not: they leave the layer, and further in-edges may stand in for them."""
+"""Picks whose halo rows a cache has not: they leave the layer, and further in-edges may stand in for them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,7 +19,8 @@ class Substitutes(NamedTuple):
     has : callable
         Columns of halo rows (k,) -> (k,) bool, whether the cache has them.
     key : int
-        What the order of a row's further edges goes by, with the destination's global id and the edge's place in its row.
+        What the order of a row's further edges goes by, with the destination's global id and the edge's place in its
+        row.
     """
 
     has: Callable[[Array], Array]
@@ -35,8 +36,9 @@ def without(picks: Picks, missing: Array, substitutes: Substitutes | None = None
     missing : (n_picks,) bool
         The picks that cannot be used.
     substitutes : Substitutes, optional
-        For each edge that a miss took away another in-edge of its destination takes its place, where there is one: whose source is among
-        the layer's rows or in the cache, not picked already, in the order of a hash. By default nothing takes its place.
+        For each edge that a miss took away another in-edge of its destination takes its place, where there is one:
+        whose source is among the layer's rows or in the cache, not picked already, in the order of a hash. By default
+        nothing takes its place.
 
     Notes
     -----
@@ -67,7 +69,8 @@ def _next_picks(part, layer, rows, wanted, substitutes):
     free[local] &= _among(source[local], np.sort(rows))
     free[~local] &= substitutes.has(source[~local])
     positions, dst, place = positions[free], dst[free], place[free]
-    variates = splitmix64(splitmix64(part.ids[rows[dst]].astype(np.uint64) ^ np.uint64(substitutes.key)) ^ place.astype(np.uint64))
+    ids = part.ids[rows[dst]].astype(np.uint64)
+    variates = splitmix64(splitmix64(ids ^ np.uint64(substitutes.key)) ^ place.astype(np.uint64))
     order = np.lexsort((variates, dst))
     positions, dst = positions[order], dst[order]
     counts = np.bincount(dst, minlength=layer.n_dst)

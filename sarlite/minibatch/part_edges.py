@@ -15,10 +15,11 @@ from sarlite.types import Array
 
 
 class PartEdges:
-    """The in-edges of a part's rows, each row's in ascending order of their sources' global ids, whatever the division and the order.
+    """The in-edges of a part's rows, each row's in ascending order of their sources' global ids, whatever the division
+    and the order.
 
-    A column is a source: first the local rows, then the halo rows by ascending row number of the whole graph, so by owner. Construction
-    is collective.
+    A column is a source: first the local rows, then the halo rows by ascending row number of the whole graph, so by
+    owner. Construction is collective.
 
     Parameters
     ----------
@@ -50,8 +51,8 @@ class PartEdges:
 
     Notes
     -----
-    Bytes received: 8 a halo row. Memory: 16 bytes a column; on several ranks an index an edge, and where rows had to be put in order
-    another one; 24 bytes an edge while that is done.
+    Bytes received: 8 a halo row. Memory: 16 bytes a column; on several ranks an index an edge, and where rows had to be
+    put in order another one; 24 bytes an edge while that is done.
     """
 
     def __init__(self, graph: Graph, local: bool = False) -> None:
@@ -89,7 +90,10 @@ class PartEdges:
         return 1.0 / positive(self.weighted_degrees)
 
     def of_edges(self, values: Array, positions: Any) -> Array:
-        """Return the rows of the part's edge values, which are in its order, of edges by their place here: an array, or a slice."""
+        """Return the rows of the part's edge values, which are in its order, of edges by their place here.
+
+        `positions` are an array, or a slice.
+        """
         places = positions if self._places is None else self._places[positions]
         numbers = self.graph.plan.local.numbers
         return values[places if numbers is None else numbers[places]]
@@ -98,7 +102,8 @@ class PartEdges:
         """Return (n_local + n_halo, ...): of values of the local rows, every column's. Collective."""
         graph = self.graph
         out = self._local_first(values)
-        with graph.profile.phase("setup"), kernels.Buffers():  # messages go with these; what a thread takes of malloc would stay with it
+        # messages go with these buffers; what a thread takes of malloc would stay with it
+        with graph.profile.phase("setup"), kernels.Buffers():
             graph.schedule.run((np.ascontiguousarray(values),), lambda block, rows: self._put(out, block, rows[0]))
         return out
 
@@ -124,8 +129,9 @@ class PartEdges:
         return np.searchsorted(halo, self.halo_starts)
 
     def slots(self, halo: Array) -> list[Array]:
-        """Return by owner its rows among ascending halo rows, each by its slot: its place in the owner's `asked`, (m,) int32."""
-        return [(rows - start).astype(np.int32) for rows, start in zip(share(halo, self.owners(halo)), self.halo_starts)]
+        """Return by owner the slots of ascending halo rows: their places in the owner's `asked`, (m,) int32."""
+        shares = share(halo, self.owners(halo))
+        return [(rows - start).astype(np.int32) for rows, start in zip(shares, self.halo_starts)]
 
     def _all_ids(self):
         ids = self._local_first(self.graph.src_ids)
@@ -152,7 +158,7 @@ class PartEdges:
         if graph.plan.alone:
             return indptr, blocks[0].indices
         dtype = np.int32 if max(self.n_local + self.n_halo, graph.n_edges) < 2**31 else np.int64
-        columns = {id(block): np.arange(block.n_src, dtype=dtype) for block in blocks}  # of each block's columns, the column here
+        columns = {id(block): np.arange(block.n_src, dtype=dtype) for block in blocks}  # here, of each block's columns
         for block, start, place in self._halo():
             columns[id(block)][place] = np.arange(start, start + place.stop - place.start)
         indices = np.empty(graph.n_edges, dtype)
@@ -168,7 +174,7 @@ class PartEdges:
         return np.searchsorted(keep, indptr).astype(np.int64), indices[keep]
 
     def _in_order(self, edges):
-        """Put each row's edges in the order of their sources' global ids; they are in that of columns, or of row numbers."""
+        """Put each row's edges in the order of their sources' global ids, from that of columns, or of row numbers."""
         if not self.n_halo and (np.diff(self.ids) > 0).all():
             return edges
         ids = self.ids[edges.indices]

@@ -49,8 +49,9 @@ class Picks:
         return self.part.edge_ids(self.layer.positions)
 
 
-class PickedGraph(Picks, LayerGraph):  # type: ignore[misc]
-    """A layer's graph: picked in-edges of its destinations, which are its first rows. Its sums are estimates; see `Estimate`.
+class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
+    """A layer's graph: picked in-edges of its destinations, which are its first rows. Its sums are estimates; see
+    `Estimate`.
 
     Parameters
     ----------
@@ -67,7 +68,8 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[misc]
     sizes : (n_src, n_dst, n_edges), optional
         Of all ranks, where peers' rows come.
     lasting : bool
-        Whether it is used again, so that what its blocks keep is not of a step's memory. It then has all in-edges of its destinations.
+        Whether it is used again, so that what its blocks keep is not of a step's memory. It then has all in-edges of
+        its destinations.
     """
 
     def __init__(self, part: PartEdges, layer: Layer, rows: Array, plan: Plan | None = None, halo: Any = (),
@@ -79,7 +81,8 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[misc]
             plan, transport = Plan(layer.n_src, all_edges, all_edges), part.alone
         own, loops = (self.n_src, self.n_dst, self.n_edges), part.edges.added_loops
         loops = None if loops is None else loops[rows[: layer.n_dst]]
-        LayerGraph.__init__(self, graph.comm, Schedule(plan, transport, graph.schedule.mode), graph.profile, graph.n_nodes, own, loops)
+        schedule = Schedule(plan, transport, graph.schedule.mode)
+        LayerGraph.__init__(self, graph.comm, schedule, graph.profile, graph.n_nodes, own, loops)
         self._all_sizes = sizes or own
         sources = np.concatenate([rows, halo]) if len(halo) else rows
         self.estimate = Estimate(part, layer, rows, sources, loops, exact=lasting, alone=plan.alone)
@@ -118,7 +121,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[misc]
 
     @cached_property
     def edge_features(self) -> Array | None:  # type: ignore[override]
-        """(n_edges, n_edge_features) float: the picks' features in the graph that was sampled from, if that has features."""
+        """(n_edges, n_edge_features) float: the picks' features in the graph that was sampled from, if it has some."""
         return self._of_edges(self.part.graph.edge_features)
 
     def _of_edges(self, values):
@@ -143,11 +146,13 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[misc]
 class Estimate:
     """What picks count in sums, so that a sum over picks is an unbiased estimate of the whole graph's.
 
-    Of k picks from d in-edges a sum is d / k times the picks', a mean the picks' mean, and "sym" a sum with the whole graph's degrees.
-    An added self loop is always there, so it counts once, and a mean over d in-edges and a loop is (d / k sum of picks + loop) / (d + 1).
+    Of k picks from d in-edges a sum is d / k times the picks', a mean the picks' mean, and "sym" a sum with the whole
+    graph's degrees.
+    An added self loop is always there, so it counts once, and a mean over d in-edges and a loop is (d / k sum of picks
+    + loop) / (d + 1).
     With all in-edges the sums are the whole graph's. max, min and softmax are over the picks.
-    With edge weights each pick's message counts its weight, and degrees are the whole graph's weighted ones: a mean is d / k times the
-    picks' weighted sum over the node's weighted degree.
+    With edge weights each pick's message counts its weight, and degrees are the whole graph's weighted ones: a mean is
+    d / k times the picks' weighted sum over the node's weighted degree.
 
     Parameters
     ----------
@@ -170,8 +175,8 @@ class Estimate:
     in_degrees : (n_dst,) int64
         How many picks each destination has.
     uneven : bool
-        Whether picks of one row count differently, as they do beside an added loop; ranks that exchange rows decide alike. `counts` then
-        says what each pick counts, and `scales` nothing.
+        Whether picks of one row count differently, as they do beside an added loop; ranks that exchange rows decide
+        alike. `counts` then says what each pick counts, and `scales` nothing.
     """
 
     def __init__(self, part: PartEdges, layer: Layer, rows: Array, sources: Array, loops: Array | None, *, exact: bool,

@@ -20,7 +20,7 @@ from sarlite.types import Array
 
 PHASE = "push_rows"
 N_WORDS = 5
-"""Words of a message's head: step, layer, what tells dtype and row shape, number of rows, whether their steps are there."""
+"""Words of a message's head: step, layer, what tells dtype and row shape, number of rows, whether they have steps."""
 _HEAD_BYTES = 8 * N_WORDS
 PIECE_BYTES = 1 << 19
 """What else is sent to a peer waits for a piece at most, not for a message: 4 ms at 1 Gbit/s."""
@@ -32,7 +32,8 @@ Rows = tuple[Array, Any, Array]
 
 
 class Pusher:
-    """Exchanges rows with all peers, job by job, in a thread. Collective: every rank submits the same jobs in the same order.
+    """Exchanges rows with all peers, job by job, in a thread. Collective: every rank submits the same jobs in the same
+    order.
 
         pusher.submit(step, layer, messages)    # by the computing thread, which goes on at once
         arrived = pusher.take(step - delay, layer)
@@ -46,24 +47,27 @@ class Pusher:
 
     Notes
     -----
-    A job is an exchange of packed bytes, a head and then, in pieces, the rest (`exchange`): it leaves cores to what computes, and
-    other messages to the same peers go between. What arrives depends on what was submitted alone, not on when: `take` waits.
-    What fails in the thread ends it, and is raised by every later `submit`, `take` and `drain` of this rank; the other ranks then learn
-    of it as of any rank that has failed. Jobs that do not fit together are refused on every rank.
-    Without `comm.threaded` there is no thread, and `submit` waits for the exchange. Memory: what was submitted and not yet sent, and what
-    has arrived and was not yet taken; a row takes its own bytes and 4, or 12 with the step in which it was made.
+    A job is an exchange of packed bytes, a head and then, in pieces, the rest (`exchange`): it leaves cores to what
+    computes, and other messages to the same peers go between. What arrives depends on what was submitted alone, not on
+    when: `take` waits.
+    What fails in the thread ends it, and is raised by every later `submit`, `take` and `drain` of this rank; the other
+    ranks then learn of it as of any rank that has failed. Jobs that do not fit together are refused on every rank.
+    Without `comm.threaded` there is no thread, and `submit` waits for the exchange. Memory: what was submitted and not
+    yet sent, and what has arrived and was not yet taken; a row takes its own bytes and 4, or 12 with the step in which
+    it was made.
     The thread ends with `close`, and with the object.
     """
 
     def __init__(self, comm: Communicator, profile: Profile) -> None:
         self._link, self._closed = _Link(uncounted(comm), profile), False
         self._thread: Ahead | None = None
-        self._results: dict[tuple[int, int], list[Rows] | None] = {}  # in the order of submission; None until they are here
+        self._results: dict[tuple[int, int], list[Rows] | None] = {}  # in the order of submission; None before
         if comm.size == 1:
             return
         if not comm.threaded:
             if comm.rank == 0:
-                warnings.warn("MPI without MPI_THREAD_MULTIPLE: rows are pushed without overlap", RuntimeWarning, stacklevel=2)
+                warnings.warn("MPI without MPI_THREAD_MULTIPLE: rows are pushed without overlap", RuntimeWarning,
+                              stacklevel=2)
             return
         self._thread = kernels.unbuffered(Ahead, self._link.work, 0, "sarlite-push-rows")
         weakref.finalize(self, _stop, weakref.ref(self._thread)).atexit = False  # it lives as long as it runs
@@ -76,8 +80,8 @@ class Pusher:
         step, layer : int
             The job's name; one of each at a time.
         messages : list by rank of (slots (m,) int array, made (m,) int array or None, rows (m, ...) array)
-            What goes there, nothing for this rank, and the steps in which the rows were made: None where all were in `step`. Rows are of
-            one dtype and row shape, here and on every rank, also where there are none. Copied.
+            What goes there, nothing for this rank, and the steps in which the rows were made: None where all were in
+            `step`. Rows are of one dtype and row shape, here and on every rank, also where there are none. Copied.
 
         Returns
         -------
@@ -143,7 +147,8 @@ class Pusher:
         return self._results.pop((step, layer))  # type: ignore[return-value]
 
     def drain(self) -> list[tuple[int, int, list[Rows]]]:
-        """Wait for all jobs, and return those not taken yet as (step, layer, what `take` returns), in the order of submission.
+        """Wait for all jobs, and return those not taken yet as (step, layer, what `take` returns), in the order of
+        submission.
 
         Raises
         ------
@@ -154,7 +159,10 @@ class Pusher:
         return [(*key, self.take(*key)) for key in list(self._results)]
 
     def close(self) -> None:
-        """Work off what was submitted, and end the thread. What failed in it is not raised here: `drain` does. May be called again."""
+        """Work off what was submitted, and end the thread. May be called again.
+
+        What failed in the thread is not raised here: `drain` raises it.
+        """
         self._closed = True
         if self._thread is not None:
             self._thread.stop()
@@ -178,7 +186,8 @@ class _Job(NamedTuple):
 
 
 class _Link:
-    """What the computing thread and the push thread share: the jobs, whether the computing thread waits, and the failure.
+    """What the computing thread and the push thread share: the jobs, whether the computing thread waits, and the
+    failure.
 
     It knows no Pusher, which may end before the thread.
     """
@@ -217,7 +226,8 @@ class _Link:
             _check_same(words)
             found = [np.empty(_sections(*own[3:], job.dtype, job.shape)[-1][1], np.uint8) for own in words]
             found[comm.rank] = given[comm.rank]
-            exchange(comm, [message[_HEAD_BYTES:] for message in given], [message[_HEAD_BYTES:] for message in found], self.is_waited_for)
+            rest = [[message[_HEAD_BYTES:] for message in messages] for messages in (given, found)]
+            exchange(comm, *rest, self.is_waited_for)
         self.profile.count(PHASE, job.n_bytes, sum(map(len, found)) - len(found[comm.rank]))
         return [_unpacked(message, head, job) for message, head in zip(found, words)]
 
@@ -248,8 +258,8 @@ def exchange(comm: Communicator, given: Sequence[Array], wanted: Sequence[Array]
 
     Notes
     -----
-    Any thread may call it. One piece a peer and direction is under way. What is under way goes on only at a look, so it never waits for
-    a single piece: two ranks could wait for each other's next one.
+    Any thread may call it. One piece a peer and direction is under way. What is under way goes on only at a look, so it
+    never waits for a single piece: two ranks could wait for each other's next one.
     """
     lanes = []
     for step in range(1, comm.size):  # in a ring, so that not all send to one rank at once
@@ -280,8 +290,10 @@ def _packed(step, layer, messages, comm):
     dtype, shape = messages[0][2].dtype, messages[0][2].shape[1:]
     kind, packed = zlib.crc32(f"{dtype} {shape}".encode()), []
     for peer, (slots, made, rows) in enumerate(messages):
-        if (rows.dtype, rows.shape) != (dtype, (len(slots), *shape)) or slots.ndim != 1 or (made is not None and made.shape != slots.shape):
-            raise ShapeError(f"message to rank {peer}: slots {slots.shape}, steps {getattr(made, 'shape', None)} and rows {rows.dtype} "
+        fits = slots.ndim == 1 and (made is None or made.shape == slots.shape)
+        if not fits or (rows.dtype, rows.shape) != (dtype, (len(slots), *shape)):
+            steps = getattr(made, "shape", None)
+            raise ShapeError(f"message to rank {peer}: slots {slots.shape}, steps {steps} and rows {rows.dtype} "
                              f"{rows.shape} do not fit together, or not rows of {dtype} {shape}")
         has_made = made is not None
         sections = _sections(len(slots), has_made, dtype, shape)
@@ -293,7 +305,7 @@ def _packed(step, layer, messages, comm):
 
 
 def message_bytes(n: int, dated: bool, dtype: Any, shape: tuple[int, ...]) -> int:
-    """Return the bytes of a message of n rows of this dtype and row shape; `dated` tells whether it has the steps that made them."""
+    """Return the bytes of a message of n rows of this dtype and row shape; `dated` tells whether it has their steps."""
     return _sections(n, dated, dtype, shape)[-1][1]
 
 
@@ -302,8 +314,9 @@ def _check_same(heads):
     step, layer, kind = heads[0][:3]
     for rank, head in enumerate(heads):
         if head[:3] != heads[0][:3]:
-            raise ShapeError(f"ranks push different jobs: rank 0 step {step}, layer {layer}; rank {rank} step {head[0]}, layer {head[1]}"
-                             f"{'' if head[2] == kind else ', rows of another dtype or shape'}")
+            rows = "" if head[2] == kind else ", rows of another dtype or shape"
+            raise ShapeError(f"ranks push different jobs: rank 0 step {step}, layer {layer}; "
+                             f"rank {rank} step {head[0]}, layer {head[1]}{rows}")
 
 
 def _unpacked(message, head, job):

@@ -1,4 +1,4 @@
-"""What is pushed to peers: lists of the rows that each peer has as halo, and the two rules by which rows of these lists are sent."""
+"""What is pushed to peers: lists of the rows that each peer has as halo, and two rules by which these are sent."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,8 @@ class SendLists:
     Parameters
     ----------
     asked : list by rank of (m,) int arrays
-        The local rows that go there, ascending, as `Needs.asked` has them; none for this rank. A row's *slot* is its place in that list.
+        The local rows that go there, ascending, as `Needs.asked` has them; none for this rank. A row's *slot* is its
+        place in that list.
 
     Attributes
     ----------
@@ -47,9 +48,11 @@ class SendLists:
                 raise DataError(f"the rows that rank {peer} asks for are negative or do not ascend")
         self.size, self.lengths = len(asked), [len(rows) for rows in asked]
         lengths = self.lengths
-        self.rows, numbers = np.unique(np.concatenate([np.asarray(rows, np.int64) for rows in asked]), return_inverse=True)
+        entries = np.concatenate([np.asarray(rows, np.int64) for rows in asked])
+        self.rows, numbers = np.unique(entries, return_inverse=True)
         self._numbers = np.split(numbers.astype(np.int32), np.cumsum(lengths)[:-1])
-        self._number_of = np.full(int(self.rows[-1]) + 2 if len(self.rows) else 1, -1, np.int32)  # the last one is for all further rows
+        n_numbered = int(self.rows[-1]) + 2 if len(self.rows) else 1  # the last one is for all further rows
+        self._number_of = np.full(n_numbered, -1, np.int32)
         self._number_of[self.rows] = np.arange(len(self.rows))
         by_row = np.argsort(numbers, kind="stable")
         self._starts = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=len(self.rows)))])
@@ -176,11 +179,12 @@ class OnDemand:
 
     Notes
     -----
-    Memory: that of a `Table` with a line for each row of the lists; with `once` 8 bytes an entry of the lists. Local: no rank waits for
-    another.
+    Memory: that of a `Table` with a line for each row of the lists; with `once` 8 bytes an entry of the lists. Local:
+    no rank waits for another.
     """
 
-    def __init__(self, lists: SendLists, life: int | None = None, once: bool = False, features: Array | None = None) -> None:
+    def __init__(self, lists: SendLists, life: int | None = None, once: bool = False,
+                 features: Array | None = None) -> None:
         self._lists, self._once, self._constant = lists, once, features is not None
         self.table = Table(max(len(lists.rows), 1), len(lists.rows), life)
         self._sent = self._nothing_sent()
@@ -207,7 +211,8 @@ class OnDemand:
         Returns
         -------
         list by rank of (slots (k,) int32, made (k,) int64, rows (k, ...))
-            What was asked for and is young enough, in the order asked; with `once` not what that peer has got. New arrays.
+            What was asked for and is young enough, in the order asked; with `once` not what that peer has got. New
+            arrays.
 
         Raises
         ------
@@ -253,17 +258,19 @@ class OnDemand:
         self._sent = self._nothing_sent()
 
     def _by_age(self, state):
-        """The table's state of an older checkpoint's, which has the step of each row of the lists, -1 where it was not made yet."""
+        """The table's state of an older checkpoint's: the steps of all rows of the lists, -1 of one not made yet."""
         made, rows = state["made"].astype(np.int64), state.get("rows", np.zeros(0, np.float32))
         there = np.flatnonzero(made >= 0)
         if len(made) != len(self._lists.rows) or len(there) != len(rows):
-            raise ShapeError(f"newest rows of {len(made)} border rows do not fit the {len(self._lists.rows)} of this part")
+            raise ShapeError(f"newest rows of {len(made)} border rows do not fit the {len(self._lists.rows)} of this "
+                             "part")
         order = np.argsort(made[there], kind="stable")
         return {"halo": there[order].astype(np.int32), "made": made[there][order], "rows": rows[order]}
 
 
 def choose(places: Array, slots: Array, limit: int | None, weights: Array, own: int, ids: Array) -> tuple[Array, Array]:
-    """Take at most `limit` entries without replacement, each draw with probability in proportion to the weights of those left.
+    """Take at most `limit` entries without replacement, each draw with probability in proportion to the weights of
+    those left.
 
     Those of the smallest -log(u) / weight, where u in (0, 1) is a hash of (own, id).
 
@@ -287,8 +294,9 @@ def choose(places: Array, slots: Array, limit: int | None, weights: Array, own: 
 
     Notes
     -----
-    What is taken depends on `own` and on (id, weight) of the entries alone: not on their order, nor on rank or threads. O(m) time, and a
-    sort of k. Source: DistGNN-MB alg. 2, line 20; Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
+    What is taken depends on `own` and on (id, weight) of the entries alone: not on their order, nor on rank or threads.
+    O(m) time, and a sort of k. Source: DistGNN-MB alg. 2, line 20; Efraimidis and Spirakis 2006, "Weighted random
+    sampling with a reservoir".
     """
     if limit is None or len(slots) <= limit:
         taken = np.arange(len(slots))
@@ -300,7 +308,8 @@ def choose(places: Array, slots: Array, limit: int | None, weights: Array, own: 
 
 def scores(weights: Any, own: int, ids: Array) -> Array:
     """Exponential variates of rate `weights`."""
-    u = ((splitmix64(ids.astype(np.uint64) ^ np.uint64(own)) >> np.uint64(12)) + 0.5) * 2.0**-52  # 53 bits: neither 0 nor 1
+    bits = splitmix64(ids.astype(np.uint64) ^ np.uint64(own)) >> np.uint64(12)
+    u = (bits + 0.5) * 2.0**-52  # 53 bits: neither 0 nor 1
     return -np.log(u) / weights
 
 

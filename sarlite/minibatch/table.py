@@ -1,4 +1,4 @@
-"""A table of rows by number, each with the step in which it was made: the historical cache, and the rows that peers may ask for."""
+"""Rows by number, each with the step in which it was made: the historical cache, and rows that peers may ask for."""
 
 import operator
 from collections.abc import Mapping
@@ -37,9 +37,12 @@ class Table:
 
     Notes
     -----
-    Every method is of this rank alone, and for one thread at a time. The number of threads changes nothing but the time.
-    Memory: n_lines (24 + the bytes of a row) + 4 n_rows. That of the rows is taken with the first one, outside of a step's buffers.
-    Source: DistGNN-MB 3.2 (HECSearch, HECLoad, HECStore). There an age counts from the row's receipt, and hashing finds a line.
+    Every method is of this rank alone, and for one thread at a time. The number of threads changes nothing but the
+    time.
+    Memory: n_lines (24 + the bytes of a row) + 4 n_rows. That of the rows is taken with the first one, outside of a
+    step's buffers.
+    Source: DistGNN-MB 3.2 (HECSearch, HECLoad, HECStore). There an age counts from the row's receipt, and hashing finds
+    a line.
     """
 
     def __init__(self, n_lines: int, n_rows: int, life: int | None = None) -> None:
@@ -60,8 +63,8 @@ class Table:
     def put(self, numbers: Array, made: int | Array, rows: Array) -> None:
         """Take rows in, one after another.
 
-        A row whose number is there replaces that one, even a newer one. Any other takes an empty line, else that of the oldest row: by
-        `made`, and of equal `made` the first to come.
+        A row whose number is there replaces that one, even a newer one. Any other takes an empty line, else that of the
+        oldest row: by `made`, and of equal `made` the first to come.
 
         Parameters
         ----------
@@ -99,7 +102,8 @@ class Table:
         Returns
         -------
         (n,) int32
-            The line of each, for `take` and `made` and until the next `put`; -1 for a miss: it is not there, or now - made > life.
+            The line of each, for `take` and `made` and until the next `put`; -1 for a miss: it is not there, or now -
+            made > life.
 
         Raises
         ------
@@ -143,8 +147,8 @@ class Table:
         Returns
         -------
         dict
-            "halo", the numbers, (n,) int32, "made" (n,) int64 and "rows" (n, ...), oldest first, expired rows too. Copies: as many bytes
-            again.
+            "halo", the numbers, (n,) int32, "made" (n,) int64 and "rows" (n, ...), oldest first, expired rows too.
+            Copies: as many bytes again.
         """
         order = self._lines.order()
         numbers, made = (np.ascontiguousarray(self._lines.lines[name][order]) for name in ("halo", "made"))
@@ -162,7 +166,8 @@ class Table:
         Raises
         ------
         CheckpointError, ShapeError
-            An array is missing, or has another shape or dtype; more rows than lines; a number twice, or rows not in order of age.
+            An array is missing, or has another shape or dtype; more rows than lines; a number twice, or rows not in
+            order of age.
             Nothing has changed then.
         """
         for name in ("halo", "made", "rows"):

@@ -17,10 +17,11 @@ class _Place(NamedTuple):
 
 
 class Transposes:
-    """Knows which transposes a model's backward pass asks for, which may differ by layer: that of constant features mostly asks for none.
+    """Knows which transposes a model's backward pass asks for, which may differ by layer: that of constant features
+    mostly asks for none.
 
-    A transpose is the same whoever makes it, so this decides nothing but which thread does. A cached layer's graph is made as it is
-    entered, so of those nothing is made ahead.
+    A transpose is the same whoever makes it, so this decides nothing but which thread does. A cached layer's graph is
+    made as it is entered, so of those nothing is made ahead.
     """
 
     def __init__(self) -> None:
@@ -30,8 +31,8 @@ class Transposes:
         """Note what there is of a batch that was used; what was made for nothing is made again for later ones."""
         blocks = ((layer, block, edges) for layer, graph in enumerate(graphs) if isinstance(graph, PickedGraph)
                   for block, edges in enumerate(graph.plan.blocks))
-        self._used |= {_Place(layer, block, part, name) for layer, block, edges in blocks for part, some in enumerate(_parts(edges))
-                        for name in TRANSPOSES if name in vars(some)}
+        self._used |= {_Place(layer, block, part, name) for layer, block, edges in blocks
+                       for part, some in enumerate(_parts(edges)) for name in TRANSPOSES if name in vars(some)}
 
     def make(self, graphs: Sequence[Any]) -> None:
         """Make what was asked for of earlier batches."""

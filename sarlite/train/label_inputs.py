@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError, DataError
 from sarlite.keys import key, splitmix64
-from sarlite.minibatch.batch import Batch, FullBatch
+from sarlite.minibatch.batch import Batch
 from sarlite.tape import Tensor
 from sarlite.types import Array
 
@@ -17,8 +17,9 @@ from sarlite.types import Array
 class LabelInputs(NamedTuple):
     """Each step a random share of the training rows shows its label to the model, and the loss runs over the others.
 
-    The label stands as a one-hot row behind the features, zeros where it is not shown; so the first layer's weights of these columns are a
-    learned embedding of each class, added to what the layer makes of the features. In evaluation all training rows show theirs.
+    The label stands as a one-hot row behind the features, zeros where it is not shown; so the first layer's weights of
+    these columns are a learned embedding of each class, added to what the layer makes of the features. In evaluation
+    all training rows show theirs.
     In a minibatch its seeds, which the loss runs over, hide theirs, and the share is of the other training rows.
 
     Attributes
@@ -59,11 +60,12 @@ class ShownLabels:
     Raises
     ------
     ConfigError, DataError
-        On every rank: the share is not above 0 and below 1, a training row is in another split too, a label is no class.
+        On every rank: the share is not above 0 and below 1, a training row is in another split too, a label is no
+        class.
     """
 
-    def __init__(self, inputs: LabelInputs, comm: Communicator, x: Array, rows: Array, ids: Array, labels: Array, others: Array,
-                 seed: int) -> None:
+    def __init__(self, inputs: LabelInputs, comm: Communicator, x: Array, rows: Array, ids: Array, labels: Array,
+                 others: Array, seed: int) -> None:
         self.inputs, self.comm, self.rows, self.ids, self.seed = inputs, comm, rows, ids, seed
         together(comm, lambda: self._check(labels, others))
         self.x = np.zeros((len(x), x.shape[1] + inputs.n_classes), x.dtype)
@@ -77,18 +79,20 @@ class ShownLabels:
             raise ConfigError(f"label inputs: the share {self.inputs.share} is not above 0 and below 1")
         both = np.isin(self.rows, others)
         if both.any():
-            raise DataError(f"label inputs: node {self.ids[both][0]} is in the training split and in another ({both.sum()} nodes are), so "
-                            "what is to be predicted would be an input")
+            raise DataError(f"label inputs: node {self.ids[both][0]} is in the training split and in another "
+                            f"({both.sum()} nodes are), so what is to be predicted would be an input")
         wrong = np.flatnonzero((labels < 0) | (labels >= self.inputs.n_classes))
         if len(wrong):
-            raise DataError(f"label inputs: node {self.ids[wrong[0]]} has label {labels[wrong[0]]} of {self.inputs.n_classes} classes")
+            raise DataError(f"label inputs: node {self.ids[wrong[0]]} has label {labels[wrong[0]]} of "
+                            f"{self.inputs.n_classes} classes")
 
-    def to_train(self, batches: Iterator[Batch | FullBatch], step: int) -> Iterator[Batch | FullBatch]:
+    def to_train(self, batches: Any, step: int) -> Iterator[Any]:
         """Yield batches with labels shown, from the global step `step` on. Collective.
 
-        Of a sampled batch the seeds hide their labels. Of a batch that stays the drawn training rows do, and the loss is over these.
+        Of a sampled batch the seeds hide their labels. Of a batch that stays the drawn training rows do, and the loss
+        is over these.
         """
-        with closing(batches):  # type: ignore[type-var]
+        with closing(batches):
             for number, batch in enumerate(batches, step):
                 if not batch.lasting:
                     with batch.buffers:
@@ -98,7 +102,7 @@ class ShownLabels:
                 rows = hidden if batch.outputs is None else batch.rows[np.isin(batch.outputs[batch.rows], hidden)]
                 yield batch.with_input(Tensor(batch.take(self.x)), rows, count)
 
-    def to_score(self, batches: Iterator[Batch | FullBatch]) -> Iterator[Batch | FullBatch]:
+    def to_score(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield batches with the labels of all training rows shown."""
         self.show_all()
         for batch in batches:
@@ -134,8 +138,8 @@ class ShownLabels:
     def of_batch(self, batch: Batch, step: int) -> Array:
         """Return a batch's input rows, (n_src, n_features + n_classes), new.
 
-        No seed of the step shows its label, on whichever rank, and of the other training nodes those do whose coin, by (seed, step, id),
-        says so; the loss of all seeds counts. So a row's input is the same for any number of ranks.
+        No seed of the step shows its label, on whichever rank, and of the other training nodes those do whose coin, by
+        (seed, step, id), says so; the loss of all seeds counts. So a row's input is the same for any number of ranks.
         """
         x, n = batch.take(self.x), batch.n_dst
         first = x.shape[1] - self.inputs.n_classes

@@ -54,7 +54,8 @@ def loaders(run: Any, part: Any, features: Any, rows_alone: bool) -> dict[str, A
     """Return the loaders of minibatches; of rows alone where the model needs no neighbours. Collective."""
     graph, rows, asked = part.graph, part.rows, run.batches
     common = {"batch_size": asked.size, "seed": run.training.seed}
-    own = {name: value for name in ("sampler", "sample_ahead", "batches") if (value := getattr(asked, name)) is not None}
+    own = {name: getattr(asked, name) for name in ("sampler", "sample_ahead", "batches")}
+    own = {name: value for name, value in own.items() if value is not None}
     if rows_alone:
         return {"batches": RowLoader(graph, features, rows.labels, rows.train, **common, **own)}
     loader = NeighborLoader(graph, rows.features, rows.labels, rows.train, fanouts=asked.fanouts, remote=asked.remote,

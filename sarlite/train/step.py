@@ -21,7 +21,8 @@ Loss = Callable[[Tensor, Array, Array, float], Tensor]  # (output, targets, rows
 
 
 def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
-    """Return loss(output, targets), a mean over the rows that it is given, as a rank's share of the mean over all ranks' rows.
+    """Return loss(output, targets), a mean over the rows that it is given, as a rank's share of the mean over all
+    ranks' rows.
 
     Parameters
     ----------
@@ -31,7 +32,8 @@ def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
     Returns
     -------
     callable
-        (output, targets, rows, count) -> scalar Tensor, as `TrainingStep` takes: loss(output[rows], targets[rows]) * len(rows) / count.
+        (output, targets, rows, count) -> scalar Tensor, as `TrainingStep` takes: loss(output[rows], targets[rows]) *
+        len(rows) / count.
     """
 
     def share(output, targets, rows, count):
@@ -41,7 +43,8 @@ def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
         found = loss(chosen, targets[rows])
         if not isinstance(found, Tensor) or found.size != 1:
             words = f"a Tensor of shape {found.shape}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-            raise ConfigError(f"the loss returned {words}, but must return a Tensor of one value, the mean over the rows that it gets")
+            raise ConfigError(f"the loss returned {words}, but must return a Tensor of one value, the mean over the "
+                              "rows that it gets")
         return found * (len(rows) / count)
 
     return share
@@ -102,14 +105,16 @@ class TrainingStep:
         What arrays of a step take their memory from; after the first steps no large array takes fresh memory.
     """
 
-    def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *, schedule: Factor = lambda step: 1.0,
-                 profile: Profile | None = None, clip_norm: float | None = None) -> None:
+    def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *,
+                 schedule: Factor = lambda step: 1.0, profile: Profile | None = None,
+                 clip_norm: float | None = None) -> None:
         self.clip_norm = clip_norm
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
         self.buffers, self.riders, self.n_steps, self.own_seconds = kernels.Buffers(), Riders(), 0, 0.0
 
-    def __call__(self, graph: Any, x: Any, targets: Array, rows: Array, count: float, loss: Loss = ops.cross_entropy) -> float:
+    def __call__(self, graph: Any, x: Any, targets: Array, rows: Array, count: float,
+                 loss: Loss = ops.cross_entropy) -> float:
         """Take one step and return the loss over all ranks. Collective.
 
         Parameters
@@ -124,20 +129,23 @@ class TrainingStep:
         count : int
             Of those rows over all ranks.
         loss : callable
-            (output, targets, rows, count) -> this rank's share, a scalar Tensor that hangs on `output` also where there are no rows; it
-            gets rows as numbers. The sum over ranks is the loss.
+            (output, targets, rows, count) -> this rank's share, a scalar Tensor that hangs on `output` also where there
+            are no rows; it gets rows as numbers. The sum over ranks is the loss.
 
         Raises
         ------
         DataError
-            On every rank together: the loss, or with `clip_norm` the gradients' norm, is not finite. No parameter has changed then.
+            On every rank together: the loss, or with `clip_norm` the gradients' norm, is not finite. No parameter has
+            changed then.
         Exception
-            What `loss` raised here or `rows` are refused for; on the other ranks SarliteError with its text. No parameter has changed.
+            What `loss` raised here or `rows` are refused for; on the other ranks SarliteError with its text. No
+            parameter has changed.
 
         Notes
         -----
-        Sends what the model sends, one allreduce of the replicated parameters' gradients, on the channel "gradients", and beside it one of
-        the loss. Gradients of parameters owned by rows stay where they are. With `clip_norm` one number more.
+        Sends what the model sends, one allreduce of the replicated parameters' gradients, on the channel "gradients",
+        and beside it one of the loss. Gradients of parameters owned by rows stay where they are. With `clip_norm` one
+        number more.
         """
         flat, begin = self.optimizer.flat, time.perf_counter()
         self.rng.step = self.n_steps
@@ -161,13 +169,17 @@ class TrainingStep:
         return total
 
     def _clip(self, flat):
-        """Scale all gradients down to `clip_norm`. Each rank adds up its share of the replicated ones, so all get the same number."""
+        """Scale all gradients down to `clip_norm`.
+
+        Each rank adds up its share of the replicated ones, so all get the same number.
+        """
         size, rank = self.comm.size, self.comm.rank
         share = flat.grad[flat.grad.size * rank // size : flat.grad.size * (rank + 1) // size]
         own = sum(_squares(g) for g in (share, *(group.grad for group in flat.owned)))
         norm = float(self.comm.allreduce(np.array([own]))[0]) ** 0.5
         if not np.isfinite(norm):
-            raise DataError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower learning rate")
+            raise DataError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower learning "
+                            "rate")
         factor = self.clip_norm / max(norm, self.clip_norm)
         for group in flat.groups:  # also where nothing changes: what a step does depends on sizes alone
             group.grad *= factor
@@ -175,7 +187,8 @@ class TrainingStep:
     def _backward(self, graph, x, targets, rows, count, loss):
         """Fill the gradients; return this rank's share of the loss and the error of its rows or its loss.
 
-        With an error the share is NaN, so that all ranks learn of it where the shares are added, and the backward pass goes all the way:
+        With an error the share is NaN, so that all ranks learn of it where the shares are added, and the backward pass
+        goes all the way:
         other ranks wait for it. The tape alone holds the output, so that it goes as soon as it can.
         """
         output, error = self.model(graph, x), None
