@@ -25,7 +25,7 @@ RELATIONAL = {
     "rgcn bases": dict(model="rgcn", layers=2, hidden=128, n_bases=4, embedding=64),
     "rgat": dict(model="rgat", layers=2, hidden=32, heads=4),
 }
-SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "host", "sar --backward fetch", "sar --halo recompute", "sar --columns N"]
+SETTINGS = ["sar", "sa", "oneshot", "broadcast", "sar --backward fetch", "sar --columns N"]
 
 
 def options(name, data, args, n_ranks):
