@@ -14,7 +14,7 @@ import harness
 import numpy as np
 
 from sarlite import Trainer, models, nn, optim
-from sarlite.train.flow import FlowTrainer
+from sarlite.minibatch import message_flow
 from sarlite.train.loop import set_threads
 
 N_IN, N_OUT = 128, 172  # of ogbn-papers100M
@@ -27,17 +27,18 @@ def model(name, hidden, rng):
     return models.SAGE(N_IN, N_OUT, layers=3, hidden=hidden, dropout=0.5, batch_norm=False, rng=rng)
 
 
-def trainer(kind, name, graph, args):
+def trainer(flow, name, graph, args):
     draw, rng = np.random.default_rng(1), nn.Random(0)
     x = draw.standard_normal((graph.n_nodes, N_IN), dtype=np.float32)
     labels, train = draw.integers(0, N_OUT, graph.n_nodes), draw.random(graph.n_nodes) < args.labelled
-    return kind(graph, model(name, args.hidden, rng), x, labels, train, optimizer=lambda flat: optim.Adam(flat, 0.01),
-                rng=rng)
+    batches = message_flow(graph, train, 3, x, labels) if flow else None
+    return Trainer(graph, model(name, args.hidden, rng), x, labels, train, batches=batches,
+                   optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
 
 
 def measure(name, graph, args):
     """Return the row of one model: both ways in alternation, and what each layer computes."""
-    full, flow = (trainer(kind, name, graph, args) for kind in (Trainer, FlowTrainer))
+    full, flow = (trainer(kind, name, graph, args) for kind in (False, True))
     times = {"full": [], "flow": []}
     losses = [one.step() for one in (full, flow)]
     for _ in range(args.repeats):

@@ -23,7 +23,6 @@ from sarlite.graph.partition import partition
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import SAGE
 from sarlite.train.loop import Best, Trainer, set_threads
-from sarlite.train.minibatch import BatchTrainer
 
 LAYERS, RATES = 3, (0.01, 0.03, 0.05, 0.08, 0.1, 0.2)
 
@@ -62,18 +61,17 @@ def train(comm, way, data, parts, args, seed, rate):
     steps = 1 if way == EPOCHS else -(-int(data.train.sum()) // args.batch_size)
     given = graph, model, x, labels, train, val, test
     options = {"rng": rng, "optimizer": lambda flat: optim.Adam(flat, rate)}
-    if way.remote is None:
-        trainer = Trainer(*given, **options)
-    else:
+    loader = None
+    if way.remote is not None:
         near = {} if comm is None else {"remote": remote(way, args)}
         loader = NeighborLoader(graph, x, labels, train, fanouts=args.fanouts, batch_size=args.batch_size, seed=seed,
                                 **near)
-        trainer = BatchTrainer(*given, **options, loader=loader)
+    trainer = Trainer(*given, **options, batches=loader)
     scores = []
     for epoch in range(args.epochs):
         loss = trainer.epoch(epoch) if way.remote else float(np.mean([trainer.step() for _ in range(steps)]))
         scores.append({"loss": loss, **trainer.evaluate()})
-    return scores, hit_rates(trainer.loader)
+    return scores, hit_rates(loader)
 
 
 def remote(way, args):

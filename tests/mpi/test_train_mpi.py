@@ -20,12 +20,11 @@ def test_a_checkpoint_holds_all(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("remote", ["exact", "hec", "hec --push demand", "local"])
-def test_minibatches_go_on_to_the_same_numbers(remote, monkeypatch, tmp_path):
+def test_minibatches_go_on_to_the_same_numbers(remote, tmp_path):
     from sarlite.comm import mpi
 
     comm = mpi.world()
     folder = comm.bcast(tmp_path)
-    monkeypatch.setattr(run, "set_threads", lambda n: None)
 
     def train(name, *more):
         words = [*SMALL, "--batch-size", 8, "--fanouts", "3,5", "--remote", *remote.split(), "--run-dir", folder / name, *more]

@@ -107,7 +107,8 @@ def test_every_message_and_reducer_over_all_in_edges(kind):
     if not n:
         pytest.skip("no seeds")
     graph, arrays = Graph.from_edges(*edges), (values(1, n, 4), values(2, 4, 2), values(3, edges.n_edges))
-    (batch,) = NeighborLoader(graph, arrays[0], None, slice(None), fanouts=(-1,), batch_size=n)
+    (loaded,) = NeighborLoader(graph, arrays[0], None, slice(None), fanouts=(-1,), batch_size=n)
+    (batch,) = loaded.layers(1)
     compared = 0
     for reducer in ("sum", "mean", "sym", "max", "min", "softmax"):
         for message in ("copy", "linear", "edge", "function", "attend"):

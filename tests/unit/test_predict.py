@@ -32,19 +32,11 @@ from tests.helpers.training_runs import DATA, MODEL, ROOT, SMALL, train_here
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture
-def here(here, monkeypatch):
-    monkeypatch.setattr(predict, "set_threads", lambda n: None)
-    return here
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run of SAGE, of two layers."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(training, "set_threads", lambda n: None)
-        train_here(folder, "--dtype", "float64", "--epochs", 8, "--lr", "0.05")
+    train_here(folder, "--dtype", "float64", "--epochs", 8, "--lr", "0.05")
     return folder
 
 

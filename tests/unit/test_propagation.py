@@ -102,8 +102,7 @@ def inputs(comm, powers, folder=None, data=DATA, parts="random", x=X, before=lam
     graph = graph.shard(comm, parts, **options) if comm.size > 1 else graph
     before(comm)
     rows = argparse.Namespace(features=x[graph.node_ids])
-    how = argparse.Namespace(propagated=folder, batch_size=0, label_inputs=None, verify=True, model="sign")
-    found = propagated.inputs(comm, how, Powers(*powers), Part(graph, rows, N_OUT, {}, None, {}), data)
+    found = propagated.inputs(comm, Powers(*powers), Part(graph, rows, N_OUT, {}, None, {}), data, folder)
     return graph.node_ids, found, graph.profile.sent_bytes.get("propagation", 0)
 
 
@@ -174,7 +173,7 @@ def test_a_run_that_fails_on_the_way_leaves_no_folder(tmp_path, monkeypatch):
     (tmp_path / "other" / "mine.txt").write_text("text")
     with pytest.raises(ConfigError, match="is no folder of propagated features"):
         threads.run(2, inputs, (1,), tmp_path / "other")
-    with pytest.raises(DataError, match="--propagated .*mine.txt/kept: cannot be written: File exists"):
+    with pytest.raises(DataError, match="propagated .*mine.txt/kept: cannot be written: File exists"):
         threads.run(2, inputs, (1,), tmp_path / "other" / "mine.txt" / "kept")
 
 

@@ -11,7 +11,7 @@ from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import PeerError, ShapeError
 from sarlite.minibatch import NeighborLoader
-from sarlite.minibatch.columns import Columns
+from sarlite.minibatch.part_edges import PartEdges
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.needs import Needs
 from tests.helpers.exchanges import COMPLETE, EDGES, HOLDERS, N_RANGES, X, attend, fails_at, in_ranges, shard, slowly
@@ -204,7 +204,7 @@ def test_rows_of_a_batch_that_do_not_ascend():
 
 def test_columns_of_minibatches():
     def work(comm):
-        found, told = (Columns(shard(comm, mode=mode)) for mode in (in_ranges(), "sar"))
+        found, told = (PartEdges(shard(comm, mode=mode)) for mode in (in_ranges(), "sar"))
         for name in ("ids", "halo_starts", "degrees"):
             assert np.array_equal(getattr(found, name), getattr(told, name))
         assert all(np.array_equal(a, b) for a, b in zip((*found.asked, *found.edges[:2]), (*told.asked, *told.edges[:2]), strict=True))

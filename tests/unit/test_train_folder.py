@@ -89,7 +89,7 @@ def test_runs_of_one_second_have_a_folder_each(tmp_path, monkeypatch):
 def test_two_runs_in_one_folder(tmp_path):
     first = folder.Folder(Solo(), tmp_path / "run", None, "gcn")
     for n in (1, 2):
-        with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'run'}: another run works in it"):
+        with pytest.raises(ConfigError, match=f"run_dir {tmp_path / 'run'}: another run works in it"):
             threads.run(n, lambda comm: folder.Folder(comm, tmp_path / "run", None, "gcn"))
     first.begin("epochs = 3\n", 0)
     first.close()
@@ -99,7 +99,7 @@ def test_two_runs_in_one_folder(tmp_path):
 def test_a_file_that_appeared_meanwhile_is_not_replaced(tmp_path):
     run = folder.Folder(Solo(), tmp_path / "run", None, "gcn")
     (tmp_path / "run" / "config.toml").write_text("mine")
-    with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'run'}: File exists"):
+    with pytest.raises(ConfigError, match=f"run_dir {tmp_path / 'run'}: File exists"):
         run.begin("epochs = 3\n", 0)
     run.close()
     assert content(tmp_path / "run") == {Path("config.toml"): b"mine"}

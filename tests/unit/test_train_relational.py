@@ -8,26 +8,20 @@ from functools import cache
 import numpy as np
 import pytest
 
-from sarlite import HeteroGraph, predict
+from sarlite import HeteroGraph
 from sarlite.comm import threads
 from sarlite.data.__main__ import main
 from sarlite.data.relational import format
 from sarlite.data.relational.part import RelationalRows
 from sarlite.data.spec import load_relational
 from sarlite.errors import SarliteError
-from sarlite.train import checkpoint, config, relational, run
+from sarlite.train import checkpoint, config, identity
 from tests.helpers.predicting import predict_here
 from tests.helpers.relational_runs import SPEC, relational_run
 
 pytestmark = pytest.mark.timeout(120)
 MODELS = {"rgcn": ["--model", "rgcn", "--hidden", "6"], "bases": ["--model", "rgcn", "--n-bases", "2", "--embedding", "3"],
           "rgat": ["--model", "rgat", "--hidden", "3", "--heads", "2", "--attention-dropout", "0.2"]}
-
-
-@pytest.fixture(autouse=True)
-def _same_threads(monkeypatch):
-    for module in (run, predict):
-        monkeypatch.setattr(module, "set_threads", lambda n: None)
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +102,8 @@ def test_the_identity_of_data():
     def work(comm, edges, x, labels):
         graph = HeteroGraph.from_edges(edges, {"a": 6, "b": 4}, comm=comm, parts="random" if comm.size > 1 else "metis")
         ids, split = graph.node_ids, np.zeros(6, bool)
-        found = relational.identity(graph.of("a"), RelationalRows({"b": x[ids["b"]]}, labels[ids["a"]], *[split[ids["a"]]] * 3), 3)
-        assert not graph.exchanges
+        found = identity.identity(graph.of("a"), RelationalRows({"b": x[ids["b"]]}, labels[ids["a"]], *[split[ids["a"]]] * 3), 3)
+        assert not graph._schedules and not graph.view_arrays
         return found
 
     src, dst = np.array([0, 1, 2, 3, 3]), np.array([5, 1, 4, 4, 0])

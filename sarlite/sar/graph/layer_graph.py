@@ -283,6 +283,13 @@ class LayerGraph:
         """What each edge's row counts in a sum, (n_edges,) constants; None where `scales` say it all. Collective."""
         return None if self.edge_weight is None else weights.normalised(self, reducer, dtype)
 
+    def pick_counts(self, reducer: str) -> Array | None:
+        """What the message of each edge counts in a sum, edge weights aside, (n_edges,) float64; None where `scales` say it all.
+
+        Edges that are picks stand for further ones, and may count unevenly.
+        """
+        return None
+
     def edge_factors(self, reducer: str) -> Array:
         """`edge_counts` of a graph with edge weights, as float64 and not kept. Collective."""
         return weights.factors(self, reducer)

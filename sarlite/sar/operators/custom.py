@@ -212,6 +212,19 @@ class Custom(Operator):
                 kernels.scatter_add_rows(np.ascontiguousarray(d_edge), block.labels, d)
 
 
+_COUNT = "sarlite.count"
+
+
+def counted(message, counts):
+    """Return a function's message times what each edge counts, (n_edges,)."""
+
+    def times(src, dst, edge):
+        out = message.function(src, dst, edge)
+        return out * edge[_COUNT].reshape(-1, *[1] * (out.ndim - 1)).astype(out.dtype)
+
+    return message._replace(function=times, edge={**message.edge, _COUNT: counts})
+
+
 def multiplied(message):
     """Return a `fn.mul_edge` as a function's message."""
     function = lambda s, d, e: s["x"] * e["weight"]  # noqa: E731

@@ -9,7 +9,7 @@ from sarlite.errors import ConfigError, ShapeError
 from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators import evaluation, fn
 from sarlite.sar.operators.attention import Attend
-from sarlite.sar.operators.custom import Custom, attended, multiplied
+from sarlite.sar.operators.custom import Custom, attended, counted, multiplied
 from sarlite.sar.operators.extremum import Extremum
 from sarlite.sar.operators.reducers import REDUCERS
 from sarlite.sar.operators.sums import Sum
@@ -139,6 +139,10 @@ def _extremum(graph, message, reducer):
 def _weighted_sum(graph, message, reducer):
     inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
     one_dtype("fn.mul_edge", **dict(zip(("x", "weight"), inputs)))
+    counts = graph.pick_counts(reducer)
+    if counts is not None:
+        x, weight = inputs
+        inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
     return Call(lambda g: Sum(g.n_dst, True, *g.scales(reducer)), inputs, ("src", "edge"))
 
 
@@ -187,9 +191,12 @@ def _options(graph, message):
 
 def _function(graph, message, reducer):
     graph.schedule  # noqa: B018 (made at its first use, by all ranks together: not inside of a cached_property's lock)
+    name, counts = getattr(message.function, "__name__", "message"), graph.pick_counts(reducer) if reducer in SUMS else None
+    if counts is not None:
+        message = counted(message, counts)
     names = tuple(message.src), tuple(message.dst), tuple(message.edge)
     operator = Custom(message.function, names, REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes)
-    inputs = graph.check(getattr(message.function, "__name__", "message"), message.src, message.dst, message.edge)
+    inputs = graph.check(name, message.src, message.dst, message.edge)
     operator.probe(inputs)
     places = tuple(place for place, of_place in zip(("src", "dst", "edge"), names) for _ in of_place)
     return Call(lambda g: operator, inputs, places, operator.sinks if grad_enabled() else (), divides=None)

@@ -55,6 +55,7 @@ class Schedule(NamedTuple):
         list, or None
             Where `keep`, what each call returned, in the order of `plan.blocks`.
         """
+        self.transport.profile.aggregates(self.plan, arrays, None, phase)
         found = []
         with self.mode.fetch(self.transport, self.plan.forward, arrays, phase) as fetched:
             for piece in self.plan.forward:
@@ -83,6 +84,7 @@ class Schedule(NamedTuple):
         phase : str
             What the bytes are counted under.
         """
+        self.transport.profile.aggregates(self.plan, arrays, d_arrays, phase)
         pieces = self._backward_pieces(arrays is not None)
         values = [*kept[1:], kept[0]] if kept else [None] * len(pieces)
         fetching = NoFetch() if arrays is None else self.mode.fetch_again(self.transport, pieces, arrays, phase)

@@ -14,11 +14,12 @@ from sarlite.sar.schedule.transport import Transport
 from sarlite.types import Array
 
 
-class Columns:
-    """The in-edges of a part's rows, each row's in ascending order of their sources' global ids, whatever the division and the order.
+class PartEdges:
+    """The in-edges of a part's rows, each row's in ascending order of their sources' global ids, whatever the division
+    and the order.
 
-    A column is a source: first the local rows, then the halo rows by ascending row number of the whole graph, so by owner. Construction
-    is collective.
+    A column is a source: first the local rows, then the halo rows by ascending row number of the whole graph, so by
+    owner. Construction is collective.
 
     Parameters
     ----------
@@ -44,17 +45,18 @@ class Columns:
         Likewise, of a graph with edge weights of 0 or more.
     has_loops : bool
         Whether any rank has added loops.
+    graph : Graph
     alone : Transport
         Of layers that have no peers: ranks need not aggregate over them equally often, as over the graph.
 
     Notes
     -----
-    Bytes received: 8 a halo row. Memory: 16 bytes a column; on several ranks an index an edge, and where rows had to be put in order
-    another one; 24 bytes an edge while that is done.
+    Bytes received: 8 a halo row. Memory: 16 bytes a column; on several ranks an index an edge, and where rows had to be
+    put in order another one; 24 bytes an edge while that is done.
     """
 
     def __init__(self, graph: Graph, local: bool = False) -> None:
-        self._graph, size = graph, graph.comm.size
+        self.graph, size = graph, graph.comm.size
         self.alone = Transport(Solo(), 0, graph.profile)
         self.n_local = graph.n_dst
         alone = graph.plan.alone
@@ -83,21 +85,25 @@ class Columns:
     @cached_property
     def inverse_weighted(self) -> Array:
         """(n_local + n_halo,) float64: 1 / the weighted degree, of which 0 counts as 1."""
-        check_negative(self._graph)
+        check_negative(self.graph)
         assert self.weighted_degrees is not None
         return 1.0 / positive(self.weighted_degrees)
 
     def of_edges(self, values: Array, positions: Any) -> Array:
-        """Return the rows of the part's edge values, which are in its order, of edges by their place here: an array, or a slice."""
+        """Return the rows of the part's edge values, which are in its order, of edges by their place here.
+
+        `positions` are an array, or a slice.
+        """
         places = positions if self._places is None else self._places[positions]
-        numbers = self._graph.plan.local.numbers
+        numbers = self.graph.plan.local.numbers
         return values[places if numbers is None else numbers[places]]
 
     def of_columns(self, values: Array) -> Array:
         """Return (n_local + n_halo, ...): of values of the local rows, every column's. Collective."""
-        graph = self._graph
+        graph = self.graph
         out = self._local_first(values)
-        with graph.profile.phase("setup"), kernels.Buffers():  # messages go with these; what a thread takes of malloc would stay with it
+        # messages go with these buffers; what a thread takes of malloc would stay with it
+        with graph.profile.phase("setup"), kernels.Buffers():
             graph.schedule.run((np.ascontiguousarray(values),), lambda block, rows: self._put(out, block, rows[0]))
         return out
 
@@ -110,7 +116,7 @@ class Columns:
     def edge_ids(self, positions: Array) -> Array:
         """Return (n,) int64: of edges by their place here, the index into the whole graph's edge values."""
         places = positions if self._places is None else self._places[positions]
-        ids, numbers = self._graph._edge_ids, self._graph.plan.local.numbers
+        ids, numbers = self.graph._edge_ids, self.graph.plan.local.numbers
         labels = ids if ids is not None else numbers
         return (places if labels is None else labels[places]).astype(np.int64)
 
@@ -119,11 +125,16 @@ class Columns:
         return rows.astype(np.int64) if self._counted else self.ids[rows]
 
     def owners(self, halo: Array) -> Array:
-        """Return (size + 1,): where each owner's begin among ascending halo rows."""
+        """Return (size + 1,): where each owner's begin among ascending halo rows, which count from 0."""
         return np.searchsorted(halo, self.halo_starts)
 
+    def slots(self, halo: Array) -> list[Array]:
+        """Return by owner the slots of ascending halo rows: their places in the owner's `asked`, (m,) int32."""
+        shares = share(halo, self.owners(halo))
+        return [(rows - start).astype(np.int32) for rows, start in zip(shares, self.halo_starts)]
+
     def _all_ids(self):
-        ids = self._local_first(self._graph.src_ids)
+        ids = self._local_first(self.graph.src_ids)
         for block, start, place in self._halo():
             ids[start : start + place.stop - place.start] = block.src_ids[place]
         return ids
@@ -137,17 +148,17 @@ class Columns:
     def _halo(self):
         """Yield (block, first column here, columns of the block) of the peers' rows."""
         starts = self.n_local + self.halo_starts
-        for block, owner, place in self._graph.plan.halo():
+        for block, owner, place in self.graph.plan.halo():
             yield block, starts[owner], place
             starts[owner] += place.stop - place.start
 
     def _csr(self):
-        graph = self._graph
+        graph = self.graph
         blocks, indptr = graph.plan.blocks, np.concatenate([[0], np.cumsum(graph.in_degrees)])
         if graph.plan.alone:
             return indptr, blocks[0].indices
         dtype = np.int32 if max(self.n_local + self.n_halo, graph.n_edges) < 2**31 else np.int64
-        columns = {id(block): np.arange(block.n_src, dtype=dtype) for block in blocks}  # of each block's columns, the column here
+        columns = {id(block): np.arange(block.n_src, dtype=dtype) for block in blocks}  # here, of each block's columns
         for block, start, place in self._halo():
             columns[id(block)][place] = np.arange(start, start + place.stop - place.start)
         indices = np.empty(graph.n_edges, dtype)
@@ -163,7 +174,7 @@ class Columns:
         return np.searchsorted(keep, indptr).astype(np.int64), indices[keep]
 
     def _in_order(self, edges):
-        """Put each row's edges in the order of their sources' global ids; they are in that of columns, or of row numbers."""
+        """Put each row's edges in the order of their sources' global ids, from that of columns, or of row numbers."""
         if not self.n_halo and (np.diff(self.ids) > 0).all():
             return edges
         ids = self.ids[edges.indices]

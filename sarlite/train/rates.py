@@ -1,0 +1,87 @@
+"""What bytes, messages, waiting and flops take on this machine: a few small measurements, and the seconds that they make of a cost."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.comm import Communicator
+from sarlite.sar.schedule.messages import pack
+from sarlite.tape.reduce import product
+from sarlite.train.costs import Cost
+from sarlite.types import Array
+
+_MESSAGE, _REPEATS, _DEGREE = 1 << 20, 3, 16
+
+
+class Rates(NamedTuple):
+    """Seconds to pack a byte, to send one, of a message, of a floating-point operation, and to sum up a byte of an edge's row."""
+
+    packing: float
+    sending: float
+    message: float
+    flop: float
+    summing: float
+
+
+def rates_of(comm: Communicator) -> Rates:
+    """Measure the `Rates`; the slowest rank's, the same on all. Collective.
+
+    Sends a few messages of up to 1 MiB to the next rank, multiplies as many rows by a square matrix, and sums them over edges.
+    """
+    rows = np.ones((_MESSAGE // 256, 64), np.float32)
+    index = np.random.default_rng(0).permutation(len(rows)).astype(np.int32)
+    packing = _least(lambda: pack((rows,), index)) / rows.nbytes
+    weight = np.ones((rows.shape[1], rows.shape[1]), rows.dtype)
+    flop = _least(lambda: np.maximum(product(rows, weight), 0)) / (2 * rows.size * len(weight))  # as a layer's, with what follows
+    ends, sources, out = np.arange(len(rows) + 1) * _DEGREE, np.tile(index, _DEGREE), np.zeros_like(rows)
+    summing = _least(lambda: kernels.spmm(ends, sources, rows, out)) / (_DEGREE * rows.nbytes)
+
+    def exchange(array):
+        got = np.empty_like(array)
+        channel = comm.channel("rates")
+        for request in (channel.start_recv(got, (comm.rank + 1) % comm.size, 1),
+                        channel.start_send(array, (comm.rank - 1) % comm.size, 1)):
+            request.wait()
+
+    if comm.size == 1:
+        return Rates(packing, 0.0, 0.0, flop, summing)
+    comm.barrier()
+    message = _least(lambda: exchange(rows[:1]))
+    sending = max(_least(lambda: exchange(rows)) - message, 0.0) / rows.nbytes
+    return Rates(*map(float, np.max(comm.allgather((packing, sending, message, flop, summing)), 0)))
+
+
+def _least(action: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(_REPEATS + 1):
+        begin = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - begin)
+    return min(times[1:])
+
+
+def in_step(tiles: Array, prefetch: int, n_pieces: int = 1) -> float:
+    """Return what an aggregation takes until the last rank is done, where rank p takes tiles[p, j] in stage j of mode `broadcast`.
+
+    A stage begins when each rank has a buffer for its rows: without prefetch when all have done the one before, so that it takes the sum
+    over stages of the largest tile; with prefetch k they have done the one k + 1 before, and each its own tile at first.
+    Where stages come in `n_pieces`, alike, a piece begins when all have done the one k stages and a piece before.
+    """
+    work, ahead = tiles.copy(), prefetch * n_pieces
+    done = [np.diag(tiles) if prefetch else np.zeros(len(tiles))]
+    if prefetch:
+        np.fill_diagonal(work, 0)
+    for j, own in enumerate(np.repeat(work.T / n_pieces, n_pieces, axis=0)):
+        begins = done[j - ahead].max() if j > ahead else 0.0
+        done.append(np.maximum(done[-1], begins) + own)
+    return float(done[-1].max())
+
+
+def seconds_of(cost: Cost, rates: Rates, flops: int, waited_edges: float = 0.0) -> float:
+    """Return what packing and sending take one rank in a step, waiting for others' edges, and computing more than `flops`."""
+    received = sum(cost.received["step"].values())
+    return (rates.packing * cost.packed_bytes + rates.sending * received + rates.message * cost.n_messages
+            + rates.flop * (cost.flops - flops) + rates.summing * cost.row_bytes * waited_edges)

@@ -1,0 +1,362 @@
+"""A run in small: the run's own trainer on a tiny part with the run's proportions, whose peers are mirror images of it.
+
+What the run does is what the trial does: which aggregations and collectives a step has, what is held of peers, what it computes. Memory
+and flops grow in a straight line with the sizes, so that two trials, one twice as large as the other, tell them at any size.
+"""
+
+import gc
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.comm import Solo
+from sarlite.comm.interrupt import SIGNALS
+from sarlite.comm.requests import Staged
+from sarlite.errors import ConfigError
+from sarlite.sar.cost import Aggregation, moved
+from sarlite.sar.schedule.messages import templates_of
+from sarlite.tape.engine import Observer, observed
+from sarlite.tape.shapes import flops_of, passes_of
+
+SEGMENTS = "start", "first step", "first evaluation", "step", "evaluation"
+
+
+class Turned(NamedTuple):
+    """Rows, or edges' values, of a group of ranks that turn into columns, or back.
+
+    Attributes
+    ----------
+    place : {"rows", "edges"}
+        What there is a row of.
+    back : bool
+        Whether columns turn into rows.
+    phase : str
+    sent_bytes, received_bytes : int
+        A row of this rank, to the others of the group; and a row of theirs, of this rank's columns.
+    """
+
+    place: str
+    back: bool
+    phase: str
+    sent_bytes: int
+    received_bytes: int
+
+    def moved(self, own: int, whole: int) -> tuple[int, int]:
+        """Return the bytes sent and received of `own` rows here and `whole` in the group."""
+        found = own * self.sent_bytes, (whole - own) * self.received_bytes
+        return found[::-1] if self.back else found
+
+
+class Segment(NamedTuple):
+    """A part of a run, of `SEGMENTS`.
+
+    Attributes
+    ----------
+    aggregations : list of Aggregation
+        Each over a plan; `named` gives plans names.
+    turns : list of Turned
+    counted : Counter of (phase, "sent" or "received") to int
+        Bytes beside the aggregations and the turns.
+    flops : (int, int)
+        Forward and backward.
+    n_messages : int
+    peak_bytes : int
+        The most that arrays took, the graph's beside.
+    rows : dict
+        By name of a plan, its source rows.
+    """
+
+    aggregations: list[Aggregation]
+    turns: list[Turned]
+    counted: Counter[tuple[str, str]]
+    flops: tuple[int, int]
+    n_messages: int
+    peak_bytes: int
+    rows: Any = None
+
+
+class Mirror(Solo):
+    """A communicator of ranks that all do as this one: of what goes to a peer the like comes from it, of rows zeros.
+
+    Parameters
+    ----------
+    rank, size : int
+    columns : int
+        Ranks of a group, on a grid of ranks.
+    sent : Counter, optional
+        Counts "messages" that are sent, a broadcast once.
+    """
+
+    def __init__(self, rank: int, size: int, columns: int = 1, sent: Any = None) -> None:
+        self.rank, self.size, self.columns, self.sent = rank, size, columns, Counter[str]() if sent is None else sent
+        self._echoes: Any = None
+
+    def start_send(self, array: Any, peer: int, tag: int = 0) -> Any:
+        self.sent["messages"] += 1
+        if self._echoes is not None:
+            self._echoes.setdefault((peer, tag), []).append(array.copy())
+        return Staged(iter(()))
+
+    def start_recv(self, array: Any, peer: int, tag: int = 0) -> Any:
+        if self._echoes is not None:
+            return _Echo(self._echoes.setdefault((peer, tag), []), array)
+        array[...] = 0
+        return Staged(iter(()))
+
+    def start_broadcast(self, array: Any, root: int) -> Any:
+        self.sent["messages"] += 1
+        if root != self.rank:
+            array[...] = 0
+        return Staged(iter(()))
+
+    def broadcast(self, array: Any, root: int) -> Any:
+        return array
+
+    def alltoall(self, arrays: list[Any]) -> list[Any]:
+        return [array.copy() for array in arrays]
+
+    def allgather(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+    def allreduce(self, array: Any, op: str = "sum") -> Any:
+        if op == "sum":
+            array *= self.size
+        return array
+
+    def start_allreduce(self, array: Any, op: str = "sum") -> Any:
+        self.allreduce(array, op)
+        return Staged(iter(()))
+
+    def channel(self, name: str) -> Any:
+        """Return a channel. What is pushed on "embeddings" names itself in its messages, so it comes back as it was sent."""
+        kept = self.__dict__.setdefault("_channels", {})
+        if name not in kept:
+            kept[name] = Mirror(self.rank, self.size, self.columns, self.sent)
+            kept[name]._echoes = {} if name.startswith("embeddings") else None
+        return kept[name]
+
+    def group(self, name: str, colour: int) -> "Mirror":
+        n, inside = self.columns, name.startswith("row")
+        return Mirror(*((self.rank % n, n) if inside else (self.rank // n, self.size // n)), sent=self.sent)
+
+
+class _Echo:
+    """The request of a receive: done once the like was sent."""
+
+    def __init__(self, sent, array):
+        self._sent, self._array = sent, array
+
+    def test(self):
+        if self._array is not None and self._sent:
+            self._array[...] = self._sent.pop(0)
+            self._array = None
+        return self._array is None
+
+    wait = test
+
+
+# ---- what a trial does
+
+
+class _Notes(Observer):
+    """What is done while it observes."""
+
+    def __init__(self, profile, sent):
+        self.profile, self._sent, self._dtypes = profile, sent, {}
+        profile.on_aggregation = self._aggregates
+        self.begin()
+
+    def begin(self):
+        self.aggregations, self.turns, self.flops, self._before = [], [], [0, 0], (self._counted(), self._sent["messages"])
+
+    def end(self, peak):
+        counted, messages = self._counted(), self._sent["messages"]
+        counted.subtract(self._before[0])
+        return Segment(self.aggregations, self.turns, counted, tuple(self.flops), messages - self._before[1], peak)
+
+    def _counted(self):
+        return Counter({(phase, way): n for way in ("sent", "received") for phase, n in getattr(self.profile, f"{way}_bytes").items()})
+
+    def _aggregates(self, plan, arrays, d_arrays, phase, within):
+        if within == "setup":
+            return
+        templates = [None if rows is None else templates_of(rows) for rows in (arrays, d_arrays)]
+        self.aggregations.append(Aggregation(plan, phase, within, *templates))
+
+    def applied(self, application):
+        name, inputs, params, needs, result = application
+        n = flops_of(name, tuple(np.shape(x) for x in inputs), result.shape, params)
+        self.flops[0] += n
+        self.flops[1] += n * passes_of(needs[: len(inputs)], params)
+        if name in ("to_columns", "to_rows"):
+            self._dtypes[id(params["turn"])] = result.dtype.itemsize
+            self._turn(name == "to_rows", params["turn"], "forward")
+
+    def backward(self, name, params):
+        if name in ("to_columns", "to_rows"):
+            self._turn(name == "to_columns", params["turn"], "backward")
+        return nullcontext()
+
+    def _turn(self, back, turn, phase):
+        own, itemsize = turn.transport.comm.rank, self._dtypes[id(turn)]
+        others = sum(turn.n_values(q) for q in range(len(turn.counts)) if q != own)
+        phase = self.profile._phase or f"{phase}_turn"
+        self.turns.append((turn.counts, Turned("", back, phase, others * itemsize, turn.n_values(own) * itemsize)))
+
+
+class Trial(NamedTuple):
+    """What two epochs of a run in small did.
+
+    Attributes
+    ----------
+    segments : dict of str to Segment
+    remote_buffers : number
+        Peers whose rows were held at most.
+    widths : dict of int to (row shape, dtype)
+        With caches of embeddings, by layer the rows that it is entered with.
+    """
+
+    segments: dict[str, Segment]
+    remote_buffers: Any
+    widths: dict[int, Any]
+
+
+def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
+    """Make a trainer and take two epochs, each with an evaluation; return what was done.
+
+    Parameters
+    ----------
+    comm : Mirror
+    graph : Graph, or NodeType
+        Whose structure is not counted as memory.
+    make_trainer : callable -> Trainer
+        Makes the rows, too.
+    """
+    profile, segments, best, widths = graph.profile, {}, {}, {}
+    notes = _Notes(profile, comm.sent)
+
+    @contextmanager
+    def segment(name: str) -> Iterator[None]:
+        notes.begin()
+        tracemalloc.reset_peak()
+        with observed(notes):
+            yield
+        segments[name] = notes.end(tracemalloc.get_traced_memory()[1] - base)
+
+    gc.collect()
+    base = tracemalloc.get_traced_memory()[0]
+    profile.reset()
+    with segment("start"):
+        trainer = make_trainer()
+    _prepare(trainer, widths)
+    for epoch in range(2):
+        with segment(SEGMENTS[2 * epoch + 1]):
+            trainer.epoch(epoch)
+        with segment(SEGMENTS[2 * epoch + 2]), profile.phase("evaluation"):
+            trainer.evaluate()
+            best["state"] = trainer.model.state_dict()  # as where the epoch is the best
+    names = _names(trainer)
+    for name, found in segments.items():
+        beside = _beside(found, comm.size // comm.columns)
+        layers = _Layers(names, name, getattr(trainer.loader, "sampler", None))
+        aggregations = [made._replace(over=layers.name(made.over)) for made in found.aggregations]
+        turns = [turn._replace(place=_place(trainer.graph, counts)) for counts, turn in found.turns]
+        segments[name] = found._replace(aggregations=aggregations, turns=turns, counted=beside, rows=layers.rows)
+    return Trial(segments, profile.peak_remote_buffers, widths)
+
+
+class _Sampling:
+    """A loader whose sampling is counted as such, also in an evaluation."""
+
+    def __init__(self, loader, profile):
+        vars(self).update(_loader=loader, _profile=profile)
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def __setattr__(self, name, value):
+        setattr(self._loader, name, value)
+
+    def __len__(self):
+        return len(self._loader)
+
+    def __iter__(self):
+        batches = iter(self._loader)
+        while True:
+            with self._profile.phase("alltoall"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+            del batch
+
+
+def _prepare(trainer, widths):
+    """As in a run: of learned rows all but one have a gradient, votes travel with the loss. Note the rows that caches are entered with."""
+    for name in ("loader", "scoring"):
+        if hasattr(getattr(trainer, name, None), "sampler"):
+            setattr(trainer, name, _Sampling(getattr(trainer, name), trainer.graph.profile))
+    trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)
+    trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
+    historical = getattr(trainer.loader, "historical", None)
+    if historical is not None:
+        enter = historical.enter
+
+        def entered(layer, step, rows, h, *others):
+            widths[layer] = h.shape[1:], h.dtype
+            return enter(layer, step, rows, h, *others)
+
+        historical.enter = entered
+
+
+def _names(trainer):
+    """By the id of a plan what `Aggregation.over` says of it."""
+    graph = trainer.graph
+    if hasattr(graph, "node_type"):
+        return {id(plan): chosen for chosen, (plan, _) in graph.graph.exchanges.items()}
+    schedule = (graph if graph.grid is None else graph.grid.graph).schedule
+    names = {} if schedule.reverse is None else {id(schedule.reverse.plan): "reverse"}
+    names[id(schedule.plan)] = "edges"
+    for name, flow in (("training", "flow"), ("scoring", "scored_flow")):
+        layers = getattr(trainer, flow).layers(trainer.n_layers) if hasattr(trainer, flow) else ()
+        names |= {id(layer.plan): (name, k) for k, layer in enumerate(layers)}
+    return names
+
+
+class _Layers:
+    """Names the plans of a segment; those of a batch's layers, which are gone, by the order of their first aggregations."""
+
+    def __init__(self, names, segment, sampler):
+        self._names, self._kind, self.rows = names, "scored" if "evaluation" in segment else "batch", {}
+        self._batch, self._n_layers = {}, len(sampler.fanouts) if sampler else 0
+
+    def name(self, plan):
+        if id(plan) in self._names:
+            found = self._names[id(plan)]
+        elif self._n_layers:
+            found = self._batch.setdefault(id(plan), (self._kind, len(self._batch) % self._n_layers))
+        else:
+            raise ConfigError("--columns: the costs of a model are not counted whose messages are computed by rows")
+        self.rows[found] = plan.n_src
+        return found
+
+
+def _beside(found, size):
+    """The bytes that were counted beside the aggregations and the turns of a segment."""
+    counted = found.counted.copy()
+    for made in found.aggregations:
+        for way, n_bytes in zip(("sent", "received"), moved(made.over, size, made)):
+            counted.subtract({(phase, way): n for phase, n in n_bytes.items()})
+    for counts, turn in found.turns:
+        own = counts[0]
+        for way, n in zip(("sent", "received"), turn.moved(own, len(counts) * own)):
+            counted[turn.phase, way] -= n
+    return +counted
+
+
+def _place(graph, counts):
+    return "edges" if counts is graph.grid._counts.edge else "rows"
