@@ -305,19 +305,17 @@ class HeteroGraph:
             calls = [(graph, table.call(graph, _evaluated(messages[graph.relation], evaluation), reducer))
                      for graph in graphs]
             wanted = [(graph, _key(graph, call), call) for graph, call in calls if call.found is None]
-            outputs = {}
-            if any(key is graph.relation for graph, key, _ in wanted):
-                outputs = relations.add_up([wanted], [])
-            elif wanted:
-                fetches.append(wanted)
+            apart = any(key is graph.relation for graph, key, _ in wanted)
+            outputs = relations.add_up([wanted], []) if apart else {}
+            fetches += [wanted] if wanted and not apart else []
             for graph, call in calls:
-                out = call.found
+                to, out = graph.relation[2], call.found
                 if graph.relation in outputs:
                     out = call.keep(outputs.pop(graph.relation))
                 if out is not None and call.weight is not None:
-                    products.append((graph.relation[2], out, call.weight))
+                    products.append((to, out, call.weight))
                 elif out is not None:
-                    _add(sums, {graph.relation[2]: out})
+                    _add(sums, {to: out})
             _add(sums, outputs)
         return _add(sums, relations.add_up(fetches, products) if fetches or products else {})
 

@@ -284,9 +284,9 @@ class LayerGraph:
         return None if self.edge_weight is None else weights.normalised(self, reducer, dtype)
 
     def pick_counts(self, reducer: str) -> Array | None:
-        """What the message of each edge counts in a sum, edge weights aside, (n_edges,) float64; None where `scales` say it all.
+        """What each edge's message counts in a sum, edge weights aside, (n_edges,) float64; None: `scales` say it all.
 
-        Edges that are picks stand for further ones, and may count unevenly.
+        Edges that are picks stand for further edges, and may count unevenly.
         """
         return None
 

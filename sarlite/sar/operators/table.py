@@ -191,7 +191,8 @@ def _options(graph, message):
 
 def _function(graph, message, reducer):
     graph.schedule  # noqa: B018 (made at its first use, by all ranks together: not inside of a cached_property's lock)
-    name, counts = getattr(message.function, "__name__", "message"), graph.pick_counts(reducer) if reducer in SUMS else None
+    name = getattr(message.function, "__name__", "message")
+    counts = graph.pick_counts(reducer) if reducer in SUMS else None
     if counts is not None:
         message = counted(message, counts)
     names = tuple(message.src), tuple(message.dst), tuple(message.edge)
