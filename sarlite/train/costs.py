@@ -22,7 +22,6 @@ from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.schedule.messages import row_bytes
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import no_grad
-from sarlite.tape.rows import row_numbers
 from sarlite.train import minibatch, sampled, small, trial
 from sarlite.train.load import Part, widths
 from sarlite.train.owners import PIECE_BYTES
@@ -461,9 +460,7 @@ def _flows(comm, config, part, make, facts, trainer):
                 return count_layers(tiny.model, graph, tiny.x)
 
         n_layers = together(comm, asked)
-        rows: Any = part.rows
-        splits = [row_numbers(name, getattr(rows, name), part.graph.n_dst) for name in SPLITS]
-        made = minibatch.flows(part, n_layers, rows.features)
+        made = [*minibatch.flows(part, n_layers, part.rows.features).values()]  # type: ignore[attr-defined]
     else:
-        made, n_layers = (trainer.flow, trainer.scored_flow), trainer.n_layers
-    return {(name, k): layer for name, each in zip(("training", "scoring"), made) for k, layer in enumerate(each.layers(n_layers))}
+        made = [trainer.batches.batch, trainer.scoring.batch]
+    return {(name, k): layer for name, each in zip(("training", "scoring"), made) for k, layer in enumerate(each.graphs)}
