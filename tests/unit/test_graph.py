@@ -138,7 +138,7 @@ def test_the_transpose_of_a_block(graph):
 def test_the_pieces_of_a_block_are_its_edges(graph):
     indptr, indices = Graph.from_edges(*graph).in_edges()[:2]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block, "PIECE_EDGES", 1)
+        patch.setattr(block.Edges, "piece_edges", 1)
         one = Block(indptr, indices, np.arange(graph.n_nodes))
         pieces = one.pieces
     assert np.concatenate([p.labels for p in pieces]).tolist() == list(range(graph.n_edges))

@@ -218,7 +218,7 @@ def test_rows_of_zeros_do_not_warn(message):
 
 
 def test_a_piece_of_edges_is_let_go_of_before_the_next_ones_rows_are_gathered(monkeypatch):
-    monkeypatch.setattr(block, "PIECE_EDGES", 2048)
+    monkeypatch.setattr(block.Edges, "piece_edges", 2048)
 
     def n_bytes(n_edges):
         graph = Graph.from_edges(np.arange(n_edges) % 511, np.arange(n_edges) % 512, 512)

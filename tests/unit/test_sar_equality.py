@@ -57,7 +57,7 @@ def test_the_partitioner_by_name_and_more_prefetch_than_peers(case):
 @pytest.mark.parametrize("case", ["edges", "edges mean", "softmax"])
 def test_messages_in_pieces(case, mode, monkeypatch):
     references.one_rank(case, np.float64)  # whole
-    monkeypatch.setattr(block, "PIECE_EDGES", 1)
+    monkeypatch.setattr(block.Edges, "piece_edges", 1)
     threads.run(3, check_equality, case, np.float64, owners("random", 3), mode=mode)
     graph = Graph.from_edges(*EDGES)
     assert len(graph.plan.local.pieces) > 3

@@ -15,7 +15,7 @@ def test_pieces_change_nothing(reducer, mode, monkeypatch):
     graph, *arrays = problem()
     assert len(graph.plan.local.pieces) == 1
     expected = run(graph, *arrays, reducer)
-    monkeypatch.setattr(block, "PIECE_EDGES", 1)
+    monkeypatch.setattr(block.Edges, "piece_edges", 1)
 
     def on_rank(comm):
         part = problem()[0].shard(comm, "contiguous", mode=mode)
@@ -32,7 +32,7 @@ def test_pieces_change_nothing(reducer, mode, monkeypatch):
 
 
 def test_halves_are_rows_of_the_block_with_pieces_of_their_own(monkeypatch):
-    monkeypatch.setattr(block, "PIECE_EDGES", 1)
+    monkeypatch.setattr(block.Edges, "piece_edges", 1)
     whole = problem()[0].plan.local
     halves = whole.halves
     assert abs(halves[0].n_edges - halves[1].n_edges) <= np.diff(whole.indptr).max()
@@ -45,7 +45,7 @@ def test_halves_are_rows_of_the_block_with_pieces_of_their_own(monkeypatch):
 
 
 def test_pieces_cover_every_edge_once(monkeypatch):
-    monkeypatch.setattr(block, "PIECE_EDGES", 1)
+    monkeypatch.setattr(block.Edges, "piece_edges", 1)
     whole = problem()[0].plan.local
     pieces = whole.pieces
     assert max(piece.n_edges for piece in pieces) <= N_NODES + np.diff(whole.indptr).max()
