@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,15 @@ def parse(argv=None):
 def predict(comm, config, tick=lambda: None, interrupts=None):
     """Run a checkpoint's model on a data set and write each rank's rows into their places of one file. Collective.
 
-    Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before probabilities comes
-    NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels, (rows, n_labels) uint8. With
-    --embeddings a layer's rows alone.
+    Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
+    probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
+    (rows, n_labels) uint8. With --embeddings a layer's rows alone.
 
     Raises
     ------
     SarliteError
-        On every rank together: the checkpoint cannot be read, is of another model, or of other features or classes than the data; a
-        node is none; a file cannot be written. What stood there before is intact then.
+        On every rank together: the checkpoint cannot be read, is of another model, or of other features or classes than
+        the data; a node is none; a file cannot be written. What stood there before is intact then.
 
     Notes
     -----
@@ -199,7 +200,8 @@ def _computed(comm, config, run, part, tensors, meta):
         x = _with_labels(comm, training, part, x, n_out)
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     with kernels.Buffers(), no_grad():
-        x = {name: Tensor(a, constant=True) for name, a in x.items()} if isinstance(x, dict) else Tensor(x, constant=True)
+        constant = partial(Tensor, constant=True)
+        x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
         output = model.eval()(graph, x)
         check_output(output, type(model).__name__, part.graph.n_dst, n_out)
         return as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
