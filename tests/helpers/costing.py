@@ -5,11 +5,12 @@ import math
 import numpy as np
 
 from sarlite.data import format, load
-from sarlite.train import costs, edge_values, planning, relational, run
+from sarlite.train import costs, planning, run
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
-from sarlite.train.load import load_part
+from sarlite.train.load import load as load_part
 from sarlite.train.model import model_class
+from sarlite.train.settings import graph_of, source_of
 from tests.helpers.exchanges import on_hosts
 
 MODELS = {
@@ -56,9 +57,7 @@ def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, hosts=None, **op
 def counted(comm, config, folder):
     """The `Model` and `Sizes` of a run, and its part."""
     cls = model_class(config.model)
-    hetero = config.data.startswith("relational:")
-    values = {} if hetero else {"self_loops": True, "edge_values": edge_values.wanted(config, cls)}
-    part = (relational.load_part if hetero else load_part)(config, comm, folder, **values)
+    part = load_part(comm, source_of(config, cls, self_loops=True), graph_of(config), folder)
     return *costs.of_run(comm, config, cls, part, run._make_trainer), part
 
 

@@ -10,7 +10,8 @@ from sarlite.sar.graph import Graph
 from sarlite.sar.other_counts import with_others
 from sarlite.sar.stand_ins import Rows
 from sarlite.train.config import resolve
-from sarlite.train.load import load_part
+from sarlite.train.load import load as load_part
+from sarlite.train.settings import graph_of, source_of
 from tests.helpers.costing import HOSTS, QUIET, plan_facts
 from tests.helpers.exchanges import EDGES, X, on_hosts, shard
 from tests.helpers.exchanges import Recorder as Noted
@@ -29,7 +30,7 @@ def test_a_plan_of_counts_is_laid_out_as_the_graphs(tmp_path):
         for mode, partition, spec in (("sar", "random", sparse), ("oneshot", "contiguous", dense), ("broadcast", "random", sparse)):
             config = resolve({**QUIET, "data": spec, "mode": mode, "prefetch": 1,
                               "partition": partition, "ranks": comm.size})
-            graph = load_part(config, comm, tmp_path, False).graph
+            graph = load_part(comm, source_of(config, None), graph_of(config), tmp_path).graph
             found.append((plan_facts(graph.plan), plan_facts(schedule_of(counts_of(graph), mode, 1).plan)))
         return found
 

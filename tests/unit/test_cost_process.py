@@ -10,8 +10,9 @@ from sarlite import profile
 from sarlite.comm import threads
 from sarlite.kernels import Buffers, Places, allocations
 from sarlite.sar import program, stages
-from sarlite.train import load, relational
+from sarlite.train import load
 from sarlite.train.config import resolve
+from sarlite.train.settings import graph_of, source_of
 
 HUGE = 1 << 21
 
@@ -66,8 +67,8 @@ def test_rows_are_brought_to_the_front_with_little_memory():
     assert most < 0.1 * rows.nbytes and np.array_equal(found[:, 7], np.arange(1, 1 << 15, 2))
 
 
-@pytest.mark.parametrize("data, module", [("sbm:nodes=300,features=4", load), ("relational:nodes=300,edges=600,features=4", relational)])
-def test_each_peer_is_sent_messages_before_memory_is_counted(data, module, tmp_path, monkeypatch):
+@pytest.mark.parametrize("data, model", [("sbm:nodes=300,features=4", "gcn"), ("relational:nodes=300,edges=600,features=4", "rgcn")])
+def test_each_peer_is_sent_messages_before_memory_is_counted(data, model, tmp_path, monkeypatch):
     """With them MPI takes what it needs for itself."""
     events = []
 
@@ -83,9 +84,8 @@ def test_each_peer_is_sent_messages_before_memory_is_counted(data, module, tmp_p
             return alltoall(arrays)
 
         comm.alltoall = listening
-        model = "rgcn" if module is relational else "gcn"
         options = resolve({"data": data, "model": model, "ranks": comm.size, "progress": "none", "prefetch": 0})
-        module.load_part(options, comm, tmp_path, **({} if module is relational else {"self_loops": False}))
+        load.load(comm, source_of(options, None), graph_of(options), tmp_path)
 
     monkeypatch.setattr(load, "Memory", memory)
     threads.run(3, work)
