@@ -93,7 +93,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     there = part.memory.now()  # without what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     rng = nn.Random(run.training.seed)
-    model = _model(comm, run, part, rng)
+    model = new_model(comm, run, part, rng)
     together(comm, lambda: refuse(known._replace(model=model)))
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
@@ -113,8 +113,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick))
 
 
-def _model(comm, run, part, rng):
-    """The model, as wide as the data, with labels as inputs wider. Collective."""
+def new_model(comm, run, part, rng):
+    """Return the model of a run, as wide as the data, and with labels as inputs wider. Collective."""
     n_in = widths(part.rows)
     n_in = n_in + part.n_classes if run.training.label_inputs else n_in
     return together(comm, lambda: make_model(run.model, n_in, part.n_classes, rng, part.graph, run.batches))
@@ -241,7 +241,7 @@ def _costs(comm, options, run, part, *more):
 def _make_trainer(comm, options, cls, schedule, part, data):
     """The trainer of a part that is not a run's own, as costs are counted of."""
     run, rng = settings(options, cls), nn.Random(options.seed)
-    return make_trainer(comm, run, part, _model(comm, run, part, rng), rng, data)
+    return make_trainer(comm, run, part, new_model(comm, run, part, rng), rng, data)
 
 
 def _n_widths(model):
