@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite.oracle.arithmetic import Bounded, Number
 from sarlite.oracle.case import Case
-from sarlite.oracle.report import Verdict
+from sarlite.oracle.finding import Verdict
 from sarlite.oracle.trial import Trial, equal
 from sarlite.types import Array
 

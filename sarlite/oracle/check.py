@@ -18,8 +18,9 @@ from sarlite.oracle import (
 )
 from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import Entry, corpus
+from sarlite.oracle.finding import Finding
 from sarlite.oracle.reference import Reference
-from sarlite.oracle.report import Finding, Report
+from sarlite.oracle.report import Report
 from sarlite.oracle.shrink import shrink as shrunk
 from sarlite.oracle.trial import Stop, Trial
 from sarlite.types import Array

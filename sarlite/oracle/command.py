@@ -8,7 +8,8 @@ from typing import Any
 
 from sarlite.command import Parser
 from sarlite.errors import ConfigError, SarliteError
-from sarlite.oracle.report import Report, Verdict
+from sarlite.oracle.finding import Verdict
+from sarlite.oracle.report import Report
 
 PASSED, FOUND, USAGE = 0, 1, 2
 _LEVELS = ("probe", "certified", "repeat", "invariants", "ci", "all")

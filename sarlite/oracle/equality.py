@@ -8,8 +8,8 @@ import numpy as np
 from sarlite.oracle import certified, decode, probe
 from sarlite.oracle.case import Case
 from sarlite.oracle.exact import Exact
+from sarlite.oracle.finding import Verdict
 from sarlite.oracle.plain import Number
-from sarlite.oracle.report import Verdict
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 

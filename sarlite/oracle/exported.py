@@ -14,10 +14,11 @@ from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import Entry, corpus
 from sarlite.oracle.exact import Exact
 from sarlite.oracle.external import read_arrays
+from sarlite.oracle.finding import Finding
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
 from sarlite.oracle.replay import reference_of
-from sarlite.oracle.report import Finding, Report
+from sarlite.oracle.report import Report
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 

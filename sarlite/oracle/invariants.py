@@ -15,7 +15,7 @@ from sarlite.oracle.arithmetic import Number
 from sarlite.oracle.case import Case
 from sarlite.oracle.certified import arithmetic, ratios
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.report import Verdict
+from sarlite.oracle.finding import Verdict
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 

@@ -23,8 +23,8 @@ from sarlite.errors import DataError
 from sarlite.oracle import npy
 from sarlite.oracle.call import Failure
 from sarlite.oracle.external import Command, ProgramTimeout
+from sarlite.oracle.finding import Verdict
 from sarlite.oracle.parts import Part
-from sarlite.oracle.report import Verdict
 from sarlite.oracle.sarcase import SCHEMA
 from sarlite.types import Array
 

@@ -15,10 +15,11 @@ from sarlite.oracle.check import described, given
 from sarlite.oracle.corpus import corpus
 from sarlite.oracle.diagnose import Diagnosis
 from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.invariants import row_kinds
 from sarlite.oracle.parts import PARTS, Part, cut, owners
 from sarlite.oracle.reference import Reference
-from sarlite.oracle.report import Finding, Report, Verdict
+from sarlite.oracle.report import Report
 from sarlite.oracle.trial import Stop, Trial, evidence_of
 from sarlite.types import Array
 

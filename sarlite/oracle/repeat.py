@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from sarlite.oracle.case import Case
-from sarlite.oracle.report import Verdict
+from sarlite.oracle.finding import Verdict
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 

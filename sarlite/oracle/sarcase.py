@@ -27,7 +27,7 @@ from sarlite.errors import DataError, SarliteError, reading, regular, whole
 from sarlite.oracle import npy
 from sarlite.oracle.case import Case
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.report import Finding, Verdict
+from sarlite.oracle.finding import Finding, Verdict
 from sarlite.types import Array
 
 SCHEMA = 1

@@ -7,8 +7,9 @@ import numpy as np
 from sarlite.errors import ShapeError
 from sarlite.oracle import call, certified, loops
 from sarlite.oracle.corpus import corpus, digest
+from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.reference import Reference
-from sarlite.oracle.report import Finding, Report, Verdict
+from sarlite.oracle.report import Report
 from sarlite.oracle.trial import Trial
 
 WIDTH = 3

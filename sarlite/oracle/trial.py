@@ -9,7 +9,8 @@ import numpy as np
 
 from sarlite.oracle import call
 from sarlite.oracle.case import Case
-from sarlite.oracle.report import Evidence, Finding, Report, Verdict
+from sarlite.oracle.finding import Evidence, Finding, Verdict
+from sarlite.oracle.report import Report
 from sarlite.types import Array
 
 EXPLANATIONS = 4  # findings whose cause is looked for; a function that is wrong everywhere has many

@@ -4,8 +4,8 @@ import numpy as np
 
 from sarlite.graph.edges import destinations, row_chunks
 from sarlite.keys import word
-from sarlite.sar import fn
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.load import told_widths
 

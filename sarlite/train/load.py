@@ -22,9 +22,9 @@ from sarlite.graph.edges import add_self_loops
 from sarlite.graph.partition import measures
 from sarlite.profile import Memory
 from sarlite.progress import Progress
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import HeteroGraph
-from sarlite.sar.schedule import Options
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import HeteroGraph
+from sarlite.sar.schedule.schedule import Options
 from sarlite.train import edge_values
 from sarlite.train.edge_values import NONE, Wanted
 from sarlite.types import Path

@@ -20,8 +20,8 @@ from sarlite import nn
 from sarlite.command import suggestion
 from sarlite.errors import ConfigError, PeerError, SarliteError
 from sarlite.minibatch import NeighborLoader
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.options import KEYWORDS
 

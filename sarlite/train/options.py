@@ -7,8 +7,8 @@ from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
 from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
-from sarlite.sar.evaluation import EVALUATIONS
-from sarlite.sar.modes import MODES
+from sarlite.sar.operators.evaluation import EVALUATIONS
+from sarlite.sar.schedule.modes import MODES
 from sarlite.train.metrics import EVERY
 from sarlite.train.tasks import LOSSES
 

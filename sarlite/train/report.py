@@ -7,8 +7,8 @@ import sys
 import time
 
 from sarlite.errors import needs
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 
 LINE_SECONDS = 5.0
 

@@ -11,21 +11,17 @@ from sarlite import nn, optim
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
-from sarlite.minibatch import HEC
 from sarlite.profile import trim
 from sarlite.train import checkpoint, costs, minibatch, planning, propagated, report, resume, smoothing, trace
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags, to_toml
 from sarlite.train.edge_values import ARRAYS
-from sarlite.train.flow import FlowTrainer
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.load import load, relational, widths
 from sarlite.train.loop import Trainer, fit
-from sarlite.train.minibatch import BatchTrainer
 from sarlite.train.model import errors_of, make_model
-from sarlite.train.options import HEC_OPTIONS
 from sarlite.train.saving import Saving, restore
 from sarlite.train.settings import settings
 from sarlite.train.stopping import Best, Stopping
@@ -138,15 +134,13 @@ def make_trainer(comm, run, part, model, rng, data=None):
     task = together(comm, lambda: _task(training, part))
     lr = training.lr * (minibatch.LR_SCALES[run.batches.lr_scale](comm.size) if run.batches else 1)
     features = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
-    kind, more = FlowTrainer if training.mfg else Trainer, {}
+    batches = minibatch.batches(comm, run, part, model, features)
     if run.batches:
-        kind, more = BatchTrainer, minibatch.loaders(_as_options(run), part, features, hasattr(model, "powers"))
-        features = more["loader"].x  # where they were copied, that copy alone stays
-    if training.label_inputs:
-        more["label_inputs"] = LabelInputs(training.label_inputs, part.n_classes)
-    return kind(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test,
-                optimizer=training.make_optimizer(model, lr), rng=rng, schedule=training.schedule, task=task,
-                clip_norm=training.clip_norm, **more)
+        features = batches["batches"].x  # where they were copied, that copy alone stays
+    shown = LabelInputs(training.label_inputs, part.n_classes) if training.label_inputs else None
+    return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,
+                   optimizer=training.make_optimizer(model, lr), rng=rng, schedule=training.schedule, task=task,
+                   clip_norm=training.clip_norm, label_inputs=shown)
 
 
 def _task(training, part):
@@ -167,7 +161,7 @@ def _fit(run, trainer, saving, tick):
     comm, profile, epochs, seconds = trainer.comm, trainer.graph.profile, run.training.epochs, []
     begin = time.perf_counter()
     shown = report.Progress(run.output.progress if comm.rank == 0 else "none", saving.start, epochs,
-                            len(trainer.loader) if trainer.loader else 1, trainer.task.key)
+                            len(trainer.batches), trainer.task.key)
 
     def on_step(done, loss):
         tick()
@@ -247,11 +241,3 @@ def _make_trainer(comm, options, cls, schedule, part, data):
 def _n_widths(model):
     """The widths of all parameters together."""
     return sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in model.named_parameters())
-
-
-def _as_options(run):
-    """Batches by the names of the options."""
-    found, remote = run.batches._asdict(), run.batches.remote
-    if isinstance(remote, HEC):
-        found |= {option: getattr(remote, name) for option, name in HEC_OPTIONS.items()} | {"remote": "hec"}
-    return argparse.Namespace(**found, batch_size=run.batches.size, seed=run.training.seed)

@@ -22,7 +22,7 @@ WAIT_SECONDS = 2.0
 
 
 class Saving:
-    """What a run leaves after each epoch. Every method but `ask` is collective.
+    """What a run leaves after each epoch. Every method but `votes` is collective.
 
     The ranks agree on signals, on the time for a checkpoint and on rank 0's troubles by votes that travel with the loss
     (`step.Votes`), so on the epoch at which they stop, too.
@@ -59,10 +59,10 @@ class Saving:
         self.interrupts, self.signum, self._error = interrupts, 0, None
         self._last, self._output, self._due = run.training.epochs, run.output, time.monotonic()
         self._new = not folder.continues
-        trainer.votes.ask = self.ask
+        trainer.riders.own = self.votes
         self._announce(slow=True)
 
-    def ask(self):
+    def votes(self):
         """This rank's votes: a signal each, then, of rank 0, that a checkpoint is due, and that a file could not be written."""
         root = self.comm.rank == 0
         every = self._output.every_seconds
@@ -85,7 +85,7 @@ class Saving:
             except OSError as error:
                 self._error = self._error or ConfigError(f"{self.folder.metrics.name} could not be written: {error.strerror}")
         self._announce(slow=record["seconds"] > WAIT_SECONDS)
-        *signals, due, failed = self.trainer.votes.heard
+        *signals, due, failed = self.trainer.riders.sums
         if failed:
             raise_together(self.comm, self._error)
         last = self.epoch == self._last
@@ -170,7 +170,7 @@ def restore(trainer, stopping, resumed, path, batches=None):
 
 def _restore_caches(trainer, meta, folder, batches):
     """Put back the caches of embeddings where they fit; else tell why they start empty."""
-    told, step = meta.get("caches"), meta["epoch"] * len(trainer.loader)
+    told, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
     others = told and batches.remote != remote(meta["options"])
     reason = "their flags were others" if others else caches.restore(trainer.comm, folder, trainer, told, step)
     if reason and trainer.comm.rank == 0:

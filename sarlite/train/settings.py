@@ -8,7 +8,7 @@ from sarlite.command import seconds
 from sarlite.minibatch import HEC
 from sarlite.nn import Flat
 from sarlite.propagation import CorrectAndSmooth
-from sarlite.sar.schedule import Options
+from sarlite.sar.schedule.schedule import Options
 from sarlite.train.edge_values import wanted
 from sarlite.train.load import Source
 from sarlite.train.model import ModelSpec, model_class

@@ -114,17 +114,6 @@ def test_a_killed_rank(fail, number):
     assert job.out + job.err != ""  # mpiexec says which rank was killed
 
 
-@pytest.mark.parametrize("prefetch", [0, 1])
-@pytest.mark.parametrize("when, words", [("raises(KeyError('the cause'))", ["[rank 1] KeyError: 'the cause'", "model.py"]),
-                                         ("os.kill(os.getpid(), signal.SIGKILL)", [])])  # fmt: skip
-def test_in_a_message_in_mode_host(fail, when, words, prefetch):
-    """A rank that is gone writes no row to the window, and no token comes of it; the window leaves no file."""
-    before = set(os.listdir("/dev/shm"))
-    job = fail(in_message=f"len(calls) == 4 and {in_epoch_2(when)}", n_ranks=3, flags=["--mode", "host", "--prefetch", prefetch])
-    assert_ended(job, *words)
-    assert not {name for name in set(os.listdir("/dev/shm")) - before if "shar" in name}
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("when, words", [("raises(KeyError('the cause'))", ["[rank 1] KeyError: 'the cause'", "model.py"]),
                                          ("os.kill(os.getpid(), signal.SIGKILL)", [])])  # fmt: skip

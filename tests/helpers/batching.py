@@ -4,11 +4,10 @@ import hashlib
 
 import numpy as np
 
-from sarlite import Graph, fn, nn, optim
+from sarlite import Graph, Trainer, fn, nn, optim
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GAT, SAGE
 from sarlite.tape import Tensor, no_grad
-from sarlite.train.minibatch import BatchTrainer
 from sarlite.train.step import TrainingStep
 from tests.helpers.strategies import random_edges, values
 
@@ -80,8 +79,8 @@ def check_evaluation(graph, **options):
     model = SAGE(N_IN, N_OUT, layers=3, hidden=8, dropout=0.3, rng=rng, dtype=np.float64)
     loader = loader_of(graph, fanouts=(2, 2, 2), **options)
     train = np.isin(graph.dst_ids, SEEDS)
-    trainer = BatchTrainer(graph, model, X[graph.src_ids], LABELS[graph.dst_ids], train, ~train, rng=rng, loader=loader,
-                           optimizer=lambda flat: optim.Adam(flat, 0.03))
+    trainer = Trainer(graph, model, X[graph.src_ids], LABELS[graph.dst_ids], train, ~train, rng=rng, batches=loader,
+                      optimizer=lambda flat: optim.Adam(flat, 0.03))
     losses, averages = [], []
     for epoch in range(2):
         losses.append(trainer.epoch(epoch))

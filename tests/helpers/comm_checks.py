@@ -569,24 +569,6 @@ def check_split(comm):
         assert (into == 10 * members[source] + k).all()
 
 
-def check_shared_memory(comm):
-    """Ranks of one host read what the others have written."""
-    hosts = comm.hosts()
-    assert len(hosts) == comm.size and hosts[comm.rank] == min(hosts)  # tests run on one machine
-    part = comm.group("host", hosts[comm.rank])
-    for n_bytes in (comm.size, 1 << 20):
-        shared = part.share(n_bytes)
-        assert shared.array.shape == (n_bytes,) and shared.array.dtype == np.uint8
-        comm.barrier()
-        shared.array[-1 - comm.rank] = 1 + comm.rank
-        shared.sync()
-        comm.barrier()
-        shared.sync()
-        assert shared.array[::-1][: comm.size].tolist() == [1 + rank for rank in range(comm.size)]
-        comm.barrier()
-        shared.free()
-
-
 def check_groups_are_kept_and_drained(comm):
     part = comm.group("halves", comm.rank % 2)
     assert comm.group("halves", comm.rank % 2) is part and comm.group("all", 0) is not part or comm.size == 1

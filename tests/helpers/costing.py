@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 
+from sarlite.comm import threads
 from sarlite.data import format, load
-from sarlite.train import costs, planning, run
+from sarlite.train import costs, run
 from sarlite.train.config import resolve
-from sarlite.train.costs import Setting
 from sarlite.train.load import load as load_part
 from sarlite.train.model import model_class
 from sarlite.train.settings import graph_of, source_of
-from tests.helpers.exchanges import on_hosts
 
 MODELS = {
     "gcn": dict(model="gcn", input_dropout=0.0),
@@ -30,9 +29,7 @@ RELATIONAL = {
 }
 FEW = "sbm:nodes=60,degree=4,features=5,classes=2"
 QUIET = dict(progress="none", threads=1, partition="random")
-HOSTS = [(0, 1), (0, 0, 0), (0, 0, 1), (0, 1, 1, 0)]
-LIMIT = [float("inf")]  # of the fixture `limited`
-DENSE = dict(data="sbm:nodes=1200,degree=30,features=16", model="gat", layers=2, hidden=64, heads=4, epochs=1, prefetch=0)
+SBM = "sbm:nodes=90,degree=5,features=9"
 
 
 def trained(comm, folder, **options):
@@ -40,17 +37,22 @@ def trained(comm, folder, **options):
     return run.train(comm, config)
 
 
-def check_bytes(tmp_path, monkeypatch, n_ranks, mode, prefetch, hosts=None, **options):
-    """A run sends, by phase, what a dry run of it has told; return that. All ranks are on one host, or on `hosts`."""
-    hosts = hosts or [0] * n_ranks
-    monkeypatch.setattr(planning, "SETTINGS", [Setting(mode)])
-    options = {"data": "sbm:nodes=90,degree=5,features=9", "mode": mode, "prefetch": prefetch, **options}
-    real = on_hosts(hosts, trained, tmp_path / "real", **options)[0]
-    (told,) = on_hosts(hosts, trained, tmp_path / "dry", dry_run=True, **options)[0]["settings"]
-    sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in (real["sent_bytes"], told["run_sent_bytes"]))
-    assert sent == said and (n_ranks == 1 or sum(sent.values()) > 0)
-    assert prefetch or real["live_remote_buffers"] == math.ceil(told["remote_buffers"])
+def dry_run(tmp_path, n_ranks, **options):
+    """What a dry run tells: its settings by name, and why others are left out."""
+    found = threads.run(n_ranks, trained, tmp_path / "dry", dry_run=True, **{"data": SBM, **options})[0]
     assert not (tmp_path / "dry").exists()  # nothing was trained
+    return {row["setting"]: row for row in found["settings"]}, found["left_out"]
+
+
+def check_bytes(tmp_path, n_ranks, modes, **options):
+    """Runs in these modes send, by phase, what a dry run has told, and hold as many peers' rows; return what was told of the last."""
+    options = {"data": SBM, **options}
+    told, _ = dry_run(tmp_path, n_ranks, **options)
+    for mode in modes:
+        real = threads.run(n_ranks, trained, tmp_path / mode, **options, mode=mode)[0]
+        sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in (real["sent_bytes"], told[mode]["run_sent_bytes"]))
+        assert sent == said and (n_ranks == 1 or sum(sent.values()) > 0), (mode, sent, said)
+        assert options["prefetch"] or real["live_remote_buffers"] == math.ceil(told[mode]["remote_buffers"]), mode
     return said
 
 
@@ -77,16 +79,3 @@ def weighted(path, n=90, n_pairs=400):
     np.savez(path, adj_indptr=np.searchsorted(dst, np.arange(n + 1)), adj_indices=src, adj_shape=np.array([n, n]),
              adj_data=1.0 + (dst + src) % 3, labels=np.arange(n) % 3, attr_matrix=np.ones((n, 9)))
     return f"npz:{path},train=6,val=6"
-
-
-def plan_facts(plan):
-    def facts(step):
-        return (step.source, step.target, step.n_rows, step.n_send, step.contiguous, isinstance(step.send_rows, slice), step.share,
-                step.block and step.block.n_src)
-
-    if plan.host is None:
-        stages = [(stage.root, stage.block is None, stage.n_rows, len(range(*stage.needed.indices(stage.n_rows)))
-                   if isinstance(stage.needed, slice) else len(stage.needed)) for stage in plan.stages]
-    else:
-        stages = [(*facts(step), step.filler) for step in (*plan.stages, *plan.backward_stages)]
-    return plan.n_src, plan.local.n_src, [facts(step) for step in plan.steps], [facts(step) for step in plan.backward_steps], stages

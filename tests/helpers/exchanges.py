@@ -1,18 +1,20 @@
 """What tests of the exchange share: a small dense graph in parts, ways to aggregate over it, communicators that note what travels."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sarlite import Graph, Tensor, fn
-from sarlite.comm import threads
 from sarlite.sar.aggregate import Operator
+from sarlite.sar.schedule import modes
 from tests.helpers.strategies import Edges, random_edges, values
 
 EDGES = random_edges(50, 700, seed=7)  # dense: every part needs rows of every other
 COMPLETE = Edges(*np.divmod(np.arange(2500), 50), 50)
 X = values(1, 50, 4)
+N_RANGES = 3
 MODES = ("sar", "sa", "oneshot")  # which exchange by peer the rows that it needs
 
 
@@ -25,9 +27,15 @@ def attend(graph, x):
     return graph.aggregate(fn.attend(z, z.sum(-1), z[: graph.n_dst].sum(-1)), "sum")
 
 
-def on_hosts(hosts, function, *args, **options):
-    """Run as thread ranks of which each is on one of `hosts`."""
-    return threads.run(len(hosts), function, *args, hosts=hosts, **options)
+def in_parts(mode, **sizes):
+    """Return a mode that takes a peer's rows in parts backward, however few they are."""
+    made = modes.MODES[mode]
+    return replace(made, **{"backward_rows": 1, **sizes}) if hasattr(made, "backward_rows") else made
+
+
+def in_ranges(**sizes):
+    """Return mode broadcast with stages of `N_RANGES` ranges, however small a graph is."""
+    return replace(modes.MODES["broadcast"], **{"most_ranges": N_RANGES, "range_edges": 1e-6, "range_rows": 1e-6, **sizes})
 
 
 HOLDERS = {

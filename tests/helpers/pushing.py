@@ -7,9 +7,8 @@ import time
 import numpy as np
 
 from sarlite.errors import SarliteError
-from sarlite.minibatch.beside import PIECE_BYTES
-from sarlite.minibatch.borders import Borders, choose
-from sarlite.minibatch.push import Pusher
+from sarlite.minibatch.push import PIECE_BYTES, Pusher
+from sarlite.minibatch.sending import SendLists, choose
 from sarlite.profile import Profile
 
 EARLIER: list[threading.Thread] = []  # threads that other tests have left
@@ -146,13 +145,13 @@ def check_jobs_that_are_not_there(comm):
 
 
 def check_slots_name_the_peer_s_halo(comm):
-    """Borders and choose at the owner, and the needs at the peer, mean the same rows."""
+    """SendLists and choose at the owner, and the needs at the peer, mean the same rows."""
     rng, n_local = np.random.default_rng(50 + comm.rank), 40
     needs = [np.flatnonzero(rng.random(n_local) < 0.5 * (q != comm.rank)) for q in range(comm.size)]
-    borders, pusher = Borders(comm.alltoall(needs)), pusher_of(comm)
+    lists, pusher = SendLists(comm.alltoall(needs)), pusher_of(comm)
     batch = rng.permutation(n_local)[:30]
     h, given = (100.0 * comm.rank + batch)[:, None], []
-    for peer, (places, slots) in enumerate(borders.of(batch)):
+    for peer, (places, slots) in enumerate(lists.of(batch)):
         places, slots = choose(places, slots, 6, np.ones(len(places)), 77 + peer, batch[places])
         given.append((slots, None, h[places]))
     pusher.submit(0, 0, given)

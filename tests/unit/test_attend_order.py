@@ -9,7 +9,7 @@ from sarlite.comm import threads
 from sarlite.errors import ShapeError
 from sarlite.minibatch import HEC
 from sarlite.models import GAT
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import ops
 from tests.helpers.batching import N_IN, N_OUT, loader_of, whole
 from tests.helpers.strategies import random_edges, values

@@ -314,12 +314,6 @@ def test_what_is_no_edge_value_is_refused():
     z = Tensor(values(0, 61, 2, 3))
     with pytest.raises(ShapeError, match=r"attn_edge \(2, 2\) is not \(3, 2\)"):
         graph.aggregate(fn.attend(z, z[:, :, 0], z[:, :, 0], edge=E, attn_edge=Tensor(values(1, 2, 2))), "sum")
-    batch = loader_of(batch_weights(whole())).batch(np.arange(3))
-    for refusing in (batch, batch.layers(2)[0]):
-        with pytest.raises(ConfigError):
-            refusing.with_edge_values(np.ones(3))
-    with pytest.raises(ConfigError, match="a graph for each"):
-        batch.edge_weight  # noqa: B018
 
 
 def test_negative_weights_are_refused_by_every_rank_where_a_degree_is_taken():

@@ -8,9 +8,9 @@ import pytest
 from sarlite import estimate, optim
 from sarlite.comm import Solo, threads
 from sarlite.sar.cost import counts_of, expected
-from sarlite.sar.modes import MODES
 from sarlite.sar.other_counts import with_others
 from sarlite.sar.program import Program
+from sarlite.sar.schedule.modes import MODES
 from sarlite.train import costs, planning, run
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting

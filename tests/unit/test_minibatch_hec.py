@@ -1,6 +1,7 @@
 """Halo rows from historical embedding caches: exact limits, ages, misses, and the same run whatever the network does."""
 
 import random
+import re
 import threading
 import time
 
@@ -335,7 +336,7 @@ def test_a_run_goes_on_from_its_state(push):
         loader.load_state(state)
         assert epoch(loader, step) == went_on
         loader.step = 0  # these steps come again: what is cached would come from the future
-        return [len(array) for name, array in loader.state().items() if name.endswith("halo")]
+        return [len(array) for name, array in loader.state().items() if re.fullmatch("cache.*halo", name)]
 
     assert threads.run(3, work) == [[0, 0, 0]] * 3
 
@@ -386,8 +387,8 @@ def test_a_failure_of_the_push_thread_ends_the_run(monkeypatch):
 
     from sarlite.minibatch import push
 
-    right = push._Jobs._exchanged
-    monkeypatch.setattr(push._Jobs, "_exchanged", fails)
+    right = push._Link._exchanged
+    monkeypatch.setattr(push._Link, "_exchanged", fails)
     with pytest.raises((OSError, SarliteError)) as caught:
         threads.run(3, lambda comm: trained(comm, HEC()))
     assert "the network is gone" in str(caught.value)

@@ -188,8 +188,6 @@ def test_what_a_batch_refuses():
         batch.aggregate(fn.copy_src(batch.x), "sum")
     with pytest.raises(ConfigError, match="over one layer"):
         batch.layers(3)[0].layers(2)
-    with pytest.raises(ConfigError, match="no graph to be divided"):
-        batch.in_edges()
     for seeds, error in (([N], DataError), ([-1], DataError), ([1.5], ShapeError), ([[1]], ShapeError)):
         with pytest.raises(error, match="seeds"):
             loaded.batch(seeds)

@@ -45,7 +45,7 @@ def test_sums_are_unbiased(reducer, sampler):
         samples = []
         for step in range(100):
             batch = loaded.batch(seeds, step)
-            samples.append(np.hstack([out.data for out in estimates(batch, reducer, batch.x)]))
+            samples.append(np.hstack([out.data for out in estimates(batch.layers(1)[0], reducer, batch.x)]))
         mean, error = mean_and_error(np.array(samples))
         assert (np.abs(mean - whole[seeds]) <= 5 * error + 1e-12).all() and (error > 0).mean() > 0.8
 

@@ -12,7 +12,7 @@ from sarlite.errors import DataError
 from sarlite.oracle import check, load, npy, replay, sarcase, save
 from sarlite.oracle.case import Case
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.report import Finding, Verdict
+from sarlite.oracle.finding import Finding, Verdict
 from tests.helpers.oracle_candidates import plain, plain_vjp
 
 RNG = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from sarlite.data.spec import load_relational
 from sarlite.errors import CheckpointError, SarliteError
 from sarlite.graph import order as orders
 from sarlite.models import SAGE
-from sarlite.sar import schedule
+from sarlite.sar.schedule import schedule
 from sarlite.train import checkpoint, config
 from sarlite.train import run as training
 from sarlite.train.metrics import METRICS

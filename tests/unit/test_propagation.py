@@ -110,7 +110,7 @@ def expected(powers):
     return np.concatenate([np.linalg.matrix_power(dense(), k) @ X for k in powers], 1)
 
 
-@pytest.mark.parametrize("n, mode", [(1, "sar"), (2, "oneshot"), (3, "sa"), (4, "cover")])
+@pytest.mark.parametrize("n, mode", [(1, "sar"), (2, "oneshot"), (3, "sa"), (4, "broadcast")])
 def test_powers_of_the_features_on_ranks(n, mode):
     for powers in ((3,), (0, 1, 2)):
         for ids, found, sent in threads.run(n, inputs, powers, mode=mode):

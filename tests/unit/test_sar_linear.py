@@ -95,7 +95,7 @@ def test_the_order_that_sends_less_is_taken(case, reducer, mode):
         assert (x.grad is None, w.grad is None) == (not needs[0], not needs[1])
         with no_grad(), graph.profile.phase("without gradients"):
             graph.aggregate(fn.linear(x, w), reducer)
-        back = sum(step.n_send for step in graph.plan.steps)
+        back = sum(arrival.n_send for arrival in graph.plan.exchanges)
         return graph.plan.n_halo, back, graph.profile.received_bytes
 
     for n_halo, back, received in threads.run(3, work):

@@ -5,7 +5,7 @@ import pytest
 
 from sarlite.comm import threads
 from sarlite.graph import block
-from sarlite.sar import plan
+from tests.helpers.exchanges import in_parts
 from tests.helpers.pieces import BUILT_IN, N_NODES, problem, run, run_built_in
 
 
@@ -55,24 +55,22 @@ def test_pieces_cover_every_edge_once(monkeypatch):
     assert np.array_equal(np.concatenate([piece.dst for piece in pieces]), whole.dst)
 
 
-# ---- backward steps for parts of a peer's columns
+# ---- backward pieces for parts of a peer's columns
 
 @pytest.mark.parametrize("mode", ["sar", "sa"])
 @pytest.mark.parametrize("name", [*BUILT_IN, "message sum", "message max", "message softmax"])
-def test_backward_steps_change_nothing(name, mode, monkeypatch):
+def test_backward_parts_change_nothing(name, mode):
     function, what = (run, name.split()[1]) if name.startswith("message") else (run_built_in, name)
     graph, *arrays = problem()
     expected = function(graph, *arrays, what)
-    monkeypatch.setattr(plan, "STEP_ROWS", 1)
-    monkeypatch.setattr(plan, "BACKWARD_STEPS", 7)
 
     def on_rank(comm, prefetch):
-        part = problem()[0].shard(comm, "random", mode=mode, prefetch=prefetch)
+        part = problem()[0].shard(comm, "random", mode=in_parts(mode, backward_pieces=7), prefetch=prefetch)
         return part, function(part, *arrays, what)
 
     for parts in (depths := [threads.run(3, on_rank, prefetch) for prefetch in (0, 1, 2)]):
         for part, (out, dx, de, _) in parts:
-            assert len(part.plan.steps) == 2 and len(part.plan.backward_steps) == 8
+            assert len(part.plan.forward) == 1 + 2 and len(part.plan.backward) == (8 if mode == "sar" else 2) + 1
             nodes, edges = part.node_ids, part.edge_ids
             for found, whole, ids in ((out, expected[0], nodes), (dx, expected[1], nodes), (de, expected[2], edges)):
                 np.testing.assert_allclose(found, whole[ids], rtol=1e-11, atol=1e-12)

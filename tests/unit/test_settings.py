@@ -10,9 +10,9 @@ from sarlite.minibatch import HEC
 from sarlite.models import GCN, SAGE
 from sarlite.optim import schedule
 from sarlite.propagation import CorrectAndSmooth
-from sarlite.sar.schedule import Options
+from sarlite.sar.schedule.schedule import Options
 from sarlite.train import config
-from sarlite.train.load import Source, load
+from sarlite.train.load import FIRST_BYTES, Source, load
 from sarlite.train.loop import fit
 from sarlite.train.model import ModelSpec
 from sarlite.train.run import make_trainer, new_model
@@ -71,6 +71,23 @@ def test_the_way_without_the_command_is_the_commands(tmp_path):
     assert trained(Solo()) == expected
     for found in threads.run(3, trained):
         np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("spec", [DATA, SPEC])
+def test_each_peer_is_sent_messages_before_memory_is_counted(spec):
+    """What MPI takes for itself with the first messages is not the run's."""
+    def work(comm):
+        sizes, alltoall = [], comm.alltoall
+
+        def listening(arrays):
+            sizes.append([array.nbytes for array in arrays])
+            return alltoall(arrays)
+
+        comm.alltoall = listening
+        load(comm, Source(spec, partition="random"), Options(prefetch=0))
+        return [size for size, *others in sizes if others == [size] * (comm.size - 1) and size in FIRST_BYTES][:6]
+
+    assert threads.run(3, work) == [[n for n in FIRST_BYTES for _ in range(2)]] * 3
 
 
 def test_one_loader_for_one_node_type_and_for_several():

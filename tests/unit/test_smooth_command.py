@@ -12,7 +12,7 @@ from sarlite.comm import threads
 from sarlite.data import format
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError, DataError
-from sarlite.sar import schedule
+from sarlite.sar.schedule import schedule
 from tests.helpers.smoothing import EDGES, LABELS, TRAIN, WEIGHTS, Z, dataset, dense
 from tests.helpers.training_runs import ROOT
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sarlite.sar.schedule import Options
+from sarlite.sar.schedule.schedule import Options
 from sarlite.train import report
 
 MIB = 2**20
