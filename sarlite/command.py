@@ -1,4 +1,4 @@
-"""What the command lines share: a parser whose errors are one line with a suggestion, `--version`, and types of options."""
+"""What the command lines share: a parser whose errors are one line with a suggestion, and types of options."""
 
 import argparse
 import difflib
@@ -82,7 +82,7 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def every(value: Any) -> Any:
-    """Read how often something is done: return a number of epochs as an int, or a time such as "90s", "10min" or "2h" as text.
+    """Read how often something is done: a number of epochs as an int, or a time such as "90s", "10min" or "2h" as text.
 
     Raises
     ------

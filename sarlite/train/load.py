@@ -100,7 +100,8 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
          tick: Callable[[], Any] = lambda: None, choose: Callable[[Part], Options] | None = None) -> Part:
     """Read this rank's rows and build its graph. Collective.
 
-    Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks need it.
+    Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks
+    need it.
 
     Parameters
     ----------
@@ -179,7 +180,11 @@ def _read_relational(comm, source, scratch, seconds):
         found = _part(comm, source, dataset, rows, memory, (part.n_rows, n_edges, n_cut))
         target = dataset.target
     del dataset, part  # which one rank has in memory
-    return found, lambda options: HeteroGraph.from_part(comm, edges, ids, mode=options.mode, prefetch=options.prefetch).of(target)
+
+    def make(options):
+        return HeteroGraph.from_part(comm, edges, ids, mode=options.mode, prefetch=options.prefetch).of(target)
+
+    return found, make
 
 
 def _division(source, scratch, seconds):
@@ -223,8 +228,9 @@ def _lockstep(comm, options, summary):
     """Warn of parts whose blocks are uneven, where every round of mode broadcast lasts as long as its largest block."""
     method = summary["method"]
     if options.mode == "broadcast" and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
-        return (f"--mode broadcast takes as long as the largest block of each round, and those of {method} parts are uneven "
-                f"(python -m sarlite.data report says how much): --partition random evens them out, --mode sar does not mind")
+        return (f"--mode broadcast takes as long as the largest block of each round, and those of {method} parts are "
+                f"uneven (python -m sarlite.data report says how much): --partition random evens them out, --mode sar does "
+                f"not mind")
     return None
 
 
@@ -235,8 +241,8 @@ FIRST_BYTES = (8, 1 << 10, 1 << 14)
 def memory_from_here(comm: Communicator) -> Memory:
     """Return a `Memory` that counts from now on; first send each peer a few small messages. Collective.
 
-    What MPI takes for itself it takes with the first messages to each peer (MPICH on one host: 1 MiB on 2 ranks, 5 on 8). So it is
-    of the process, as MPI's code is, and not of a run.
+    What MPI takes for itself it takes with the first messages to each peer (MPICH on one host: 1 MiB on 2 ranks, 5 on
+    8). So it is of the process, as MPI's code is, and not of a run.
     """
     for n_bytes in FIRST_BYTES:
         for _ in range(2):

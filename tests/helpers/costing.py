@@ -6,10 +6,11 @@ import numpy as np
 
 from sarlite.comm import threads
 from sarlite.data import format, load
-from sarlite.train import costs, edge_values, relational, run
+from sarlite.train import costs, run
 from sarlite.train.config import resolve
-from sarlite.train.load import load_part
+from sarlite.train.load import load as load_part
 from sarlite.train.model import model_class
+from sarlite.train.settings import graph_of, source_of
 
 MODELS = {
     "gcn": dict(model="gcn", input_dropout=0.0),
@@ -58,9 +59,7 @@ def check_bytes(tmp_path, n_ranks, modes, **options):
 def counted(comm, config, folder):
     """The `Model` and `Sizes` of a run, and its part."""
     cls = model_class(config.model)
-    hetero = config.data.startswith("relational:")
-    values = {} if hetero else {"self_loops": True, "edge_values": edge_values.wanted(config, cls)}
-    part = (relational.load_part if hetero else load_part)(config, comm, folder, **values)
+    part = load_part(comm, source_of(config, cls, self_loops=True), graph_of(config), folder)
     return *costs.of_run(comm, config, cls, part, run._make_trainer), part
 
 

@@ -110,14 +110,14 @@ def test_of_the_last_epoch_or_the_best(run, tmp_path):
 
 def test_some_nodes_in_their_order(run, tmp_path, monkeypatch):
     """In pieces of 64; ranks hold theirs in another order."""
-    monkeypatch.setattr(predict, "_PIECE", 64)
     monkeypatch.setattr(orders, "CLUSTER_NODES", 20)
     whole, labels = predict_here(run, tmp_path / "p.npy")
     nodes = np.random.default_rng(0).integers(0, 300, 500)
     (tmp_path / "n.txt").write_text("".join(f"{node}\n" for node in nodes))
     np.save(tmp_path / "n.npy", nodes.astype(np.uint16))
     for ranks, name in ((1, "n.txt"), (3, "n.npy")):
-        some, theirs = predict_here(run, tmp_path / "s.npy", "--nodes", tmp_path / name, "--ranks", ranks, "--order", "metis")
+        flags = ["--nodes", tmp_path / name, "--ranks", ranks, "--order", "metis"]
+        some, theirs = predict_here(run, tmp_path / "s.npy", *flags, at_once=64)
         np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
         assert np.array_equal(theirs, labels[nodes])
 
