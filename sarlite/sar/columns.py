@@ -1,8 +1,9 @@
-"""Aggregation by columns: ranks turn their rows into columns, each sums all edges for its own, and they turn the sums back.
+"""Aggregation by columns: ranks exchange their rows for columns, each sums all edges for its columns, and sums go back.
 
-The N ranks stand in a grid of R rows by C columns. A group of C ranks that follow each other shares its rows: an all-to-all within it
-turns each one's rows, of all columns, into all rows of the group, of a C-th of the columns. A graph of the R groups, whose peers are the
-ranks of one column, aggregates these in any mode; with R = 1 it is the whole graph and has no peers. Then the sums are turned back.
+The N ranks stand in a grid of R rows by C columns. A group of C ranks that follow each other shares its rows: an
+all-to-all within it brings each rank, for its own rows of all columns, all rows of the group of a C-th of the columns. A
+graph of the R groups, whose peers are the ranks of one column, aggregates these in any mode; with R = 1 it is the whole
+graph and has no peers. Then another all-to-all brings each rank the sums of its own rows.
 """
 
 import math
@@ -20,8 +21,10 @@ from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
 
 
-class Turn(NamedTuple):
-    """How one array, a part of whose rows each rank of a group has, turns from rows into columns and back. Each is the other's adjoint.
+class ColumnLayout(NamedTuple):
+    """Which rows of an array each rank of a group has, and which columns: an all-to-all brings one from the other.
+
+    `to_columns` and `to_rows` are each other's adjoint.
 
     Attributes
     ----------
@@ -47,8 +50,8 @@ class Turn(NamedTuple):
     def sizes(self) -> tuple[int, int]:
         """How many values `to_columns` sends and receives here; `to_rows` receives and sends them.
 
-        With w_q of a row's f values at rank q of the group, n_p (f - w_p) are sent where no two ranks have the same, and (n - n_p) w_p
-        received: over all ranks n f (C - 1) / C.
+        With w_q of a row's f values at rank q of the group, n_p (f - w_p) are sent where no two ranks have the same,
+        and (n - n_p) w_p received: over all ranks n f (C - 1) / C.
         """
         own = self.transport.comm.rank
         sent = self.counts[own] * sum(self.n_values(q) for q in range(len(self.counts)) if q != own)
@@ -80,7 +83,7 @@ class Turn(NamedTuple):
     def _exchange(self, phase, outgoing, incoming):
         """Send `outgoing(q)` to each other rank q, and fill `incoming[q]`, an array that follows itself in memory, with what it sends."""
         size, own = len(self.counts), self.transport.comm.rank
-        with Exchange(self.transport, phase) as exchange:
+        with AllToAll(self.transport, phase) as exchange:
             receives = [exchange.receive(incoming[(own - s) % size], (own - s) % size) for s in range(1, size)]
             sends = [exchange.send(outgoing((own + s) % size), (own + s) % size) for s in range(1, size)]
             exchange.complete([*receives, *sends])
@@ -97,7 +100,7 @@ class Turn(NamedTuple):
         return tuple(piece.stop - piece.start for piece in self.pieces[rank])
 
 
-class Exchange(Transfer):
+class AllToAll(Transfer):
     """One all-to-all of a group under way; counts what it sends and receives."""
 
     def __init__(self, transport, phase):
@@ -120,10 +123,11 @@ class Exchange(Transfer):
         self.profile.count(f"{self.phase}_turn", self.sent, self.received)
 
 
-tape.primitive("to_columns", lambda needs, x, turn: (turn.to_columns(x, "forward"), ()),
-               lambda g, needs, residuals, turn: [turn.to_rows(np.ascontiguousarray(g), "backward")], owned=tape.Owned.YES)
-tape.primitive("to_rows", lambda needs, y, turn: (turn.to_rows(np.ascontiguousarray(y), "forward"), ()),
-               lambda g, needs, residuals, turn: [turn.to_columns(g, "backward")], owned=tape.Owned.YES)
+tape.primitive("to_columns", lambda needs, x, layout: (layout.to_columns(x, "forward"), ()),
+               lambda g, needs, residuals, layout: [layout.to_rows(np.ascontiguousarray(g), "backward")],
+               owned=tape.Owned.YES)
+tape.primitive("to_rows", lambda needs, y, layout: (layout.to_rows(np.ascontiguousarray(y), "forward"), ()),
+               lambda g, needs, residuals, layout: [layout.to_columns(g, "backward")], owned=tape.Owned.YES)
 
 
 class Grid:
@@ -138,7 +142,8 @@ class Grid:
     transport : Transport
         Of the group's exchanges.
     structure_bytes : int
-        That the graph's edges and ids take, without the transposes, which take as much as the edges again once they are made.
+        That the graph's edges and ids take, without the transposes, which take as much as the edges again once they are
+        made.
     """
 
     def __init__(self, comm: Any, n_columns: int, graph: Any, transport: Transport, counts: "Counts") -> None:
@@ -152,24 +157,25 @@ class Grid:
         Parameters
         ----------
         call : Call
-            Its operator's output has the rows of the first input, (n, ...), or (n, n_heads, n_feat) where another input has a value or
-            a gradient a head; the others are (n, n_heads) or (n,).
+            Its operator's output has the rows of the first input, (n, ...), or (n, n_heads, n_feat) where another input
+            has a value or a gradient a head; the others are (n, n_heads) or (n,).
 
         Notes
         -----
-        Columns are divided by heads as far as their number goes, then by features: with H heads gcd(C, H) ranks have other heads, and
-        C / gcd(C, H) of them other features of the same. What has no features, as scores, goes to all of these, and its gradients,
-        which are sums over features, are added. Where a call `divides` features alone, each rank has all heads.
+        Columns are divided by heads as far as their number goes, then by features: with H heads gcd(C, H) ranks have
+        other heads, and C / gcd(C, H) of them other features of the same. What has no features, as scores, goes to all
+        of these, and its gradients, which are sums over features, are added. Where a call `divides` features alone,
+        each rank has all heads.
         """
         rows, *others = call.inputs
         heads = rows.shape[1] if any(x.ndim == 2 for x in others) else 1
         shape = (heads, math.prod(rows.shape[1:]) // max(heads, 1))
         pieces = _pieces(self.n_columns, *shape, call.divides == "features")
         inputs = [rows.reshape(rows.shape[0], *shape), *others]
-        turned = [self._to_columns(x, place, pieces) for x, place in zip(inputs, call.places)]
-        out = aggregate(self.graph.schedule, call.make(self.graph), turned)
-        turn = Turn(self.transport, self._counts.dst, pieces, shape)
-        return tape.apply("to_rows", out, turn=turn).reshape(self._counts.dst[self.transport.comm.rank], *rows.shape[1:])
+        by_columns = [self._to_columns(x, place, pieces) for x, place in zip(inputs, call.places)]
+        out = aggregate(self.graph.schedule, call.make(self.graph), by_columns)
+        layout = ColumnLayout(self.transport, self._counts.dst, pieces, shape)
+        return tape.apply("to_rows", out, layout=layout).reshape(self._counts.dst[self.transport.comm.rank], *rows.shape[1:])
 
     def _to_columns(self, x, place, pieces):
         """Of edge values that are constant what came is kept, as they are the same in each epoch."""
@@ -177,8 +183,8 @@ class Grid:
         kept = self._kept.setdefault(x, {}) if place == "edge" and x.constant else {}
         key = str(pieces[self.transport.comm.rank])
         if key not in kept:
-            turn = Turn(self.transport, getattr(self._counts, place), pieces, x.shape[1:])
-            kept[key] = tape.apply("to_columns", x, turn=turn)
+            layout = ColumnLayout(self.transport, getattr(self._counts, place), pieces, x.shape[1:])
+            kept[key] = tape.apply("to_columns", x, layout=layout)
         return kept[key]
 
 
@@ -227,7 +233,8 @@ def gather(group: Any, edges: InEdges, ids: list[Array | None], n_src: int, n_ro
 
     Notes
     -----
-    Memory and bytes received: 4 or 8 bytes an edge of the group, twice that where edge values are in another order, and 8 bytes a row.
+    Memory and bytes received: 4 or 8 bytes an edge of the group, twice that where edge values are in another order, and
+    8 bytes a row.
     """
     facts = group.allgather((n_src, edges.n_dst, len(edges.indices), edges.numbers is not None, edges.added_loops is not None))
     counts = Counts(*(tuple(int(fact[k]) for fact in facts) for k in range(3)))

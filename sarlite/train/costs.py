@@ -22,7 +22,6 @@ from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.schedule.messages import row_bytes
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import no_grad
-from sarlite.tape.rows import row_numbers
 from sarlite.train import minibatch, sampled, small, trial
 from sarlite.train.load import Part, widths
 from sarlite.train.owners import PIECE_BYTES
@@ -32,6 +31,8 @@ from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 SPLITS = ("train", "val", "test")
 TRIAL_ROWS = 2000
 """Rows of the larger trial, peers' rows too."""
+MOST_RANKS = 16
+"""Of more ranks, trials are on half as many and on as many: what a peer takes, each of them takes."""
 GAPS = 1.04
 """Memory that arrays take for each byte of theirs: between them places stay free, and pages are whole (`kernels.Buffers`)."""
 _ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process, whose arrays are traced together
@@ -169,18 +170,24 @@ class Model:
         return _Telling(config, self.facts, sizes, trials).cost(self.warm_bytes)
 
     def _trials(self, config, shape):
-        """One or two trials, the larger first, with how many times smaller each is."""
-        n_halo = sum(found.n_halo for found in shape.exchanged.values())
-        n_src = sum(found.n_src for found in shape.exchanged.values()) if self.facts.relations else shape.n_rows
-        k = max(1.0, (n_src + n_halo) / self.trial_rows)
-        if not self.warm_bytes:
-            self.warm_bytes = _growth(lambda: self._trial(config, shape, k * self.trial_rows / 40))
-        return [(each, self._trial(config, shape, each)) for each in ([k, 2 * k] if k > 1 else [k])]
+        """The trials, with how many times smaller each is and on how many ranks.
 
-    def _trial(self, config, shape, k):
+        Where the part is not small they are two, of which the second is half as large; of many ranks one more, on more of a few.
+        """
+        few = not self.facts.relations and config.columns == shape.laid_out == 1 and shape.size > MOST_RANKS
+        sizes = (MOST_RANKS // 2, MOST_RANKS) if few else (shape.size,)
+        n_halo, n_src = sum(found.n_halo for found in shape.exchanged.values()), sum(found.n_src for found in shape.exchanged.values())
+        n_halo = n_halo * sizes[-1] // shape.size
+        k = max(1.0, ((n_src if self.facts.relations else shape.n_rows) + n_halo) / self.trial_rows)
+        if not self.warm_bytes:
+            self.warm_bytes = _growth(lambda: self._trial(config, shape, k * self.trial_rows / 40, sizes[0]))
+        chosen = [(k, sizes[0]), *([(2 * k, sizes[0])] if k > 1 else []), *((k, more) for more in sizes[1:])]
+        return [(each, n_ranks, self._trial(config, shape, each, n_ranks)) for each, n_ranks in chosen]
+
+    def _trial(self, config, shape, k, n_ranks):
         tracemalloc.start()
         try:
-            comm, config = Mirror(shape.rank, shape.size, config.columns), small.options(config)
+            comm, config = Mirror(shape.rank if n_ranks == shape.size else 0, n_ranks, config.columns), small.options(config)
             graph = small.graph(comm, config, self.facts, shape, MODES[config.mode], k)
             return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)))
         finally:
@@ -204,7 +211,7 @@ class _Telling:
     def __init__(self, config, facts, sizes, trials):
         self.config, self.facts, self.sizes, self.trials = config, facts, sizes, trials
         self.mode, self._plans = MODES[config.mode], {}
-        self.trial: Trial = trials[0][1]
+        self.trial: Trial = trials[0][2]
 
     def cost(self, warm_bytes):
         sent, received = ({name: {} for name in SEGMENTS} for _ in range(2))
@@ -218,8 +225,9 @@ class _Telling:
         rows = [made.fetched for made in step.aggregations if made.phase == "forward" or made.over == "reverse"]
         flops = sum(self._line("step", lambda segment, way=way: segment.flops[way]) for way in range(2))
         batches = self.sizes.batches
-        return Cost(max(self.sizes.load_bytes, round(self._peak() + warm_bytes)), sent, received, step.n_messages, packed, round(flops),
-                    self.trial.remote_buffers, 1 if batches is None else batches.n_steps,
+        return Cost(max(self.sizes.load_bytes, round(self._peak() + warm_bytes)), sent, received,
+                    round(self._counted(lambda found: found.segments["step"].n_messages)), packed, round(flops),
+                    self._counted(lambda found: found.remote_buffers), 1 if batches is None else batches.n_steps,
                     sum(row_bytes(template) for templates in rows for template in templates or () if template))
 
     # ---- bytes
@@ -293,11 +301,25 @@ class _Telling:
 
     def _line(self, name, number: Callable[[Segment], float]) -> float:
         """A number of a segment at the real size, on the line through two trials; what grows, grows with the rows of all plans."""
-        k, first = self.trials[0]
-        (a, *b), (rows, *fewer) = zip(*((number(each.segments[name]), self._rows(each.segments[name])) for _, each in self.trials))
-        if not b or a == b[0] or rows == fewer[0]:
-            return a
-        return a + (a - b[0]) / (rows - fewer[0]) * (self._real_rows(name, first, k) - rows)
+        (k, few, first), *others = self.trials
+        a, rows = number(first.segments[name]), self._rows(first.segments[name])
+        real, slope = self._real_rows(name, first, k), 0.0
+        for _, n_ranks, other in others:
+            b, fewer = number(other.segments[name]), self._rows(other.segments[name])
+            if n_ranks == few and rows != fewer:
+                slope = (a - b) / (rows - fewer)
+            elif n_ranks > few:
+                a += self._of_peers(b - a, n_ranks - few) * (real / rows)
+        return a + slope * (real - rows)
+
+    def _of_peers(self, more, n_ranks):
+        """What all peers take that no trial has, where so many ranks take `more`."""
+        return more / n_ranks * (self.sizes.shape.size - self.trials[0][1])
+
+    def _counted(self, number):
+        """A number of messages or of peers, which are not more on larger parts."""
+        a, *others = (number(found) for _, _, found in self.trials)
+        return a + self._of_peers(others[-1] - a, self.trials[-1][1] - self.trials[0][1]) if self.trials[-1][1] > self.trials[0][1] else a
 
     def _rows(self, segment):
         return sum(segment.rows.values()) or 1
@@ -358,7 +380,7 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
 
     facts, peak = facts_of(part), part.memory.peak()
     if facts.relations:
-        facts = facts._replace(relations=_with_halo(comm, config, make, facts, graph.graph))
+        facts = with_exchanges(comm, config, make, facts, graph)
     there = part.memory.now() if there is None else there
     sharing = comm.size if config.ranks > 1 else 1
     features = [*part.rows.features.values()] if facts.relations else [part.rows.features]  # type: ignore[attr-defined]
@@ -410,18 +432,19 @@ def _of_graph(comm, graph, splits, turns):
     return Shape(comm.rank, comm.size, graph.n_dst, splits, {"edges": found}, dict(zip(("rows", "edges"), whole)), columns)
 
 
-def _with_halo(comm, config, make, facts, graph):
-    """The relations with the rows that each fetch of the model brings to all ranks. Collective."""
+def with_exchanges(comm: Communicator, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, nodes: Any) -> Facts:
+    """Find what a relational model exchanges; return the facts with the rows that each fetch brings to all ranks. Collective."""
     shape = Shape(0, 1, facts.relations.own_nodes[facts.relations.target], (1, 1, 1), {})
     small_config, k = small.options(config), max(1.0, max(facts.relations.own_nodes.values()) / 40)
 
     def chosen_here():
-        nodes = small.graph(Mirror(0, 1), small_config, facts, shape, MODES["sar"], k)
-        make(nodes.comm, small_config, small.part(nodes, small_config, facts, shape, k)).evaluate()
-        return [*nodes.graph.exchanges]
+        tiny = small.graph(Mirror(0, 1), small_config, facts, shape, MODES["sar"], k)
+        make(tiny.comm, small_config, small.part(tiny, small_config, facts, shape, k)).evaluate()
+        return [*tiny.graph.exchanges]
 
     chosen = comm.bcast(together(comm, chosen_here))
-    return facts.relations._replace(n_halo={each: graph.exchange(each)[1] for each in chosen})
+    halo = {each: nodes.graph.exchange(each)[1] for each in chosen}
+    return facts._replace(relations=facts.relations._replace(n_halo=halo))
 
 
 def _flows(comm, config, part, make, facts, trainer):
@@ -437,9 +460,7 @@ def _flows(comm, config, part, make, facts, trainer):
                 return count_layers(tiny.model, graph, tiny.x)
 
         n_layers = together(comm, asked)
-        rows: Any = part.rows
-        splits = [row_numbers(name, getattr(rows, name), part.graph.n_dst) for name in SPLITS]
-        made = minibatch.flows(part, n_layers, rows.features)
+        made = [*minibatch.flows(part, n_layers, part.rows.features).values()]  # type: ignore[attr-defined]
     else:
-        made, n_layers = (trainer.flow, trainer.scored_flow), trainer.n_layers
-    return {(name, k): layer for name, each in zip(("training", "scoring"), made) for k, layer in enumerate(each.layers(n_layers))}
+        made = [trainer.batches.batch, trainer.scoring.batch]
+    return {(name, k): layer for name, each in zip(("training", "scoring"), made) for k, layer in enumerate(each.graphs)}

@@ -18,7 +18,8 @@ from sarlite.train.load import Part
 from sarlite.train.trial import Mirror
 from sarlite.types import Array
 
-_SCALED = "backward_rows", "range_rows"  # of modes: the least rows of what they cut peers' rows into
+_SCALED = "backward_rows", "range_rows"  # of modes: the least rows of what they cut peers' rows into,
+_PARTS = "backward_pieces", "most_ranges"  # and into how many parts at most
 
 
 class Facts(NamedTuple):
@@ -118,13 +119,19 @@ class Shape(NamedTuple):
         train, *others = (_less(n, k) for n in self.splits)
         return [max(train, 8), *others]
 
-    @property
-    def by_part(self) -> tuple[list[int], list[int]]:
-        """Edges, and rows that come, by the part of the sources; of a rank of a group its share of the group's."""
+    def by_part(self, n_ranks: int) -> tuple[list[int], list[int]]:
+        """Return the edges, and the rows that come, by the part of the sources; of a rank of a group its share of the group's.
+
+        Of fewer ranks than there are the first part is this rank's, and each other has the mean of the peers'.
+        """
         found, n = self.exchanged["edges"], self.laid_out
         needs = [*map(len, found.needs.needs)]
         needs[self.rank // n] = found.n_src if n > 1 else 0
-        return [edges // n**2 for edges in found.n_edges[0] for _ in range(n)], [rows // n for rows in needs for _ in range(n)]
+        edges, needs = [rows // n**2 for rows in found.n_edges[0] for _ in range(n)], [rows // n for rows in needs for _ in range(n)]
+        if n_ranks == self.size:
+            return edges, needs
+        return tuple([own[self.rank], *[round((sum(own) - own[self.rank]) / (self.size - 1))] * (n_ranks - 1)]  # type: ignore[return-value]
+                     for own in (edges, needs))
 
     def of_group(self, columns: int) -> dict[str, Exchanged]:
         """Return what the group of `columns` ranks exchanges over its edges; of a part by rows, where the group is all ranks."""
@@ -136,16 +143,19 @@ class Shape(NamedTuple):
 
 def graph(comm: Mirror, config: argparse.Namespace, facts: Facts, shape: Shape, mode: Any, k: float) -> Any:
     """Return the graph, or of a relational one the `NodeType` that has labels, of a part `k` times smaller."""
-    mode = dataclasses.replace(mode, **{name: max(1, round(getattr(mode, name) / k)) for name in _SCALED if hasattr(mode, name)})
+    sizes = {name: max(1, round(getattr(mode, name) / k)) for name in _SCALED if hasattr(mode, name)}
+    if comm.size < shape.size:  # of many ranks no peer's rows come in parts
+        sizes |= {name: 1 for name in _PARTS if hasattr(mode, name)}
+    mode = dataclasses.replace(mode, **sizes)
     if facts.relations is not None:
         return _relational(comm, config, facts.relations, shape, mode, k)
-    m, (n_edges, needs) = max(_less(shape.n_rows, k), sum(shape.small_splits(k))), (_shrunk(own, k) for own in shape.by_part)
+    m, (n_edges, needs) = max(_less(shape.n_rows, k), sum(shape.small_splits(k))), (_shrunk(own, k) for own in shape.by_part(comm.size))
     if facts.loops:
-        n_edges[shape.rank] = max(0, n_edges[shape.rank] - m)
-    indptr, indices = _in_edges(shape.rank, m, m, n_edges, needs)
+        n_edges[comm.rank] = max(0, n_edges[comm.rank] - m)
+    indptr, indices = _in_edges(comm.rank, m, m, n_edges, needs)
     added = None
     if facts.loops:
-        indptr, indices, added = add_self_loops(indptr, indices, shape.rank * m)
+        indptr, indices, added = add_self_loops(indptr, indices, comm.rank * m)
     made = Graph.from_part(comm, indptr, indices, added_loops=added, mode=mode, prefetch=config.prefetch, backward="push",
                            columns=config.columns)
     _reverse(made if made.grid is None else made.grid.graph, Options(mode, backward=config.backward))

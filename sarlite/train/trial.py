@@ -193,12 +193,12 @@ class _Notes(Observer):
         self.flops[0] += n
         self.flops[1] += n * passes_of(needs[: len(inputs)], params)
         if name in ("to_columns", "to_rows"):
-            self._dtypes[id(params["turn"])] = result.dtype.itemsize
-            self._turn(name == "to_rows", params["turn"], "forward")
+            self._dtypes[id(params["layout"])] = result.dtype.itemsize
+            self._turn(name == "to_rows", params["layout"], "forward")
 
     def backward(self, name, params):
         if name in ("to_columns", "to_rows"):
-            self._turn(name == "to_columns", params["turn"], "backward")
+            self._turn(name == "to_columns", params["layout"], "backward")
         return nullcontext()
 
     def _turn(self, back, turn, phase):
@@ -262,7 +262,7 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
     names = _names(trainer)
     for name, found in segments.items():
         beside = _beside(found, comm.size // comm.columns)
-        layers = _Layers(names, name, getattr(trainer.loader, "sampler", None))
+        layers = _Layers(names, name, getattr(trainer.batches, "sampler", None))
         aggregations = [made._replace(over=layers.name(made.over)) for made in found.aggregations]
         turns = [turn._replace(place=_place(trainer.graph, counts)) for counts, turn in found.turns]
         segments[name] = found._replace(aggregations=aggregations, turns=turns, counted=beside, rows=layers.rows)
@@ -297,20 +297,20 @@ class _Sampling:
 
 def _prepare(trainer, widths):
     """As in a run: of learned rows all but one have a gradient, votes travel with the loss. Note the rows that caches are entered with."""
-    for name in ("loader", "scoring"):
-        if hasattr(getattr(trainer, name, None), "sampler"):
+    for name in ("batches", "scoring"):
+        if hasattr(getattr(trainer, name), "sampler"):
             setattr(trainer, name, _Sampling(getattr(trainer, name), trainer.graph.profile))
     trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)
-    trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
-    historical = getattr(trainer.loader, "historical", None)
-    if historical is not None:
-        enter = historical.enter
+    trainer.riders.own = lambda: (0.0,) * (len(SIGNALS) + 2)
+    caches = getattr(trainer.batches, "caches", None)
+    if caches is not None:
+        enter = caches.enter
 
         def entered(layer, step, rows, h, *others):
             widths[layer] = h.shape[1:], h.dtype
             return enter(layer, step, rows, h, *others)
 
-        historical.enter = entered
+        caches.enter = entered
 
 
 def _names(trainer):
@@ -321,8 +321,8 @@ def _names(trainer):
     schedule = (graph if graph.grid is None else graph.grid.graph).schedule
     names = {} if schedule.reverse is None else {id(schedule.reverse.plan): "reverse"}
     names[id(schedule.plan)] = "edges"
-    for name, flow in (("training", "flow"), ("scoring", "scored_flow")):
-        layers = getattr(trainer, flow).layers(trainer.n_layers) if hasattr(trainer, flow) else ()
+    for name, source in (("training", trainer.batches), ("scoring", trainer.scoring)):
+        layers = getattr(getattr(source, "batch", None), "graphs", ())  # of a message-flow batch, which stays
         names |= {id(layer.plan): (name, k) for k, layer in enumerate(layers)}
     return names
 

@@ -184,14 +184,14 @@ def test_a_turn_tells_its_sizes():
         graph = shard(comm, columns=4)
         grid = graph.grid
         pieces = columns._pieces(4, 2, 3, False)
-        turn = columns.Turn(grid.transport, grid._counts.src, pieces, (2, 3))
+        layout = columns.ColumnLayout(grid.transport, grid._counts.src, pieces, (2, 3))
         sent, received = (counter["forward_turn"] for counter in (graph.profile.sent_bytes, graph.profile.received_bytes))
-        y = turn.to_columns(values(1, graph.n_src, 2, 3), "forward")
+        y = layout.to_columns(values(1, graph.n_src, 2, 3), "forward")
         assert (graph.profile.sent_bytes["forward_turn"] - sent, graph.profile.received_bytes["forward_turn"] - received) == tuple(
-            8 * n for n in turn.sizes())
-        turn.to_rows(y, "backward")
+            8 * n for n in layout.sizes())
+        layout.to_rows(y, "backward")
         back = graph.profile.received_bytes["backward_turn"], graph.profile.sent_bytes["backward_turn"]
-        assert back == tuple(8 * n for n in turn.sizes())
+        assert back == tuple(8 * n for n in layout.sizes())
 
     threads.run(4, work)
 
@@ -344,7 +344,7 @@ def breaking(monkeypatch):
 
         monkeypatch.setattr(owner, method, broken)
 
-    breaks(columns.Exchange, "complete", "turn", None)  # its messages have been started
+    breaks(columns.AllToAll, "complete", "turn", None)  # its messages have been started
     breaks(Sum, "forward", "inside", "forward")
     breaks(Sum, "backward", "inside", "backward")
     return wanted

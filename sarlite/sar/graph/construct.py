@@ -76,7 +76,8 @@ def from_csr(cls: Any, indptr: Any, indices: Any = None, *, edge_index: Any = No
 
     Parameters
     ----------
-    indptr, indices : (n_dst + 1,) and (n_edges,) int arrays, or one SciPy sparse array or matrix, or torch CSR tensor, alone
+    indptr, indices : (n_dst + 1,) and (n_edges,) int arrays, or one SciPy sparse array or matrix, or torch CSR tensor,
+    alone
         Of a matrix a, a[i, j] is an edge from j to i; entries stored twice are two edges, a stored zero is one
         (`graph.foreign.entries`). All values must be 1; `from_scipy` takes others. Borrowed.
     edge_index : (n_edges,) int array, optional
@@ -91,7 +92,8 @@ def from_csr(cls: Any, indptr: Any, indices: Any = None, *, edge_index: Any = No
     Raises
     ------
     DataError
-        An index out of range, an indptr that does not ascend, an edge_index that is no permutation, or a matrix with weights.
+        An index out of range, an indptr that does not ascend, an edge_index that is no permutation, or a matrix with
+        weights.
     """
     if indices is None:
         found = foreign.entries(indptr, "from_csr")
@@ -109,8 +111,8 @@ def from_scipy(cls: Any, matrix: Any, *, n_src: int | None = None) -> "tuple[Gra
     Parameters
     ----------
     matrix : SciPy sparse array or matrix of any format, or torch CSR tensor
-        a[i, j] is an edge from j to i. Entries stored twice are two edges, a stored zero is one, but in BSR and DIA, where zeros
-        fill up blocks and diagonals.
+        a[i, j] is an edge from j to i. Entries stored twice are two edges, a stored zero is one, but in BSR and DIA,
+        where zeros fill up blocks and diagonals.
     n_src : int, optional
         Given, the graph is bipartite: sources are numbered 0 .. n_src. A matrix that is not square is.
 
@@ -118,7 +120,8 @@ def from_scipy(cls: Any, matrix: Any, *, n_src: int | None = None) -> "tuple[Gra
     -------
     Graph
     weights : (n_edges,) float32 or float64
-        One an edge, in the order of `matrix.tocoo()`: the graph's `edge_ids` index them, as `fn.mul_edge(x, weights)` expects.
+        One an edge, in the order of `matrix.tocoo()`: the graph's `edge_ids` index them, as `fn.mul_edge(x, weights)`
+        expects.
 
     Raises
     ------
@@ -143,8 +146,8 @@ def from_networkx(cls: Any, graph: Any, weight: str | None = None) -> "Graph | t
     -------
     Graph
     weights : (n_edges,) float64, only with `weight`
-        One an edge, for `fn.mul_edge(x, weights)`: in the order of `graph.edges`; of an undirected graph those of the same edges
-        backward follow, self loops excepted.
+        One an edge, for `fn.mul_edge(x, weights)`: in the order of `graph.edges`; of an undirected graph those of the
+        same edges backward follow, self loops excepted.
 
     Raises
     ------
@@ -204,7 +207,8 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
               columns: int = 1) -> "Graph":
     """Make this rank's part of a graph from its own rows. Collective.
 
-    Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. Nothing here is O(n_nodes).
+    Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. Nothing here is
+    O(n_nodes).
 
     Parameters
     ----------
@@ -214,8 +218,8 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
     node_ids : (n_local,) int64, optional
         Global ids of the local rows, which name them in dropout, ties and results; by default their row numbers.
     src_ids, n_src : (n_src,) int64 and int, optional
-        Of a bipartite graph: global ids of the sources that this rank owns, numbered likewise by rank, and how many; n_src alone is
-        enough where ids are row numbers.
+        Of a bipartite graph: global ids of the sources that this rank owns, numbered likewise by rank, and how many;
+        n_src alone is enough where ids are row numbers.
     edge_ids : (n_edges,) int64, optional
         Global ids of the local in-edges, for edge values; -1 for an added loop.
     added_loops : (n_local,) bool, optional
@@ -224,13 +228,14 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
     prefetch : int
         Peers' rows to fetch ahead, by a thread; 0 fetches when the rows are used.
     backward : {"push", "fetch"}, optional
-        How the gradients of source rows come to their owners: computed by the destinations' owner and pushed; or computed by the
-        sources', who fetches the destinations' gradients over the reversed edges (4 bytes an edge, none where the structure is
-        symmetric). "fetch" is for `copy_src` and `linear` summed up and for `attend`; others are pushed. By default those of
-        `copy_src` and `linear` are fetched in mode "broadcast", all others pushed.
+        How the gradients of source rows come to their owners: computed by the destinations' owner and pushed; or
+        computed by the sources', who fetches the destinations' gradients over the reversed edges (4 bytes an edge, none
+        where the structure is symmetric). "fetch" is for `copy_src` and `linear` summed up and for `attend`; others are
+        pushed. By default those of `copy_src` and `linear` are fetched in mode "broadcast", all others pushed.
     columns : int
-        C, which must divide the number of ranks: C ranks that follow each other share their rows, and each computes a C-th of the
-        columns (`Grid`). Each then holds the structure of all C, and with C the number of ranks that of the whole graph.
+        C, which must divide the number of ranks: C ranks that follow each other share their rows, and each computes a
+        C-th of the columns (`Grid`). Each then holds the structure of all C, and with C the number of ranks that of the
+        whole graph.
 
     Returns
     -------
@@ -239,7 +244,8 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
     Raises
     ------
     ConfigError, DataError
-        On every rank together: among them ids that are no integers, negative, too many or too few, or given to two rows.
+        On every rank together: among them ids that are no integers, negative, too many or too few, or given to two
+        rows.
     """
     comm = wrap(comm)
     options = Options(mode, prefetch, backward, columns)

@@ -23,14 +23,16 @@ from sarlite.types import Array
 class Graph(LayerGraph):
     """One part of a graph: its in-edges by block, and how its neighbours' rows arrive.
 
-    Make one with `from_edges`, `from_csr`, `from_scipy`, `from_networkx`, `from_part` or `shard`. It has what a `LayerGraph` has, and:
+    Make one with `from_edges`, `from_csr`, `from_scipy`, `from_networkx`, `from_part` or `shard`. It has what a
+    `LayerGraph` has, and:
 
     Attributes
     ----------
     node_ids : (n_dst,) int64
         Another name for `dst_ids`. `src_ids` are the same array, but on a bipartite graph.
     edge_ids : (n_edges,) int64
-        Global ids of the local in-edges: a rank's edge values are `values[graph.edge_ids]`. Made at the first use where they count up.
+        Global ids of the local in-edges: a rank's edge values are `values[graph.edge_ids]`. Made at the first use where
+        they count up.
     edge_weight, edge_features
         What `with_edge_values` gave the local in-edges, in the order of `edge_ids`.
     schedule : Schedule
@@ -81,8 +83,8 @@ class Graph(LayerGraph):
         Returns
         -------
         InEdges
-            Its indices are row numbers of sources in the whole graph. Arrays are shared where there is but one rank; else made anew,
-            8 bytes an edge, and a number a halo row is fetched, counted under "setup".
+            Its indices are row numbers of sources in the whole graph. Arrays are shared where there is but one rank;
+            else made anew, 8 bytes an edge, and a number a halo row is fetched, counted under "setup".
         """
         local, indptr = self.plan.local, np.concatenate([[0], np.cumsum(self.in_degrees)])
         if self.comm.size == 1:

@@ -136,14 +136,15 @@ class HeteroGraph:
         Parameters
         ----------
         edges : dict of (source type, name, destination type) to (src, dst)
-            Edge e of a relation goes from node src[e] of its source type to dst[e] of its destination type: (n_edges,) int arrays,
-            or what has `__array__` or `__dlpack__`. In the same order on every rank.
+            Edge e of a relation goes from node src[e] of its source type to dst[e] of its destination type: (n_edges,)
+            int arrays, or what has `__array__` or `__dlpack__`. In the same order on every rank.
         n_nodes : dict of str to int
             The nodes of each type; a type may be in no relation.
         comm : Communicator, or an mpi4py communicator, optional
             Without it the graph is whole.
         parts : {"metis", "fennel", "random", "contiguous"}, or dict of str to (n,) int array, "random" or "contiguous"
-            How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a division for each type.
+            How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a
+            division for each type.
         mode, prefetch
             As `Graph.from_part` has them.
         seed : int
@@ -152,8 +153,8 @@ class HeteroGraph:
         Raises
         ------
         ConfigError, DataError
-            On every rank: a relation is no triple or names an unknown type, an id is out of range, parts that do not fit, an unknown mode;
-            edges that differ between ranks, of which each hashes its own.
+            On every rank: a relation is no triple or names an unknown type, an id is out of range, parts that do not
+            fit, an unknown mode; edges that differ between ranks, of which each hashes its own.
         """
         comm = Solo() if comm is None else wrap(comm)
         options = Options(mode, prefetch)
@@ -174,8 +175,8 @@ class HeteroGraph:
         ----------
         comm : Communicator, or an mpi4py communicator
         edges : dict of (source type, name, destination type) to (indptr, indices)
-            CSR of the in-edges of this rank's rows of the destination type: (n_dst + 1,) int64, and the sources' row numbers in the whole
-            graph, ascending in each row. The same relations in the same order on every rank.
+            CSR of the in-edges of this rank's rows of the destination type: (n_dst + 1,) int64, and the sources' row
+            numbers in the whole graph, ascending in each row. The same relations in the same order on every rank.
         node_ids : dict of str to (n,) int64
             Global ids of this rank's rows of every type, also one that is in no relation.
         edge_ids : dict of relation to (n_edges,) int64, optional
@@ -186,7 +187,8 @@ class HeteroGraph:
         Raises
         ------
         ConfigError, DataError
-            On every rank: what `from_edges` refuses, edges that are no CSR of these rows, or types and relations that differ by rank.
+            On every rank: what `from_edges` refuses, edges that are no CSR of these rows, or types and relations that
+            differ by rank.
         """
         comm = wrap(comm)
         options = Options(mode, prefetch)
@@ -249,17 +251,19 @@ class HeteroGraph:
         ----------
         messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.mul_edge(x, weight), fn.attend(...), \
                 fn.attend_linear(...), fn.message(function, src, dst, edge) or a function
-            Source rows are those of the relation's source type, in the order of `node_ids`. Others' relations are left out. The same
-            relations on every rank.
+            Source rows are those of the relation's source type, in the order of `node_ids`. Others' relations are left
+            out. The same relations on every rank.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
-            As of `Graph.aggregate`, within each relation: "sum", "mean" and "sym" of copy_src and linear, "max" and "min" of copy_src,
-            these but "sym" of mul_edge, "sum" of attend and attend_linear, all but "sym" of a function. "sym" divides by the square
-            roots of the degree into i and of that out of j, both in the relation.
+            As of `Graph.aggregate`, within each relation: "sum", "mean" and "sym" of copy_src and linear, "max" and
+            "min" of copy_src, these but "sym" of mul_edge, "sum" of attend and attend_linear, all but "sym" of a
+            function. "sym" divides by the square roots of the degree into i and of that out of j, both in the relation.
         own : dict of str to (x, weight), optional
-            x W is added to the sums of a type, (n_dst, n_in) by (n_in, n_out): what a layer makes of the destinations' own rows.
+            x W is added to the sums of a type, (n_dst, n_in) by (n_in, n_out): what a layer makes of the destinations'
+            own rows.
         evaluation : {"inside", "first"}, optional
-            Of the weights of `fn.linear`: inside the message, or aggregated first and transformed after; equal to rounding. By default
-            for each relation what costs fewer bytes: see `sar.operators.evaluation`, and `evaluations` for what was chosen.
+            Of the weights of `fn.linear`: inside the message, or aggregated first and transformed after; equal to
+            rounding. By default for each relation what costs fewer bytes: see `sar.operators.evaluation`, and
+            `evaluations` for what was chosen.
 
         Returns
         -------
@@ -269,15 +273,15 @@ class HeteroGraph:
         Raises
         ------
         ConfigError, ShapeError
-            An unknown relation, a message that does not go with the reducer, an input that does not fit; sums and products that are added
-            up have one float dtype.
+            An unknown relation, a message that does not go with the reducer, an input that does not fit; sums and
+            products that are added up have one float dtype.
 
         Notes
         -----
-        One fetch for each source type serves all its relations here: the rows that any of them needs travel once, and once again in
-        backward where an operator needs them (case 2: a weight inside, attention). A tensor that several messages have travels once.
-        The sum or mean of a constant tensor's rows is kept, as of `Graph.aggregate`. The first call for a set of relations out of a type
-        finds what is to be exchanged. Source: SAR appendix A, Eq. 4.
+        One fetch for each source type serves all its relations here: the rows that any of them needs travel once, and
+        once again in backward where an operator needs them (case 2: a weight inside, attention). A tensor that several
+        messages have travels once. The sum or mean of a constant tensor's rows is kept, as of `Graph.aggregate`. The
+        first call for a set of relations out of a type finds what is to be exchanged. Source: SAR appendix A, Eq. 4.
         """
         self._check_own(own or {})
         check(evaluation, EVALUATIONS)

@@ -145,14 +145,14 @@ class LayerGraph:
         ----------
         message : fn.copy_src(...), fn.linear(...), fn.mul_edge(...), fn.attend(...), fn.attend_linear(...), fn.message(...), or a \
                 function (src, dst, edge) -> Tensor
-            A function gets dicts of tensors of one row an edge (with the rows' global ids as `.ids`), and may use any tape
-            operation on rows and any learnable value. It must not branch on values, as it is replayed.
+            A function gets dicts of tensors of one row an edge (with the rows' global ids as `.ids`), and may use any
+            tape operation on rows and any learnable value. It must not branch on values, as it is replayed.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
-            "sym" is the sum over m_ij / sqrt(d_i d_j), d the in-degrees but at least 1, of `copy_src` and `linear`; on a bipartite
-            graph d_j is the out-degree. With edge weights sums of these two are weighted, `with_edge_values` says how.
-            Ties of max and min go to the lowest global source id. "softmax" takes a message that returns a pair, score
-            (n_edges, ...heads) and value (n_edges, ...heads, ...), and weighs the values by the softmax of the scores over
-            each node's in-edges.
+            "sym" is the sum over m_ij / sqrt(d_i d_j), d the in-degrees but at least 1, of `copy_src` and `linear`; on
+            a bipartite graph d_j is the out-degree. With edge weights sums of these two are weighted,
+            `with_edge_values` says how. Ties of max and min go to the lowest global source id. "softmax" takes a
+            message that returns a pair, score (n_edges, ...heads) and value (n_edges, ...heads, ...), and weighs the
+            values by the softmax of the scores over each node's in-edges.
         src, dst, edge : dict of str to Tensor or ndarray
             A function's inputs: n_src, n_dst and n_edges rows.
 
@@ -228,9 +228,9 @@ class LayerGraph:
     def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
         """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z, or x as a z that all heads share.
 
-        The sum's products with W are then the caller's: out_ih = S_ih W_h. Of fewer destinations than sources, as in a batch, these
-        are fewer, but sums over edges are n_heads x.shape[1] wide. Counted as `fn.linear` does; the same on every rank. Where heads
-        are taken apart, z is better.
+        The sum's products with W are then the caller's: out_ih = S_ih W_h. Of fewer destinations than sources, as in a
+        batch, these are fewer, but sums over edges are n_heads x.shape[1] wide. Counted as `fn.linear` does; the same
+        on every rank. Where heads are taken apart, z is better.
         """
         if self.grid is not None or self.edge_weight is not None:
             return True

@@ -29,8 +29,8 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     src_parts : as `parts`, optional
         Of a bipartite graph, how to divide the sources; by default as `parts`, which must then name a method.
     order : {"metis", "cluster"} or (n_nodes,) int array, optional
-        A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not for
-        bipartite graphs.
+        A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not
+        for bipartite graphs.
     mode, prefetch, backward, columns
         As `Graph.from_part` has them.
 
@@ -42,8 +42,8 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     Raises
     ------
     ConfigError, DataError
-        On every rank: an unknown method; parts or an order that do not fit the graph; a graph, parts or an order that differ between
-        ranks, of which each hashes its own.
+        On every rank: an unknown method; parts or an order that do not fit the graph; a graph, parts or an order that
+        differ between ranks, of which each hashes its own.
     """
     if graph.comm.size > 1:
         raise ConfigError("only a whole graph can be sharded")

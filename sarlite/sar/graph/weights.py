@@ -27,29 +27,32 @@ def with_edge_values(graph: "Graph", weight: Any = None, features: Any = None) -
         graph, weights = Graph.from_scipy(matrix)
         model(graph.with_edge_values(weights), x)
 
-    Weights make A_ij the weight of the edge from j to i, d_i = sum_j A_ij and d a node's weighted degree, where `copy_src` and
-    `linear` are aggregated: "sum" is sum_j A_ij x_j, "mean" sum_j A_ij x_j / d_i, "sym" sum_j A_ij x_j / sqrt(d_i d_j). A degree of
-    0 counts as 1, as that of a node without edges. `fn.attend` multiplies its coefficients by them, after the softmax, as `GATConv` of
-    DGL does. Other messages, and max and min, do not see them: they take `graph.edge_weight` as an edge input.
+    Weights make A_ij the weight of the edge from j to i, d_i = sum_j A_ij and d a node's weighted degree, where
+    `copy_src` and `linear` are aggregated: "sum" is sum_j A_ij x_j, "mean" sum_j A_ij x_j / d_i, "sym" sum_j A_ij x_j /
+    sqrt(d_i d_j). A degree of 0 counts as 1, as that of a node without edges. `fn.attend` multiplies its coefficients
+    by them, after the softmax, as `GATConv` of DGL does. Other messages, and max and min, do not see them: they take
+    `graph.edge_weight` as an edge input.
 
     Parameters
     ----------
     weight : (n_edges,) array of numbers, optional
-        One a local in-edge, as of `fn.mul_edge`: of a part `weights[graph.edge_ids]`. They are constants. Floats are borrowed.
+        One a local in-edge, as of `fn.mul_edge`: of a part `weights[graph.edge_ids]`. They are constants. Floats are
+        borrowed.
     features : (n_edges, n_edge_features) array of numbers, optional
-        Rows likewise, for messages: `graph.aggregate(message, .., edge={"e": graph.edge_features})`. Floats are borrowed.
+        Rows likewise, for messages: `graph.aggregate(message, .., edge={"e": graph.edge_features})`. Floats are
+        borrowed.
 
     Returns
     -------
     Graph
-        It shares all else with this one, but for aggregations that are kept. Its parts by `shard`, its batches and its message-flow graphs
-        have their edges' values.
+        It shares all else with this one, but for aggregations that are kept. Its parts by `shard`, its batches and its
+        message-flow graphs have their edges' values.
 
     Raises
     ------
     ShapeError, DataError
-        On every rank together: not one row an edge, no numbers, a value that is not finite; given on some ranks alone. A weight below 0
-        is refused where a degree is taken, "mean" and "sym".
+        On every rank together: not one row an edge, no numbers, a value that is not finite; given on some ranks alone.
+        A weight below 0 is refused where a degree is taken, "mean" and "sym".
     """
     comm = graph.comm
     weight, features = together(comm, lambda: (_numbers("edge_weight", weight, graph.n_edges, 1),
@@ -94,7 +97,8 @@ def weight_as(graph: "LayerGraph", dtype: DType) -> Array:
 def normalised(graph: "LayerGraph", reducer: str, dtype: DType) -> Tensor:
     """Return what an edge's row counts in a weighted sum: w_ij, w_ij / d_i, or w_ij / sqrt(d_i d_j), (n_edges,). Collective.
 
-    A constant tensor of `dtype`, which is kept: so many bytes an edge. Of "sym" a number a halo row is fetched, counted under "setup".
+    A constant tensor of `dtype`, which is kept: so many bytes an edge. Of "sym" a number a halo row is fetched, counted
+    under "setup".
     """
     kept, key = graph._normalised, (reducer, np.dtype(dtype))
     if key not in kept:

@@ -62,10 +62,11 @@ def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool
 
     Notes
     -----
-    A product takes a pass forward, and one for each gradient that is wanted (MG-GCN 4.4). Edges read a value forward, and one backward
-    where a gradient goes over them. A value that is fetched, read by an edge or kept counts as `EDGE_VALUE` multiply-adds. "inside"
-    fetches its rows twice, or keeps them, as the mode does, and multiplies what was fetched too. The sums of rows that never change are
-    done once for all steps. What is pushed is the same in all ways.
+    A product takes a pass forward, and one for each gradient that is wanted (MG-GCN 4.4). Edges read a value forward,
+    and one backward where a gradient goes over them. A value that is fetched, read by an edge or kept counts as
+    `EDGE_VALUE` multiply-adds. "inside" fetches its rows twice, or keeps them, as the mode does, and multiplies what
+    was fetched too. The sums of rows that never change are done once for all steps. What is pushed is the same in all
+    ways.
     """
     product, passes = n_in * n_out * (1 + needs_x + needs_weight), 1 + (needs_x or needs_weight)
     read = 0 if constant else sizes.n_halo + sizes.n_edges * (1 + needs_x)
@@ -93,8 +94,8 @@ def check(evaluation: str | None, ways: tuple[str, ...]) -> None:
 def attends_products(sizes: Sizes, n_in: int, n_heads: int, n_feat: int, needs_x: bool) -> bool:
     """Tell whether attention over z = X W, by head A_h (X W_h), is cheaper than (A_h X) W_h, forward and backward together.
 
-    Where sources and destinations are the same rows it is. Backward the second makes the gradient of A_h X even where X needs none, as
-    the scores' gradients want it.
+    Where sources and destinations are the same rows it is. Backward the second makes the gradient of A_h X even where X
+    needs none, as the scores' gradients want it.
     """
     product = n_in * n_heads * n_feat
     before = sizes.n_src * product * (2 + needs_x) + 2 * sizes.n_edges * n_heads * n_feat * EDGE_VALUE

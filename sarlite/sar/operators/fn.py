@@ -58,7 +58,8 @@ def copy_src(x: Tensor) -> CopySrc:
 
     Notes
     -----
-    Case 1 for every reducer. With reducer sum, mean or sym and a constant x the result is kept, as in `linear`. Source: SAR Eq. 2.
+    Case 1 for every reducer. With reducer sum, mean or sym and a constant x the result is kept, as in `linear`. Source:
+    SAR Eq. 2.
     """
     return CopySrc(x)
 
@@ -71,16 +72,17 @@ def linear(x: Tensor, weight: Tensor, evaluation: str | None = None) -> Linear:
     x : Tensor (n_src, n_in)
     weight : Tensor (n_in, n_out)
     evaluation : {"product", "first", "inside"}, optional
-        A (X W); (A X) W; or x_j W inside of the message. They are equal but for rounding. By default what costs less is taken: of a
-        graph's "product" and "first", of a relation's "first" and "inside".
+        A (X W); (A X) W; or x_j W inside of the message. They are equal but for rounding. By default what costs less is
+        taken: of a graph's "product" and "first", of a relation's "first" and "inside".
 
     Notes
     -----
-    Case 1, but case 2 with the weight inside. Of a graph's two ways the first is taken where n_out <= n_in, as it aggregates, and so
-    sends, fewer values. Where x needs no gradient the second has nothing to aggregate in backward, so it is taken where n_in < 2 n_out.
-    In a batch, which has more sources than destinations, the products' rows count too, and the second is mostly the cheaper one.
-    With a constant x (`Tensor(x, constant=True)`) A X, (n_dst, n_in), is kept with the graph until x is freed: from the second call on
-    there is nothing to aggregate and nothing to fetch, and the weight's gradient is (A X)^T G. Source: MG-GCN 4.4.
+    Case 1, but case 2 with the weight inside. Of a graph's two ways the first is taken where n_out <= n_in, as it
+    aggregates, and so sends, fewer values. Where x needs no gradient the second has nothing to aggregate in backward,
+    so it is taken where n_in < 2 n_out. In a batch, which has more sources than destinations, the products' rows count
+    too, and the second is mostly the cheaper one. With a constant x (`Tensor(x, constant=True)`) A X, (n_dst, n_in), is
+    kept with the graph until x is freed: from the second call on there is nothing to aggregate and nothing to fetch,
+    and the weight's gradient is (A X)^T G. Source: MG-GCN 4.4.
     """
     return Linear(x, weight, evaluation)
 
@@ -108,8 +110,8 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
     Parameters
     ----------
     z : Tensor (n_src, n_heads, n_feat), or (n_src, 1, n_feat)
-        The second is shared by all heads; what is aggregated has all of them. Of z_jh = x_j W_h either z or x can be attended over, and
-        then sum_j a_ijh x_j be multiplied by W_h (`Graph.attends_products` says which is cheaper).
+        The second is shared by all heads; what is aggregated has all of them. Of z_jh = x_j W_h either z or x can be
+        attended over, and then sum_j a_ijh x_j be multiplied by W_h (`Graph.attends_products` says which is cheaper).
     src : Tensor (n_src, n_heads)
     dst : Tensor (n_dst, n_heads)
     slope : float
@@ -119,16 +121,17 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
     key : int
         Of the dropout mask (`nn.Random.key`); a coefficient's coin is keyed by both nodes' global ids and its head.
     edge : (n_edges, n_edge_features) array, optional
-        Features of the local in-edges, such as `graph.edge_features`: the scores are then leaky_relu(src_j + dst_i + edge_ij attn_edge).
+        Features of the local in-edges, such as `graph.edge_features`: the scores are then leaky_relu(src_j + dst_i +
+        edge_ij attn_edge).
     attn_edge : Tensor (n_edge_features, n_heads)
         With `edge`. Of PyG's `GATConv` it is the product of `lin_edge` and `att_edge`.
 
     Notes
     -----
-    On a graph with edge weights m_ij = w_ij a_ij z_j. With these or with `edge` the message is one of the tape: the (n_edges, n_heads,
-    n_feat) values of a block of edges are held while it is computed.
-    Case 2. The coefficients are recomputed in backward, never stored: O(n_dst n_heads) bytes above inputs and output.
-    Source: SAR Eq. 3, fused as in SAR 3.3, softmax as in SAR 3.4.
+    On a graph with edge weights m_ij = w_ij a_ij z_j. With these or with `edge` the message is one of the tape: the
+    (n_edges, n_heads, n_feat) values of a block of edges are held while it is computed. Case 2. The coefficients are
+    recomputed in backward, never stored: O(n_dst n_heads) bytes above inputs and output. Source: SAR Eq. 3, fused as in
+    SAR 3.3, softmax as in SAR 3.4.
     """
     return Attend(z, src, dst, slope, dropout, key, edge, attn_edge)
 
@@ -148,8 +151,8 @@ def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, sl
 
     Notes
     -----
-    As `attend` of z = x W, but what travels is x, over relations once for all out of its type; each rank makes the z of the rows that
-    it has fetched. Case 2.
+    As `attend` of z = x W, but what travels is x, over relations once for all out of its type; each rank makes the z of
+    the rows that it has fetched. Case 2.
     """
     return AttendLinear(x, weight, src_weight, dst, slope, dropout, key)
 
@@ -163,10 +166,12 @@ def message(function: Callable[..., Any], src: Mapping[str, Any] | None = None, 
     function : callable (src, dst, edge) -> Tensor, or a pair with reducer softmax
         See `Graph.aggregate`.
     src, dst, edge : dict of str to Tensor or ndarray
-        Its inputs: a row for each of this rank's source rows, of its destination rows, and of its edges in the order of `edge_ids`.
+        Its inputs: a row for each of this rank's source rows, of its destination rows, and of its edges in the order of
+        `edge_ids`.
 
     Notes
     -----
-    With reducer sum, mean, max, min or softmax. Case 1 or 2, as the function reads source rows' values in backward or not.
+    With reducer sum, mean, max, min or softmax. Case 1 or 2, as the function reads source rows' values in backward or
+    not.
     """
     return Message(function, src or {}, dst or {}, edge or {})

@@ -69,8 +69,8 @@ class ExtremumReducer:
 class SoftmaxReducer:
     """out_i = sum_e softmax_e(score_e) value_e, with a running maximum over blocks (SAR 3.4).
 
-    The message is a pair: score (n_edges, ...heads) and value (n_edges, ...heads, ...). A score of -inf masks its edge; where all of
-    a node's edges are masked its row is 0, and so are the gradients.
+    The message is a pair: score (n_edges, ...heads) and value (n_edges, ...heads, ...). A score of -inf masks its edge;
+    where all of a node's edges are masked its row is 0, and so are the gradients.
     """
 
     needs_messages = True

@@ -1,7 +1,7 @@
 """Aggregation over several relations: those out of one node type are fed by one fetch, and all add to one array, in one tape primitive.
 
-So the sums over relations, and their gradients, are there once. Apart, each fetch's would be arrays of their own, beside those that add
-them up.
+So the sums over relations, and their gradients, are there once. Apart, each fetch's would be arrays of their own,
+beside those that add them up.
 """
 
 from typing import Any, NamedTuple
@@ -199,6 +199,8 @@ def _vjp(g, needs, residuals, into, operator):
         own, kept[k] = kept[k], kept[k] if retained() else None
         d_own = aggregate.vjp(g, [needs[i] for i in numbers], own, [found[i] for i in numbers], operator=fetched, schedule=schedule)
         del own
+        if not retained():
+            fetched.members = []  # what the operators hold is not needed while the other fetches' gradients are found
         for i, d in zip(numbers, d_own):
             found[i] = d
     multiply(left)
@@ -227,7 +229,8 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
     Parameters
     ----------
     fetches : list of list of (LayerGraph, key, Call)
-        A list a fetch, whose graphs are relations of one schedule. A tensor that several calls have as rows travels once.
+        A list a fetch, whose graphs are relations of one schedule. A tensor that several calls have as rows travels
+        once.
     products : list of (key, x, weight)
         x W is added, (n, n_in) by (n_in, n_out).
 

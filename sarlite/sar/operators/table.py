@@ -35,7 +35,8 @@ class Call(NamedTuple):
     sinks : sequence
         Learnable values that a function uses.
     divides : {"heads", "features"}, or None
-        How ranks of a grid may divide the columns: by heads as far as their number goes; by features alone; None: not at all.
+        How ranks of a grid may divide the columns: by heads as far as their number goes; by features alone; None: not
+        at all.
     kept : dict, or None
         Where the sums of constant rows are kept, by reducer.
     reducer : str

@@ -48,8 +48,9 @@ class Transformed(Operator):
         return rows if self.needs_rows else None
 
     def end(self):
-        self.into = None
-        return self.inner.end()
+        out = self.inner.end()
+        self.into = self.inner.into = None  # which must not outlive its owner
+        return out
 
     def begin_backward(self, g):
         self.inner.begin_backward(g)
