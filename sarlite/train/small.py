@@ -239,8 +239,8 @@ def _relational(comm, config, relations, shape, mode, k):
 
 
 def options(config: argparse.Namespace) -> argparse.Namespace:
-    """Return the options of a trial: one step an epoch, batches made when they are asked for, no file."""
-    changed: dict[str, Any] = {"propagated": None}
+    """Return the options of a trial: one step an epoch, no file, and no thread that is ahead, by how much nobody could say."""
+    changed: dict[str, Any] = {"propagated": None, "prefetch": 0}
     if config.batch_size:
         changed |= {"batch_size": 1 << 30, "sample_ahead": 0}
     return argparse.Namespace(**{**vars(config), **changed})

@@ -241,6 +241,7 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
 
     @contextmanager
     def segment(name: str) -> Iterator[None]:
+        gc.collect()
         notes.begin()
         tracemalloc.reset_peak()
         with observed(notes):
