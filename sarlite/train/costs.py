@@ -190,7 +190,8 @@ class Model:
             comm, config = Mirror(shape.rank if n_ranks == shape.size else 0, n_ranks, config.columns), small.options(config)
             gc.disable()  # what is freed is freed where it is let go of
             graph = small.graph(comm, config, self.facts, shape, MODES[config.mode], k)
-            return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)))
+            return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)),
+                             shape.layer_sizes)
         finally:
             gc.enable()
             tracemalloc.stop()
@@ -409,10 +410,12 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     if config.batch_size:
         batches, scored = sampled.of_run(config, part)
     shape = shape_of(comm, config, part)
+    for several in (batches, scored):
+        shape = shape._replace(layer_sizes={**shape.layer_sizes, **(several.sizes if several else {})})
     if config.mfg:
         flows = _flows(comm, config, part, make, facts, trainer)
         more = {name: exchanged(uncounted(graph.comm), layer.plan) for name, layer in flows.items()}
-        shape = shape._replace(exchanged={**shape.exchanged, **more})
+        shape = shape._replace(exchanged={**shape.exchanged, **more}, layer_sizes={name: layer.sizes for name, layer in flows.items()})
     return Model(config, make, facts), Sizes(shape, max(0, there // sharing - read), peak // sharing + missing, batches, scored)
 
 
