@@ -21,7 +21,7 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(mfg
     def limit():
         """Between what the smallest and the largest take, in this process as it is now."""
         found = threads.run(2, trained, tmp_path / "dry", dry_run=True, **options)[0]
-        needs = {row["setting"]: max(base + peak for base, peak in zip(found["base_bytes"], row["peak_bytes"])) for row in found["settings"]}
+        needs = {row["setting"]: max(map(sum, zip(found["base_bytes"], row["peak_bytes"]))) for row in found["settings"]}
         assert needs["sar"] < needs["oneshot"] - 6e6 and all(row["fits"] for row in found["settings"])
         return (needs["sar"] + needs["oneshot"]) / 2
 

@@ -28,7 +28,7 @@ def last_line(*flags):
     ("--data", SBM, "--model", "sage", "--layers", "2", "--hidden", "96"),
     ("--data", SBM, "--model", "gat", "--hidden", "16", "--heads", "4"),
     ("--data", "relational:nodes=20000,edges=200000,features=64", "--model", "rgcn", "--hidden", "64"),
-    ("--data", "rmat:nodes=20000,edges=200000,features=96", "--model", "sage", "--batch-size", "2000", "--fanouts", "10,10"),
+    ("--data", SBM, "--model", "sage", "--layers", "2", "--batch-size", "2000", "--fanouts", "10,10"),
 ], ids=("sage", "gat", "rgcn", "batches"))
 def test_memory_is_a_processs(flags, tmp_path):
     (told,) = (row for row in last_line(*flags, "--dry-run")["settings"] if row["setting"] == "sar")
@@ -56,13 +56,13 @@ def test_peers_of_many_ranks_count(mode, tmp_path):
     made, _, _ = counted(Solo(), config, tmp_path)
     peaks = []
     for size in (20, 40):  # as many local rows and rows of each peer
-        found = expected(2000 * size, 20_000 * size, size, halo=0.25)
+        found = expected(2000 * size, 100_000 * size, size, halo=0.25)
         sizes = costs.Sizes(costs.Shape(0, size, 2000, (200, 200, 200), {"edges": found}), 0)
         cost = made.cost(Setting(mode), sizes, 0)
         peaks.append(cost.peak_bytes)
         assert cost.remote_buffers == (1 if mode == "sar" else size - 1)
     more, halo_bytes = peaks[1] - peaks[0], 20 * 500 * 4 * 64
-    assert more < 0.3 * halo_bytes if mode == "sar" else more > 0.9 * halo_bytes
+    assert more < 0.1 * halo_bytes if mode == "sar" else more > 0.4 * halo_bytes, more
 
 
 OPTIONS = {"data": "sbm:nodes=3000,degree=8,features=16,classes=4,train=0.5", "model": "sage", "layers": 2, "hidden": 16, "batch_size": 700,
