@@ -18,7 +18,7 @@ import harness
 import hosts
 import scaling
 
-MODES = ["sar", "sa", "oneshot", "broadcast", "cover", "host", "columns"]
+MODES = ["sar", "sa", "oneshot", "broadcast", "columns"]
 CASES = {"gcn": dict(model="gcn", hidden=512, layers=2, input_dropout=0.0), **{name: dict(scaling.SHARED, **case) for name, case in
                                                                                scaling.CASES.items()}}
 

@@ -302,7 +302,7 @@ class _Telling:
 
     # ---- sizes
 
-    def _line(self, name, number: Callable[[Segment], float]) -> float:
+    def _line(self, name: str, number: Callable[[Segment], float]) -> float:
         """A number of a segment at the real size, and on all ranks, on the line through the trials' numbers."""
         found = []
         for n_ranks in dict.fromkeys(n_ranks for _, n_ranks, _ in self.trials):

@@ -60,6 +60,7 @@ class Segment(NamedTuple):
     aggregations : list of Aggregation
         Each over a plan; `named` gives plans names.
     turns : list of Turned
+        While a trial runs each with the counts that it turns.
     counted : Counter of (phase, "sent" or "received") to int
         Bytes beside the aggregations and the turns.
     flops : (int, int)
@@ -72,7 +73,7 @@ class Segment(NamedTuple):
     """
 
     aggregations: list[Aggregation]
-    turns: list[Turned]
+    turns: list[Any]
     counted: Counter[tuple[str, str]]
     flops: tuple[int, int]
     n_messages: int
@@ -239,7 +240,9 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: 
     layer_sizes : dict of (kind, layer) to (n_src, n_dst, n_edges)
         Of the run's message-flow graphs, or of one of its batches: by these an order of products is chosen.
     """
-    profile, segments, best, widths = graph.profile, {}, {}, {}
+    profile, best = graph.profile, {}
+    segments: dict[str, Segment] = {}
+    widths: dict[int, Any] = {}
     notes = _Notes(profile, comm.sent)
 
     @contextmanager

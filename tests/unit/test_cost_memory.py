@@ -28,7 +28,7 @@ def last_line(*flags):
     ("--data", SBM, "--model", "sage", "--layers", "2", "--hidden", "96"),
     ("--data", SBM, "--model", "gat", "--hidden", "16", "--heads", "4"),
     ("--data", "relational:nodes=20000,edges=200000,features=64", "--model", "rgcn", "--hidden", "64"),
-    ("--data", SBM, "--model", "sage", "--layers", "2", "--batch-size", "2000", "--fanouts", "10,10"),
+    ("--data", SBM, "--model", "sage", "--layers", "3", "--hidden", "128", "--batch-size", "1000", "--fanouts", "10,10,10"),
 ], ids=("sage", "gat", "rgcn", "batches"))
 def test_memory_is_a_processs(flags, tmp_path):
     (told,) = (row for row in last_line(*flags, "--dry-run")["settings"] if row["setting"] == "sar")
