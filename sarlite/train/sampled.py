@@ -45,6 +45,8 @@ class Sampled(NamedTuple):
     ----------
     batches : list of dict of Exchanged
         Of each what its layers exchange, by (kind, layer).
+    sizes : dict of (n_src, n_dst, n_edges)
+        Of the first batch's layers, of all ranks.
     pushes : list of dict of Pushed
         Of each by layer; of caches of embeddings.
     n_steps : int
@@ -62,6 +64,7 @@ class Sampled(NamedTuple):
     """
 
     batches: list[dict[Any, Exchanged]]
+    sizes: dict[Any, tuple[int, int, int]]
     pushes: list[dict[int, Pushed]]
     n_steps: int
     moved: Array
@@ -91,7 +94,7 @@ def of_run(config: argparse.Namespace, part: Part) -> tuple[Sampled, Sampled | N
 
 def _sampled(graph, loader, config, scores):
     comm = Solo() if config.remote in ("local", "hec") and not scores else graph.comm
-    batches, pushes, start, kind = [], [], _bytes(graph), "scored" if scores else "batch"
+    batches, sizes, pushes, start, kind = [], {}, [], _bytes(graph), "scored" if scores else "batch"
     n, n_layers, caches = min(len(loader), MOST), len(config.fanouts), loader.caches
     loader.seeds(0)
     cut = _bytes(graph) - start
@@ -102,6 +105,7 @@ def _sampled(graph, loader, config, scores):
             if caches:
                 layers = [_entered(layer, batch, k) for k, layer in enumerate(layers)]
                 pushes.append(_pushed(graph.comm, caches))
+            sizes = sizes or {(kind, k): layer.sizes for k, layer in enumerate(layers)}
             batches.append({(kind, k): exchanged(uncounted(comm), layer.plan) for k, layer in enumerate(layers)})
             del batch, layers
     loader.drain()
@@ -114,7 +118,7 @@ def _sampled(graph, loader, config, scores):
         held = {"lines": [min(table.n_lines, round(len(table) + rows / n * further)) for table, rows in zip(caches.tables, arrived)],
                 "newest": list(caches.n_newest), "delay": caches.settings.delay}
     n_made = n if n == len(loader) else min(n + loader.sample_ahead, len(loader))
-    return Sampled(batches, pushes, len(loader), counted / n_made, cut, loader.sample_ahead, **held)
+    return Sampled(batches, sizes, pushes, len(loader), counted / n_made, cut, loader.sample_ahead, **held)
 
 
 def _entered(layer, batch, place):

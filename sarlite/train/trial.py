@@ -6,6 +6,7 @@ and flops grow in a straight line with the sizes, so that two trials, one twice 
 
 import gc
 import tracemalloc
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -59,6 +60,7 @@ class Segment(NamedTuple):
     aggregations : list of Aggregation
         Each over a plan; `named` gives plans names.
     turns : list of Turned
+        While a trial runs each with the counts that it turns.
     counted : Counter of (phase, "sent" or "received") to int
         Bytes beside the aggregations and the turns.
     flops : (int, int)
@@ -71,7 +73,7 @@ class Segment(NamedTuple):
     """
 
     aggregations: list[Aggregation]
-    turns: list[Turned]
+    turns: list[Any]
     counted: Counter[tuple[str, str]]
     flops: tuple[int, int]
     n_messages: int
@@ -225,7 +227,7 @@ class Trial(NamedTuple):
     widths: dict[int, Any]
 
 
-def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
+def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: Any) -> Trial:
     """Make a trainer and take two epochs, each with an evaluation; return what was done.
 
     Parameters
@@ -235,12 +237,17 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
         Whose structure is not counted as memory.
     make_trainer : callable -> Trainer
         Makes the rows, too.
+    layer_sizes : dict of (kind, layer) to (n_src, n_dst, n_edges)
+        Of the run's message-flow graphs, or of one of its batches: by these an order of products is chosen.
     """
-    profile, segments, best, widths = graph.profile, {}, {}, {}
+    profile, best = graph.profile, {}
+    segments: dict[str, Segment] = {}
+    widths: dict[int, Any] = {}
     notes = _Notes(profile, comm.sent)
 
     @contextmanager
     def segment(name: str) -> Iterator[None]:
+        gc.collect()
         notes.begin()
         tracemalloc.reset_peak()
         with observed(notes):
@@ -252,7 +259,7 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
     profile.reset()
     with segment("start"):
         trainer = make_trainer()
-    _prepare(trainer, widths)
+    _prepare(trainer, widths, layer_sizes)
     for epoch in range(2):
         with segment(SEGMENTS[2 * epoch + 1]):
             trainer.epoch(epoch)
@@ -270,10 +277,10 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
 
 
 class _Sampling:
-    """A loader whose sampling is counted as such, also in an evaluation."""
+    """A loader whose sampling is counted as such, also in an evaluation, and whose layers are told to have the run's sizes."""
 
-    def __init__(self, loader, profile):
-        vars(self).update(_loader=loader, _profile=profile)
+    def __init__(self, loader, profile, sizes):
+        vars(self).update(_loader=loader, _profile=profile, _sizes=sizes)
 
     def __getattr__(self, name):
         return getattr(self._loader, name)
@@ -291,15 +298,37 @@ class _Sampling:
                 batch = next(batches, None)
             if batch is None:
                 return
+            for layer, sizes in zip(batch.layers(len(self._sizes)), self._sizes):
+                _tell(layer, sizes)
+                del layer
             yield batch
             del batch
 
 
-def _prepare(trainer, widths):
+def _tell(layer, sizes):
+    """Let a layer, and what it becomes where rows of a cache join it, have these sizes."""
+    layer.all_sizes, enter = sizes, type(layer).enter
+    if "enter" in vars(type(layer)):
+        itself = weakref.ref(layer)
+
+        def entered(h):
+            found = enter(itself(), h)
+            found[0].all_sizes = sizes
+            return found
+
+        layer.enter = entered
+
+
+def _prepare(trainer, widths, layer_sizes):
     """As in a run: of learned rows all but one have a gradient, votes travel with the loss. Note the rows that caches are entered with."""
-    for name in ("batches", "scoring"):
-        if hasattr(getattr(trainer, name), "sampler"):
-            setattr(trainer, name, _Sampling(getattr(trainer, name), trainer.graph.profile))
+    for name, kind in (("batches", "batch"), ("scoring", "scored")):
+        source = getattr(trainer, name)
+        if hasattr(source, "sampler"):
+            own = [size for (of, _), size in layer_sizes.items() if of == kind]
+            setattr(trainer, name, _Sampling(source, trainer.graph.profile, own))
+    for name, source in (("training", trainer.batches), ("scoring", trainer.scoring)):
+        for k, layer in enumerate(getattr(getattr(source, "batch", None), "graphs", ())):
+            layer.all_sizes = layer_sizes[name, k]
     trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)
     trainer.riders.own = lambda: (0.0,) * (len(SIGNALS) + 2)
     caches = getattr(trainer.batches, "caches", None)

@@ -50,7 +50,8 @@ def check_bytes(tmp_path, n_ranks, modes, **options):
     told, _ = dry_run(tmp_path, n_ranks, **options)
     for mode in modes:
         real = threads.run(n_ranks, trained, tmp_path / mode, **options, mode=mode)[0]
-        sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in (real["sent_bytes"], told[mode]["run_sent_bytes"]))
+        both = real["sent_bytes"], told[mode]["run_sent_bytes"]
+        sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in both)
         assert sent == said and (n_ranks == 1 or sum(sent.values()) > 0), (mode, sent, said)
         assert options["prefetch"] or real["live_remote_buffers"] == math.ceil(told[mode]["remote_buffers"]), mode
     return said
