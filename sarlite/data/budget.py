@@ -35,3 +35,8 @@ def check(n_bytes, available, what):
     """Raise a ConfigError where `what` takes more than is available; None is no limit."""
     if available is not None and n_bytes > available:
         raise ConfigError(f"--memory: {what} takes {-(-n_bytes >> 20):,} MiB, but {available >> 20:,} MiB are left of it")
+
+
+def at_once(n_bytes, most=1 << 20, each=128):
+    """Return how many rows are worked on at a time, `most` at most, where `n_bytes` may be taken; None is no limit."""
+    return most if n_bytes is None else max(1, min(most, n_bytes // each))

@@ -7,6 +7,7 @@ from itertools import combinations, islice
 import numpy as np
 
 from sarlite.data import table
+from sarlite.data.folders import key
 from sarlite.data.ogb import csv_pieces, read_csv, total
 from sarlite.data.raw import (
     check_nodes,
@@ -16,13 +17,11 @@ from sarlite.data.raw import (
     mask,
     whole_labels,
 )
-from sarlite.data.relational.names import key
 from sarlite.errors import DataError, reading, regular
 from sarlite.graph.relational import Relational, reverse, with_reverses
 from sarlite.types import Path as AnyPath
 
 _MOST_TYPES = 1 << 12
-_LINES = 1 << 16  # of names, read at a time
 _NAMES = "_entidx2name.csv.gz"
 
 
@@ -107,10 +106,10 @@ class Folder:
         """Return what the folder says of a relation's number of edges."""
         return total(self._of(relation) / "num-edge-list.csv.gz", most=1)
 
-    def edges(self, relation):
+    def edges(self, relation, batch=table.BATCH):
         """Yield (src, dst) of a relation's edges in pieces of (n,) int64."""
         file, first = self._of(relation) / "edge.csv.gz", 0
-        for piece in csv_pieces(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2):
+        for piece in csv_pieces(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2, batch=batch):
             for column, name in zip(piece.T, relation[::2]):
                 bad = (column < 0) | (column >= self.n_nodes[name])
                 if bad.any():
@@ -131,13 +130,13 @@ class Folder:
             at = here.stop
         return src, dst
 
-    def names_of(self, name):
+    def names_of(self, name, n_lines=table.BATCH[0]):
         """Yield the lines' numbers and the names, as bytes, of a type's nodes, some ten thousand at a time."""
         file, n = self.names[name], self.n_nodes[name]
         with reading(file, "names"), gzip.open(regular(file), "rt", encoding="utf-8", newline="") as stream:
             rows, at = csv.reader(table.lines(stream)), 0
             next(rows, None)  # ent idx,ent name
-            while batch := list(islice(rows, _LINES)):
+            while batch := list(islice(rows, n_lines)):
                 for node, row in enumerate(batch, at):
                     if len(row) != 2 or row[0].strip() != str(node) or not row[1].strip():
                         raise DataError(f"{file}: names: line {node + 2}: expected {node} and a name, found {','.join(row)!r}")

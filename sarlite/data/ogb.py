@@ -145,9 +145,9 @@ def total(path, most=_MAX_GRAPHS):
     return sum(counts[:, 0].tolist())
 
 
-def read_csv(path, field, dtype, n_rows=None, columns=None, most=None):
+def read_csv(path, field, dtype, n_rows=None, columns=None, most=None, batch=table.BATCH):
     """Return what `csv_pieces` yields as one array."""
-    found = csv_pieces(path, field, dtype, n_rows, columns, most)
+    found = csv_pieces(path, field, dtype, n_rows, columns, most, batch)
     if n_rows is None:
         return np.concatenate(list(found))
     out, at = None, 0
@@ -160,7 +160,7 @@ def read_csv(path, field, dtype, n_rows=None, columns=None, most=None):
     return out
 
 
-def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None):
+def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None, batch=table.BATCH):
     """Yield a .csv.gz of numbers without a header in pieces of rows, at least one.
 
     Parameters
@@ -171,6 +171,8 @@ def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None):
         Columns that it must have; by default as many as the first piece has.
     most : int, optional
         Without `n_rows`: rows that it may have.
+    batch : (int, int)
+        As of `table.read`.
 
     Raises
     ------
@@ -179,7 +181,7 @@ def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None):
     """
     n_read, width = 0, None
     with reading(path, field), gzip.open(regular(path), "rt", encoding="ascii") as file:
-        for piece in table.batches((line for line in table.lines(file) if line.strip()), dtype, ","):
+        for piece in table.batches((line for line in table.lines(file) if line.strip()), dtype, ",", batch):
             if columns is not None and piece.shape[1] != columns:
                 raise DataError(f"{path}: {field}: {piece.shape[1]} columns, expected {columns}")
             width = width or piece.shape[1]

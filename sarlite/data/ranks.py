@@ -4,23 +4,19 @@ import contextlib
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from sarlite.comm import Communicator, agree, together
 from sarlite.comm.buffers import digest
 from sarlite.data import format, npyfile
 from sarlite.data import scratch as scratches
-from sarlite.data.divide import (
-    InMemory,
-    divide,
-    make_order,
-    make_parts,
-    record,
-    stored_order,
-)
+from sarlite.data.dataset import Dataset
+from sarlite.data.divide import InMemory, divide, record, stored_order
+from sarlite.data.parts import make_order, plan
 from sarlite.data.spec import load, native_directory, source_path
 from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
@@ -39,32 +35,11 @@ class Wanted(NamedTuple):
     seed: int
 
 
-class Kind(NamedTuple):
-    """How data sets of one kind, or relational ones, are read and divided.
-
-    Attributes
-    ----------
-    load : callable
-        As `spec.load`.
-    open : callable
-        Of a native directory.
-    divide : callable
-        (dataset, n_parts, directory, wanted, progress, seconds): write it so.
-    reordered : callable
-        (dataset, order, seed) -> the data set in memory, as one part in that order.
-    """
-
-    load: Any
-    open: Any
-    divide: Any
-    reordered: Any
-
-
 @contextlib.contextmanager
-def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", balance: str = "auto", seed: int = 0,
-            verify: bool = False, scratch: AnyPath | None = None, progress: Progress = SILENT, seconds: dict[str, float] | None = None,
-            task: str | None = None, allow_empty: Collection[str] = (), kind: Kind | None = None,
-            **changes: bool | None) -> Iterator[Any]:
+def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", balance: str = "auto",
+            seed: int = 0, verify: bool = False, scratch: AnyPath | None = None, progress: Progress = SILENT,
+            seconds: dict[str, float] | None = None, task: str | None = None, allow_empty: Collection[str] = (),
+            relational: bool = False, **changes: bool | None) -> Iterator[Dataset]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
     Parameters
@@ -89,14 +64,12 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         Rank 0's tells what it does.
     seconds : dict, optional
         On rank 0, how long making the parts took is put under "partition".
-    task, allow_empty, **changes
+    task, allow_empty, relational, **changes
         As for `load`.
-    kind : Kind, optional
-        `relational.ranks.KIND` for relational data sets.
 
     Yields
     ------
-    Dataset, or RelationalDataset
+    Dataset
         Whose parts are the ranks', or several neighbours one rank's; take a `Part` of it.
 
     Raises
@@ -110,7 +83,6 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes) integers, while it
     divides; on one rank that is done in memory.
     """
-    kind = kind or _ONE
     with contextlib.ExitStack() as held:
         native = comm.bcast(together(comm, lambda: _native(held, spec) if comm.rank == 0 else None))
         files = _files_to_verify(comm, native) if verify and native else None
@@ -122,18 +94,18 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         def prepare():
             if comm.rank:
                 return None, None
-            return _prepare(kind, comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds,
-                            {"task": task, "allow_empty": allow_empty}, changes)
+            expected = {"task": task, "allow_empty": allow_empty, "relational": relational}
+            return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds, expected, changes)
 
         dataset, where = together(comm, prepare)
         where = comm.bcast(where)
-        opened, meta = together(comm, lambda: (dataset, None) if where is None else (kind.open(where), format.read_meta(where)))
+        opened, meta = together(comm, lambda: (dataset, None) if where is None else (format.open(where), format.read_meta(where)))
         agree(comm, meta, f"{where}: the data set, as meta.json describes it,")
         yield opened
         comm.barrier()
 
 
-def suits(dataset: Any, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
+def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
     """Tell whether a data set as it stands is divided as asked for."""
     stored = dataset.division or {"partition": None}
     same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
@@ -170,22 +142,22 @@ def _files_to_verify(comm, directory):
     return own
 
 
-def _prepare(kind, size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
+def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
     """Return the data set, or the directory where all ranks find it; `held` keeps both."""
     spec, partition = wanted.spec, wanted.partition
     balancing.check(wanted.balance)
     if partition not in ("stored", *METHODS) and not Path(partition).exists():
         raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
     with progress.step(f"read {spec}", reads=source_path(spec)):
-        dataset = kind.load(spec, verify=verify, **expected, **changes)
+        dataset = load(spec, verify=verify, **expected, **changes)
     good = suits(dataset, size, partition, wanted.order, wanted.balance)
     if size == 1:
-        return dataset if good else kind.reordered(dataset, wanted.order, wanted.seed), None
+        return dataset if good else _reordered(dataset, wanted.order, wanted.seed), None
     stored = None if any(changes.values()) else native
     if good and stored:
         return None, stored
     folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
-    kind.divide(dataset, size, folder / "data", wanted, progress, {} if seconds is None else seconds)
+    _divide(dataset, size, folder / "data", wanted, progress, seconds)
     if stored:
         print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, for this run; "
               f"`python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)  # fmt: skip
@@ -204,34 +176,20 @@ def _scratch(parent):
 
 
 def _divide(dataset, n_parts, directory, wanted, progress, seconds):
-    _, _, order, balance, seed = wanted
-    method = method_of(dataset, wanted)
-    begin = time.perf_counter()
-    with progress.step(f"divide into {n_parts} parts by {method}"):
-        parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed)
-    seconds["partition"] = time.perf_counter() - begin
-    kept = stored_order(dataset)
-    with progress.step(f"order {order}"):
-        nodes = make_order(dataset, "stored" if order == kept else order, seed=seed)
-    division = record(n_parts, method, kept if order == "stored" else order, seed, balance)
+    stored = (dataset.division or {"partition": "metis"})["partition"]
+    method = wanted.partition if wanted.partition != "stored" else stored if stored in METHODS else "metis"
+    order = "stored" if wanted.order == stored_order(dataset) else wanted.order
+    parts, nodes, division = plan(dataset, n_parts, method, order, balance=wanted.balance, seed=wanted.seed,
+                                  progress=progress, seconds=seconds)
     with progress.step("write the parts", dataset.n_bytes) as step, format.GraphWriter(directory, step=step) as out:
         divide(dataset, parts, n_parts, out, order=nodes, division=division)
-
-
-def method_of(dataset: Any, wanted: Wanted) -> str:
-    """Return the method that a data set is divided anew by."""
-    stored = (dataset.division or {"partition": "metis"})["partition"]
-    return wanted.partition if wanted.partition != "stored" else stored if stored in METHODS else "metis"
 
 
 def _reordered(dataset, order, seed):
     nodes = make_order(dataset, order, seed=seed)
     sink = InMemory(dataset.source)
-    divide(dataset, make_parts(dataset, 1, "contiguous"), 1, sink, order=nodes, division=record(1, "contiguous", order, seed))
+    divide(dataset, np.zeros(dataset.n_nodes, np.int8), 1, sink, order=nodes, division=record(1, "contiguous", order, seed))
     return sink.dataset
-
-
-_ONE = Kind(load, format.open, _divide, _reordered)
 
 
 def _outside(scratch, dataset):

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.data.dataset import MAX_CLASSES, Dataset
+from sarlite.data.dataset import Dataset
 from sarlite.data.mapped import pieces
+from sarlite.data.tables import MAX_CLASSES
 from sarlite.data.targets import MISSING, TASKS, labelled
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import csr_by_dst, destinations

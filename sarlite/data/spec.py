@@ -2,7 +2,6 @@
 
 import importlib.metadata
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,9 @@ from sarlite.data import (
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized
-from sarlite.data.relational import RelationalDataset
-from sarlite.data.relational import format as relational_format
-from sarlite.data.relational import streamed as relational_streamed
 from sarlite.errors import ConfigError, DataError, reading
-from sarlite.graph import generate, relational
+from sarlite.graph import generate
+from sarlite.graph import relational as relations
 from sarlite.types import Path as AnyPath
 
 
@@ -68,11 +65,11 @@ _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "rmat": (generate.rmat, {"nodes": int, "scale": int, "edges": int, **dict.fromkeys("abcd", float), **_TASK}),
     "bter": (bter.make, {"nodes": int, "degree": float, "max_degree": int, "beta": float, "degrees": str, "cmax": float, "xi": float,
                          "clustering": str, **_TASK}),
-    "relational": (relational.mag, {"nodes": int, "edges": int, "homophily": float, "noise": float, "exponent": float, **_TASK}),
+    "relational": (relations.mag, {"nodes": int, "edges": int, "homophily": float, "noise": float, "exponent": float, **_TASK}),
 }
 _REPORTS = {"bter": bter.report}  # form: lines of what was asked beside what was made
 _RELATIONAL = ("mag", "relational")
-"""Forms of several node types and relations: `load_relational` takes them."""
+"""Forms of several node types and relations: `load` takes them with `relational`."""
 FORMS = """\
   DIR                     a directory in the native format (python -m sarlite.data convert)
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
@@ -93,7 +90,7 @@ with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_e
 
 
 def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (), task: str | None = None,
-         **changes: bool | None) -> Dataset:
+         relational: bool = False, **changes: bool | None) -> Dataset:
     """Read, map or generate the data set that `spec` names.
 
     Parameters
@@ -108,8 +105,11 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
         Splits that may be empty.
     task : {"classify", "multilabel", "regress"}, optional
         What the labels must be: read so where the form takes the option, else refused if they are not.
+    relational : bool
+        What the graph must be: of several node types and relations, or of one kind.
     **changes : bool
-        undirected, self_loops, deduplicate, normalize, drop_edge_values: as in the spec, which they override.
+        undirected, self_loops, deduplicate, normalize, drop_edge_values: as in the spec, which they override. A relational graph
+        takes drop_edge_values alone.
 
     Returns
     -------
@@ -120,34 +120,45 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
     Raises
     ------
     ConfigError
-        Unknown form or option, or a value that cannot be read; the message lists what is known.
+        Unknown form or option, a value that cannot be read, or a graph of the other kind; the message lists what is known.
     DataError
         As the reader and `Dataset.check` say.
     """
     with reading(f"data set {spec}"):
-        dataset = _read(str(spec), verify, changes, task)
+        dataset = _read(str(spec), verify, changes, task, relational)
         if task not in (None, dataset.task) and dataset.n_classes:  # nobody has a label where there are none
-            raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}: what says so is the reader's option "
-                              f"task={task}, of npz, ogb, edges and pigo")
+            raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}: what says so is the reader's "
+                              f"option task={task}, of npz, ogb, edges and pigo")
         return dataset.check(allow_empty) if check else dataset
 
 
-def _read(spec, verify, changes, task):
+def load_relational(spec: AnyPath, **options: Any) -> Dataset:
+    """Return what `load` does of a relational graph."""
+    return load(spec, relational=True, **options)
+
+
+def _read(spec, verify, changes, task, relational):
     form, path, options = _parse(spec)
-    if _is_relational(form, path):
-        raise ConfigError(f"data set {spec!r}: a relational graph, of several node types; this takes graphs of one kind")
+    _check_kind(spec, _is_relational(form, path), relational)
     if task and "task" in _READERS.get(form, (None, {}))[1] and (form not in ("edges", "pigo") or "labels" in options):
         options.setdefault("task", task)
-    wanted, provenance = _wanted(spec, options, changes)
-    if form in _READERS:
-        raw = _READERS[form][0](path, **options)
+    wanted, provenance = _wanted(spec, options, changes, relational)
+    if form is None:
+        return _changed(format.open(path, verify=verify), wanted)
+    found = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
+    if isinstance(found, RawGraph):
         if wanted.pop("drop_edge_values", False):
-            raw.edge_weight = raw.edge_features = None
-        return raw.assemble(spec, provenance=provenance, **wanted)
-    if form in _GENERATORS:
-        made = _GENERATORS[form][0](**options)
-        return _changed(Dataset(**made._asdict(), name=form, source=spec, provenance=provenance), wanted)
-    return _changed(format.open(path, verify=verify), wanted)
+            found.edge_weight = found.edge_features = None
+        return found.assemble(spec, provenance=provenance, **wanted)
+    about = {"name": form, "source": spec, "provenance": provenance}
+    return _changed(Dataset.of_edge_lists(found, **about) if relational else Dataset(**found._asdict(), **about), wanted)
+
+
+def _check_kind(spec, found, relational):
+    if found and not relational:
+        raise ConfigError(f"data set {spec!r}: a relational graph, of several node types; this takes graphs of one kind")
+    if relational and not found:
+        raise ConfigError(f"data set {spec!r}: a graph of one kind, where a relational one, of several node types, is needed")
 
 
 def made_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
@@ -166,81 +177,21 @@ def _is_relational(form, path):
     return form in _RELATIONAL or (form is None and "target" in format.read_meta(path))
 
 
-def load_relational(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (),
-                    task: str | None = None, **changes: bool | None) -> RelationalDataset:
-    """Read, map or generate the relational data set that `spec` names; arguments and errors are those of `load`.
-
-    Of the changes there is drop_edge_values alone; the others are refused.
-    """
-    with reading(f"data set {spec}"):
-        dataset = _read_relational(str(spec), verify, changes)
-        if task not in (None, dataset.task):
-            raise ConfigError(f"data set {spec}: the task of its labels is {dataset.task}, not {task}")
-        return dataset.check(allow_empty) if check else dataset
-
-
-def _read_relational(spec, verify, changes):
-    form, path, options, drop = _relational(spec, changes)
-    if form is None:
-        dataset = relational_format.open(path, verify=verify)
-    else:
-        made = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
-        dataset = RelationalDataset.of(made, **_about(form, spec, options))
-    return dataset.without_edge_values() if drop else dataset
-
-
-def _relational(spec, changes):
-    """As `_parse`, of relational data without the changes; and whether edge values are dropped."""
-    form, path, options = _parse(spec)
-    wanted = {name: options.pop(name, None) for name in _CHANGES}
-    wanted.update((name, value) for name, value in changes.items() if value is not None)
-    drop = wanted.pop("drop_edge_values")
-    if any(wanted.values()):
-        name = next(name for name, value in wanted.items() if value)
-        raise ConfigError(f"data set {spec!r}: {name} is of graphs of one kind, but this one is relational")
-    if not _is_relational(form, path):
-        raise ConfigError(f"data set {spec!r}: a graph of one kind, where a relational one, of several node types, is needed")
-    return form, path, options, drop
-
-
-def _about(form, spec, options):
-    return {"name": form, "source": spec, "provenance": {"spec": spec, "options": options, "sarlite": _version()}}
-
-
-def load_relational_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: Collection[str] = (),
-                             tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> RelationalDataset:
-    """Read the relational data set that `spec` names in bounded memory: as `load_relational`, bit for bit, but mapped from `folder`.
-
-    Arguments and errors are those of `load_streamed`; of the form mag:.
-    """
-    with reading(f"data set {spec}"):
-        form, path, options, _ = _relational(str(spec), changes)
-        _check_streams(form, relational_streamed.FORMS)
-        about = _about(form, str(spec), options)
-        return relational_streamed.read(form, path, folder, n_bytes, tell=tell, **options, **about).check(allow_empty)
-
-
-def _check_streams(form, forms):
-    if form not in forms:
-        raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
-                          f"{', '.join(f'{name}:' for name in forms)} {'are' if len(forms) > 1 else 'is'} read in bounded memory")
-
-
 def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: Collection[str] = (),
-                  tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> tuple[Dataset, dict[str, Any] | None]:
+                  tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> tuple[Dataset, dict[str, Any]]:
     """Read the data set that `spec` names in bounded memory: as `load`, bit for bit, but mapped from files in `folder`.
 
     Parameters
     ----------
     spec : str
-        Of the forms edges: and npz:.
+        Of one of the forms `streamed.FORMS`.
     folder, n_bytes, tell
         As for `streamed.read`.
 
     Returns
     -------
     Dataset
-    names : dict or None
+    names : dict
         The arrays of the nodes' names, for `format.write`, where the option `names` is given.
 
     Raises
@@ -252,17 +203,22 @@ def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: 
     """
     with reading(f"data set {spec}"):
         form, path, options = _parse(str(spec))
-        _check_streams(form, streamed.FORMS)
-        wanted, provenance = _wanted(str(spec), options, changes)
+        if form not in streamed.FORMS:
+            raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
+                              f"{', '.join(f'{name}:' for name in streamed.FORMS)} are read in bounded memory")
+        wanted, provenance = _wanted(str(spec), options, changes, form in _RELATIONAL)
         made, mapping = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance, tell=tell, **wanted)
         return made.check(allow_empty), mapping
 
 
-def _wanted(spec, options, changes):
+def _wanted(spec, options, changes, relational):
     """Take the changes out of the options; return those that are wanted, and the provenance."""
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
     wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
+    odd = [name for name, value in wanted.items() if relational and value and name != "drop_edge_values"]
+    if odd:
+        raise ConfigError(f"data set {spec!r}: {odd[0]} is of graphs of one kind, but this one is relational")
     return wanted, {"spec": spec, "options": {**options, **wanted}, "sarlite": _version()}
 
 
@@ -279,8 +235,8 @@ def names_of(spec: AnyPath, node_type: str | None = None) -> names.Names | None:
     return names.Names(path, node_type) if form is None and names.known(path, node_type) else None
 
 
-def relational_names(spec: AnyPath, folder: AnyPath, n_bytes: int) -> dict[str, Any]:
-    """Return the arrays of the nodes' names that relational data have, for `relational.format.write`; `n_bytes` of memory sort them.
+def names_in_memory(spec: AnyPath, folder: AnyPath, n_bytes: int) -> dict[str, Any]:
+    """Return the arrays of the nodes' names that data read by `load` have, for `format.write`; `n_bytes` of memory sort them.
 
     Those of a native directory, and of the form mag: with the option `names`, made in `folder`; raises as `streamed.names_in`.
     """
@@ -288,7 +244,7 @@ def relational_names(spec: AnyPath, folder: AnyPath, n_bytes: int) -> dict[str, 
     with reading(f"data set {spec}"):
         if form is None:
             return names.arrays(path)
-        return relational_streamed.names_in(form, path, folder, n_bytes) if options.get("names") else {}
+        return streamed.names_in(path, options, folder, n_bytes) if form in _RELATIONAL and options.get("names") else {}
 
 
 def source_path(spec: AnyPath) -> str | None:
@@ -358,14 +314,13 @@ def _changed(dataset, wanted):
     """Apply changes to a data set that is CSR already; without any it is returned as it is."""
     if not any(wanted.values()):
         return dataset
-    provenance = {**dataset.provenance, "changes": wanted}
+    dataset.provenance = {**dataset.provenance, "changes": dict(wanted)}
     if wanted.pop("drop_edge_values", False):
-        dataset = replace(dataset, edge_weight=None, edge_features=None, provenance=provenance)
-    edges = {name: value for name, value in wanted.items() if name != "normalize" and value}
-    if edges:
-        return RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=provenance, **wanted)
+        dataset.drop_edge_values()
+    if any(value for name, value in wanted.items() if name != "normalize"):
+        return RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=dataset.provenance, **wanted)
     if wanted.get("normalize"):
-        return replace(dataset, features=row_normalized(dataset.features), provenance=provenance)
+        dataset.features = row_normalized(dataset.features)
     return dataset
 
 

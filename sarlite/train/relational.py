@@ -8,9 +8,8 @@ import numpy as np
 from sarlite.comm import together
 from sarlite.comm.working import working
 from sarlite.data.divide import stored_order
+from sarlite.data.part import Part as DataPart
 from sarlite.data.ranks import divided
-from sarlite.data.relational import RelationalPart
-from sarlite.data.relational.ranks import KIND
 from sarlite.data.spec import is_relational
 from sarlite.errors import ConfigError, raise_together
 from sarlite.graph import balance as balancing
@@ -71,10 +70,12 @@ def _load_part(config, comm, run_dir, allow_empty, choose):
     begin, seconds = time.perf_counter(), {"partition": 0.0}
     options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed, "task": config.task,
                "verify": config.verify, "progress": Progress(config.progress), "allow_empty": allow_empty}
-    with divided(comm, config.data, kind=KIND, scratch=run_dir, seconds=seconds, **options) as dataset:
+    with divided(comm, config.data, relational=True, scratch=run_dir, seconds=seconds, **options) as dataset:
         _refuse_edge_values(comm, dataset)
-        memory, part = memory_from_here(comm), RelationalPart(dataset, comm.rank, comm.size)
-        rows, edges, ids = part.rows(config.dtype, features=not getattr(config, "dry_run", False)), part.edges(), part.node_ids()
+        memory, part = memory_from_here(comm), DataPart(dataset, comm.rank, comm.size)
+        rows = part.typed_rows(config.dtype, features=not getattr(config, "dry_run", False))
+        edges = {relation: own.csr() for relation, own in part.relations.items()}
+        ids = {name: own.ids() for name, own in part.nodes.items()}
         summary = _summary(comm, config, dataset, part, edges, rows)
     uneven = balancing.warning(summary["partition"])
     if uneven and comm.rank == 0:
@@ -99,7 +100,7 @@ def _refuse_edge_values(comm, dataset):
 
 
 def _summary(comm, config, dataset, part, edges, rows):
-    return {"data": config.data, "nodes": sum(dataset.n_nodes.values()), "edges": sum(dataset.n_edges.values()),
+    return {"data": config.data, "nodes": dataset.n_nodes, "edges": dataset.n_edges,
             "features": told_widths(rows.features) or "no", "classes": dataset.n_classes, "task": dataset.task,
             "ordered": stored_order(dataset) != "none", "method": (dataset.division or {"partition": "none"})["partition"],
             "partition": _measures(comm, part, edges, rows.train)}
@@ -107,7 +108,7 @@ def _summary(comm, config, dataset, part, edges, rows):
 
 def _measures(comm, part, edges, train):
     """What the division costs, from every rank's own edges. Collective."""
-    own = [part.n_rows, sum(indices.size for _, indices in edges.values()), int(np.count_nonzero(train)),
+    own = [sum(own.n_rows for own in part.nodes.values()), sum(indices.size for _, indices in edges.values()), int(np.count_nonzero(train)),
            sum(part.n_cut(relation, indices) for relation, (_, indices) in edges.items())]
     ranks = np.array(comm.allgather(own))
     names = ("nodes", "edges", "train_nodes")

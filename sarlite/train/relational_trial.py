@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.comm import Solo
-from sarlite.data.relational.part import RelationalRows
+from sarlite.data.part import Rows
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar.cost import Mirror
@@ -63,7 +63,7 @@ def part(tape: Tape, profile: Profile, facts: Facts, config: argparse.Namespace,
     assert relations is not None
     graph = _Tiny(comm, tape, profile, relations, mode, at)
     x = {name: np.ones((at[rows_of(name)], n), config.dtype) for name, n in facts.n_features.items()}
-    rows = RelationalRows(x, *facts.targets(at[rows_of(relations.target)], train, val, test))
+    rows = Rows(x, *facts.targets(at[rows_of(relations.target)], train, val, test))
     nodes: Any = graph.of(relations.target)
     return Part(nodes, rows, facts.n_classes, {}, None, {}, facts.task)  # type: ignore[arg-type]
 

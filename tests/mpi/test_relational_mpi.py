@@ -13,7 +13,7 @@ from relational_runs import SPEC, relational_run
 
 from sarlite import predict
 from sarlite.comm import Solo
-from sarlite.data.relational import format
+from sarlite.data import format
 from sarlite.data.spec import load_relational
 from sarlite.train import run
 
