@@ -35,7 +35,7 @@ _MOST_PARTS = 1 << 20
 
 
 def main(arguments=None):
-    """Run one command and return the exit status: 0, 2 with a message on stderr where the input is at fault, or 130 after Ctrl-C."""
+    """Run one command; return the exit status: 0, 2 where the input is at fault or 130 after Ctrl-C."""
     faulthandler.enable(2)  # a crash in C names its place
     try:
         options = _parser().parse_args(arguments)
@@ -56,20 +56,22 @@ def _parser():
     top = Parser(prog="python -m sarlite.data", description=__doc__, epilog=f"SPEC is one of\n{FORMS}")
     commands = top.add_subparsers(required=True, metavar="{convert,info,partition,report,export}")
 
-    convert = commands.add_parser("convert", help="write SPEC into DIR in the native format", epilog=f"SPEC is one of\n{FORMS}")
+    forms = f"SPEC is one of\n{FORMS}"
+    convert = commands.add_parser("convert", help="write SPEC into DIR in the native format", epilog=forms)
     convert.set_defaults(run=_convert)
     convert.add_argument("spec", metavar="SPEC")
     convert.add_argument("directory", metavar="DIR")
-    convert.add_argument("--undirected", action="store_true", default=None, help="add the reverse of every edge; keep each edge once")
-    convert.add_argument("--self-loops", action="store_true", default=None, help="add the self loops that are missing")
-    convert.add_argument("--deduplicate", action="store_true", default=None, help="keep equal edges once")
-    convert.add_argument("--normalize-features", action="store_true", default=None, help="make each row of the features sum to one")
+    for flag, what in (("--undirected", "add the reverse of every edge; keep each edge once"),
+                       ("--self-loops", "add the self loops that are missing"),
+                       ("--deduplicate", "keep equal edges once"),
+                       ("--normalize-features", "make each row of the features sum to one")):
+        convert.add_argument(flag, action="store_true", default=None, help=what)
     _add_memory(convert, "of edges:, npz: and mag:, read in pieces and sorted on disk, beside DIR")
     convert.add_argument("--overwrite", action="store_true", help="replace DIR if it is a data set")
     _add_allow_empty(convert)
     _add_progress(convert)
 
-    info = commands.add_parser("info", help="describe SPEC", epilog=f"SPEC is one of\n{FORMS}")
+    info = commands.add_parser("info", help="describe SPEC", epilog=forms)
     info.set_defaults(run=_info)
     info.add_argument("spec", metavar="SPEC")
     info.add_argument("--parts", type=int, metavar="N", help="partition into N and describe that too")
@@ -83,23 +85,23 @@ def _parser():
     divided.add_argument("directory", metavar="DIR")
     divided.add_argument("--parts", type=int, metavar="N", required=True)
     _add_method(divided)
-    divided.add_argument("--order", choices=("none", *orders.METHODS), default="none",
-                         help="of the rows of a part: ids ascend [none], or nodes that share neighbours together")  # fmt: skip
-    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused where it would take more")
+    rows = "of the rows of a part: ids ascend [none], or nodes that share neighbours together"
+    divided.add_argument("--order", choices=("none", *orders.METHODS), default="none", help=rows)
+    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused if it would take more")
     _add_progress(divided)
     divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
 
-    export = commands.add_parser("export", help="write SPEC in another program's format, by original id", epilog=f"SPEC is one of\n{FORMS}")
+    export = commands.add_parser("export", help="write SPEC in another program's format, by original id", epilog=forms)
     export.set_defaults(run=_export)
     export.add_argument("spec", metavar="SPEC")
     export.add_argument("output", metavar="OUT", help="a file of format pigo, a folder of format mggcn")
-    export.add_argument("--format", choices=pigo.WRITERS, required=True,
-                        help="PIGO's binary CSR of the graph alone, or MG-GCN's four files")  # fmt: skip
+    written = "PIGO's binary CSR of the graph alone, or MG-GCN's four files"
+    export.add_argument("--format", choices=pigo.WRITERS, required=True, help=written)
     export.add_argument("--overwrite", action="store_true", help="replace files that are there")
     _add_allow_empty(export)
 
-    told = commands.add_parser("report", help="what the parts of DIR cost: cut, halo rows, balance, edges by pair of parts")
+    told = commands.add_parser("report", help="what parts of DIR cost: cut, halo rows, balance, edges by pair of parts")
     told.set_defaults(run=_report)
     told.add_argument("directory", metavar="DIR")
     told.add_argument("--json", action="store_true", help="print one JSON object")
@@ -114,29 +116,28 @@ def _add_memory(command, what):
 
 
 def _add_progress(command):
-    command.add_argument("--progress", choices=KINDS, default="auto", help="bar, or a line every few seconds [bar on a terminal]")
+    told = "bar, or a line every few seconds [bar on a terminal]"
+    command.add_argument("--progress", choices=KINDS, default="auto", help=told)
 
 
 def _add_method(command):
-    command.add_argument(
-        "--method", default="metis", metavar="|".join((*METHODS, "FILE")), help="default metis; FILE has one part a line, or is .npy"
-    )
-    command.add_argument("--balance", default="auto", metavar="nodes,edges,train",
-                         help="what METIS or Fennel makes even [nodes and train, and edges where the degrees are skewed]")  # fmt: skip
+    command.add_argument("--method", default="metis", metavar="|".join((*METHODS, "FILE")),
+                         help="default metis; FILE has one part a line, or is .npy")
+    even = "what METIS or Fennel makes even [nodes and train, and edges where the degrees are skewed]"
+    command.add_argument("--balance", default="auto", metavar="nodes,edges,train", help=even)
     command.add_argument("--seed", type=int, default=0)
 
 
 def _add_allow_empty(command):
-    command.add_argument(
-        "--allow-empty", action="append", choices=SPLITS, default=[], help="accept this split with no node; may be repeated"
-    )
+    command.add_argument("--allow-empty", action="append", choices=SPLITS, default=[],
+                         help="accept this split with no node; may be repeated")
 
 
 def _convert(options):
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
     changes |= {"normalize": options.normalize_features, "allow_empty": options.allow_empty}
     n_bytes, progress, out = _memory(options), Progress(options.progress), Path(os.path.realpath(options.directory))
-    format.GraphWriter(out, overwrite=options.overwrite)  # which refuses, before anything is read, what may not be replaced
+    format.GraphWriter(out, overwrite=options.overwrite)  # refuses, before anything is read, what may not be replaced
     with contextlib.ExitStack() as held:
         held.enter_context(_reading(native_directory(options.spec), but=out))
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
@@ -148,7 +149,8 @@ def _convert(options):
                 dataset, mapping = load_streamed(options.spec, folder, n_bytes, tell=step.tell, **changes)
         format.write(out, dataset, names=mapping, overwrite=options.overwrite, progress=progress)
     if dataset.relational:
-        counts = f"{dataset.n_nodes:,} nodes of {len(dataset.nodes)} types, {dataset.n_edges:,} edges of {len(dataset.edges)} relations"
+        counts = (f"{dataset.n_nodes:,} nodes of {len(dataset.nodes)} types, "
+                  f"{dataset.n_edges:,} edges of {len(dataset.edges)} relations")
     else:
         counts = f"{dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features"
     print("\n".join((f"{options.directory}: {counts}", *made_lines(options.spec, dataset))))
@@ -162,7 +164,8 @@ def _info(options):
     facts, found = summary(dataset), None
     if options.parts is not None:
         graph = structure(dataset)
-        parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed, graph=lambda: graph)
+        parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed,
+                           graph=lambda: graph)
         found = measured(dataset, graph, parts, options.parts, training(dataset))
     if options.json:
         print(json.dumps({**facts, **({"partition": found} if found else {})}))
@@ -227,7 +230,7 @@ def _memory(options):
 
 
 def _reading(directory, but=None):
-    """Hold what keeps other processes from replacing a native data set; nothing where there is none, or it is what will be replaced."""
+    """Hold a lock that keeps others from replacing a native data set: none on the directory `but`, or on None."""
     if directory is None or (but is not None and os.path.realpath(directory) == os.path.realpath(but)):
         return contextlib.nullcontext()
     return scratch.locked(Path(directory) / format.META, exclusive=False)
@@ -236,7 +239,8 @@ def _reading(directory, but=None):
 def _near_shares(dataset, order):
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
-    return f"edges between nodes less than {orders.CLUSTER_NODES:,} places apart: {near:.1f} %, by node id {by_id:.1f} %"
+    places = f"{orders.CLUSTER_NODES:,} places apart"
+    return f"edges between nodes less than {places}: {near:.1f} %, by node id {by_id:.1f} %"
 
 
 def _tell(dataset, found, more=()):

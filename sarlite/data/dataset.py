@@ -30,7 +30,8 @@ class Dataset:
 
     Parameters
     ----------
-    indptr, indices, features, labels, train, val, test, n_classes, edge_weight, edge_features, ids, edge_ids, offsets, task
+    indptr, indices, features, labels, train, val, test, n_classes, edge_weight, edge_features, ids, edge_ids, offsets,
+    task
         Those of a `NodeTable` and an `EdgeTable`: a graph of one node type and one relation. `of_tables` takes several.
     name : str
     source : str
@@ -40,8 +41,8 @@ class Dataset:
     directory : str, optional
         Of the native format.
     division : dict, optional
-        {"parts", "partition", "order", "seed"}, and "balance" where it was given: how the rows were divided and put in order,
-        if they were.
+        {"parts", "partition", "order", "seed"}, and "balance" where it was given: how the rows were divided and put in
+        order, if they were.
 
     Attributes
     ----------
@@ -137,7 +138,8 @@ class Dataset:
     def one_relation(self) -> EdgeTable:
         """The only relation; raises a DataError where there is not one."""
         if len(self.edges) != 1:
-            raise DataError(f"{self.source}: a relational graph, of {len(self.edges)} relations, where one is asked for")
+            raise DataError(f"{self.source}: a relational graph, of {len(self.edges)} relations, where one is asked "
+                            "for")
         return next(iter(self.edges.values()))
 
     @property
@@ -209,10 +211,10 @@ class Dataset:
         Raises
         ------
         DataError
-            Dimensions, dtypes or lengths disagree; `indptr` does not rise from 0 to the number of edges; a source is not a
-            node; ids are no permutation; a feature, an edge weight or an edge feature is NaN or infinite; a label in a split
-            is not a class; there are more classes than `MAX_CLASSES`; splits overlap or are empty. The message names the file
-            or source, the field and the value.
+            Dimensions, dtypes or lengths disagree; `indptr` does not rise from 0 to the number of edges; a source is
+            not a node; ids are no permutation; a feature, an edge weight or an edge feature is NaN or infinite; a label
+            in a split is not a class; there are more classes than `MAX_CLASSES`; splits overlap or are empty. The
+            message names the file or source, the field and the value.
 
         Notes
         -----

@@ -10,6 +10,8 @@ from sarlite.data.tables import EdgeTable, NodeTable
 from sarlite.graph.edges import index_dtype
 from sarlite.graph.renumber import edges_in_order, inverse, sequence
 
+_IDS = ("ids", "edge_ids")
+
 
 def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
     """Write a data set so that its rows and edges stand by part.
@@ -31,7 +33,8 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
 
     Notes
     -----
-    Memory: about 40 bytes a node, a piece of the edges (about a million, with their values) and one of 32 MiB of the features.
+    Memory: about 40 bytes a node, a piece of the edges (about a million, with their values) and one of 32 MiB of the
+    features.
     """
     rows, offsets = {}, {}
     for name, part, nodes in by_type(dataset, parts, order):
@@ -63,7 +66,7 @@ def copy(dataset, sink):
 
 def restored(dataset):
     """Return a data set in memory whose rows and edges stand by original id; itself where they do."""
-    if all(getattr(table, ids) is None for table in dataset.tables for ids in ("ids", "edge_ids") if ids in table.EXPECTED):
+    if not any(name in _IDS for table in dataset.tables for name in table.arrays()):
         return dataset
     sink = InMemory(dataset.source)
     divide(dataset, np.zeros(dataset.n_nodes, np.int8), 1, sink)
@@ -86,7 +89,7 @@ class InMemory:
         made = []
         for table, out in self._made:
             arrays = {field: rows.array for field, rows in out.arrays.items()}
-            arrays = {field: array for field, array in arrays.items() if field not in ("ids", "edge_ids") or not counts_up(array)}
+            arrays = {field: array for field, array in arrays.items() if field not in _IDS or not counts_up(array)}
             ends = {"offsets": offsets[table.node_type]} if isinstance(table, NodeTable) else {}
             fields = {**dict.fromkeys(table.EXPECTED), **arrays, **ends}
             made.append(replace(table, **fields, source=self.source, directory=None))
@@ -128,7 +131,7 @@ def stored_order(dataset):
 
 
 def by_type(dataset, parts, order=None):
-    """Yield each type, its nodes' parts, and its nodes in their order or None, by the ids that count from 0 in each type."""
+    """Yield each type, the parts of its nodes, and its nodes in their order or None; ids count from 0 in each type."""
     first = 0
     for name, part in dataset.by_type(parts).items():
         nodes = None if order is None else order[first : first + part.size]
@@ -144,8 +147,9 @@ def row_arrays(table):
 
 
 def origin_needed(table, sources, destinations):
-    """Tell whether the original positions of edges must be remembered: of a table whose rows of both types get new numbers."""
-    return table.edge_ids is not None or not counts_up(destinations) or not counts_up(sources) or not table.sources_ascend()
+    """Tell whether the original positions of edges must be remembered; sources and destinations are new row numbers."""
+    kept = counts_up(destinations) and counts_up(sources) and table.sources_ascend()
+    return table.edge_ids is not None or not kept
 
 
 def counts_up(ids):
@@ -161,7 +165,7 @@ def _write_rows(array, rows, out, field):
 
 
 def _write_edges(table, rows, place, out, origin):
-    """Write the edges into `rows`, each row's by ascending source, with their values and, for `origin`, their positions.
+    """Write the edges into `rows`, each row's by ascending source, with their values and, for `origin`, positions.
 
     `place` has the new row number of each source row.
     """

@@ -1,4 +1,4 @@
-"""Rows and edges written in the order in which parts own them, in bounded memory: as `divide`, through external sorts."""
+"""What `divide` writes, in bounded memory: rows and edges in the order in which parts own them, by external sorts."""
 
 from pathlib import Path
 
@@ -14,7 +14,8 @@ NODE_BYTES = 16
 """Memory a node: its part, its row number by id and by stored row, and some. An order takes 4 or 8 more."""
 
 
-def divide_streamed(dataset, parts, n_parts, sink, folder, n_bytes, *, order=None, division=None, least=budget.LEAST // 8):
+def divide_streamed(dataset, parts, n_parts, sink, folder, n_bytes, *, order=None, division=None,
+                    least=budget.LEAST // 8):
     """Write what `divide` writes, bit for bit.
 
     Parameters
@@ -114,7 +115,8 @@ def _write_edges(table, sources, destinations, out, sorts, origin):
     for dst, src, first, last in _renumbered(table, sources, destinations, sorts.at_once):
         columns = {name: copied(getattr(table, name), first, last) for name in values}
         if origin:
-            columns["edge_ids"] = np.arange(first, last) if table.edge_ids is None else copied(table.edge_ids, first, last)
+            ids = table.edge_ids
+            columns["edge_ids"] = np.arange(first, last) if ids is None else copied(ids, first, last)
         sorter.add(packed(dst, src), **columns)
     streams = {"indptr": out.array("indptr", (table.n_destinations + 1,), np.int64)}
     streams |= {name: out.array(name, *form) for name, form in forms.items()}

@@ -37,7 +37,8 @@ class Sorter:
 
     Notes
     -----
-    What fits is sorted in memory and nothing is written. Memory a record: the key, the columns, and 17 bytes where there are columns.
+    What fits is sorted in memory and nothing is written. Memory a record: the key, the columns, and 17 bytes where
+    there are columns.
     """
 
     def __init__(self, folder, n_bytes, *, once=False, **columns):
@@ -61,7 +62,7 @@ class Sorter:
                 self._spill()
 
     def pieces(self):
-        """Yield (keys, columns by name), all records in order, up to a million at a time; the sorter is empty afterwards."""
+        """Yield (keys, columns by name): all records in order, a million at a time. The sorter is empty afterwards."""
         if not self._runs:
             yield from self._sorted(self._filled)
         else:
@@ -158,7 +159,8 @@ def csr(sorter, n_nodes, n_sources):
             ends = np.searchsorted(dst, np.arange(row, row + _ROWS)) + n_edges
             yield ends, dst[nothing], dst[nothing], {name: values[nothing] for name, values in columns.items()}
             row += _ROWS
-        yield np.searchsorted(dst, np.arange(row, last)) + n_edges, dst, (keys & _LOW).astype(index_dtype(n_sources)), columns
+        src = (keys & _LOW).astype(index_dtype(n_sources))
+        yield np.searchsorted(dst, np.arange(row, last)) + n_edges, dst, src, columns
         row, n_edges = last, n_edges + keys.size
     none = np.empty(0, np.int64)
     columns = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in sorter.columns.items()}
@@ -190,8 +192,9 @@ class _Run:
         dtype, shape = self._columns[name]
         if mapped:
             return np.memmap(self._paths[name], dtype, "r", 0, (last, *shape))[first:]
-        each = dtype.itemsize * int(np.prod(shape))
-        return np.fromfile(self._paths[name], dtype, (last - first) * int(np.prod(shape)), offset=first * each).reshape(-1, *shape)
+        each = int(np.prod(shape))
+        found = np.fromfile(self._paths[name], dtype, (last - first) * each, offset=first * each * dtype.itemsize)
+        return found.reshape(-1, *shape)
 
     def place(self, key):
         """Return how many keys are below `key`."""
@@ -210,4 +213,5 @@ def write_all(file, values):
 
 
 def _empty(n, columns):
-    return {"": np.empty(n, np.uint64), **{name: np.empty((n, *shape), dtype) for name, (dtype, shape) in columns.items()}}
+    made = {name: np.empty((n, *shape), dtype) for name, (dtype, shape) in columns.items()}
+    return {"": np.empty(n, np.uint64), **made}

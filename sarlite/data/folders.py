@@ -10,8 +10,9 @@ _MOST_BYTES = 255  # of a file's name
 
 
 def key(*words: str) -> str:
-    """Return the name of a type or a relation as a file's: letters, digits, _ - ~ stand as they are, other bytes as %XX,
-    words are joined by dots.
+    """Return the name of a type or a relation as a file's: letters, digits and _ - ~ as they are, other bytes as %XX.
+
+    The words of a relation are joined by dots.
 
     Raises
     ------

@@ -1,18 +1,22 @@
 """The native format: a directory of .npy files that ranks map, and a meta.json that says what must be in them.
 
-meta.json                schema, name, node types and relations with the dtype, shape and sha256 of every array, how the rows are
-                         divided, provenance, and a sha256 of itself
-nodes/TYPE/              one row a node
-  features.npy           (n, n_features) float32 or float64         labels.npy  (n,) int64, -1 is unlabelled; other tasks: `targets`
-  train, val, test.npy   (n,) bool, disjoint masks                  ids.npy     (n,) original ids; absent where they count up
-edges/SRC.NAME.DST/      one row an edge, CSR by destination
-  indptr.npy             (n of DST + 1,) int64                      indices.npy (e,) int32 or int64, row numbers of SRC, ascending in a row
-  weight, features.npy   (e,), (e, any) float, optional             ids.npy     (e,) original positions; absent where they count up
+meta.json              schema, name, node types and relations with the dtype, shape and sha256 of every array, how the
+                       rows are divided, provenance, and a sha256 of itself
+nodes/TYPE/            one row a node
+  features.npy         (n, n_features) float32 or float64
+  labels.npy           (n,) int64, -1 is unlabelled; of other tasks as `targets` tells
+  train, val, test.npy (n,) bool, disjoint masks
+  ids.npy              (n,) original ids; absent where they count up
+edges/SRC.NAME.DST/    one row an edge, CSR by destination
+  indptr.npy           (n of DST + 1,) int64
+  indices.npy          (e,) int32 or int64, row numbers of SRC, ascending in a row
+  weight, features.npy (e,), (e, any) float, optional
+  ids.npy              (e,) original positions; absent where they count up
 
-Rows stand in the order in which ranks own them: part p of a node type has the rows offsets[p] .. offsets[p + 1], and the edges
-into them, so a rank maps one slice of each file. A graph of one kind is the type `node` and the relation `node.edge.node`. A
-relational graph names in meta.json its `target`, the one type that has labels and splits; features are where there are some.
-Names of types and relations stand in paths and in meta.json as `folders.key` encodes them.
+Rows stand in the order in which ranks own them: part p of a node type has the rows offsets[p] .. offsets[p + 1], and
+the edges into them, so a rank maps one slice of each file. A graph of one kind is the type `node` and the relation
+`node.edge.node`. A relational graph names in meta.json its `target`, the one type that has labels and splits; features
+are where there are some. Names of types and relations stand in paths and in meta.json as `folders.key` encodes them.
 """
 
 from collections.abc import Mapping
@@ -42,8 +46,8 @@ def write(directory: AnyPath, dataset: Dataset, *, names: Mapping[str, Array] | 
     ----------
     directory : path
     dataset : Dataset
-        Its shapes, dtypes and edges are checked; call `check` for the other values. Where the sources of a row do not ascend
-        they are sorted, and `edge_ids` remembers how they stood.
+        Its shapes, dtypes and edges are checked; call `check` for the other values. Where the sources of a row do not
+        ascend they are sorted, and `edge_ids` remembers how they stood.
     names : dict, optional
         The arrays of the nodes' names, as `names.arrays` gives them.
     overwrite : bool
@@ -53,8 +57,8 @@ def write(directory: AnyPath, dataset: Dataset, *, names: Mapping[str, Array] | 
     Raises
     ------
     DataError
-        The data set does not fit together, an edge has an end that is no node, the name of a type or a relation makes no
-        file's name, or a file cannot be written (the message names it).
+        The data set does not fit together, an edge has an end that is no node, the name of a type or a relation makes
+        no file's name, or a file cannot be written (the message names it).
     ConfigError
         `directory` exists and may not be replaced.
     """
@@ -147,13 +151,14 @@ def _arrays(directory, place, folder, told, verify):
 
 def _check_counts(path, name, n_edges, table, n_destinations):
     table.check_shapes()
-    for what, said, found in (("edges", n_edges, table.n_edges), ("destinations", n_destinations, table.n_destinations)):
+    counts = (("edges", n_edges, table.n_edges), ("destinations", n_destinations, table.n_destinations))
+    for what, said, found in counts:
         if said != found:
             raise DataError(f"{path}: edges: {name}: {said} {what}, but the arrays have {found}")
 
 
 def files(directory):
-    """Return (path, record, field) of each array's file; raises as `read_meta`, and DataError where a file is missing."""
+    """Return (path, record, field) of each array's file; raises as `read_meta`, and where a file is missing."""
     told, found = read_meta(directory), []
     for place, table in meta.TABLES.items():
         for key, of in told[place].items():

@@ -1,4 +1,4 @@
-"""What stands in a meta.json: written of a data set and the records of its files, and read, once all of it is checked."""
+"""What stands in a meta.json: made of a data set and the records of its files; read, and checked as a whole."""
 
 import json
 from pathlib import Path
@@ -72,8 +72,9 @@ def read(directory):
     """Return the checked content of `meta.json`; raises DataError."""
     path = Path(directory) / META
     if not path.exists():
-        raise DataError(f"{path}: no such file, so {str(directory)!r} is no data set in the native format: convert it first, "
-                        f"python -m sarlite.data convert {directory if ':' in str(directory) else 'SPEC'} DIR")  # fmt: skip
+        spec = directory if ":" in str(directory) else "SPEC"
+        raise DataError(f"{path}: no such file, so {str(directory)!r} is no data set in the native format: "
+                        f"convert it first, python -m sarlite.data convert {spec} DIR")
     with reading(path):
         if regular(path).stat().st_size > _MAX_BYTES:
             raise DataError(f"{path}: {path.stat().st_size} bytes, expected at most {_MAX_BYTES}")
@@ -83,7 +84,8 @@ def read(directory):
         raise DataError(f"{path}: schema: {found!r}, expected {SCHEMA}{_anew(meta, directory) if found == 1 else ''}")
     said = meta.pop("sha256", None)
     if said != meta_hash(meta):
-        raise DataError(f"{path}: sha256: {said}, but the rest of the file gives {meta_hash(meta)}: the file was changed")
+        raise DataError(f"{path}: sha256: {said}, but the rest of the file gives {meta_hash(meta)}: the file was "
+                        "changed")
     _check(path, meta)
     return meta
 
@@ -117,8 +119,8 @@ def _check(path, meta):
 def _check_one_kind(path, meta):
     for place, name in (("nodes", NODE), ("edges", key(*RELATION))):
         if list(meta[place]) != [name]:
-            raise DataError(f"{path}: {place}: {', '.join(meta[place]) or 'nothing'}; a graph of one kind, which names no target, "
-                            f"has {name} alone")
+            raise DataError(f"{path}: {place}: {', '.join(meta[place]) or 'nothing'}; a graph of one kind, which names "
+                            f"no target, has {name} alone")
 
 
 def _check_types(path, meta):
@@ -132,11 +134,12 @@ def _check_types(path, meta):
     whole = _field(meta["nodes"][target], "offsets")
     for name, told in meta["nodes"].items():
         arrays, offsets = _field(told, "arrays"), _field(told, "offsets")
-        odd = [field for field in ("labels", *SPLITS) if name != target and isinstance(arrays, dict) and field in arrays]
-        if odd:
+        odd = [field for field in ("labels", *SPLITS) if isinstance(arrays, dict) and field in arrays]
+        if odd and name != target:
             raise DataError(f"{path}: nodes: {name}: {odd[0]}: labels and splits are of the target alone, {target}")
         if isinstance(offsets, list) and isinstance(whole, list) and len(offsets) != len(whole):
-            raise DataError(f"{path}: nodes: {name}: offsets: {len(offsets) - 1} parts, but {target} has {len(whole) - 1}")
+            counts = f"{len(offsets) - 1} parts, but {target} has {len(whole) - 1}"
+            raise DataError(f"{path}: nodes: {name}: offsets: {counts}")
 
 
 def _field(told, name):
@@ -167,7 +170,8 @@ def _check_records(path, where, told, files, needed):
         record = told["arrays"].get(name)
         if record is None and field in needed:
             raise DataError(f"{path}: {where}: no record of {name}")
-        if record is not None and not (isinstance(record, dict) and all(word in record for word in ("dtype", "shape", "sha256"))):
+        whole = isinstance(record, dict) and {"dtype", "shape", "sha256"} <= record.keys()
+        if record is not None and not whole:
             raise DataError(f"{path}: {where}: {name}: expected a record of dtype, shape and sha256, found {record!r}")
 
 
@@ -178,5 +182,5 @@ def _expect(path, name, value, kind):
 
 def _check_offsets(path, name, offsets, count):
     good = isinstance(offsets, list) and len(offsets) > 1 and all(type(offset) is int for offset in offsets)
-    if not good or offsets[0] != 0 or offsets[-1] != count or any(low > high for low, high in zip(offsets, offsets[1:])):
+    if not good or (offsets[0], offsets[-1]) != (0, count) or offsets != sorted(offsets):
         raise DataError(f"{path}: {name}: {str(offsets)}: expected whole numbers that rise from 0 to {count}")

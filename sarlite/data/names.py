@@ -1,4 +1,4 @@
-"""Nodes known by names, or by numbers with gaps: the mapping to 0 .. n - 1, made in bounded memory and kept with the data set.
+"""Nodes known by names, or by numbers with gaps: the mapping to 0 .. n - 1, made in bounded memory, kept with the data.
 
 Of a relational data set a folder for each node type whose nodes have names, names/TYPE/, in place of names/:
 
@@ -72,7 +72,7 @@ class Names:
         return [self._name(node).decode() for node in np.asarray(ids).tolist()]
 
     def ids(self, names: Iterable[str]) -> Array:
-        """Return the original ids of nodes, by name: (n,) int64; raises a DataError that names the first unknown one."""
+        """Return the original ids of nodes by name, (n,) int64; raises a DataError that tells the first unknown."""
         names = list(names)
         found = self._find([name.encode() for name in names])
         if (found < 0).any():
@@ -112,7 +112,8 @@ class Names:
         """The ids of nodes by name in bytes, -1 where there is none."""
         at = np.searchsorted(self._hashes, _digests(names)[:, 0])
         found = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
-        return np.array([node if node >= 0 and self._name(node) == name else -1 for name, node in zip(names, found)], np.int64)
+        same = [node >= 0 and self._name(node) == name for name, node in zip(names, found)]
+        return np.where(np.array(same, bool), found, -1)
 
     def _name(self, node):
         return bytes(self._bytes[self._ends[node] : self._ends[node + 1]])
@@ -134,7 +135,9 @@ def _kept(directory):
     """The records of each mapping of a directory, by its folder."""
     meta = read_meta(directory)
     found = meta.get("names", {})
-    return {f"names/{name}": records for name, records in found.items()} if "target" in meta else {"names": found} if found else {}
+    if "target" in meta:
+        return {f"names/{name}": records for name, records in found.items()}
+    return {"names": found} if found else {}
 
 
 def _place(records, node_type):
@@ -186,7 +189,8 @@ def numbered(path, listed, folder, n_bytes):
     path : path
         Text of two words a line, no header, or Parquet of two columns.
     listed : path or None
-        A name a line, or a column: line i, from 0 on, is node i. Without it the nodes are those of the edges, in the order of their hashes.
+        A name a line, or a column: line i, from 0 on, is node i. Without it the nodes are those of the edges, in the
+        order of their hashes.
     folder : path
         Made; the caller's to remove. It takes about 50 bytes an edge.
     n_bytes : int
@@ -202,13 +206,15 @@ def numbered(path, listed, folder, n_bytes):
     Raises
     ------
     DataError
-        A file cannot be read, a line has not as many words; a name is not in `listed`, or is there twice; two names have one hash.
+        A file cannot be read, a line has not as many words; a name is not in `listed`, or is there twice; two names
+        have one hash.
     """
     with writing(folder):
         for name in ("runs-ends", "runs-known", "runs-places"):
             (folder / name).mkdir(parents=True)
     ends = Sorter(folder / "runs-ends", n_bytes // 3, check=(np.uint64, ()), place=(np.int64, ()))
-    known = None if listed else Sorter(folder / "runs-known", n_bytes // 3, once=True, first=(np.int64, ()), length=(np.int64, ()))
+    whole = (np.int64, ())
+    known = None if listed else Sorter(folder / "runs-known", n_bytes // 3, once=True, first=whole, length=whole)
     spools = _spools(folder)
     words = spools["bytes"] if listed else Spool(folder / "words", np.uint8)
     n_lines = budget.at_once(n_bytes, _LINES)
@@ -250,7 +256,8 @@ def _add_ends(pieces, ends, known, words):
 
 
 def _match(ends, places, spools, path, listed, n_listed, first_line=1):
-    """Give every place its node: that of the first place of the same hash. Returns the number of nodes; `places` is None without edges."""
+    """Give every place the node of the first place of its hash, and return how many nodes; without edges no `places`.
+    """
     hash_before, head = None, None  # head: (check, place, node) of the last hash
     n_nodes = 0
     for keys, columns in ends.pieces():
@@ -260,14 +267,16 @@ def _match(ends, places, spools, path, listed, n_listed, first_line=1):
         nodes = -1 - place[heads] if listed else np.arange(n_nodes, n_nodes + heads.size)
         if listed and (place[heads] >= 0).any():
             at = int(place[heads][place[heads] >= 0].min())
-            raise DataError(f"{path}: edges: the {('source', 'destination')[at % 2]} of edge {at // 2} is not in {listed}")
+            end = ("source", "destination")[at % 2]
+            raise DataError(f"{path}: edges: the {end} of edge {at // 2} is not in {listed}")
         if not new[0]:
             nodes, heads = np.concatenate(([head[1]], nodes)), np.concatenate(([0], heads))
         group = np.cumsum(new) - new[0]
         first_check = check[heads] if new[0] else np.concatenate(([head[0]], check[heads[1:]]))
         if (check != first_check[group]).any():
             found = int(keys[int(np.argmax(check != first_check[group]))])
-            raise DataError(f"{path}: {'names' if places is None else 'edges'}: two names have the same hash, {found:#x}")
+            field = "names" if places is None else "edges"
+            raise DataError(f"{path}: {field}: two names have the same hash, {found:#x}")
         again = np.flatnonzero((place < 0) & ~new)
         if again.size:
             line, first = (first_line + int(node) for node in (-1 - place[again[0]], nodes[group[again[0]]]))
@@ -307,11 +316,12 @@ def _pairs(places):
 
 def _digests(names):
     """Return (n, 2) uint64, the BLAKE2b of 16 bytes of each name."""
-    return np.frombuffer(b"".join(hashlib.blake2b(name, digest_size=16).digest() for name in names), "<u8").reshape(-1, 2)
+    digests = b"".join(hashlib.blake2b(name, digest_size=16).digest() for name in names)
+    return np.frombuffer(digests, "<u8").reshape(-1, 2)
 
 
 def _words(path, field, width, n_lines):
-    """Yield the lines' numbers and the words of a file, `width` a line, as a list of bytes, `n_lines` lines at a time."""
+    """Yield the numbers of `n_lines` lines and their words, `width` a line, as a list of bytes."""
     if Path(path).suffix == ".parquet":
         row = 0
         for words in parquet.words(path, field, width):

@@ -49,9 +49,8 @@ class Part:
 
     Notes
     -----
-    Methods without a type or a relation are of the target and of the only relation.
-    Memory: what is returned, and one piece of 32 MiB; nothing is O(n_nodes). Of a data set in memory views are returned where
-    they will do.
+    Methods without a type or a relation are of the target and of the only relation. Memory: what is returned, and one
+    piece of 32 MiB; nothing is O(n_nodes). Of a data set in memory views are returned where they will do.
     """
 
     def __init__(self, dataset: Dataset, rank: int, size: int) -> None:
@@ -75,7 +74,8 @@ class Part:
     def typed_rows(self, dtype: DType | None = None, features: bool = True) -> Rows:
         """Return `rows` with the features of each type that has some, by type."""
         target = self._target
-        found = {name: own.features(dtype, features) for name, own in self.nodes.items() if own.table.features is not None}
+        found = {name: own.features(dtype, features)
+                 for name, own in self.nodes.items() if own.table.features is not None}
         return Rows(found, *(target.read(name) for name in ("labels", *SPLITS)))
 
     def node_ids(self) -> Array:

@@ -38,7 +38,8 @@ def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=Non
     begin = time.perf_counter()
     graph = functools.cache(functools.partial(_for_metis, dataset, n_bytes))
     with progress.step(f"divide into {n_parts} parts by {method}") as step:
-        parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed, graph=graph, n_bytes=n_bytes, tell=step.tell)
+        parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed, graph=graph, n_bytes=n_bytes,
+                           tell=step.tell)
     if seconds is not None:
         seconds["partition"] = time.perf_counter() - begin
     with progress.step(f"order {order}") as step:
@@ -47,7 +48,7 @@ def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=Non
 
 
 def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the part of every node, by original id: by a method of `graph.partition` and `graph.typed`, or from a file.
+    """Return the part of every node by original id: of a method of `graph.partition` and `graph.typed`, or a file.
 
     Parameters
     ----------
@@ -118,15 +119,16 @@ def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda
 def structure(dataset):
     """Return the `graph.typed.Joined` graph of all types by original id, which partitions and orders are made of.
 
-    Memory: of one relation whose rows stand by id none, by part a copy, 4 or 8 bytes an edge; of several relations 36 bytes
-    an edge while it is made, then 4.
+    Memory: of one relation whose rows stand by id none, by part a copy, 4 or 8 bytes an edge; of several relations 36
+    bytes an edge while it is made, then 4.
     """
     if len(dataset.nodes) == len(dataset.edges) == 1:
         return typed.Joined(*_by_id(dataset), dataset.n_nodes_by_type)
     ids = {name: None if table.ids is None else np.asarray(table.ids) for name, table in dataset.nodes.items()}
     edges = {}
     for (source, name, to), table in dataset.edges.items():
-        sources, rows = np.empty(table.n_edges, np.int64), np.repeat(np.arange(table.n_destinations), np.diff(table.indptr))
+        sources = np.empty(table.n_edges, np.int64)
+        rows = np.repeat(np.arange(table.n_destinations), np.diff(table.indptr))
         for at, piece in pieces(table.indices):
             sources[at : at + len(piece)] = piece if ids[source] is None else ids[source][piece]
         edges[source, name, to] = sources, rows if ids[to] is None else ids[to][rows]
@@ -177,8 +179,9 @@ class StoredEdges:
         return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
 
     def _pieces(self, first, last):
-        """Of each relation into rows of first .. last: the first such row's place among them, the table, its indptr there, and
-        where the rows of the source type begin."""
+        """Yield of each relation into the rows first .. last: the place of its first row among these, the table, its
+        indptr there, and the number of the source type's first row.
+        """
         for begin, end, tables in zip(self.types.tolist(), self.types[1:].tolist(), self._into):
             low, high = max(first, begin), min(last, end)
             for start, table in tables if low < high else ():
@@ -205,9 +208,10 @@ def _by_fennel(dataset, n_parts, balance, seed, tell):
     found = fennel(edges, n_parts, train=train, balance=balance, types=edges.types, seed=seed, tell=tell)
     if _as_numbered(dataset):
         return found
-    parts = np.empty_like(found)
-    for table, own, by_row in zip(dataset.nodes.values(), dataset.by_type(parts).values(), dataset.by_type(found).values()):
-        own[slice(None) if table.ids is None else np.asarray(table.ids)] = by_row
+    parts = found.copy()
+    for first, table in zip(edges.types.tolist(), dataset.nodes.values()):
+        for at, ids in pieces(table.ids) if table.ids is not None else ():
+            parts[first + ids] = found[first + at : first + at + ids.size]
     return parts
 
 
@@ -243,6 +247,7 @@ def _by_id(dataset):
         return indptr, indices
     rows, out = inverse(np.asarray(ids)), np.empty_like(indices)
     ends = np.concatenate(([0], np.cumsum(np.diff(indptr)[rows])))
-    for first, last, _, sources in edges_in_order(indptr, indices, rows, sort=True, read=lambda _, at: gather(table.indices, at)):
+    read = lambda _, at: gather(table.indices, at)  # noqa: E731
+    for first, last, _, sources in edges_in_order(indptr, indices, rows, sort=True, read=read):
         out[ends[first] : ends[last]] = sources
     return ends, out

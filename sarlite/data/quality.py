@@ -27,10 +27,11 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
     Returns
     -------
     dict
-        As `partition.measures`, of all types together; of several types "types": each one's nodes by part. With `tiles` "tiles":
-        the edges from part q's rows to part p's, at [p][q]; "needs": the share of q's rows that p needs; "row_imbalance": the
-        largest part's edges over the mean; "stage_imbalance": the largest tile of each column, added up, over the edges of a
-        part: what rounds in lockstep, as of mode broadcast, take longer than even ones. JSON can hold it.
+        As `partition.measures`, of all types together; of several types "types": each one's nodes by part. With `tiles`
+        "tiles": the edges from part q's rows to part p's, at [p][q]; "needs": the share of q's rows that p needs;
+        "row_imbalance": the largest part's edges over the mean; "stage_imbalance": the largest tile of each column,
+        added up, over the edges of a part: what rounds in lockstep, as of mode broadcast, take longer than even ones.
+        JSON can hold it.
 
     Raises
     ------
@@ -66,7 +67,8 @@ def measured(dataset, graph, parts, n_parts, train):
         As `quality` without tiles.
     """
     found = report(graph.indptr, graph.indices, parts, n_parts, train)
-    return {**found, **_types({name: np.bincount(own, minlength=n_parts) for name, own in dataset.by_type(parts).items()})}
+    nodes = {name: np.bincount(own, minlength=n_parts) for name, own in dataset.by_type(parts).items()}
+    return {**found, **_types(nodes)}
 
 
 def quality_lines(found):
@@ -75,7 +77,8 @@ def quality_lines(found):
     needs = np.array(found["needs"])
     others = needs[~np.eye(len(needs), dtype=bool)]
     if others.size:
-        yield f"share of a peer's rows that a part needs: {100 * others.mean():.1f} % (largest {100 * others.max():.1f} %)"
+        mean, largest = 100 * others.mean(), 100 * others.max()
+        yield f"share of a peer's rows that a part needs: {mean:.1f} % (largest {largest:.1f} %)"
     if found["n_parts"] <= _SHOWN:
         yield "edges by part (rows) from each part (columns); below, % of that part's rows needed"
         yield from (" ".join(f"{count:>12,}" for count in row) for row in found["tiles"])
@@ -130,7 +133,8 @@ def _measured(dataset, counts):
     nodes, train = sum(types.values()), np.zeros(dataset.n_parts, np.int64)
     for at, piece in pieces(dataset.train):
         train += _by_part(np.asarray(dataset.offsets), np.flatnonzero(piece) + at)
-    found = measures(nodes=nodes, edges=counts.edges, train_nodes=train, halo_rows=counts.halo, cut_edges=int(counts.cut.sum()))
+    found = measures(nodes=nodes, edges=counts.edges, train_nodes=train, halo_rows=counts.halo,
+                     cut_edges=int(counts.cut.sum()))
     found |= _types(types)
     if counts.tiles is None:
         return found

@@ -36,10 +36,10 @@ class Wanted(NamedTuple):
 
 
 @contextlib.contextmanager
-def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", balance: str = "auto",
-            seed: int = 0, verify: bool = False, scratch: AnyPath | None = None, progress: Progress = SILENT,
-            seconds: dict[str, float] | None = None, task: str | None = None, allow_empty: Collection[str] = (),
-            relational: bool = False, **changes: bool | None) -> Iterator[Dataset]:
+def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored",
+            balance: str = "auto", seed: int = 0, verify: bool = False, scratch: AnyPath | None = None,
+            progress: Progress = SILENT, seconds: dict[str, float] | None = None, task: str | None = None,
+            allow_empty: Collection[str] = (), relational: bool = False, **changes: bool | None) -> Iterator[Dataset]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
     Parameters
@@ -48,8 +48,8 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     spec : str
         As `load` takes it. A native directory of a multiple of as many parts as there are ranks is used as it is.
     partition : str
-        "stored": as it is divided, else by METIS; a method of `graph.partition`, or a file of one part a node: divided anew by rank 0
-        where it is not stored so. On one rank nothing is divided.
+        "stored": as it is divided, else by METIS; a method of `graph.partition`, or a file of one part a node: divided
+        anew by rank 0 where it is not stored so. On one rank nothing is divided.
     order : {"stored", "none", "metis", "cluster"}
         The order of a part's rows: as stored, ascending ids, or by a method of `graph.order`.
     balance : str
@@ -58,8 +58,8 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     verify : bool
         Compare the files' sha256; of a native directory ranks that see the same files share them out.
     scratch : path, optional
-        Folder in which a private temporary folder is made for what is divided anew, removed as the context ends; every rank must
-        see it. By default, and where it lies in the data set itself, the system's.
+        Folder in which a private temporary folder is made for what is divided anew, removed as the context ends; every
+        rank must see it. By default, and where it lies in the data set itself, the system's.
     progress : Progress
         Rank 0's tells what it does.
     seconds : dict, optional
@@ -75,13 +75,13 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     Raises
     ------
     SarliteError
-        On every rank together; also where ranks see other data sets in one place, as on two hosts. Any other exception of one rank is
-        a PeerError on the others.
+        On every rank together; also where ranks see other data sets in one place, as on two hosts. Any other exception
+        of one rank is a PeerError on the others.
 
     Notes
     -----
-    Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes) integers, while it
-    divides; on one rank that is done in memory.
+    Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes)
+    integers, while it divides; on one rank that is done in memory.
     """
     with contextlib.ExitStack() as held:
         native = comm.bcast(together(comm, lambda: _native(held, spec) if comm.rank == 0 else None))
@@ -95,11 +95,13 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
             if comm.rank:
                 return None, None
             expected = {"task": task, "allow_empty": allow_empty, "relational": relational}
-            return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds, expected, changes)
+            return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds,
+                            expected, changes)
 
         dataset, where = together(comm, prepare)
         where = comm.bcast(where)
-        opened, meta = together(comm, lambda: (dataset, None) if where is None else (format.open(where), format.read_meta(where)))
+        opened, meta = together(
+            comm, lambda: (dataset, None) if where is None else (format.open(where), format.read_meta(where)))
         agree(comm, meta, f"{where}: the data set, as meta.json describes it,")
         yield opened
         comm.barrier()
@@ -130,8 +132,8 @@ def _verify(files, progress):
 
 
 def _files_to_verify(comm, directory):
-    """The (path, record, field) whose sha256 this rank compares: ranks that see the same files share them out. Collective."""
-    files = together(comm, lambda: [(path, record, field, os.stat(path)) for path, record, field in format.files(directory)])
+    """The files whose sha256 this rank compares: ranks that see the same files share them out. Collective."""
+    files = together(comm, lambda: [(*file, os.stat(file[0])) for file in format.files(directory)])
     seen = digest([(field, stat.st_ino, stat.st_size, stat.st_mtime_ns) for _, _, field, stat in files])
     group = [rank for rank, other in enumerate(comm.allgather(seen)) if other == seen]
     loads, own = dict.fromkeys(group, 0), []
@@ -159,8 +161,8 @@ def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, exp
     folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
     _divide(dataset, size, folder / "data", wanted, progress, seconds)
     if stored:
-        print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, for this run; "
-              f"`python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)  # fmt: skip
+        print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, "
+              "for this run; `python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)
     return None, str(folder / "data")
 
 
@@ -187,13 +189,13 @@ def _divide(dataset, n_parts, directory, wanted, progress, seconds):
 
 def _reordered(dataset, order, seed):
     nodes = make_order(dataset, order, seed=seed)
-    sink = InMemory(dataset.source)
-    divide(dataset, np.zeros(dataset.n_nodes, np.int8), 1, sink, order=nodes, division=record(1, "contiguous", order, seed))
+    sink, division = InMemory(dataset.source), record(1, "contiguous", order, seed)
+    divide(dataset, np.zeros(dataset.n_nodes, np.int8), 1, sink, order=nodes, division=division)
     return sink.dataset
 
 
 def _outside(scratch, dataset):
     """The folder to make scratch in: never one of the data set's own."""
-    if scratch is None or (dataset.directory and Path(scratch).resolve().is_relative_to(Path(dataset.directory).resolve())):
-        return None
-    return scratch
+    own = dataset.directory and Path(dataset.directory).resolve()
+    inside = scratch is not None and own and Path(scratch).resolve().is_relative_to(own)
+    return None if inside else scratch

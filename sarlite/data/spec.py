@@ -44,9 +44,10 @@ def _amount(text):
         return float(text)
 
 
-_CHANGES = {"drop_edge_values": _flag, "undirected": _flag, "self_loops": _flag, "deduplicate": _flag, "normalize": _flag}
+_CHANGES = dict.fromkeys(("drop_edge_values", "undirected", "self_loops", "deduplicate", "normalize"), _flag)
 _DRAWN = {"train": _amount, "val": _amount, "seed": int}
 _FILES = ("names", "features", "labels", "split", "train_ids", "val_ids", "test_ids")
+_CLASSES = {"homophily": float, "noise": float, "exponent": float}
 _TASK = {"features": int, "classes": int, **_DRAWN}
 _TABLES = {"classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}
 _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
@@ -61,11 +62,11 @@ _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: read
     "mag": (mag.read, {"classes": int, "reverses": _flag, "names": _flag}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "sbm": (generate.sbm, {"nodes": int, "degree": float, "homophily": float, "noise": float, "exponent": float, **_TASK}),
+    "sbm": (generate.sbm, {"nodes": int, "degree": float, **_CLASSES, **_TASK}),
     "rmat": (generate.rmat, {"nodes": int, "scale": int, "edges": int, **dict.fromkeys("abcd", float), **_TASK}),
-    "bter": (bter.make, {"nodes": int, "degree": float, "max_degree": int, "beta": float, "degrees": str, "cmax": float, "xi": float,
-                         "clustering": str, **_TASK}),
-    "relational": (relations.mag, {"nodes": int, "edges": int, "homophily": float, "noise": float, "exponent": float, **_TASK}),
+    "bter": (bter.make, {"nodes": int, "degree": float, "max_degree": int, "beta": float, "degrees": str,
+                         "cmax": float, "xi": float, "clustering": str, **_TASK}),
+    "relational": (relations.mag, {"nodes": int, "edges": int, **_CLASSES, **_TASK}),
 }
 _REPORTS = {"bter": bter.report}  # form: lines of what was asked beside what was made
 _RELATIONAL = ("mag", "relational")
@@ -74,23 +75,26 @@ FORMS = """\
   DIR                     a directory in the native format (python -m sarlite.data convert)
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
-  ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options classes, task, features
-  edges:FILE              text, .npy or .parquet; options nodes, names, classes, task, features, labels, split or {train,val,test}_ids,
-                          train, val, seed
+  ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options classes,
+                          task, features
+  edges:FILE              text, .npy or .parquet; options nodes, names, classes, task, features, labels, split or
+                          {train,val,test}_ids, train, val, seed
   pigo:FILE               PIGO's binary CSR; options as of edges, but nodes
   mggcn:DIR               MG-GCN's graph.bin, features.bin, labels.bin, sets.bin; option classes
   roc:PREFIX              ROC's PREFIX.add_self_edge.lux, .feats.csv or .feats.bin, .label, .mask; option classes
   reddit:DIR              DGL's reddit_data.npz and reddit_graph.npz; option classes
   sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
-  bter:nodes=10000,...    BTER; options nodes, degree, max_degree, beta or degrees=FILE, cmax, xi or clustering=FILE, features, ...
+  bter:nodes=10000,...    BTER; options nodes, degree, max_degree, beta or degrees=FILE, cmax, xi or clustering=FILE,
+                          features, ...
   mag:DIR                 ogbn-mag, relational, the folder with raw/ and split/; options classes, reverses, names
-  relational:nodes=...    papers, authors, institutions and fields, relational; options nodes, edges, classes, features, homophily, ...
+  relational:nodes=...    papers, authors, institutions and fields, relational; options nodes, edges, classes, features,
+                          homophily, ...
 with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_edge_values"""
 
 
-def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (), task: str | None = None,
-         relational: bool = False, **changes: bool | None) -> Dataset:
+def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (),
+         task: str | None = None, relational: bool = False, **changes: bool | None) -> Dataset:
     """Read, map or generate the data set that `spec` names.
 
     Parameters
@@ -108,27 +112,28 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
     relational : bool
         What the graph must be: of several node types and relations, or of one kind.
     **changes : bool
-        undirected, self_loops, deduplicate, normalize, drop_edge_values: as in the spec, which they override. A relational graph
-        takes drop_edge_values alone.
+        undirected, self_loops, deduplicate, normalize, drop_edge_values: as in the spec, which they override. A
+        relational graph takes drop_edge_values alone.
 
     Returns
     -------
     Dataset
-        Memory-mapped for a native directory without changes, else in memory. The rows of a native directory that is divided stand
-        by part: its `ids` say which they are.
+        Memory-mapped for a native directory without changes, else in memory. The rows of a native directory that is
+        divided stand by part: its `ids` say which they are.
 
     Raises
     ------
     ConfigError
-        Unknown form or option, a value that cannot be read, or a graph of the other kind; the message lists what is known.
+        Unknown form or option, a value that cannot be read, or a graph of the other kind; the message lists what is
+        known.
     DataError
         As the reader and `Dataset.check` say.
     """
     with reading(f"data set {spec}"):
         dataset = _read(str(spec), verify, changes, task, relational)
         if task not in (None, dataset.task) and dataset.n_classes:  # nobody has a label where there are none
-            raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}: what says so is the reader's "
-                              f"option task={task}, of npz, ogb, edges and pigo")
+            raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}: what says so is "
+                              f"the reader's option task={task}, of npz, ogb, edges and pigo")
         return dataset.check(allow_empty) if check else dataset
 
 
@@ -151,24 +156,27 @@ def _read(spec, verify, changes, task, relational):
             found.edge_weight = found.edge_features = None
         return found.assemble(spec, provenance=provenance, **wanted)
     about = {"name": form, "source": spec, "provenance": provenance}
-    return _changed(Dataset.of_edge_lists(found, **about) if relational else Dataset(**found._asdict(), **about), wanted)
+    made = Dataset.of_edge_lists(found, **about) if relational else Dataset(**found._asdict(), **about)
+    return _changed(made, wanted)
 
 
 def _check_kind(spec, found, relational):
     if found and not relational:
-        raise ConfigError(f"data set {spec!r}: a relational graph, of several node types; this takes graphs of one kind")
+        raise ConfigError(f"data set {spec!r}: a relational graph, of several node types; this takes graphs of one "
+                          "kind")
     if relational and not found:
-        raise ConfigError(f"data set {spec!r}: a graph of one kind, where a relational one, of several node types, is needed")
+        raise ConfigError(f"data set {spec!r}: a graph of one kind, "
+                          "where a relational one, of several node types, is needed")
 
 
 def made_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
-    """Return lines that say how near a generated data set came to what its spec asked for; none of a form that hits it, or reads."""
+    """Return lines that say how near a generated data set came to its spec; none of a form that hits it, or reads."""
     form, _, options = _parse(str(spec))
     return _REPORTS[form](dataset.indptr, dataset.indices, **options) if form in _REPORTS else []
 
 
 def is_relational(spec: AnyPath) -> bool:
-    """Tell whether a spec names a relational graph; of a native directory meta.json is read, and raises as `format.read_meta`."""
+    """Tell whether a spec names a relational graph; of a native directory it reads meta.json, as `format.read_meta`."""
     form, path, _ = _parse(str(spec))
     return _is_relational(form, path)
 
@@ -178,7 +186,8 @@ def _is_relational(form, path):
 
 
 def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: Collection[str] = (),
-                  tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> tuple[Dataset, dict[str, Any]]:
+                  tell: Callable[[str], None] = lambda text: None,
+                  **changes: bool | None) -> tuple[Dataset, dict[str, Any]]:
     """Read the data set that `spec` names in bounded memory: as `load`, bit for bit, but mapped from files in `folder`.
 
     Parameters
@@ -207,7 +216,8 @@ def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: 
             raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
                               f"{', '.join(f'{name}:' for name in streamed.FORMS)} are read in bounded memory")
         wanted, provenance = _wanted(str(spec), options, changes, form in _RELATIONAL)
-        made, mapping = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance, tell=tell, **wanted)
+        made, mapping = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance,
+                                      tell=tell, **wanted)
         return made.check(allow_empty), mapping
 
 
@@ -229,16 +239,19 @@ def native_directory(spec: AnyPath) -> str | None:
 
 
 def names_of(spec: AnyPath, node_type: str | None = None) -> names.Names | None:
-    """Return the names of the nodes of a native directory, of a relational one those of a type; None where there are none, and for every
-    other spec."""
+    """Return the names of the nodes of a native directory, of a relational one the names of a type's nodes.
+
+    None where there are none, and for every other spec.
+    """
     form, path, _ = _parse(str(spec))
     return names.Names(path, node_type) if form is None and names.known(path, node_type) else None
 
 
 def names_in_memory(spec: AnyPath, folder: AnyPath, n_bytes: int) -> dict[str, Any]:
-    """Return the arrays of the nodes' names that data read by `load` have, for `format.write`; `n_bytes` of memory sort them.
+    """Return the arrays of the nodes' names that data read by `load` have, for `format.write`.
 
-    Those of a native directory, and of the form mag: with the option `names`, made in `folder`; raises as `streamed.names_in`.
+    A native directory's own; of the form mag: with the option `names` made in `folder`, sorted in `n_bytes` of memory.
+    Raises as `streamed.names_in`.
     """
     form, path, options = _parse(str(spec))
     with reading(f"data set {spec}"):
@@ -275,7 +288,7 @@ def _parse(spec):
 
 
 def _forms():
-    return [line.split()[0] for line in FORMS.splitlines() if line.startswith("  ")]
+    return [line.split()[0] for line in FORMS.splitlines() if line.startswith("  ") and line[2] != " "]
 
 
 def _looks_like_path(text):
@@ -296,7 +309,8 @@ def _options(form, words, known):
         if word == "features=normalize":
             key, value = "normalize", "true"
         if key not in known:
-            raise ConfigError(f"data set option {key!r}: unknown for {form}; known are {', '.join(known)}{suggestion(key, known)}")
+            raise ConfigError(f"data set option {key!r}: unknown for {form}; "
+                              f"known are {', '.join(known)}{suggestion(key, known)}")
         if key in options:
             raise ConfigError(f"data set option {key!r}: given twice")
         if not value and known[key] is _flag:

@@ -1,4 +1,4 @@
-"""A data set read in bounded memory: edges through external sorts, rows of nodes piece by piece, all into files that are mapped."""
+"""A data set read in bounded memory into mapped files: edges through external sorts, rows of nodes piece by piece."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ _SPLIT_BYTES = 4  # a node of the target: three masks, and where two of them ove
 
 
 def read(form, path, options, folder, n_bytes, *, tell=lambda text: None, source, provenance, **changes):
-    """Return the Dataset that `spec.load` makes of the same words, its arrays mapped from files in `folder`, and its nodes' names.
+    """Return the Dataset that `spec.load` makes of the same words, mapped from files in `folder`, and its nodes' names.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ def read(form, path, options, folder, n_bytes, *, tell=lambda text: None, source
     path, options
         Of the reader, as `spec` has parsed them.
     folder : path
-        Private, the caller's to remove; it takes about 12 bytes an edge of the largest relation, twice that while edges are
-        merged, and as much as the data set.
+        Private, the caller's to remove; it takes about 12 bytes an edge of the largest relation, twice that while edges
+        are merged, and as much as the data set.
     n_bytes : int
         Of memory for the sort of the edges, or for a split.
     tell : callable
@@ -106,7 +106,8 @@ def _one_relation(streams_of, path, options, folder, n_bytes, tell, about, *, un
         if src.size:
             largest = max(largest, int(src.max()), int(dst.max()))
         if largest >= MAX_NODES:
-            raise DataError(f"{streams.where}: edges: node id {largest} is outside 0 <= id < {MAX_NODES}, the most nodes")
+            raise DataError(f"{streams.where}: edges: node id {largest} is outside 0 <= id < {MAX_NODES}, "
+                            "the most nodes")
         n_edges += src.size
         sorter.add(packed(dst, src), **({"edge_weight": weight} if columns else {}))
         if undirected:
@@ -157,7 +158,8 @@ def _relations(path, options, folder, n_bytes, tell, about, **_):
 
 
 def _sorted(stored, relation, reverse, folder, n_bytes, source):
-    """Yield a relation's edges and its reverse's, where it has one: sorted side by side, each in its share of the memory."""
+    """Yield a relation's edges and, where it has a reverse, that one's: sorted side by side, each in half the memory.
+    """
     directions = {relation: False} if reverse is None else {relation: False, reverse: True}
     ids, batch = index_dtype(stored.n_edges(relation)), table.batch_within(n_bytes)
     folders = [made(folder / str(reversed_)) for reversed_ in directions.values()]
@@ -178,12 +180,13 @@ def _sorted(stored, relation, reverse, folder, n_bytes, source):
 
 
 def names_in(path, options, folder, n_bytes):
-    """Return the mappings of the nodes' names that ogbn-mag's folder has, as `names.arrays`, made in `folder`, within `n_bytes`.
+    """Return the mappings of the names in ogbn-mag's folder, as `names.arrays`, made in `folder`, within `n_bytes`.
 
     Raises
     ------
     DataError
-        There are none, or some of a type that there is not; a node has none, a name is there twice, or two have one hash.
+        There are none, or some of a type that there is not; a node has none, a name is there twice, or two have one
+        hash.
     """
     return _names_of(mag.Folder(path, False, options.get("names", False)), Path(folder), n_bytes)
 
@@ -199,8 +202,9 @@ def _names_of(stored, folder, n_bytes):
 
 
 def merged(sorter, n_rows, n_sources, folder):
-    """Return what a sorter holds, keyed by destination and source, as `Dataset` names CSR, and its columns: maps of files in `folder`."""
-    dtypes = {"indptr": np.int64, "indices": index_dtype(n_sources), **{name: dtype for name, (dtype, _) in sorter.columns.items()}}
+    """Return what a sorter of `packed` edges holds as the arrays of an `EdgeTable`, mapped from files in `folder`."""
+    columns = {name: dtype for name, (dtype, _) in sorter.columns.items()}
+    dtypes = {"indptr": np.int64, "indices": index_dtype(n_sources), **columns}
     outs = {name: Spool(folder / name, dtype) for name, dtype in dtypes.items()}
     for ends, _, src, columns in csr(sorter, n_rows, n_sources):
         for name, rows in {"indptr": ends, "indices": src, **columns}.items():
@@ -208,11 +212,10 @@ def merged(sorter, n_rows, n_sources, folder):
     return {name: out.array() for name, out in outs.items()}
 
 
-def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features=None, labels=None, split=None, train_ids=None,
-               val_ids=None, test_ids=None, names=None, task=None, train=0.6, val=0.2, seed=0):
+def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features=None, labels=None, split=None,
+               train_ids=None, val_ids=None, test_ids=None, names=None, task=None, train=0.6, val=0.2, seed=0):
     """The `_Streams` of `edge_list.read`; `names` is a file of names, or "edges"."""
-    where = {name: file for name, file in (("train", train_ids), ("val", val_ids), ("test", test_ids)) if file is not None}
-    edge_list.check_options(labels, split, where, task)
+    where = edge_list.check_options(labels, split, train_ids, val_ids, test_ids, task)
     batch = table.batch_within(n_bytes)
     x = features and Spool.of(folder / "features", map(finish, table.stream(features, "features", np.float32, batch)))
     y, n_classes = (None, classes or 0)
@@ -222,11 +225,12 @@ def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features
     there = (("features", features, x), ("labels", labels, y), ("split", split, codes))
     found = {name: (file, len(array)) for name, file, array in there if array is not None}
     if names == "edges" and (found or where):
-        raise ConfigError(f"{next(iter(found or where))}: with names=edges the nodes are in no order that other files could have; "
-                          f"list the names in a file, names=FILE")
+        raise ConfigError(f"{next(iter(found or where))}: with names=edges the nodes are in no order that other files "
+                          "could have; list the names in a file, names=FILE")
     pieces, mapping = edge_list.pieces(path), {}
     if names:
-        pieces, n_named, mapping = numbered(path, None if names == "edges" else existing(names), folder / "names", n_bytes)
+        listed_in = None if names == "edges" else existing(names)
+        pieces, n_named, mapping = numbered(path, listed_in, folder / "names", n_bytes)
         mapping = {f"names/{name}": array for name, array in mapping.items()}
         found["names"] = names, n_named
 
@@ -236,8 +240,11 @@ def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features
     def rows(n_nodes):
         at_once = budget.at_once(n_bytes)
         steps = [min(at_once, n_nodes - at) for at in range(0, n_nodes, at_once)] or [0]
-        ready_x = Spool.of(folder / "features", (finish(np.ones((n, 1), np.float32)) for n in steps)) if x is None else x
-        ready_y = Spool.of(folder / "labels", (np.full(n, -1) for n in steps)) if y is None else y
+        ready_x, ready_y = x, y
+        if x is None:
+            ready_x = Spool.of(folder / "features", (finish(np.ones((n, 1), np.float32)) for n in steps))
+        if y is None:
+            ready_y = Spool.of(folder / "labels", (np.full(n, -1) for n in steps))
         if split is not None:
             parts = tuple(codes == edge_list.NAMES.index(name) for name in SPLITS)
         elif where:
@@ -248,7 +255,8 @@ def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features
             parts = _drawn(ready_y, task, train, val, seed, n_bytes, labels)
         return {"features": ready_x, "labels": ready_y, "n_classes": int(n_classes), **dict(zip(SPLITS, parts))}
 
-    return _Streams(((src, dst, None) for src, dst in pieces), count, rows, path.stem, path, task or "classify", mapping)
+    edges = ((src, dst, None) for src, dst in pieces)
+    return _Streams(edges, count, rows, path.stem, path, task or "classify", mapping)
 
 
 def _npz(path, folder, n_bytes, finish, classes=None, task=None, train=20, val=30, seed=0):
@@ -260,7 +268,8 @@ def _npz(path, folder, n_bytes, finish, classes=None, task=None, train=20, val=3
 
     def edges():
         for first, ends, a, b in _csr_pieces(indptr, indices, n_nodes, f"{path}: adj", at_once):
-            columns = check_csr(ends, copied(indices, a, b), ends.size - 1, n_nodes, f"{path}: from row {first} on: adj")[1]
+            here = f"{path}: from row {first} on: adj"
+            columns = check_csr(ends, copied(indices, a, b), ends.size - 1, n_nodes, here)[1]
             weight = None if weights is None else given.weights(f"{path}: adj_data", copied(weights, a, b), b - a)
             yield np.repeat(np.arange(first, first + ends.size - 1), np.diff(ends)), columns, weight
 

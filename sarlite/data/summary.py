@@ -75,16 +75,18 @@ def _nodes_by_part(dataset):
 
 
 def part_bytes(dataset, found):
-    """Return the bytes of the input that each part of a graph of one kind holds: (local rows and edges, halo rows of features)."""
+    """Return the bytes of each part of a graph of one kind: of its rows and edges, and of its halo rows' features."""
     row, label = dataset.features.dtype.itemsize * dataset.n_features, dataset.labels.nbytes // max(1, dataset.n_nodes)
-    local = [nodes * (row + 19 + label) + edges * dataset.indices.dtype.itemsize for nodes, edges in zip(found["nodes"], found["edges"])]
+    index = dataset.indices.dtype.itemsize
+    local = [nodes * (row + 19 + label) + edges * index for nodes, edges in zip(found["nodes"], found["edges"])]
     return local, [rows * row for rows in found["halo_rows"]]
 
 
 def summary_lines(facts):
     """Yield the lines of a table of `summary`."""
     rows = [("name", facts["name"]), *(_lines_of_types(facts) if "target" in facts else _lines_of_one_kind(facts)),
-            ("unlabelled", f"{facts['unlabelled']:,}"), *((name, f"{count:,} nodes") for name, count in facts["split"].items()),
+            ("unlabelled", f"{facts['unlabelled']:,}"),
+            *((name, f"{count:,} nodes") for name, count in facts["split"].items()),
             ("parts", _division(facts)), ("memory", readable(facts["total_bytes"]) + " for all arrays")]
     yield from (f"{name:<15} {value}" for name, value in rows)
 

@@ -29,9 +29,9 @@ def read(path, field, dtype, batch=BATCH):
     Parameters
     ----------
     path : path
-        Ending in .npy or .parquet (which the package pyarrow reads), or text in UTF-8, ending in .gz where it is compressed: columns parted
-        by commas or blanks, `#` begins a comment, empty lines do not count. The first line of two or more columns may be a header of as
-        many names.
+        Ending in .npy or .parquet (which the package pyarrow reads), or text in UTF-8, ending in .gz where it is
+        compressed: columns parted by commas or blanks, `#` begins a comment, empty lines do not count. The first line
+        of two or more columns may be a header of as many names.
     field : str
         For messages.
     dtype : dtype
@@ -155,7 +155,8 @@ def _text(path, field, dtype, batch):
         width = None
         for found in batches(rows if columns else chain([first], rows), dtype, delimiter, batch):
             if columns not in (0, found.shape[1]):
-                raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, is no header of {found.shape[1]} columns")
+                raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, "
+                                f"is no header of {found.shape[1]} columns")
             if width not in (None, found.shape[1]):
                 raise ValueError(f"lines of {width} columns, and further down of {found.shape[1]}")
             width = found.shape[1]
@@ -182,7 +183,7 @@ def _content(line):
 
 
 def _header(line, delimiter):
-    """Return the number of columns that a first line names; 0 where it is numbers, which a typing error does not make a header."""
+    """Return the number of columns that a first line names; 0 where it is numbers, one mistyped word or not."""
     words = [word.strip().strip("\"'") for word in line.split(delimiter)]
     if len(words) > 1 and all(re.match(r"[^\W\d]", word) and not _is_number(word) for word in words):
         return len(words)

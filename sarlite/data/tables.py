@@ -42,7 +42,7 @@ class _Table:
 
     @property
     def label(self) -> str:
-        """What messages call the table, ending in a colon and a blank; nothing for the type and the relation of a graph that names none."""
+        """What messages call the table, with a colon and a blank; empty for a graph that names no types."""
         raise NotImplementedError
 
     def n_rows(self, name: str) -> int:
@@ -131,7 +131,8 @@ class NodeTable(_Table):
     """
 
     FILES: ClassVar = {"ids": "ids", **{name: name for name in ("features", "labels", *SPLITS)}}
-    EXPECTED: ClassVar = {"features": (2, _FLOAT), "labels": (1, ("int64",)), **dict.fromkeys(SPLITS, (1, ("bool",))), "ids": (1, _INT)}
+    EXPECTED: ClassVar = {"features": (2, _FLOAT), "labels": (1, ("int64",)), **dict.fromkeys(SPLITS, (1, ("bool",))),
+                          "ids": (1, _INT)}
 
     node_type: str
     n_nodes: int
@@ -220,7 +221,8 @@ class NodeTable(_Table):
                 first = start + int(both[0]) if first is None and both.size else first
                 n_both += both.size
             if n_both:
-                raise DataError(f"{self.where(one)}: node {first} is in {one} and in {two} ({n_both} nodes are in both)")
+                raise DataError(f"{self.where(one)}: node {first} is in {one} and in {two} ({n_both} nodes are in "
+                                "both)")
 
     def _check_labels(self):
         if not 0 <= self.n_classes <= MAX_CLASSES:
@@ -258,8 +260,8 @@ class EdgeTable(_Table):
 
     FILES: ClassVar = {"indptr": "indptr", "indices": "indices", "edge_ids": "ids", "edge_weight": "weight",
                        "edge_features": "features"}
-    EXPECTED: ClassVar = {"indptr": (1, ("int64",)), "indices": (1, _INT), "edge_ids": (1, _INT), "edge_weight": (1, _FLOAT),
-                          "edge_features": (2, _FLOAT)}
+    EXPECTED: ClassVar = {"indptr": (1, ("int64",)), "indices": (1, _INT), "edge_ids": (1, _INT),
+                          "edge_weight": (1, _FLOAT), "edge_features": (2, _FLOAT)}
     VALUES: ClassVar = ("edge_weight", "edge_features")
 
     relation: Relation
@@ -327,7 +329,8 @@ class EdgeTable(_Table):
             falls = np.diff(piece, prepend=before) < 0
             if falls.any():
                 at = int(np.argmax(falls))
-                raise DataError(f"{self.where('indptr')}: entry {start + at} is {piece[at]}, less than the entry before")
+                raise DataError(f"{self.where('indptr')}: entry {start + at} is {piece[at]}, less than the entry "
+                                "before")
             before = piece[-1]
 
     def sources_ascend(self) -> bool:
