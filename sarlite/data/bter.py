@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sarlite.data import table
+from sarlite.data import textfile
 from sarlite.data.raw import check_nodes
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import bter
@@ -92,7 +92,7 @@ def _coefficients(path, top):
 
 
 def _pairs(path, field, dtype):
-    pairs = table.read(path, field, dtype)
+    pairs = textfile.read(path, field, dtype)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
         raise DataError(f"{path}: {field}: expected two columns, found shape {pairs.shape}")
     once, times = np.unique(pairs[:, 0], return_counts=True)

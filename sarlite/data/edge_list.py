@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sarlite.data import table
+from sarlite.data import textfile
 from sarlite.data.mapped import fresh
 from sarlite.data.mapped import pieces as mapped_pieces
 from sarlite.data.npyfile import load as load_npy
@@ -61,11 +61,11 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
     where = check_options(labels, split, train_ids, val_ids, test_ids, task)
     src, dst, told, weight = graph(path) if graph else (*_edges(path), None, None)
     largest = max(int(ends.max()) if ends.size else -1 for ends in (src, dst))
-    x = None if features is None else table.read(features, "features", np.float32)
+    x = None if features is None else textfile.read(features, "features", np.float32)
     y, n_classes = None, classes or 0
     if labels is not None:
-        y, n_classes = read_labels(table.read(labels, "labels", np.float64), labels, classes, task)
-    codes = None if split is None else table.names(split, "split", NAMES)
+        y, n_classes = read_labels(textfile.read(labels, "labels", np.float64), labels, classes, task)
+    codes = None if split is None else textfile.names(split, "split", NAMES)
     there = (("features", features, x), ("labels", labels, y), ("split", split, codes))
     rows = {name: (file, len(array)) for name, file, array in there if array is not None}
     if told is not None:
@@ -132,7 +132,7 @@ def pieces(path):
 
 def _pairs(path):
     if path.suffix != ".npy":
-        for pairs in table.stream(path, "edges", np.int64):
+        for pairs in textfile.stream(path, "edges", np.int64):
             yield pairs if pairs.size else np.empty((0, 2), np.int64)
         return
     pairs = load_npy(path, "edges", "iu")
@@ -164,7 +164,7 @@ def ids(path, name, n_nodes):
     """Return a split's nodes, by id."""
     if path is None:
         return np.empty(0, np.int64)
-    found = table.read(path, f"{name} split", np.int64)
+    found = textfile.read(path, f"{name} split", np.int64)
     if found.dtype == bool:
         if found.shape != (n_nodes, 1) or found.view(np.uint8).max(initial=0) > 1:
             raise DataError(f"{path}: {name} split: a mask of shape {found.shape}, expected ({n_nodes},), one true or "

@@ -6,7 +6,7 @@ from itertools import combinations, islice
 
 import numpy as np
 
-from sarlite.data import table
+from sarlite.data import textfile
 from sarlite.data.folders import key
 from sarlite.data.ogb import csv_pieces, read_csv, total
 from sarlite.data.raw import (
@@ -110,7 +110,7 @@ class Folder:
         """Return what the folder says of a relation's number of edges."""
         return total(self._of(relation) / "num-edge-list.csv.gz", most=1)
 
-    def edges(self, relation, batch=table.BATCH):
+    def edges(self, relation, batch=textfile.BATCH):
         """Yield (src, dst) of a relation's edges in pieces of (n,) int64."""
         file, first = self._of(relation) / "edge.csv.gz", 0
         for piece in csv_pieces(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2, batch=batch):
@@ -134,11 +134,11 @@ class Folder:
             at = here.stop
         return src, dst
 
-    def names_of(self, name, n_lines=table.BATCH[0]):
+    def names_of(self, name, n_lines=textfile.BATCH[0]):
         """Yield the lines' numbers and the names, as bytes, of a type's nodes, some ten thousand at a time."""
         file, n = self.names[name], self.n_nodes[name]
         with reading(file, "names"), gzip.open(regular(file), "rt", encoding="utf-8", newline="") as stream:
-            rows, at = csv.reader(table.lines(stream)), 0
+            rows, at = csv.reader(textfile.lines(stream)), 0
             next(rows, None)  # ent idx,ent name
             while batch := list(islice(rows, n_lines)):
                 for node, row in enumerate(batch, at):
@@ -186,7 +186,7 @@ def _named(folder, n_nodes):
 def _rows(file, field):
     """Yield (number, words) of each line that is not empty."""
     with reading(file, field), gzip.open(regular(file), "rt", encoding="utf-8") as stream:
-        for number, line in enumerate(table.lines(stream), 1):
+        for number, line in enumerate(textfile.lines(stream), 1):
             if line.strip():
                 yield number, [word.strip() for word in line.split(",")]
             if number > _MOST_TYPES:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sarlite.data import budget, npyfile, parquet, table
+from sarlite.data import budget, npyfile, parquet, textfile
 from sarlite.data.external import Sorter
 from sarlite.data.folders import key
 from sarlite.data.mapped import fresh
@@ -328,8 +328,8 @@ def _words(path, field, width, n_lines):
             yield range(row, row + len(words) // width), [word.encode() for word in words]
             row += len(words) // width
         return
-    with reading(path, field), table.opened(path) as file:
-        numbered_lines = ((number, line.strip()) for number, line in enumerate(table.lines(file), 1))
+    with reading(path, field), textfile.opened(path) as file:
+        numbered_lines = ((number, line.strip()) for number, line in enumerate(textfile.lines(file), 1))
         kept = ((number, line) for number, line in numbered_lines if line and not line.startswith("#"))
         while batch := list(islice(kept, n_lines)):
             words = [word.encode() for number, line in batch for word in _split(path, field, number, line, width)]

@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 
-from sarlite.data import npz, table
+from sarlite.data import npz, textfile
 from sarlite.data.raw import (
     RawGraph,
     check_nodes,
@@ -148,7 +148,7 @@ def total(path, most=_MAX_GRAPHS):
     return sum(counts[:, 0].tolist())
 
 
-def read_csv(path, field, dtype, n_rows=None, columns=None, most=None, batch=table.BATCH):
+def read_csv(path, field, dtype, n_rows=None, columns=None, most=None, batch=textfile.BATCH):
     """Return what `csv_pieces` yields as one array."""
     found = csv_pieces(path, field, dtype, n_rows, columns, most, batch)
     if n_rows is None:
@@ -163,7 +163,7 @@ def read_csv(path, field, dtype, n_rows=None, columns=None, most=None, batch=tab
     return out
 
 
-def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None, batch=table.BATCH):
+def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None, batch=textfile.BATCH):
     """Yield a .csv.gz of numbers without a header in pieces of rows, at least one.
 
     Parameters
@@ -175,7 +175,7 @@ def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None, batch=t
     most : int, optional
         Without `n_rows`: rows that it may have.
     batch : (int, int)
-        As of `table.read`.
+        As of `textfile.read`.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None, batch=t
     """
     n_read, width = 0, None
     with reading(path, field), gzip.open(regular(path), "rt", encoding="ascii") as file:
-        for piece in table.batches((line for line in table.lines(file) if line.strip()), dtype, ",", batch):
+        for piece in textfile.batches((line for line in textfile.lines(file) if line.strip()), dtype, ",", batch):
             if columns is not None and piece.shape[1] != columns:
                 raise DataError(f"{path}: {field}: {piece.shape[1]} columns, expected {columns}")
             width = width or piece.shape[1]

@@ -8,7 +8,7 @@ import numpy as np
 from sarlite.data import budget
 from sarlite.data.divide import record, stored_order
 from sarlite.data.mapped import copied, gather, pieces
-from sarlite.data.table import read_parts
+from sarlite.data.textfile import read_parts
 from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
 from sarlite.graph import metis, typed

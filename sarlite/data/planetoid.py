@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.data import pickled, table
+from sarlite.data import pickled, textfile
 from sarlite.data.raw import RawGraph, check_nodes, dense, existing, masks, narrowed
 from sarlite.errors import DataError, reading
 from sarlite.types import Path as AnyPath
@@ -92,7 +92,7 @@ def _described(value):
 
 
 def _test_index(path, n_rows, n_before):
-    index = table.read(path, "test.index", np.int64)
+    index = textfile.read(path, "test.index", np.int64)
     if index.shape != (n_rows, 1):
         raise DataError(f"{path}: test.index: {index.size} ids in lines of {index.shape[1]}, but {n_rows} test rows")
     if index.size and (index.min() < n_before or index.max() >= n_before + 100 * n_rows):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.data import binary, table
+from sarlite.data import binary, textfile
 from sarlite.data.raw import RawGraph, check_indptr, check_nodes, existing, read_labels
 from sarlite.errors import DataError, reading, regular
 from sarlite.graph.edges import destinations
@@ -38,7 +38,7 @@ def read(path, classes=None):
     indptr, src = _lux(graph)
     n_nodes = indptr.size - 1
     features = _features(path, n_nodes)
-    labels, codes = table.read(label, "labels", np.int64), table.names(mask, "mask", _MASKS)
+    labels, codes = textfile.read(label, "labels", np.int64), textfile.names(mask, "mask", _MASKS)
     for file, field, array in ((label, "labels", labels), (mask, "mask", codes)):
         if len(array) != n_nodes:
             raise DataError(f"{file}: {field}: {len(array)} lines, but {graph} has {n_nodes} nodes")
@@ -71,7 +71,7 @@ def _features(path, n_nodes):
                     expected = f"{row * told} for {n_nodes} nodes as wide as {text}'s"
                 raise DataError(f"{packed}: features: {size} bytes, expected {expected}")
             return binary.arrays(packed, 0, ("features", "<f4", (n_nodes, width)))[0]
-    features = table.read(text, "features", np.float32)
+    features = textfile.read(text, "features", np.float32)
     if len(features) != n_nodes:
         raise DataError(f"{text}: features: {len(features)} rows, expected {n_nodes}, one a node")
     return features
@@ -79,5 +79,5 @@ def _features(path, n_nodes):
 
 def _width(path):
     with reading(path, "features"), regular(path).open(encoding="utf-8-sig") as file:
-        line = next(table.lines(file), "")
+        line = next(textfile.lines(file), "")
         return line.count(",") + 1 if line.strip() else 0

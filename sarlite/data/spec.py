@@ -75,8 +75,8 @@ FORMS = """\
   DIR                     a directory in the native format (python -m sarlite.data convert)
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
-  ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options classes,
-                          task, features
+  ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options
+                          classes, task, features
   edges:FILE              text, .npy or .parquet; options nodes, names, classes, task, features, labels, split or
                           {train,val,test}_ids, train, val, seed
   pigo:FILE               PIGO's binary CSR; options as of edges, but nodes

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.data import budget, edge_list, mag, npz, table
+from sarlite.data import budget, edge_list, mag, npz, textfile
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import counts_up
 from sarlite.data.external import Sorter, csr, packed
@@ -137,7 +137,7 @@ def _add_missing_loops(sorter, loops, n_nodes, at_once):
 def _relations(path, options, folder, n_bytes, tell, about, **_):
     """Read ogbn-mag, relation by relation."""
     stored, source = mag.Folder(path, options.get("reverses", True), options.get("names", False)), about["source"]
-    batch, n = table.batch_within(n_bytes), stored.n_nodes[stored.target]
+    batch, n = textfile.batch_within(n_bytes), stored.n_nodes[stored.target]
     budget.check(_SPLIT_BYTES * n, n_bytes, f"a split of {n:,} nodes")
     forward, back = [], []
     for number, (relation, reverse) in enumerate(stored.relations.items()):
@@ -161,7 +161,7 @@ def _sorted(stored, relation, reverse, folder, n_bytes, source):
     """Yield a relation's edges and, where it has a reverse, that one's: sorted side by side, each in half the memory.
     """
     directions = {relation: False} if reverse is None else {relation: False, reverse: True}
-    ids, batch = index_dtype(stored.n_edges(relation)), table.batch_within(n_bytes)
+    ids, batch = index_dtype(stored.n_edges(relation)), textfile.batch_within(n_bytes)
     folders = [made(folder / str(reversed_)) for reversed_ in directions.values()]
     sorters = [Sorter(where, n_bytes // len(folders), edge_ids=(ids, ())) for where in folders]
     first = 0
@@ -195,7 +195,7 @@ def _names_of(stored, folder, n_bytes):
     found = {}
     for name, file in stored.names.items():
         place = f"names/{key(name)}"
-        pieces = stored.names_of(name, table.batch_within(n_bytes)[0])
+        pieces = stored.names_of(name, textfile.batch_within(n_bytes)[0])
         mapping = listed(pieces, file, folder / place, n_bytes, first_line=2)
         found |= {f"{place}/{part}": array for part, array in mapping.items()}
     return found
@@ -216,12 +216,14 @@ def _edge_list(path, folder, n_bytes, finish, nodes=None, classes=None, features
                train_ids=None, val_ids=None, test_ids=None, names=None, task=None, train=0.6, val=0.2, seed=0):
     """The `_Streams` of `edge_list.read`; `names` is a file of names, or "edges"."""
     where = edge_list.check_options(labels, split, train_ids, val_ids, test_ids, task)
-    batch = table.batch_within(n_bytes)
-    x = features and Spool.of(folder / "features", map(finish, table.stream(features, "features", np.float32, batch)))
-    y, n_classes = (None, classes or 0)
+    batch, x, y, n_classes = textfile.batch_within(n_bytes), None, None, classes or 0
+    if features is not None:
+        pieces = textfile.stream(features, "features", np.float32, batch)
+        x = Spool.of(folder / "features", map(finish, pieces))
     if labels is not None:
-        y, n_classes = spooled_labels(table.stream(labels, "labels", np.float64, batch), labels, folder, classes, task)
-    codes = None if split is None else table.names(split, "split", edge_list.NAMES)
+        pieces = textfile.stream(labels, "labels", np.float64, batch)
+        y, n_classes = spooled_labels(pieces, labels, folder, classes, task)
+    codes = None if split is None else textfile.names(split, "split", edge_list.NAMES)
     there = (("features", features, x), ("labels", labels, y), ("split", split, codes))
     found = {name: (file, len(array)) for name, file, array in there if array is not None}
     if names == "edges" and (found or where):

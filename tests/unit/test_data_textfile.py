@@ -6,8 +6,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from sarlite.data import ogb, table
-from sarlite.data.table import read_parts
+from sarlite.data import ogb, textfile
+from sarlite.data.textfile import read_parts
 from sarlite.errors import DataError
 
 
@@ -50,7 +50,7 @@ def test_parts_of_floats_and_objects_are_refused(tmp_path):
 
 def text(tmp_path, content, encoding="utf-8", field="edges", dtype=np.int64, **options):
     (tmp_path / "t.txt").write_bytes(content.encode(encoding))
-    return table.read(tmp_path / "t.txt", field, dtype, **options)
+    return textfile.read(tmp_path / "t.txt", field, dtype, **options)
 
 
 @pytest.mark.parametrize("content", ["0,1\n2,3\n", "src,dst\n0,1\n2,3\n", '"src","dst"\n0,1\n2,3\n', "0 1\n2 3", "0,1\r\n2,3\r\n",
@@ -164,7 +164,7 @@ def test_names(tmp_path):
     np.save(tmp_path / "s.npy", np.array(["train", "none"]))
     np.save(tmp_path / "b.npy", np.array([b"train", b"none"]))
     for name in ("s.txt", "s.npy", "b.npy"):
-        assert table.names(tmp_path / name, "split", known).tolist() == [1, 0]
+        assert textfile.names(tmp_path / name, "split", known).tolist() == [1, 0]
     np.save(tmp_path / "codes.npy", np.array([1, 0]))
     with pytest.raises(DataError, match="codes.npy: split: cannot be read: its dtype is int64, expected text"):
-        table.names(tmp_path / "codes.npy", "split", known)
+        textfile.names(tmp_path / "codes.npy", "split", known)

@@ -1,4 +1,4 @@
-"""Columns of numbers, or of names, from text and .npy files; and a user's partition."""
+"""Rows of numbers, or of names, from files that users bring: text, .npy and Parquet; and a partition in a file."""
 
 import gzip
 import re
