@@ -13,7 +13,7 @@ from sarlite import kernels, nn
 from sarlite.comm import together
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.command import Parser, parse_own
-from sarlite.data import node_rows, spec, table
+from sarlite.data import node_rows, spec, textfile
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, DataError, needs
 from sarlite.files import try_whole
@@ -174,7 +174,7 @@ def _nodes(file, n_nodes, names):
     """The ids of --nodes, checked, (n,) int64; `names` are the nodes', where they have some."""
     if names is not None and Path(file).suffix != ".npy":
         return names.read(file, "nodes")
-    found = table.read(file, "nodes", np.int64)
+    found = textfile.read(file, "nodes", np.int64)
     if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 1):
         raise DataError(f"{file}: nodes: expected one whole number a line, found {found.shape[1]} columns of {found.dtype}")
     found = found.reshape(-1)

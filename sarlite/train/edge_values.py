@@ -38,14 +38,18 @@ def wanted(cls: Any, edge_weights: bool | None, edge_features: bool | None, sign
     return Wanted(how("edge_weights", edge_weights), how("edge_features", edge_features), signed)
 
 
-def used(comm: Communicator, dataset: Any, wanted: Wanted, spec: str) -> list[str]:
-    """Return the names of the arrays that the graph gets. Collective.
+def used(comm: Communicator, dataset: Any, wanted: Wanted, spec: str, typed: bool = False) -> list[str]:
+    """Return the names of the arrays that the graph gets; of relational data, `typed`, none. Collective.
 
     Raises
     ------
     ConfigError
-        On every rank: an array is missing, or there and nothing is told of it. Naming the option that tells.
+        On every rank: an array is missing, or there and nothing is told of it, naming the option that tells; edges of
+        relational data carry values, which no relational model uses.
     """
+    if typed:
+        _refuse(comm, dataset)
+        return []
     return together(comm, lambda: [name for name in ARRAYS if _is_used(name, dataset, wanted, spec)])
 
 
@@ -60,8 +64,8 @@ def _is_used(name, dataset, wanted, spec):
     return there and bool(how)
 
 
-def refuse(comm: Communicator, dataset: Any) -> None:
-    """Raise a ConfigError on every rank where edges of relational data carry values, which no relational model uses."""
+def _refuse(comm, dataset):
+    """Raise on every rank where edges of relational data carry values."""
     for edges in dataset.edges.values():
         for name in ARRAYS:
             if getattr(edges, name) is not None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.data.part import Rows
-from sarlite.data.relational.part import RelationalRows
 from sarlite.graph.edges import add_self_loops
 from sarlite.sar.cost import Exchanged, expected
 from sarlite.sar.graph.graph import Graph
@@ -185,7 +184,7 @@ def part(nodes: Any, config: argparse.Namespace, facts: Facts, shape: Shape, k: 
     else:
         own = nodes.graph.node_ids
         x = {name: np.ones((len(own[name]), n), config.dtype) for name, n in facts.n_features.items()}
-        rows = RelationalRows(x, *facts.targets(n_rows, splits))
+        rows = Rows(x, *facts.targets(n_rows, splits))
     return Part(nodes, rows, facts.n_classes, {}, None, {}, facts.task)  # type: ignore[arg-type]
 
 

@@ -307,13 +307,13 @@ class _Sampling:
 
 def _tell(layer, sizes):
     """Let a layer, and what it becomes where rows of a cache join it, have these sizes."""
-    layer.all_sizes, enter = sizes, type(layer).enter
+    layer._all_sizes, enter = sizes, type(layer).enter
     if "enter" in vars(type(layer)):
         itself = weakref.ref(layer)
 
         def entered(h):
             found = enter(itself(), h)
-            found[0].all_sizes = sizes
+            found[0]._all_sizes = sizes
             return found
 
         layer.enter = entered
@@ -328,7 +328,7 @@ def _prepare(trainer, widths, layer_sizes):
             setattr(trainer, name, _Sampling(source, trainer.graph.profile, own))
     for name, source in (("training", trainer.batches), ("scoring", trainer.scoring)):
         for k, layer in enumerate(getattr(getattr(source, "batch", None), "graphs", ())):
-            layer.all_sizes = layer_sizes[name, k]
+            layer._all_sizes = layer_sizes[name, k]
     trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)
     trainer.riders.own = lambda: (0.0,) * (len(SIGNALS) + 2)
     caches = getattr(trainer.batches, "caches", None)

@@ -12,9 +12,9 @@ import pytest
 
 from sarlite import Graph, Tensor, nn, predict
 from sarlite.comm import Solo, threads
+from sarlite.data import format as relational
 from sarlite.data import load, names, node_rows
 from sarlite.data.__main__ import main as convert
-from sarlite.data.relational import format as relational
 from sarlite.data.spec import load_relational
 from sarlite.errors import CheckpointError, SarliteError
 from sarlite.graph import order as orders
@@ -147,7 +147,6 @@ def test_some_nodes_by_their_names(run, tmp_path, numbers, monkeypatch):
     nodes = np.random.default_rng(0).integers(0, 300, 90)
     (tmp_path / "n.txt").write_text("# of some\n\n" + "".join(f"{known[node]}\n" for node in nodes))
     np.save(tmp_path / "n.npy", nodes)
-    monkeypatch.setattr(names, "_LINES", 40)
     for where, file, ranks in (("one", "n.txt", 1), ("two", "n.txt", 3), ("two,drop_edge_values", "n.txt", 1), ("one", "n.npy", 2)):
         some, _ = predict_here(run, tmp_path / "s.npy", "--data", tmp_path / where, "--nodes", tmp_path / file, "--ranks", ranks)
         np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
@@ -163,7 +162,8 @@ def test_some_nodes_by_their_names(run, tmp_path, numbers, monkeypatch):
 def test_some_nodes_of_a_type_by_their_names(here, tmp_path, monkeypatch):
     """Names of another type's nodes are none of the target's."""
     data = load_relational(SPEC)
-    words = {name: [f"{name} {7 * node % n}" for node in range(n)] for name, n in data.n_nodes.items() if name in ("paper", "author")}
+    counts = {name: data.nodes[name].n_nodes for name in ("paper", "author")}
+    words = {name: [f"{name} {7 * node % n}" for node in range(n)] for name, n in counts.items()}
     mapping = {f"names/{name}/{part}": array for name, own in words.items()
                for part, array in names.listed([(None, [word.encode() for word in own])], name, tmp_path / name, 1 << 20).items()}
     relational.write(tmp_path / "data", data, names=mapping)
