@@ -103,7 +103,7 @@ def test_the_identity_of_data():
         graph = HeteroGraph.from_edges(edges, {"a": 6, "b": 4}, comm=comm, parts="random" if comm.size > 1 else "metis")
         ids, split = graph.node_ids, np.zeros(6, bool)
         found = identity.identity(graph.of("a"), RelationalRows({"b": x[ids["b"]]}, labels[ids["a"]], *[split[ids["a"]]] * 3), 3)
-        assert not graph._schedules and not graph.view_arrays
+        assert not graph.exchanges
         return found
 
     src, dst = np.array([0, 1, 2, 3, 3]), np.array([5, 1, 4, 4, 0])
