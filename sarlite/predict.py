@@ -73,8 +73,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
 
     Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
     probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
-    (rows, n_labels) uint8. With --embeddings a layer's rows alone. Ids of --nodes
-    are sent `at_once` at a time.
+    (rows, n_labels) uint8. With --embeddings a layer's rows alone. Ids of --nodes are sent `at_once` at a time.
 
     Raises
     ------
