@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from sarlite.oracle.case import Case
     from sarlite.oracle.check import check
     from sarlite.oracle.edges import EdgeList
+    from sarlite.oracle.finding import Finding, Verdict
     from sarlite.oracle.part_files import read_results, write_parts
     from sarlite.oracle.parts import Part
     from sarlite.oracle.ranks import check_ranks, each_rank
     from sarlite.oracle.reference import REFERENCES, Reference
     from sarlite.oracle.replay import replay
-    from sarlite.oracle.report import Finding, OracleError, Report, Verdict
+    from sarlite.oracle.report import OracleError, Report
     from sarlite.oracle.sarcase import load, save
     from sarlite.oracle.state import load_state, state_of
 
@@ -34,5 +35,6 @@ lazy.names(__name__, {
     "Part": "sarlite.oracle.parts", **dict.fromkeys(("check_ranks", "each_rank"), "sarlite.oracle.ranks"),
     **dict.fromkeys(("read_results", "write_parts"), "sarlite.oracle.part_files"),
     **dict.fromkeys(("load", "save"), "sarlite.oracle.sarcase"), **dict.fromkeys(("load_state", "state_of"), "sarlite.oracle.state"),
-    **dict.fromkeys(("Finding", "OracleError", "Report", "Verdict"), "sarlite.oracle.report"),
+    **dict.fromkeys(("Finding", "Verdict"), "sarlite.oracle.finding"),
+    **dict.fromkeys(("OracleError", "Report"), "sarlite.oracle.report"),
 })  # fmt: skip

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from sarlite.errors import SarliteError, one_line
 from sarlite.oracle.case import Case
-from sarlite.oracle.report import Verdict
+from sarlite.oracle.finding import Verdict
 from sarlite.types import Array
 
 LAYOUTS = ("plain", "read-only", "strided")

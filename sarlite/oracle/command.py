@@ -8,11 +8,11 @@ from typing import Any
 
 from sarlite.command import Parser
 from sarlite.errors import ConfigError, SarliteError
-from sarlite.oracle.report import Report, Verdict
+from sarlite.oracle.choices import DTYPES, PARTS, USUAL
+from sarlite.oracle.finding import Verdict
+from sarlite.oracle.report import Report
 
 PASSED, FOUND, USAGE = 0, 1, 2
-_LEVELS = ("probe", "certified", "repeat", "invariants", "ci", "all")
-_DTYPES = ("float64", "float32", "float16", "bfloat16")
 # What `export` and `selfcheck` take where no operation is named.
 OPERATIONS = ("spmm reduce=sum", "spmm reduce=sum weighted=true", "spmm reduce=mean", "spmm reduce=max", "spmm reduce=min",
               "spmm reduce=sym", "softmax", "sddmm", "attention kind=gat", "attention kind=gatv2", "attention kind=dot", "gather",
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--command", dest="program", required=one is check, metavar="'./program {inputs} {outputs}'")
         one.add_argument("--gradients", action="store_true", help="the program gives gradients too")
         one.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="seconds of one call (default: %(default)s)")
-    check.add_argument("--level", choices=_LEVELS, help="default: ci")
+    check.add_argument("--level", choices=USUAL, help="default: ci")
     check.add_argument("--ranks", metavar="1,2,3", help="numbers of ranks: {inputs} has a folder a rank, {outputs} too, and {ranks} is "
                        "their number, as in 'mpiexec -n {ranks} ./program {inputs} {outputs}'")
     check.add_argument("--parts", metavar="KIND,KIND", help="how nodes are divided, with --ranks: contiguous, random, skewed, one empty "
@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--no-shrink", action="store_true", help="leave the case of the first finding as large as it is")
     check.add_argument("--save", type=Path, metavar="FAILURE.sarcase", help="where the shrunk case of the first finding is saved")
     own = add(_selfcheck, "compare the references with a second one in plain Python, and the corpus with its published hashes")
+    own.add_argument("--graphs", default="*", metavar="PATTERN", help="of names of the corpus's graphs (default: all)")
     own.add_argument("--most-edges", type=int, default=12, help="of the graphs that are compared (default: %(default)s)")
     return whole
 
@@ -67,7 +68,7 @@ def _operation(parser, several=False):
     else:
         parser.add_argument("operation", nargs="*", metavar="NAME=VALUE", help="an operation and its attributes, as: spmm reduce=mean; "
                             f"default: each of {'; '.join(OPERATIONS)}")
-    parser.add_argument("--dtype", choices=_DTYPES, default="float32", help="default: %(default)s")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
     parser.add_argument("--index-dtype", choices=("int64", "int32"), default="int64", help="default: %(default)s")
     parser.add_argument("--graphs", default="*", metavar="PATTERN", help="of names of the corpus's graphs (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="of random values (default: %(default)s)")
@@ -129,7 +130,8 @@ def _verify(options):
 
 def _replay(options):
     from sarlite.oracle import sarcase
-    from sarlite.oracle.replay import reference_of, replay, told
+    from sarlite.oracle.reference import reference_of
+    from sarlite.oracle.replay import replay, told
 
     saved = sarcase.load(options.case)
     print(told(saved))
@@ -161,8 +163,8 @@ def _calls(options, wanted):
 
 def _ranks(options, wanted):
     """What checks a program of several ranks."""
-    from sarlite.oracle.part_files import RanksProgram
-    from sarlite.oracle.ranks import PARTS, check_ranks
+    from sarlite.oracle.external import RanksProgram
+    from sarlite.oracle.ranks import check_ranks
 
     refused = [("--level", options.level), ("--no-shrink", options.no_shrink), ("--index-dtype", options.index_dtype != "int64")]
     if given := [name for name, value in refused if value]:
@@ -190,7 +192,7 @@ def _checked(options, wanted, check):
 def _selfcheck(options):
     from sarlite.oracle.selfcheck import selfcheck
 
-    return _told(selfcheck([reference(text.split()) for text in OPERATIONS], options.most_edges))
+    return _told(selfcheck([reference(text.split()) for text in OPERATIONS], options.most_edges, graphs=options.graphs))
 
 
 def _program(options, wanted):

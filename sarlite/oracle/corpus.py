@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache, cached_property, partial
 from pathlib import Path
 
@@ -112,6 +113,12 @@ def corpus(level: str = "all") -> list[Entry]:
     first = {tag: e.name for e in reversed(order) for tag in e.tags}
     kept = {e.name for e in order[: len(entries) // 2]} | set(first.values())
     return [e for e in entries if e.name in kept]
+
+
+def named(entries: Iterable[Entry], patterns: str | Sequence[str]) -> list[Entry]:
+    """Return the graphs whose names are like a pattern, or like one of several (fnmatch)."""
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    return [e for e in entries if any(fnmatchcase(e.name, pattern) for pattern in patterns)]
 
 
 def entry(name: str) -> Entry:

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import math
 import os
 import re
@@ -38,6 +39,19 @@ def write(path: Path, array: Array) -> dict[str, Any]:
     return {"file": path.name, "dtype": value.dtype.str, "shape": list(value.shape), "sha256": _sha256(file.getbuffer())}
 
 
+def write_group(folder: Path, group: str, values: Mapping[str, Array]) -> dict[str, Any]:
+    """Write arrays as GROUP.NAME.npy, and return their records by name."""
+    return {name: write(folder / f"{group}.{plain(name, group)}.npy", value) for name, value in values.items()}
+
+
+def write_json(path: Path, told: Mapping[str, Any], where: Path) -> None:
+    """Write a case.json; a DataError about `where`: an attribute is no JSON."""
+    try:
+        path.write_text(json.dumps(told, indent=1, allow_nan=False) + "\n")
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: attributes cannot be written as JSON: {error}") from error
+
+
 def read(folder: Path, field: str, record: Mapping[str, Any]) -> Array:
     """Return the array of a record.
 
@@ -69,6 +83,11 @@ def read_result(path: Path, field: str, shape: Sequence[int] | None = None) -> A
             raise DataError(f"{path}: {field}: shape {found}, not {tuple(shape)}")
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def read_folder(folder: Path) -> dict[str, Array]:
+    """Return the arrays of a folder's .npy files by name; raises DataError, as `read_result`."""
+    return {path.stem: read_result(path, path.stem) for path in sorted(folder.glob("*.npy"))}
 
 
 def _header(path, field):

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sarlite.oracle.choices import USUAL
+
 if TYPE_CHECKING:
     from sarlite.oracle.reference import Reference
     from sarlite.oracle.report import Report
 
-LEVELS = ("probe", "certified", "repeat", "invariants", "ci", "all")
 _KEY = "sarlite_oracle"  # of the fixture, and of what reports carry, from xdist's workers too
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sarlite", "sarlite.oracle")
-    group.addoption("--oracle-level", choices=LEVELS, help="level of checks that name none themselves (default: ini oracle_level, or ci)")
+    group.addoption("--oracle-level", choices=USUAL, help="level of checks that name none themselves (default: ini oracle_level, or ci)")
     group.addoption("--oracle-seed", type=int, default=0, metavar="N", help="seed of random values (default: 0)")
     group.addoption("--oracle-save", metavar="DIR", help="where the shrunk case of a failing check is saved, as DIR/TEST.sarcase")
     parser.addini("oracle_level", "level of checks that name none themselves", default="ci")

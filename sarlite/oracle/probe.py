@@ -20,6 +20,7 @@ from sarlite.oracle.corpus import Entry
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.exact import BITS, Exact
 from sarlite.oracle.formats import rounded
+from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
 from sarlite.oracle.values import (
     Scores,
@@ -32,12 +33,12 @@ from sarlite.oracle.values import (
 )
 from sarlite.types import Array
 
-__all__ = ["NotExact", "cases", "cotangents", "expected", "expected_gradients", "special"]
+__all__ = ["NotExact", "cases", "cotangents", "expected", "expected_gradients", "gradient_numbers", "numbers", "special"]
 
 _MOST_BITS = 16  # of a digit
 
-_exact_outputs: WeakKeyDictionary[Case, dict[str, Array]] = WeakKeyDictionary()
-_exact_gradients: WeakKeyDictionary[Case, tuple[Any, dict[str, Array]]] = WeakKeyDictionary()
+_outputs: WeakKeyDictionary[Case, dict[str, Number]] = WeakKeyDictionary()
+_gradients: WeakKeyDictionary[Case, tuple[Any, dict[str, Array]]] = WeakKeyDictionary()
 
 
 class NotExact(SarliteError):
@@ -98,7 +99,7 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
         g = {name: rounded(codes(shape, bits, seed + 1), case.dtype) for name, shape in shapes.items()}
         with np.errstate(all="ignore"):
             found = reference.gradients(case, g, Exact(case.dtype))
-        exact = {name: number.value for name, number in found.items() if np.all(number.error == 0)}
+        exact = _exact_ones(found)
         if bits == 1 and best is not None and len(exact) <= len(best[1]):
             break
         if best is None or len(exact) > len(best[1]):
@@ -108,23 +109,39 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
     assert best is not None
     if not best[1]:
         raise NotExact(f"{case.name}: no gradient is exact in {case.dtype} for any cotangent of integers")
-    _exact_gradients[case] = best
+    _gradients[case] = best
     return best[0]
 
 
+def numbers(reference: Reference, case: Case) -> dict[str, Number]:
+    """Return the outputs of a case: their error is 0 where they are exact, and Inf where nothing is proved."""
+    if case not in _outputs:
+        with np.errstate(all="ignore"):
+            found = reference.outputs(case, Exact(case.dtype))
+        _outputs[case] = {name: Number(n.value, n.error if np.any(n.error) else 0.0) for name, n in found.items()}
+    return _outputs[case]
+
+
+def gradient_numbers(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, Number]:
+    """Return the gradients of a case that are exact."""
+    return {name: Number(value) for name, value in expected_gradients(reference, case, g).items()}
+
+
 def expected(reference: Reference, case: Case) -> dict[str, Array]:
-    """Return the exact outputs of a case, float64."""
-    if case not in _exact_outputs:
-        _exact_outputs[case] = _proved(reference.outputs(case, Exact(case.dtype)), case)
-    return _exact_outputs[case]
+    """Return the exact outputs of a case, float64; raises NotExact where one is not."""
+    return _proved(numbers(reference, case), case)
 
 
 def expected_gradients(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, Array]:
     """Return the exact gradients of a case by the name of the array, float64; those that are not exact are not there."""
-    if case not in _exact_gradients or _exact_gradients[case][0] is not g:
+    if case not in _gradients or _gradients[case][0] is not g:
         found = reference.gradients(case, g, Exact(case.dtype))
-        _exact_gradients[case] = g, {name: number.value for name, number in found.items() if np.all(number.error == 0)}
-    return _exact_gradients[case][1]
+        _gradients[case] = g, _exact_ones(found)
+    return _gradients[case][1]
+
+
+def _exact_ones(numbers):
+    return {name: number.value for name, number in numbers.items() if np.all(number.error == 0)}
 
 
 # ---- which inputs
@@ -208,8 +225,7 @@ def _exact(filling, bits):
     """The cases of such digits; raises NotExact where one is not."""
     found = []
     for case in filling.made(bits):
-        with np.errstate(all="ignore"):
-            _exact_outputs[case] = _proved(filling.reference.outputs(case, Exact(case.dtype)), case)
+        expected(filling.reference, case)
         found.append(case)
     return found
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, SarliteError
 from sarlite.oracle import layers, models, operations  # noqa: F401  registers them
 from sarlite.oracle.case import Case
 from sarlite.oracle.definition import REFERENCES, Shapes
@@ -56,6 +57,19 @@ class Reference:
     @property
     def outputs_by(self) -> Mapping[str, str]:
         return self.definition.outputs_by
+
+    @cached_property
+    def arrays_by(self) -> dict[str, str]:
+        """Whether rows of an array are "src", "dst", "edge", or "node" where both ends must be one set of nodes; else "whole"."""
+        n_src, n_dst, n_edges = 1009, 1013, 1019  # primes, which no width is
+        rows = {n_src: "src", n_dst: "dst", n_edges: "edge"}
+        for n, kinds in ((n_dst, rows), (n_src, {**rows, n_src: "node"})):
+            try:
+                shapes = self.arrays(EdgeList(np.zeros(n_edges, int), np.zeros(n_edges, int), n_src, n), 1)
+            except SarliteError:
+                continue  # it takes one set of rows
+            return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in shapes.items()}
+        return {}
 
     def arrays(self, edges: EdgeList, width: int) -> Shapes:
         return self.definition.arrays(edges, width, self.attributes)
@@ -125,6 +139,35 @@ class Reference:
             value = self.definition.draw[last_word(key)](rng, shape, self.attributes)
             return rounded(value, dtype) if value.dtype.kind == "f" else value
         return draw(rng, shape, values, dtype) * np.asarray(scale, np.float32 if dtype == "bfloat16" else dtype)
+
+
+def given(reference: str | Reference, attributes: Mapping[str, Any]) -> Reference:
+    """Return a reference of a name and attributes; ConfigError where attributes come with a Reference, which has its own."""
+    if isinstance(reference, str):
+        return Reference(reference, **attributes)
+    if attributes:
+        raise ConfigError(f"attributes {', '.join(attributes)} belong into the Reference that is given")
+    return reference
+
+
+def reference_of(case: Case) -> Reference:
+    """Return the reference that a case is of; ConfigError where its operation, its dialect or an attribute is unknown."""
+    attributes = {name: value for name, value in case.attributes.items() if name != "dialect"}
+    return Reference(case.op, dialect=case.attributes.get("dialect", "paper"), state=case.state or None, **attributes)
+
+
+def described(reference: Reference) -> str:
+    """Return the reference's name with the attributes that are not the defaults."""
+    usual = Reference(reference.name).attributes
+    told = {name: value for name, value in reference.attributes.items() if isinstance(value, (str, int, float)) and value != usual[name]}
+    return f"{reference.name}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
+
+def suited(reference: Reference, edges: EdgeList, **options: Any) -> Case:
+    """Return a case of a reference; ConfigError or ShapeError where the formula has no meaning on these edges."""
+    case = reference.case(edges, **options)
+    reference.expressions(case)
+    return case
 
 
 def last_word(name: str) -> str:

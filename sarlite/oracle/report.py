@@ -1,84 +1,18 @@
-"""What a check found: a verdict, findings that name the place, and what was not covered."""
+"""What one check found, and what it did not cover."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from sarlite.errors import ConfigError, SarliteError
+from sarlite.oracle import sarcase
+from sarlite.oracle.finding import Finding, Verdict
 
-
-class Verdict(Enum):
-    """The worst of what was found: the first that applies, in this order."""
-
-    WRONG = "a result that no order of evaluation and no rounding explains"
-    IMPRECISE = "an error above the bound of every order of evaluation, that sums in a lower precision would explain"
-    NONDETERMINISTIC = "two answers to one input"
-    UNSUPPORTED = "the function refused what it was asked, and nothing was checked"
-    PASS = "nothing was found"
+__all__ = ["Finding", "OracleError", "Report", "Verdict"]
 
 
 class OracleError(SarliteError, AssertionError):
     """Raised by `Report.require`: a check found something."""
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """The arrays of a finding, as `sarcase.Saved` has them: by the name of the output."""
-
-    cotangents: Mapping[str, Any] = field(default_factory=dict)
-    expected: Mapping[str, Any] = field(default_factory=dict)
-    bounds: Mapping[str, Any] = field(default_factory=dict)
-    got: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing found, with its place.
-
-    Attributes
-    ----------
-    verdict : Verdict
-    level : str
-        "probe", "certified", "repeat", "invariant", "call", "sampling" or "ranks".
-    case : Case
-        Of later findings its name alone.
-    output : str
-        "out" or the name of an output; "d<name>" of a gradient.
-    cause : str
-        The probable cause, one line, as "edge 17 (3 -> 5) is lost".
-    layer, rank, node, column : int, optional
-        The first element that is wrong: its row (a node, or an edge for values by edge) and its column, flat.
-    edges : tuple of (src, dst)
-        What the difference decodes to.
-    expected, got, bound : float, optional
-    evidence : Evidence, optional
-        The arrays that were compared; of later findings none.
-    """
-
-    verdict: Verdict
-    level: str
-    case: Any
-    output: str
-    cause: str
-    layer: int | None = None
-    rank: int | None = None
-    node: int | None = None
-    column: int | None = None
-    edges: tuple = ()
-    expected: float | None = None
-    got: float | None = None
-    bound: float | None = None
-    evidence: Evidence | None = field(default=None, compare=False, repr=False)
-
-    def __str__(self) -> str:
-        places = [f"{name} {value}" for name in ("layer", "rank", "node", "column") if (value := getattr(self, name)) is not None]
-        text = f"{self.level}, {getattr(self.case, 'name', self.case)}, " + ", ".join([self.output, *places])
-        if self.got is not None:
-            text += f": expected {self.expected!r}" + (f" +- {self.bound:.3g}" if self.bound else "") + f", got {self.got!r}"
-        return f"{text}; {self.cause}"
 
 
 @dataclass
@@ -146,8 +80,6 @@ class Report:
 
         Raises ConfigError where there is none.
         """
-        from sarlite.oracle import sarcase
-
         bad = self.first_bad
         if bad is None or bad.case is None:
             raise ConfigError(f"{path}: nothing to save, the verdict is {self.verdict.name}")

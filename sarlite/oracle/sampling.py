@@ -21,7 +21,7 @@ from numpy.random import Generator, Philox
 from sarlite.oracle import call
 from sarlite.oracle.case import Case
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.report import Finding, Verdict
+from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 
