@@ -1,4 +1,4 @@
-"""Wrong assumptions: under each one the whole result is computed again, and the first that gives what came is the cause."""
+"""Wrong assumptions: under each the whole result is computed again, and the first that gives what came is the cause."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def guesses(difference: Difference) -> Iterator[Guess]:
     if case.edges.n_edges * columns > MOST or d.output.startswith("d") and d.cotangents is None:
         return
     if d.output == "dx" and _may_tie(case):
-        yield Guess("entries that tie for the extremum get the whole gradient each", partial(_whole_ties, case, d.cotangents))
+        yield Guess("entries that tie for the extremum get the whole gradient each",
+                    partial(_whole_ties, case, d.cotangents))
     for cause, changed, cotangents in _assumptions(d.reference, case, d.cotangents):
         yield Guess(cause, partial(d.under, changed, cotangents))
     if d.cotangents is None and d.reference.outputs_by.get(d.output) == "dst" and d.differs.ndim:
@@ -58,7 +59,8 @@ def guesses(difference: Difference) -> Iterator[Guess]:
         yield from single_edges(d, into if len(into) <= MOST_EDGES else ())
 
 
-def single_edges(difference: Difference, into: Iterable[int], where: Callable[[int], str] = lambda e: "") -> Iterator[Guess]:
+def single_edges(difference: Difference, into: Iterable[int], where: Callable[[int], str] = lambda e: ""
+                 ) -> Iterator[Guess]:
     """Yield, for each of some edges, that the edge is lost, and that the edge is counted twice."""
     d, edges = difference, difference.case.edges
     for e in into:
@@ -122,7 +124,8 @@ def _graphs(reference, case):
         yield "edges go the wrong way: the transpose is taken", replace(case, edges=e.reversed())
         own = e.src == e.dst
         yield "self loops are lost", _without(reference, case, own)
-        yield "self loops are added", _with_loops(reference, case, np.flatnonzero(np.bincount(e.src[own], minlength=e.n_src) == 0))
+        alone = np.flatnonzero(np.bincount(e.src[own], minlength=e.n_src) == 0)
+        yield "self loops are added", _with_loops(reference, case, alone)
         yield "a self loop is added to each row", _with_loops(reference, case, np.arange(e.n_dst))
     seen = np.zeros(e.n_edges, bool)
     order = e.eid
@@ -140,7 +143,8 @@ def _graphs(reference, case):
             yield f"edges from number 2^{bits} on are lost: an index overflows", _without(reference, case, late)
         if max(e.n_src, e.n_dst) > 1 << bits:
             low = (1 << bits) - 1
-            yield f"row numbers are taken modulo 2^{bits}", replace(case, edges=EdgeList(e.src & low, e.dst & low, e.n_src, e.n_dst))
+            edges = EdgeList(e.src & low, e.dst & low, e.n_src, e.n_dst)
+            yield f"row numbers are taken modulo 2^{bits}", replace(case, edges=edges)
 
 
 def _without(reference, case, lost):

@@ -1,4 +1,7 @@
-"""`Case`: one input of an operation or a layer, as the function under test gets it; `Saved`: a case with all that belongs to it."""
+"""`Case`: one input of an operation or a layer, as the function under test gets it.
+
+`Saved`: a case with all that belongs to it.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,9 @@ if TYPE_CHECKING:
 class Case:
     """What the function under test gets: `run(case)` gives the output, `vjp(case, g)` the gradients by name.
 
-    Values are attributes: `case.src`, `case.dst`, `case.n_src`, `case.n_dst`, `case.n_edges`, `case.indptr`, `case.indices`, `case.eid`
-    (CSR by destination), each array by its name (`case.x`, `case.weight`), each attribute by its name (`case.reduce`), and `case.state`.
+    Values are attributes: `case.src`, `case.dst`, `case.n_src`, `case.n_dst`, `case.n_edges`, `case.indptr`,
+    `case.indices`, `case.eid` (CSR by destination), each array by its name (`case.x`, `case.weight`), each attribute by
+    its name (`case.reduce`), and `case.state`.
 
     Attributes
     ----------
@@ -36,11 +40,14 @@ class Case:
     state : dict of str to array
         Parameters by the names of the dialect; empty for an operation.
     dtype : str
-        Of inputs, state and expected outputs: "float64", "float32", "float16"; "bfloat16" values stand in float32 arrays, already rounded.
+        Of inputs, state and expected outputs: "float64", "float32", "float16"; "bfloat16" values stand in float32
+        arrays, already rounded.
     accumulate : str
         The dtype that sums are promised to be made in.
     index_dtype : str
         Of `src`, `dst`, `indptr`, `indices`, `eid` as the function gets them.
+    convert : function, optional
+        What makes what the function gets of an array, a copy; `call.Handed` sets it.
     """
 
     name: str
@@ -65,12 +72,13 @@ class Case:
             return self._given(self.arrays[name])
         if name in self.attributes:
             return self.attributes[name]
-        raise AttributeError(f"{self.op} has no {name!r}: it has src, dst, n_src, n_dst, n_edges, indptr, indices, eid, state, "
-                             + ", ".join([*self.arrays, *self.attributes]))
+        known = ", ".join(["src", "dst", "n_src", "n_dst", "n_edges", "indptr", "indices", "eid", "state", *self.arrays,
+                           *self.attributes])
+        raise AttributeError(f"{self.op} has no {name!r}: it has {known}")
 
     def _given(self, array: Array) -> Any:
-        array = np.array(array, order="C")  # the function's own copy
-        return array if self.convert is None else self.convert(array)
+        """The function's own copy."""
+        return np.array(array, order="C") if self.convert is None else self.convert(array)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -80,7 +88,8 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """A case with what was asked of a function, what was expected, what the function gave and what was found: what a .sarcase holds.
+    """A case with what was asked of a function, what was expected, what the function gave and what was found: what a
+    .sarcase holds.
 
     Attributes
     ----------
@@ -88,7 +97,8 @@ class Saved:
     cotangents : dict of str to array
         The gradient of each output that gradients were asked by; empty where none were.
     expected, bounds, got : dict of str to array
-        Outputs by name, gradients as "d<name>": in float64, the largest error that rounding explains, and what the function gave.
+        Outputs by name, gradients as "d<name>": in float64, the largest error that rounding explains, and what the
+        function gave.
     finding : Finding, optional
     """
 

@@ -18,7 +18,7 @@ def arithmetic(case: Case, lower: bool = False) -> Bounded:
 
 
 class _Lower(Bounded):
-    """Bounds where what is summed is rounded to the lower precision too, as tensor cores do, in the range of what was promised."""
+    """Bounds where sums and their terms are rounded to the lower precision, as by tensor cores, in the same range."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case.dtype, case.accumulate)
@@ -42,7 +42,10 @@ def ratios(got: Array, number: Number) -> Array:
 
 
 def imprecise(got: Array, lower: Number, bad: Array) -> bool:
-    """Whether bounds of a lower precision explain the bad elements. They are wide: an error of 1/16 of all terms is no rounding."""
+    """Whether bounds of a lower precision explain the bad elements.
+
+    They are wide: an error of 1/16 of all terms is no rounding.
+    """
     magnitude = np.broadcast_to(lower.magnitude, got.shape)
     with np.errstate(all="ignore"):
         small = np.abs(got.astype(np.float64) - lower.value) <= magnitude / 16

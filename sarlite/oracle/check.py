@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sarlite.errors import ConfigError, ShapeError
@@ -23,26 +24,27 @@ from sarlite.types import Array
 SHRINKING = 20.0  # seconds, at most, that the first case is made small
 
 
-def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None,
-          level: str = "ci", dtype: str = "float32", accumulate: str | None = None, index_dtype: str = "int64",
-          convert: Callable[[Array], Any] | None = None, seed: int = 0, time_limit: float = 60.0, expected_failures: Sequence[str] = (),
-          shrink: bool = True, graphs: str | Sequence[str] = "*", **attributes: Any) -> Report:
+def check(run: Callable[[Case], Any], reference: str | Reference, *,
+          vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None, level: str = "ci", dtype: str = "float32",
+          accumulate: str | None = None, index_dtype: str = "int64", convert: Callable[[Array], Any] | None = None,
+          seed: int = 0, time_limit: float = 60.0, expected_failures: Sequence[str] = (), shrink: bool = True,
+          graphs: str | Sequence[str] = "*", **attributes: Any) -> Report:
     """Return what is wrong with a function that computes an operation or a layer.
 
     Parameters
     ----------
     run : (case) -> array, or {output: array}
-        Anything with `__array__` or `__dlpack__`, of the case's dtype; a dict where there are several outputs. It gets copies, which it
-        must not write to.
+        Anything with `__array__` or `__dlpack__`, of the case's dtype; a dict where there are several outputs. It gets
+        copies, which it must not write to.
     reference : str or Reference
-        "spmm", with attributes: check(f, "spmm", reduce="mean"). Or a Reference, that also has a layer's weights. "sample" checks a
-        neighbour sampler: `run` returns the (n_picks,) numbers of the picked edges (`sampling.case`).
+        "spmm", with attributes: check(f, "spmm", reduce="mean"). Or a Reference, that also has a layer's weights.
+        "sample" checks a neighbour sampler: `run` returns the (n_picks,) numbers of the picked edges (`sampling.case`).
     vjp : (case, g) -> {name: array}, optional
-        Gradients of sum(output * g) by the names of `case.arrays` and `case.state`; g is a dict where there are several outputs. Without,
-        gradients count as not covered; so does each that it leaves out.
+        Gradients of sum(output * g) by the names of `case.arrays` and `case.state`; g is a dict where there are several
+        outputs. Without, gradients count as not covered; so does each that it leaves out.
     level : str
-        "probe": integers whose results are exact, compared by ==. "certified": error bounds. "repeat": the same input again, and on one
-        thread. "invariants". "ci": all four, on the smaller half of the corpus; "all": on all of it.
+        "probe": integers whose results are exact, compared by ==. "certified": error bounds. "repeat": the same input
+        again, and on one thread. "invariants". "ci": all four, on the smaller half of the corpus; "all": on all of it.
         "large": "probe" on more than 2^31 edges times columns; for functions that keep nothing by edge and column.
     dtype : "float64", "float32", "float16" or "bfloat16"
         Of inputs and outputs; values of bfloat16 come in float32 arrays.
@@ -74,9 +76,11 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callab
 
     Notes
     -----
-    Not collective. A function that ends the process ends the check with it: `python -m sarlite.oracle check --command` keeps them apart.
+    Not collective. A function that ends the process ends the check with it: `python -m sarlite.oracle check --command`
+    keeps them apart.
     """
-    for name, value, allowed in (("level", level, LEVELS), ("dtype", dtype, DTYPES), ("accumulate", accumulate or dtype, DTYPES),
+    for name, value, allowed in (("level", level, LEVELS), ("dtype", dtype, DTYPES),
+                                 ("accumulate", accumulate or dtype, DTYPES),
                                  ("index_dtype", index_dtype, INDEX_DTYPES)):
         if value not in allowed:
             raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(allowed)}")
@@ -132,7 +136,7 @@ def _cases(trial: Trial, entry: Entry, made: Callable[..., list[Case]], options:
 
 
 def _layouts(trial: Trial, case: Case) -> None:
-    """The same case in arrays that are read-only, and in arrays that are not contiguous: to refuse them is right, and told."""
+    """The same case in read-only arrays, and in arrays that are not contiguous: to refuse them is right, and told."""
     expected = CERTIFIED.outputs(trial.reference, case)
     plain = trial.quietly(case, shapes(expected))
     if plain is None:
@@ -142,7 +146,8 @@ def _layouts(trial: Trial, case: Case) -> None:
         got = trial.outputs(one, shapes(expected), layout)
         if got is not None and any(repeat.other_bits(got[name], plain[name]).any() for name in got):
             for name, array in got.items():
-                judge(trial, "call", [Difference(trial.reference, one, name, expected[name], array)], above_bound)
+                judge(trial, "call", [Difference(trial.reference, one, name, expected[name], array)],
+                      partial(above_bound, level="call"))
 
 
 def _sampler(trial, entries, n_calls, index_dtype):
@@ -163,10 +168,12 @@ def _shrink_first(trial: Trial) -> None:
     until = time.monotonic() + SHRINKING
 
     def found(case: Case, explanations: int = 0) -> Finding | None:
-        scratch = Trial(trial.run, trial.vjp, trial.reference, Report(""), trial.worker, seed=trial.seed, convert=trial.convert)
+        scratch = Trial(trial.run, trial.vjp, trial.reference, Report(""), trial.worker, seed=trial.seed,
+                        convert=trial.convert)
         scratch.explanations = explanations
         judge(scratch, case)
-        return next((f for f in scratch.report.findings if f.verdict is first.verdict and f.output == first.output), None)
+        return next((f for f in scratch.report.findings if f.verdict is first.verdict and f.output == first.output),
+                    None)
 
     try:
         small = shrunk(trial.reference, first.case, lambda case: time.monotonic() < until and found(case) is not None)
@@ -174,5 +181,6 @@ def _shrink_first(trial: Trial) -> None:
     except Stop:
         return
     if smaller is not None:
-        cause = smaller.cause if smaller.cause == first.cause else f"{smaller.cause}; in {first.case.name}: {first.cause}"
+        cause = smaller.cause
+        cause += "" if cause == first.cause else f"; in {first.case.name}: {first.cause}"
         trial.report.findings[trial.report.findings.index(first)] = replace(smaller, level=first.level, cause=cause)

@@ -1,4 +1,7 @@
-"""What may be chosen of a check. The command line and the pytest plugin read it too, so that nothing heavy is imported here."""
+"""What may be chosen of a check.
+
+The command line and the pytest plugin read it too, so that nothing heavy is imported here.
+"""
 
 # Each level and what it asks; `levels.JUDGES` has what asks it.
 LEVELS = {

@@ -22,14 +22,15 @@ def on_edges(reference: Reference, case: Case, kept: Array) -> Case:
 
 
 def on_used_rows(reference: Reference, case: Case) -> Case:
-    """Return the case without the rows that have no edge; where sources and destinations are one set, without those that have neither."""
+    """Return the case without the rows that have no edge; nodes of one set go where they have neither end."""
     e, by = case.edges, reference.arrays_by
     src, dst = np.flatnonzero(e.out_degrees), np.flatnonzero(e.in_degrees)
     if e.n_src == e.n_dst:
         src = dst = np.union1d(src, dst)
     kept: dict[str | None, Array] = {"src": src, "dst": dst, "node": src}
     arrays = {name: array[kept.get(by.get(name), slice(None))] for name, array in case.arrays.items()}
-    return replace(case, edges=EdgeList(np.searchsorted(src, e.src), np.searchsorted(dst, e.dst), len(src), len(dst)), arrays=arrays)
+    return replace(case, edges=EdgeList(np.searchsorted(src, e.src), np.searchsorted(dst, e.dst), len(src), len(dst)),
+                   arrays=arrays)
 
 
 def width_of(reference: Reference, case: Case) -> int | None:
@@ -40,11 +41,15 @@ def width_of(reference: Reference, case: Case) -> int | None:
 
 
 def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
-    """Return the case on columns start to stop - 1 of its inputs; the case itself where it has no width, or a state that was given."""
+    """Return the case on columns start to stop - 1 of its inputs.
+
+    The case itself where it has no width, or a state that was given.
+    """
     width = width_of(reference, case)
     if width is None or case.state and reference.state is not None:
         return case
-    arrays = _sliced(case.arrays, reference.arrays(case.edges, width), reference.arrays(case.edges, width + 1), start, stop)
+    arrays = _sliced(case.arrays, reference.arrays(case.edges, width), reference.arrays(case.edges, width + 1), start,
+                     stop)
     state = _sliced(case.state, reference.parameters(width), reference.parameters(width + 1), start, stop)
     return replace(case, arrays=arrays, state=state)
 

@@ -1,4 +1,7 @@
-"""`Difference`: one array that a function gave beside what it had to be. Levels judge it, and the explainer explains it."""
+"""`Difference`: one array that a function gave beside what it had to be.
+
+Levels judge it, and the explainer explains it.
+"""
 
 from __future__ import annotations
 

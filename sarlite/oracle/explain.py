@@ -1,8 +1,8 @@
 """What a wrong result says about its cause: which edge, which rows, which columns, which wrong assumption.
 
-A cause is one line, and the (src, dst) of the edges that it is about. An edge or an assumption that is named explains every element: the
-result under it is equal. No edge is searched for: a row's difference is the code of a row (`locate`). Whole results are computed again
-(`assumptions`) on cases of up to assumptions.MOST edge-columns alone.
+A cause is one line, and the (src, dst) of the edges that it is about. An edge or an assumption that is named explains
+every element: the result under it is equal. No edge is searched for: a row's difference is the code of a row
+(`locate`). Whole results are computed again (`assumptions`) on cases of up to assumptions.MOST edge-columns alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def _not_numbers(d):
     if not d.output.startswith("d") and len(got) == case.edges.n_dst and not case.edges.in_degrees[rows].any():
         return f"{text}: none of them has an in-edge", ()
     reachable = case.edges.out_degrees > 0
-    spoilt = (len(a) == len(reachable) and not np.isfinite(a[~reachable]).all() for a in case.arrays.values() if np.ndim(a) > 1)
+    spoilt = (len(a) == len(reachable) and not np.isfinite(a[~reachable]).all() for a in case.arrays.values()
+              if np.ndim(a) > 1)
     return f"{text}: NaN and Inf leak from rows that no edge leaves" if any(spoilt) else text, ()
 
 
@@ -57,7 +58,8 @@ def _edges_or_assumption(d):
 
 def _located(d):
     case, (expected, got) = d.case, d.wide
-    if case.op == "spmm" and case.attributes["reduce"] in ("max", "min") and d.output == "out" and not case.attributes["loops"]:
+    a = case.attributes
+    if case.op == "spmm" and a["reduce"] in ("max", "min") and d.output == "out" and not a["loops"]:
         changes = locate.extremum(case, expected, got)
         return None if changes is None else locate.told(locate.Flow(case.edges, expected, None, None), changes)
     together = [d, *d.siblings()]

@@ -1,4 +1,4 @@
-"""The corpus as files with expected results and bounds, so that a program in any language can check itself; and its results read back."""
+"""The corpus as files with expected results and bounds, for programs in any language; and their results read back."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +26,9 @@ RESULTS = "results"
 MOST_EDGES = 1000
 
 
-def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", dtype: str = "float32", index_dtype: str = "int64",
-           seed: int = 0, most_edges: int = MOST_EDGES, graphs: str = "*", shown: Callable[[str], None] = lambda text: None) -> list[str]:
+def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", dtype: str = "float32",
+           index_dtype: str = "int64", seed: int = 0, most_edges: int = MOST_EDGES, graphs: str = "*",
+           shown: Callable[[str], None] = lambda text: None) -> list[str]:
     """Write cases of the corpus with cotangents, expected results and bounds.
 
     Parameters
@@ -56,10 +57,12 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / LIST).is_file():
         raise DataError(f"{folder}: something else stands there; cases are exported to a new directory")
-    entries = [e for e in named(corpus("ci" if level == "ci" else "all"), graphs) if e.published["n_edges"] <= most_edges]
+    entries = [e for e in named(corpus("ci" if level == "ci" else "all"), graphs)
+               if e.published["n_edges"] <= most_edges]
     paths, options = [], {"dtype": dtype, "seed": seed, "index_dtype": index_dtype}
     for reference in references:
-        label = _plain("-".join([reference.name, *(str(v) for v in reference.attributes.values() if isinstance(v, str))]))
+        label = _plain("-".join([reference.name,
+                                 *(str(v) for v in reference.attributes.values() if isinstance(v, str))]))
         shown(label)
         for entry in entries:
             for how, case in _cases(reference, entry, level, options):
@@ -77,8 +80,8 @@ def verify(folder: Path, results: Path | None = None) -> Report:
     folder : Path
         Of `export`.
     results : Path, optional
-        For the case PATH of `cases.txt` it has PATH/NAME.npy for each output, and PATH/dNAME.npy for each gradient; `folder`/results
-        where not given.
+        For the case PATH of `cases.txt` it has PATH/NAME.npy for each output, and PATH/dNAME.npy for each gradient;
+        `folder`/results where not given.
 
     Raises
     ------
@@ -111,7 +114,8 @@ def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str,
 
 
 def _saved(how: Asking, reference: Reference, case: Case, seed: int) -> Saved:
-    """A case with its expected results and their bounds; of a probe these are 0, or infinite where nothing is proved."""
+    """A case with its expected results and their bounds; of a probe these are 0, or infinite where nothing is proved.
+    """
     g: Mapping[str, Array] = {}
     numbers = dict(how.outputs(reference, case))
     try:
@@ -152,4 +156,4 @@ def _verified(report: Report, saved: Saved, folder: Path) -> None:
             continue
         g = None if name in outputs else saved.cotangents
         difference = Difference(reference, case, name, Number(expected, saved.bounds[name]), array, g)
-        judge(trial, how.name, [difference], how.judged(trial), how.most)
+        judge(trial, how.name, [difference], how.found, how.most)

@@ -1,4 +1,4 @@
-"""A function under test that is a program in any language: inputs and results are files, each call a process of its own."""
+"""Functions under test that are programs in any language: inputs and results are files, each call a process."""
 
 import os
 import shlex
@@ -72,7 +72,8 @@ class Command:
         for name, value in places.items():
             words = [word.replace(f"{{{name}}}", str(value)) for word in words]
         with open(folder / "stderr", "w+b") as errors:
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                                       start_new_session=True)
             try:
                 status = process.wait(self.time_limit)
             except subprocess.TimeoutExpired:
@@ -88,7 +89,8 @@ class Command:
             raise ProgramError(f"{words[0]}: {cause}" + (f": {said}" if said else ""))
 
 
-    def exchange(self, write: Callable[[Path], Path], read: Callable[[Path], Any], folders: Sequence[str] = (), **places: Any) -> Any:
+    def exchange(self, write: Callable[[Path], Path], read: Callable[[Path], Any], folders: Sequence[str] = (),
+                 **places: Any) -> Any:
         """Run it once on files, and return what `read` makes of its results; raises as `call` does.
 
         Parameters
@@ -114,8 +116,9 @@ class Program:
     Parameters
     ----------
     command : str
-        As of `Command`: `{inputs}` is replaced by the case's directory (a .sarcase), `{outputs}` by an empty one. The program writes
-        `NAME.npy` there for each output, and, where the case has `cotangents`, `dNAME.npy` for each gradient.
+        As of `Command`: `{inputs}` is replaced by the case's directory (a .sarcase), `{outputs}` by an empty one. The
+        program writes `NAME.npy` there for each output, and, where the case has `cotangents`, `dNAME.npy` for each
+        gradient.
     outputs : sequence of str
         Names of the operation's outputs.
     time_limit : float
@@ -146,7 +149,8 @@ class Program:
 
     def _written(self, found, names):
         if missing := [name for name in names if name not in found]:
-            raise ProgramError(f"wrote no {missing[0]}.npy: {', '.join(f'{name}.npy' for name in found) or 'nothing'} is there")
+            there = ", ".join(f"{name}.npy" for name in found) or "nothing"
+            raise ProgramError(f"wrote no {missing[0]}.npy: {there} is there")
         return names
 
 
@@ -156,7 +160,8 @@ class RanksProgram:
     Parameters
     ----------
     command : str
-        As of `Command`, with `{ranks}` replaced by their number; `{outputs}` is a folder that has an empty one a rank, "rank-0" and so on.
+        As of `Command`, with `{ranks}` replaced by their number; `{outputs}` is a folder that has an empty one a rank,
+        "rank-0" and so on.
     time_limit : float
         Seconds of one run. One that takes longer ends the check.
 

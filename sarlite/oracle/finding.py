@@ -60,8 +60,10 @@ class Finding:
     evidence: Saved | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
-        places = [f"{name} {value}" for name in ("layer", "rank", "node", "column") if (value := getattr(self, name)) is not None]
+        places = [f"{name} {value}" for name in ("layer", "rank", "node", "column")
+                  if (value := getattr(self, name)) is not None]
         text = f"{self.level}, {getattr(self.case, 'name', self.case)}, " + ", ".join([self.output, *places])
         if self.got is not None:
-            text += f": expected {self.expected!r}" + (f" +- {self.bound:.3g}" if self.bound else "") + f", got {self.got!r}"
+            bound = f" +- {self.bound:.3g}" if self.bound else ""
+            text += f": expected {self.expected!r}{bound}, got {self.got!r}"
         return f"{text}; {self.cause}"

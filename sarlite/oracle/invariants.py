@@ -1,7 +1,7 @@
 """Level `invariants`: what must hold between a function's own answers, whatever its formula.
 
-Two sides are compared that are linear in answers, so the bounds of level `certified`, taken through the same sums, say how far they may be
-apart. Of the reference nothing is used but the size of these bounds.
+Two sides are compared that are linear in answers, so the bounds of level `certified`, taken through the same sums, say
+how far they may be apart. Of the reference nothing is used but the size of these bounds.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,7 +55,8 @@ def split(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
     side = rng.random(case.n_edges) < 0.5
     parts = np.flatnonzero(side), np.flatnonzero(~side)
     halves = [_with(trial, case, case.edges.select(part), "split", {"edge": part}) for part in parts]
-    return Relation("splitting the edges into two parts", (case, *halves), lambda y, name: y[0], lambda y, name: y[1] + y[2])
+    return Relation("splitting the edges into two parts", (case, *halves), lambda y, name: y[0],
+                    lambda y, name: y[1] + y[2])
 
 
 def doubled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
@@ -78,7 +79,8 @@ def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
 def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
     """f(x) + f(y) = f(x + y), on numbers whose sums are exact in the dtype."""
     x = [rng.integers(-8, 9, np.shape(case.x)).astype(case.x.dtype) for _ in range(2)]
-    cases = [replace(case, name=f"{case.name}/linear", arrays={**case.arrays, "x": value}) for value in (*x, x[0] + x[1])]
+    cases = [replace(case, name=f"{case.name}/linear", arrays={**case.arrays, "x": value})
+             for value in (*x, x[0] + x[1])]
     return Relation("the sum of two inputs", tuple(cases), lambda y, name: y[0] + y[1], lambda y, name: y[2])
 
 

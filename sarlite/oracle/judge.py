@@ -1,10 +1,11 @@
-"""`judge`: holds results against their reference. Every level counts, explains and reports what is wrong in this one way."""
+"""`judge`: holds results against their reference.
+
+Every level counts, explains and reports what is wrong in this one way.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -15,42 +16,21 @@ from sarlite.oracle.finding import Verdict
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 
-
-@dataclass(frozen=True)
-class Judgement:
-    """What a finding says about wrong elements.
-
-    Attributes
-    ----------
-    verdict : Verdict
-    cause : str
-    edges : tuple of (src, dst)
-    worst : (...) bool, optional
-        The elements of which the first is the finding's place; all wrong ones where it is None.
-    place : dict
-        Other fields of the finding.
-    """
-
-    verdict: Verdict
-    cause: str
-    edges: tuple = ()
-    worst: Array | None = None
-    place: dict[str, Any] = field(default_factory=dict)
+Found = Callable[[Trial, Difference, Array], None]
 
 
-def judge(trial: Trial, level: str, asked: Sequence[Difference], judged: Callable[[Difference, Array], Judgement],
-          most: float = 1.0) -> bool:
+def judge(trial: Trial, level: str, asked: Sequence[Difference], found: Found, most: float = 1.0) -> bool:
     """Hold one output, or one gradient, against its reference; return whether it is wrong.
 
     Parameters
     ----------
     trial : Trial
-        Gets the comparison, what was not decided, and a finding about the first of `asked` that is wrong.
+        Gets the comparison, and what was not decided.
     level : str
     asked : sequence of Difference
         One; of a run on several ranks one a rank.
-    judged : (difference, bad) -> Judgement
-        What to say of the wrong elements.
+    found : (trial, difference, bad) -> None
+        Adds a finding about the wrong elements `bad` of the first of `asked` that has such.
     most : float
         The largest error over its bound that is right; 0 of level "probe", where bounds are 0 or Inf.
     """
@@ -59,19 +39,18 @@ def judge(trial: Trial, level: str, asked: Sequence[Difference], judged: Callabl
     reason = "elements that no bound decides" if most else "elements that no probe decides"
     report.skip(reason, f"{first.case.name}, {first.output}", sum(int(np.isnan(d.ratio).sum()) for d in asked))
     if most:
-        ratio = (np.nan_to_num(d.ratio, posinf=np.inf).max(initial=0) for d in asked)
-        report.ratio = max(report.ratio, *(float(each) for each in ratio))
+        ratios = (np.nan_to_num(d.ratio, posinf=np.inf).max(initial=0) for d in asked)
+        report.ratio = max(report.ratio, *map(float, ratios))
     for difference in asked:
         bad = np.nan_to_num(difference.ratio) > most
         if bad.any():
-            found = judged(difference, bad)
-            worst = bad if found.worst is None or not found.worst.any() else found.worst
-            trial.found(found.verdict, level, difference, found.cause, worst, edges=found.edges, **found.place)
+            found(trial, difference, bad)
             return True
     return False
 
 
-def explained(trial: Trial, difference: Difference, bad: Array, looks: Sequence[Look] = LOOKS, where: str = "") -> Cause:
+def explained(trial: Trial, difference: Difference, bad: Array, looks: Sequence[Look] = LOOKS, where: str = ""
+              ) -> Cause:
     """Return the probable cause and its edges; of findings after the first few how many elements differ."""
     if trial.explanations <= 0:
         return counted(bad, where), ()
@@ -80,20 +59,41 @@ def explained(trial: Trial, difference: Difference, bad: Array, looks: Sequence[
 
 
 def counted(bad: Array, where: str = "") -> str:
+    """Return how many elements differ, as a cause."""
     return f"{int(bad.sum())} of {bad.size} elements{where} differ"
 
 
-def above_bound(difference: Difference, bad: Array) -> Judgement:
-    """WRONG, with how far above its bound the result is."""
-    times = float(difference.ratio[bad].max())
-    return Judgement(Verdict.WRONG, f"{times:.3g} times the bound; {int(bad.sum())} of {bad.size} elements are above it")
+def not_exact(trial: Trial, difference: Difference, bad: Array) -> None:
+    """Report what is not the exact number, with its cause.
+
+    IMPRECISE where sums in a lower precision explain the elements.
+    """
+    case, got, value = difference.case, difference.got, difference.expected.value
+    cause, edges = explained(trial, difference, bad)
+    verdict = Verdict.WRONG
+    if not edges or certified.coarse(case, got[bad], value[bad]):
+        if certified.imprecise(got, _lower(difference), bad):
+            verdict, edges = Verdict.IMPRECISE, ()
+            cause = f"{counted(bad)}; sums in a lower precision would explain it"
+    trial.found(verdict, "probe", difference, cause, bad, edges=edges)
 
 
-def above_bound_or_imprecise(difference: Difference, bad: Array) -> Judgement:
-    """The same, but IMPRECISE where bounds of sums in a lower precision explain the elements."""
-    cause = above_bound(difference, bad).cause
-    lower = difference.evaluate(difference.case, certified.arithmetic(difference.case, lower=True))
-    if certified.imprecise(difference.got, lower, bad):
-        return Judgement(Verdict.IMPRECISE, f"{cause}; sums in a lower precision would explain it")
-    worst = bad & (np.nan_to_num(certified.ratios(difference.got, lower)) > 1)
-    return Judgement(Verdict.WRONG, cause, worst=worst)
+def above_bound(trial: Trial, difference: Difference, bad: Array, level: str = "certified") -> None:
+    """Report how far above its bound a result is.
+
+    Of level "certified" it is IMPRECISE where bounds of sums in a lower precision explain the elements.
+    """
+    times, verdict, worst = float(difference.ratio[bad].max()), Verdict.WRONG, bad
+    cause = f"{times:.3g} times the bound; {int(bad.sum())} of {bad.size} elements are above it"
+    if level == "certified":
+        lower = _lower(difference)
+        if certified.imprecise(difference.got, lower, bad):
+            verdict, cause = Verdict.IMPRECISE, f"{cause}; sums in a lower precision would explain it"
+        else:
+            worst = bad & (np.nan_to_num(certified.ratios(difference.got, lower)) > 1)
+    trial.found(verdict, level, difference, cause, worst if worst.any() else bad)
+
+
+def _lower(difference):
+    """What would come, with the bounds of sums in the next lower precision."""
+    return difference.evaluate(difference.case, certified.arithmetic(difference.case, lower=True))

@@ -1,17 +1,14 @@
-"""What each level asks of a function for one case: `probe` what is exact, by ==; `certified` what has bounds; `repeat`; `invariants`."""
+"""What each level asks of a function for one case: "probe" what is exact, by ==; "certified" what has bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from sarlite.oracle import certified, invariants, judge, probe, repeat
 from sarlite.oracle.case import Case
 from sarlite.oracle.difference import Difference
-from sarlite.oracle.finding import Verdict
-from sarlite.oracle.judge import Judgement
 from sarlite.oracle.plain import Number
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
@@ -25,21 +22,20 @@ class Asking(NamedTuple):
     Attributes
     ----------
     name : str
-    most : float
+    most, found
         As of `judge`.
     cotangents : (reference, case, seed) -> dict
         Raises NotExact where there are none by which a gradient can be asked.
     outputs : (reference, case) -> numbers
     gradients : (reference, case, cotangents) -> numbers
-    judged : (trial) -> what `judge` takes
     """
 
     name: str
     most: float
+    found: judge.Found
     cotangents: Callable[[Any, Case, int], Mapping[str, Array]]
     outputs: Callable[[Any, Case], Numbers]
     gradients: Callable[[Any, Case, Mapping[str, Array]], Numbers]
-    judged: Callable[[Trial], Callable[[Difference, Array], Judgement]]
 
 
 def ask(how: Asking, trial: Trial, case: Case) -> None:
@@ -51,16 +47,18 @@ def ask(how: Asking, trial: Trial, case: Case) -> None:
         except probe.NotExact as error:
             trial.report.skip("gradients without an exact probe", str(error))
     expected = how.outputs(reference, case)
-    _judge(how, trial, case, expected, trial.outputs(case, shapes(expected)), "", None)
-    if g is not None:
-        expected = how.gradients(reference, case, g)
-        _judge(how, trial, case, expected, trial.gradients(case, g, shapes(expected)), "d", g)
-
-
-def _judge(how, trial, case, expected, got, prefix, g):
+    got = trial.outputs(case, shapes(expected))
     for name, array in (got or {}).items():
-        difference = Difference(trial.reference, case, f"{prefix}{name}", expected[name], array, g)
-        judge.judge(trial, how.name, [difference], how.judged(trial), how.most)
+        siblings = partial(_siblings, trial, case, name)
+        difference = Difference(reference, case, name, expected[name], array, siblings=siblings)
+        judge.judge(trial, how.name, [difference], how.found, how.most)
+    if g is None:
+        return
+    expected = how.gradients(reference, case, g)
+    got = trial.gradients(case, g, shapes(expected))
+    for name, array in (got or {}).items():
+        difference = Difference(reference, case, f"d{name}", expected[name], array, g)
+        judge.judge(trial, how.name, [difference], how.found, how.most)
 
 
 def shapes(numbers: Numbers) -> dict[str, tuple[int, ...]]:
@@ -68,24 +66,8 @@ def shapes(numbers: Numbers) -> dict[str, tuple[int, ...]]:
     return {name: number.value.shape for name, number in numbers.items()}
 
 
-# ---- probe
-
-
-def _not_exact(trial: Trial, difference: Difference, bad: Array) -> Judgement:
-    """WRONG with its cause, or IMPRECISE where sums in a lower precision explain the elements."""
-    case, got, value = difference.case, difference.got, difference.expected.value
-    if difference.cotangents is None:
-        difference = replace(difference, siblings=lambda: _siblings(trial, case, difference.output))
-    cause, edges = judge.explained(trial, difference, bad)
-    if not edges or certified.coarse(case, got[bad], value[bad]):
-        lower = difference.evaluate(case, certified.arithmetic(case, lower=True))
-        if certified.imprecise(got, lower, bad):
-            return Judgement(Verdict.IMPRECISE, f"{judge.counted(bad)}; sums in a lower precision would explain it")
-    return Judgement(Verdict.WRONG, cause, edges)
-
-
 def _siblings(trial, case, name):
-    """The other cases that share a code with this one, where one has too few columns for it."""
+    """The probes that share a code with this one, where one case has too few columns for it."""
     found = []
     for other in trial.together:
         if other is not case:
@@ -97,9 +79,8 @@ def _siblings(trial, case, name):
     return tuple(found)
 
 
-PROBE = Asking("probe", 0.0, probe.cotangents, probe.numbers, probe.gradient_numbers, lambda trial: partial(_not_exact, trial))
-
-# ---- certified
+def _random(reference, case, seed):
+    return reference.cotangents(case, "random", seed)
 
 
 def _outputs(reference, case):
@@ -110,15 +91,10 @@ def _gradients(reference, case, g):
     return reference.gradients(case, g, certified.arithmetic(case))
 
 
-def _random(reference, case, seed):
-    return reference.cotangents(case, "random", seed)
-
-
-CERTIFIED = Asking("certified", 1.0, _random, _outputs, _gradients, lambda trial: judge.above_bound_or_imprecise)
-
-# ---- all
-
+PROBE = Asking("probe", 0.0, judge.not_exact, probe.cotangents, probe.numbers, probe.gradient_numbers)
+CERTIFIED = Asking("certified", 1.0, judge.above_bound, _random, _outputs, _gradients)
 
 JUDGES: dict[str, Callable[[Trial, Case], None]] = {
-    "probe": partial(ask, PROBE), "certified": partial(ask, CERTIFIED), "repeat": repeat.level, "invariants": invariants.level,
+    "probe": partial(ask, PROBE), "certified": partial(ask, CERTIFIED), "repeat": repeat.level,
+    "invariants": invariants.level,
 }  # fmt: skip

@@ -1,4 +1,5 @@
-"""`OnRank`: what one of several ranks gave; and what a wrong result of a distributed run looks like, for the explainer."""
+"""`OnRank`: what one of several ranks gave; and what a wrong result of a distributed run looks like, for the explainer.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ class OnRank(Difference):
             got = self.division.together(self.arrays, self.kind, shape)
         bounds = np.asarray(np.broadcast_to(self.whole.error, shape), np.float64)
         expected = np.asarray(self.whole.value, np.float64)
-        return Saved(self.case, dict(self.division.cotangents), {self.output: expected}, {self.output: bounds}, {self.output: got})
+        return Saved(self.case, dict(self.division.cotangents), {self.output: expected}, {self.output: bounds},
+                     {self.output: got})
 
 
 # ---- guesses
@@ -98,12 +100,15 @@ def _of_outputs(d: OnRank) -> Iterator[Guess]:
     here, there = owner[edges.dst], owner[edges.src]
     peers = [q for q in range(d.division.size) if q != rank and np.any((there == q) & (here == rank))]
     if d.kind != "edge":
-        yield Guess(f"all edges from other ranks into rank {rank} are lost", partial(_lost, d, (here == rank) & (there != rank)))
+        yield Guess(f"all edges from other ranks into rank {rank} are lost",
+                    partial(_lost, d, (here == rank) & (there != rank)))
         for q in peers:
-            yield Guess(f"the edges from rank {q} into rank {rank} are lost", partial(_lost, d, (here == rank) & (there == q)))
+            yield Guess(f"the edges from rank {q} into rank {rank} are lost",
+                        partial(_lost, d, (here == rank) & (there == q)))
         yield Guess("all edges between ranks are lost, on every rank", partial(_lost, d, there != here))
+    zeros = {name: np.zeros_like(value) for name, value in d.case.arrays.items()}
     for text, other in (("stale buffer: rows from {} are those of the call before", d.before and d.before.case.arrays),
-                        ("rows from {} are zeros", {name: np.zeros_like(value) for name, value in d.case.arrays.items()})):
+                        ("rows from {} are zeros", zeros)):
         if other is not None:
             yield Guess(text.format("other ranks"), partial(_with_rows, d, owner != rank, other))
             yield from (Guess(text.format(f"rank {q}"), partial(_with_rows, d, owner == q, other)) for q in peers)
@@ -135,9 +140,11 @@ def _of_gradients(d: OnRank) -> Iterator[Guess]:
     """What may be wrong with a rank's rows of a gradient."""
     rows = {name: d.division.rows(d.rank, kind) for name, kind in d.reference.outputs_by.items()}
     own = {name: _only(value, rows[name]) for name, value in d.division.cotangents.items()}
-    yield Guess("not reduced: the gradients that other ranks have of this rank's rows are missing", lambda: d.under(d.case, own))
+    yield Guess("not reduced: the gradients that other ranks have of this rank's rows are missing",
+                lambda: d.under(d.case, own))
     if d.before is not None:
-        yield Guess("stale buffer: the gradient of the call before is still in it", lambda: _total([d.expected, _before(d)]))
+        yield Guess("stale buffer: the gradient of the call before is still in it",
+                    lambda: _total([d.expected, _before(d)]))
         yield Guess("stale buffer: it is the gradient of the call before", lambda: _before(d))
 
 
@@ -190,8 +197,8 @@ def _scaled(d):
         return None
     place = np.unravel_index(np.argmax(np.where(at, np.abs(value), 0)), value.shape)
     factor = float(got[place]) / float(value[place])
-    factors = [(size, f"summed {size} times"), (1 / size, f"a mean over {size} ranks where a sum is promised"), (-1.0, "the wrong sign"),
-               (factor, f"every element is {factor:.6g} times what it should be")]
+    factors = [(size, f"summed {size} times"), (1 / size, f"a mean over {size} ranks where a sum is promised"),
+               (-1.0, "the wrong sign"), (factor, f"every element is {factor:.6g} times what it should be")]
     if d.kind in ("dst", "node"):
         degrees = np.maximum(d.case.edges.in_degrees, 1)[d.rows].astype(float).reshape(-1, *[1] * (value.ndim - 1))
         factors += [(degrees, "a sum over the edges where a mean is promised"),
@@ -234,7 +241,8 @@ def _touched_rows(d):
         if q != d.rank and rows <= set(edges.dst[owner[edges.src] == q]):
             return f"{text}, all in rows with edges from rank {q}", ()
     alone = rows - set(edges.dst[owner[edges.src] != d.rank])
-    return text + (", rows without edges from other ranks among them" if alone else ", all in rows with edges from other ranks"), ()
+    where = "rows without edges from other ranks among them" if alone else "all in rows with edges from other ranks"
+    return f"{text}, {where}", ()
 
 
 def _total(numbers):

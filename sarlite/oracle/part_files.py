@@ -5,12 +5,14 @@ case.json
     name, op, dtype, attributes     as in a .sarcase
     n_nodes, n_ranks
     owner           record of the rank of each node, (n_nodes,) int64
-    ranks           list of one object a rank: folder ("rank-0"), ids, src, dst, eids (records), arrays, state, cotangents (records by
+    ranks           list of one object a rank: folder ("rank-0"), ids, src, dst, eids (records), arrays, state,
+                    cotangents (records by
                     name), results (what is to be written: name -> shape)
 
-A record is {"file", "dtype", "shape", "sha256"}, in the rank's folder; `owner` beside case.json. What each means tells `Part`: src and dst
-are global ids, rows of arrays those of `ids` and `eids`. A rank writes NAME.npy for each of `results` into its folder of the results:
-outputs always; "layers.0" and so on, and gradients "d<name>", where it promises them.
+A record is {"file", "dtype", "shape", "sha256"}, in the rank's folder; `owner` beside case.json. What each means tells
+`Part`: src and dst are global ids, rows of arrays those of `ids` and `eids`. A rank writes NAME.npy for each of
+`results` into its folder of the results: outputs always; "layers.0" and so on, and gradients "d<name>", where it
+promises them.
 """
 
 from collections.abc import Sequence
@@ -47,7 +49,8 @@ def write_parts(parts: Sequence[Part], folder: str | Path) -> Path:
     except FileExistsError:
         raise DataError(f"{folder}: something else stands there; parts are written to a new directory") from None
     first = parts[0]
-    told = {"schema": SCHEMA, "name": first.name, "op": first.op, "dtype": first.dtype, "attributes": dict(first.attributes),
+    told = {"schema": SCHEMA, "name": first.name, "op": first.op, "dtype": first.dtype,
+            "attributes": dict(first.attributes),
             "n_nodes": first.n_nodes, "n_ranks": len(parts), "owner": npy.write(folder / "owner.npy", first.owner),
             "ranks": [_written(part, folder / folder_of(part)) for part in parts]}  # fmt: skip
     npy.write_json(folder / "case.json", told, folder)
@@ -67,8 +70,8 @@ def read_results(folder: str | Path, parts: Sequence[Part]) -> list[dict[str, An
     Raises
     ------
     DataError
-        Naming the file: a rank has no folder, a .npy file there is none of its results, or it has another shape than was promised, another
-        size than its header needs, or is a link. No memory is taken for it.
+        Naming the file: a rank has no folder, a .npy file there is none of its results, or it has another shape than
+        was promised, another size than its header needs, or is a link. No memory is taken for it.
     """
     return [_result(Path(folder) / folder_of(part), part) for part in parts]
 
@@ -80,7 +83,8 @@ def folder_of(part: Part) -> str:
 
 def _written(part: Part, folder: Path) -> dict[str, Any]:
     folder.mkdir()
-    return {"folder": folder.name, **{name: npy.write(folder / f"{name}.npy", getattr(part, name)) for name in _OF_EDGES},
+    return {"folder": folder.name,
+            **{name: npy.write(folder / f"{name}.npy", getattr(part, name)) for name in _OF_EDGES},
             **{group: npy.write_group(folder, group, getattr(part, group)) for group in _BY_NAME},
             "results": {name: list(shape) for name, shape in part.results.items()}}  # fmt: skip
 

@@ -40,7 +40,8 @@ class Part:
     name, op, dtype : str
         Of the case, as in `Case`.
     results : dict of str to shape
-        What may be given back, as `read_results` has it: outputs by name, "layers.0" and so on of a model, gradients as "d<name>".
+        What may be given back, as `read_results` has it: outputs by name, "layers.0" and so on of a model, gradients as
+        "d<name>".
     """
 
     rank: int
@@ -131,10 +132,12 @@ class Division:
             ids, eids = self.rows(rank, "node"), self.rows(rank, "edge")
             arrays = {name: self.of_rank(value, rank, by[name]) for name, value in case.arrays.items()}
             state = {name: np.array(value) for name, value in case.state.items()}
-            cotangents = {name: self.of_rank(value, rank, outputs_by.get(name, "whole")) for name, value in self.cotangents.items()}
+            cotangents = {name: self.of_rank(value, rank, outputs_by.get(name, "whole"))
+                          for name, value in self.cotangents.items()}
             results = {name: shape if kind == "whole" else (len(eids if kind == "edge" else ids), *shape[1:])
                        for name, (shape, kind) in wanted.items()}
-            parts.append(Part(rank, self.size, edges.n_dst, ids, self.owner.copy(), edges.src[eids], edges.dst[eids], eids, arrays,
+            parts.append(Part(rank, self.size, edges.n_dst, ids, self.owner.copy(), edges.src[eids], edges.dst[eids],
+                              eids, arrays,
                               state, cotangents, dict(case.attributes), case.name, case.op, case.dtype, results))
         return parts
 
@@ -142,7 +145,8 @@ class Division:
         """(shape, kind of rows) of each result on the whole graph, by name."""
         case, reference = self.case, self.reference
         by, outputs_by, given = reference.arrays_by, reference.outputs_by, {**case.arrays, **case.state}
-        wanted = {name: (expr.shape, outputs_by.get(name, "whole")) for name, expr in reference.expressions(case)[1].items()}
+        wanted = {name: (expr.shape, outputs_by.get(name, "whole"))
+                  for name, expr in reference.expressions(case)[1].items()}
         wanted |= {name: (expr.shape, "dst") for name, expr in reference.layer_expressions(case).items()}
         names = reference.differentiable(case) if self.cotangents else ()
         return wanted | {f"d{name}": (np.shape(given[name]), by.get(name, "whole")) for name in names}

@@ -1,4 +1,4 @@
-"""What wrong elements have in common: rows that are moved, columns that are left out, numbers from which an index overflows."""
+"""What wrong elements have in common: rows that moved, columns left out, numbers from which an index overflows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sarlite.types import Array
 
 
 def pattern(bad: Array, expected: Array, got: Array) -> str | None:
-    """Return what the wrong elements have in common, one line: their rows, their columns, their numbers; None where nothing is seen."""
+    """Return what rows, columns or numbers the wrong elements have in common, one line; None where nothing is seen."""
     if bad.ndim == 0 or not bad.size:
         return None
     bad, expected, got = (a.reshape(len(a), -1) for a in (bad, expected, got))
@@ -62,4 +62,5 @@ def _flat(bad):
 def _same_rows(rows, bad, got):
     if len(rows) > len(bad) // 2:
         return None
-    return f"{len(rows)} of {len(bad)} rows are wrong, the first is {rows[0]}: no change of one or two edges of a row explains it"
+    found = f"{len(rows)} of {len(bad)} rows are wrong, the first is {rows[0]}"
+    return f"{found}: no change of one or two edges of a row explains it"

@@ -4,7 +4,6 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from sarlite.oracle import call, certified, judge
 from sarlite.oracle.corpus import corpus, named
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding, Verdict
+from sarlite.oracle.formats import as_array
 from sarlite.oracle.on_rank import OnRank
 from sarlite.oracle.parts import PARTS, Division, Part, owners
 from sarlite.oracle.reference import Reference, described, given, suited
@@ -26,7 +26,8 @@ MOST_EDGES = 2000
 
 
 def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Part]], list[Any]]:
-    """Return a run of N threads, each of which calls `function(rank, part, ids)`; how they talk to each other is the function's business.
+    """Return a run of N threads, each of which calls `function(rank, part, ids)`; how they talk to each other is the
+    function's business.
 
     The first exception of a rank ends the run: the others are left behind, as daemons.
     """
@@ -54,20 +55,22 @@ def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Par
     return run
 
 
-def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Reference, *, ranks: Sequence[int] = (1, 2, 3),
+def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Reference, *,
+                ranks: Sequence[int] = (1, 2, 3),
                 parts: Sequence[str] = PARTS, dtype: str = "float32", accumulate: str | None = None, seed: int = 0,
-                time_limit: float = 60.0, gradients: bool = True, expected_failures: Sequence[str] = (), graphs: str | Sequence[str] = "*",
-                **attributes: Any) -> Report:
+                time_limit: float = 60.0, gradients: bool = True, expected_failures: Sequence[str] = (),
+                graphs: str | Sequence[str] = "*", **attributes: Any) -> Report:
     """Return what is wrong with a run on several ranks.
 
     Parameters
     ----------
     run : (list of Part) -> list of results, one a rank
-        A result is a dict: each output's rows of this rank by name ("out"; rows by edge in the order of the part's edges), and
-        "gradients": {name: array}, of sum(output * cotangent) over all ranks: rows of this rank for arrays by node or edge, the whole
-        gradient for a parameter. Or the one output alone. Of a model also "layers": each convolution's rows, before norm and activation.
-        `each_rank` makes such a run from a function of one rank. Under a launcher every process calls `check_ranks` with `ranks=[size]`
-        and `lambda parts: comm.allgather(mine(parts[comm.rank]))`: cases are the same everywhere.
+        A result is a dict: each output's rows of this rank by name ("out"; rows by edge in the order of the part's
+        edges), and "gradients": {name: array}, of sum(output * cotangent) over all ranks: rows of this rank for arrays
+        by node or edge, the whole gradient for a parameter. Or the one output alone. Of a model also "layers": each
+        convolution's rows, before norm and activation. `each_rank` makes such a run from a function of one rank. Under
+        a launcher every process calls `check_ranks` with `ranks=[size]` and `lambda parts:
+        comm.allgather(mine(parts[comm.rank]))`: cases are the same everywhere.
     reference : str or Reference
         Of a graph whose sources and destinations are the same nodes.
     ranks : sequence of int
@@ -81,8 +84,9 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
     Returns
     -------
     Report
-        Findings have the level "ranks", and name the layer, the rank and the global id of the first row that is wrong. Errors are held
-        against the bounds of level `certified`; the run is called twice on each division, with other values, so that stale rows show.
+        Findings have the level "ranks", and name the layer, the rank and the global id of the first row that is wrong.
+        Errors are held against the bounds of level `certified`; the run is called twice on each division, with other
+        values, so that stale rows show.
 
     Raises
     ------
@@ -94,7 +98,8 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
         raise ConfigError(f"parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
     sizes, chosen = [whole("ranks", n, 1) for n in ranks], chosen_graphs(graphs)
     report = Report(f"{described(reference)} on {', '.join(map(str, sizes))} ranks, {dtype}, seed {seed}")
-    with trying(report, run, None, reference, time_limit, seed=seed, expected_failures=tuple(expected_failures)) as trial:
+    with trying(report, run, None, reference, time_limit, seed=seed,
+                expected_failures=tuple(expected_failures)) as trial:
         for name, edges in chosen:
             for size in sizes:
                 for kind in parts if size > 1 else parts[:1]:
@@ -105,19 +110,22 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
 
 
 def chosen_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeList]]:
-    """Return some graphs of the corpus whose sources are the destinations: the two that tell the most, and some of all sizes."""
-    entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"] and 0 < e.published["n_edges"] <= MOST_EDGES]
+    """Return some graphs whose sources are the destinations: the two that tell the most, and some of all sizes."""
+    entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"]
+               and 0 < e.published["n_edges"] <= MOST_EDGES]
     entries = named(entries, pattern)
     if not entries:
         raise ConfigError(f"graphs: no graph that is cut among ranks has a name like {pattern!r}")
     entries.sort(key=lambda e: (e.published["n_edges"], e.name))
-    telling = sorted(entries, key=lambda e: ("random" not in e.tags, abs(np.log(e.published["n_edges"] / 200)), e.name))[:2]
+    telling = sorted(entries, key=lambda e: ("random" not in e.tags, abs(np.log(e.published["n_edges"] / 200)),
+                                             e.name))[:2]
     places = np.linspace(0, len(entries) - 1, N_GRAPHS - 2).astype(int)
     return [(entry.name, entry.edges) for entry in dict.fromkeys([*telling, *(entries[k] for k in places)])]
 
 
 def _divided(trial, name, edges, size, kind, options, accumulate, gradients):
-    """One graph in one division: two calls, with other values, so that what is left of the first shows in the second."""
+    """One graph in one division: two calls, with other values, so that what is left of the first shows in the second.
+    """
     owner, before = owners(kind, edges.n_dst, size, trial.seed), None
     for k, values in enumerate(("integers", "random")):
         label = f"{name}/{size} ranks/{kind}/{values}"
@@ -150,11 +158,11 @@ def _run(trial, division, before):
         if any(value is None for value in given):
             trial.report.skip(f"the gradient of {name}, which a rank does not return", case.name)
             continue
-        _rows(trial, division, before, f"d{name}", number, [call.as_array(value) for value in given], of=name)
+        _rows(trial, division, before, f"d{name}", number, [as_array(value) for value in given], of=name)
 
 
 def _layers(trial, division, before, results):
-    """Hold what each convolution of a model gives against the reference, where results have it; whether something is wrong."""
+    """Hold what each convolution of a model gives against the reference; whether something is wrong."""
     expected = trial.reference.layers(division.case, certified.arithmetic(division.case))
     if not expected:
         return False
@@ -162,14 +170,17 @@ def _layers(trial, division, before, results):
     if any(layers is None or len(layers) != len(expected) for layers in given):
         trial.report.skip("the layers' results, which a rank does not return", division.case.name)
         return False
-    return any(_rows(trial, division, before, f"layers.{k}", number, [call.as_array(layers[k]) for layers in given], layer=k)
+    return any(_rows(trial, division, before, f"layers.{k}", number, [as_array(layers[k]) for layers in given], layer=k)
                for k, number in enumerate(expected))  # fmt: skip
 
 
 def _results(trial, division, expected):
     """Each rank's result as a dict of arrays; None, with a finding, where that cannot be."""
     case, parts = division.case, division.parts()
-    found = trial.noted(case, lambda given: call.guarded(trial.worker, lambda: [_plain(result, expected) for result in trial.run(parts)]))
+    def job():
+        return [_plain(result, expected) for result in trial.run(parts)]
+
+    found = trial.noted(case, lambda given: call.guarded(trial.worker, job))
     if found is None:
         return None
     if len(found) != len(parts):
@@ -178,7 +189,8 @@ def _results(trial, division, expected):
     for rank, result in enumerate(found):
         missing = [name for name in expected if result.get(name) is None]
         if missing:
-            trial.add(Finding(Verdict.WRONG, "call", case, missing[0], f"rank {rank} returned no {missing[0]}", rank=rank))
+            trial.add(Finding(Verdict.WRONG, "call", case, missing[0], f"rank {rank} returned no {missing[0]}",
+                              rank=rank))
             return None
     return found
 
@@ -186,7 +198,8 @@ def _results(trial, division, expected):
 def _plain(result, expected):
     if not isinstance(result, Mapping):
         result = {next(iter(expected)): result}
-    return {name: value if isinstance(value, (Mapping, list, tuple)) else call.as_array(value) for name, value in result.items()}
+    return {name: value if isinstance(value, (Mapping, list, tuple)) else as_array(value)
+            for name, value in result.items()}
 
 
 def _rows(trial, division, before, output, number, arrays, of=None, layer=None):
@@ -195,19 +208,20 @@ def _rows(trial, division, before, output, number, arrays, of=None, layer=None):
     kind = "dst" if layer is not None else reference.outputs_by.get(output, "whole")
     kind = kind if of is None else reference.arrays_by.get(of, "whole")
     g = None if of is None else division.cotangents
-    asked = [OnRank(reference, case, output, division.part(number, rank, kind), array, g, division=division, before=before,
-                    rank=rank, kind=kind, layer=layer, whole=number, arrays=arrays) for rank, array in enumerate(arrays)]  # fmt: skip
+    place = {"division": division, "before": before, "kind": kind, "layer": layer, "whole": number, "arrays": arrays}
+    asked = [OnRank(reference, case, output, division.part(number, rank, kind), array, g, rank=rank, **place)
+             for rank, array in enumerate(arrays)]
     for one in asked:
         try:
             call.checked(one.got, output, one.expected.value.shape, case.dtype)
         except call.Failure as failure:
             trial.add(Finding(Verdict.WRONG, "call", case, output, f"rank {one.rank}: {failure.cause}", rank=one.rank))
             return True
-    return judge.judge(trial, "ranks", asked, partial(_wrong, trial))
+    return judge.judge(trial, "ranks", asked, _found)
 
 
-def _wrong(trial, one, bad):
+def _found(trial, one, bad):
     cause, edges = judge.explained(trial, one, bad, one.looks, f" of rank {one.rank}")
     row = int(np.argwhere(bad)[0][0]) if bad.ndim else None
     node = row if one.kind == "whole" else int(one.rows[row])
-    return judge.Judgement(Verdict.WRONG, cause, edges, place={"rank": one.rank, "node": node, "layer": one.layer})
+    trial.found(Verdict.WRONG, "ranks", one, cause, bad, rank=one.rank, node=node, layer=one.layer, edges=edges)

@@ -22,7 +22,8 @@ def level(trial: Trial, case: Case, n_cores: int | None = None) -> None:
         cotangents = trial.cotangents or trial.reference.cotangents(case, "random", trial.seed)
         given = {name: np.shape(value) for name, value in {**case.arrays, **case.state}.items()}
         shapes = {name: given[name] for name in trial.reference.differentiable(case)}
-        _compare(trial, case, n_cores, lambda threads: trial.gradients(case, cotangents, shapes, threads=threads), "d", cotangents)
+        _compare(trial, case, n_cores, lambda threads: trial.gradients(case, cotangents, shapes, threads=threads), "d",
+                 cotangents)
 
 
 def _compare(trial, case, n_cores, call, prefix, cotangents=None):

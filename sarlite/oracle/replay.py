@@ -17,7 +17,8 @@ LEVELS = ("probe", "certified", "repeat")
 _MOST_EDGES = 20  # are written out
 
 
-def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *, vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None,
+def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
+           vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None,
            convert: Callable[[Array], Any] | None = None, time_limit: float = 60.0, seed: int = 0) -> Report:
     """Check a function on one saved case: by == where its result is exact, by bounds, and by the same input twice.
 
@@ -65,8 +66,11 @@ def told(saved: Saved) -> str:
     case = saved.case
     edges = f"{case.n_edges} edges from {case.n_src} to {case.n_dst} rows"
     lines = [f"{case.op}, {case.name}: {edges}, {case.dtype}, sums in {case.accumulate}"]
-    lines += ["  " + ", ".join(f"{name}={value!r}" for name, value in case.attributes.items())] if case.attributes else []
+    if case.attributes:
+        lines.append("  " + ", ".join(f"{name}={value!r}" for name, value in case.attributes.items()))
     lines += ["  " + ", ".join(f"{name} {tuple(value.shape)}" for name, value in {**case.arrays, **case.state}.items())]
     if case.n_edges <= _MOST_EDGES:
-        lines.append("  edges " + ", ".join(f"{u} -> {v}" for u, v in zip(case.edges.src.tolist(), case.edges.dst.tolist())))
-    return "\n".join([*lines, f"  found: {saved.finding}" if saved.finding is not None else "  nothing was found in it"])
+        lines.append("  edges " + ", ".join(f"{u} -> {v}"
+                                            for u, v in zip(case.edges.src.tolist(), case.edges.dst.tolist())))
+    found = f"  found: {saved.finding}" if saved.finding is not None else "  nothing was found in it"
+    return "\n".join([*lines, found])

@@ -53,7 +53,10 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of the findings; UNSUPPORTED alone does not count where something was checked. Where nothing was, UNSUPPORTED."""
+        """The worst of the findings.
+
+        UNSUPPORTED alone does not count where something was checked. Where nothing was, UNSUPPORTED.
+        """
         found = {finding.verdict for finding in self.findings} - {Verdict.UNSUPPORTED}
         if not found and not self.checked.total():
             return Verdict.UNSUPPORTED
@@ -76,7 +79,8 @@ class Report:
         return self
 
     def save(self, path: str | Path) -> Path:
-        """Write the case of `first_bad`, shrunk, as a .sarcase directory, with what was expected, what came, and the cotangents.
+        """Write the case of `first_bad`, shrunk, as a .sarcase directory, with what was expected, what came, and the
+        cotangents.
 
         Raises ConfigError where there is none.
         """

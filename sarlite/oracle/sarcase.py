@@ -8,7 +8,8 @@ case.json
     attributes      as {"reduce": "mean", "dialect": "paper"}
     src, dst        records of the edges' rows, (n_edges,) int64
     arrays, state, cotangents, expected, bounds, got
-                    records by name; `cotangents`, `expected` (outputs, and gradients as d<name>), `bounds` and `got` may be empty
+                    records by name; `cotangents`, `expected` (outputs, and gradients as d<name>), `bounds` and `got`
+                    may be empty
     finding         what was found, or null
 
 A record is {"file", "dtype", "shape", "sha256"}, the hash of the whole .npy file.
@@ -52,7 +53,8 @@ def save(item: Saved | Finding | Case, path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     DataError
-        Something else stands at `path`; a name is not one of letters, digits, "_", "-" and "."; an attribute is no JSON.
+        Something else stands at `path`; a name is not one of letters, digits, "_", "-" and "."; an attribute is no
+        JSON.
 
     Notes
     -----
@@ -84,8 +86,8 @@ def load(path: str | os.PathLike[str]) -> Saved:
     Raises
     ------
     DataError
-        In one line with file, field and value: a field is missing, unknown or impossible; a file's name leads elsewhere; a file's header,
-        size or hash is another; more than 4 GiB. Found before memory is taken.
+        In one line with file, field and value: a field is missing, unknown or impossible; a file's name leads
+        elsewhere; a file's header, size or hash is another; more than 4 GiB. Found before memory is taken.
     """
     folder = Path(path)
     source = folder / "case.json"
@@ -111,7 +113,8 @@ def _described(item, folder):
     arrays = {"src": case.edges.src, "dst": case.edges.dst}
     groups = {"arrays": case.arrays, "state": case.state, **{name: getattr(item, name) for name in _GROUPS[2:]}}
     return {
-        "schema": SCHEMA, "name": case.name, "op": case.op, "n_src": int(case.edges.n_src), "n_dst": int(case.edges.n_dst),
+        "schema": SCHEMA, "name": case.name, "op": case.op, "n_src": int(case.edges.n_src),
+        "n_dst": int(case.edges.n_dst),
         **{name: getattr(case, name) for name in _TEXTS}, "attributes": dict(case.attributes),
         **{name: npy.write(folder / f"{name}.npy", value) for name, value in arrays.items()},
         **{group: npy.write_group(folder, group, values) for group, values in groups.items()},
@@ -139,9 +142,10 @@ def _loaded(folder, told):
     n_src, n_dst = (_rows(told, name) for name in ("n_src", "n_dst"))
     _within(folder, told)
     src, dst = (_index(folder, told, name) for name in ("src", "dst"))
-    groups = {group: {name: npy.read(folder, f"{group}.{name}", record) for name, record in told[group].items()} for group in _GROUPS}
-    case = Case(told["name"], told["op"], EdgeList(src, dst, n_src, n_dst), groups.pop("arrays"), _attributes(told["attributes"]),
-                groups.pop("state"), **{name: told[name] for name in _TEXTS})
+    groups = {group: {name: npy.read(folder, f"{group}.{name}", record) for name, record in told[group].items()}
+              for group in _GROUPS}
+    case = Case(told["name"], told["op"], EdgeList(src, dst, n_src, n_dst), groups.pop("arrays"),
+                _attributes(told["attributes"]), groups.pop("state"), **{name: told[name] for name in _TEXTS})
     return Saved(case, finding=None if told["finding"] is None else _finding(told["finding"], case), **groups)
 
 

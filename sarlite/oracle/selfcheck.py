@@ -1,4 +1,4 @@
-"""The oracle checks itself: its references against a second one in plain Python, its corpus against the published hashes."""
+"""The oracle checks itself: its references against `loops`, its corpus against the published hashes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

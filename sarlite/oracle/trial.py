@@ -52,8 +52,8 @@ class Trial:
         The probes of the graph at hand, that share a code.
     """
 
-    def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *, seed: int = 0,
-                 expected_failures: tuple[str, ...] = (), convert: Callable[[Array], Any] | None = None,
+    def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *,
+                 seed: int = 0, expected_failures: tuple[str, ...] = (), convert: Callable[[Array], Any] | None = None,
                  cotangents: Mapping[str, Array] | None = None) -> None:
         self.run, self.vjp, self.reference, self.report, self.worker = run, vjp, reference, report, worker
         self.seed, self.expected_failures, self.convert = seed, tuple(expected_failures), convert
@@ -61,24 +61,31 @@ class Trial:
         self.explanations = EXPLANATIONS
         self.together: Sequence[Case] = ()
 
-    def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain", threads: int | None = None
+    def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
+                threads: int | None = None
                 ) -> dict[str, Array] | None:
         """Return the outputs of one call; None, with a finding, where there are none that can be compared."""
-        return self.noted(case, lambda given: call.outputs(self.worker, self.run, given, shapes, layout, threads), layout)
+        return self.noted(case, lambda given: call.outputs(self.worker, self.run, given, shapes, layout, threads),
+                          layout)
 
-    def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], threads: int | None = None
+    def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
+                  threads: int | None = None
                   ) -> dict[str, Array] | None:
         """Return the gradients of one call; those that it leaves out count as not covered."""
         vjp = self.vjp
         assert vjp is not None
-        found = self.noted(case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, "plain", threads))
+        found = self.noted(case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, "plain",
+                                                              threads))
         for name in shapes if found is not None else ():
             if name not in found:
                 self.report.skip(f"the gradient of {name}, which vjp does not return", case.name)
         return found
 
     def noted(self, case: Case, function: Callable[[Case], Any], layout: str = "plain") -> Any:
-        """Return what `function` makes of the case as it is given; None where that fails, with a finding or counted as not covered."""
+        """Return what `function` makes of the case as it is given.
+
+        None where that fails, with a finding or counted as not covered.
+        """
         try:
             return function(self._given(case))
         except call.Failure as failure:
@@ -114,13 +121,15 @@ class Trial:
         expected = any(fnmatchcase(name, pattern) for pattern in self.expected_failures)
         (self.report.expected if expected else self.report.findings).append(finding)
 
-    def found(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array, **fields: Any) -> None:
+    def found(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array,
+              **fields: Any) -> None:
         """Add a finding whose place is the first element of `bad`; `fields` are more of it, or others."""
         index = np.unravel_index(np.flatnonzero(bad)[0], bad.shape)
         row, column = _place(index, bad.shape)
         expected, error, got = difference.expected.value, difference.expected.error, difference.got
         bound = None if error is None else float(np.broadcast_to(error, got.shape)[index])
-        found = {"node": row, "column": column, "expected": float(expected[index]), "got": float(got[index]), "bound": bound,
+        found = {"node": row, "column": column, "expected": float(expected[index]), "got": float(got[index]),
+                 "bound": bound,
                  "evidence": difference.evidence, **fields}
         self.add(Finding(verdict, level, difference.case, difference.output, cause, **found))
 
@@ -133,7 +142,8 @@ def _place(index, shape):
 
 
 @contextmanager
-def trying(report: Report, run: Callable, vjp: Callable | None, reference: Any, seconds: float, **options: Any) -> Iterator[Trial]:
+def trying(report: Report, run: Callable, vjp: Callable | None, reference: Any, seconds: float, **options: Any
+           ) -> Iterator[Trial]:
     """Give a trial whose calls may take so many seconds. One that hangs ends the block, which counts as not covered.
 
     Parameters
