@@ -1,4 +1,4 @@
-"""Calls a function under test: on arrays of its own, in a time limit, and its answer is looked at before anything reads it."""
+"""Calls a function under test on arrays of its own, in a time limit, and looks at its answer before it is read."""
 
 import queue
 import threading
@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from sarlite.errors import SarliteError, one_line
 from sarlite.oracle.case import Case
 from sarlite.oracle.finding import Verdict
+from sarlite.oracle.formats import as_array
 from sarlite.types import Array
 
 LAYOUTS = ("plain", "read-only", "strided")
@@ -44,12 +45,13 @@ def laid_out(array: Array, layout: str) -> Array:
 
 
 class Handed:
-    """A case as one call gets it, `case`: every array a copy in this layout, remembered, so that a change of it is noticed."""
+    """A case as one call gets it, `case`: every array is a copy, remembered, so that a change of it is noticed."""
 
     def __init__(self, case: Case, layout: str = "plain") -> None:
         self.layout, self.convert, self.original = layout, case.convert, case
         self.held: list[tuple[Array, Array]] = []  # (copy, what it is of)
-        arrays, state = ({name: self._copy(value) for name, value in values.items()} for values in (case.arrays, case.state))
+        arrays, state = ({name: self._copy(value) for name, value in values.items()}
+                         for values in (case.arrays, case.state))
         self.case = replace(case, arrays=arrays, state=state, convert=self.give)
 
     def _copy(self, array):
@@ -136,9 +138,13 @@ def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tupl
     return {name: checked(found[name], name, shape, case.dtype) for name, shape in shapes.items()}
 
 
-def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
+def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str, Array],
+              shapes: Mapping[str, tuple[int, ...]],
               layout: str = "plain", threads: int | None = None) -> dict[str, Array]:
-    """Return the gradients of one call by name; those that it leaves out or gives as None are not there. Raises Failure."""
+    """Return the gradients of one call by name.
+
+    Those that it leaves out or gives as None are not there. Raises Failure.
+    """
     handed = Handed(case, layout)
 
     def gradient():
@@ -149,8 +155,10 @@ def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str
     if not isinstance(found, Mapping):
         raise Failure(Verdict.WRONG, f"vjp returned {_kind(found)}, not a dict of gradients by name")
     if unknown := [name for name in found if name not in {*shapes, *case.arrays, *case.state}]:
-        raise Failure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is none of {', '.join(shapes)}", f"d{unknown[0]}")
-    return {name: checked(found[name], f"d{name}", shape, case.dtype) for name, shape in shapes.items() if found.get(name) is not None}
+        raise Failure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is none of {', '.join(shapes)}",
+                      f"d{unknown[0]}")
+    return {name: checked(found[name], f"d{name}", shape, case.dtype) for name, shape in shapes.items()
+            if found.get(name) is not None}
 
 
 def _call(worker, function, handed, threads):
@@ -195,17 +203,6 @@ def _plain(found):
 
 def _is_array(value):
     return hasattr(value, "__array__") or hasattr(value, "__dlpack__")
-
-
-def as_array(value: Any) -> Any:
-    """Return a NumPy copy of what has `__array__` or `__dlpack__`, tensors that want a gradient included; anything else as it is."""
-    if hasattr(value, "detach"):
-        value = value.detach()
-    if "bfloat16" in str(getattr(value, "dtype", "")):
-        value = value.float() if hasattr(value, "float") else value.astype("float32")
-    if hasattr(value, "__array__"):
-        return np.array(np.asarray(value))
-    return np.array(np.from_dlpack(value)) if hasattr(value, "__dlpack__") else value
 
 
 def _kind(value):

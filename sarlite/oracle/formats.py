@@ -1,8 +1,9 @@
-"""The floating types of functions under test: their units of rounding, their ranges, and rounding to them."""
+"""The floating types of functions under test, rounding to them, and arrays of other libraries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,8 @@ class Format:
     unit : float
         The largest relative error of a rounding.
     tiny : float
-        The largest absolute error near 0: the smallest normal number, as results below may be flushed to 0; of float16, which is not
-        flushed, the smallest number.
+        The largest absolute error near 0: the smallest normal number, as results below may be flushed to 0; of float16,
+        which is not flushed, the smallest number.
     largest : float
     """
 
@@ -53,3 +54,14 @@ def rounded(value: Array, dtype: str) -> Array:
     bits = single.view(np.uint32)
     bits = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
     return np.where(np.isnan(single), single, bits.view(np.float32))
+
+
+def as_array(value: Any) -> Any:
+    """Return a NumPy copy of what has `__array__` or `__dlpack__`, also if it wants a gradient; else the value."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+    if "bfloat16" in str(getattr(value, "dtype", "")):
+        value = value.float() if hasattr(value, "float") else value.astype("float32")
+    if hasattr(value, "__array__"):
+        return np.array(np.asarray(value))
+    return np.array(np.from_dlpack(value)) if hasattr(value, "__dlpack__") else value

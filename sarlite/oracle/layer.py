@@ -1,4 +1,4 @@
-"""What a layer is, and how a `Reference` of one comes to its attributes: from the caller, the state's shapes, the dialect."""
+"""What a layer is, and where its `Reference` has its attributes from: the caller, the state's shapes, the dialect."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None
         if given.get(name, value) != value:
             raise ConfigError(f"{name} is {given[name]!r}, but in the state {value!r}")
     first = {name: values[0] for name, values in layer.options.items()}
-    settled = {"n_in": None, **layer.sizes, **layer.numbers, **first, **dialects.BEHAVIOUR.get((layer.name, dialect), {}), **told, **given}
+    settled = {"n_in": None, **layer.sizes, **layer.numbers, **first,
+               **dialects.BEHAVIOUR.get((layer.name, dialect), {}), **told, **given}
     if dialect == "dgl" and settled.get("heads") == "mean":
         raise ConfigError("heads 'mean': DGL's layers keep heads as an axis, and who calls them takes the mean")
     if state is not None:
@@ -199,12 +200,14 @@ def looped(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeL
     Parameters
     ----------
     self_loops : {"none", "missing", "replace"}
-        As given; one of weight 1 where a row has none; one for every row in place of those that are there, keeping the weight of the last.
+        As given; one of weight 1 where a row has none; one for every row in place of those that are there, keeping the
+        weight of the last.
     """
     if self_loops == "none":
         return edges, weight
     if edges.n_src != edges.n_dst:
-        raise ConfigError(f"self_loops {self_loops!r}: there are {edges.n_src} source rows, but {edges.n_dst} destination rows")
+        raise ConfigError(f"self_loops {self_loops!r}: there are {edges.n_src} source rows, "
+                          f"but {edges.n_dst} destination rows")
     present = np.flatnonzero(edges.src == edges.dst)
     last = np.full(edges.n_dst, -1)
     last[edges.dst[present]] = present  # of several the last
@@ -212,7 +215,8 @@ def looped(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeL
         kept, own = np.arange(edges.n_edges), np.flatnonzero(last < 0)
     else:
         kept, own = np.flatnonzero(edges.src != edges.dst), np.arange(edges.n_dst)
-    joined = EdgeList(np.concatenate([edges.src[kept], own]), np.concatenate([edges.dst[kept], own]), edges.n_src, edges.n_dst)
+    joined = EdgeList(np.concatenate([edges.src[kept], own]), np.concatenate([edges.dst[kept], own]), edges.n_src,
+                      edges.n_dst)
     if weight is None:
         return joined, None
     places = np.concatenate([kept, np.where(last[own] < 0, edges.n_edges, last[own])])

@@ -1,4 +1,4 @@
-"""What a check found: a verdict, findings that name the place, and what was not covered."""
+"""What one check found, and what it did not cover."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,6 +7,8 @@ from pathlib import Path
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.oracle import sarcase
 from sarlite.oracle.finding import Finding, Verdict
+
+__all__ = ["Finding", "OracleError", "Report", "Verdict"]
 
 
 class OracleError(SarliteError, AssertionError):
@@ -51,7 +53,10 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of the findings; UNSUPPORTED alone does not count where something was checked. Where nothing was, UNSUPPORTED."""
+        """The worst of the findings.
+
+        UNSUPPORTED alone does not count where something was checked. Where nothing was, UNSUPPORTED.
+        """
         found = {finding.verdict for finding in self.findings} - {Verdict.UNSUPPORTED}
         if not found and not self.checked.total():
             return Verdict.UNSUPPORTED
@@ -74,11 +79,11 @@ class Report:
         return self
 
     def save(self, path: str | Path) -> Path:
-        """Write the case of `first_bad`, shrunk, as a .sarcase directory, with what was expected, what came, and the cotangents.
+        """Write the case of `first_bad`, shrunk, as a .sarcase directory, with what was expected, what came, and the
+        cotangents.
 
         Raises ConfigError where there is none.
         """
-
         bad = self.first_bad
         if bad is None or bad.case is None:
             raise ConfigError(f"{path}: nothing to save, the verdict is {self.verdict.name}")
