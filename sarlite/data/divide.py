@@ -146,7 +146,7 @@ def structure(dataset):
 
 
 class Stored:
-    """The `fennel.Edges` of a data set, read from its files in pieces."""
+    """The `fennel.ReadableEdges` of a data set, read from its files in pieces."""
 
     def __init__(self, dataset):
         self._dataset, self.n_nodes, self.n_edges = dataset, dataset.n_nodes, dataset.n_edges

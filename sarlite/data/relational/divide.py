@@ -136,7 +136,7 @@ def training(dataset):
 
 
 class Stored:
-    """The `fennel.Edges` of all types, one type's rows after the other's, read from the files in pieces.
+    """The `fennel.ReadableEdges` of all types, one type's rows after the other's, read from the files in pieces.
 
     Attributes
     ----------

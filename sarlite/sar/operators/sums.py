@@ -29,7 +29,7 @@ class Sum(Operator):
         self.n_dst, self.weighted, self.dst_scale, self.src_scale, self.into = n_dst, weighted, dst_scale, src_scale, into
         self.flops_per_value = 2 if weighted else 1
         self.reverses = not weighted
-        self.by_number = src_scale is None  # which is by column
+        self.takes_rows = src_scale is None  # which is by column
 
     def output(self, arrays):
         return (self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype
