@@ -19,7 +19,7 @@ from sarlite.data.raw import (
     strata,
 )
 from sarlite.errors import DataError, reading, regular, writing
-from sarlite.graph import given
+from sarlite.graph import validation
 from sarlite.graph.edges import destinations
 from sarlite.graph.generate import random_split
 
@@ -67,7 +67,7 @@ def read(path, classes=None, task=None, train=20, val=30, seed=0):
 def edge_weight(path, name, n_edges):
     """Return the edges' weights, or None where the member is not there or all ones."""
     values = weights(f"{path}: {name}", member(path, name, optional=True), n_edges)
-    return None if values is None else given.weights(f"{path}: {name}", values, n_edges)
+    return None if values is None else validation.weights(f"{path}: {name}", values, n_edges)
 
 
 def weights(where, values, n_edges):
@@ -75,7 +75,7 @@ def weights(where, values, n_edges):
     if values is None or (values.shape == (n_edges,) and all((piece == 1).all() for _, piece in pieces(values))):
         return None
     if values.shape != (n_edges,):
-        given.weights(where, values, n_edges)
+        validation.weights(where, values, n_edges)
     return values
 
 

@@ -17,7 +17,7 @@ from sarlite.data.raw import (
     read_labels,
 )
 from sarlite.errors import ConfigError, DataError, reading, writing
-from sarlite.graph import given
+from sarlite.graph import validation
 from sarlite.graph.edges import csr_by_dst, destinations
 
 MAGIC = b"PIGO-CSR-v2"
@@ -94,7 +94,7 @@ def _weights(path, values, n_edges):
     """The weights, or None where all are 1."""
     if all((piece == 1).all() for _, piece in pieces(values)):
         return None
-    return given.weights(f"{path}: weights", values, n_edges)
+    return validation.weights(f"{path}: weights", values, n_edges)
 
 
 def read_directory(path, classes=None):

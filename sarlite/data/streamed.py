@@ -33,7 +33,7 @@ from sarlite.data.raw import (
 from sarlite.data.spool import Spool
 from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.errors import ConfigError, DataError, writing
-from sarlite.graph import given
+from sarlite.graph import validation
 from sarlite.graph.edges import index_dtype, row_chunks
 from sarlite.graph.generate import random_split
 
@@ -272,7 +272,7 @@ def _npz(path, folder, n_bytes, finish, classes=None, task=None, train=20, val=3
         for first, ends, a, b in _csr_pieces(indptr, indices, n_nodes, f"{path}: adj", at_once):
             here = f"{path}: from row {first} on: adj"
             columns = check_csr(ends, copied(indices, a, b), ends.size - 1, n_nodes, here)[1]
-            weight = None if weights is None else given.weights(f"{path}: adj_data", copied(weights, a, b), b - a)
+            weight = None if weights is None else validation.weights(f"{path}: adj_data", copied(weights, a, b), b - a)
             yield np.repeat(np.arange(first, first + ends.size - 1), np.diff(ends)), columns, weight
 
     def rows(n_nodes):

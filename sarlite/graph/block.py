@@ -6,7 +6,6 @@ import numpy as np
 
 from sarlite import kernels
 
-PIECE_EDGES = 1 << 16
 TRANSPOSES = "transpose", "transpose_position", "edges_by_column"
 """Attributes of `Edges` that are made at their first use and kept."""
 
@@ -41,7 +40,7 @@ class Edges:
     """
 
     numbers, lasting = None, True
-    piece_edges = PIECE_EDGES
+    piece_edges = 1 << 16
 
     @property
     def n_src(self):
@@ -81,7 +80,7 @@ class Edges:
 
     def _transposed(self, **options):
         arrays = self.indptr, self.indices, self.n_src
-        return kernels.unbuffered(kernels.transpose, *arrays, **options) if self.lasting else kernels.transpose(*arrays, **options)
+        return kernels.outside_buffers(kernels.transpose, *arrays, **options) if self.lasting else kernels.transpose(*arrays, **options)
 
     @cached_property
     def transpose_eid(self):

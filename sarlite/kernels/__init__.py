@@ -25,7 +25,7 @@ from sarlite.kernels.attention import (
     attend_finish,
     row_dot,
 )
-from sarlite.kernels.buffers import Buffers, unbuffered
+from sarlite.kernels.buffers import Buffers, outside_buffers
 from sarlite.kernels.cache import Lines
 from sarlite.kernels.gemm import gemm, gemm_backward
 from sarlite.kernels.native import (
@@ -84,5 +84,5 @@ __all__ = [
     "spmm",
     "threads",
     "transpose",
-    "unbuffered",
+    "outside_buffers",
 ]

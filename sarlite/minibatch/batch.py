@@ -14,7 +14,7 @@ from sarlite.errors import ConfigError
 from sarlite.minibatch.picked import Picks
 from sarlite.sar.graph.graph import Graph
 from sarlite.tape import Tensor
-from sarlite.tape.taken import Taken
+from sarlite.tape.table_rows import TableRows
 from sarlite.types import Array
 
 
@@ -100,7 +100,7 @@ class Batch:
     def x(self) -> Tensor:
         make = partial(_take, self._x, self.part_rows, self.buffers)  # of no batch: that would hold itself
         if not self._copies and self._x.ndim == 2 and self._x.dtype in (np.float32, np.float64):
-            return Taken(kernels.Rows(self._x, self.part_rows), make)
+            return TableRows(kernels.Rows(self._x, self.part_rows), make)
         return Tensor(make(), constant=self.lasting)
 
     def take(self, x: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, together
-from sarlite.graph.part import Cut, InEdges
+from sarlite.graph.part import EdgesByOwner, InEdges
 from sarlite.minibatch.part_edges import PartEdges, share
 from sarlite.minibatch.picked import PickedGraph
 from sarlite.minibatch.sampler import Layer, Sampler
@@ -124,5 +124,5 @@ def _needs(part, layer, rows, starts, lasting):
     where[rank] = order[: ends[1]]
     edges = [layer.columns[places] - (0 if q == rank else first[q]) for q, places in enumerate(where)]
     offsets = np.concatenate([[0], np.cumsum(exchange.sizes[:, 0])])
-    cut = Cut(InEdges(layer.indptr, layer.columns), where, edges, lasting=lasting, grouped=False)
+    cut = EdgesByOwner(InEdges(layer.indptr, layer.columns), where, edges, lasting=lasting, grouped=False)
     return Needs(rank, offsets, [cut], exchange.needs, exchange.asked, src_ids)

@@ -60,7 +60,7 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     rows = together(comm, lambda: _checked(graph, rows, n_layers, x, labels))
     agree(comm, n_layers, "n_layers")
     with graph.profile.phase("setup"):
-        sampled, graphs = kernels.unbuffered(_layers, graph, rows, n_layers)
+        sampled, graphs = kernels.outside_buffers(_layers, graph, rows, n_layers)
         n_global = sum(comm.allgather(len(rows)))
     return Batch(graph, graphs, sampled.rows, sampled.numbers, step=0, n_global=n_global, x=x, labels=labels,
                  buffers=kernels.Buffers(), lasting=True)

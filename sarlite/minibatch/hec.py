@@ -16,7 +16,7 @@ from sarlite.minibatch.sampler import Layer, Sampled
 from sarlite.minibatch.sending import WEIGHTS, Chosen, OnDemand, SendLists
 from sarlite.minibatch.table import Table
 from sarlite.tape import Tensor, ops
-from sarlite.tape.taken import Taken
+from sarlite.tape.table_rows import TableRows
 from sarlite.types import Array
 
 CHOICES = {"on_miss": ("drop", "zero", "local"), "push": ("paper", "demand"), "push_by": WEIGHTS,
@@ -309,7 +309,7 @@ class CachedLayer(Picks):
             self._graph = self._of_all(self.layer)
         if not len(halo):
             return self._graph, h
-        if isinstance(h, Taken) and h.rows is not None and h.rows.table is caches.kept:
+        if isinstance(h, TableRows) and h.rows is not None and h.rows.table is caches.kept:
             return self._graph, h.and_more(halo)
         return self._graph, ops.concat([h, Tensor(caches.kept[halo])])
 

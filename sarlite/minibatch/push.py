@@ -69,7 +69,7 @@ class Pusher:
                 warnings.warn("MPI without MPI_THREAD_MULTIPLE: rows are pushed without overlap", RuntimeWarning,
                               stacklevel=2)
             return
-        self._thread = kernels.unbuffered(Ahead, self._link.work, 0, "sarlite-push-rows")
+        self._thread = kernels.outside_buffers(Ahead, self._link.work, 0, "sarlite-push-rows")
         weakref.finalize(self, _stop, weakref.ref(self._thread)).atexit = False  # it lives as long as it runs
 
     def submit(self, step: int, layer: int, messages: Sequence[tuple[Array, Array | None, Array]]) -> int:
@@ -99,7 +99,7 @@ class Pusher:
         """
         if self._closed:
             raise SarliteError("the push thread is closed")
-        return kernels.unbuffered(self._submit, step, layer, messages)
+        return kernels.outside_buffers(self._submit, step, layer, messages)
 
     def _submit(self, step, layer, messages):
         link, key = self._link, (step, layer)

@@ -182,8 +182,8 @@ class Table:
         self._lines, self._rows = lines, room if len(rows) else None
 
     def _empty(self):
-        return kernels.unbuffered(kernels.Lines, self.n_lines, self.n_rows)
+        return kernels.outside_buffers(kernels.Lines, self.n_lines, self.n_rows)
 
     def _room(self, rows):
         """Memory for as many rows as there are lines; the system gives it when they are written."""
-        return kernels.unbuffered(np.empty, (self.n_lines, *np.shape(rows)[1:]), getattr(rows, "dtype", np.float32))
+        return kernels.outside_buffers(np.empty, (self.n_lines, *np.shape(rows)[1:]), getattr(rows, "dtype", np.float32))

@@ -8,7 +8,7 @@ import numpy as np
 from sarlite import tape
 from sarlite.kernels import Rows
 from sarlite.sar.schedule.messages import templates_of
-from sarlite.tape.taken import Taken
+from sarlite.tape.table_rows import TableRows
 
 
 class Operator:
@@ -30,7 +30,7 @@ class Operator:
         Whether `backward` may be given d_rows that are not set, which it then overwrites: where it sees all edges at once.
     accumulate : bool
         Whether `backward` adds to d_rows in this pass; else it overwrites them.
-    by_number : bool
+    takes_rows : bool
         Whether `begin`, `forward` and `backward` may be given `kernels.Rows` of the local sources; what peers send are arrays.
     into : array or None
         What the output is wanted in; set before `begin`. An operator may add to it and return it from `end`, letting go of it; or
@@ -39,7 +39,7 @@ class Operator:
 
     n_fetched = 1
     needs_rows = False
-    reverses = overwrites = by_number = False
+    reverses = overwrites = takes_rows = False
     accumulate = True
     keeps_result = True
     flops_per_value = 1
@@ -103,9 +103,9 @@ class Operator:
 
 def aggregate(schedule, operator, inputs, sinks=()):
     """Apply `operator` over all blocks. Collective, forward and backward."""
-    if not operator.by_number:
+    if not operator.takes_rows:
         for x in inputs:
-            if isinstance(x, Taken):
+            if isinstance(x, TableRows):
                 x.gathered()
     return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule)
 
@@ -148,4 +148,4 @@ def _over_reversed(reverse, operator, rows, d_ends):
         reverse.run(rows, operator.forward, phase="backward")
 
 
-tape.primitive("aggregate", forward, vjp, owned=tape.Owned.YES, adds=True, by_number=True)
+tape.primitive("aggregate", forward, vjp, owned=tape.Owned.YES, adds=True, takes_rows=True)

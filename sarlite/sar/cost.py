@@ -108,7 +108,7 @@ class _Block:
 
 
 class _Cut:
-    """Stands for a `Cut`."""
+    """Stands for an `EdgesByOwner`."""
 
     edges = property(lambda self: self)
     indices = ()

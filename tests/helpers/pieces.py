@@ -13,6 +13,13 @@ def problem():
     return Graph.from_edges(src, dst, N_NODES), rng.standard_normal((N_NODES, 3)), rng.random((N_EDGES, 1)), rng.standard_normal((3, 4))
 
 
+def in_small_pieces(graph, n_edges=1):
+    """Return the graph, whose messages run over about as many edges at a time as there are columns, or `n_edges` where these are more."""
+    for block in graph.plan.blocks:
+        block.piece_edges = n_edges
+    return graph
+
+
 def run(graph, x, e, w, reducer):
     """Return the output and the gradients of x, the edge values and the captured weight."""
     x, e, w = (Tensor(a, requires_grad=True) for a in (x[graph.node_ids], e[graph.edge_ids], w))

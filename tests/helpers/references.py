@@ -187,9 +187,10 @@ def one_rank(case, dtype):
     return Step(Graph.from_edges(*EDGES), case, dtype)
 
 
-def check_equality(comm, case, dtype, parts, **options):
+def check_equality(comm, case, dtype, parts, change=lambda graph: graph, **options):
     """One rank's part of: every array is, in norm, as near to one rank's as promised. Collective."""
-    expected, found = one_rank(case, dtype), Step(Graph.from_edges(*EDGES).shard(comm, parts, **options), case, dtype)
+    part = change(Graph.from_edges(*EDGES).shard(comm, parts, **options))
+    expected, found = one_rank(case, dtype), Step(part, case, dtype)
     squares = {}
     for name, rows in found.rows.items():
         difference = (rows - expected.rows[name][found.ids]).astype(np.float64)

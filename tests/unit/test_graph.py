@@ -9,7 +9,6 @@ from hypothesis import given
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, SarliteError
-from sarlite.graph import block
 from sarlite.graph.block import Block
 from tests.helpers.strategies import SETTINGS, edges, random_edges, values
 
@@ -137,10 +136,9 @@ def test_the_transpose_of_a_block(graph):
 @given(graph=edges())
 def test_the_pieces_of_a_block_are_its_edges(graph):
     indptr, indices = Graph.from_edges(*graph).in_edges()[:2]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block.Edges, "piece_edges", 1)
-        one = Block(indptr, indices, np.arange(graph.n_nodes))
-        pieces = one.pieces
+    one = Block(indptr, indices, np.arange(graph.n_nodes))
+    one.piece_edges = 1
+    pieces = one.pieces
     assert np.concatenate([p.labels for p in pieces]).tolist() == list(range(graph.n_edges))
     assert np.concatenate([p.indices for p in pieces]).tolist() == indices.tolist()
     assert np.concatenate([p.dst for p in pieces]).tolist() == one.dst.tolist()

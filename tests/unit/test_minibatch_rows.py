@@ -11,7 +11,7 @@ from sarlite.comm import threads
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
-from sarlite.tape.taken import Taken
+from sarlite.tape.table_rows import TableRows
 from tests.helpers.strategies import random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
@@ -92,8 +92,8 @@ def test_ranks_read_rows_where_they_stand(name, remote, monkeypatch):
     """Those of the part and, where they are kept, halo rows: with peers too, whom their owner sends what it gathers."""
     make, gathers = MODELS[name]
     mode, how = (remote, "exact") if remote in ("sar", "sa", "oneshot", "broadcast") else ("sar", remote)
-    gathered, real = [], Taken.gathered
-    monkeypatch.setattr(Taken, "gathered", lambda self: gathered.append(1) or real(self))
+    gathered, real = [], TableRows.gathered
+    monkeypatch.setattr(TableRows, "gathered", lambda self: gathered.append(1) or real(self))
 
     def work(comm):
         part = Graph.from_edges(*EDGES).shard(comm, np.arange(50) % comm.size, mode=mode)

@@ -228,7 +228,7 @@ def test_a_layout_that_is_misread_is_wrong():
 # ---- invariants
 
 
-def by_number(case):
+def takes_rows(case):
     return plain(case) + np.float32(case.n_dst > 40) * (np.arange(case.n_dst, dtype=np.float32) % 7)[:, None]
 
 
@@ -238,7 +238,7 @@ def without_duplicates(case):
 
 
 @pytest.mark.parametrize("kind, bug", [
-    ("relabelled", by_number), ("doubled", without_duplicates), ("split", lambda case: plain(case) + np.float32(1)),
+    ("relabelled", takes_rows), ("doubled", without_duplicates), ("split", lambda case: plain(case) + np.float32(1)),
     ("linear", lambda case: np.maximum(plain(case), 0)), ("isolated", lambda case: plain(case) / np.float32(case.n_dst)),
 ])  # fmt: skip
 def test_each_invariant_has_what_it_finds(kind, bug):

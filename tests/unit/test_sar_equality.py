@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sarlite import Graph, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError
-from sarlite.graph import block
 from sarlite.graph.partition import partition
 from sarlite.tape import Tensor, ops
 from tests.helpers import references
+from tests.helpers.pieces import in_small_pieces
 from tests.helpers.references import CASES, EDGES, TRAIN, Step, check_equality
 from tests.helpers.strategies import SETTINGS, edges, parts, tied_values, values, widths
 
@@ -55,11 +55,10 @@ def test_the_partitioner_by_name_and_more_prefetch_than_peers(case):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", ["edges", "edges mean", "softmax"])
-def test_messages_in_pieces(case, mode, monkeypatch):
+def test_messages_in_pieces(case, mode):
     references.one_rank(case, np.float64)  # whole
-    monkeypatch.setattr(block.Edges, "piece_edges", 1)
-    threads.run(3, check_equality, case, np.float64, owners("random", 3), mode=mode)
-    graph = Graph.from_edges(*EDGES)
+    threads.run(3, check_equality, case, np.float64, owners("random", 3), change=in_small_pieces, mode=mode)
+    graph = in_small_pieces(Graph.from_edges(*EDGES))
     assert len(graph.plan.local.pieces) > 3
     assert sum(piece.n_edges for piece in graph.plan.local.pieces) == EDGES.n_edges
 

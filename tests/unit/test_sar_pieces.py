@@ -4,21 +4,20 @@ import numpy as np
 import pytest
 
 from sarlite.comm import threads
-from sarlite.graph import block
+from sarlite.graph.block import Block
 from tests.helpers.exchanges import in_parts
-from tests.helpers.pieces import BUILT_IN, N_NODES, problem, run, run_built_in
+from tests.helpers.pieces import BUILT_IN, N_NODES, in_small_pieces, problem, run, run_built_in
 
 
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("reducer", ["sum", "mean", "max", "min", "softmax"])
-def test_pieces_change_nothing(reducer, mode, monkeypatch):
+def test_pieces_change_nothing(reducer, mode):
     graph, *arrays = problem()
     assert len(graph.plan.local.pieces) == 1
     expected = run(graph, *arrays, reducer)
-    monkeypatch.setattr(block.Edges, "piece_edges", 1)
 
     def on_rank(comm):
-        part = problem()[0].shard(comm, "contiguous", mode=mode)
+        part = in_small_pieces(problem()[0].shard(comm, "contiguous", mode=mode))
         return part, run(part, *arrays, reducer)
 
     for n_ranks in (1, 2):
@@ -31,9 +30,8 @@ def test_pieces_change_nothing(reducer, mode, monkeypatch):
         np.testing.assert_allclose(sum(grads[3] for _, grads in parts), expected[3], rtol=1e-12)
 
 
-def test_halves_are_rows_of_the_block_with_pieces_of_their_own(monkeypatch):
-    monkeypatch.setattr(block.Edges, "piece_edges", 1)
-    whole = problem()[0].plan.local
+def test_halves_are_rows_of_the_block_with_pieces_of_their_own():
+    whole = in_small_pieces(problem()[0]).plan.local
     halves = whole.halves
     assert abs(halves[0].n_edges - halves[1].n_edges) <= np.diff(whole.indptr).max()
     for parts in (halves, [piece for half in halves for piece in half.pieces]):
@@ -44,9 +42,8 @@ def test_halves_are_rows_of_the_block_with_pieces_of_their_own(monkeypatch):
         assert np.array_equal(np.concatenate([part.dst for part in parts]), whole.dst)
 
 
-def test_pieces_cover_every_edge_once(monkeypatch):
-    monkeypatch.setattr(block.Edges, "piece_edges", 1)
-    whole = problem()[0].plan.local
+def test_pieces_cover_every_edge_once():
+    whole = in_small_pieces(problem()[0]).plan.local
     pieces = whole.pieces
     assert max(piece.n_edges for piece in pieces) <= N_NODES + np.diff(whole.indptr).max()
     assert np.array_equal(np.concatenate([piece.labels for piece in pieces]), whole.labels)
@@ -90,6 +87,6 @@ def test_columns_of_a_block_are_a_block():
         assert part.n_edges == len(edges) == len(part.indices) and np.array_equal(part.src_ids, whole.src_ids[first:last])
         assert np.array_equal(part.dst, whole.dst[edges]) and np.array_equal(part.indices + first, whole.indices[edges])
         assert np.array_equal(part.labels, whole.labels[edges])
-        own = block.Block(part.indptr, part.indices, part.src_ids)
+        own = Block(part.indptr, part.indices, part.src_ids)
         assert all(np.array_equal(a, b) for a, b in zip(part.transpose, own.transpose))
         assert np.array_equal(part.transpose_eid, whole.labels[edges][own.transpose_position])

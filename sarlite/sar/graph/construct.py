@@ -8,7 +8,7 @@ import numpy as np
 from sarlite.comm import Solo, together, wrap
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.graph import edges as edge_lists
-from sarlite.graph import foreign, given
+from sarlite.graph import interop, validation
 from sarlite.graph.part import InEdges, find_error, is_sorted
 from sarlite.profile import Profile
 from sarlite.sar.columns import Grid, gather, groups
@@ -57,7 +57,7 @@ def from_edges(cls: Any, src: Any, dst: Any, n_nodes: int | None = None, *, n_sr
     if n_src is not None:
         return _bipartite(cls, src, dst, n_src, n_dst, **changes)
     if n_nodes is None:
-        src, dst = edge_lists.checked_ends(src, dst, given.MOST_NODES, given.MOST_NODES)
+        src, dst = edge_lists.checked_ends(src, dst, validation.MOST_NODES, validation.MOST_NODES)
         n_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
     indptr, indices, edge_index = edge_lists.csr_by_dst(src, dst, n_nodes, **changes, edge_index=True)
     return _whole(cls, indptr, indices, None if any(changes.values()) else edge_index)
@@ -66,7 +66,7 @@ def from_edges(cls: Any, src: Any, dst: Any, n_nodes: int | None = None, *, n_sr
 def _bipartite(cls, src, dst, n_src, n_dst, undirected, self_loops, deduplicate):
     if undirected or self_loops:
         raise ConfigError("a bipartite graph has neither reverse edges nor self loops; src and dst are other nodes")
-    n_src, n_dst = given.count("n_src", n_src), given.count("n_dst", n_dst)
+    n_src, n_dst = validation.count("n_src", n_src), validation.count("n_dst", n_dst)
     src, dst = edge_lists.checked_ends(src, dst, n_src, n_dst)
     n_nodes = max(n_src, n_dst)
     indptr, indices, edge_index = edge_lists.csr_by_dst(src, dst, n_nodes, deduplicate=deduplicate, edge_index=True)
@@ -82,7 +82,7 @@ def from_csr(cls: Any, indptr: Any, indices: Any = None, *, edge_index: Any = No
     indptr, indices : (n_dst + 1,) and (n_edges,) int arrays, or one SciPy sparse array or matrix, or torch CSR tensor,
     alone
         Of a matrix a, a[i, j] is an edge from j to i; entries stored twice are two edges, a stored zero is one
-        (`graph.foreign.entries`). All values must be 1; `from_scipy` takes others. Borrowed.
+        (`graph.interop.entries`). All values must be 1; `from_scipy` takes others. Borrowed.
     edge_index : (n_edges,) int array, optional
         Each entry's index into edge values, each once; by default its position.
     n_src : int, optional
@@ -99,12 +99,12 @@ def from_csr(cls: Any, indptr: Any, indices: Any = None, *, edge_index: Any = No
         weights.
     """
     if indices is None:
-        found = foreign.entries(indptr, "from_csr")
-        foreign.refuse_weights(found.values, "from_csr", "Graph.from_scipy(matrix)")
+        found = interop.entries(indptr, "from_csr")
+        interop.refuse_weights(found.values, "from_csr", "Graph.from_scipy(matrix)")
         return _of_entries(cls, found, edge_index, n_src)
     indptr, indices = _csr(indptr, indices)
     if edge_index is not None:
-        edge_index = given.permutation("edge_index", outside("edge_index", edge_index), len(indices))
+        edge_index = validation.permutation("edge_index", outside("edge_index", edge_index), len(indices))
     return _whole(cls, indptr, indices, edge_index, n_src)
 
 
@@ -131,8 +131,8 @@ def from_scipy(cls: Any, matrix: Any, *, n_src: int | None = None) -> "tuple[Gra
     ConfigError, DataError
         No such matrix, or values that are not finite numbers.
     """
-    found = foreign.entries(matrix, "from_scipy")
-    return _of_entries(cls, found, None, n_src), given.weights("from_scipy", found.values, len(found.columns))
+    found = interop.entries(matrix, "from_scipy")
+    return _of_entries(cls, found, None, n_src), validation.weights("from_scipy", found.values, len(found.columns))
 
 
 def from_networkx(cls: Any, graph: Any, weight: str | None = None) -> "Graph | tuple[Graph, Array]":
@@ -159,9 +159,9 @@ def from_networkx(cls: Any, graph: Any, weight: str | None = None) -> "Graph | t
     DataError
         A weight is not a finite number; without `weight`, an edge has an attribute "weight" other than 1.
     """
-    src, dst, weights, n_nodes = foreign.networkx_edges(graph, "weight" if weight is None else weight)
+    src, dst, weights, n_nodes = interop.networkx_edges(graph, "weight" if weight is None else weight)
     if weight is None:
-        foreign.refuse_weights(weights, "from_networkx", "Graph.from_networkx(graph, weight='weight')")
+        interop.refuse_weights(weights, "from_networkx", "Graph.from_networkx(graph, weight='weight')")
     made = from_edges(cls, src, dst, n_nodes)
     return made if weight is None else (made, weights)
 
@@ -182,17 +182,17 @@ def _of_entries(cls, found, edge_index, n_src):
 
 def _csr(indptr, indices, n_rows=None):
     """Return both as integers; `needs.find` looks at whether they fit together."""
-    indptr, indices = (given.integers(name, outside(name, data), start=-(1 << 63)) for name, data in
+    indptr, indices = (validation.integers(name, outside(name, data), start=-(1 << 63)) for name, data in
                        (("indptr", indptr), ("indices", indices)))
     if n_rows is not None:
-        given.integers("indptr", indptr, length=n_rows + 1)
+        validation.integers("indptr", indptr, length=n_rows + 1)
     return indptr.astype(np.int64, copy=False), indices
 
 
 def outside(name, data):
     """Return what a caller gave as an array; a DataError names what is none."""
     try:
-        return given.array(name, as_array(data))
+        return validation.array(name, as_array(data))
     except (ValueError, TypeError, RuntimeError, OverflowError, BufferError) as error:
         if isinstance(error, DataError):
             raise
@@ -200,7 +200,7 @@ def outside(name, data):
 
 
 def _whole(cls, indptr, indices, edge_index, n_src=None):
-    n_src = None if n_src is None else given.count("n_src", n_src)
+    n_src = None if n_src is None else validation.count("n_src", n_src)
     if edge_index is not None and np.array_equal(edge_index, np.arange(len(edge_index))):
         edge_index = None
     return _make(cls, Solo(), InEdges(indptr, indices, edge_index), None, None, None, n_src)
@@ -266,9 +266,9 @@ def _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops):
     ids = {}
     for name, array, n, least in (("node_ids", node_ids, max(len(indptr) - 1, 0), 0), ("src_ids", src_ids, n_src, 0),
                                   ("edge_ids", edge_ids, len(indices), -1)):
-        ids[name] = None if array is None else given.integers(name, outside(name, array), length=n, start=least)
+        ids[name] = None if array is None else validation.integers(name, outside(name, array), length=n, start=least)
     if added_loops is not None:
-        added_loops = given.bools("added_loops", outside("added_loops", added_loops), len(indptr) - 1)
+        added_loops = validation.bools("added_loops", outside("added_loops", added_loops), len(indptr) - 1)
     return InEdges(indptr, indices, None, added_loops), ids
 
 
@@ -280,7 +280,7 @@ def checked_edges(edges: Any, n_nodes: Any) -> tuple[dict[Any, Any], dict[str, i
     if not isinstance(edges, Mapping) or not isinstance(n_nodes, Mapping):
         raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} "
                           "and {type: number of nodes}")
-    n_nodes = {name: given.count(f"n_nodes[{name!r}]", n) for name, n in n_nodes.items()}
+    n_nodes = {name: validation.count(f"n_nodes[{name!r}]", n) for name, n in n_nodes.items()}
 
     def ends(relation, src, dst):
         n_src, n_dst = n_nodes[relation[0]], n_nodes[relation[2]]
@@ -294,7 +294,7 @@ def checked_part(edges: Any, node_ids: Any,
     """Check what a rank gave of its part: return InEdges by relation, and the ids by type and by relation as arrays."""
     if not all(isinstance(found, Mapping) for found in (edges, node_ids, edge_ids or {})):
         raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")
-    ids = {name: given.integers(f"node_ids[{name!r}]", outside("node_ids", found)) for name, found in node_ids.items()}
+    ids = {name: validation.integers(f"node_ids[{name!r}]", outside("node_ids", found)) for name, found in node_ids.items()}
 
     def part(relation, indptr, indices):
         return InEdges(*_csr(indptr, indices, len(ids[relation[2]])))
@@ -305,7 +305,7 @@ def checked_part(edges: Any, node_ids: Any,
         found = (edge_ids or {}).get(relation)
         if found is not None:
             n = len(own.indices)
-            places[relation] = given.integers(f"edge_ids[{relation!r}]", outside("edge_ids", found), length=n)
+            places[relation] = validation.integers(f"edge_ids[{relation!r}]", outside("edge_ids", found), length=n)
     return in_edges, ids, places
 
 

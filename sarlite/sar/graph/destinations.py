@@ -8,12 +8,12 @@ import numpy as np
 from sarlite import kernels
 from sarlite.tape import Tensor
 from sarlite.tape.engine import Owned, apply, primitive, same_layout
-from sarlite.tape.taken import Taken
+from sarlite.tape.table_rows import TableRows
 
 
 def destinations(h: Tensor, n: int) -> Tensor:
     """Return the first n rows of h."""
-    if isinstance(h, Taken) and not h.requires_grad:
+    if isinstance(h, TableRows) and not h.requires_grad:
         return h.first(n)
     return apply("destinations", h, n=n)
 

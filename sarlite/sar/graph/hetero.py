@@ -349,7 +349,7 @@ class HeteroGraph:
         """What is exchanged for some relations out of one type. Collective at the first call."""
         key = tuple(chosen)
         if key not in self._fetches:
-            self._fetches[key] = kernels.unbuffered(self._found, key)
+            self._fetches[key] = kernels.outside_buffers(self._found, key)
         return self._fetches[key]
 
     def _found(self, chosen):

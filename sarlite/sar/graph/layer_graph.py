@@ -99,7 +99,7 @@ class LayerGraph:
     def schedule(self) -> Schedule:
         found = self._schedule
         if not isinstance(found, Schedule):
-            found = self._schedule = kernels.unbuffered(found)
+            found = self._schedule = kernels.outside_buffers(found)
         return found
 
     @property

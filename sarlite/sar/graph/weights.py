@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite.comm import agree, together
 from sarlite.errors import DataError, ShapeError
-from sarlite.graph import given
+from sarlite.graph import validation
 from sarlite.graph.edges import destinations, row_chunks
 from sarlite.sar.graph.construct import outside
 from sarlite.tape import Tensor
@@ -76,7 +76,7 @@ def _numbers(name, values, n_edges, n_dims):
         rows = f"({n_edges},)" if n_dims == 1 else f"({n_edges}, n)"
         needed = f"{rows} numbers are needed, one each edge of the graph"
         raise ShapeError(f"{name}: {array.dtype} of shape {array.shape}, but {needed}")
-    flat = given.weights(name, array.reshape(-1), array.size)
+    flat = validation.weights(name, array.reshape(-1), array.size)
     return flat.reshape(array.shape)
 
 

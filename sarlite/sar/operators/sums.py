@@ -30,7 +30,7 @@ class Sum(Operator):
         self.dst_scale, self.src_scale = dst_scale, src_scale
         self.flops_per_value = 2 if weighted else 1
         self.reverses = not weighted
-        self.by_number = src_scale is None  # which is by column
+        self.takes_rows = src_scale is None  # which is by column
 
     def output(self, arrays):
         return (self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype

@@ -19,7 +19,7 @@ class Needs(NamedTuple):
     rank : int
     offsets : (size + 1,) int64
         The first source row of each rank.
-    cuts : list of Cut
+    cuts : list of EdgesByOwner
         One a set of edges.
     needs : list of (n,) int64
         By rank, its rows that come here, counted from its first, in the order of their columns.
@@ -169,7 +169,7 @@ def find(comm: Any, sets: list[part.InEdges], src_ids: Any, n_local_src: int) ->
     else:
         halo_ids = comm.alltoall([own[rows] for rows in asked])
     halo_ids[comm.rank] = own
-    cuts = part.cut(sets, where, needs, offsets, comm.rank)
+    cuts = part.by_owner(sets, where, needs, offsets, comm.rank)
     return Needs(comm.rank, offsets, cuts, needs, asked, halo_ids, sum(n_edges) / max(sum(n_dst), 1))
 
 

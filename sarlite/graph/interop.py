@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError
-from sarlite.graph import given
+from sarlite.graph import validation
 
 _PADDED = ("bsr", "dia")
 
@@ -109,7 +109,7 @@ def networkx_edges(graph, weight):
     place = {node: at for at, node in enumerate(graph.nodes)}
     found = [(place[u], place[v], w) for u, v, w in graph.edges(data=weight, default=1)]
     src, dst = (np.fromiter((edge[end] for edge in found), np.int64, len(found)) for end in (0, 1))
-    values = given.weights(f"edge attribute {weight!r}", [edge[2] for edge in found], len(found)).astype(np.float64, copy=False)
+    values = validation.weights(f"edge attribute {weight!r}", [edge[2] for edge in found], len(found)).astype(np.float64, copy=False)
     if not graph.is_directed():
         back = np.flatnonzero(src != dst)
         src, dst, values = np.append(src, dst[back]), np.append(dst, src[back]), np.append(values, values[back])

@@ -12,7 +12,7 @@ from sarlite.tape.recording import now
 from sarlite.types import Array
 
 
-class Taken(Tensor):
+class TableRows(Tensor):
     """The tensor table[numbers]. A primitive that takes rows by number reads them in the table; any other gets a copy, and all do where
     somebody makes it a leaf, which requires a gradient.
 
@@ -29,7 +29,7 @@ class Taken(Tensor):
     def __init__(self, rows: Rows, make: Callable[[], Array]) -> None:
         self._rows, self._make = rows, make
         self._made: Array | None = None
-        self._whole: Taken | None = None  # whose first rows these are
+        self._whole: TableRows | None = None  # whose first rows these are
         self.constant = self.volatile = self.requires_grad = False
         self._changes, self.grad, self.node, self.time = Changes(rows.shape), None, None, now()
 
@@ -38,16 +38,16 @@ class Taken(Tensor):
         copied = self._made is not None or (self._whole is not None and self._whole.rows is None)
         return None if copied or self.requires_grad else self._rows
 
-    def first(self, n: int) -> "Taken":
+    def first(self, n: int) -> "TableRows":
         """Return the first n rows: of the table or, once there is one, of the copy."""
-        part = Taken(self._rows.first(n), lambda: self.gathered()[:n])
+        part = TableRows(self._rows.first(n), lambda: self.gathered()[:n])
         part._whole, part._changes = self, self._changes
         return part
 
-    def and_more(self, numbers: Array) -> "Taken":
+    def and_more(self, numbers: Array) -> "TableRows":
         """Return these rows of the table, and behind them further ones."""
         rows = self._rows.and_more(numbers)
-        return Taken(rows, rows.array)
+        return TableRows(rows, rows.array)
 
     def gathered(self) -> Array:
         """Return the copy."""
