@@ -55,7 +55,10 @@ def order(indptr, indices, method="metis", *, seed=0):
 
 
 def by_cluster(edges, tell=lambda text: None):
-    """Return the nodes of a graph, a `fennel.ReadableEdges`, by cluster of at most `CLUSTER_NODES`; memory: 24 bytes a node, and a block."""
+    """Return the nodes of a graph, a `fennel.ReadableEdges`, by cluster of at most `CLUSTER_NODES`.
+
+    Memory: 24 bytes a node, and a block.
+    """
     return np.argsort(clusters(edges, CLUSTER_NODES, tell=tell), kind="stable").astype(index_dtype(edges.n_nodes))
 
 
