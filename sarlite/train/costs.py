@@ -403,7 +403,7 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
         facts = with_exchanges(comm, config, make, facts, graph)
     there = part.memory.now() if there is None else there
     sharing = comm.size if config.ranks > 1 else 1
-    features = [*part.rows.features.values()] if facts.relations else [part.rows.features]  # type: ignore[attr-defined]
+    features = [*part.rows.features.values()] if facts.relations else [part.rows.features]
     read = sum(x.dtype.itemsize * x.size for x in features if x.strides[0])
     missing = sum(x.dtype.itemsize * x.size for x in features) - read
     batches = scored = None
@@ -482,7 +482,7 @@ def _flows(comm, config, part, make, facts, trainer):
                 return count_layers(tiny.model, graph, tiny.x)
 
         n_layers = together(comm, asked)
-        made = [*minibatch.flows(part, n_layers, part.rows.features).values()]  # type: ignore[attr-defined]
+        made = [*minibatch.flows(part, n_layers, part.rows.features).values()]
     else:
         made = [trainer.batches.batch, trainer.scoring.batch]
     return {(name, k): layer for name, each in zip(("training", "scoring"), made) for k, layer in enumerate(each.graphs)}
