@@ -45,7 +45,7 @@ def laid_out(array: Array, layout: str) -> Array:
 
 
 class Handed:
-    """A case as one call gets it, `case`: every array is a copy, remembered, so that a change of it is noticed."""
+    """A case as one call gets it, `case`: every array is a copy, remembered, so that a change is noticed."""
 
     def __init__(self, case: Case, layout: str = "plain") -> None:
         self.layout, self.convert, self.original = layout, case.convert, case

@@ -46,7 +46,7 @@ def format_of(dtype: str) -> Format:
 
 
 def rounded(value: Array, dtype: str) -> Array:
-    """The nearest numbers of a dtype; those of bfloat16 in float32 arrays."""
+    """The nearest numbers of a dtype; numbers of bfloat16 come in float32 arrays."""
     with np.errstate(over="ignore"):
         if dtype != "bfloat16":
             return np.asarray(value, dtype)

@@ -69,7 +69,7 @@ class _Known(dict):
 
 
 def doubled(layer: Layer, attributes: Attributes, state: Mapping[str, Any]) -> set[str]:
-    """The names of a state whose values stand there twice, as torch saves shared weights: those of the destinations.
+    """The destinations' names of weights that stand twice in a state, as torch saves shared weights.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None
     Raises
     ------
     ConfigError
-        A value that is none of those possible, or another than the state's.
+        A value that is not allowed, or that is not the state's.
     DataError
         A parameter that is missing, unknown or of a wrong shape.
     """
@@ -135,7 +135,7 @@ def _checked(layer, name, value):
 
 
 def _agree(layer, dialect, found, wanted):
-    """Refuse a state that is not of these shapes."""
+    """Refuse a state whose shapes are not the wanted ones."""
     place = dialects.places(layer.name, dialect, projected="root.weight" in wanted)
     for name in [*wanted, *found]:
         theirs = place[name].name if name in place else name
@@ -234,5 +234,5 @@ def plus(out: Expr, term: Expr | None) -> Expr:
 
 
 def present(shapes: Shapes, wanted: Mapping[str, bool]) -> Shapes:
-    """The shapes without those that are not wanted."""
+    """The wanted ones of some shapes."""
     return {name: shape for name, shape in shapes.items() if wanted.get(name, True)}

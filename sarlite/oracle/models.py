@@ -166,7 +166,7 @@ def _attribute_names(kind: str, training: bool) -> list[str]:
 
 
 def resolve(kind: str, attributes: Attributes, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], Any]:
-    """All attributes of a model: those of each layer are `each`, found anew where they are given."""
+    """All attributes of a model; `each` has the attributes of each layer, found anew where they are given."""
     given = {name: value for name, value in attributes.items() if value is not None and name != "each"}
     for name, values in OPTIONS.items():
         if given.get(name, values[0]) not in values:

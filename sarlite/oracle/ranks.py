@@ -38,7 +38,7 @@ def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Par
         def serve(part):
             try:
                 done.put((part.rank, function(part.rank, part, part.ids), None))
-            except BaseException as error:  # whatever it is, the run's caller hears of it
+            except BaseException as error:  # the run's caller hears of any error
                 done.put((part.rank, None, error))
 
         for part in parts:

@@ -84,7 +84,7 @@ class Reference:
                 and last_word(name) not in self.definition.fixed]
 
     def refuses(self, case: Case) -> str | None:
-        """Why the dialect raises an error for these edges, where it does; the reference computes it anyway."""
+        """Why the dialect raises an error for these edges, or None; the reference computes the case anyway."""
         return self.definition.refuses(case.edges, case.attributes)
 
     def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0,

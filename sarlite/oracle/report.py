@@ -31,7 +31,7 @@ class Report:
     uncovered : Counter
         What was not checked: reason -> how many times.
     examples : dict of str to str
-        The first case of a reason, and what was said of it.
+        Of each reason the first case, with what was said about the case.
     ratio : float
         The largest error over its bound that was seen; above 1 it is a proof of excess error.
     """

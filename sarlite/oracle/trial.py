@@ -21,7 +21,7 @@ KEPT = 20  # findings that keep their case; of the others, but the first of a ve
 
 
 class Stop(Exception):
-    """The function hangs: nothing more can be asked of it."""
+    """The function hangs: nothing more can be asked."""
 
 
 class Trial:
@@ -71,7 +71,7 @@ class Trial:
     def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
                   threads: int | None = None
                   ) -> dict[str, Array] | None:
-        """Return the gradients of one call; those that it leaves out count as not covered."""
+        """Return the gradients of one call; gradients that the call leaves out count as not covered."""
         vjp = self.vjp
         assert vjp is not None
         found = self.noted(case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, "plain",
@@ -123,7 +123,7 @@ class Trial:
 
     def found(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array,
               **fields: Any) -> None:
-        """Add a finding whose place is the first element of `bad`; `fields` are more of it, or others."""
+        """Add a finding whose place is the first element of `bad`; `fields` add to its fields, or replace them."""
         index = np.unravel_index(np.flatnonzero(bad)[0], bad.shape)
         row, column = _place(index, bad.shape)
         expected, error, got = difference.expected.value, difference.expected.error, difference.got
@@ -144,7 +144,7 @@ def _place(index, shape):
 @contextmanager
 def trying(report: Report, run: Callable, vjp: Callable | None, reference: Any, seconds: float, **options: Any
            ) -> Iterator[Trial]:
-    """Give a trial whose calls may take so many seconds. One that hangs ends the block, which counts as not covered.
+    """Give a trial whose calls may take so many seconds. A call that hangs ends the block; the rest is not covered.
 
     Parameters
     ----------
