@@ -40,8 +40,8 @@ class Reference:
         An unknown name, attribute or value.
     """
 
-    def __init__(self, name: str, *, dialect: str = "paper", state: Mapping[str, Array] | None = None,
-                 **attributes: Any) -> None:
+    def __init__(self, name: str, *, dialect: str = "paper", state: Mapping[str, Array] | None = None, **attributes: Any
+                 ) -> None:
         self.definition = _known("reference", name, REFERENCES)
         self.name, self.dialect, self.state = name, dialect, state
         _among("dialect", dialect, DIALECTS)

@@ -18,8 +18,8 @@ _MOST_EDGES = 20  # are written out
 
 
 def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
-           vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None,
-           convert: Callable[[Array], Any] | None = None, time_limit: float = 60.0, seed: int = 0) -> Report:
+           vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None, convert: Callable[[Array], Any] | None = None,
+           time_limit: float = 60.0, seed: int = 0) -> Report:
     """Check a function on one saved case: by == where its result is exact, by bounds, and by the same input twice.
 
     Gradients are asked by the case's saved cotangents, or, where it has none, by cotangents of `seed`.

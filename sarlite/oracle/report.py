@@ -11,10 +11,6 @@ from sarlite.oracle.finding import Finding, Verdict
 __all__ = ["Finding", "OracleError", "Report", "Verdict"]
 
 
-class OracleError(SarliteError, AssertionError):
-    """Raised by `Report.require`: a check found something."""
-
-
 @dataclass
 class Report:
     """What one check found.
@@ -102,3 +98,7 @@ class Report:
             lines.append(f"  not covered: {reason} ({n} times" + (f"; as {example})" if example else ")"))
         lines += [f"  expected failure: {finding}" for finding in self.expected]
         return "\n".join(lines)
+
+
+class OracleError(SarliteError, AssertionError):
+    """Raised by `Report.require`: a check found something."""
