@@ -107,10 +107,18 @@ class Handed:
 
 
 class Worker:
-    """A thread that makes the calls one after another. One that does not come back is left behind, as a daemon."""
+    """A thread that makes the calls one after another. One that does not come back is left behind, as a daemon.
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    Parameters
+    ----------
+    seconds : float
+        Of one call.
+    limits : (n) -> context manager
+        What sets the number of threads of BLAS and OpenMP for a call.
+    """
+
+    def __init__(self, seconds: float, limits: Callable[[int], Any] = threadpool_limits) -> None:
+        self.seconds, self.limits = seconds, limits
         self._jobs: queue.SimpleQueue | None = None
 
     def call(self, job: Callable[[], Any]) -> Any:
@@ -157,7 +165,7 @@ def _call(worker, function, handed, threads):
     def job():
         if threads is None:
             return _plain(function())
-        with threadpool_limits(threads):
+        with worker.limits(threads):
             return _plain(function())
 
     found = guarded(worker, job)
