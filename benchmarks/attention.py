@@ -1,16 +1,17 @@
 """How fast is attention, forward and backward, and how much memory does it take beside other libraries?
 
 SAR's Figure 2: `graph.aggregate(fn.attend(z, src, dst), "sum")` with the per-node scores src = (z * a_src).sum(-1) and
-dst = (z * a_dst).sum(-1), and its backward pass with gradients of z and of both a; heads of 100 features, float32. Peers run their
-GATConv with its linear part replaced by the identity. `ms` is forward and backward together.
+dst = (z * a_dst).sum(-1), and its backward pass with gradients of z and of both a; heads of 100 features, float32.
+Peers run their GATConv with its linear part replaced by the identity. `ms` is forward and backward together.
 
-`peak_mib` counts from the moment when graph and inputs exist. `net_peak_mib` is that without the three arrays of z's size which
-everybody has: the output, its gradient (ones, made before the backward pass) and z's gradient.
+`peak_mib` counts from the moment when graph and inputs exist. `net_peak_mib` is that without the three arrays of z's
+size which everybody has: the output, its gradient (ones, made before the backward pass) and z's gradient.
 
-    limit_fraction = (bytes of z, out, both gradients, and indices twice / stream bandwidth  +  flops / sgemm flops a second) / time
+    limit_fraction = (bytes / stream bandwidth  +  flops / sgemm flops a second) / time
 
-with 6 flops for each edge and column: a product and a sum forward, two of each backward. As for spmm, this is a bound, and the
-estimate for random rows is none: forward reads a row of z for each edge, backward a row of the output's gradient.
+with the bytes of z, the output, both gradients, and twice the indices, and 6 flops for each edge and column: a product
+and a sum forward, two of each backward. As for spmm, this is a bound, and the estimate for random rows is none: forward
+reads a row of z for each edge, backward a row of the output's gradient.
 
     gather_fraction = 2 * n_edges * row_bytes / (gather bandwidth of that row_bytes) / time
 """
@@ -34,7 +35,8 @@ ABLE = ("dgl", "pyg")
 
 
 def attend(graph, z, scores):
-    """Attention of z (n_nodes, heads * dim) by the learned scores (2, heads, dim) of sources and destinations: both from one product."""
+    """Attention of z (n_nodes, heads * dim) by the learned scores (2, heads, dim) of sources and destinations: both
+    from one product."""
     _, heads, dim = scores.shape
     diagonal = np.eye(heads, dtype=np.float32)[:, None]
     src, dst = ((scores[k].reshape(heads, dim, 1) * diagonal).reshape(heads * dim, heads) for k in (0, 1))
@@ -61,7 +63,8 @@ def worker(args):
             forward.append(1e3 * (middle - begin))
             backward.append(1e3 * (end - middle))
     both = [a + b for a, b in zip(forward[1:], backward[1:])]
-    ways = {name: harness.summary(times[1:])["ms"] for name, times in (("forward_ms", forward), ("backward_ms", backward))}
+    ways = {name: harness.summary(times[1:])["ms"]
+            for name, times in (("forward_ms", forward), ("backward_ms", backward))}
     harness.print_measurement(both, memory, **ways)
 
 
@@ -83,7 +86,8 @@ def main(argv=None):
     if args.worker:
         return worker(args)
     others, limit = peers.find(args.peers, ABLE), limits.measure(args.threads, args.gib)
-    rows = [row for name in args.graphs_list for heads in args.heads for row in measure(args, name, heads, limit, others)]
+    rows = [row for name in args.graphs_list for heads in args.heads
+            for row in measure(args, name, heads, limit, others)]
     columns = {
         **harness.suite_columns("heads"),
         "forward": lambda r: r["forward_ms"],
@@ -93,7 +97,8 @@ def main(argv=None):
         "net MiB": lambda r: harness.mib(2**20 * r["net_peak_mib"]),
         "its net MiB": lambda r: r["peer_net_peak_mib"] and harness.mib(2**20 * r["peer_net_peak_mib"]),
     }
-    harness.report(f"Attention, forward and backward, heads of {args.dim}, {args.threads} threads", rows, columns, args.json)
+    harness.report(f"Attention, forward and backward, heads of {args.dim}, {args.threads} threads", rows, columns,
+                   args.json)
     return None
 
 

@@ -1,19 +1,23 @@
-"""Mode broadcast on a graph like Reddit's (R): how long is an epoch beside mode sar and beside one rank, are its bytes (n - n_p) f 4
-a pass, how uneven are its stages, and what do random parts give it?
+"""Mode broadcast on a graph like Reddit's (R): how long is an epoch beside mode sar and beside one rank, are its bytes
+(n - n_p) f 4 a pass, how uneven are its stages, and what do random parts give it?
 
-Three tables. An epoch is a training step of GCN (602 features, 512 hidden, 41 classes, 2 and 3 layers, dropout 0.5 between, Adam, float32),
-which keeps the first layer's A X: on one rank of two threads, and on two ranks of one thread in every mode on `--partition` parts. The ways
-on two ranks take turns in one job, step by step; jobs of one rank and of two take turns, `--rounds` times; with `--before DIR`, another
-checkout with its compiled module, that one's jobs of one rank too.
+Three tables. An epoch is a training step of GCN (602 features, 512 hidden, 41 classes, 2 and 3 layers, dropout 0.5
+between, Adam, float32), which keeps the first layer's A X: on one rank of two threads, and on two ranks of one thread
+in every mode on `--partition` parts. The ways on two ranks take turns in one job, step by step; jobs of one rank and of
+two take turns, `--rounds` times; with `--before DIR`, another checkout with its compiled module, that one's jobs of one
+rank too.
 
     ms         of all measured steps: the median, with minimum and maximum
-    to sar     a step's time over that of mode sar with prefetch 1 right before it: the median, minimum and maximum of these ratios
+    to sar     a step's time over that of mode sar with prefetch 1 right before it: the median, minimum and maximum of
+               these ratios
     to one     likewise of a round's median over that of one rank x two threads in the same round
-    received   bytes of a step, of the rank that receives most, forward, backward and pushed; `equal` where forward and backward are the sum
-               over layers that aggregate of (n - n_p) f 4 on every rank, f the smaller width of the layer, and nothing is pushed
+    received   bytes of a step, of the rank that receives most, forward, backward and pushed; `equal` where forward and
+               backward are the sum over layers that aggregate of (n - n_p) f 4 on every rank, f the smaller width of
+               the layer, and nothing is pushed
 
-Stages: the sum over stages of the largest tile, over edges / N: how many times as long as with even tiles all stages take together where
-ranks wait for each other; and of two ranks the time of one sum over neighbours of 512 columns in mode broadcast, parts in alternation.
+Stages: the sum over stages of the largest tile, over edges / N: how many times as long as with even tiles all stages
+take together where ranks wait for each other; and of two ranks the time of one sum over neighbours of 512 columns in
+mode broadcast, parts in alternation.
 """
 
 import argparse
@@ -28,12 +32,10 @@ import harness
 import numpy as np
 
 from sarlite import Graph, Tensor, Trainer, fn, kernels, models, nn, no_grad, optim
-from sarlite.comm.launch import connect
 from sarlite.graph.edges import destinations
 from sarlite.graph.partition import METHODS, partition
-from sarlite.train.loop import set_threads
 
-FEATURES, HIDDEN, CLASSES, TRAIN_SHARE = 602, 512, 41, 0.66
+FEATURES, CLASSES, TRAIN_SHARE = 602, 41, 0.66
 PHASES = ("forward_fetch", "backward_fetch", "backward_push")
 BASE = "sar 1"  # the way that the others are compared with
 
@@ -44,11 +46,15 @@ def make_trainer(graph, layers, n_in, n_out, hidden, share=TRAIN_SHARE):
     x = draw.standard_normal((graph.n_dst, n_in), dtype=np.float32)
     train = draw.random(graph.n_dst) < share
     model = models.GCN(n_in, n_out, layers=layers, hidden=hidden, dropout=0.5, input_dropout=0.0, rng=rng)
-    return Trainer(graph, model, x, draw.integers(0, n_out, graph.n_dst), train, optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
+    return Trainer(graph, model, x, draw.integers(0, n_out, graph.n_dst), train,
+                   optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
 
 
 def turns(comm, ways, repeats):
-    """Return {way: [ms of each call]}: calls in turn, from one barrier to the next, after one of each that warms up. Collective."""
+    """Return {way: [ms of each call]}: calls in turn, from one barrier to the next, after one of each that warms up.
+
+    Collective.
+    """
     found = {way: [] for way in ways}
     for k in range(repeats + 1):
         for way, call in ways.items():
@@ -60,28 +66,30 @@ def turns(comm, ways, repeats):
     return found
 
 
-def whole_graph(file):
-    with np.load(file) as arrays:
-        return Graph.from_csr(arrays["indptr"], arrays["indices"])
-
-
 def ways_of(modes, prefetch, n_ranks):
     """Return {name: (mode, prefetch)}; one rank has no peers, so there is one way."""
     if n_ranks == 1:
         return {BASE: ("sar", 1)}
-    return {f"{mode} {ahead}": (mode, ahead) for mode in modes for ahead in (prefetch if mode in ("sar", "broadcast") else [0])}
+    return {f"{mode} {ahead}": (mode, ahead) for mode in modes
+            for ahead in (prefetch if mode in ("sar", "broadcast") else [0])}
 
 
 def train(comm, args):
-    """Measure training steps of every way; return their times, and what this rank received in the last one beside what is predicted."""
-    whole = whole_graph(args.file)
-    trainers = {name: make_trainer(whole.shard(comm, args.partition, mode=mode, prefetch=ahead), args.layers, FEATURES, CLASSES, HIDDEN)
+    """Measure training steps of every way.
+
+    Return their times, and what this rank received in the last one beside what is predicted.
+    """
+    whole = Graph.from_csr(*graphs.arrays_of(args.file))
+    trainers = {name: make_trainer(whole.shard(comm, args.partition, mode=mode, prefetch=ahead), args.layers, FEATURES,
+                                   CLASSES, args.hidden)
                 for name, (mode, ahead) in ways_of(args.modes, args.prefetch, comm.size).items()}
     found = turns(comm, {name: trainer.step for name, trainer in trainers.items()}, args.repeats)
-    widths, others = [FEATURES, *[HIDDEN] * (args.layers - 1), CLASSES], whole.n_nodes - next(iter(trainers.values())).graph.n_dst
+    widths = [FEATURES, *[args.hidden] * (args.layers - 1), CLASSES]
+    others = whole.n_nodes - next(iter(trainers.values())).graph.n_dst
     pass_bytes = 4 * others * sum(min(pair) for pair in list(zip(widths, widths[1:]))[1:])
     counted = {name: step_bytes(trainer) for name, trainer in trainers.items()}
-    return found, {name: {"received": received, "predicted": [pass_bytes, pass_bytes, 0]} for name, received in counted.items()}
+    return found, {name: {"received": received, "predicted": [pass_bytes, pass_bytes, 0]}
+                   for name, received in counted.items()}
 
 
 def step_bytes(trainer):
@@ -94,12 +102,12 @@ def step_bytes(trainer):
 
 def spmm(comm, args):
     """Measure a sum over neighbours in mode broadcast on every kind of parts."""
-    whole, draw, ways = whole_graph(args.file), np.random.default_rng(comm.rank), {}
+    whole, draw, ways = Graph.from_csr(*graphs.arrays_of(args.file)), np.random.default_rng(comm.rank), {}
     with kernels.Buffers(), no_grad():
-        for method in METHODS:
+        for method in args.methods:
             for ahead in args.prefetch:
                 graph = whole.shard(comm, method, mode="broadcast", prefetch=ahead)
-                x = Tensor(draw.standard_normal((graph.n_dst, HIDDEN), dtype=np.float32))
+                x = Tensor(draw.standard_normal((graph.n_dst, args.hidden), dtype=np.float32))
                 ways[f"{method} {ahead}"] = lambda graph=graph, x=x: graph.aggregate(fn.copy_src(x), "sum")
         return turns(comm, ways, args.repeats), {}
 
@@ -111,20 +119,12 @@ def work(comm, args):
     return {"times": times, "ranks": {name: [rank[name] for rank in every] for name in counted}}
 
 
-def worker(args):
-    """Measure as one rank; rank 0 prints what was found."""
-    set_threads(args.threads)
-    comm = connect()
-    found = work(comm, args)
-    if comm.rank == 0:
-        print(json.dumps(found))
-
-
 def job(args, what, n_ranks, threads, tree=None, **options):
-    """Run `worker` on N ranks, of another checkout where `tree` is given, and return what it prints."""
+    """Run `work` on N ranks, of another checkout where `tree` is given, and return what it prints."""
     words = [__file__, "--worker", what, "--file", graphs.path(args.graphs, args.graph).resolve(), "--threads", threads,
              "--repeats", args.repeats, "--partition", args.partition, "--modes", ",".join(args.modes),
-             "--prefetch", ",".join(map(str, args.prefetch))]  # fmt: skip
+             "--prefetch", ",".join(map(str, args.prefetch)), "--hidden", args.hidden, "--methods",
+             ",".join(args.methods)]
     words += [word for name, value in options.items() for word in (f"--{name}", value)]
     path = Path(tree or Path(__file__).parents[1]).resolve()
     launcher = ("env", f"PYTHONPATH={path}", harness.find_mpiexec(), "-n", str(n_ranks))
@@ -136,7 +136,7 @@ def measure_epochs(args, layers):
     places = {"one": (1, 2, None), **({"before": (1, 2, args.before)} if args.before else {}), "two": (2, 1, None)}
     rounds = []
     for number in range(args.rounds):
-        harness.note(f"round {number + 1} of {args.rounds}: GCN {layers} x {HIDDEN} on {args.graph}")
+        harness.note(f"round {number + 1} of {args.rounds}: GCN {layers} x {args.hidden} on {args.graph}")
         rounds.append({place: job(args, "train", *where, layers=layers) for place, where in places.items()})
     return [row(args, layers, place, name, rounds) for place in places for name in rounds[0][place]["times"]]
 
@@ -147,10 +147,12 @@ def row(args, layers, place, name, rounds):
     times = [ms for each in found for ms in each["times"][name]]
     ones = [statistics.median(made["one"]["times"][BASE]) for made in rounds]
     to_one = [statistics.median(each["times"][name]) / one for each, one in zip(found, ones)]
-    pairs = [a / b for each in found for a, b in zip(each["times"][name], each["times"][BASE])] if place == "two" else None
+    pairs = [a / b for each in found
+             for a, b in zip(each["times"][name], each["times"][BASE])] if place == "two" else None
     ranks = found[0]["ranks"][name]
     mode, ahead = name.split()
-    return {"case": f"gcn {layers} x {HIDDEN}" + (" before" if place == "before" else ""), "graph": args.graph, "ranks": len(ranks),
+    return {"case": f"gcn {layers} x {args.hidden}" + (" before" if place == "before" else ""), "graph": args.graph,
+            "ranks": len(ranks),
             "threads": 1 if place == "two" else 2, "mode": mode if place == "two" else None, "prefetch": int(ahead),
             **harness.summary(times), "peak_mib": None, "limit_fraction": None, "to_one": to_one, "to_sar": pairs,
             "received": [max(counts) for counts in zip(*(rank["received"] for rank in ranks))],
@@ -159,20 +161,22 @@ def row(args, layers, place, name, rounds):
 
 def imbalances(args):
     """Return the rows of stage imbalance."""
-    with np.load(graphs.path(args.graphs, args.graph)) as arrays:
-        indptr, indices = arrays["indptr"], arrays["indices"]
+    indptr, indices = graphs.arrays_of(graphs.path(args.graphs, args.graph))
     rows = []
     for n_ranks in args.parts:
-        for method in METHODS:
+        for method in args.methods:
             harness.note(f"{args.graph} in {n_ranks} {method} parts")
-            rows.append({"case": "stages", "graph": args.graph, "ranks": n_ranks, "partition": method, **dict.fromkeys(_TIMES),
-                         "imbalance": stage_imbalance(indptr, indices, partition(indptr, indices, n_ranks, method), n_ranks)})
+            rows.append({"case": "stages", "graph": args.graph, "ranks": n_ranks, "partition": method,
+                         **dict.fromkeys(_TIMES),
+                         "imbalance": stage_imbalance(indptr, indices, partition(indptr, indices, n_ranks, method),
+                                                      n_ranks)})
     return rows
 
 
 def stage_imbalance(indptr, indices, parts, n_parts):
     """The sum over stages of the largest tile, over edges / N; 1 where all tiles of a stage are even."""
-    tiles = np.bincount(parts[destinations(indptr, indices.dtype)].astype(np.int64) * n_parts + parts[indices], minlength=n_parts**2)
+    tiles = np.bincount(parts[destinations(indptr, indices.dtype)].astype(np.int64) * n_parts + parts[indices],
+                        minlength=n_parts**2)
     return float(tiles.reshape(n_parts, n_parts).max(axis=0).sum() * n_parts / max(indices.size, 1))
 
 
@@ -187,7 +191,8 @@ def measure_spmm(args):
     for name, times in found.items():
         method, ahead = name.split()
         pairs = [a / b for a, b in zip(times, found[f"random {ahead}"])]
-        rows.append({"case": "spmm", "graph": args.graph, "ranks": 2, "threads": 1, "partition": method, "prefetch": int(ahead),
+        rows.append({"case": "spmm", "graph": args.graph, "ranks": 2, "threads": 1, "partition": method,
+                     "prefetch": int(ahead),
                      **harness.summary(times), "peak_mib": None, "limit_fraction": None, "to_random": pairs})
     return rows
 
@@ -198,17 +203,19 @@ _TIMES = ("threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction")
 def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
-        return worker(args)
+        return harness.as_rank(work, args, args.threads)
     if "sar" not in args.modes or 1 not in args.prefetch:
-        raise SystemExit("--modes and --prefetch: mode sar with prefetch 1 must be there, with which the others are compared")
-    harness.note("a full run takes about 15 minutes on two free cores: 6 of GCN 2 x 512, 6 of GCN 3 x 512, 1 of METIS, 2 of sums")
+        raise SystemExit("--modes and --prefetch: mode sar with prefetch 1 must be there, with which the others are "
+                         "compared")
+    harness.note("a full run takes about 15 minutes on two free cores: 6 of GCN 2 x 512, 6 of GCN 3 x 512, 1 of METIS, "
+                 "2 of sums")
     begin = time.monotonic()
     epochs = [found for layers in args.layers_list for found in measure_epochs(args, layers)]
     if epochs:
         harness.report(f"An epoch of GCN on {args.graph}, {args.partition} parts", epochs, EPOCHS)
     stages, sums = imbalances(args), measure_spmm(args)
     harness.report(f"Stages of {args.graph}: sum of the largest tiles, over edges / N", stages, STAGES)
-    harness.report(f"A sum over neighbours of {HIDDEN} columns on {args.graph}, mode broadcast", sums, SUMS)
+    harness.report(f"A sum over neighbours of {args.hidden} columns on {args.graph}, mode broadcast", sums, SUMS)
     print(f"\n{(time.monotonic() - begin) / 60:.1f} minutes")
     if args.json:
         args.json.write_text(json.dumps([*epochs, *stages, *sums], indent=1) + "\n")
@@ -219,36 +226,39 @@ def _ratios(key):
     return lambda r: harness.spread(r[key]) if r[key] else None
 
 
-def _named(*names):
-    return {name: (lambda r, name=name: r[name]) for name in names}
-
-
-MS = {"ms": lambda r: f"{r['ms']:,.0f} ({r['ms_min']:,.0f}..{r['ms_max']:,.0f})"}
 EPOCHS = {
-    **_named("case", "ranks", "threads", "mode"),
+    **harness.named("case", "ranks", "threads", "mode"),
     "prefetch": lambda r: r["prefetch"] if r["mode"] in ("sar", "broadcast") else None,
-    **MS,
+    "ms": harness.times(),
     "to sar": _ratios("to_sar"),
     "to one": _ratios("to_one"),
     "received": lambda r: " ".join(f"{n:,}" for n in r["received"]),
     "(n - n_p) f 4": lambda r: None if r["equal"] is None else "equal" if r["equal"] else "DIFFERS",
 }
-STAGES = {**_named("ranks", "partition"), "imbalance": lambda r: f"{r['imbalance']:.3f}"}
-SUMS = {**_named("ranks", "partition", "prefetch"), **MS, "to random": _ratios("to_random")}
+STAGES = {**harness.named("ranks", "partition"), "imbalance": lambda r: f"{r['imbalance']:.3f}"}
+SUMS = {**harness.named("ranks", "partition", "prefetch"), "ms": harness.times(), "to random": _ratios("to_random")}
 
 
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--graph", default="R", help="of graphs.py")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--layers-list", type=harness.numbers, default=[2, 3], metavar="LIST", help="of GCN")
-    parser.add_argument("--modes", type=harness.words, default=["sar", "broadcast", "oneshot"], help="on two ranks; sar must be there")
-    parser.add_argument("--prefetch", type=harness.numbers, default=[1, 0], help="in modes sar and broadcast; 1 must be there")
+    parser.add_argument("--modes", type=harness.words, default=["sar", "broadcast", "oneshot"],
+                        help="on two ranks; sar must be there")
+    parser.add_argument("--prefetch", type=harness.numbers, default=[1, 0],
+                        help="in modes sar and broadcast; 1 must be there")
     parser.add_argument("--partition", default="random", choices=METHODS, help="of the epochs")
-    parser.add_argument("--parts", type=harness.numbers, default=[2, 4, 8], help="numbers of parts whose stages are looked at")
-    parser.add_argument("--repeats", type=int, default=5, help="measured steps of a way in a job, after one that warms up")
+    parser.add_argument("--methods", type=harness.words, default=METHODS, metavar="LIST",
+                        help="partitions of stages and sums")
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--parts", type=harness.numbers, default=[2, 4, 8],
+                        help="numbers of parts whose stages are looked at")
+    parser.add_argument("--repeats", type=int, default=5,
+                        help="measured steps of a way in a job, after one that warms up")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--before", metavar="DIR", help="a checkout whose one rank is measured too, its compiled module beside it")
+    parser.add_argument("--before", metavar="DIR",
+                        help="a checkout whose one rank is measured too, its compiled module beside it")
     for name, kind in (("worker", str), ("file", Path), ("threads", int), ("layers", int)):
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     return parser

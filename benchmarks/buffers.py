@@ -1,9 +1,11 @@
-"""Question 15: how many (local rows x width) arrays does a training step hold at once, and is that what the docs promise?
+"""Question 15: how many (local rows x width) arrays does a training step hold at once, and is that what the docs
+promise?
 
-Every part needs all rows, as on a dense graph, which is the hardest case: a peer's rows are then as many as a rank's own. Measured is the
-largest rank, in arrays of its rows times `--hidden` values. `taken`: how far its `kernels.Buffers` reached, so all of its arrays of
-256 KiB and more, with receive buffers and with gaps between arrays. `held`: the most bytes in use at once, by tracemalloc, where a rank is
-a process of its own: on one rank, and with `--mpi`. `promised` is docs/architecture.md's formula, "What a training step holds".
+Every part needs all rows, as on a dense graph, which is the hardest case: a peer's rows are then as many as a rank's
+own. Measured is the largest rank, in arrays of its rows times `--hidden` values. `taken`: how far its `kernels.Buffers`
+reached, so all of its arrays of 256 KiB and more, with receive buffers and with gaps between arrays. `held`: the most
+bytes in use at once, by tracemalloc, where a rank is a process of its own: on one rank, and with `--mpi`. `promised` is
+docs/architecture.md's formula, "What a training step holds".
 
 The ranks are threads; with `--mpi` N processes of mpiexec.
 """
@@ -27,7 +29,10 @@ UNEQUAL = ["256-128-64-16", "128-256-256-172", "602-512-512-41", "100-256-256-47
 
 
 class Stack(nn.Module):
-    """Convolutions of any widths; between them bias or batch norm, activation and dropout, and the input added where `residual`."""
+    """Convolutions of any widths.
+
+    Between them bias or batch norm, activation and dropout, and the input added where `residual`.
+    """
 
     def __init__(self, conv, widths, *, residual=False, batch_norm=False, dropout=0.0, kind="relu", rng):
         last = len(widths) - 2
@@ -61,7 +66,8 @@ MODELS = {
 def promised(model, widths, remote):
     """Return the values a row that a step of a GCN or GraphSAGE holds at most; see docs/architecture.md.
 
-    Dropout is on no input, so a first layer keeps A X. `remote`: how many peers' rows, or gradients of them, are there at once.
+    Dropout is on no input, so a first layer keeps A X. `remote`: how many peers' rows, or gradients of them, are there
+    at once.
     """
     most, kept, last = 0, widths[0], len(widths) - 1
     for k, (n_in, n_out) in enumerate(zip(widths, widths[1:]), 1):
@@ -84,7 +90,8 @@ def edges(n_ranks, rows, degree):
 
 
 def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, alone=False):
-    """Return this rank's (bytes taken, most bytes held or None, most peers' rows fetched, and what `promised` calls remote). Collective."""
+    """Return this rank's (bytes taken, most bytes held or None, most peers' rows fetched, and what `promised` calls
+    remote). Collective."""
     conv, options = MODELS[model]
     graph = Graph.from_edges(*edges(comm.size, rows, degree)).shard(comm, "contiguous", mode=mode, prefetch=prefetch)
     rng, values = nn.Random(0), np.random.default_rng(1 + comm.rank)
@@ -99,15 +106,18 @@ def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, alone=Fa
             tracemalloc.reset_peak()
         trainer.step()
     held = _held() if alone else None
-    parts = graph.plan.backward_steps
-    remote = min(prefetch + (float(graph.plan.stages[0].share) if mode == "broadcast" else 1), comm.size - 1)
-    if mode == "sar" and parts:  # gradients going out and coming in, and with prefetch, where more peers follow, a part of another's
-        remote = max(remote, 2 + (float(parts[0].share) if prefetch and comm.size > 2 else 0))
+    plan = graph.plan
+    came, parts = ([float(piece.share) for piece in pieces if piece.n_rows] for pieces in (plan.forward, plan.backward))
+    remote = min(prefetch + (came[0] if mode == "broadcast" and came else 1), comm.size - 1)
+    # gradients going out and coming in, and with prefetch, where more peers follow, a part of another's
+    if mode == "sar" and parts:
+        remote = max(remote, 2 + (parts[0] if prefetch and comm.size > 2 else 0))
     return trainer.buffers.n_bytes, held, float(graph.profile.peak_remote_buffers), remote
 
 
 def _held():
-    """The most bytes of arrays at once in the last step: what is traced beside arrays, as imported code, is taken off."""
+    """The most bytes of arrays at once in the last step: what is traced beside arrays, as imported code, is taken
+    off."""
     now, peak = tracemalloc.get_traced_memory()
     arrays = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)])
     tracemalloc.stop()
@@ -136,7 +146,8 @@ def row_of(model, widths, n_ranks, place, args):
     unit = args.rows * args.hidden * 4
     taken, held, fetched, remote = run(n_ranks, args.mpi, model, widths, mode, int(prefetch), args.rows, args.degree)
     counts = model != "gat" and mode != "oneshot"
-    found = {"case": model, "widths": widths, "ranks": n_ranks, "mode": mode, "prefetch": int(prefetch), "layers": len(widths) - 1,
+    found = {"case": model, "widths": widths, "ranks": n_ranks, "mode": mode, "prefetch": int(prefetch),
+             "layers": len(widths) - 1,
              "taken": taken / unit, "held": held and held / unit, "remote": fetched,
              "promised": promised(model, widths, remote) / args.hidden if counts else None}
     harness.note(f"{model} {widths}, {n_ranks} ranks, {place}: {found['taken']:.2f}")
@@ -158,7 +169,8 @@ def main(argv=None):
 
 COLUMNS = {
     "case": lambda r: r["case"],
-    "widths": lambda r: "-".join(map(str, r["widths"])) if len(set(r["widths"])) > 1 else f"{r['layers']} x {r['widths'][0]}",
+    "widths": lambda r: "-".join(map(str, r["widths"])) if len(set(r["widths"])) > 1
+    else f"{r['layers']} x {r['widths'][0]}",
     "ranks": lambda r: r["ranks"],
     "mode": lambda r: r["mode"],
     "prefetch": lambda r: r["prefetch"],
@@ -178,7 +190,8 @@ def arguments():
     parser.add_argument("--layers", type=harness.numbers, default=[2, 4, 6, 8])
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4, 8])
     parser.add_argument("--places", type=harness.words, default=PLACES, metavar="LIST", help="MODE:PREFETCH, ...")
-    parser.add_argument("--unequal", type=harness.words, default=UNEQUAL, metavar="LIST", help="widths of GCNs, scaled by HIDDEN / 256")
+    parser.add_argument("--unequal", type=harness.words, default=UNEQUAL, metavar="LIST",
+                        help="widths of GCNs, scaled by HIDDEN / 256")
     parser.add_argument("--rows", type=int, default=4096, help="of a rank")
     parser.add_argument("--degree", type=int, default=2, help="sources of a node on each rank")
     parser.add_argument("--hidden", type=int, default=256)

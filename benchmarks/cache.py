@@ -1,9 +1,10 @@
 """How many halo rows does the historical embedding cache have, by layer, and how many rows are pushed for it?
 
-Minibatches of a graph in METIS parts, ranks as threads, a tenth of the nodes as seeds, 1,000 a step of all ranks, fan-outs 5, 10, 15;
-the model is a mean a layer, since a hit does not depend on values. Beside it a simulation of dictionaries that knows nothing of sarlite's
-cache, borders or choice of rows: what it takes from a run are the nodes of each batch's layers. Input features are cached like other rows,
-but never expire (`features="cache"`). Rates are over the epochs behind `--warm-up`.
+Minibatches of a graph in METIS parts, ranks as threads, a tenth of the nodes as seeds, 1,000 a step of all ranks,
+fan-outs 5, 10, 15; the model is a mean a layer, since a hit does not depend on values. Beside it a simulation of
+dictionaries that knows nothing of sarlite's cache, borders or choice of rows: what it takes from a run are the nodes of
+each batch's layers. Input features are cached like other rows, but never expire (`features="cache"`). Rates are over
+the epochs behind `--warm-up`.
 """
 
 import sys
@@ -14,7 +15,7 @@ import graphs
 import harness
 import numpy as np
 
-from sarlite import Graph, Tensor, fn, no_grad
+from sarlite import Tensor, fn, no_grad
 from sarlite.comm import threads
 from sarlite.graph.partition import partition
 from sarlite.minibatch import HEC, NeighborLoader
@@ -34,7 +35,8 @@ class Settings(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """Ids of the nodes of a layer of one rank's batch: whose rows the rank has itself, and remote ones that it looks up."""
+    """Ids of the nodes of a layer of one rank's batch: whose rows the rank has itself, and remote ones that it looks
+    up."""
 
     own: list[int]
     halo: list[int]
@@ -52,7 +54,8 @@ def run(comm, whole, parts, seeds, settings, args):
     graph, indices = whole.shard(comm, parts), whole.in_edges().indices
     x = np.ones((graph.n_dst, 1), np.float32)
     remote = HEC(life=settings.life, limit=settings.limit, delay=settings.delay, push=settings.push, features="cache")
-    loader = NeighborLoader(graph, x, None, np.isin(graph.node_ids, seeds), fanouts=FANOUTS, batch_size=args.batch_size, remote=remote)
+    loader = NeighborLoader(graph, x, None, np.isin(graph.node_ids, seeds), fanouts=FANOUTS,
+                            batch_size=args.batch_size, remote=remote)
     epochs, counts = [], []
     for epoch in range(args.epochs + 1):
         steps = []
@@ -85,10 +88,12 @@ def means(layers, h):
 
 
 class Simulation:
-    """Caches of all ranks without a bound on lines: by rank and layer a dictionary, node -> step in which its row was made."""
+    """Caches of all ranks without a bound on lines: by rank and layer a dictionary, node -> step in which its row was
+    made."""
 
     def __init__(self, indptr, indices, parts, n_ranks, settings, seed=0):
-        self.settings, self.parts, self.ranks, self.rng = settings, parts.tolist(), range(n_ranks), np.random.default_rng(seed)
+        self.settings, self.parts, self.ranks = settings, parts.tolist(), range(n_ranks)
+        self.rng = np.random.default_rng(seed)
         self.degrees = np.diff(indptr)
         readers = np.repeat(parts, self.degrees)
         cut = parts[indices] != readers
@@ -99,11 +104,14 @@ class Simulation:
         self.lookups, self.hits, self.pushed = Counter(), Counter(), Counter()
 
     def epoch(self, first, batches, following):
-        """Run the steps of an epoch, batches[rank][step][layer]; what is under way at its end arrives. `following` are those after it."""
+        """Run the steps of an epoch, batches[rank][step][layer]; what is under way at its end arrives.
+
+        `following` are those after it.
+        """
         n_steps, under_way = len(batches[0]), {}
         for k in range(n_steps):
             later = [(steps + more)[k + self.settings.delay] for steps, more in zip(batches, following)]
-            for layer in range(len(FANOUTS)):
+            for layer in range(len(batches[0][k])):
                 under_way[first + k, layer] = self.push(layer, first + k, [steps[k][layer] for steps in batches], later)
                 self.arrive(layer, under_way.pop((first + k - self.settings.delay, layer), ()))
                 self.look_up(layer, first + k, [steps[k][layer] for steps in batches])
@@ -132,7 +140,8 @@ class Simulation:
         return messages
 
     def asked(self, layer, step, batch, later):
-        """On demand: the newest rows of what the batches `delay` steps on look up, as far as they are young enough and not there.
+        """On demand: the newest rows of what the batches `delay` steps on look up, as far as they are young enough and
+        not there.
 
         Features never get old, and count as made in step 0.
         """
@@ -157,7 +166,8 @@ class Simulation:
         for rank in self.ranks:
             cache = self.caches[rank, layer]
             self.lookups[layer] += len(batch[rank].halo)
-            self.hits[layer] += sum(node in cache and (layer == 0 or cache[node] >= oldest) for node in batch[rank].halo)
+            self.hits[layer] += sum(node in cache and (layer == 0 or cache[node] >= oldest)
+                                    for node in batch[rank].halo)
 
 
 def simulate(whole, parts, settings, found, warm_up):
@@ -190,9 +200,11 @@ def measure(args, whole, parts, seeds, n_ranks, settings):
     simulated = simulate(whole, parts, settings, found, args.warm_up)
     steps = sum(len(steps) for steps in found[0][0][args.warm_up : args.epochs]) * n_ranks
     rows = []
-    for layer in range(len(FANOUTS)):
-        lookups, hits, pushed = (counted(found, name, layer, args.warm_up) for name in ("lookups", "hits", "rows_pushed"))
-        rows.append({"graph": args.graph, "ranks": n_ranks, **settings._asdict(), "layer": layer, "lookups": lookups / steps,
+    for layer in simulated["lookups"]:
+        lookups, hits, pushed = (counted(found, name, layer, args.warm_up)
+                                 for name in ("lookups", "hits", "rows_pushed"))
+        rows.append({"graph": args.graph, "ranks": n_ranks, **settings._asdict(), "layer": layer,
+                     "lookups": lookups / steps,
                      "simulated_lookups": simulated["lookups"][layer] / steps, "hit_rate": hits / max(lookups, 1),
                      "simulated_hit_rate": simulated["hits"][layer] / max(simulated["lookups"][layer], 1),
                      "rows_pushed": pushed / steps, "simulated_rows_pushed": simulated["rows_pushed"][layer] / steps})
@@ -221,6 +233,10 @@ def percent(key):
     return lambda layers: " / ".join(f"{100 * row[key]:.1f}" for row in layers)
 
 
+def apart(row):
+    return abs(row["hit_rate"] - row["simulated_hit_rate"])
+
+
 COLUMNS = {
     "graph": lambda layers: layers[0]["graph"],
     "N": lambda layers: layers[0]["ranks"],
@@ -229,7 +245,7 @@ COLUMNS = {
     "nc": lambda layers: "unlimited" if layers[0]["limit"] == UNLIMITED else layers[0]["limit"],
     "hits, % by layer": percent("hit_rate"),
     "simulated": percent("simulated_hit_rate"),
-    "apart, points": lambda layers: f"{max(100 * abs(row['hit_rate'] - row['simulated_hit_rate']) for row in layers):.2f}",
+    "apart, points": lambda layers: f"{100 * max(map(apart, layers)):.2f}",
     "rows pushed a step and rank": lambda layers: " + ".join(f"{row['rows_pushed']:.0f}" for row in layers),
     "sum": lambda layers: f"{sum(row['rows_pushed'] for row in layers):.0f}",
     "simulated sum": lambda layers: f"{sum(row['simulated_rows_pushed'] for row in layers):.0f}",
@@ -238,8 +254,7 @@ COLUMNS = {
 
 def main(argv=None):
     args = arguments().parse_args(argv)
-    with np.load(graphs.path(args.graphs, args.graph)) as arrays:
-        whole = Graph.from_csr(arrays["indptr"], arrays["indices"])
+    whole = graphs.whole(args.graphs, args.graph)
     seeds = np.random.default_rng(0).permutation(whole.n_dst)[: whole.n_dst // 10]
     train, rows = np.isin(np.arange(whole.n_dst), seeds), []
     for n_ranks in args.ranks:
@@ -249,7 +264,8 @@ def main(argv=None):
                 for limit in args.limits:
                     rows += measure(args, whole, parts, seeds, n_ranks, Settings(life, limit, args.delay, push))
     paper = " / ".join(f"{100 * rate:.0f}" for rate in PAPER)
-    title = f"Hit rates of epochs {args.warm_up + 1} to {args.epochs}; the paper's {paper} % are of papers100M on 64 ranks, ls 2, nc 2000"
+    title = f"Hit rates of epochs {args.warm_up + 1} to {args.epochs}"
+    title += f"; the paper's {paper} % are of papers100M on 64 ranks, ls 2, nc 2000"
     harness.report(title, by_settings(rows), COLUMNS)
     if args.json:
         args.json.write_text(harness.json.dumps(rows, indent=1) + "\n")
@@ -257,7 +273,7 @@ def main(argv=None):
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--graphs", type=harness.Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--graph", default="S")
     parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8], metavar="LIST")
     parser.add_argument("--lives", type=harness.numbers, default=[2, 10], metavar="LIST")

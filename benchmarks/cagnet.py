@@ -1,13 +1,15 @@
-"""CAGNET's 1D algorithm for training GCN (Tripathy, Yelick & Buluc, SC 2020, section IV-A, Algorithm 1) in PyTorch, for `mg_gcn.py`.
+"""CAGNET's 1D algorithm for training GCN (Tripathy, Yelick & Buluc, SC 2020, section IV-A, Algorithm 1) in PyTorch, for
+`mg_gcn.py`.
 
-Written from the paper, not the authors' code, which computes on GPUs alone (cuSPARSE, NCCL). Run by a Python that has torch, as that of
-SARLITE_PEERS; N processes of one thread, blocks of rows in a random order of nodes, over gloo, which goes through sockets on one host too:
+Written from the paper, not the authors' code, which computes on GPUs alone (cuSPARSE, NCCL). Run by a Python that has
+torch, as that of SARLITE_PEERS; N processes of one thread, blocks of rows in a random order of nodes, over gloo, which
+goes through sockets on one host too:
 
     A H    for each j: rank j's rows of H are broadcast, into a new buffer, and multiplied by the tile (i, j); then by W
     back   the same with the gradient, A being symmetric; dW = H' (A G), summed over ranks; dH = (A G) W'
 
-Nothing is computed while rows travel, and nothing is kept between epochs. Prints a line of JSON as the peers' script does; `loss` is that
-of the last step.
+Nothing is computed while rows travel, and nothing is kept between epochs. Prints a line of JSON as the peers' script
+does; `loss` is that of the last step.
 """
 
 import argparse
@@ -56,7 +58,8 @@ def summed(tiles, own):
 
 
 def tiles_of(file, rank, size):
-    """Return this rank's tiles of D^-1/2 (A + I) D^-1/2 in a random order of nodes, one a rank, and the ranks' offsets."""
+    """Return this rank's tiles of D^-1/2 (A + I) D^-1/2 in a random order of nodes, one a rank, and the ranks'
+    offsets."""
     with np.load(file) as arrays:
         degree = np.diff(arrays["indptr"]) + 1
         n = len(degree)
@@ -71,9 +74,11 @@ def tiles_of(file, rank, size):
     for low, high in zip(offsets, offsets[1:]):
         there = (low <= src) & (src < high)
         rows, columns = dst[there], src[there]
-        at, values = torch.from_numpy(np.stack([rows - offsets[rank], columns - low])), torch.from_numpy(weights[rows] * weights[columns])
+        at = torch.from_numpy(np.stack([rows - offsets[rank], columns - low]))
+        values = torch.from_numpy(weights[rows] * weights[columns])
         shape = int(offsets[rank + 1] - offsets[rank]), int(high - low)
-        tiles.append(torch.sparse_coo_tensor(at, values.float(), shape, check_invariants=True).coalesce().to_sparse_csr())
+        tiles.append(torch.sparse_coo_tensor(at, values.float(), shape,
+                                             check_invariants=True).coalesce().to_sparse_csr())
     return tiles, offsets
 
 
@@ -84,7 +89,8 @@ def work(rank, args, folder):
     tiles, offsets = tiles_of(args.file, rank, args.ranks)
     torch.manual_seed(0)  # all ranks draw all rows
     n, own = int(offsets[-1]), slice(int(offsets[rank]), int(offsets[rank + 1]))
-    x, y, train = torch.randn(n, args.widths[0])[own].clone(), torch.randint(args.widths[-1], (n,))[own], torch.rand(n) < TRAIN_SHARE
+    x, y = torch.randn(n, args.widths[0])[own].clone(), torch.randint(args.widths[-1], (n,))[own]
+    train = torch.rand(n) < TRAIN_SHARE
     weights = [nn.Parameter(nn.init.xavier_uniform_(torch.empty(a, b))) for a, b in zip(args.widths, args.widths[1:])]
     n_train, train = int(train.sum()), train[own]
     optimizer, times, losses = torch.optim.Adam(weights, lr=0.01), [], []
@@ -111,7 +117,8 @@ def work(rank, args, folder):
     dist.all_reduce(peak, dist.ReduceOp.MAX)
     dist.all_reduce(losses[-1])
     if rank == 0:
-        print(json.dumps({"ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times), "peak_mib": peak.item() / 1024,
+        print(json.dumps({"ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times),
+                          "peak_mib": peak.item() / 1024,
                           "ranks": args.ranks, "loss": losses[-1].item()}), flush=True)
     dist.destroy_process_group()
 
@@ -120,7 +127,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="the graph, which must be symmetric")
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--widths", type=lambda text: [int(n) for n in text.split(",")], default=[602, 512, 41], metavar="LIST")
+    parser.add_argument("--widths", type=lambda text: [int(n) for n in text.split(",")], default=[602, 512, 41],
+                        metavar="LIST")
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()

@@ -1,13 +1,15 @@
-"""What does an aggregation by columns receive, and how long does it take, beside modes sar and broadcast on the same ranks?
+"""What does an aggregation by columns receive, and how long does it take, beside modes sar and broadcast on the same
+ranks?
 
-One layer's aggregation under mpiexec, forward and backward: a sum of rows of 512 values, and attention of 4 heads x 128 and 1 x 512,
-float32, on random parts, which broadcast wants. `RxC` is a grid of R groups of C ranks in mode sar: `1xN` exchanges nothing but columns.
-The ways take turns in the same processes, `--repeats` times after one that warms up.
+One layer's aggregation under mpiexec, forward and backward: a sum of rows of 512 values, and attention of 4 heads x 128
+and 1 x 512, float32, on random parts, which broadcast wants. `RxC` is a grid of R groups of C ranks in mode sar: `1xN`
+exchanges nothing but columns. The ways take turns in the same processes, `--repeats` times after one that warms up.
 
-`ms` is the slowest rank's time of a forward and a backward pass; `wait_ms` what of it rank 0 waits for messages; `received_mib` what a rank
-receives, the mean over ranks, and `predicted_mib` that by formula: (n - n_p) w of a broadcast, the halo's rows of sar, and 2 (C - 1) / C
-n_p w of columns beside the halo of its group, w the bytes of a row, for each pass; of sar's backward, and of attention's scores, what the
-mode sends. `balance` is the largest rank's edges times columns over the mean.
+`ms` is the slowest rank's time of a forward and a backward pass; `wait_ms` what of it rank 0 waits for messages;
+`received_mib` what a rank receives, the mean over ranks, and `predicted_mib` that by formula: (n - n_p) w of a
+broadcast, the halo's rows of sar, and 2 (C - 1) / C n_p w of columns beside the halo of its group, w the bytes of a
+row, for each pass; of sar's backward, and of attention's scores, what the mode sends. `balance` is the largest rank's
+edges times columns over the mean.
 """
 
 import argparse
@@ -15,7 +17,6 @@ import json
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import graphs
 import harness
@@ -42,7 +43,8 @@ def worker(args):
     kernels.set_threads(args.threads)
     whole = graphs.load(args.graphs, args.graph)
     parts = np.random.default_rng(0).permutation(np.arange(whole.n_dst) % comm.size)
-    made = {way: whole.shard(comm, parts, prefetch=args.prefetch, **options) for way, options in ways(comm.size).items()}
+    made = {way: whole.shard(comm, parts, prefetch=args.prefetch, **options)
+            for way, options in ways(comm.size).items()}
     rows = []
     for case in args.cases:
         found = {way: [] for way in made}
@@ -84,7 +86,8 @@ def row(comm, args, case, way, graph, measured):
     ranks = comm.allgather((milliseconds, received[0], work, predicted(graph, way) if not heads else None))
     slowest = [max(times) for times in zip(*(rank[0] for rank in ranks))]
     mean = lambda at: sum(rank[at] for rank in ranks) / comm.size / 2**20  # noqa: E731
-    return {"case": case, "graph": args.graph, "ranks": comm.size, "threads": args.threads, "way": way, **harness.summary(slowest),
+    return {"case": case, "graph": args.graph, "ranks": comm.size, "threads": args.threads, "way": way,
+            **harness.summary(slowest),
             "wait_ms": statistics.median(waited), "received_mib": mean(1), "predicted_mib": None if heads else mean(3),
             "structure_mib": None if grid is None else grid.structure_bytes / 2**20,
             "balance": max(rank[2] for rank in ranks) * comm.size / sum(rank[2] for rank in ranks),
@@ -98,7 +101,7 @@ def predicted(graph, way):
         return 2 * (graph.n_nodes - graph.n_dst) * row_bytes
     inner = graph if graph.grid is None else graph.grid.graph
     n_columns = 1 if graph.grid is None else graph.grid.n_columns
-    halo = inner.plan.n_halo + sum(step.n_send for step in inner.plan.steps)  # of rows forward, of gradients backward
+    halo = inner.plan.n_halo + sum(arrival.n_send for arrival in inner.plan.exchanges)  # of rows forward, of gradients backward
     others = inner.n_dst - graph.n_dst + graph.n_dst * (n_columns - 1)  # to columns, and back
     return (2 * others + halo) * row_bytes // n_columns
 
@@ -110,11 +113,11 @@ def main(argv=None):
     graphs.path(args.graphs, args.graph)
     rows = []
     for n_ranks in args.ranks:
-        flags = [word for name in ("graph", "graphs", "threads", "prefetch", "repeats") for word in (f"--{name}", getattr(args, name))]
-        rows += harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", *flags, "--cases", ",".join(args.cases)))
-    names = ("case", "ranks", "way")
-    columns = {name: (lambda r, name=name: r[name]) for name in names}
-    columns["ms"] = lambda r: f"{r['ms']:,.0f} ({r['ms_min']:,.0f}..{r['ms_max']:,.0f})"
+        flags = [word for name in ("graph", "graphs", "threads", "prefetch", "repeats")
+                 for word in (f"--{name}", getattr(args, name))]
+        rows += harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", *flags, "--cases",
+                                                  ",".join(args.cases)))
+    columns = {**harness.named("case", "ranks", "way"), "ms": harness.times()}
     columns["waiting ms"] = lambda r: f"{r['wait_ms']:,.0f}"
     for name in ("received", "predicted", "structure"):
         columns[f"{name} MiB"] = lambda r, name=name: None if r[f"{name}_mib"] is None else f"{r[f'{name}_mib']:,.2f}"
@@ -126,7 +129,7 @@ def main(argv=None):
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--graph", default="R", help="of graphs.py")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--cases", type=harness.words, default=list(CASES))
     parser.add_argument("--ranks", type=harness.numbers, default=[2])
     parser.add_argument("--threads", type=int, default=1, help="of a rank")

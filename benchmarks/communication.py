@@ -1,9 +1,10 @@
 """Question 4: do the bytes of each phase equal what the plan predicts, and does case 1 fetch nothing in backward?
 
-GraphSAGE is case 1 (a sum of remote rows: backward needs none of them), GAT is case 2 (backward needs them again). Two training
-steps of two layers under mpiexec. Predicted for a layer: the rows that each rank needs of its peers (`graph.plan.n_halo`, summed
-over ranks) x the bytes of a row, once for each phase in which the rows, or their gradients, travel. GraphSAGE's first layer fetches
-the constant input in the first step, and nothing after it; its second layer's rows travel at the narrower of its two widths.
+GraphSAGE is case 1 (a sum of remote rows: backward needs none of them), GAT is case 2 (backward needs them again). Two
+training steps of two layers under mpiexec. Predicted for a layer: the rows that each rank needs of its peers
+(`graph.plan.n_halo`, summed over ranks) x the bytes of a row, once for each phase in which the rows, or their
+gradients, travel. GraphSAGE's first layer fetches the constant input in the first step, and nothing after it; its
+second layer's rows travel at the narrower of its two widths.
 """
 
 import argparse
@@ -35,7 +36,10 @@ def make_model(name, n_in, rng):
 
 
 def predicted(model, mode, n_halo):
-    """Bytes of each phase: in each step values once, again in backward for case 2 of `sar`, gradients once; a constant input once."""
+    """Bytes of each phase: in each step values once, again in backward for case 2 of `sar`, gradients once.
+
+    A constant input once.
+    """
     once = n_halo * ROW_BYTES[model] * STEPS
     again = once if CASES[model] == 2 and mode == "sar" else 0
     return dict(zip(PHASES, (once + n_halo * INPUT_BYTES[model], again, once)))
@@ -60,12 +64,14 @@ def measure(comm, graph, data, name, mode, partition):
     ids = graph.node_ids
     x = Tensor(data.features[ids], constant=True)
     for _ in range(STEPS):
-        ops.cross_entropy(model(graph, x), data.labels[ids], np.flatnonzero(data.train[ids]), data.train.sum()).backward()
+        ops.cross_entropy(model(graph, x), data.labels[ids], np.flatnonzero(data.train[ids]),
+                          data.train.sum()).backward()
     own = {"sent": dict(graph.profile.sent_bytes), "received": dict(graph.profile.received_bytes)}
     ranks = comm.allgather((own, graph.plan.n_halo))
     n_halo = sum(rows for _, rows in ranks)
     sums = {way: {phase: sum(counts[way].get(phase, 0) for counts, _ in ranks) for phase in PHASES} for way in own}
-    return {"model": name, "case": CASES[name], "mode": mode, "ranks": comm.size, "halo_rows": n_halo, "row_bytes": ROW_BYTES[name],
+    return {"model": name, "case": CASES[name], "mode": mode, "ranks": comm.size, "halo_rows": n_halo,
+            "row_bytes": ROW_BYTES[name],
             "predicted": predicted(name, mode, n_halo), **sums}
 
 
@@ -75,14 +81,16 @@ def main():
         return worker(args)
     rows = []
     for n_ranks in args.ranks:
-        flags = ["--models", ",".join(args.models), "--modes", ",".join(args.modes), "--partition", args.partition, "--nodes", args.nodes]
+        flags = ["--models", ",".join(args.models), "--modes", ",".join(args.modes), "--partition", args.partition,
+                 "--nodes", args.nodes]
         rows += harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", *flags))
-    columns = {name: (lambda r, name=name: r[name]) for name in ("model", "case", "ranks", "mode", "halo_rows", "row_bytes")}
+    columns = harness.named("model", "case", "ranks", "mode", "halo_rows", "row_bytes")
     columns.update({phase: (lambda r, phase=phase: f"{r['sent'][phase]:,}") for phase in PHASES})
     columns["predicted"] = lambda r: " ".join(f"{r['predicted'][phase]:,}" for phase in PHASES)
     columns[""] = lambda r: "equal" if r["sent"] == r["received"] == r["predicted"] else "DIFFERS"
     columns["of sa"] = lambda r: sum(r["sent"].values()) / sum(predicted(r["model"], "sa", r["halo_rows"]).values())
-    harness.report("Bytes of two training steps, all ranks together: sent, and predicted from the plan", rows, columns, args.json)
+    harness.report("Bytes of two training steps, all ranks together: sent, and predicted from the plan", rows, columns,
+                   args.json)
     return None
 
 

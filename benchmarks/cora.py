@@ -1,7 +1,8 @@
 """Question 1: does sarlite reach the published test accuracy on Cora, on one rank and on three, in each mode?
 
 Cora's public split, the settings of the two papers, ten seeds. The test accuracy of a run is the one at its best
-validation accuracy. The files PATH/ind.cora.* come from --data, or from planetoid/ in the folder that SARLITE_DATA names.
+validation accuracy. The files PATH/ind.cora.* come from --data, or from planetoid/ in the folder that SARLITE_DATA
+names.
 """
 
 import os
@@ -17,7 +18,8 @@ SETTINGS = {
     "gcn": dict(  # Kipf & Welling 2017, section 5.2
         model="gcn", layers=2, hidden=16, dropout=0.5, lr=0.01, weight_decay=5e-4, weight_decay_on="first", epochs=200),
     "gat": dict(  # Velickovic et al. 2018, section 3.3
-        model="gat", layers=2, hidden=8, heads=8, out_heads=1, dropout=0.6, attention_dropout=0.6, lr=0.005, weight_decay=5e-4,
+        model="gat", layers=2, hidden=8, heads=8, out_heads=1, dropout=0.6, attention_dropout=0.6, lr=0.005,
+        weight_decay=5e-4,
         epochs=600),
 }
 PLACES = [(1, "sar"), (3, "sar"), (3, "sa"), (3, "oneshot")]
@@ -26,7 +28,8 @@ PLACES = [(1, "sar"), (3, "sar"), (3, "sa"), (3, "oneshot")]
 def main():
     args = arguments().parse_args()
     if not (args.data / "ind.cora.x").exists():
-        print(f"no Cora in {args.data}: nothing measured. Name the folder of ind.cora.* by --data, or its parent by SARLITE_DATA.")
+        print(f"no Cora in {args.data}: nothing measured. Name the folder of ind.cora.* by --data, or its parent by "
+              "SARLITE_DATA.")
         return
     rows = []
     with harness.Scratch() as scratch:
@@ -56,7 +59,8 @@ def arguments():
     parser.add_argument("--seeds", type=int, default=10, help="number of seeds, from 0 [%(default)s]")
     parser.add_argument("--models", type=harness.words, default=list(SETTINGS), help="of gcn,gat")
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 3], help="of 1,3")
-    parser.add_argument("--modes", type=harness.words, default=["sar", "sa", "oneshot"], help="of sar,sa,oneshot; one rank is sar")
+    parser.add_argument("--modes", type=harness.words, default=["sar", "sa", "oneshot"],
+                        help="of sar,sa,oneshot; one rank is sar")
     parser.add_argument("--epochs", type=int, help="instead of the setting's number")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, of one thread a rank [%(default)s]")
     return parser
@@ -74,7 +78,8 @@ def measure(name, n_ranks, mode, data, args):
     with ThreadPoolExecutor(args.jobs) as pool:
         results = list(pool.map(run, range(args.seeds)))
     test = [100 * result["test_accuracy"] for result in results]
-    return {"model": name, "ranks": n_ranks, "mode": mode, "epochs": settings["epochs"], "target": TARGETS[name], "test": test,
+    return {"model": name, "ranks": n_ranks, "mode": mode, "epochs": settings["epochs"], "target": TARGETS[name],
+            "test": test,
             "mean": statistics.mean(test), "std": statistics.pstdev(test),
             "epoch_seconds": [result["epoch_seconds"] for result in results]}
 

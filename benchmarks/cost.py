@@ -1,8 +1,10 @@
-"""Question: does what `--dry-run` says come true, for each model and mode on N ranks: bytes sent, peak memory, remote buffers?
+"""Question: does what `--dry-run` says come true, for each model and mode on N ranks: bytes sent, peak memory, remote
+buffers?
 
-A generated graph of communities, of R-GCN and R-GAT one of several node types, mapped by real processes of mpiexec. One dry run a model
-and N tells all modes; then each mode trains some epochs. Bytes are compared over the whole run, by phase, but for those of setting up;
-memory is the largest rank's peak above its state before it reads its rows, as the command reports it.
+A generated graph of communities, of R-GCN and R-GAT one of several node types, mapped by real processes of mpiexec. One
+dry run a model and N tells all modes; then each mode trains some epochs. Bytes are compared over the whole run, by
+phase, but for those of setting up; memory is the largest rank's peak above its state before it reads its rows, as the
+command reports it.
 """
 
 import sys
@@ -25,15 +27,19 @@ RELATIONAL = {
     "rgcn bases": dict(model="rgcn", layers=2, hidden=128, n_bases=4, embedding=64),
     "rgat": dict(model="rgat", layers=2, hidden=32, heads=4),
 }
-SETTINGS = ["sar", "sa", "oneshot", "broadcast", "cover", "host", "sar --backward fetch", "sar --halo recompute", "sar --columns N"]
+SETTINGS = ["sar", "sa", "oneshot", "broadcast", "sar --backward fetch", "sar --columns N"]
 
 
 def options(name, data, args, n_ranks):
-    values = {**({"edge_weights": True} if args.edge_weights else {}), **({"edge_features": True} if args.edge_features else {})}
+    values = {**({"edge_weights": True} if args.edge_weights else {}),
+              **({"edge_features": True} if args.edge_features else {})}
     layers = MODELS.get(name, {}).get("layers", 2)
-    batches = dict(batch_size=args.batch_size, fanouts=",".join(["10"] * layers), remote=args.remote) if args.batch_size else {}
-    return dict(data=data, epochs=args.epochs, partition=args.partition, verify=False, threads=max(1, 2 // n_ranks), prefetch=args.prefetch,
-                progress="none", columns=args.columns, mfg=args.mfg, **batches, **values, **{**MODELS, **RELATIONAL}[name])
+    batches = dict(batch_size=args.batch_size, fanouts=",".join(["10"] * layers),
+                   remote=args.remote) if args.batch_size else {}
+    return dict(data=data, epochs=args.epochs, partition=args.partition, verify=False, threads=max(1, 2 // n_ranks),
+                prefetch=args.prefetch,
+                progress="none", columns=args.columns, mfg=args.mfg, **batches, **values,
+                **{**MODELS, **RELATIONAL}[name])
 
 
 def changed(spec, path, args):
@@ -41,7 +47,8 @@ def changed(spec, path, args):
     dataset, rng = load(spec), np.random.default_rng(0)
     if args.labelled < 1:
         kept = rng.random(dataset.n_nodes) < args.labelled
-        dataset.train, dataset.val, dataset.test = (split & kept for split in (dataset.train, dataset.val, dataset.test))
+        dataset.train, dataset.val, dataset.test = (split & kept
+                                                    for split in (dataset.train, dataset.val, dataset.test))
     if args.edge_weights:
         dataset.edge_weight = rng.random(dataset.n_edges, np.float32) + np.float32(0.5)
     if args.edge_features:
@@ -52,11 +59,8 @@ def changed(spec, path, args):
 
 def dry(n_ranks, **chosen):
     """Run `--dry-run` and return its settings by name."""
-    flags = []
-    for name, value in chosen.items():
-        flag = "--" + name.replace("_", "-")
-        flags += [flag] if value is True else ["--no-" + flag[2:]] if value is False else [flag, value]
-    line = harness.last_json(harness.mpiexec(n_ranks, "-m", "sarlite.train", *flags, "--dry-run", "--json"))
+    words = harness.flags({**chosen, "dry_run": True, "json": True})
+    line = harness.last_json(harness.mpiexec(n_ranks, "-m", "sarlite.train", *words))
     return {row["setting"]: row for row in line["settings"]}
 
 
@@ -66,8 +70,10 @@ def measure(name, n_ranks, mode, data, args, said):
     sent = {phase: n for phase, n in found["sent_bytes"].items() if phase != "setup"}
     told = {phase: n for phase, n in said["run_sent_bytes"].items() if phase != "setup" and n}
     peak, predicted = max(found["peak_bytes"]), max(said["peak_bytes"])
-    row = {"case": name, "ranks": n_ranks, "mode": mode, "sent_bytes": sum(sent.values()), "predicted_sent_bytes": sum(told.values()),
-           "phases_equal": sent == told, "peak_bytes": peak, "predicted_peak_bytes": predicted, "error": predicted / peak - 1,
+    row = {"case": name, "ranks": n_ranks, "mode": mode, "sent_bytes": sum(sent.values()),
+           "predicted_sent_bytes": sum(told.values()),
+           "phases_equal": sent == told, "peak_bytes": peak, "predicted_peak_bytes": predicted,
+           "error": predicted / peak - 1,
            "all_peaks": found["peak_bytes"], "predicted_peaks": said["peak_bytes"],
            "buffers": found["live_remote_buffers"], "predicted_buffers": said["remote_buffers"]}
     harness.note(f"{name}, {n_ranks} ranks, {mode}: {harness.mib(peak)} MiB, predicted {harness.mib(predicted)}, bytes "
@@ -88,9 +94,12 @@ def main(argv=None):
             own = relational if name in RELATIONAL else data
             for n_ranks in args.ranks:
                 said = dry(n_ranks, **options(name, own, args, n_ranks))
-                modes = [mode for mode in (mode.replace("columns N", f"columns {n_ranks}") for mode in args.modes) if mode in said]
-                rows += [measure(name, n_ranks, mode, own, args, said[mode]) for mode in (modes if n_ranks > 1 else modes[:1])]
-    harness.report(f"Predicted and measured: {args.nodes:,} nodes, degree {args.degree}, {args.features} features, partition "
+                modes = [mode for mode in (mode.replace("columns N", f"columns {n_ranks}") for mode in args.modes)
+                         if mode in said]
+                rows += [measure(name, n_ranks, mode, own, args, said[mode])
+                         for mode in (modes if n_ranks > 1 else modes[:1])]
+    harness.report(f"Predicted and measured: {args.nodes:,} nodes, degree {args.degree}, {args.features} features, "
+                   "partition "
                    f"{args.partition}, prefetch {args.prefetch}", rows, COLUMNS, args.json)
     worst = max(rows, key=lambda row: abs(row["error"]))
     print(f"\nbytes equal in {sum(row['phases_equal'] for row in rows)} of {len(rows)} runs; memory within "
@@ -114,7 +123,8 @@ COLUMNS = {
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--models", type=harness.words, default=[*MODELS, *RELATIONAL])
-    parser.add_argument("--modes", type=harness.words, default=SETTINGS, help="modes, or settings as the dry run names them")
+    parser.add_argument("--modes", type=harness.words, default=SETTINGS,
+                        help="modes, or settings as the dry run names them")
     parser.add_argument("--columns", type=int, default=1)
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4, 8])
     parser.add_argument("--nodes", type=int, default=40_000)
@@ -123,7 +133,8 @@ def arguments():
     parser.add_argument("--mfg", action="store_true", help="message-flow graphs")
     parser.add_argument("--batch-size", type=int, default=0, help="minibatches of 10 picks a row and layer")
     parser.add_argument("--remote", default="exact")
-    parser.add_argument("--labelled", type=float, default=1.0, metavar="SHARE", help="of the nodes that are in a split otherwise")
+    parser.add_argument("--labelled", type=float, default=1.0, metavar="SHARE",
+                        help="of the nodes that are in a split otherwise")
     parser.add_argument("--edge-weights", action="store_true")
     parser.add_argument("--edge-features", type=int, default=0, metavar="N", help="features an edge, for gat")
     parser.add_argument("--epochs", type=int, default=3)

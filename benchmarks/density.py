@@ -1,10 +1,12 @@
-"""How does the speedup of two ranks of one thread over one rank of one thread grow with the mean degree (MG-GCN 6.5, Figure 9)?
+"""How does the speedup of two ranks of one thread over one rank of one thread grow with the mean degree (MG-GCN 6.5,
+Figure 9)?
 
-BTER graphs of as many nodes as ogbn-arxiv, 169,343, with degrees as a discrete log-normal of mean 7 x 1, 2, 4, ... (the paper's Table 1 has
-mean degree 7), clustering by degree 0.35 exp(-0.04 (d - 1)), 512 random features and 40 classes; the paper's model, GCN with one hidden
-layer of 512, float32, Adam. Two ranks have random parts.
+BTER graphs of as many nodes as ogbn-arxiv, 169,343, with degrees as a discrete log-normal of mean 7 x 1, 2, 4, ... (the
+paper's Table 1 has mean degree 7), clustering by degree 0.35 exp(-0.04 (d - 1)), 512 random features and 40 classes;
+the paper's model, GCN with one hidden layer of 512, float32, Adam. Two ranks have random parts.
 
-    epoch      a training step. sarlite keeps the first layer's A X, so it aggregates 40 columns twice; the paper's aggregates 512 too
+    epoch      a training step. sarlite keeps the first layer's A X, so it aggregates 40 columns twice; the paper's
+               aggregates 512 too
     sum        one sum over neighbours of 512 columns, forward, which is what most of the paper's epoch is
     speedup    of the medians of a round; shown is the median of the rounds, with minimum and maximum
 
@@ -12,7 +14,6 @@ Jobs of one rank and of two take turns, `--rounds` times, and in a job of two th
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -20,16 +21,15 @@ import time
 from pathlib import Path
 
 import broadcast
+import graphs
 import harness
 import numpy as np
 
-from sarlite import Tensor, fn, kernels, no_grad
-from sarlite.comm.launch import connect
+from sarlite import Graph, Tensor, fn, kernels, no_grad
 from sarlite.graph import bter
 from sarlite.graph.partition import METHODS
-from sarlite.train.loop import set_threads
 
-FEATURES, HIDDEN, CLASSES, TRAIN_SHARE = 512, 512, 40, 0.54
+CLASSES, TRAIN_SHARE = 40, 0.54
 CMAX, XI = 0.35, 0.04
 CASES = ("epoch", "sum")
 
@@ -50,35 +50,30 @@ def path(args, scale):
 
 def work(comm, args):
     """Measure, and return {"epoch mode": times, "sum mode": times}. Collective."""
-    whole = broadcast.whole_graph(args.worker)
-    graphs = {mode: whole.shard(comm, args.partition, mode=mode, prefetch=1) for mode in (args.modes if comm.size > 1 else ["sar"])}
-    trainers = {mode: broadcast.make_trainer(graph, 2, FEATURES, CLASSES, HIDDEN, TRAIN_SHARE) for mode, graph in graphs.items()}
+    whole = Graph.from_csr(*graphs.arrays_of(args.worker))
+    parts = {mode: whole.shard(comm, args.partition, mode=mode, prefetch=1)
+             for mode in (args.modes if comm.size > 1 else ["sar"])}
+    trainers = {mode: broadcast.make_trainer(graph, 2, args.features, CLASSES, args.hidden, TRAIN_SHARE)
+                for mode, graph in parts.items()}
     found = broadcast.turns(comm, {f"epoch {mode}": trainer.step for mode, trainer in trainers.items()}, args.repeats)
     with kernels.Buffers(), no_grad():
         x = {mode: Tensor(trainer.x.data) for mode, trainer in trainers.items()}  # not constant, so nothing is kept
-        sums = {f"sum {mode}": lambda mode=mode: graphs[mode].aggregate(fn.copy_src(x[mode]), "sum") for mode in graphs}
+        sums = {f"sum {mode}": lambda mode=mode: parts[mode].aggregate(fn.copy_src(x[mode]), "sum") for mode in parts}
         found.update(broadcast.turns(comm, sums, args.repeats))
     return found
-
-
-def worker(args):
-    """Measure as one rank; rank 0 prints what was found."""
-    set_threads(1)
-    comm = connect()
-    found = work(comm, args)
-    if comm.rank == 0:
-        print(json.dumps(found))
 
 
 def measure(args, scale):
     """Return the rows of one graph: one rank, then two by mode."""
     file, rounds = path(args, scale), []
-    words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition", args.partition]
+    words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition",
+             args.partition,
+             "--features", args.features, "--hidden", args.hidden]
     for number in range(args.rounds):
         harness.note(f"x{scale}: round {number + 1} of {args.rounds}")
         rounds.append({n_ranks: harness.last_json(harness.mpiexec(n_ranks, *words)) for n_ranks in (1, 2)})
-    with np.load(file) as arrays:
-        degree = arrays["indices"].size / (arrays["indptr"].size - 1)
+    indptr, indices = graphs.arrays_of(file)
+    degree = indices.size / (indptr.size - 1)
     return [row(args, case, scale, degree, rounds, n_ranks, mode) for case in CASES
             for n_ranks, mode in ((1, "sar"), *((2, mode) for mode in args.modes))]
 
@@ -86,19 +81,21 @@ def measure(args, scale):
 def row(args, case, scale, degree, rounds, n_ranks, mode):
     one, own = ([found[n][name] for found in rounds] for n, name in ((1, f"{case} sar"), (n_ranks, f"{case} {mode}")))
     speedups = [statistics.median(a) / statistics.median(b) for a, b in zip(one, own)] if n_ranks > 1 else None
-    return {"case": case, "graph": f"bter-{args.nodes}-{args.degree:g}x{scale}", "scale": scale, "degree": degree, "ranks": n_ranks,
-            "threads": 1, "mode": mode if n_ranks > 1 else None, **harness.summary([ms for times in own for ms in times]), "peak_mib": None,
+    return {"case": case, "graph": f"bter-{args.nodes}-{args.degree:g}x{scale}", "scale": scale, "degree": degree,
+            "ranks": n_ranks,
+            "threads": 1, "mode": mode if n_ranks > 1 else None,
+            **harness.summary([ms for times in own for ms in times]), "peak_mib": None,
             "limit_fraction": None, "speedup": speedups}  # fmt: skip
 
 
 def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
-        return worker(args)
+        return harness.as_rank(work, args)
     harness.note(NOTE)
     begin = time.monotonic()
     rows = [made for scale in args.scales for made in measure(args, scale)]
-    title = f"GCN 2 x {HIDDEN} on BTER graphs of {args.nodes:,} nodes: one rank of one thread, and two ranks of one thread"
+    title = f"GCN 2 x {args.hidden} on BTER graphs of {args.nodes:,} nodes: one rank and two ranks of one thread"
     harness.report(title, rows, COLUMNS, args.json)
     print(f"\n{(time.monotonic() - begin) / 60:.1f} minutes")
     return None
@@ -111,19 +108,22 @@ COLUMNS = {
     "mean degree": lambda r: f"{r['degree']:.1f}",
     "ranks": lambda r: r["ranks"],
     "mode": lambda r: r["mode"],
-    "ms": lambda r: f"{r['ms']:,.0f} ({r['ms_min']:,.0f}..{r['ms_max']:,.0f})",
+    "ms": harness.times(),
     "speedup": lambda r: r["speedup"] and harness.spread(r["speedup"]),
 }
 
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--scales", type=harness.numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="of the mean degree")
+    parser.add_argument("--scales", type=harness.numbers, default=[1, 2, 4, 8, 16], metavar="LIST",
+                        help="of the mean degree")
     parser.add_argument("--nodes", type=int, default=169_343)
     parser.add_argument("--degree", type=float, default=7.0, help="mean degree of x1")
+    parser.add_argument("--features", type=int, default=512)
+    parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--modes", type=harness.words, default=["broadcast", "sar"], help="of two ranks")
     parser.add_argument("--partition", default="random", choices=METHODS)
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--repeats", type=int, default=5, help="measured calls in a job, after one that warms up")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)

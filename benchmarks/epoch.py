@@ -1,6 +1,8 @@
-"""How long is an epoch of training, beside other libraries and beside what the machine allows? `--profile`: where does it go?
+"""How long is an epoch of training, beside other libraries and beside what the machine allows? `--profile`: where does
+it go?
 
-An epoch is one step of the trainer: forward, loss, backward, optimizer. float32, Adam; batch norm, ReLU and dropout 0.5 between layers.
+An epoch is one step of the trainer: forward, loss, backward, optimizer. float32, Adam; batch norm, ReLU and dropout 0.5
+between layers.
 
 | case | layers | features, classes, training nodes |
 |---|---|---|
@@ -8,15 +10,16 @@ An epoch is one step of the trainer: forward, loss, backward, optimizer. float32
 | `gat` | GAT: 4 heads x 32, 4 x 32, 1 x 47; no dropout of attention | 100, 47, a tenth |
 | `gcn` | GCN, without batch norm: 512, 41 | 602, 41, 66 % |
 
-    limit_fraction  = (GEMM flops / sgemm flops a second  +  bytes / stream bandwidth) / time
-    gather_fraction = (GEMM flops / sgemm flops a second  +  sum of bytes gathered / gather bandwidth of their row's width) / time
+    limit_fraction  = (GEMM flops / sgemm flops a second  +  bytes / stream bandwidth) / time gather_fraction = (GEMM
+    flops / sgemm flops a second  +  sum of bytes gathered / gather bandwidth of their row's width) / time
 
-Flops: 2 n_nodes n_in n_out for each product of features and weights (two a layer in GraphSAGE), the same again for the weights'
-gradient, and again for the input's gradient, which the first layer does not need. Bytes of the limit: each layer's input and output once
-forward, their gradients once backward (the features have none), and the indices of the edges in each direction that is walked. Bytes
-gathered, an estimate that locality passes: one row an edge forward and one backward;
-its width is the smaller one of the layer's two (the sum is linear), in GAT that of z. The first layer's sum is that of fixed features
-and is kept over epochs (GAT's depends on weights): no bytes. Everything else (norms, dropout, optimizer) counts as nothing.
+Flops: 2 n_nodes n_in n_out for each product of features and weights (two a layer in GraphSAGE), the same again for the
+weights' gradient, and again for the input's gradient, which the first layer does not need. Bytes of the limit: each
+layer's input and output once forward, their gradients once backward (the features have none), and the indices of the
+edges in each direction that is walked. Bytes gathered, an estimate that locality passes: one row an edge forward and
+one backward; its width is the smaller one of the layer's two (the sum is linear), in GAT that of z. The first layer's
+sum is that of fixed features and is kept over epochs (GAT's depends on weights): no bytes. Everything else (norms,
+dropout, optimizer) counts as nothing.
 """
 
 import json
@@ -51,10 +54,13 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "sage": Case(partial(models.SAGE, layers=3, hidden=256, dropout=0.5, batch_norm=True), (100, 256, 256, 47), 0.1, 2, True),
-    "gat": Case(partial(models.GAT, layers=3, hidden=32, heads=4, out_heads=1, dropout=0.5, attention_dropout=0.0, batch_norm=True,
+    "sage": Case(partial(models.SAGE, layers=3, hidden=256, dropout=0.5, batch_norm=True), (100, 256, 256, 47), 0.1, 2,
+                 True),
+    "gat": Case(partial(models.GAT, layers=3, hidden=32, heads=4, out_heads=1, dropout=0.5, attention_dropout=0.0,
+                        batch_norm=True,
                         input_dropout=0.0, activation="relu"), (100, 128, 128, 47), 0.1, 1, False),
-    "gcn": Case(partial(models.GCN, layers=2, hidden=512, dropout=0.5, input_dropout=0.0), (602, 512, 41), 0.66, 1, True),
+    "gcn": Case(partial(models.GCN, layers=2, hidden=512, dropout=0.5, input_dropout=0.0), (602, 512, 41), 0.66, 1,
+                True),
 }
 
 
@@ -80,7 +86,8 @@ def allowed(case, n_nodes, n_edges, limit):
     """Return the `limits.Allowed` of an epoch."""
     flops = gemm_flops(case, n_nodes)
     gathers = sum(limit.gather_ms(2 * n_edges, row_bytes) for row_bytes in gathered_row_bytes(case))
-    return limits.Allowed(limit.least_ms(least_bytes(case, n_nodes, n_edges), flops), limit.least_ms(0, flops) + gathers)
+    return limits.Allowed(limit.least_ms(least_bytes(case, n_nodes, n_edges), flops),
+                          limit.least_ms(0, flops) + gathers)
 
 
 def make_trainer(case, graph):
@@ -109,7 +116,8 @@ def measure(args, name, place, limit, others):
     """Return the rows of one model on one graph."""
     file, (n_nodes, n_edges) = graphs.path(args.graphs, place), graphs.size(args.graphs, place)
     own = own_command(args, name, place)
-    return peers.compare(args, {"case": name, "graph": place}, own, [name, file], others, allowed(CASES[name], n_nodes, n_edges, limit))
+    return peers.compare(args, {"case": name, "graph": place}, own, [name, file], others,
+                         allowed(CASES[name], n_nodes, n_edges, limit))
 
 
 def own_command(args, name, place):

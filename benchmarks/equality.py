@@ -1,7 +1,8 @@
 """Question 2: do logits and all gradients on N ranks equal those on one rank, in every mode?
 
-For {gcn, sage, gat, a custom message} x {sar, sa, oneshot} x N x {metis, random, contiguous} x prefetch x dtype: the norm of
-the difference over the norm, each array by itself, dropout on. Ranks are threads; --mpi takes a part of the grid under mpiexec.
+For {gcn, sage, gat, a custom message} x {sar, sa, oneshot} x N x {metis, random, contiguous} x prefetch x dtype: the
+norm of the difference over the norm, each array by itself, dropout on. Ranks are threads; --mpi takes a part of the
+grid under mpiexec.
 """
 
 import argparse
@@ -74,7 +75,8 @@ class CustomConv(nn.Module):
         weight = Tensor(problem().weight[graph.edge_ids][:, None].astype(h.dtype))
         z, q, s = self.z(h), self.q(h), self.score(h)
         strongest = graph.aggregate(message, "max", src={"z": z}, dst={"q": q}, edge={"w": weight})
-        return strongest + graph.aggregate(attend, "softmax", src={"s": s, "z": z}, dst={"s": s}).reshape(-1, self.n_out)
+        return strongest + graph.aggregate(attend, "softmax", src={"s": s, "z": z},
+                                           dst={"s": s}).reshape(-1, self.n_out)
 
 
 class Custom(nn.Module):
@@ -90,14 +92,18 @@ class Custom(nn.Module):
 MODELS = {
     "gcn": functools.partial(models.GCN, hidden=16, dropout=0.5),
     "sage": functools.partial(models.SAGE, hidden=16, dropout=0.5, batch_norm=True),
-    "gat": functools.partial(models.GAT, hidden=4, heads=3, out_heads=2, dropout=0.5, attention_dropout=0.4, residual=True,
+    "gat": functools.partial(models.GAT, hidden=4, heads=3, out_heads=2, dropout=0.5, attention_dropout=0.4,
+                             residual=True,
                              batch_norm=True),
     "custom": Custom,
 }
 
 
 def step(comm, case):
-    """Take one training step without the optimizer; return this rank's node ids and its arrays: the logits, then gradients."""
+    """Take one training step without the optimizer.
+
+    Return this rank's node ids and its arrays: the logits, then gradients.
+    """
     p, dtype = problem(), np.dtype(case.dtype).type
     graph = Graph.from_edges(p.src, p.dst, N_NODES)
     if comm is not None:
@@ -133,7 +139,9 @@ def row(case, ranks):
 
 
 def grid(args):
-    return [Case(*point) for point in itertools.product(args.models, args.modes, args.ranks, args.partitions, args.prefetch, args.dtypes)]
+    return [Case(*point)
+            for point in itertools.product(args.models, args.modes, args.ranks, args.partitions, args.prefetch,
+                                           args.dtypes)]
 
 
 def under_mpi(args):
@@ -141,7 +149,8 @@ def under_mpi(args):
     rows = []
     for n_ranks in args.ranks:
         harness.note(f"mpiexec -n {n_ranks}")
-        options = ["--models", args.models, "--modes", args.modes, "--partitions", args.partitions, "--dtypes", args.dtypes,
+        options = ["--models", args.models, "--modes", args.modes, "--partitions", args.partitions, "--dtypes",
+                   args.dtypes,
                    "--prefetch", args.prefetch, "--ranks", [n_ranks]]
         flags = [",".join(map(str, item)) if isinstance(item, list) else item for item in options]
         rows += harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", *flags))
@@ -162,7 +171,8 @@ def main():
     if args.worker:
         return worker(args)
     rows = under_mpi(args) if args.mpi else [row(case, threads.run(case.n_ranks, step, case)) for case in grid(args)]
-    harness.report(f"{len(rows)} points against one rank ({'mpiexec' if args.mpi else 'threads'}): the worst of each model and dtype",
+    harness.report(f"{len(rows)} points against one rank ({'mpiexec' if args.mpi else 'threads'}): the worst of each "
+                   "model and dtype",
                    worst(rows), COLUMNS)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -192,13 +202,15 @@ COLUMNS = {
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--mpi", action="store_true", help="as processes of mpiexec; by default metis and prefetch 1 alone")
+    parser.add_argument("--mpi", action="store_true",
+                        help="as processes of mpiexec; by default metis and prefetch 1 alone")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--models", type=harness.words, default=list(MODELS))
     parser.add_argument("--modes", type=harness.words, default=["sar", "sa", "oneshot"])
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 3, 4])
     mpi = "--mpi" in sys.argv
-    parser.add_argument("--partitions", type=harness.words, default=["metis"] if mpi else ["metis", "random", "contiguous"])
+    parser.add_argument("--partitions", type=harness.words, default=["metis"] if mpi
+                        else ["metis", "random", "contiguous"])
     parser.add_argument("--prefetch", type=harness.numbers, default=[1] if mpi else [0, 1, 2])
     parser.add_argument("--dtypes", type=harness.words, default=list(BOUNDS))
     return parser

@@ -1,13 +1,16 @@
-"""Results of a paper's experiments in a folder: FIGURE.json, its picture FIGURE.svg, and README.md with all tables.
+"""Results of a paper's experiments: a picture FIGURE.svg and a small table each in a folder, whose README.md has all
+tables.
 
-What `paper.py` and `mg_gcn.py` share. A figure measured again replaces its own files alone, so a folder may be filled in several runs.
-README.md is written anew behind the line `MARK` from what the folder holds; what stands before it is written by hand.
+What `paper.py` and `mg_gcn.py` share. The rows that a run measures go to `--rows`, build/bench/PROGRAM, where `--draw`
+finds them again; the folder of results, `--out`, has no rows. A figure measured again replaces its own picture and its
+own section of README.md alone. The sections stand behind the line `MARK`; what stands before it is written by hand.
 """
 
 import datetime
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -15,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +28,7 @@ import plot
 from sarlite import kernels
 from sarlite.errors import ConfigError, needs
 
-PLACES = ("figures", "out", "graphs", "json", "draw")
+PLACES = ("figures", "out", "rows", "graphs", "json", "draw")
 MARK = "<!-- From here on written by the command; see above. -->"
 
 
@@ -46,16 +50,20 @@ class Figure(NamedTuple):
     measure: Callable  # (args, ...) -> lists of rows, one after the other
     columns: dict  # as `harness.report` takes them
     panels: tuple
-    shown: Callable = lambda row: True  # whether a row stands in the table
+    shown: Callable = lambda row: True  # whether a row stands in the tables
 
 
-def parser(text, names):
-    """Return an argument parser with what both papers' experiments take."""
+def parser(text, names, program):
+    """Return an argument parser with what both papers' experiments take; `program` names the folder of the rows."""
     made = harness.parser(text)
-    made.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST", help=f"of {','.join(names)} (default: all)")
-    made.add_argument("--out", type=Path, metavar="DIR", help="where each figure's JSON and picture and README.md are written")
-    made.add_argument("--draw", action="store_true", help="measure nothing; draw what is in --out again, and write its README.md")
-    made.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    made.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST",
+                      help=f"of {','.join(names)} (default: all)")
+    made.add_argument("--rows", type=Path, default=harness.BUILD / "bench" / program, metavar="DIR",
+                      help=f"where each figure's rows are written (default: build/bench/{program})")
+    made.add_argument("--out", type=Path, metavar="DIR", help="where each figure's picture and README.md are written")
+    made.add_argument("--draw", action="store_true",
+                      help="measure nothing; write into --out what --rows has of the figures")
+    harness.graphs_option(made)
     made.add_argument("--part", type=int, default=1, metavar="N", help="an N-th of the nodes and of the edges")
     return made
 
@@ -74,31 +82,37 @@ def run(figures, parser, args, *more):
     """
     unknown = [name for name in args.figures if name not in figures]
     if unknown or (args.draw and not args.out):
-        raise SystemExit(f"--figures: {', '.join(unknown)} not of {', '.join(figures)}" if unknown else "--draw needs --out DIR")
+        raise SystemExit(f"--figures: {', '.join(unknown)} not of {', '.join(figures)}" if unknown
+                         else "--draw needs --out DIR")
     rows = []
     for name in () if args.draw else args.figures:
-        figure, about, begin = figures[name], measured(parser, args, name), time.monotonic()
-        found = []
-        for group in figure.measure(args, *more):
-            found += group
-            if args.out:  # what is measured so far, where a later job fails
-                _save(args.out, name, {**about, "minutes": None, "rows": found})
-        rows += found
-        harness.report(f"Figure {name}. The paper: {figure.paper}", [row for row in found if figure.shown(row)], figure.columns, args.json)
+        rows += measure(name, figures[name], parser, args, more)
         if args.json:
             harness.write_rows(args.json, rows)
         if args.out:
-            _save(args.out, name, {**about, "minutes": round((time.monotonic() - begin) / 60, 1), "rows": found})
-            write(figures, args.out, [name])
+            write(figures, args, [name])
     if args.draw:
-        write(figures, args.out, args.figures)
+        write(figures, args, [name for name in args.figures if _file(args, name).exists()])
+
+
+def measure(name, figure, parser, args, more):
+    """Measure one figure, keep its rows, print its table and return the rows."""
+    about, begin, found = measured(parser, args, name), time.monotonic(), []
+    for group in figure.measure(args, *more):
+        found += group
+        _save(args, name, {**about, "minutes": None, "rows": found})  # so far: a later job may fail
+    shown = [row for row in found if figure.shown(row)]
+    harness.report(f"Figure {name}. The paper: {figure.paper}", shown, figure.columns)
+    _save(args, name, {**about, "minutes": round((time.monotonic() - begin) / 60, 1), "rows": found})
+    return found
 
 
 def measured(parser, args, name):
     """Return where, when and of what a figure is measured, and the command that does it again."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
     found = subprocess.run(git, capture_output=True, text=True)
-    return {"date": datetime.date.today().isoformat(), "commit": found.stdout.strip() or "unknown", "processor": processor(),
+    return {"date": datetime.date.today().isoformat(), "commit": found.stdout.strip() or "unknown",
+            "processor": processor(),
             "load": round(os.getloadavg()[0], 1), "command": command(parser, args, name)}
 
 
@@ -114,63 +128,106 @@ def command(parser, args, name):
     words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", "--figures", name]
     for key, value in vars(args).items():
         if key not in PLACES and value != parser.get_default(key):
-            words += ["--" + key.replace("_", "-"), ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+            words += ["--" + key.replace("_", "-"), ",".join(map(str, value)) if isinstance(value, list)
+                      else str(value)]
     return shlex.join(words)
 
 
-def _save(folder, name, found):
-    folder.mkdir(parents=True, exist_ok=True)
-    _file(folder, name).write_text(json.dumps(found, indent=1) + "\n")
+def _save(args, name, found):
+    args.rows.mkdir(parents=True, exist_ok=True)
+    _file(args, name).write_text(json.dumps(found, indent=1) + "\n")
 
 
-def _file(folder, name):
-    return folder / f"figure-{name}.json"
+def _file(args, name):
+    return args.rows / f"figure-{name}.json"
 
 
-def write(figures, folder, names):
-    """Draw the named figures of a folder, and write its README.md from all that it holds."""
-    text = []
-    for name, figure in figures.items():
-        if not _file(folder, name).exists():
-            continue
-        kept = json.loads(_file(folder, name).read_text())
-        if name in names:
-            draw(figure, kept["rows"], _file(folder, name).with_suffix(".svg"))
-        text += section(name, figure, kept)
-    page = folder / "README.md"
-    before = page.read_text().split(MARK)[0].rstrip() if page.exists() else f"# {folder.name}"
-    page.write_text("\n".join([before, "", MARK, "", *text]).rstrip() + "\n")
+def write(figures, args, names):
+    """Write the pictures of the named figures, and their sections of README.md; other sections stay."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    page = args.out / "README.md"
+    before, _, behind = (page.read_text() if page.exists() else f"# {args.out.name}").partition(MARK)
+    sections = {text.split(":")[0]: text.rstrip() for text in behind.split("## Figure ")[1:]}
+    for name in names:
+        kept = json.loads(_file(args, name).read_text())
+        draw(figures[name], kept["rows"], args.out / f"figure-{name}.svg")
+        sections[name] = section(name, figures[name], kept)
+    there = [f"## Figure {sections[name]}" for name in figures if name in sections]
+    page.write_text("\n\n".join([before.rstrip(), MARK, *there]) + "\n")
 
 
 def section(name, figure, kept):
-    """Return the lines of a figure in README.md."""
-    lines = harness.cells([row for row in kept["rows"] if figure.shown(row)], figure.columns)
-    lines.insert(1, ["---"] * len(lines[0]))
-    return [f"## Figure {name}: {figure.title}", "", f"The paper: {figure.paper}.", "", f"![figure {name}](figure-{name}.svg)", "",
-            *("| " + " | ".join(line) + " |" for line in lines), "",
-            f"`{kept['command']}`: {kept['date']}, commit {kept['commit']}, {kept['processor']}, load {kept['load']} before it; "
-            + ("not finished." if kept["minutes"] is None else f"{kept['minutes']} minutes."), ""]
+    """Return the text of a figure in README.md, behind "## Figure "."""
+    first, *others = table(figure, [row for row in kept["rows"] if figure.shown(row)])
+    lines = ["| " + " | ".join(line) + " |" for line in (first, ["---"] * len(first), *others)]
+    minutes = "not finished" if kept["minutes"] is None else f"{kept['minutes']} minutes"
+    about = f"{kept['date']}, commit {kept['commit']}, {kept['processor']}, load {kept['load']} before it; {minutes}."
+    picture = f"![figure {name}](figure-{name}.svg)"
+    return "\n".join([f"{name}: {figure.title}", "", f"The paper: {figure.paper}.", "", picture, "", *lines, "",
+                      f"`{kept['command']}`: {about}"])
+
+
+def table(figure, rows):
+    """Return lines of cells, headings first: the picture's numbers, a line for each x and a column for each series.
+
+    Of spans it is what `figure.columns` says.
+    """
+    if any(panel.kind == "lanes" for panel in figure.panels):
+        return harness.cells(rows, figure.columns)
+    found = {}
+    for panel in figure.panels:
+        for row in rows:
+            if None not in (row.get(panel.y), row.get(panel.series)):
+                found.setdefault((row[panel.x], row[panel.series]), []).append(_number(row[panel.y]))
+    heading = f"{figure.panels[0].x}: " + "; ".join(panel.label for panel in figure.panels)
+    columns = {str(series): lambda place, series=series: "; ".join(found.get((place, series), ())) or None
+               for _, series in found}
+    return harness.cells(list(dict.fromkeys(place for place, _ in found)), {heading: str, **columns})
+
+
+def _number(value):
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def draw(figure, rows, picture):
     """Draw a figure's panels side by side."""
-    panels = [(panel, [row for row in rows if None not in (row.get(panel.y), row.get(panel.series))]) for panel in figure.panels]
+    panels = [(panel, [row for row in rows if None not in (row.get(panel.y), row.get(panel.series))])
+              for panel in figure.panels]
     panels = [(panel, found) for panel, found in panels if found]
     try:
-        made = needs("matplotlib.figure", "a picture").Figure(figsize=(max(4.5 * len(panels), 7), 4.5), layout="constrained")
+        module = needs("matplotlib.figure", "a picture")
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
     import matplotlib
 
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sarlite", "font.size": 9}):
+    style, drawn = {"svg.fonttype": "none", "svg.hashsalt": "sarlite", "font.size": 9}, StringIO()
+    with matplotlib.rc_context({**style, "font.sans-serif": ["DejaVu Sans", "Arial"]}):
+        made = module.Figure(figsize=(max(4.5 * len(panels), 7), 4.5), layout="constrained")
         for axes, (panel, found) in zip(made.subplots(1, len(panels), squeeze=False)[0], panels):
             KINDS[panel.kind](axes, panel, found)
-        made.savefig(picture, metadata={"Date": None})
+        made.savefig(drawn, format="svg", metadata={"Date": None})
+    picture.write_text(compact(drawn.getvalue()))
+
+
+def compact(svg):
+    """Return a picture in few lines, one for each group of its axes, with places to a tenth of a point."""
+    unseen = r"<metadata>.*?</metadata>|<!--.*?-->|<!DOCTYPE.*?>| transform=\"rotate\(-0 .*?\)\"| id=\"\w+_\d+\""
+    svg = re.sub(unseen, "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d\d+", lambda n: f"{float(n[0]):.1f}", tag[0]), svg)
+    lines = []
+    for line in svg.splitlines():
+        if re.match(" {0,3}<[^/]", line):
+            lines.append(line.strip())
+        else:
+            lines[-1] += " " + line.strip()
+    return "\n".join(line.replace("> <", "><").rstrip() for line in lines) + "\n"
 
 
 def bars(axes, panel, rows):
     ends = [(row, *(row.get(f"{panel.y}_{end}", row[panel.y]) for end in ("min", "max"))) for row in rows]
-    plot.draw_bars(axes, [plot.Point(str(row[panel.x]), str(row[panel.series]), 0, row[panel.y], low, high) for row, low, high in ends])
+    plot.draw_bars(axes,
+                   [plot.Point(str(row[panel.x]), str(row[panel.series]), 0, row[panel.y], low, high)
+                    for row, low, high in ends])
     _label(axes, panel, rows)
     if max(row[panel.y] for row in rows) > plot.LOG_FROM * min(row[panel.y] for row in rows) > 0:
         axes.set_yscale("log")
@@ -180,7 +237,8 @@ def stacked(axes, panel, rows):
     places, tops = list(dict.fromkeys(str(row[panel.x]) for row in rows)), defaultdict(float)
     for name in dict.fromkeys(row[panel.series] for row in rows):
         values = {str(row[panel.x]): row[panel.y] for row in rows if row[panel.series] == name}
-        axes.bar(places, [values.get(place, 0) for place in places], bottom=[tops[place] for place in places], label=name)
+        axes.bar(places, [values.get(place, 0) for place in places], bottom=[tops[place] for place in places],
+                 label=name)
         for place, value in values.items():
             tops[place] += value
     axes.set_xticks(range(len(places)), places, rotation=30, ha="right")
@@ -201,15 +259,18 @@ def lines(axes, panel, rows):
 
 
 def lanes(axes, panel, rows):
-    """Spans from `begin_ms` on, as long as y says: a lane for each x, coloured by series, with the number of their stage."""
+    """Spans from `begin_ms` on, as long as y says: a lane for each x, coloured by series, with the number of their
+    stage."""
     places, names = (list(dict.fromkeys(row[key] for row in rows)) for key in (panel.x, panel.series))
     for name in names:
         mine = [row for row in rows if row[panel.series] == name]
         for row in mine:
-            axes.barh(places.index(row[panel.x]), row[panel.y], 0.8, row["begin_ms"], color=f"C{names.index(name)}", edgecolor="white",
+            axes.barh(places.index(row[panel.x]), row[panel.y], 0.8, row["begin_ms"], color=f"C{names.index(name)}",
+                      edgecolor="white",
                       label=name if row is mine[0] else None)
             if row[panel.y] > 0.03 * max(r["begin_ms"] + r[panel.y] for r in rows):
-                axes.text(row["begin_ms"] + row[panel.y] / 2, places.index(row[panel.x]), row["stage"], ha="center", va="center")
+                axes.text(row["begin_ms"] + row[panel.y] / 2, places.index(row[panel.x]), row["stage"], ha="center",
+                          va="center")
     axes.set_yticks(range(len(places)), places)
     axes.invert_yaxis()
     _label(axes, panel, rows, panel.label, "")

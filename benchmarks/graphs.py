@@ -2,7 +2,7 @@
 
 | name | nodes | directed edges | |
 |---|---|---|---|
-| `S` | 100,000 | 5 million | degrees 6 / 31 / 353 / 2314 at minimum, median, 99th percentile, maximum; ids in community order |
+| `S` | 100,000 | 5 million | degrees 6 / 31 / 353 / 2314 at minimum, median, 99 %, maximum; ids in community order |
 | `M` | 400,000 | 20 million | the same shape |
 | `R` | 23,000 | 11 million | Reddit-like: weights capped at 12 times their mean |
 | `P` | 1,000,000 | 29 million | of the mean degree of ogbn-papers100M, symmetric |
@@ -10,8 +10,9 @@
 | `B` | 58,000 | 8.7 million | a 150th of ogbn-proteins there |
 | `C` | 3,300 | 9,200 | of Cora's size |
 
-All are symmetric, without loops or duplicates. `S-shuffled` is S relabelled at random. `S/100` is S with a hundredth of the nodes
-and of the edges, for trial runs; both together: `S/100-shuffled`. Run as a program this draws the graphs named and prints their sizes.
+All are symmetric, without loops or duplicates. `S-shuffled` is S relabelled at random. `S/100` is S with a hundredth of
+the nodes and of the edges, for trial runs; both together: `S/100-shuffled`. Run as a program this draws the graphs
+named and prints their sizes.
 """
 
 import os
@@ -60,7 +61,10 @@ def shuffle(indptr, indices, seed=1):
 
 
 def path(folder, name):
-    """Return the file of a graph, `indptr` (n_nodes + 1,) int64 and `indices` (n_edges,) int32; draw it unless it is there."""
+    """Return the file of a graph, `indptr` (n_nodes + 1,) int64 and `indices` (n_edges,) int32.
+
+    Draw it unless it is there.
+    """
     file = Path(folder, name.replace("/", "_") + ".npz")
     if not file.exists():
         harness.note(f"drawing graph {name}")
@@ -74,14 +78,24 @@ def path(folder, name):
 
 def size(folder, name):
     """Return the number of nodes and of edges."""
-    with np.load(path(folder, name)) as arrays:
-        return len(arrays["indptr"]) - 1, len(arrays["indices"])
+    indptr, indices = arrays_of(path(folder, name))
+    return len(indptr) - 1, len(indices)
+
+
+def arrays_of(file):
+    """Return `indptr` and `indices` of a graph's file."""
+    with np.load(file) as arrays:
+        return arrays["indptr"], arrays["indices"]
+
+
+def whole(folder, name):
+    """Return a graph."""
+    return Graph.from_csr(*arrays_of(path(folder, name)))
 
 
 def load(folder, name):
     """Return a graph with its transpose made: peers make every format of theirs before they are measured, too."""
-    with np.load(path(folder, name)) as arrays:
-        graph = Graph.from_csr(arrays["indptr"], arrays["indices"])
+    graph = whole(folder, name)
     for block in graph.plan.blocks:
         block.transpose  # noqa: B018 (cached at its first use)
     return graph
@@ -90,15 +104,14 @@ def load(folder, name):
 def main(argv=None):
     parser = harness.parser(__doc__)
     parser.add_argument("names", nargs="*", default=["S", "S-shuffled", "M", "M-shuffled", "R"])
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept")
+    harness.graphs_option(parser)
     args = parser.parse_args(argv)
     rows = [{"graph": name, **degrees(args.graphs, name)} for name in args.names]
     harness.report("Graphs", rows, {key: lambda r, key=key: r[key] for key in rows[0]}, args.json)
 
 
 def degrees(folder, name):
-    with np.load(path(folder, name)) as arrays:
-        found = np.diff(arrays["indptr"])
+    found = np.diff(arrays_of(path(folder, name))[0])
     low, middle, high, top = map(int, np.percentile(found, [0, 50, 99, 100]))
     return {"nodes": len(found), "edges": int(found.sum()), "min": low, "median": middle, "99 %": high, "max": top}
 

@@ -15,7 +15,8 @@ import numpy as np
 from sarlite.data import Dataset, format
 from sarlite.errors import install
 
-GRAPHS = Path(__file__).parents[1] / "build" / "graphs"
+BUILD = Path(__file__).parents[1] / "build"
+GRAPHS = BUILD / "graphs"
 
 
 def parser(text):
@@ -28,15 +29,21 @@ def parser(text):
 def suite_parser(text):
     """Return the parser of the benchmarks that measure sarlite beside peers and beside the machine's limits."""
     made = parser(text)
-    made.add_argument("--graphs", type=Path, default=GRAPHS, metavar="DIR",
-                      help="where graphs are kept once drawn (default: build/graphs)")
+    graphs_option(made)
     made.add_argument("--threads", type=int, default=2)
     made.add_argument("--repeats", type=int, default=5, help="measured runs of a process, after one that warms up")
     made.add_argument("--rounds", type=int, default=3, help="processes of each library, in alternation")
-    made.add_argument("--peers", type=words, metavar="LIST", help="of dgl, pyg, torch, scipy, or none (default: those in SARLITE_PEERS)")
+    made.add_argument("--peers", type=words, metavar="LIST",
+                      help="of dgl, pyg, torch, scipy, or none (default: those in SARLITE_PEERS)")
     made.add_argument("--gib", type=float, default=1.0, help="memory that the machine's limits are measured on")
     made.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return made
+
+
+def graphs_option(parser):
+    """Add `--graphs`."""
+    parser.add_argument("--graphs", type=Path, default=GRAPHS, metavar="DIR",
+                        help="where graphs are kept once drawn (default: build/graphs)")
 
 
 def timed(function, repeats):
@@ -117,21 +124,30 @@ def spread(values, scale=1.0, digits=2):
 def suite_columns(*names):
     """Return the columns of a table of rows beside peers; `names` are further keys, shown behind the graph."""
     return {
-        **{name: (lambda r, name=name: r[name]) for name in ("case", "graph", *names)},
-        "ms": lambda r: _ms(r, ""),
+        **named("case", "graph", *names),
+        "ms": times(digits=1),
         "peak MiB": lambda r: mib(2**20 * r["peak_mib"]),
         "of the limit": lambda r: f"{r['limit_fraction']:.2f}",
         "of random rows": lambda r: f"{r['gather_fraction']:.2f}",
         "peer": lambda r: r["peer"],
-        "its ms": lambda r: _ms(r, "peer_") if r["peer_ms"] else "failed" if r["peer"] else None,
+        "its ms": lambda r: times("peer_", 1)(r) or ("failed" if r["peer"] else None),
         "its MiB": lambda r: mib(2**20 * r["peer_peak_mib"]) if r["peer_ms"] else None,
         "ratio": lambda r: f"{r['ratio']:.2f}" if r["ratio"] else None,
     }
 
 
-def _ms(row, prefix):
-    middle, low, high = (row[prefix + key] for key in ("ms", "ms_min", "ms_max"))
-    return f"{middle:,.1f} ({low:,.1f}..{high:,.1f})"
+def named(*names):
+    """Return the columns of a table that show keys of the rows; a row may lack one."""
+    return {name: (lambda row, name=name: row.get(name)) for name in names}
+
+
+def times(prefix="", digits=0):
+    """Return what shows the milliseconds of a row: "median (min..max)", None where it has none."""
+    def show(row):
+        middle, low, high = (row.get(prefix + key) for key in ("ms", "ms_min", "ms_max"))
+        return None if middle is None else f"{middle:,.{digits}f} ({low:,.{digits}f}..{high:,.{digits}f})"
+
+    return show
 
 
 def note(text):
@@ -159,13 +175,49 @@ def mpiexec(n_ranks, *arguments, timeout=1800):
     return python(*arguments, launcher=(find_mpiexec(), "-n", str(n_ranks)), timeout=timeout)
 
 
-def python(*arguments, launcher=(), timeout=1800):
-    """Run this Python with `arguments` in a process of its own and return its standard output."""
-    command = [*launcher, sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+def python(*arguments, launcher=(), interpreter=sys.executable, timeout=1800, **more):
+    """Run Python with `arguments` in a process of its own and return its standard output.
+
+    Parameters
+    ----------
+    *arguments
+        Words of the command, behind `interpreter`; `launcher` stands before it.
+    timeout : float
+        Seconds.
+    **more
+        As `subprocess.run` takes them: `env`, `cwd`.
+
+    Raises
+    ------
+    SystemExit
+        With the command's last lines, where it fails.
+    """
+    command = [*launcher, str(interpreter), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **more)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stderr[-3000:]}")
     return done.stdout
+
+
+def as_rank(work, args, threads=1):
+    """Do `work(comm, args)` as one rank of mpiexec; rank 0 prints what was found."""
+    from sarlite.comm.launch import connect
+    from sarlite.train.loop import set_threads
+
+    set_threads(threads)
+    comm = connect()
+    found = work(comm, args)
+    if comm.rank == 0:
+        print(json.dumps(found))
+
+
+def flags(options):
+    """Return `{"hidden": 64, "json": True, "verify": False}` as ["--hidden", 64, "--json", "--no-verify"]."""
+    words = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        words += [flag] if value is True else ["--no-" + flag[2:]] if value is False else [flag, value]
+    return words
 
 
 def last_json(text):
@@ -174,20 +226,17 @@ def last_json(text):
 
 
 def train(n_ranks, launcher=None, **options):
-    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags; `launcher` are other words than `mpiexec -n N`.
+    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags; `launcher` are other words than
+    `mpiexec -n N`.
 
     Returns
     -------
     dict
         The command's JSON line, "epochs", the lines of metrics.jsonl, and "seconds" of each.
     """
-    flags = []
-    for name, value in options.items():
-        flag = "--" + name.replace("_", "-")
-        flags += [flag] if value is True else ["--no-" + flag[2:]] if value is False else [flag, value]
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
-        words = ("-m", "sarlite.train", *flags, "--run-dir", run, "--json")
+        words = ("-m", "sarlite.train", *flags(options), "--run-dir", run, "--json")
         line = last_json(python(*words, launcher=launcher) if launcher else mpiexec(n_ranks, *words))
         epochs = [json.loads(epoch) for epoch in (run / "metrics.jsonl").read_text().splitlines()]
     return {**line, "epochs": epochs, "seconds": [epoch["seconds"] for epoch in epochs]}
@@ -211,8 +260,12 @@ class Scratch:
         return self.path / name
 
     def write(self, name, indptr, indices, features, labels, n_classes, masks=None):
-        """Write arrays in the native format; `masks` say which nodes train, validate and test, by default a tenth, a tenth, the rest."""
+        """Write arrays in the native format.
+
+        `masks` say which nodes train, validate and test, by default a tenth, a tenth, the rest.
+        """
         place = np.arange(len(labels)) % 10
-        dataset = Dataset(indptr, indices, features, labels, *(masks or (place == 0, place == 1, place > 1)), n_classes, name=name)
+        dataset = Dataset(indptr, indices, features, labels, *(masks or (place == 0, place == 1, place > 1)),
+                          n_classes, name=name)
         format.write(self.path / name, dataset)
         return self.path / name

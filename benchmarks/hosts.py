@@ -1,6 +1,8 @@
 """Several hosts on one machine: Linux network namespaces joined by a bridge, each on a link of limited rate.
 
-Needs Linux, root, and iproute2 (`ip` and `tc`).
+Needs Linux, root, and iproute2 (`ip` and `tc`). And what `overlap.py` and `push.py` say of a transfer between hosts
+that is hidden: T0 is the time where nothing overlaps, T1 that where it may, `comm` the transfer's alone, `compute` is
+T0 - comm, and hidden is (T0 - T1) / min(comm, compute).
 """
 
 import os
@@ -10,6 +12,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+import harness
+
+COLUMNS = {
+    "T0": harness.times("t0_"),
+    "T1": harness.times(),
+    "comm": lambda r: f"{r['comm_ms']:.0f}",
+    "compute": lambda r: f"{r['compute_ms']:.0f}",
+    "hidden": lambda r: f"{100 * r['hidden']:.0f} %",
+}
 SHAPE = ("root", "tbf", "rate", "{rate}", "burst", "256kb", "latency", "50ms")
 
 # MPICH would find that the hosts share a memory: its UCX device looks for it, its OFI device does not
@@ -40,6 +51,21 @@ def missing():
     return None
 
 
+def hidden(t0, t1, comm):
+    """Return what a row says of the milliseconds of T0, of T1 and of the transfer alone."""
+    t0, t1, comm = map(harness.summary, (t0, t1, comm))
+    compute = t0["ms"] - comm["ms"]
+    return {"threads": 1, **t1, "peak_mib": None, "limit_fraction": None, **{f"t0_{key}": ms for key, ms in t0.items()},
+            "comm_ms": comm["ms"], "compute_ms": compute, "hidden": (t0["ms"] - t1["ms"]) / min(comm["ms"], compute)}
+
+
+def report_skipped(case, reason, path):
+    """Print and write the one row that says why nothing was measured."""
+    keys = ("graph", "ranks", "threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction")
+    row = {"case": case, **dict.fromkeys(keys), "skipped": reason}
+    harness.report(case, [row], harness.named("case", "skipped"), path)
+
+
 class Hosts:
     """Make `n` hosts, named 10.77.0.1 to 10.77.0.n, for a `with` block.
 
@@ -52,7 +78,8 @@ class Hosts:
     Notes
     -----
     A host is a namespace with one end of a veth pair; the other end is on a bridge in a namespace of its own. A token
-    bucket on both ends limits what each sends. Names hold the process id, and deleting a namespace deletes what is in it.
+    bucket on both ends limits what each sends. Names hold the process id, and deleting a namespace deletes what is in
+    it.
     """
 
     def __init__(self, n, rate="1gbit"):

@@ -19,9 +19,11 @@ def own_times(module):
     """Return (microseconds, name) of what an import of `module` loads, by its own time, largest first."""
     code = f"""
 import subprocess, sys
-print(subprocess.run([sys.executable, "-X", "importtime", "-c", "import {module}"], capture_output=True, text=True).stderr)
+words = [sys.executable, "-X", "importtime", "-c", "import {module}"]
+print(subprocess.run(words, capture_output=True, text=True).stderr)
 """
-    fields = [line.removeprefix("import time:").split("|") for line in harness.python("-c", code).splitlines() if "|" in line]
+    fields = [line.removeprefix("import time:").split("|") for line in harness.python("-c", code).splitlines()
+              if "|" in line]
     return sorted(((int(own), name.strip()) for own, _, name in fields[1:]), reverse=True)
 
 
@@ -44,7 +46,8 @@ def main():
     }
     harness.report(f"Import, median (min..max) of {args.runs} processes", rows, columns, args.json)
     top = [{"module": name, "microseconds": own} for own, name in own_times("sarlite")[: args.top]]
-    harness.report("Largest own times, of one process", top, {"module": lambda r: r["module"], "ms": lambda r: r["microseconds"] / 1e3})
+    harness.report("Largest own times, of one process", top,
+                   {"module": lambda r: r["module"], "ms": lambda r: r["microseconds"] / 1e3})
 
 
 if __name__ == "__main__":

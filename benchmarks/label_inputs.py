@@ -1,10 +1,11 @@
 """Do labels as inputs, and Correct and Smooth (C&S), make a model better, and is it the same on several ranks?
 
-`labels`: GraphSAGE on a stochastic block model whose features say little, with few training nodes (8 %, as of ogbn-products): the plain
-model, C&S on its output, label inputs (masked label prediction), and both. Seeds are paired: a seed draws the data and the weights of every
-way. `ranks`: GAT with C&S on one rank and on `--ranks` threads, on a real graph that is split 60/20/20 by seed. Accuracy is the test
-nodes' at the epoch of the best validation accuracy, of that epoch's parameters; C&S is kept where the validation accuracy is not lower
-than before, as the training command does, and the table says how often it was not.
+`labels`: GraphSAGE on a stochastic block model whose features say little, with few training nodes (8 %, as of
+ogbn-products): the plain model, C&S on its output, label inputs (masked label prediction), and both. Seeds are paired:
+a seed draws the data and the weights of every way. `ranks`: GAT with C&S on one rank and on `--ranks` threads, on a
+real graph that is split 60/20/20 by seed. Accuracy is the test nodes' at the epoch of the best validation accuracy, of
+that epoch's parameters; C&S is kept where the validation accuracy is not lower than before, as the training command
+does, and the table says how often it was not.
 """
 
 import sys
@@ -44,18 +45,22 @@ def train(comm, data, args, make, share, seed, epochs, rate):
     model.load_state_dict(best.state)
     with no_grad():
         probabilities = ops.softmax(Tensor(trainer.predict())).data
-    smooth = CorrectAndSmooth(correct_alpha=args.correct_alpha, smooth_alpha=args.smooth_alpha, smooth_iterations=args.iterations,
+    smooth = CorrectAndSmooth(correct_alpha=args.correct_alpha, smooth_alpha=args.smooth_alpha,
+                              smooth_iterations=args.iterations,
                               correct_iterations=args.iterations)
     smoothed = smooth(graph, probabilities, labels, splits[0])
-    (val, test), (val_after, test_after) = (accuracies(graph, scores, labels, splits[1:]) for scores in (probabilities, smoothed))
+    (val, test), (val_after, test_after) = (accuracies(graph, scores, labels, splits[1:])
+                                            for scores in (probabilities, smoothed))
     kept = val_after >= val
-    return {"val": val, "test": test, "val_raw": val_after, "test_raw": test_after, "kept": bool(kept), "best_epoch": best.epoch,
+    return {"val": val, "test": test, "val_raw": val_after, "test_raw": test_after, "kept": bool(kept),
+            "best_epoch": best.epoch,
             "val_after": val_after if kept else val, "test_after": test_after if kept else test}
 
 
 def accuracies(graph, scores, labels, splits):
     """Percent of right rows over all ranks, by split."""
-    hits = np.array([[np.count_nonzero(scores[rows].argmax(1) == labels[rows]), np.count_nonzero(rows)] for rows in splits])
+    hits = np.array([[np.count_nonzero(scores[rows].argmax(1) == labels[rows]), np.count_nonzero(rows)]
+                     for rows in splits])
     hits = graph.comm.allreduce(hits)
     return [100 * float(right / n) for right, n in hits]
 
@@ -86,14 +91,17 @@ def ranks_rows(args):
 def table(rows, title, gain):
     """One line a seed, and the means; `gain` says what of a seed's two rows is compared."""
     seeds = sorted({row["seed"] for row in rows})
-    lines = [dict(zip(("seed", "one", "two"), (str(seed), *[row for row in rows if row["seed"] == seed]))) for seed in seeds]
-    mean = {name: {key: float(np.mean([line[name][key] for line in lines])) for key in ("test", "test_after", "val", "val_after")}
+    lines = [dict(zip(("seed", "one", "two"), (str(seed), *[row for row in rows if row["seed"] == seed])))
+             for seed in seeds]
+    mean = {name: {key: float(np.mean([line[name][key] for line in lines]))
+                   for key in ("test", "test_after", "val", "val_after")}
             for name in ("one", "two")}
     columns = {"seed": lambda r: r["seed"]}
     for name, way in (("one", gain[0]), ("two", gain[1])):
         columns |= {f"{way}": lambda r, name=name: f"{r[name]['test']:.2f}",
                     f"{way}, C&S": lambda r, name=name: f"{r[name]['test_after']:.2f}",
-                    f"{way}, validation, C&S": lambda r, name=name: f"{r[name]['val']:.2f} -> {r[name]['val_after']:.2f}"}
+                    f"{way}, validation, C&S": lambda r, name=name: f"{r[name]['val']:.2f} -> "
+                                                                    f"{r[name]['val_after']:.2f}"}
     columns["difference"] = lambda r: f"{r['two']['test_after'] - r['one'][gain[2]]:+.2f}"
     harness.report(title, [*lines, {"seed": "mean", **mean}], columns)
     lost = [row for row in rows if not row["kept"]]
@@ -105,11 +113,15 @@ def main(argv=None):
     rows = []
     if "labels" in args.cases:
         rows += labels_rows(args)
-        table(rows, f"{args.data}: GraphSAGE of {args.layers} layers of {args.hidden}, share {args.share}, {args.epochs} epochs; test "
+        table(rows,
+              f"{args.data}: GraphSAGE of {args.layers} layers of {args.hidden}, share {args.share}, {args.epochs} "
+              "epochs; test "
               "accuracy, %; difference: label inputs with C&S to plain", ("plain", "label inputs", "test"))
     if "ranks" in args.cases:
         found = ranks_rows(args)
-        table(found, f"{args.pages}: GAT, {args.pages_epochs} epochs; test accuracy, %; difference: with C&S, {args.ranks} ranks to "
+        table(found,
+              f"{args.pages}: GAT, {args.pages_epochs} epochs; test accuracy, %; difference: with C&S, {args.ranks} "
+              "ranks to "
               "one", ("1 rank", f"{args.ranks} ranks", "test_after"))
         rows += found
     if args.json:
@@ -119,8 +131,10 @@ def main(argv=None):
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--cases", type=harness.words, default=["labels"], metavar="LIST", help="of labels, ranks")
-    parser.add_argument("--data", default="sbm:homophily=0.5,noise=2,train=0.08", help="a generated data set; a seed is added")
-    parser.add_argument("--pages", default="npz:facebook_pages.npz", help="a data set of npz; the split and a seed are added")
+    parser.add_argument("--data", default="sbm:homophily=0.5,noise=2,train=0.08",
+                        help="a generated data set; a seed is added")
+    parser.add_argument("--pages", default="npz:facebook_pages.npz",
+                        help="a data set of npz; the split and a seed are added")
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="paired seeds")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=0.5, help="of the training nodes, that show their labels")

@@ -1,19 +1,21 @@
 """A graph larger than memory: converted and divided with --memory, and what Fennel cuts beside METIS.
 
-Part `large` draws a power-law graph with communities, ids at random, into an edge list, in chunks; then measures the commands
+Part `large` draws a power-law graph with communities, ids at random, into an edge list, in chunks; then measures the
+commands
 
     python -m sarlite.data convert edges:EDGES.npy,features=X.npy,nodes=N DIR --undirected --memory SIZE
     python -m sarlite.data partition DIR --parts P --method fennel --memory SIZE
     python -m sarlite.data report DIR --memory SIZE
 
-each by its wall and processor time, the kernel's high-water mark of the process's resident memory (mapped pages included), read ten
-times a second, and the largest sum of the proportional sets (PSS) of the process and its children. Part `relational` does so with a
-folder as ogbn-mag's, of random edges between nodes of its four types:
+each by its wall and processor time, the kernel's high-water mark of the process's resident memory (mapped pages
+included), read ten times a second, and the largest sum of the proportional sets (PSS) of the process and its children.
+Part `relational` does so with a folder as ogbn-mag's, of random edges between nodes of its four types:
 
     python -m sarlite.data convert mag:FOLDER DIR --memory SIZE
     python -m sarlite.data partition DIR --parts P --method random --memory SIZE
 
-Part `cuts` divides graphs of `graphs.py` (M is products-like: 400,000 nodes of mean degree 50) by both methods in this process.
+Part `cuts` divides graphs of `graphs.py` (M is products-like: 400,000 nodes of mean degree 50) by both methods in this
+process.
 """
 
 import argparse
@@ -39,7 +41,10 @@ RATIO = 2.5
 
 
 def draw(folder, n_nodes, n_pairs, n_features, seed=0, inside=0.7):
-    """Write `n_pairs` random pairs of nodes, edges.npy (n_pairs, 2), and features.npy; memory: 40 bytes a node, and a chunk."""
+    """Write `n_pairs` random pairs of nodes, edges.npy (n_pairs, 2), and features.npy.
+
+    Memory: 40 bytes a node, and a chunk.
+    """
     rng = np.random.default_rng(seed)
     weights = np.minimum((1 - rng.random(n_nodes)) ** (-1 / 1.5), 60 * 3)
     sums = np.concatenate(([0.0], np.cumsum(weights)))
@@ -66,10 +71,14 @@ def draw_mag(folder, n_nodes, n_edges, n_features, seed=0):
     raw, split, n = folder / "raw", folder / "split" / "time" / TARGET, counts[TARGET]
     text(raw / "num-node-dict.csv.gz", [",".join(counts), "\n", ",".join(map(str, counts.values())), "\n"])
     text(raw / "triplet-type-list.csv.gz", [",".join(relation) + "\n" for relation in RELATIONS])
-    text(raw / "nodetype-has-label.csv.gz", [",".join(counts), "\n", ",".join(str(name == TARGET) for name in counts), "\n"])
-    known = np.array([",".join(map("{:.4f}".format, row)) + "\n" for row in rng.standard_normal((1000, n_features))], object)
-    text(raw / "node-feat" / TARGET / "node-feat.csv.gz", ("".join(known[rng.integers(0, 1000, size)]) for size in sizes(n, 1 << 14)))
-    text(raw / "node-label" / TARGET / "node-label.csv.gz", (csv_lines(rng.integers(0, 40, (size, 1))) for size in sizes(n, CHUNK)))
+    text(raw / "nodetype-has-label.csv.gz",
+         [",".join(counts), "\n", ",".join(str(name == TARGET) for name in counts), "\n"])
+    known = np.array([",".join(map("{:.4f}".format, row)) + "\n" for row in rng.standard_normal((1000, n_features))],
+                     object)
+    text(raw / "node-feat" / TARGET / "node-feat.csv.gz",
+         ("".join(known[rng.integers(0, 1000, size)]) for size in sizes(n, 1 << 14)))
+    text(raw / "node-label" / TARGET / "node-label.csv.gz",
+         (csv_lines(rng.integers(0, 40, (size, 1))) for size in sizes(n, CHUNK)))
     for k, name in enumerate(("train", "valid", "test")):
         text(split / f"{name}.csv.gz", [csv_lines(np.arange(k, n, 3)[:, None])])
     for relation, share in RELATIONS.items():
@@ -104,7 +113,8 @@ class npy:
 
     def __init__(self, path, shape, dtype):
         self._file = open(path, "wb")  # noqa: SIM115, closed by `__exit__`
-        np.lib.format.write_array_header_1_0(self._file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
+        np.lib.format.write_array_header_1_0(self._file,
+                                             {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
 
     def __enter__(self):
         return self
@@ -140,7 +150,8 @@ def family(pid):
 
 def kib(pid, name, field):
     with suppress(OSError, StopIteration):
-        return next(int(line.split()[1]) for line in Path(f"/proc/{pid}/{name}").read_text().splitlines() if line.startswith(field))
+        return next(int(line.split()[1]) for line in Path(f"/proc/{pid}/{name}").read_text().splitlines()
+                    if line.startswith(field))
     return 0
 
 
@@ -173,9 +184,11 @@ def large(args):
         spec = f"edges:{folder}/edges.npy,features={folder}/features.npy,nodes={args.nodes}"
         empty = [word for split in ("train", "val", "test") for word in ("--allow-empty", split)]
         rows = [measured("convert", "convert", spec, folder / "data", "--undirected", *empty, *memory),
-                measured("partition", "partition", folder / "data", "--parts", args.parts, "--method", "fennel", *memory),
+                measured("partition", "partition", folder / "data", "--parts", args.parts, "--method", "fennel",
+                         *memory),
                 measured("report", "report", folder / "data", *memory)]  # fmt: skip
-    harness.report(f"{args.pairs:,} pairs, {args.nodes:,} nodes, {args.features} features, {args.parts} parts, --memory {args.memory}",
+    harness.report(f"{args.pairs:,} pairs, {args.nodes:,} nodes, {args.features} features, {args.parts} parts, "
+                   f"--memory {args.memory}",
                    rows, LARGE, args.json)  # fmt: skip
 
 
@@ -186,8 +199,10 @@ def relational(args):
         draw_mag(folder / "mag", args.nodes, args.pairs, args.features)
         rows = [measured("convert", "convert", f"mag:{folder}/mag", folder / "data", *memory)]
         stored = sum(path.stat().st_size for path in (folder / "data").rglob("*.npy"))
-        rows.append(measured("partition", "partition", folder / "data", "--parts", args.parts, "--method", "random", *memory))
-    harness.report(f"Relational: {args.pairs:,} edges and their reverses, {args.nodes:,} nodes, {args.features} features, "
+        rows.append(measured("partition", "partition", folder / "data", "--parts", args.parts, "--method", "random",
+                             *memory))
+    harness.report(f"Relational: {args.pairs:,} edges and their reverses, {args.nodes:,} nodes, {args.features} "
+                   "features, "
                    f"{harness.mib(stored)} MiB in all, {args.parts} parts, --memory {args.memory}",
                    rows, LARGE, args.json and args.json.with_name(f"relational-{args.json.name}"))  # fmt: skip
 
@@ -195,8 +210,7 @@ def relational(args):
 def cuts(args):
     rows = []
     for name in args.graphs_of:
-        with np.load(graphs.path(args.graphs, name)) as arrays:
-            graph = arrays["indptr"], arrays["indices"]
+        graph = graphs.arrays_of(graphs.path(args.graphs, name))
         for n_parts in args.parts_of:
             row = {"graph": name, "parts": n_parts}
             for method in ("metis", "fennel"):
@@ -207,7 +221,8 @@ def cuts(args):
                 row |= {method: found["cut_share"], f"{method}_nodes": found["imbalance"]["nodes"]}
             harness.note(f"{name}, {n_parts} parts: {row['fennel'] / row['metis']:.2f} times METIS's cut")
             rows.append({**row, "ratio": row["fennel"] / row["metis"]})
-    harness.report(f"Edges cut; at most {RATIO} times METIS's", rows, CUTS, args.json and args.json.with_name(f"cuts-{args.json.name}"))
+    harness.report(f"Edges cut; at most {RATIO} times METIS's", rows, CUTS, args.json
+                   and args.json.with_name(f"cuts-{args.json.name}"))
 
 
 LARGE = {
@@ -237,14 +252,17 @@ def main(argv=None):
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--only", type=harness.words, default=["large", "relational", "cuts"], help="large, relational, cuts [all]")
+    parser.add_argument("--only", type=harness.words, default=["large", "relational", "cuts"],
+                        help="large, relational, cuts [all]")
     parser.add_argument("--nodes", type=int, default=2_000_000)
     parser.add_argument("--pairs", type=int, default=50_000_000, help="each becomes an edge either way")
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--parts", type=int, default=16)
     parser.add_argument("--memory", default="2GiB")
-    parser.add_argument("--scratch", metavar="DIR", help="where the data are written (default: the system's temporary folder)")
-    parser.add_argument("--graphs-of", type=harness.words, default=["S", "S-shuffled", "M", "M-shuffled"], help="graphs that are cut")
+    parser.add_argument("--scratch", metavar="DIR",
+                        help="where the data are written (default: the system's temporary folder)")
+    parser.add_argument("--graphs-of", type=harness.words, default=["S", "S-shuffled", "M", "M-shuffled"],
+                        help="graphs that are cut")
     parser.add_argument("--parts-of", type=harness.numbers, default=[4, 16])
     parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help=argparse.SUPPRESS)
     return parser

@@ -4,13 +4,13 @@
 |---|---|---|
 | read | dot product of an array with itself | the array, once |
 | copy | one half to the other | read and written |
-| triad | a = b + 3 c, thirds, in pieces that stay in cache between the two operations NumPy makes of it | two read, one written |
-| gather | sums of 64 rows each drawn at random (`sarlite.kernels.spmm`), so that hardly anything is written | the rows read |
+| triad | a = b + 3 c, thirds, in pieces that stay in cache between its two operations | two read, one written |
+| gather | sums of 64 rows each drawn at random (`sarlite.kernels.spmm`): hardly anything is written | the rows read |
 | sgemm | (100,000, 256) x (256, 256), NumPy's BLAS on its own threads | flops: two a multiplication and addition |
 | message | there and back between two ranks of mpiexec, halved | one way |
 
-All threads; sgemm with one thread too. read, copy, triad and gather work on one array of `--gib` GiB: take
-several times the cache. The rate is that of the fastest pass, since what other programs take away is not the machine's limit.
+All threads; sgemm with one thread too. read, copy, triad and gather work on one array of `--gib` GiB: take several
+times the cache. The rate is that of the fastest pass, since what other programs take away is not the machine's limit.
 """
 
 import argparse
@@ -49,9 +49,11 @@ class Allowed(NamedTuple):
     Attributes
     ----------
     least : float
-        A limit: bytes that must move at least once, each array read and written once, at the rate of streams, and flops at sgemm's.
+        A limit: bytes that must move at least once, each array read and written once, at the rate of streams, and flops
+        at sgemm's.
     gather : float
-        An estimate, no limit: a row read at random for each edge, at the rate of such rows. Who finds rows in the cache is faster.
+        An estimate, no limit: a row read at random for each edge, at the rate of such rows. Who finds rows in the cache
+        is faster.
     """
 
     least: float
@@ -84,7 +86,10 @@ class Limits(NamedTuple):
         return 1e3 * (n_bytes / self.stream + flops / self.sgemm)
 
     def gather_ms(self, n_rows, row_bytes):
-        """Return the milliseconds of reading `n_rows` rows at random; widths between the measured ones are interpolated."""
+        """Return the milliseconds of reading `n_rows` rows at random.
+
+        Widths between the measured ones are interpolated.
+        """
         widths = sorted(self.gather)
         return 1e3 * n_rows * row_bytes / float(np.interp(row_bytes, widths, [self.gather[width] for width in widths]))
 
@@ -96,7 +101,8 @@ def measure(threads, gib=1.0, repeats=3):
     streams = [timed_row(probe, threads, repeats) for probe in stream_probes(data, threads)]
     set_threads(threads)
     gathers = [timed_row(probe, threads, repeats) for probe in gather_probes(data)]
-    return Limits(1e9 * max(row["gb_per_s"] for row in streams), {row["row_bytes"]: 1e9 * row["gb_per_s"] for row in gathers},
+    return Limits(1e9 * max(row["gb_per_s"] for row in streams),
+                  {row["row_bytes"]: 1e9 * row["gb_per_s"] for row in gathers},
                   1e9 * gemm_row(threads, repeats)["gflop_per_s"])
 
 
@@ -149,7 +155,8 @@ def gather_probes(data):
         indptr = np.arange(n_sums + 1) * ROWS_A_SUM
         indices = draw.integers(0, len(rows), n_sums * ROWS_A_SUM, dtype=np.int32)
         out = np.zeros((n_sums, rows.shape[1]), np.float32)
-        yield Probe("gather", {"row_bytes": row_bytes}, indices.size * row_bytes, partial(kernels.spmm, indptr, indices, rows, out))
+        yield Probe("gather", {"row_bytes": row_bytes}, indices.size * row_bytes,
+                    partial(kernels.spmm, indptr, indices, rows, out))
 
 
 def gemm_row(threads, repeats):
@@ -218,7 +225,8 @@ def main(argv=None):
         "min": lambda r: r["ms_min"],
         "max": lambda r: r["ms_max"],
     }
-    harness.report(f"Limits of this machine, {args.gib:g} GiB: rates of the fastest of {args.repeats} passes", rows, columns, args.json)
+    harness.report(f"Limits of this machine, {args.gib:g} GiB: rates of the fastest of {args.repeats} passes", rows,
+                   columns, args.json)
     return None
 
 

@@ -1,11 +1,12 @@
-"""Question 3: does the memory of a rank fall as (2 + prefetch) / N, and are never more than 1 + prefetch buffers of peers' rows alive?
+"""Question 3: does the memory of a rank fall as (2 + prefetch) / N, and are never more than 1 + prefetch buffers of
+peers' rows alive?
 
-A dense random graph, of which every part needs nearly all rows, so that mode `oneshot` gains least from more ranks. Real processes
-of mpiexec, which map one native data directory. Measured is the largest rank's peak of resident memory above its state before
-it reads its rows; promised is (2 + prefetch) / N of one rank's peak (SAR 3.4).
+A dense random graph, of which every part needs nearly all rows, so that mode `oneshot` gains least from more ranks.
+Real processes of mpiexec, which map one native data directory. Measured is the largest rank's peak of resident memory
+above its state before it reads its rows; promised is (2 + prefetch) / N of one rank's peak (SAR 3.4).
 
-A rank also holds what has nothing to do with rows: pages of libraries, of MPI's shared memory that it first touches
-in training, and its edges. The column `fixed` measures it: the peak of the same run with rows of one feature. `net` is the
+A rank also holds what has nothing to do with rows: pages of libraries, of MPI's shared memory that it first touches in
+training, and its edges. The column `fixed` measures it: the peak of the same run with rows of one feature. `net` is the
 share of one rank's peak with that taken from both; replicated parameters and their copies are still in it.
 """
 
@@ -19,7 +20,7 @@ MODELS = {
     "sage": dict(model="sage", layers=3, batch_norm=True, dropout=0.5),
     "gat": dict(model="gat", layers=3, heads=4, out_heads=1, batch_norm=True, dropout=0.5, attention_dropout=0.0),
 }
-PLACES = [("sar", 0), ("sar", 1), ("oneshot", 0)]
+PLACES = ["sar:0", "sar:1", "oneshot:0"]
 N_CLASSES = 16
 
 
@@ -41,7 +42,8 @@ def run(name, n_ranks, mode, prefetch, data, hidden, args):
     """Train and return the JSON line of the command."""
     width = hidden // MODELS[name].get("heads", 1)
     return harness.train(n_ranks, data=data, mode=mode, prefetch=prefetch, hidden=max(width, 1), epochs=args.epochs,
-                         eval_every=args.epochs, partition="contiguous", verify=False, threads=threads(n_ranks), **MODELS[name])
+                         eval_every=args.epochs, partition="contiguous", verify=False, threads=threads(n_ranks),
+                         **MODELS[name])
 
 
 def threads(n_ranks):
@@ -58,10 +60,13 @@ def measure(name, n_ranks, place, wide, narrow, args, whole):
     net = (peak - fixed) / (shown["peak_bytes"] - shown["fixed_bytes"]) if narrow else None
     promised = min(2 + prefetch, n_ranks) / n_ranks * shown["peak_bytes"] if mode == "sar" else None
     harness.note(f"{name}, {n_ranks} ranks, {mode}, prefetch {prefetch}: {harness.mib(peak)} MiB")
-    return {"case": name, "graph": f"{args.nodes}x{args.degree}", "ranks": n_ranks, "threads": threads(n_ranks), "mode": mode,
-            "prefetch": prefetch, **harness.summary([1e3 * seconds for seconds in found["seconds"]]), "peak_mib": peak / 2**20,
+    return {"case": name, "graph": f"{args.nodes}x{args.degree}", "ranks": n_ranks, "threads": threads(n_ranks),
+            "mode": mode,
+            "prefetch": prefetch, **harness.summary([1e3 * seconds for seconds in found["seconds"]]),
+            "peak_mib": peak / 2**20,
             "limit_fraction": None, "peak_bytes": peak, "all_peaks": found["peak_bytes"], "promised_bytes": promised,
-            "share": peak / shown["peak_bytes"], "net_share": net, "fixed_bytes": fixed, "buffers": found["live_remote_buffers"],
+            "share": peak / shown["peak_bytes"], "net_share": net, "fixed_bytes": fixed,
+            "buffers": found["live_remote_buffers"],
             "buffer_bound": bound}
 
 
@@ -74,8 +79,10 @@ def main(argv=None):
         for name in args.models:
             first = measure(name, 1, ("sar", 0), wide, narrow, args, None)
             rows.append(first)
-            for place in PLACES:
-                rows += [measure(name, n, place, wide, narrow, args, first) for n in args.ranks if n > 1]
+            for place in args.places:
+                mode, prefetch = place.split(":")
+                rows += [measure(name, n, (mode, int(prefetch)), wide, narrow, args, first) for n in args.ranks
+                         if n > 1]
     size = f"{args.nodes:,} nodes of {args.degree} in-edges, {args.features} features, {args.hidden} hidden"
     harness.report(f"Peak memory of the largest rank: {size}", rows, COLUMNS, args.json)
 
@@ -102,12 +109,14 @@ def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--models", type=harness.words, default=list(MODELS))
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4, 8, 16], help="one rank is always measured")
+    parser.add_argument("--places", type=harness.words, default=PLACES, metavar="LIST", help="MODE:PREFETCH, ...")
     parser.add_argument("--nodes", type=int, default=40_000)
     parser.add_argument("--degree", type=int, default=100)
     parser.add_argument("--features", type=int, default=256)
     parser.add_argument("--hidden", type=int, default=256, help="hidden features, those of all heads together")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--fixed", action=argparse.BooleanOptionalAction, default=True, help="measure `fixed` too, a second run a row")
+    parser.add_argument("--fixed", action=argparse.BooleanOptionalAction, default=True,
+                        help="measure `fixed` too, a second run a row")
     return parser
 
 

@@ -1,21 +1,20 @@
 """What do message-flow graphs spare, where few nodes are labelled?
 
-A training step over the full graph and one over the message-flow graph of the training nodes (SAR appendix B), of one model on the same
-data, in alternation in one process. `share` is the time of the second over that of the first. GraphSAGE and GAT of 3 layers and `--hidden`
-features, dropout 0.5, no batch norm, whose statistics would be over other nodes; float32, Adam. `--labelled`: the share of nodes that
-train, drawn at random.
-`loss_difference` is that of the first steps' losses, relative.
+A training step over the full graph and one over the message-flow graph of the training nodes (SAR appendix B), of one
+model on the same data, in alternation in one process. `share` is the time of the second over that of the first.
+GraphSAGE and GAT of 3 layers and `--hidden` features, dropout 0.5, no batch norm, whose statistics would be over other
+nodes; float32, Adam. `--labelled`: the share of nodes that train, drawn at random. `loss_difference` is that of the
+first steps' losses, relative.
 """
 
 import sys
-from pathlib import Path
 
 import graphs
 import harness
 import numpy as np
 
 from sarlite import Trainer, models, nn, optim
-from sarlite.train.flow import FlowTrainer
+from sarlite.minibatch import message_flow
 from sarlite.train.loop import set_threads
 
 N_IN, N_OUT = 128, 172  # of ogbn-papers100M
@@ -23,31 +22,36 @@ N_IN, N_OUT = 128, 172  # of ogbn-papers100M
 
 def model(name, hidden, rng):
     if name == "gat":
-        return models.GAT(N_IN, N_OUT, layers=3, hidden=hidden // 4, heads=4, dropout=0.5, attention_dropout=0.0, rng=rng)
+        return models.GAT(N_IN, N_OUT, layers=3, hidden=hidden // 4, heads=4, dropout=0.5, attention_dropout=0.0,
+                          rng=rng)
     return models.SAGE(N_IN, N_OUT, layers=3, hidden=hidden, dropout=0.5, batch_norm=False, rng=rng)
 
 
-def trainer(kind, name, graph, args):
+def trainer(flow, name, graph, args):
     draw, rng = np.random.default_rng(1), nn.Random(0)
     x = draw.standard_normal((graph.n_nodes, N_IN), dtype=np.float32)
     labels, train = draw.integers(0, N_OUT, graph.n_nodes), draw.random(graph.n_nodes) < args.labelled
-    return kind(graph, model(name, args.hidden, rng), x, labels, train, optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
+    batches = message_flow(graph, train, 3, x, labels) if flow else None
+    return Trainer(graph, model(name, args.hidden, rng), x, labels, train, batches=batches,
+                   optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
 
 
 def measure(name, graph, args):
     """Return the row of one model: both ways in alternation, and what each layer computes."""
-    full, flow = (trainer(kind, name, graph, args) for kind in (Trainer, FlowTrainer))
+    full, flow = (trainer(kind, name, graph, args) for kind in (False, True))
     times = {"full": [], "flow": []}
     losses = [one.step() for one in (full, flow)]
     for _ in range(args.repeats):
         for way, one in (("full", full), ("flow", flow)):
             times[way] += harness.timed(one.step, 1)
     counted = flow.counted()["message_flow"]
-    row = {"case": name, "graph": args.graph, "labelled": args.labelled, "loss_difference": abs(losses[0] - losses[1]) / losses[0],
+    row = {"case": name, "graph": args.graph, "labelled": args.labelled,
+           "loss_difference": abs(losses[0] - losses[1]) / losses[0],
            **{f"{way}_{key}": value for way, found in times.items() for key, value in harness.summary(found).items()}}
     row["share"] = row["flow_ms"] / row["full_ms"]
     for number, layer in enumerate(counted["layers"], 1):
-        row |= {f"rows_{number}": layer["rows"] / counted["graph"]["rows"], f"edges_{number}": layer["edges"] / counted["graph"]["edges"]}
+        row |= {f"rows_{number}": layer["rows"] / counted["graph"]["rows"],
+                f"edges_{number}": layer["edges"] / counted["graph"]["edges"]}
     return row
 
 
@@ -57,8 +61,8 @@ def main(argv=None):
     graph = graphs.load(args.graphs, args.graph)
     rows = [measure(name, graph, args) for name in args.cases]
     percent = lambda key: lambda row: f"{100 * row[key]:.1f} %"  # noqa: E731
-    ms = lambda way: lambda row: f"{row[way + '_ms']:.0f} ({row[way + '_ms_min']:.0f} .. {row[way + '_ms_max']:.0f})"  # noqa: E731
-    columns = {"model": lambda row: row["case"], "full graph ms": ms("full"), "message flow ms": ms("flow"), "share": percent("share")}
+    columns = {"model": lambda row: row["case"], "full graph ms": harness.times("full_"),
+               "message flow ms": harness.times("flow_"), "share": percent("share")}
     for k in (1, 2, 3):
         columns |= {f"rows {k}": percent(f"rows_{k}"), f"edges {k}": percent(f"edges_{k}")}
     title = f"Message-flow graphs, {args.graph}, {100 * args.labelled:.1f} % labelled, {args.threads} threads"
@@ -67,7 +71,7 @@ def main(argv=None):
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--graph", default="P")
     parser.add_argument("--cases", type=harness.words, default=["sage", "gat"], metavar="LIST")
     parser.add_argument("--labelled", type=float, default=0.011, metavar="SHARE")

@@ -1,26 +1,29 @@
-"""The experiments of the MG-GCN paper (Balin, Sancak, Catalyurek 2021, section 6), scaled to one machine, with the paper's ratios beside.
+"""The experiments of the MG-GCN paper (Balin, Sancak, Catalyurek 2021, section 6), scaled to one machine, with the
+paper's ratios beside.
 
 | figure | what is measured |
 |---|---|
-| `1` | rows x width arrays that a training step of GCN holds, by layers and ranks, beside the paper's L + 3 (`buffers.py`) |
+| `1` | rows x width arrays that a step of GCN holds, by layers and ranks, beside the paper's L + 3 (`buffers.py`) |
 | `5` | where an epoch on one rank goes: sums over neighbours (SpMM), products (GeMM), activation, loss, Adam |
-| `6` | timeline of one sum over neighbours on `--timeline-ranks`, in the original and in a permuted order of nodes, without overlap |
+| `6` | timeline of one sum over neighbours on `--timeline-ranks`, original and permuted order, without overlap |
 | `7` | an epoch in permuted order against the original order, by ranks, mode broadcast |
 | `8` | the timeline of 6 in permuted order, with overlap (prefetch 1) and without (prefetch 0) |
 | `9` | speedup of two ranks over one by mean degree, on BTER graphs (`density.py`) |
-| `10` | (and 11) an epoch on 1, 2, 4 ranks beside DGL's on one thread and CAGNET's 1D algorithm (`cagnet.py`) on as many |
-| `12` | an epoch on a graph like Papers, which DGL and CAGNET have none of in the paper: its fourth model, 3 layers of 208 |
+| `10` | (and 11) an epoch on 1, 2, 4 ranks beside DGL's on one thread and CAGNET's 1D algorithm (`cagnet.py`) |
+| `12` | an epoch on a graph like Papers, beside neither DGL nor CAGNET: the paper's fourth model, 3 layers of 208 |
 
-A rank has one thread and stands for a GPU; there are no 8, and with more ranks than cores times do not fall. Figures 12 and 13 are 10
-and 11 on another machine, so there is nothing else to measure here but Papers, which is in them alone. The model is else the paper's first:
-GCN, 2 layers, 512 hidden, Adam, float32, here with dropout 0.5 between the layers. The graphs have the sizes of the paper's Table 1
-(`graphs.py`): cora and arxiv whole, products a 25th, proteins a 150th, reddit a 10th, papers a 111th, of all but cora a `--part`-th.
+A rank has one thread and stands for a GPU; there are no 8, and with more ranks than cores times do not fall. Figures 12
+and 13 are 10 and 11 on another machine, so there is nothing else to measure here but Papers, which is in them alone.
+The model is else the paper's first: GCN, 2 layers, 512 hidden, Adam, float32, here with dropout 0.5 between the layers.
+The graphs have the sizes of the paper's Table 1 (`graphs.py`): cora and arxiv whole, products a 25th, proteins a 150th,
+reddit a 10th, papers a 111th, of all but cora a `--part`-th.
 
-sarlite keeps A X, the first layer's sum over its constant input; `A X each step` makes it new in each step, forward and, where X W is
-summed, backward too, as the exact gradient needs it. The paper's order of operations has three sums, ours two or up to four.
+sarlite keeps A X, the first layer's sum over its constant input; `A X each step` makes it new in each step, forward
+and, where X W is summed, backward too, as the exact gradient needs it. The paper's order of operations has three sums,
+ours two or up to four.
 
-Ways take turns step by step in one job, jobs take turns `--rounds` times; `ms` is the median of all steps. `--out docs/results/mg-gcn`
-writes what docs/results/mg-gcn holds, with `SARLITE_PEERS` set.
+Ways take turns step by step in one job, jobs take turns `--rounds` times; `ms` is the median of all steps. `--out
+docs/results/mg-gcn` writes the pictures and tables there, with `SARLITE_PEERS` set.
 """
 
 import statistics
@@ -33,7 +36,6 @@ import density
 import figures
 import graphs
 import harness
-import numpy as np
 import peers
 from figures import Figure, Panel
 from mg_gcn_ranks import KEPT, ORDERS
@@ -50,10 +52,12 @@ KERNELS = ("SpMM", "GeMM", "activation", "loss", "Adam", "other")
 def job(args, what, name, n_ranks, widths=None, **options):
     """Run `work` on N ranks and return what it gives."""
     graph, *table = DATA[name]
-    words = [HERE / "mg_gcn_ranks.py", what, "--file", file_of(args, graph), "--widths", ",".join(map(str, widths or table)),
+    words = [HERE / "mg_gcn_ranks.py", what, "--file", file_of(args, graph), "--widths",
+             ",".join(map(str, widths or table)),
              "--hidden", options.pop("hidden", args.hidden), "--repeats", args.repeats]  # fmt: skip
     harness.note(f"{what}: {name}, {_ranks(n_ranks)}")
-    return harness.last_json(harness.mpiexec(n_ranks, *words, *(word for key, value in options.items() for word in (f"--{key}", value))))
+    return harness.last_json(harness.mpiexec(n_ranks, *words,
+                                             *(word for key, value in options.items() for word in (f"--{key}", value))))
 
 
 def file_of(args, graph):
@@ -71,16 +75,19 @@ def row(figure, name, n_ranks, way, times):
 def memory(args):
     options = buffers.arguments().parse_args([])
     for n in (2, 4, 6, 8):
-        found = [buffers.row_of("gcn", [options.hidden] * (n + 1), n_ranks, "broadcast:1" if n_ranks > 1 else "sar:0", options)
+        found = [buffers.row_of("gcn", [options.hidden] * (n + 1), n_ranks, "broadcast:1" if n_ranks > 1 else "sar:0",
+                                options)
                  for n_ranks in args.ranks]
-        yield [{"figure": "1", "layers": n, "ranks": r["ranks"], "way": _ranks(r["ranks"]), "arrays": r["taken"], "promised": r["promised"],
+        yield [{"figure": "1", "layers": n, "ranks": r["ranks"], "way": _ranks(r["ranks"]), "arrays": r["taken"],
+                "promised": r["promised"],
                 "rows": options.rows, "width": options.hidden} for r in found]
         yield [{"figure": "1", "layers": n, "ranks": None, "way": "the paper, L + 3", "arrays": n + 3}]
 
 
 def kernel_of(primitive):
     """Return which of the paper's kernels a primitive of the tape is."""
-    for kernel, words in {"SpMM": ("aggregate",), "GeMM": ("linear", "matmul", "matrix"), "activation": ("activat", "relu", "dropout"),
+    for kernel, words in {"SpMM": ("aggregate",), "GeMM": ("linear", "matmul", "matrix"),
+                          "activation": ("activat", "relu", "dropout"),
                           "loss": ("entropy", "softmax", "take"), "Adam": ("optimizer",)}.items():
         if any(word in primitive for word in words):
             return kernel
@@ -94,7 +101,8 @@ def decomposition(args):
             for each in found:
                 ms[kernel_of(each["primitive"])] += each["ms"]
             total = sum(ms.values())
-            yield [{"figure": "5", "case": name, "way": way, "graph": f"{name}, {way}", "kernel": kernel, "kernel_ms": value,
+            yield [{"figure": "5", "case": name, "way": way, "graph": f"{name}, {way}", "kernel": kernel,
+                    "kernel_ms": value,
                     "percent": 100 * value / total, "ms": total} for kernel, value in ms.items()]
 
 
@@ -103,8 +111,10 @@ def timeline(figure):
         found = job(args, "timelines", args.timeline_data, args.timeline_ranks, timeline=figure)
         first, rows = statistics.median(next(iter(found.values()))[0]), []
         for way, (times, ranks) in found.items():
-            rows.append({**row(figure, args.timeline_data, args.timeline_ranks, way, times), "share": statistics.median(times) / first})
-            rows += [{"figure": figure, "way": way, "lane": f"{way}\nrank {rank}, {kind}", "kind": kind, "stage": stage, "begin_ms": begin,
+            rows.append({**row(figure, args.timeline_data, args.timeline_ranks, way, times),
+                         "share": statistics.median(times) / first})
+            rows += [{"figure": figure, "way": way, "lane": f"{way}\nrank {rank}, {kind}", "kind": kind,
+                      "stage": stage, "begin_ms": begin,
                       "length_ms": length} for rank, spans in enumerate(ranks) for kind, stage, begin, length in spans]
         yield sorted(rows, key=lambda r: r.get("lane", ""))
 
@@ -119,10 +129,10 @@ def permutation(args):
             for order in ORDERS:
                 times = [ms for found in rounds for ms in found[order]]
                 pairs = [a / b for found in rounds for a, b in zip(found["original"], found[order])]
-                rows.append({**row("7", name, n_ranks, order, times), "speed": statistics.median(pairs), "speed_min": min(pairs),
+                rows.append({**row("7", name, n_ranks, order, times), "speed": statistics.median(pairs),
+                             "speed_min": min(pairs),
                              "speed_max": max(pairs), "series": _ranks(n_ranks) if order == "permuted" else None})
-        with np.load(file_of(args, DATA[name][0])) as arrays:
-            edges = arrays["indptr"], arrays["indices"]
+        edges = graphs.arrays_of(file_of(args, DATA[name][0]))
         rows += [{"figure": "7", "case": name, "ranks": n, "way": order, "parts": f"{n} parts, {order}",
                   "imbalance": broadcast.stage_imbalance(*edges, partition(*edges, n, method), n)}
                  for n in (2, 4, 8) for order, method in ORDERS.items()]
@@ -130,11 +140,14 @@ def permutation(args):
 
 
 def degrees(args):
-    words = {"nodes": density.arguments().get_default("nodes") // args.part, "rounds": args.rounds, "repeats": args.repeats,
+    words = {"nodes": density.arguments().get_default("nodes") // args.part, "rounds": args.rounds,
+             "repeats": args.repeats,
              "graphs": args.graphs}  # fmt: skip
-    options = density.arguments().parse_args([word for key, value in words.items() for word in (f"--{key}", str(value))])
+    options = density.arguments().parse_args([word for key, value in words.items()
+                                              for word in (f"--{key}", str(value))])
     for scale in args.scales:
-        yield [{**found, "figure": "9", "way": f"{found['case']}, {found['mode']}", "speed": statistics.median(found["speedup"]),
+        yield [{**found, "figure": "9", "way": f"{found['case']}, {found['mode']}",
+                "speed": statistics.median(found["speedup"]),
                 "speed_min": min(found["speedup"]), "speed_max": max(found["speedup"])}
                for found in density.measure(options, scale) if found["ranks"] > 1]
 
@@ -154,10 +167,12 @@ def comparison(args):
                     cagnet.setdefault(n_ranks, []).append(peers.run([python, str(HERE / "cagnet.py")], words))
                 for way, times in job(args, "epochs", name, n_ranks, widths=(602, 41)).items():
                     found.setdefault((n_ranks, way), []).extend(times)
-        base, cagnet = peers.pool(dgl) if dgl else {"ms": None}, {n_ranks: peers.pool(results) for n_ranks, results in cagnet.items()}
+        base = peers.pool(dgl) if dgl else {"ms": None}
+        cagnet = {n_ranks: peers.pool(results) for n_ranks, results in cagnet.items()}
         for n_ranks, way, pooled in ((1, "DGL", base), *((n, CAGNET, each) for n, each in cagnet.items())):
             if pooled["ms"]:
-                rows.append({"figure": "10", "case": name, "ranks": n_ranks, "way": way, "speed": _ratio(base, pooled["ms"]),
+                rows.append({"figure": "10", "case": name, "ranks": n_ranks, "way": way,
+                             "speed": _ratio(base, pooled["ms"]),
                              "series": way if way == "DGL" else f"CAGNET, {_ranks(n_ranks)}",
                              **{key: pooled[key] for key in ("ms", "ms_min", "ms_max")}})
         for (n_ranks, way), times in found.items():
@@ -179,7 +194,8 @@ def papers(args):
             for way, times in job(args, "epochs", "papers", n_ranks, hidden=208, layers=3).items():
                 found.setdefault((n_ranks, way), []).extend(times)
     one = {way: statistics.median(times) for (n_ranks, way), times in found.items() if n_ranks == 1}
-    yield [{**row("12", "papers", n_ranks, way, times), "series": way, "speed": one.get(way) and one[way] / statistics.median(times)}
+    yield [{**row("12", "papers", n_ranks, way, times), "series": way,
+            "speed": one.get(way) and one[way] / statistics.median(times)}
            for (n_ranks, way), times in found.items()]
 
 
@@ -188,16 +204,12 @@ def main(argv=None):
     figures.run(FIGURES, parser, parser.parse_args(argv))
 
 
-def _named(*names):
-    return {name: (lambda r, name=name: r[name]) for name in names}
-
-
-def _ms(row):
-    return f"{row['ms']:,.1f} ({row['ms_min']:,.1f}..{row['ms_max']:,.1f})" if "ms" in row else None
+_ms = harness.times(digits=1)
 
 
 def _speed(row):
-    return row.get("speed") and f"{row['speed']:.2f}" + (f" ({row['speed_min']:.2f}..{row['speed_max']:.2f})" if "speed_min" in row else "")
+    return row.get("speed") and f"{row['speed']:.2f}" + (f" ({row['speed_min']:.2f}..{row['speed_max']:.2f})"
+                                                         if "speed_min" in row else "")
 
 
 def _paper(found):
@@ -206,56 +218,69 @@ def _paper(found):
 
 def _timeline(figure, title, paper):
     panels = (Panel("lanes", "lane", "kind", "length_ms", "ms"),)
-    columns = {**_named("case", "ranks", "way"), "ms": _ms, "share": lambda r: f"{r['share']:.2f}",
+    columns = {**harness.named("case", "ranks", "way"), "ms": _ms, "share": lambda r: f"{r['share']:.2f}",
                "the paper's": lambda r: PAPER_TIMELINES[r["way"]]}
     return Figure(title, paper, timeline(figure), columns, panels, lambda r: "share" in r)
 
 
-PAPER_TIMELINES = {"original order": "50 ms", "permuted": "38 ms (0.76)", "no overlap": "38 ms", "overlap": "30 ms (0.79)"}
+PAPER_TIMELINES = {"original order": "50 ms", "permuted": "38 ms (0.76)", "no overlap": "38 ms",
+                   "overlap": "30 ms (0.79)"}
 PAPER_PERMUTED = {("products", 4, "permuted"): "1.5 on 8", ("reddit", 4, "permuted"): "1.5 on 8"}
 PAPER_DGL = {  # V100; A100
-    ("cora", 1, KEPT): "3.1; 2.2", ("arxiv", 1, KEPT): "1.76; 1.8", ("products", 1, KEPT): "1.42; 1.5", ("reddit", 1, KEPT): "2.72; 1.5",
+    ("cora", 1, KEPT): "3.1; 2.2", ("arxiv", 1, KEPT): "1.76; 1.8", ("products", 1, KEPT): "1.42; 1.5",
+    ("reddit", 1, KEPT): "2.72; 1.5",
     ("products", 4, KEPT): "8.5 on 8 A100", ("reddit", 4, KEPT): "8.3 on 8 A100"}  # fmt: skip
 PAPER_CAGNET = {("reddit", 2, KEPT): "2.66 on 8", ("products", 2, KEPT): "8.6 on 8", ("arxiv", 2, KEPT): "2.35 on 8"}
 FIGURES = {
     "1": Figure("rows x width arrays of a training step, GCN of equal widths, mode broadcast with prefetch 1",
                 "L + 3; here A X, which is kept, is a further one", memory,
-                {**_named("layers", "way"), "arrays": lambda r: f"{r['arrays']:.2f}",
+                {**harness.named("layers", "way"), "arrays": lambda r: f"{r['arrays']:.2f}",
                  "to L + 4": lambda r: f"{r['arrays'] / (r['layers'] + 4):.2f}",
                  "promised": lambda r: r.get("promised") and f"{r['promised']:.2f}"},
                 (Panel("lines", "layers", "way", "arrays", "arrays of rows x width"),)),
     "5": Figure("where an epoch on one rank goes",
-                "SpMM 60 to 94 % on Proteins, Products and Reddit, GeMM 5 to 20 %; on small graphs most is GeMM", decomposition,
-                {**_named("case", "way", "kernel"), "ms": lambda r: f"{r['kernel_ms']:,.1f}", "%": lambda r: f"{r['percent']:.0f}"},
+                "SpMM 60 to 94 % on Proteins, Products and Reddit, GeMM 5 to 20 %; on small graphs most is GeMM",
+                decomposition,
+                {**harness.named("case", "way", "kernel"), "ms": lambda r: f"{r['kernel_ms']:,.1f}",
+                 "%": lambda r: f"{r['percent']:.0f}"},
                 (Panel("stacked", "graph", "kernel", "percent", "% of an epoch"),)),
     "6": _timeline("6", "a sum over neighbours by order of nodes", "Products on 4 GPUs: permuted 38 ms in place of 50"),
     "7": Figure("epoch in permuted order against the original order",
-                "slightly slower on few GPUs for some graphs; 1.5 times as fast on Products and Reddit with 8", permutation,
-                {**_named("case", "ranks", "way"), "ms": _ms, "original / this": _speed, **_paper(PAPER_PERMUTED),
+                "slightly slower on few GPUs for some graphs; 1.5 times as fast on Products and Reddit with 8",
+                permutation,
+                {**harness.named("case", "ranks", "way"), "ms": _ms, "original / this": _speed,
+                 **_paper(PAPER_PERMUTED),
                  "imbalance": lambda r: r.get("imbalance") and f"{r['imbalance']:.2f}"},
                 (Panel("bars", "case", "series", "speed", "original / permuted time"),
                  Panel("bars", "case", "parts", "imbalance", "largest tiles of stages / mean"))),
     "8": _timeline("8", "a sum over neighbours with and without overlap", "Products on 4 GPUs: 30 ms in place of 38"),
-    "9": Figure("speedup of 2 ranks over 1 by mean degree, BTER graphs", "grows with the degree; above 2 with 2 GPUs from x32 on", degrees,
-                {"scale": lambda r: f"x{r['scale']}", "mean degree": lambda r: f"{r['degree']:.1f}", **_named("case", "mode"), "ms": _ms,
+    "9": Figure("speedup of 2 ranks over 1 by mean degree, BTER graphs",
+                "grows with the degree; above 2 with 2 GPUs from x32 on", degrees,
+                {"scale": lambda r: f"x{r['scale']}", "mean degree": lambda r: f"{r['degree']:.1f}",
+                 **harness.named("case", "mode"), "ms": _ms,
                  "speedup": _speed}, (Panel("lines", "scale", "way", "speed", "one rank's time / two ranks'"),)),
     "10": Figure("(and 11) epoch beside DGL on one thread, and CAGNET's 1D algorithm on as many ranks",
-                 "times as fast as DGL: on one V100 Reddit 2.72, Products 1.42, Arxiv 1.76, Cora 3.1; on one A100 (Figures 12 and 13) "
-                 "1.5, 1.5, 1.8, 2.2, on 8 of them Reddit 8.3, Products 8.5; as fast as CAGNET on 8 V100 Reddit 2.66, Products 8.6, "
+                 "times as fast as DGL: on one V100 Reddit 2.72, Products 1.42, Arxiv 1.76, Cora 3.1; on one A100 "
+                 "(Figures 12 and 13) "
+                 "1.5, 1.5, 1.8, 2.2, on 8 of them Reddit 8.3, Products 8.5; as fast as CAGNET on 8 V100 Reddit 2.66, "
+                 "Products 8.6, "
                  "Arxiv 2.35", comparison,
-                 {**_named("case", "ranks", "way"), "ms": _ms, "DGL / this": _speed, **_paper(PAPER_DGL),
+                 {**harness.named("case", "ranks", "way"), "ms": _ms, "DGL / this": _speed, **_paper(PAPER_DGL),
                   "CAGNET / this": lambda r: r.get("to_cagnet") and f"{r['to_cagnet']:.2f}",
                   "the paper's, of CAGNET": lambda r: PAPER_CAGNET.get((r["case"], r["ranks"], r["way"]))},
-                 (Panel("bars", "case", "series", "ms", "epoch, ms"), Panel("bars", "case", "series", "speed", "DGL's time / this"))),
-    "12": Figure("epoch on a graph like Papers, 3 layers of 208", "2.89 s on 8 A100, 12.6 times as fast as DistGNN's best", papers,
-                 {**_named("case", "ranks", "way"), "ms": _ms, "one rank / this": _speed},
+                 (Panel("bars", "case", "series", "ms", "epoch, ms"),
+                  Panel("bars", "case", "series", "speed", "DGL's time / this"))),
+    "12": Figure("epoch on a graph like Papers, 3 layers of 208",
+                 "2.89 s on 8 A100, 12.6 times as fast as DistGNN's best", papers,
+                 {**harness.named("case", "ranks", "way"), "ms": _ms, "one rank / this": _speed},
                  (Panel("bars", "ranks", "series", "ms", "epoch, ms"),)),
 }  # fmt: skip
 
 
 def arguments():
-    parser = figures.parser(__doc__, FIGURES)
-    parser.add_argument("--datasets", type=harness.words, default=[name for name in DATA if name != "papers"], metavar="LIST",
+    parser = figures.parser(__doc__, FIGURES, "mg_gcn")
+    parser.add_argument("--datasets", type=harness.words, default=[name for name in DATA if name != "papers"],
+                        metavar="LIST",
                         help="of figures 5, 7 and 10")
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4], help="of figures 1, 7, 10 and 12")
     parser.add_argument("--scales", type=harness.numbers, default=[1, 2, 4, 8, 16, 32], metavar="LIST",

@@ -1,7 +1,6 @@
 """What a rank measures for `mg_gcn.py`; a job of mpiexec each, `python mg_gcn_ranks.py WHAT --file GRAPH.npz ...`."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -12,9 +11,7 @@ import numpy as np
 import primitives
 
 from sarlite import Graph, Tensor, fn, kernels, no_grad
-from sarlite.comm.launch import connect
 from sarlite.profile import Trace
-from sarlite.train.loop import set_threads
 
 ORDERS = {"original": "contiguous", "permuted": "random"}
 TIMELINES = {"6": {"original order": ("contiguous", 0), "permuted": ("random", 0)},
@@ -32,8 +29,7 @@ def make(args, graph, way):
 
 
 def whole(args, order="original"):
-    with np.load(args.file) as arrays:
-        indptr, indices = arrays["indptr"], arrays["indices"]
+    indptr, indices = graphs.arrays_of(args.file)
     return Graph.from_csr(*(graphs.shuffle(indptr, indices) if order == "permuted" else (indptr, indices)))
 
 
@@ -69,10 +65,12 @@ def epochs(comm, args):
 def timelines(comm, args):
     """Return {way: (ms of each sum, spans of every rank in the one of median time)}."""
     ways, draw = TIMELINES[args.timeline], np.random.default_rng(comm.rank)
-    graphs_of = {way: whole(args).shard(comm, method, mode="broadcast", prefetch=ahead) for way, (method, ahead) in ways.items()}
+    graphs_of = {way: whole(args).shard(comm, method, mode="broadcast", prefetch=ahead)
+                 for way, (method, ahead) in ways.items()}
     times, spans = {way: [] for way in ways}, {way: [] for way in ways}
     with kernels.Buffers(), no_grad():
-        x = {way: Tensor(draw.standard_normal((graph.n_dst, args.hidden), dtype=np.float32)) for way, graph in graphs_of.items()}
+        x = {way: Tensor(draw.standard_normal((graph.n_dst, args.hidden), dtype=np.float32))
+             for way, graph in graphs_of.items()}
         for _ in range(args.repeats + 1):
             for way, graph in graphs_of.items():
                 comm.barrier()
@@ -90,7 +88,8 @@ def timelines(comm, args):
 def _shown(spans):
     """Return [computation or communication, stage, begin, length in ms] of the spans that a timeline shows."""
     return [[LANES[name], more.get("source", more.get("peer")), begin / 1e6, (end - begin) / 1e6]
-            for name, track, begin, end, more in spans if (name, track) in (("block", "compute"), ("broadcast", "fetch"))]
+            for name, track, begin, end, more in spans
+            if (name, track) in (("block", "compute"), ("broadcast", "fetch"))]
 
 
 JOBS = {"breakdown": breakdown, "orders": orders, "epochs": epochs, "timelines": timelines}
@@ -103,12 +102,7 @@ def work(comm, args):
 
 def main():
     """Measure as one rank; rank 0 prints what was found."""
-    args = arguments().parse_args()
-    set_threads(1)
-    comm = connect()
-    found = work(comm, args)
-    if comm.rank == 0:
-        print(json.dumps(found))
+    harness.as_rank(work, arguments().parse_args())
 
 
 def arguments():

@@ -1,16 +1,17 @@
 """How long does an epoch of sampled minibatches take, beside DGL?
 
-GraphSAGE (3 layers of 256, batch norm, relu, dropout 0.5) or GAT (4 x 32, 4 x 32, 1 x 47; gat-paper is DistGNN-MB's form) on 100 features
-and 47 classes, Adam; a tenth of the nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15. A run is an epoch. `--kinds` are sarlite's samplers;
-DGL's is uniform. One process a measurement, both in turn.
+GraphSAGE (3 layers of 256, batch norm, relu, dropout 0.5) or GAT (4 x 32, 4 x 32, 1 x 47; gat-paper is DistGNN-MB's
+form) on 100 features and 47 classes, Adam; a tenth of the nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15. A run is
+an epoch. `--kinds` are sarlite's samplers; DGL's is uniform. One process a measurement, both in turn.
 
     limit = flops of the products / sgemm flops a second  +  rows gathered / their rate      (`limits.py`)
     of the limit = limit / time, to be compared with 0.75
 
-Flops are those of the products that the tape records on a batch, forward and backward. Rows gathered: the input rows, and one an edge and
-layer, forward and, where the sources want a gradient, backward, as wide as what is summed. Norms, dropout, optimizer and sampling, which
-another thread does, count as nothing. Peak memory is linear in the widths, as rows and edges of a batch are the same: the prediction is on
-the line through two short runs, of a half and of a quarter of all widths.
+Flops are those of the products that the tape records on a batch, forward and backward. Rows gathered: the input rows,
+and one an edge and layer, forward and, where the sources want a gradient, backward, as wide as what is summed. Norms,
+dropout, optimizer and sampling, which another thread does, count as nothing. Peak memory is linear in the widths, as
+rows and edges of a batch are the same: the prediction is on the line through two short runs, of a half and of a quarter
+of all widths.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import numpy as np
 import peers
 import sampling
 
-from sarlite import Graph, nn, optim
+from sarlite import nn, optim
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import GAT, SAGE
 from sarlite.profile import Memory
@@ -46,7 +47,8 @@ def make_model(name, rng, part=1):
     if name == "sage":
         return SAGE(n_in, n_out, layers=3, hidden=256 // part, dropout=0.5, rng=rng)
     form = "paper" if name == "gat-paper" else "standard"
-    return GAT(n_in, n_out, form=form, layers=3, hidden=32 // part, heads=4, dropout=0.5, input_dropout=0.0, attention_dropout=0.0,
+    return GAT(n_in, n_out, form=form, layers=3, hidden=32 // part, heads=4, dropout=0.5, input_dropout=0.0,
+               attention_dropout=0.0,
                batch_norm=True, activation="relu", rng=rng)
 
 
@@ -54,8 +56,7 @@ def worker(args):
     """Measure one graph, model and kind in this process; with `--part` a few batches, for their memory."""
     name, kind, threads, part = args.graphs_list[0], args.kinds[0], args.threads_list[0], args.part
     set_threads(threads)
-    with np.load(graphs.path(args.graphs, name)) as arrays:
-        graph = Graph.from_csr(arrays["indptr"], arrays["indices"])
+    graph = graphs.whole(args.graphs, name)
     n, draw = graph.n_dst, np.random.default_rng(0)
     x, labels = draw.standard_normal((n, N_IN // part), dtype=np.float32), draw.integers(0, N_OUT // part, n)
     seeds = draw.permutation(n)[: max(n // 10 // BATCH, 1) * BATCH]
@@ -64,7 +65,8 @@ def worker(args):
     rng = nn.Random(0)
     model = make_model(args.models[0], rng, part)
     step = TrainingStep(model, optim.Adam(nn.flatten(model), 0.003), rng, graph.comm)
-    loader = NeighborLoader(graph, x, labels, seeds, fanouts=FANOUTS, batch_size=BATCH, sampler=kind, sample_ahead=args.sample_ahead)
+    loader = NeighborLoader(graph, x, labels, seeds, fanouts=FANOUTS, batch_size=BATCH, sampler=kind,
+                            sample_ahead=args.sample_ahead)
 
     def run():
         for batch in loader:
@@ -72,11 +74,13 @@ def worker(args):
 
     memory = Memory()
     times, peak = harness.timed(run, args.repeats), memory.peak()  # before `work` takes some
-    harness.print_measurement(times, memory, **work(model, loader.batch(seeds[:BATCH])), batches=len(loader), peak_mib=peak / 2**20)
+    harness.print_measurement(times, memory, **work(model, loader.batch(seeds[:BATCH])), batches=len(loader),
+                              peak_mib=peak / 2**20)
 
 
 def work(model, batch):
-    """Return the `flops` of a step's products, and the rows that it reads at random, `gathers` (how many, bytes of one)."""
+    """Return the `flops` of a step's products, and the rows that it reads at random, `gathers` (how many, bytes of
+    one)."""
     records = shapes.measure(lambda: model(batch, batch.x))
     products = [record for record in records if record.name in ("matmul", "matmul_by_head")]
     sums = [record for record in records if record.name == "aggregate"]
@@ -98,10 +102,13 @@ def measure(args, name, model, kind, threads, others, rates):
     own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--models", model, "--kinds", kind,
            "--threads-list", threads, "--sample-ahead", args.sample_ahead, *counts]
     peer = [CASES[model], graphs.path(args.graphs, name), "--threads", threads, *counts]
-    half, quarter = (harness.last_json(harness.python(*own, "--repeats", 1, "--part", part))["peak_mib"] for part in (2, 4))
-    row = sampling.beside({"case": model, "graph": name, "kind": kind, "threads": threads}, args.rounds, own, peer, others)
+    half, quarter = (harness.last_json(harness.python(*own, "--repeats", 1, "--part", part))["peak_mib"]
+                     for part in (2, 4))
+    row = sampling.beside({"case": model, "graph": name, "kind": kind, "threads": threads}, args.rounds, own, peer,
+                          others)
     least = limit_ms(row, rates)
-    return {**row, "predicted_mib": quarter + 3 * (half - quarter), "limit_ms": least, "limit_fraction": least / row["ms"],
+    return {**row, "predicted_mib": quarter + 3 * (half - quarter), "limit_ms": least,
+            "limit_fraction": least / row["ms"],
             "epoch_limit_ms": least * row["batches"]}
 
 
@@ -122,7 +129,8 @@ def main(argv=None):
     others = peers.find(args.peers, ABLE)
     rates = {threads: limits.measure(threads, args.gib) for threads in args.threads_list}
     rows = [measure(args, name, model, kind, threads, others, rates[threads])
-            for name in args.graphs_list for model in args.models for kind in args.kinds for threads in args.threads_list]
+            for name in args.graphs_list for model in args.models for kind in args.kinds
+            for threads in args.threads_list]
     columns = sampling.columns("case", "peak_mib", "peer_peak_mib") | COLUMNS
     harness.report("An epoch of minibatches, time a batch", rows, columns, args.json)
     return None
@@ -131,7 +139,8 @@ def main(argv=None):
 def arguments():
     parser = sampling.arguments(__doc__)
     parser.set_defaults(threads_list=[2])
-    parser.add_argument("--models", type=harness.words, default=["sage"], metavar="LIST", help="of sage, gat, gat-paper")
+    parser.add_argument("--models", type=harness.words, default=["sage"], metavar="LIST",
+                        help="of sage, gat, gat-paper")
     parser.add_argument("--sample-ahead", type=int, default=1, help="batches that a thread samples ahead")
     parser.add_argument("--part", type=int, default=1, help=argparse.SUPPRESS)
     return parser

@@ -1,11 +1,12 @@
 """How accurate are minibatches, on one rank and on several, by what happens at a remote neighbour?
 
-GraphSAGE on a stochastic block model in which a node's own features and the edges of one part say little: full batch, one rank's
-minibatches, and minibatches on `--ranks` threads with `exact`, `hec` and `local` on METIS and on random parts. Seeds are paired: a seed
-draws the data, the parts, the weights and the batches of every way. All take the same steps with the same batch of all ranks and the same
-learning rate, which `--choose` tries on one rank; full batch takes as many steps, and once as many epochs. Accuracy is the test nodes' at
-the epoch of the best validation accuracy; evaluation is exact. "epochs" is the paper's convergence: the first whose test accuracy is within
-1 point of the seed's target, that of one rank's minibatches. `local` leaves out edges between parts and must be clearly worse, or the data
+GraphSAGE on a stochastic block model in which a node's own features and the edges of one part say little: full batch,
+one rank's minibatches, and minibatches on `--ranks` threads with `exact`, `hec` and `local` on METIS and on random
+parts. Seeds are paired: a seed draws the data, the parts, the weights and the batches of every way. All take the same
+steps with the same batch of all ranks and the same learning rate, which `--choose` tries on one rank; full batch takes
+as many steps, and once as many epochs. Accuracy is the test nodes' at the epoch of the best validation accuracy;
+evaluation is exact. "epochs" is the paper's convergence: the first whose test accuracy is within 1 point of the seed's
+target, that of one rank's minibatches. `local` leaves out edges between parts and must be clearly worse, or the data
 cannot tell anything.
 """
 
@@ -22,7 +23,6 @@ from sarlite.graph.partition import partition
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import SAGE
 from sarlite.train.loop import Best, Trainer, set_threads
-from sarlite.train.minibatch import BatchTrainer
 
 LAYERS, RATES = 3, (0.01, 0.03, 0.05, 0.08, 0.1, 0.2)
 
@@ -55,21 +55,23 @@ def train(comm, way, data, parts, args, seed, rate):
     if comm is not None:
         graph = graph.shard(comm, parts)
     ids, rng = graph.node_ids, nn.Random(seed)
-    x, labels, train, val, test = (array[ids] for array in (data.features, data.labels, data.train, data.val, data.test))
+    x, labels, train, val, test = (array[ids]
+                                   for array in (data.features, data.labels, data.train, data.val, data.test))
     model = SAGE(x.shape[1], data.n_classes, layers=LAYERS, hidden=args.hidden, dropout=args.dropout, rng=rng)
     steps = 1 if way == EPOCHS else -(-int(data.train.sum()) // args.batch_size)
-    given, options = (graph, model, x, labels, train, val, test), {"rng": rng, "optimizer": lambda flat: optim.Adam(flat, rate)}
-    if way.remote is None:
-        trainer = Trainer(*given, **options)
-    else:
+    given = graph, model, x, labels, train, val, test
+    options = {"rng": rng, "optimizer": lambda flat: optim.Adam(flat, rate)}
+    loader = None
+    if way.remote is not None:
         near = {} if comm is None else {"remote": remote(way, args)}
-        loader = NeighborLoader(graph, x, labels, train, fanouts=args.fanouts, batch_size=args.batch_size, seed=seed, **near)
-        trainer = BatchTrainer(*given, **options, loader=loader)
+        loader = NeighborLoader(graph, x, labels, train, fanouts=args.fanouts, batch_size=args.batch_size, seed=seed,
+                                **near)
+    trainer = Trainer(*given, **options, batches=loader)
     scores = []
     for epoch in range(args.epochs):
         loss = trainer.epoch(epoch) if way.remote else float(np.mean([trainer.step() for _ in range(steps)]))
         scores.append({"loss": loss, **trainer.evaluate()})
-    return scores, hit_rates(trainer.loader)
+    return scores, hit_rates(loader)
 
 
 def remote(way, args):
@@ -97,9 +99,11 @@ def measure(args, way, seed, rate):
     for epoch, found in enumerate(scores):
         best.update(epoch + 1, found, nn.Module())
     accuracy = 100 * best.scores["test_accuracy"]
-    harness.note(f"{way}, seed {seed}: {accuracy:.2f} at epoch {best.epoch}" + (f", hits {np.round(rates, 2)}" if rates else ""))
+    harness.note(f"{way}, seed {seed}: {accuracy:.2f} at epoch {best.epoch}"
+                 + (f", hits {np.round(rates, 2)}" if rates else ""))
     return {"way": str(way), "ranks": way.ranks, "parts": way.parts, "remote": way.remote, "seed": seed, "rate": rate,
-            "accuracy": accuracy, "validation": 100 * best.scores["val_accuracy"], "best_epoch": best.epoch, "hit_rates": rates,
+            "accuracy": accuracy, "validation": 100 * best.scores["val_accuracy"], "best_epoch": best.epoch,
+            "hit_rates": rates,
             "curve": [100 * found["test_accuracy"] for found in scores]}
 
 
@@ -109,7 +113,8 @@ def until(curve, target):
 
 
 def summary(rows):
-    """Return a row a way: means over seeds, and differences to full batch and to one rank's minibatches, paired by seed."""
+    """Return a row a way: means over seeds, and differences to full batch and to one rank's minibatches, paired by
+    seed."""
     by_way: dict[str, list] = {}
     for row in rows:
         by_way.setdefault(row["way"], []).append(row)
@@ -122,13 +127,15 @@ def summary(rows):
                       "to full": _mean([row["accuracy"] - full[row["seed"]] for row in several]) if full else None,
                       "to one": _mean([row["accuracy"] - target[row["seed"]] for row in several]),
                       "epochs": [epoch if epoch is not None else "never" for epoch in epochs],
-                      "hits": np.mean([row["hit_rates"] for row in several], axis=0).tolist() if several[0]["hit_rates"] else None})
+                      "hits": np.mean([row["hit_rates"] for row in several], axis=0).tolist()
+                      if several[0]["hit_rates"] else None})
     return found
 
 
 def _mean(values):
     """The mean and its standard error."""
-    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return float(np.mean(values)), float(error)
 
 
 def _shown(key):
@@ -151,9 +158,11 @@ def choose(args):
     rows = [measure(args, ONE, seed, rate) for rate in args.rates for seed in range(args.seeds)]
     found = [{"rate": rate, "validation": _mean([row["validation"] for row in rows if row["rate"] == rate]),
               "test": _mean([row["accuracy"] for row in rows if row["rate"] == rate]),
-              "best_epoch": float(np.mean([row["best_epoch"] for row in rows if row["rate"] == rate]))} for rate in args.rates]
-    harness.report("Learning rates on one rank", found, {"rate": lambda r: r["rate"], "validation, %": _shown("validation"),
-                                                         "test, %": _shown("test"), "best epoch": lambda r: r["best_epoch"]}, args.json)
+              "best_epoch": float(np.mean([row["best_epoch"] for row in rows if row["rate"] == rate]))}
+             for rate in args.rates]
+    columns = {"rate": lambda r: r["rate"], "validation, %": _shown("validation"), "test, %": _shown("test"),
+               "best epoch": lambda r: r["best_epoch"]}
+    harness.report("Learning rates on one rank", found, columns, args.json)
 
 
 def main(argv=None):
@@ -165,7 +174,8 @@ def main(argv=None):
         rows += [measure(args, way, seed, args.rate) for way in chosen]
         if args.json:
             args.json.write_text(harness.json.dumps(rows, indent=1) + "\n")
-    title = (f"{args.data}: GraphSAGE of {LAYERS} layers of {args.hidden}, fan-outs {','.join(map(str, args.fanouts))}, "
+    title = (f"{args.data}: GraphSAGE of {LAYERS} layers of {args.hidden}, fan-outs "
+             f"{','.join(map(str, args.fanouts))}, "
              f"{args.batch_size} seeds a step of all ranks, learning rate {args.rate}, {args.epochs} epochs")
     harness.report(title, summary(rows), COLUMNS)
     return None
@@ -175,7 +185,8 @@ def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--data", default="sbm:homophily=0.5,noise=2", help="a generated data set; a seed is added")
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="paired seeds: 0 .. N - 1")
-    parser.add_argument("--ranks", type=int, default=4, help="threads of this process; 1 leaves out all but full batch and one rank")
+    parser.add_argument("--ranks", type=int, default=4,
+                        help="threads of this process; 1 leaves out all but full batch and one rank")
     parser.add_argument("--remotes", type=harness.words, default=["exact", "hec", "local"], metavar="LIST")
     parser.add_argument("--parts", type=harness.words, default=["metis", "random"], metavar="LIST")
     parser.add_argument("--fanouts", type=harness.numbers, default=[5, 10, 15], metavar="LIST")
@@ -186,7 +197,8 @@ def arguments():
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--threads", type=int, default=2, help="of all ranks together")
     parser.add_argument("--choose", action="store_true", help="try the learning rates of --rates on one rank instead")
-    parser.add_argument("--rates", type=lambda text: [float(item) for item in text.split(",")], default=RATES, metavar="LIST")
+    parser.add_argument("--rates", type=lambda text: [float(item) for item in text.split(",")], default=RATES,
+                        metavar="LIST")
     for name, default in (("life", 2), ("limit", 2000), ("delay", 1)):
         parser.add_argument(f"--{name}", type=int, default=default, help="of hec")
     parser.add_argument("--on-miss", default="drop", help="of hec")

@@ -1,12 +1,13 @@
 """Does the oracle name the wrong edge, and how long does it look?
 
-`locate`: one edge of 5 million is lost, counted twice, or counted for another row, in the sums and in the means of sarlite's float32 kernel
-over a drawn graph whose in-degrees are 8, 16 and 32. The oracle knows the inputs and the result, and has to name the edge: `located` counts
-the trials in which edge, source and destination (and the row that a misrouted edge is counted for) are right. In every second mean the
-divisor counts the edges that are left, so the result is rounded. Target: 100 of 100 each. `ms` is the time of decoding one result.
+`locate`: one edge of 5 million is lost, counted twice, or counted for another row, in the sums and in the means of
+sarlite's float32 kernel over a drawn graph whose in-degrees are 8, 16 and 32. The oracle knows the inputs and the
+result, and has to name the edge: `located` counts the trials in which edge, source and destination (and the row that a
+misrouted edge is counted for) are right. In every second mean the divisor counts the edges that are left, so the result
+is rounded. Target: 100 of 100 each. `ms` is the time of decoding one result.
 
-`levels`: the time of `check` of a correct spmm, sums and gradients, at level `probe` on the whole corpus, at level `ci`, and at level
-`large`, on more than 2^31 edges times columns. Targets: under 60 s and under 20 s on two cores.
+`levels`: the time of `check` of a correct spmm, sums and gradients, at level `probe` on the whole corpus, at level
+`ci`, and at level `large`, on more than 2^31 edges times columns. Targets: under 60 s and under 20 s on two cores.
 """
 
 import json
@@ -38,7 +39,10 @@ def drawn(n_nodes):
 
 
 class Planted:
-    """Results of sarlite's kernel over a CSR in which one edge is wrong; rows do not depend on each other: only the edge's are new."""
+    """Results of sarlite's kernel over a CSR in which one edge is wrong.
+
+    Rows do not depend on each other: only the edge's are new.
+    """
 
     def __init__(self, case, mean):
         self.x, self.mean = case.arrays["x"], mean
@@ -46,7 +50,10 @@ class Planted:
         self.right = self._sums(self.indptr, self.indices, np.diff(self.indptr))
 
     def result(self, kind, place, row, recount):
-        """The result where the edge at `place` of the CSR is `kind`, its row and its source; a misrouted one goes to `row`."""
+        """The result where the edge at `place` of the CSR is `kind`, its row and its source.
+
+        A misrouted one goes to `row`.
+        """
         own = int(np.searchsorted(self.indptr, place, "right")) - 1
         source, k, out = self.indices[place], place - self.indptr[own], self.right.copy()
         mine = self._row(own)
@@ -55,7 +62,8 @@ class Planted:
         else:
             self._replace(out, own, np.delete(mine, k), recount)
             if kind == "misrouted":
-                self._replace(out, row, np.append(self._row(row) if row != own else np.delete(mine, k), source), recount)
+                self._replace(out, row, np.append(self._row(row) if row != own else np.delete(mine, k), source),
+                              recount)
         return out, own, int(source)
 
     def _row(self, row):
@@ -126,7 +134,8 @@ def levels():
     for level, target in (("probe", 60), ("ci", 20), ("large", None)):
         begin, processor = time.perf_counter(), time.process_time()
         report = check(spmm, "spmm", vjp=spmm_vjp, level=level)
-        rows.append({"level": level, "seconds": time.perf_counter() - begin, "processor_seconds": time.process_time() - processor,
+        rows.append({"level": level, "seconds": time.perf_counter() - begin,
+                     "processor_seconds": time.process_time() - processor,
                      "target": target, "verdict": report.verdict.name, "compared": sum(report.checked.values())})
         harness.note(str(report))
     return rows
@@ -145,7 +154,7 @@ def main():
     located = [] if args.only == "levels" else locate_all(args)
     timed = [] if args.only == "locate" else levels()
     columns = {
-        **{name: (lambda r, name=name: r[name]) for name in ("reduce", "kind", "edges", "width")},
+        **harness.named("reduce", "kind", "edges", "width"),
         "located": lambda r: f"{r['located']} of {r['trials']}",
         "ms": lambda r: f"{r['ms']:.0f}",
     }
@@ -155,7 +164,7 @@ def main():
         "level": lambda r: r["level"],
         "seconds": lambda r: f"{r['seconds']:.1f}",
         "of processor": lambda r: f"{r['processor_seconds']:.1f}",
-        **{name: (lambda r, name=name: r[name]) for name in ("target", "compared", "verdict")},
+        **harness.named("target", "compared", "verdict"),
     }
     if timed:
         harness.report("Time of a check", timed, columns)

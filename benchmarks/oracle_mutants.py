@@ -1,24 +1,21 @@
-"""Question: which planted and real bugs does the oracle catch, at which level, and does it ever call a right result wrong?
+"""Question: which planted and real bugs does the oracle catch, at which level, and does it ever call a right result
+wrong?
 
-Every mutant of tests/oracle_mutants.py at level probe, at level certified and at its own; then right float32 results in random orders
-of their sums.
+Every mutant of tests/helpers/oracle_mutants.py at level probe, at level certified and at its own; then right float32 results in
+random orders of their sums. `tests` must be on Python's path: `PYTHONPATH=. python benchmarks/oracle_mutants.py` at the repository's root.
 """
 
-import sys
 import tempfile
 from pathlib import Path
 
 import harness
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-import oracle_kernels as right
-import oracle_mutants as planted
-
 from sarlite import oracle
 from sarlite.oracle import certified
 from sarlite.oracle.corpus import corpus, entry
+from tests.helpers import oracle_kernels as right
+from tests.helpers import oracle_mutants as planted
 
 FOUND = {oracle.Verdict.WRONG, oracle.Verdict.IMPRECISE, oracle.Verdict.NONDETERMINISTIC}
 
@@ -28,12 +25,15 @@ def caught(mutant, level, graphs):
     if mutant.level in ("ranks", "sampling"):
         if level != mutant.level:
             return None
-        report = oracle.check(mutant.run, mutant.op) if level == "sampling" else oracle.check_ranks(mutant.run, mutant.op, ranks=(1, 3),
-                                                                                                    **mutant.attributes)
+        if level == "sampling":
+            report = oracle.check(mutant.run, mutant.op)
+        else:
+            report = oracle.check_ranks(mutant.run, mutant.op, ranks=(1, 3), **mutant.attributes)
     elif mutant.run is planted.cancelling:
         report = large_mean(mutant.run, level)
     else:
-        report = oracle.check(mutant.run, mutant.op, vjp=mutant.vjp, level=level, shrink=False, graphs=graphs, **mutant.attributes)
+        report = oracle.check(mutant.run, mutant.op, vjp=mutant.vjp, level=level, shrink=False, graphs=graphs,
+                              **mutant.attributes)
     return report.verdict in FOUND
 
 
@@ -52,12 +52,15 @@ def table(graphs):
     for mutant in planted.MUTANTS:
         levels = ("probe", "certified", mutant.level)
         found = {level: caught(mutant, level, graphs) for level in dict.fromkeys(levels)}
-        yield {"mutant": mutant.name, "op": mutant.op, "link": mutant.link, "upstream": mutant.upstream if mutant.link else None,
-               "probe": found["probe"], "certified": found["certified"], "own level": mutant.level, "caught": found[mutant.level]}
+        yield {"mutant": mutant.name, "op": mutant.op, "link": mutant.link,
+               "upstream": mutant.upstream if mutant.link else None, "probe": found["probe"],
+               "certified": found["certified"], "own level": mutant.level,
+               "caught": found[mutant.level]}
 
 
 def false_alarms(wanted, seed):
-    """Right results, outputs and gradients each one, in random orders: (how many, how many above their bound, the largest ratio)."""
+    """Right results, outputs and gradients each one, in random orders: (how many, how many above their bound, the
+    largest ratio)."""
     rng, count, alarms, most = np.random.default_rng(seed), 0, 0, 0.0
     entries = [e for e in corpus("ci") if 0 < e.published["n_edges"] <= 300]
     while count < wanted:
@@ -67,7 +70,8 @@ def false_alarms(wanted, seed):
         case = reference.case(one.edges, seed=int(rng.integers(1 << 30)), width=min(one.width, 17))
         g = reference.cotangents(case, "random", int(rng.integers(1 << 30)))
         arithmetic = certified.arithmetic(case)
-        expected = {**reference.outputs(case, arithmetic), **{f"d{k}": v for k, v in reference.gradients(case, g, arithmetic).items()}}
+        expected = {**reference.outputs(case, arithmetic),
+                    **{f"d{k}": v for k, v in reference.gradients(case, g, arithmetic).items()}}
         for _ in range(10):
             order = rng.permutation(case.n_edges)
             back = vjp(case, g["out"], order)
@@ -88,7 +92,8 @@ def main():
     def told(name):
         return lambda row: {True: "caught", False: "no", None: None}[row[name]]
 
-    columns = {"bug": lambda r: r["mutant"], "of": lambda r: r["op"], "probe": told("probe"), "certified": told("certified"),
+    columns = {"bug": lambda r: r["mutant"], "of": lambda r: r["op"], "probe": told("probe"),
+               "certified": told("certified"),
                "at its level": lambda r: f"{r['own level']}: {'caught' if r['caught'] else 'no'}",
                "upstream's tests": lambda r: r["upstream"], "link": lambda r: r["link"]}
     harness.report("Planted bugs and real ones", rows, columns, args.json)
@@ -96,7 +101,8 @@ def main():
     both = sum(row["probe"] or row["certified"] for row in local)
     real = [row for row in rows if row["link"]]
     print(f"\nprobe and certified together: {both} of {len(local)}")
-    print(f"at their level: real bugs {sum(r['caught'] for r in real)} of {len(real)}, all {sum(r['caught'] for r in rows)} of {len(rows)}")
+    print(f"at their level: real bugs {sum(r['caught'] for r in real)} of {len(real)}, all "
+          f"{sum(r['caught'] for r in rows)} of {len(rows)}")
     count, alarms, most = false_alarms(args.results, 0)
     print(f"false alarms: {alarms} of {count} right results in random orders; largest error / bound {most:.3g}")
 

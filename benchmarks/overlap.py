@@ -1,25 +1,25 @@
-"""How much of the smaller of communication and computation does prefetch 1 hide, against prefetch 0, on a link of 1 Gbit/s?
+"""How much of the smaller of communication and computation does prefetch 1 hide, against prefetch 0, on a link of 1
+Gbit/s?
 
-One rank of one thread on each of several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and
-iproute2; elsewhere there is one row that says why it was skipped). Measured is one distributed aggregation in mode sar, or another
-by `--mode`, forward and backward: `copy_src` with reducer mean and 256 features (case 1: backward pushes gradients and fetches nothing;
-in mode broadcast it broadcasts those of the destinations), and `attend` with 4 heads x 32 (case 2: backward fetches the rows again).
-Memory is reused, as in a training step.
+One rank of one thread on each of several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux,
+root and iproute2; elsewhere there is one row that says why it was skipped). Measured is one distributed aggregation in
+mode sar, or another by `--mode`, forward and backward: `copy_src` with reducer mean and 256 features (case 1: backward
+pushes gradients and fetches nothing; in mode broadcast it broadcasts those of the destinations), and `attend` with 4
+heads x 32 (case 2: backward fetches the rows again). Memory is reused, as in a training step.
 
-The graph is one of `graphs.py`, or drawn by `power_law`; its parts are contiguous, or `--partition random`. The drawn one has so many
-edges that computing takes about as long as the transfer; `--inside` of them lie in communities, and about 11 % join two parts. With one
-peer their share of computing waits for the last row, or the first gradient waits for it: where the transfer takes longer than the local
-edges, it is not hidden.
+The graph is one of `graphs.py`, or drawn by `power_law`; its parts are contiguous, or `--partition random`. The drawn
+one has so many edges that computing takes about as long as the transfer; `--inside` of them lie in communities, and
+about 11 % join two parts. With one peer their share of computing waits for the last row, or the first gradient waits
+for it: where the transfer takes longer than the local edges, it is not hidden.
 
-T0 is the time with prefetch 0, which overlaps nothing, and T1 that with prefetch 1. `comm` is the time with prefetch 0 of an operator
-that fetches and pushes the same rows and computes nothing, and `compute` is T0 - comm; `one host`, to check it, is T0 where rows
-travel through shared memory. Hidden is (T0 - T1) / min(comm, compute), and the share of the limit is
-(T0 - min(comm, compute)) / T1, both of medians. T0, T1 and `comm` alternate. Where cores are busy or fewer than
-ranks, nothing can be hidden.
+T0 is the time with prefetch 0, which overlaps nothing, and T1 that with prefetch 1. `comm` is the time with prefetch 0
+of an operator that fetches and pushes the same rows and computes nothing, and `compute` is T0 - comm; `one host`, to
+check it, is T0 where rows travel through shared memory. Hidden is (T0 - T1) / min(comm, compute), and the share of the
+limit is (T0 - min(comm, compute)) / T1, both of medians. T0, T1 and `comm` alternate. Where cores are busy or fewer
+than ranks, nothing can be hidden.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -32,10 +32,8 @@ import hosts
 import numpy as np
 
 from sarlite import Graph, Tensor, fn, kernels
-from sarlite.comm.launch import connect
 from sarlite.graph.generate import power_law
 from sarlite.sar.aggregate import Operator, aggregate
-from sarlite.train.loop import set_threads
 
 WAYS = {"both": slice(0, 2), "forward": slice(0, 1), "backward": slice(1, 2)}
 
@@ -59,7 +57,7 @@ class Nothing(Operator):
     """Needs the rows that `case` needs, and computes nothing."""
 
     def __init__(self, case):
-        self.case, self.n_fetched, self.needs_rows, self.turns = case, case.n_fetched, case.needs_rows, not case.needs_rows
+        self.case, self.n_fetched, self.needs_rows, self.reverses = case, case.n_fetched, case.needs_rows, not case.needs_rows
 
     def begin(self, needs, arrays, keep):
         self.n_dst = len(arrays[0])
@@ -67,7 +65,7 @@ class Nothing(Operator):
     def end(self):
         return np.zeros((self.n_dst, 1), np.float32)
 
-    def turned(self, rows, d_rows):
+    def reversed_operator(self, rows, d_rows):
         return Nothing(self.case), (np.zeros_like(d_rows[0]),), []
 
 
@@ -89,7 +87,8 @@ def once(comm, call, inputs):
 def measure(comm, graphs, case, repeats):
     """Return {way of running: [(forward, backward), ...]}; `graphs` is {prefetch: Graph}."""
     draw = np.random.default_rng(comm.rank)
-    inputs = [Tensor(draw.standard_normal((graphs[0].n_src, *shape), dtype=np.float32), requires_grad=True) for shape in case.shapes]
+    inputs = [Tensor(draw.standard_normal((graphs[0].n_src, *shape), dtype=np.float32), requires_grad=True)
+              for shape in case.shapes]
     ways = {f"T{prefetch}": lambda *x, graph=graph: case.call(graph, *x) for prefetch, graph in graphs.items()}
     ways["comm"] = lambda *x: aggregate(graphs[0].schedule, Nothing(case), x[: case.n_fetched])
     found = {way: [] for way in ways}
@@ -100,34 +99,28 @@ def measure(comm, graphs, case, repeats):
     return found
 
 
-def worker(args):
-    """Measure as one rank; rank 0 prints {case: times}."""
-    set_threads(1)
-    comm = connect()
-    with np.load(args.worker) as arrays:
-        whole = Graph.from_csr(arrays["indptr"], arrays["indices"])
+def work(comm, args):
+    """Return {case: times}, as one rank."""
+    whole = Graph.from_csr(*graphs.arrays_of(args.worker))
     made = {prefetch: whole.shard(comm, args.partition, mode=args.mode, prefetch=prefetch) for prefetch in (0, 1)}
     del whole
     cases = {**CASES, "copy_src": CASES["copy_src"]._replace(shapes=((args.features,),))}
     with kernels.Buffers():  # as in a training step
-        found = {name: measure(comm, made, cases[name], args.repeats) for name in args.cases}
-    if comm.rank == 0:
-        print(json.dumps(found))
+        return {name: measure(comm, made, cases[name], args.repeats) for name in args.cases}
 
 
 def rows_of(name, args, several, one):
-    """Return the rows of a case, forward and backward together and apart, from the times on several hosts and on one."""
+    """Return the rows of a case, forward and backward together and apart, from the times on several hosts and on
+    one."""
     made = []
     for way, share in WAYS.items():
-        t0, t1, comm, memory = (harness.summary([sum(times[share]) for times in found])
+        t0, t1, comm, memory = ([sum(times[share]) for times in found]
                                 for found in (several["T0"], several["T1"], several["comm"], one["T0"]))
-        compute = t0["ms"] - comm["ms"]
-        least = min(compute, comm["ms"])
-        made.append({"case": name, "way": way, "graph": args.graph or f"{args.nodes}:{args.edges}", "mode": args.mode,
-                     "inside": args.inside, "ranks": args.ranks, "threads": 1, **t1, "peak_mib": None,
-                     "limit_fraction": (t0["ms"] - least) / t1["ms"],
-                     **{f"t0_{k}": v for k, v in t0.items()}, "comm_ms": comm["ms"], "compute_ms": compute,
-                     "one_host_ms": memory["ms"], "hidden": (t0["ms"] - t1["ms"]) / least})
+        row = {"case": name, "way": way, "graph": args.graph or f"{args.nodes}:{args.edges}", "mode": args.mode,
+               "inside": args.inside, "ranks": args.ranks, **hosts.hidden(t0, t1, comm),
+               "one_host_ms": harness.summary(memory)["ms"]}
+        least = min(row["compute_ms"], row["comm_ms"])
+        made.append({**row, "limit_fraction": (row["t0_ms"] - least) / row["ms"]})
     return made
 
 
@@ -139,29 +132,24 @@ def run(args):
         else:
             file = Path(folder, "graph.npz")
             np.savez(file, **dict(zip(("indptr", "indices"), power_law(args.nodes, args.edges, inside=args.inside))))
-        words = [__file__, "--worker", file, "--repeats", args.repeats, "--cases", ",".join(args.cases), "--mode", args.mode,
+        words = [__file__, "--worker", file, "--repeats", args.repeats, "--cases", ",".join(args.cases), "--mode",
+                 args.mode,
                  "--partition", args.partition, "--features", args.features]
         several = harness.last_json(harness.python(*words, launcher=made.launcher(harness.find_mpiexec())))
         one = harness.last_json(harness.mpiexec(args.ranks, *words))
     return [row for name in args.cases for row in rows_of(name, args, several[name], one[name])]
 
 
-def skipped(reason):
-    """Return the one row that says why nothing was measured."""
-    keys = ("graph", "ranks", "threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction")
-    return {"case": "overlap", **dict.fromkeys(keys), "skipped": reason}
-
-
 def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
-        return worker(args)
+        return harness.as_rank(work, args)
     reason = hosts.missing()
     if reason:
-        harness.report("Overlap", [skipped(reason)], {"case": lambda r: r["case"], "skipped": lambda r: r["skipped"]}, args.json)
+        hosts.report_skipped("overlap", reason, args.json)
     else:
         graph = args.graph or f"{args.nodes:,} nodes, {args.edges:,} edges"
-        title = f"{args.ranks} hosts of one thread, links of {args.rate}, {graph}, mode {args.mode}: median (min..max) ms"
+        title = f"{args.ranks} hosts of one thread, links of {args.rate}, {graph}, mode {args.mode}: median ms"
         harness.report(title, run(args), COLUMNS, args.json)
     return None
 
@@ -169,12 +157,8 @@ def main(argv=None):
 COLUMNS = {
     "case": lambda r: r["case"],
     "way": lambda r: r["way"],
-    "T0": lambda r: f"{r['t0_ms']:.0f} ({r['t0_ms_min']:.0f}..{r['t0_ms_max']:.0f})",
-    "T1": lambda r: f"{r['ms']:.0f} ({r['ms_min']:.0f}..{r['ms_max']:.0f})",
-    "comm": lambda r: f"{r['comm_ms']:.0f}",
-    "compute": lambda r: f"{r['compute_ms']:.0f}",
+    **hosts.COLUMNS,
     "one host": lambda r: f"{r['one_host_ms']:.0f}",
-    "hidden": lambda r: f"{100 * r['hidden']:.0f} %",
     "of the limit": lambda r: f"{r['limit_fraction']:.2f}",
 }
 
@@ -186,7 +170,7 @@ def arguments():
     parser.add_argument("--mode", choices=("sar", "broadcast"), default="sar")
     parser.add_argument("--features", type=int, default=256, help="of copy_src")
     parser.add_argument("--graph", help="of graphs.py (default: one of --nodes and --edges)")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept once drawn")
+    harness.graphs_option(parser)
     parser.add_argument("--partition", choices=("random", "contiguous"), default="contiguous")
     parser.add_argument("--nodes", type=int, default=25_000)
     parser.add_argument("--edges", type=int, default=10_000_000)

@@ -1,12 +1,13 @@
 """sarlite and other libraries measured in alternation, one process a measurement.
 
-The environment variable SARLITE_PEERS names a folder with an environment a library: `DIR/dgl/bin/python` (which has torch and scipy
-too), `DIR/pyg/bin/python`. A script `peer.py`, in that folder or at `../shared/peers/` beside the checkout, runs one of them:
+The environment variable SARLITE_PEERS names a folder with an environment a library: `DIR/dgl/bin/python` (which has
+torch and scipy too), `DIR/pyg/bin/python`. A script `peer.py`, in that folder or at `../shared/peers/` beside the
+checkout, runs one of them:
 
     python peer.py LIBRARY CASE GRAPH.npz --threads T --repeats N ...
 
-and prints a line of JSON with ms, ms_min, ms_max (of N runs after one that warms up) and peak_mib (resident, above the moment when
-graph, inputs and model exist). Without the variable only sarlite is measured.
+and prints a line of JSON with ms, ms_min, ms_max (of N runs after one that warms up) and peak_mib (resident, above the
+moment when graph, inputs and model exist). Without the variable only sarlite is measured.
 """
 
 import os
@@ -61,7 +62,9 @@ def run(command, arguments):
     line = [*command, *map(str, arguments)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=TIMEOUT, preexec_fn=_stay_in_memory)
-        return harness.last_json(done.stdout) if done.returncode == 0 else _failed(line, done.stderr or f"status {done.returncode}")
+        if done.returncode == 0:
+            return harness.last_json(done.stdout)
+        return _failed(line, done.stderr or f"status {done.returncode}")
     except subprocess.TimeoutExpired:
         return _failed(line, f"not done in {TIMEOUT} s")
 
@@ -80,17 +83,20 @@ def _stay_in_memory():
 
 
 def pool(results):
-    """Return the measurement that several of one thing make: median of medians, lowest minimum, highest maximum, largest peak."""
+    """Return the measurement that several of one thing make: median of medians, lowest minimum, highest maximum,
+    largest peak."""
     failed = [result for result in results if "error" in result]
     if failed:
         return {"ms": None, "ms_min": None, "ms_max": None, "peak_mib": None, "error": failed[0]["error"]}
     values = {key: [result[key] for result in results] for key in results[0]}
     medians = {key: statistics.median(found) for key, found in values.items() if key == "ms" or key.endswith("_ms")}
-    return {**medians, "ms_min": min(values["ms_min"]), "ms_max": max(values["ms_max"]), "peak_mib": max(values["peak_mib"])}
+    return {**medians, "ms_min": min(values["ms_min"]), "ms_max": max(values["ms_max"]),
+            "peak_mib": max(values["peak_mib"])}
 
 
 def compare(args, row, own, peer, others, allowed):
-    """Measure sarlite and the others in turn, `args.rounds` times, and return a row for each of the others, or one alone.
+    """Measure sarlite and the others in turn, `args.rounds` times, and return a row for each of the others, or one
+    alone.
 
     Parameters
     ----------
@@ -99,7 +105,8 @@ def compare(args, row, own, peer, others, allowed):
     row : dict
         `case`, `graph` and what else says what is measured.
     own, peer : list
-        Arguments of this Python, and of peer.py behind the library's name; `--threads` and `--repeats` are added to both.
+        Arguments of this Python, and of peer.py behind the library's name; `--threads` and `--repeats` are added to
+        both.
     others : dict
         From `find`.
     allowed : limits.Allowed

@@ -1,9 +1,9 @@
 """Draw what the benchmarks found, or the timeline of a run, as a picture. Needs `pip install '.[plot]'`.
 
     plot.py spmm.json                                    bars of ms, sarlite beside peers; min and max as whiskers
-    plot.py scaling.json --x ranks                       lines; --x takes any key of the rows (width, heads, row_bytes, ...)
+    plot.py scaling.json --x ranks                       lines; --x takes any key of the rows (width, heads, ...)
     plot.py limits.json --x row_bytes --y gb_per_s       any other number of the rows
-    plot.py run.json                                     `--trace run.json` of the training command: a lane for each rank and track
+    plot.py run.json                                     `--trace run.json` of the command: a lane a rank and track
 
 FILE.json becomes FILE.png, beside it or in `--out`.
 """
@@ -68,7 +68,8 @@ def draw_bars(axes, found):
         mine = [point for point in found if point.series == name]
         places = [labels.index(point.label) + (k - (len(names) - 1) / 2) * width for point in mine]
         axes.bar(places, [p.value for p in mine], width, yerr=_whiskers(mine), label=name)
-    axes.set_xticks(range(len(labels)), labels, rotation=30 if len(labels) > 4 else 0, ha="right" if len(labels) > 4 else "center")
+    axes.set_xticks(range(len(labels)), labels, rotation=30 if len(labels) > 4 else 0, ha="right" if len(labels) > 4
+                    else "center")
 
 
 def draw_lines(axes, found):
@@ -76,7 +77,8 @@ def draw_lines(axes, found):
     for point in sorted(found, key=lambda point: point.x):
         lines[point.label, point.series].append(point)
     for (label, series), line in lines.items():
-        axes.errorbar([p.x for p in line], [p.value for p in line], yerr=_whiskers(line), marker="o", label=f"{label}, {series}")
+        axes.errorbar([p.x for p in line], [p.value for p in line], yerr=_whiskers(line), marker="o",
+                      label=f"{label}, {series}")
     ticks = sorted({point.x for point in found})
     if ticks[0] > 0 and ticks[-1] >= 4 * ticks[0]:
         axes.set_xscale("log")
@@ -116,7 +118,8 @@ def draw_trace(axes, trace, start, end):
 
 
 def _lane_labels(events, lanes):
-    processes = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "process_name"}
+    processes = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"
+                 and event["name"] == "process_name"}
     tracks = {(event["pid"], event["tid"]): event["args"]["name"]
               for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
     return [f"{processes.get(pid, pid)}, {tracks.get((pid, tid), tid)}" for pid, tid in lanes]
@@ -158,7 +161,8 @@ def arguments():
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json")
     parser.add_argument("--out", type=Path, metavar="DIR")
     parser.add_argument("--format", choices=("png", "svg"), default="png")
-    parser.add_argument("--x", metavar="KEY", help="draw lines over this key (default: ranks where they vary, else bars)")
+    parser.add_argument("--x", metavar="KEY",
+                        help="draw lines over this key (default: ranks where they vary, else bars)")
     parser.add_argument("--y", metavar="KEY", default="ms")
     parser.add_argument("--start", type=float, default=0.0, metavar="MS", help="of a trace, what is drawn")
     parser.add_argument("--end", type=float, metavar="MS")

@@ -10,7 +10,10 @@ from sarlite.tape import engine
 
 
 class Clock(engine.Observer):
-    """Milliseconds in each primitive of the tape, forward and backward. Primitives do not call each other but in aggregations."""
+    """Milliseconds in each primitive of the tape, forward and backward.
+
+    Primitives do not call each other but in aggregations.
+    """
 
     def __init__(self):
         self.ms, self.calls, self.depth = defaultdict(float), defaultdict(int), 0
@@ -40,7 +43,10 @@ def _label(name, params):
 
 
 def breakdown(trainer, epochs):
-    """Return rows of milliseconds an epoch by primitive, and what is outside of them; the trainer has taken step 0 before."""
+    """Return rows of milliseconds an epoch by primitive, and what is outside of them.
+
+    The trainer has taken step 0 before.
+    """
     clock = Clock()
     step = trainer.optimizer.step
 
@@ -56,7 +62,8 @@ def breakdown(trainer, epochs):
         total = 1e3 * (time.perf_counter() - begin)
     trainer.optimizer.step = step
     clock.ms["(outside of primitives)", "-"] = total - sum(clock.ms.values())
-    return [{"primitive": key[0], "way": key[1], "calls": clock.calls[key] / epochs, "ms": value / epochs, "share": value / total}
+    return [{"primitive": key[0], "way": key[1], "calls": clock.calls[key] / epochs, "ms": value / epochs,
+             "share": value / total}
             for key, value in sorted(clock.ms.items(), key=lambda item: -item[1])]
 
 

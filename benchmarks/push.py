@@ -1,16 +1,18 @@
-"""How much of the smaller of transfer and computing does a delay of 1 hide, against a delay of 0, on a link of 1 Gbit/s?
+"""How much of the smaller of transfer and computing does a delay of 1 hide, against a delay of 0, on a link of 1
+Gbit/s?
 
-Training of GraphSAGE (2 layers of 256, 128 features) on minibatches with historical embedding caches, a rank of one thread on each of
-several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and iproute2; elsewhere there is one row that
-says why it was skipped). Every row that a peer has as halo is pushed, features too. Measured is a step, from one barrier to the next.
+Training of GraphSAGE (2 layers of 256, 128 features) on minibatches with historical embedding caches, a rank of one
+thread on each of several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and
+iproute2; elsewhere there is one row that says why it was skipped). Every row that a peer has as halo is pushed,
+features too. Measured is a step, from one barrier to the next.
 
-T0 is the time of a step with delay 0, which exchanges rows within the step and overlaps nothing, and T1 that with delay 1. `comm` is the
-time of an alltoall of as many bytes, and `compute` is T0 - comm. Hidden is (T0 - T1) / min(comm, compute), of medians. T0, T1 and `comm`
-alternate. The sum of the gradients over ranks is in both and is not hidden: it counts as computing.
+T0 is the time of a step with delay 0, which exchanges rows within the step and overlaps nothing, and T1 that with delay
+1. `comm` is the time of an alltoall of as many bytes, and `compute` is T0 - comm. Hidden is (T0 - T1) / min(comm,
+compute), of medians. T0, T1 and `comm` alternate. The sum of the gradients over ranks is in both and is not hidden: it
+counts as computing.
 """
 
 import argparse
-import json
 import sys
 import time
 
@@ -19,11 +21,9 @@ import hosts
 import numpy as np
 
 from sarlite import Graph, nn, optim
-from sarlite.comm.launch import connect
 from sarlite.graph.generate import power_law
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import SAGE
-from sarlite.train.loop import set_threads
 from sarlite.train.step import TrainingStep
 
 N_IN, N_OUT, HIDDEN = 128, 32, 256
@@ -37,7 +37,8 @@ class Run:
         model = SAGE(N_IN, N_OUT, layers=2, hidden=HIDDEN, batch_norm=False, rng=rng)
         self.comm, self.step = comm, TrainingStep(model, optim.Adam(nn.flatten(model), 0.001), rng, comm)
         remote = HEC(limit=1_000_000, delay=delay, features="cache")
-        self.loader = NeighborLoader(graph, draw.standard_normal((n, N_IN), dtype=np.float32), draw.integers(0, N_OUT, n), slice(None),
+        self.loader = NeighborLoader(graph, draw.standard_normal((n, N_IN), dtype=np.float32),
+                                     draw.integers(0, N_OUT, n), slice(None),
                                      fanouts=args.fanouts, batch_size=args.batch, remote=remote, sample_ahead=1)
         self.batches = iter(())
 
@@ -63,10 +64,8 @@ class Run:
         return 1e3 * (time.perf_counter() - begin)
 
 
-def worker(args):
-    """Measure as one rank; rank 0 prints {way: times} and the bytes that it sent a step."""
-    set_threads(1)
-    comm = connect()
+def work(comm, args):
+    """Return {way: times} and the most bytes that a rank sent a step, as one rank."""
     src = power_law(args.nodes, args.edges, inside=args.inside)
     graph = Graph.from_csr(*src).shard(comm, "contiguous")
     runs = {f"T{delay}": Run(comm, graph, args, delay) for delay in (0, 1)}
@@ -78,30 +77,24 @@ def worker(args):
             if way == "T0":
                 sent = max(comm.allgather(run.loader.counts["bytes_pushed"] - before))
         found["comm"].append(runs["T0"].push_alone(sent))
-    if comm.rank == 0:
-        print(json.dumps({"bytes": sent, **{way: times[3:] for way, times in found.items()}}))
+    return {"bytes": sent, **{way: times[3:] for way, times in found.items()}}
 
 
 def row_of(args, found):
     """Return the row of the measured times."""
-    t0, t1, comm = (harness.summary(found[way]) for way in ("T0", "T1", "comm"))
-    compute = t0["ms"] - comm["ms"]
-    return {"case": "push", "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks, "threads": 1, **t1,
-            "peak_mib": None, "limit_fraction": None, **{f"t0_{k}": v for k, v in t0.items()}, "comm_ms": comm["ms"], "compute_ms": compute,
-            "mib": found["bytes"] / 2**20, "hidden": (t0["ms"] - t1["ms"]) / min(comm["ms"], compute)}
+    return {"case": "push", "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks,
+            **hosts.hidden(found["T0"], found["T1"], found["comm"]), "mib": found["bytes"] / 2**20}
 
 
 def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
-        return worker(args)
+        return harness.as_rank(work, args)
     reason = hosts.missing()
     if reason:
-        row = {"case": "push", "graph": None, "ranks": None, "threads": None, "ms": None, "ms_min": None, "ms_max": None, "peak_mib": None,
-               "limit_fraction": None, "skipped": reason}  # fmt: skip
-        harness.report("Push", [row], {"case": lambda r: r["case"], "skipped": lambda r: r["skipped"]}, args.json)
-        return None
-    words = [__file__, "--worker", *(f"--{name}={getattr(args, name)}" for name in ("nodes", "edges", "inside", "batch", "repeats")),
+        return hosts.report_skipped("push", reason, args.json)
+    words = [__file__, "--worker",
+             *(f"--{name}={getattr(args, name)}" for name in ("nodes", "edges", "inside", "batch", "repeats")),
              "--fanouts", ",".join(map(str, args.fanouts))]
     with hosts.Hosts(args.ranks, args.rate) as made:
         found = harness.last_json(harness.python(*words, launcher=made.launcher(harness.find_mpiexec())))
@@ -110,14 +103,7 @@ def main(argv=None):
     return None
 
 
-COLUMNS = {
-    "T0": lambda r: f"{r['t0_ms']:.0f} ({r['t0_ms_min']:.0f}..{r['t0_ms_max']:.0f})",
-    "T1": lambda r: f"{r['ms']:.0f} ({r['ms_min']:.0f}..{r['ms_max']:.0f})",
-    "comm": lambda r: f"{r['comm_ms']:.0f}",
-    "compute": lambda r: f"{r['compute_ms']:.0f}",
-    "MiB": lambda r: f"{r['mib']:.1f}",
-    "hidden": lambda r: f"{100 * r['hidden']:.0f} %",
-}
+COLUMNS = {**hosts.COLUMNS, "MiB": lambda r: f"{r['mib']:.1f}"}
 
 
 def arguments():
@@ -128,7 +114,8 @@ def arguments():
     parser.add_argument("--edges", type=int, default=2_000_000)
     parser.add_argument("--inside", type=float, default=0.9, help="share of the edges inside a community")
     parser.add_argument("--batch", type=int, default=8000, help="seeds a step, of all ranks")
-    parser.add_argument("--fanouts", type=lambda text: tuple(map(int, text.split(","))), default=(5, 10), metavar="LIST")
+    parser.add_argument("--fanouts", type=lambda text: tuple(map(int, text.split(","))), default=(5, 10),
+                        metavar="LIST")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser

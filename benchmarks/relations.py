@@ -1,15 +1,17 @@
 """How long is an epoch of R-GCN on a graph of several node types, and how much memory does it take, beside DGL?
 
-Two layers, 128 features of every type, hidden 256, 64 classes of the first type, half of whose nodes train; float32, Adam; ReLU and
-dropout 0.5 between. A layer is h_t' = W_t h_t + sum over relations r into t of the mean of W_r h. Graphs have 4 relations and their
-reverses, as `graph.relational.mag` draws them: `mag` has 300,000 nodes and 8 million edges, `mag/100` a hundredth of both.
+Two layers, 128 features of every type, hidden 256, 64 classes of the first type, half of whose nodes train; float32,
+Adam; ReLU and dropout 0.5 between. A layer is h_t' = W_t h_t + sum over relations r into t of the mean of W_r h. Graphs
+have 4 relations and their reverses, as `graph.relational.mag` draws them: `mag` has 300,000 nodes and 8 million edges,
+`mag/100` a hundredth of both.
 
-sarlite computes of each layer the node types that the labels depend on: of the last one type, of the first all but institutions. DGL's
-`HeteroGraphConv` computes all. Features never change, so sarlite keeps the first layer's sums.
+sarlite computes of each layer the node types that the labels depend on: of the last one type, of the first all but
+institutions. DGL's `HeteroGraphConv` computes all. Features never change, so sarlite keeps the first layer's sums.
 
-Allowed, as in `epoch.py`. Flops: the products of roots and of relations, two passes in the first layer (features have no gradient), three
-in the second; a relation's rows are the fewer of its two types'. Bytes: features, the first layer's sums and the hidden rows once each
-time that they are written or read. Gathered: a row of 64 values for each edge of the second layer, forward and backward.
+Allowed, as in `epoch.py`. Flops: the products of roots and of relations, two passes in the first layer (features have
+no gradient), three in the second; a relation's rows are the fewer of its two types'. Bytes: features, the first layer's
+sums and the hidden rows once each time that they are written or read. Gathered: a row of 64 values for each edge of the
+second layer, forward and backward.
 """
 
 import os
@@ -26,7 +28,7 @@ from sarlite.graph.relational import TYPES, mag
 from sarlite.models import RGCN
 from sarlite.models.rgcn import needed
 from sarlite.profile import Memory
-from sarlite.sar.relations import sets_of
+from sarlite.sar.operators.relations import sets_of
 from sarlite.train.loop import set_threads
 
 ABLE = ("dgl",)
@@ -55,7 +57,8 @@ def path(folder, name):
 
 
 def load(file):
-    """Return the graph, its plans and transposes made: peers make every format of theirs before they are measured, too."""
+    """Return the graph, its plans and transposes made: peers make every format of theirs before they are measured,
+    too."""
     with np.load(file) as arrays:
         names = [tuple(map(str, name)) for name in arrays["names"]]
         graph = HeteroGraph.from_edges({name: (arrays[f"src_{r}"], arrays[f"dst_{r}"]) for r, name in enumerate(names)},
@@ -91,7 +94,8 @@ def allowed(file, limit):
     sums = sum(counts[r[2]] for r in first)
     edges = sum(relations[r] for r in last)
     n_bytes = 4 * (2 * N_IN * (rows + sums) + 4 * HIDDEN * rows + 2 * CLASSES * counts[target] + 2 * edges)
-    return limits.Allowed(limit.least_ms(n_bytes, flops), limit.least_ms(0, flops) + limit.gather_ms(2 * edges, 4 * CLASSES))
+    return limits.Allowed(limit.least_ms(n_bytes, flops),
+                          limit.least_ms(0, flops) + limit.gather_ms(2 * edges, 4 * CLASSES))
 
 
 def worker(args):
@@ -121,7 +125,8 @@ def main(argv=None):
 
 def arguments():
     parser = harness.suite_parser(__doc__)
-    parser.add_argument("--cases", type=harness.words, default=["mag"], metavar="LIST", help="graphs: mag, or mag/NUMBER (default: mag)")
+    parser.add_argument("--cases", type=harness.words, default=["mag"], metavar="LIST",
+                        help="graphs: mag, or mag/NUMBER (default: mag)")
     return parser
 
 

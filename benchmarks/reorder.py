@@ -1,10 +1,12 @@
 """Does reordering the nodes give a shuffled graph the epoch of the same graph in community order?
 
-GraphSAGE as in `epoch.py`, on a graph with its ids in community order; on the same, relabelled at random; and on that with its rows in each
-of `--orders`. Each measurement is a process of its own, and they take turns. `order_seconds` is what making the order took, once; `near`
-the share of edges whose ends are less than 1,000 rows apart; `times_community` the epoch over that in community order.
+GraphSAGE as in `epoch.py`, on a graph with its ids in community order; on the same, relabelled at random; and on that
+with its rows in each of `--orders`. Each measurement is a process of its own, and they take turns. `order_seconds` is
+what making the order took, once; `near` the share of edges whose ends are less than 1,000 rows apart; `times_community`
+the epoch over that in community order.
 
-`metis` is sarlite's; `rcm`, SciPy's reverse Cuthill-McKee, and `degree`, nodes with most edges first, cost little, to compare with.
+`metis` is sarlite's; `rcm`, SciPy's reverse Cuthill-McKee, and `degree`, nodes with most edges first, cost little, to
+compare with.
 """
 
 import sys
@@ -32,7 +34,8 @@ def rcm(indptr, indices):
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
     n_nodes = len(indptr) - 1
-    return reverse_cuthill_mckee(csr_array((np.ones(len(indices), np.int8), indices, indptr), shape=(n_nodes, n_nodes)), True)
+    return reverse_cuthill_mckee(csr_array((np.ones(len(indices), np.int8), indices, indptr),
+                                           shape=(n_nodes, n_nodes)), True)
 
 
 ORDERS = {
@@ -43,14 +46,14 @@ ORDERS = {
 
 
 def read(args, name):
-    with np.load(graphs.path(args.graphs, name)) as arrays:
-        return arrays["indptr"], arrays["indices"]
+    return graphs.arrays_of(graphs.path(args.graphs, name))
 
 
 def described(args, folder):
     """Make the orders, in files; return what the rows say beside the times."""
     shuffled = args.graph + "-shuffled"
-    rows = [{"case": "sage", "graph": name, "order": None, "order_seconds": None, "near": orders.near_share(*read(args, name))}
+    rows = [{"case": "sage", "graph": name, "order": None, "order_seconds": None,
+             "near": orders.near_share(*read(args, name))}
             for name in (args.graph, shuffled)]
     graph = read(args, shuffled)
     for name in args.orders:
@@ -58,7 +61,8 @@ def described(args, folder):
         order = ORDERS[name](*graph)
         seconds = time.perf_counter() - begin
         np.save(folder / f"{name}.npy", order)
-        rows.append({"case": "sage", "graph": shuffled, "order": name, "order_seconds": seconds, "near": orders.near_share(*graph, order)})
+        rows.append({"case": "sage", "graph": shuffled, "order": name, "order_seconds": seconds,
+                     "near": orders.near_share(*graph, order)})
     return rows
 
 
@@ -79,12 +83,15 @@ def measure(args, rows, folder):
     for _ in range(args.rounds):
         for row, results in zip(rows, found):
             flags = ["--order", folder / f"{row['order']}.npy"] if row["order"] else []
-            flags += ["--graphs", args.graphs, "--graph", row["graph"], "--threads", args.threads, "--repeats", args.repeats]
+            flags += ["--graphs", args.graphs, "--graph", row["graph"], "--threads", args.threads, "--repeats",
+                      args.repeats]
             results.append(harness.last_json(harness.python(__file__, "--worker", *flags)))
             harness.note(f"{row['graph']}, order {row['order']}: {results[-1]['ms']:.1f} ms")
     allowed = epoch.allowed(CASE, *graphs.size(args.graphs, args.graph), limits.measure(args.threads, args.gib))
-    full = [r for row, results in zip(rows, found) for r in peers.beside(row, args.threads, peers.pool(results), {}, allowed)]
-    return [{**row, "times_community": row["ms"] / full[0]["ms"], "times_community_min": row["ms_min"] / full[0]["ms_min"]} for row in full]
+    full = [r for row, results in zip(rows, found)
+            for r in peers.beside(row, args.threads, peers.pool(results), {}, allowed)]
+    return [{**row, "times_community": row["ms"] / full[0]["ms"],
+             "times_community_min": row["ms_min"] / full[0]["ms_min"]} for row in full]
 
 
 def main(argv=None):
@@ -105,7 +112,8 @@ def main(argv=None):
 def arguments():
     parser = harness.suite_parser(__doc__)
     parser.add_argument("--graph", default="M", help="its name with ids in community order (default: M)")
-    parser.add_argument("--orders", type=harness.words, default=["metis"], metavar="LIST", help=f"of {', '.join(ORDERS)} (default: metis)")
+    parser.add_argument("--orders", type=harness.words, default=["metis"], metavar="LIST",
+                        help=f"of {', '.join(ORDERS)} (default: metis)")
     parser.add_argument("--order", type=Path, metavar="FILE", help="for --worker: the order of the nodes")
     return parser
 

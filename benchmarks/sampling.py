@@ -1,8 +1,9 @@
 """How fast are batches sampled, beside DGL?
 
-A tenth of the nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15; no features, no model. sarlite makes the blocks of a batch and their
-transposes, which its backward pass walks, in the computing thread (`sample_ahead=0`); DGL makes its blocks by `NeighborSampler` and
-`DataLoader`, and their further formats only in a backward pass. A run is a pass over the seeds; both in turn, one process a measurement.
+A tenth of the nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15; no features, no model. sarlite makes the blocks of a
+batch and their transposes, which its backward pass walks, in the computing thread (`sample_ahead=0`); DGL makes its
+blocks by `NeighborSampler` and `DataLoader`, and their further formats only in a backward pass. A run is a pass over
+the seeds; both in turn, one process a measurement.
 """
 
 import sys
@@ -12,7 +13,6 @@ import harness
 import numpy as np
 import peers
 
-from sarlite import Graph
 from sarlite.minibatch import NeighborLoader
 from sarlite.profile import Memory
 from sarlite.train.loop import set_threads
@@ -26,8 +26,7 @@ def worker(args):
     """Measure one graph and kind in this process."""
     threads, name, kind = args.threads_list[0], args.graphs_list[0], args.kinds[0]
     set_threads(threads)
-    with np.load(graphs.path(args.graphs, name)) as arrays:
-        graph = Graph.from_csr(arrays["indptr"], arrays["indices"])
+    graph = graphs.whole(args.graphs, name)
     n = graph.n_dst
     seeds = np.random.default_rng(0).permutation(n)[: max(n // 10 // BATCH, 1) * BATCH]
     x, sizes = np.empty((n, 0), np.float32), []
@@ -42,13 +41,15 @@ def worker(args):
     memory = Memory()
     times = harness.timed(run, args.repeats)
     rows, edges = np.mean(sizes, axis=0)
-    harness.print_measurement(times, memory, batches=len(loader), input_rows=round(float(rows)), edges=round(float(edges)))
+    harness.print_measurement(times, memory, batches=len(loader), input_rows=round(float(rows)),
+                              edges=round(float(edges)))
 
 
 def measure(args, name, kind, threads, others):
     """Return the row of one graph, kind and number of threads."""
     counts = ["--repeats", args.repeats]
-    own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", kind, "--threads-list", threads, *counts]
+    own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", kind, "--threads-list",
+           threads, *counts]
     peer = ["sample", graphs.path(args.graphs, name), "--threads", threads, *counts]
     return beside({"case": "sampling", "graph": name, "kind": kind, "threads": threads}, args.rounds, own, peer, others)
 
@@ -64,7 +65,8 @@ def beside(row, rounds, own, peer, others):
     found = per_batch(theirs, theirs[0].get("batches", sizes["batches"])) if theirs else {"ms": None, "peak_mib": None}
     row.update({f"peer_{key}": value for key, value in found.items()})
     row["ratio"] = found["ms"] / row["ms"] if found["ms"] else None
-    harness.note(f"{row['graph']} {row['case']} {row['kind']}, {row['threads']} threads: {row['ms']:.1f} ms a batch, dgl {found['ms']}")
+    harness.note(f"{row['graph']} {row['case']} {row['kind']}, {row['threads']} threads: {row['ms']:.1f} ms a batch, "
+                 f"dgl {found['ms']}")
     return row
 
 
@@ -75,12 +77,8 @@ def per_batch(results, batches):
 
 
 def columns(*more):
-    def spread(prefix):
-        keys = [prefix + key for key in ("ms", "ms_min", "ms_max")]
-        return lambda r: "{:.1f} ({:.1f}..{:.1f})".format(*(r[key] for key in keys)) if r.get(keys[0]) else None
-
-    return {**{name: (lambda r, name=name: r.get(name)) for name in ("graph", "kind", "threads", *more)},
-            "ms a batch": spread(""), "dgl's": spread("peer_"), "ratio": lambda r: f"{r['ratio']:.2f}" if r["ratio"] else None}
+    return {**harness.named("graph", "kind", "threads", *more), "ms a batch": harness.times(digits=1),
+            "dgl's": harness.times("peer_", 1), "ratio": lambda r: f"{r['ratio']:.2f}" if r["ratio"] else None}
 
 
 def main(argv=None):
@@ -88,7 +86,8 @@ def main(argv=None):
     if args.worker:
         return worker(args)
     others = peers.find(args.peers, ABLE)
-    rows = [measure(args, name, kind, threads, others) for name in args.graphs_list for kind in args.kinds for threads in args.threads_list]
+    rows = [measure(args, name, kind, threads, others) for name in args.graphs_list for kind in args.kinds
+            for threads in args.threads_list]
     title = "Sampling, 1,000 seeds a batch, fan-outs 5, 10, 15; blocks with transposes"
     harness.report(title, rows, columns("input_rows", "edges"), args.json)
     return None
@@ -97,7 +96,8 @@ def main(argv=None):
 def arguments(text=__doc__):
     parser = harness.suite_parser(text)
     parser.add_argument("--graphs-list", type=harness.words, default=["S", "M"], metavar="LIST")
-    parser.add_argument("--kinds", type=harness.words, default=["uniform"], metavar="LIST", help="of uniform, replace, labor")
+    parser.add_argument("--kinds", type=harness.words, default=["uniform"], metavar="LIST",
+                        help="of uniform, replace, labor")
     parser.add_argument("--threads-list", type=harness.numbers, default=[1, 2], metavar="LIST")
     return parser
 

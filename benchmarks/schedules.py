@@ -1,38 +1,38 @@
-"""How many numbers a halo row do the exact schedules send for a layer's forward and backward pass, and what do they hold?
+"""How many numbers a halo row do the exact schedules send for a layer's forward and backward pass, and what do they
+hold?
 
-Ranks are threads of this process, so bytes and memory are of all ranks together. `linear` is the sum of rows of `--width` numbers, `attend`
-attention with `--heads` of `--features`, all float32. `words`: numbers received, over the halo rows of mode `sar`; `rows`: of a linear
-message, rows received over the halo rows, both directions. `held MiB`: what the plan and its transposes take; `pass MiB`: the most that a
-pass takes above that and its inputs. `plan s`: processor time of the ranks' threads for the plan, the division excepted.
-`recompute` is the second layer where the first one's halo rows are computed again, from sums that are kept and not in the table.
+Ranks are threads of this process, so bytes and memory are of all ranks together. `linear` is the sum of rows of
+`--width` numbers, `attend` attention with `--heads` of `--features`, all float32. `words`: numbers received, over the
+halo rows of mode `sar`; `rows`: of a linear message, rows received over the halo rows, both directions. `held MiB`:
+what the plan and its transposes take; `pass MiB`: the most that a pass takes above that and its inputs. `plan s`:
+processor time of the ranks' threads for the plan, the division excepted.
 """
 
 import sys
 import time
 import tracemalloc
-from pathlib import Path
 
 import graphs
 import harness
 import numpy as np
-import scipy.sparse.csgraph  # noqa: F401 (a cover would import it while memory is measured)
 
-from sarlite import Graph, Tensor, fn
+from sarlite import Tensor, fn
 from sarlite.comm import threads
 from sarlite.graph.partition import partition
 from sarlite.kernels import set_threads
 
-SCHEDULES = [("linear", "sar", None), ("linear", "sar", "fetch"), ("linear", "broadcast", None), ("linear", "cover", None),
-             ("linear", "sar", "recompute"),
+SCHEDULES = [("linear", "sar", None), ("linear", "sar", "fetch"), ("linear", "broadcast", None),
              ("attend", "sar", None), ("attend", "sar", "fetch"), ("attend", "sa", None), ("attend", "sa", "fetch"),
-             ("attend", "oneshot", None), ("attend", "oneshot", "fetch"), ("attend", "broadcast", None), ("attend", "broadcast", "fetch")]
+             ("attend", "oneshot", None), ("attend", "oneshot", "fetch"), ("attend", "broadcast", None),
+             ("attend", "broadcast", "fetch")]
 PHASES = ("forward_fetch", "forward_push", "backward_fetch", "backward_push")
 
 
 def layer(args, graph, message):
     """Return a function of one forward and backward pass."""
     n, rng = graph.n_src, np.random.default_rng(graph.comm.rank)
-    shapes = [(n, args.width)] if message == "linear" else [(n, args.heads, args.features), (n, args.heads), (n, args.heads)]
+    shapes = [(n, args.width)] if message == "linear" else [(n, args.heads, args.features), (n, args.heads),
+                                                            (n, args.heads)]
     inputs = [Tensor(rng.standard_normal(shape, dtype=np.float32), requires_grad=True) for shape in shapes]
     g = rng.standard_normal((graph.n_dst, *shapes[0][1:]), dtype=np.float32)
 
@@ -50,8 +50,7 @@ def rank(comm, args, whole, parts, message, mode, backward):
     set_threads(1)
     before = _held(comm)
     begin = time.thread_time()
-    options = {"halo": "recompute"} if backward == "recompute" else {"backward": backward}
-    graph = whole.shard(comm, parts, mode=mode, prefetch=args.prefetch, **options).layers(2)[1]
+    graph = whole.shard(comm, parts, mode=mode, prefetch=args.prefetch, backward=backward)
     graph.profile.reset()
     seconds = time.thread_time() - begin
     held = _held(comm) - before
@@ -87,7 +86,8 @@ def measure(args, name, n_ranks, method, whole, parts, schedule):
     received = {phase: sum(counts[phase] for counts, *_ in found) for phase in PHASES}
     halo = sum(ranks[1] for ranks in found)
     harness.note(f"{name}, {n_ranks} ranks, {method}: {message}, {mode}, {backward}")
-    return {"graph": name, "partition": method, "ranks": n_ranks, "message": message, "mode": mode, "backward": backward, "halo_rows": halo,
+    return {"graph": name, "partition": method, "ranks": n_ranks, "message": message, "mode": mode,
+            "backward": backward, "halo_rows": halo,
             **received, "words": sum(received.values()) / 4 / halo,
             "rows": sum(received.values()) / 4 / args.width / halo if message == "linear" else None,
             "plan_seconds": sum(ranks[2] for ranks in found), "held_bytes": found[0][3], "pass_bytes": found[0][4]}
@@ -97,19 +97,18 @@ def main(argv=None):
     args = arguments().parse_args(argv)
     rows = []
     for name in args.names:
-        with np.load(graphs.path(args.graphs, name)) as arrays:
-            whole = Graph.from_csr(arrays["indptr"], arrays["indices"])
+        whole = graphs.whole(args.graphs, name)
         for method in args.partitions:
             for n_ranks in args.ranks:
                 parts = partition(*whole.in_edges()[:2], n_ranks, method)
                 rows += [measure(args, name, n_ranks, method, whole, parts, schedule) for schedule in SCHEDULES
-                         if schedule[0] in args.messages]
+                         if schedule[0] in args.messages and schedule[1] in args.modes]
     title = f"A pass forward and backward: linear of {args.width}, attention of {args.heads} x {args.features}"
     harness.report(title, rows, COLUMNS, args.json)
 
 
 COLUMNS = {
-    **{name: (lambda r, name=name: r[name]) for name in ("graph", "partition", "ranks", "message", "mode", "backward", "halo_rows")},
+    **harness.named("graph", "partition", "ranks", "message", "mode", "backward", "halo_rows"),
     **{phase.replace("_", " "): (lambda r, phase=phase: harness.mib(r[phase])) for phase in PHASES},
     "words": lambda r: f"{r['words']:.2f}",
     "rows": lambda r: r["rows"] and f"{r['rows']:.3f}",
@@ -122,10 +121,11 @@ COLUMNS = {
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--names", type=harness.words, default=["S"], help="graphs of graphs.py")
-    parser.add_argument("--graphs", type=Path, default=harness.GRAPHS, metavar="DIR", help="where graphs are kept")
+    harness.graphs_option(parser)
     parser.add_argument("--partitions", type=harness.words, default=["metis"])
     parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8])
     parser.add_argument("--messages", type=harness.words, default=["linear", "attend"])
+    parser.add_argument("--modes", type=harness.words, default=["sar", "sa", "oneshot", "broadcast"])
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--features", type=int, default=32)

@@ -1,20 +1,20 @@
 """What a rank holds after setup and at its peak, and how long setup takes: does both fall as 1 / N?
 
-A ring in contiguous parts and an R-MAT graph in random ones (METIS's are uneven on it, which is another question), stored by parts
-for each number of ranks. Real processes of mpiexec. Measured is the growth of resident memory over `load_part`: what stays, and the
-highest between; and the bytes of the arrays that graph and rows hold, those of the halo (which rows come from and go to peers)
-apart. `fixed` is what stays of a ring of 1,000 nodes: pages of libraries and of MPI; `held` is without it. `x N` is the largest rank's
-own bytes times N, against that of the fewest ranks: 1 is proportional to 1 / N.
+A ring in contiguous parts and an R-MAT graph in random ones (METIS's are uneven on it, which is another question),
+stored by parts for each number of ranks. Real processes of mpiexec. Measured is the growth of resident memory over
+`load_part`: what stays, and the highest between; and the bytes of the arrays that graph and rows hold, those of the
+halo (which rows come from and go to peers) apart. `fixed` is what stays of a ring of 1,000 nodes: pages of libraries
+and of MPI; `held` is without it. `x N` is the largest rank's own bytes times N, against that of the fewest ranks: 1 is
+proportional to 1 / N.
 
-`partition` runs with METIS replaced by parts drawn from the ids, so it is all but METIS's own share. `first epoch` is from the start
-of mpiexec to the start of the first epoch. With `--before DIR`, a checkout of another version with its compiled module, both take
-turns, each on data that it wrote itself.
+`partition` runs with METIS replaced by parts drawn from the ids, so it is all but METIS's own share. `first epoch` is
+from the start of mpiexec to the start of the first epoch. With `--before DIR`, a checkout of another version with its
+compiled module, both take turns, each on data that it wrote itself.
 """
 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,19 +31,17 @@ class Tree:
     def __init__(self, name, path, scratch):
         self.name, self.path, self.scratch = name, Path(path).resolve(), Path(scratch, name)
         self.scratch.mkdir(parents=True, exist_ok=True)
-        self.by_parts = not (self.path / "sarlite" / "data" / "shard.py").exists()  # else a file of parts beside the data
+        # else a file of parts beside the data
+        self.by_parts = not (self.path / "sarlite" / "data" / "shard.py").exists()
 
     def python(self, *arguments, n_ranks=None):
         launcher = [harness.find_mpiexec(), "-n", str(n_ranks)] if n_ranks else []
         environ = {**os.environ, "PYTHONPATH": str(self.path), "OMP_NUM_THREADS": "1"}
-        command = [*launcher, sys.executable, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=self.scratch)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stderr[-3000:]}")
-        return done.stdout
+        return harness.python(*arguments, launcher=launcher, timeout=None, env=environ, cwd=self.scratch)
 
     def inside(self, function, *arguments, n_ranks=None):
-        return self.python(Path(__file__).with_name("setup_inside.py"), function, json.dumps(arguments), n_ranks=n_ranks)
+        return self.python(Path(__file__).with_name("setup_inside.py"), function, json.dumps(arguments),
+                           n_ranks=n_ranks)
 
     def write(self, case, args):
         """Write a case's data, undivided."""
@@ -51,7 +49,8 @@ class Tree:
             if case != "rmat":
                 self.inside("ring", str(self.scratch / case), args.ring if case == "ring" else 1000, args.features)
             else:
-                self.python("-m", "sarlite.data", "convert", f"rmat:{args.rmat},features={args.features}", self.scratch / case)
+                self.python("-m", "sarlite.data", "convert", f"rmat:{args.rmat},features={args.features}",
+                            self.scratch / case)
 
     def divide(self, case, n_parts):
         """Return the directory of a case in `n_parts` parts."""
@@ -63,14 +62,17 @@ class Tree:
 
     def hold(self, case, n_ranks, directory):
         with tempfile.TemporaryDirectory() as run_dir:
-            options = {"data": str(directory), "partition": METHODS[case], "verify": False, "run_dir": run_dir, "prefetch": 1}
+            options = {"data": str(directory), "partition": METHODS[case], "verify": False, "run_dir": run_dir,
+                       "prefetch": 1}
             return harness.last_json(self.inside("hold", options, n_ranks=n_ranks))
 
     def first_epoch(self, case, n_ranks, directory):
         with tempfile.TemporaryDirectory() as folder:
             start, run = time.time(), Path(folder, "run")
-            self.python("-m", "sarlite.train", "--data", directory, "--partition", METHODS[case], "--epochs", 1, "--hidden", 8,
-                        "--layers", 1, "--threads", 1, "--run-dir", run, "--progress", "none", n_ranks=n_ranks)  # fmt: skip
+            self.python("-m", "sarlite.train", "--data", directory, "--partition", METHODS[case], "--epochs", 1,
+                        "--hidden", 8,
+                        # fmt: skip
+                        "--layers", 1, "--threads", 1, "--run-dir", run, "--progress", "none", n_ranks=n_ranks)
             line = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
             return (run / "metrics.jsonl").stat().st_mtime - start - line["seconds"]
 
@@ -93,7 +95,8 @@ def measure_ranks(tree, case, n_ranks, args):
     seconds = [tree.first_epoch(case, n_ranks, directory) for _ in range(args.rounds)] if args.times else []
     harness.note(f"{tree.name}, {case}, {n_ranks} ranks: {harness.mib(max(found['held']))} MiB held")
     return {"tree": tree.name, "case": case, "ranks": n_ranks, **{name: max(values) for name, values in found.items()},
-            "held": max(found["held"]) - fixed, "fixed": fixed, "first_epoch_s": min(seconds, default=None)}  # fmt: skip
+            # fmt: skip
+            "held": max(found["held"]) - fixed, "fixed": fixed, "first_epoch_s": min(seconds, default=None)}
 
 
 def main(argv=None):
@@ -117,11 +120,13 @@ def main(argv=None):
         row["proportional"] = row["own"] * row["ranks"] / (first["own"] * first["ranks"])
         held, first_held = ((one["held"] - one["halo_ids"]) * one["ranks"] for one in (row, first))
         row["held_proportional"] = held / max(1, first_held)
-    harness.report(f"Setup: ring of {args.ring:,} nodes, rmat:{args.rmat}, {args.features} features; largest rank, MiB", rows, COLUMNS,
+    harness.report(f"Setup: ring of {args.ring:,} nodes, rmat:{args.rmat}, {args.features} features; largest rank, "
+                   "MiB", rows, COLUMNS,
                    args.json)  # fmt: skip
     if partitions:
         path = args.json and args.json.with_name(f"partition-{args.json.name}")
-        harness.report(f"partition into {args.parts} without METIS, least of {args.rounds}", partitions, PARTITION, path)
+        harness.report(f"partition into {args.parts} without METIS, least of {args.rounds}", partitions, PARTITION,
+                       path)
 
 
 COLUMNS = {
@@ -156,9 +161,11 @@ def arguments():
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--parts", type=int, default=8, help="of the partition that is timed")
     parser.add_argument("--rounds", type=int, default=2, help="timed runs of each tree, in alternation")
-    parser.add_argument("--times", action=argparse.BooleanOptionalAction, default=True, help="measure times too, not memory alone")
+    parser.add_argument("--times", action=argparse.BooleanOptionalAction, default=True,
+                        help="measure times too, not memory alone")
     parser.add_argument("--before", metavar="DIR", help="a checkout to compare with, its compiled module beside it")
-    parser.add_argument("--scratch", metavar="DIR", help="where the data are written (default: the system's temporary folder)")
+    parser.add_argument("--scratch", metavar="DIR",
+                        help="where the data are written (default: the system's temporary folder)")
     return parser
 
 

@@ -1,4 +1,5 @@
-"""What `setup.py` runs in processes of their own, on the sarlite of PYTHONPATH: setup_inside.py FUNCTION JSON-ARGUMENTS."""
+"""What `setup.py` runs in processes of their own, on the sarlite of PYTHONPATH: setup_inside.py FUNCTION
+JSON-ARGUMENTS."""
 
 import json
 import resource
@@ -16,16 +17,17 @@ def hold(options):
     from sarlite.comm import launch
     from sarlite.profile import Memory, trim
     from sarlite.train import config
-    from sarlite.train.load import load_part
+    from sarlite.train.load import load
+    from sarlite.train.settings import graph_of, source_of
 
     comm, memory = launch.connect(), Memory()
-    part = load_part(config.resolve(options), comm, Path(options["run_dir"]), False)
+    resolved = config.resolve(options)
+    part = load(comm, source_of(resolved, None), graph_of(resolved), Path(options["run_dir"]))
     peak = memory.peak()
     trim()
     held = Memory().base - memory.base
     own, halo = array_bytes(part.graph, part.rows)
-    steps = part.graph.schedule.plan.steps if hasattr(part.graph.schedule, "plan") else part.graph.plan.steps
-    rows = sum(step.n_rows if hasattr(step, "n_rows") else len(step.block.src_ids) for step in steps)
+    rows = part.graph.plan.n_halo
     found = comm.allgather([held, peak, own, halo, rows * part.rows.features[:1].nbytes])
     if comm.rank == 0:
         print(json.dumps(dict(zip(("held", "peak", "own", "halo_ids", "halo_rows"), zip(*found)))))
@@ -47,10 +49,10 @@ def array_bytes(*roots):
             queue += [(value, name, remote) for value in item.values()]
         elif isinstance(item, (list, tuple)):
             names = getattr(item, "_fields", [name] * len(item))
-            queue += [(value, word, remote or word in ("steps", "backward_steps")) for value, word in zip(item, names)]
+            queue += [(value, word, remote or word in ("forward", "backward")) for value, word in zip(item, names)]
         elif type(item).__module__.startswith("sarlite") and not type(item).__module__.startswith("sarlite.comm"):
             state = getattr(item, "__dict__", {})
-            queue += [(value, word, remote or word in ("steps", "backward_steps")) for word, value in state.items()]
+            queue += [(value, word, remote or word in ("forward", "backward")) for word, value in state.items()]
     return total
 
 
@@ -70,7 +72,8 @@ def partition(arguments):
     used = resource.getrusage(resource.RUSAGE_SELF)
     if status:
         raise SystemExit(status)
-    print(json.dumps({"seconds": time.perf_counter() - start, "cpu": used.ru_utime + used.ru_stime, "peak": 1024 * used.ru_maxrss}))
+    print(json.dumps({"seconds": time.perf_counter() - start, "cpu": used.ru_utime + used.ru_stime,
+                      "peak": 1024 * used.ru_maxrss}))
 
 
 def ring(directory, n_nodes, n_features):

@@ -1,12 +1,14 @@
 """How fast is a sum over neighbours, beside other libraries and beside what the memory allows?
 
-`graph.aggregate(fn.copy_src(x), "sum")` without gradients, float32; peers do the same sum with their fastest public call (scipy has
-one thread). `of the limit` is a bound that nothing passes, each array moved once and an addition for each edge and column:
+`graph.aggregate(fn.copy_src(x), "sum")` without gradients, float32; peers do the same sum with their fastest public
+call (scipy has one thread). `of the limit` is a bound that nothing passes, each array moved once and an addition for
+each edge and column:
 
-    limit_fraction = (bytes of x, out, indptr and indices / stream bandwidth  +  n_edges * width / sgemm flops a second) / time
+    limit_fraction = (bytes of x, out, indptr and indices / stream bandwidth  +  n_edges * width / sgemm flops a second)
+    / time
 
-`of random rows` is an estimate and no limit, one row of x read at random for each edge. A graph with locality finds rows in the
-cache, which the probe's random rows are too many for: then it exceeds 1.
+`of random rows` is an estimate and no limit, one row of x read at random for each edge. A graph with locality finds
+rows in the cache, which the probe's random rows are too many for: then it exceeds 1.
 
     gather_fraction = n_edges * row_bytes / (gather bandwidth of that row_bytes) / time
 """
@@ -53,14 +55,17 @@ def main(argv=None):
     if args.worker:
         return worker(args)
     others, limit = peers.find(args.peers, ABLE), limits.measure(args.threads, args.gib)
-    rows = [row for name in args.graphs_list for width in args.widths for row in measure(args, name, width, limit, others)]
-    harness.report(f"Sum over neighbours, float32, {args.threads} threads", rows, harness.suite_columns("width"), args.json)
+    rows = [row for name in args.graphs_list for width in args.widths
+            for row in measure(args, name, width, limit, others)]
+    harness.report(f"Sum over neighbours, float32, {args.threads} threads", rows, harness.suite_columns("width"),
+                   args.json)
     return None
 
 
 def arguments():
     parser = harness.suite_parser(__doc__)
-    parser.add_argument("--graphs-list", type=harness.words, default=["S", "S-shuffled", "M", "M-shuffled"], metavar="LIST")
+    parser.add_argument("--graphs-list", type=harness.words, default=["S", "S-shuffled", "M", "M-shuffled"],
+                        metavar="LIST")
     parser.add_argument("--widths", type=harness.numbers, default=[64, 128, 256], metavar="LIST", help="features")
     return parser
 

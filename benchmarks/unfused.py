@@ -1,7 +1,8 @@
-"""Attention in two steps, as libraries without a fused kernel compute it: coefficients written to memory, then a weighted sum (SAR 3.3).
+"""Attention in two steps, as libraries without a fused kernel compute it: coefficients written to memory, then a
+weighted sum (SAR 3.3).
 
-What `paper.py` compares the fused operator with. `GAT` is `sarlite.models.GAT` with this operator; the training command takes it as
-`--model benchmarks/unfused.py:GAT`. No dropout of coefficients.
+What `paper.py` compares the fused operator with. `GAT` is `sarlite.models.GAT` with this operator; the training command
+takes it as `--model benchmarks/unfused.py:GAT`. No dropout of coefficients.
 """
 
 import numpy as np
@@ -10,11 +11,14 @@ from sarlite import kernels, models
 from sarlite.errors import ConfigError
 from sarlite.models.gat import GATConv
 from sarlite.sar.aggregate import aggregate
-from sarlite.sar.operators import Attend
+from sarlite.sar.operators.attention import Attend
 
 
 class TwoSteps(Attend):
-    """`Attend` by (n_edges, n_heads) coefficients. A mode that keeps what blocks need keeps them, the others compute them again."""
+    """`Attend` by (n_edges, n_heads) coefficients.
+
+    A mode that keeps what blocks need keeps them, the others compute them again.
+    """
 
     overwrites = False
 
@@ -27,7 +31,8 @@ class TwoSteps(Attend):
         score = self.scores(block, src)
         rows_of = slice(None) if block.rows is None else block.rows
         top = self.m.copy()
-        kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), rows=block.rows, sign=1,
+        kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), rows=block.rows,
+                         sign=1,
                          label=block.labels)
         shift = np.where(np.isneginf(top), 0, top)
         shrink = np.exp(self.m[rows_of] - shift[rows_of])
@@ -90,7 +95,8 @@ class GAT(models.GAT):
 
     def __init__(self, *args, **options):
         if options.get("form", "standard") != "standard" or options.get("residual") or options.get("attention_dropout"):
-            raise ConfigError("attention in two steps: standard form, no residual connection, no dropout of coefficients")
+            raise ConfigError("attention in two steps: standard form, no residual connection, no dropout of "
+                              "coefficients")
         super().__init__(*args, **options)
         for conv in self.convs:
             conv.__class__ = Conv

@@ -14,9 +14,9 @@ from sarlite import lazy
 if TYPE_CHECKING:
     from sarlite import nn, optim, oracle
     from sarlite.comm import Solo
-    from sarlite.sar import fn
-    from sarlite.sar.graph import Graph
-    from sarlite.sar.hetero import HeteroGraph, NodeType
+    from sarlite.sar.graph.graph import Graph
+    from sarlite.sar.graph.hetero import HeteroGraph, NodeType
+    from sarlite.sar.operators import fn
     from sarlite.tape import Tensor, no_grad
     from sarlite.tape.gradcheck import gradcheck
     from sarlite.train.loop import Trainer
@@ -26,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = ["Graph", "HeteroGraph", "NodeType", "Solo", "Tensor", "Trainer", "fn", "gradcheck", "nn", "no_grad", "optim", "oracle"]
 
 lazy.names(__name__, {
-    "Graph": "sarlite.sar.graph", "HeteroGraph": "sarlite.sar.hetero", "NodeType": "sarlite.sar.hetero", "Solo": "sarlite.comm",
-    "Tensor": "sarlite.tape", "Trainer": "sarlite.train.loop", "fn": "sarlite.sar", "gradcheck": "sarlite.tape", "no_grad": "sarlite.tape",
+    "Graph": "sarlite.sar.graph.graph", "HeteroGraph": "sarlite.sar.graph.hetero", "NodeType": "sarlite.sar.graph.hetero",
+    "Solo": "sarlite.comm", "Tensor": "sarlite.tape", "Trainer": "sarlite.train.loop", "fn": "sarlite.sar.operators",
+    "gradcheck": "sarlite.tape", "no_grad": "sarlite.tape",
 })  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the command lines share: a parser whose errors are one line with a suggestion, `--version`, and sizes in bytes."""
+"""What the command lines share: a parser whose errors are one line with a suggestion, and types of options."""
 
 import argparse
 import difflib
@@ -75,6 +75,53 @@ def byte_size(value: Any) -> int:
         raise argparse.ArgumentTypeError(f"{value!r} is no size, such as 512MiB, 2GiB or 1.5GB")
     number, prefix, unit = found.groups("")
     return round(float(number) * (1000 if unit.upper() == "B" else 1024) ** " KMGT".index(prefix.upper() or " "))
+
+
+_EVERY = re.compile(r"([0-9]{1,9})(s|min|h)?")
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def every(value: Any) -> Any:
+    """Read how often something is done: a number of epochs as an int, or a time such as "90s", "10min" or "2h" as text.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is neither.
+    """
+    found = _EVERY.fullmatch(str(value))
+    if not found:
+        raise argparse.ArgumentTypeError(f"{value!r} is neither a number of epochs nor a time such as 90s, 10min or 2h")
+    return str(value) if found[2] else int(found[1])
+
+
+def seconds(every: Any) -> float | None:
+    """Return the time that `every` gave, in seconds; None of a number of epochs."""
+    found = _EVERY.fullmatch(str(every))
+    return int(found[1]) * _SECONDS[found[2]] if found and found[2] else None
+
+
+_PICKS = re.compile(r"-1|[0-9]{1,9}")
+
+
+def fanouts(value: Any) -> list[int]:
+    """Read picks a row of each layer, as a list; "all" is -1.
+
+    Parameters
+    ----------
+    value : str or list
+        As "5,10,all", or [5, 10, -1] of a file.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is neither.
+    """
+    words = value.split(",") if isinstance(value, str) else map(str, value) if isinstance(value, list) else ()
+    found = [-1 if word == "all" else int(word) if _PICKS.fullmatch(word) else 0 for word in words]
+    if not found or not all(found):
+        raise argparse.ArgumentTypeError(f"{value!r} is no list of picks a row, one a layer, such as 5,10,all")
+    return found
 
 
 def readable(n_bytes: float) -> str:

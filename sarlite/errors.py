@@ -25,7 +25,18 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 
 
 class SarliteError(Exception):
-    """Base of sarlite's own exceptions."""
+    """Base of sarlite's own exceptions.
+
+    Parameters
+    ----------
+    message : str
+    argument : str, optional
+        The argument that is wrong. The message begins with its name, in whose place a command tells its flag.
+    """
+
+    def __init__(self, message: object = "", argument: str | None = None) -> None:
+        super().__init__(message)
+        self.argument = argument
 
 
 class ConfigError(SarliteError, ValueError):
@@ -180,8 +191,8 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
         raise error
     for rank, item in enumerate(found):
         if item is not None:
-            kind, told = item
-            raise kind(told if kind is Interrupted else f"rank {rank}: {told}")
+            kind, told, argument = item
+            raise kind(told) if kind is Interrupted else kind(f"rank {rank}: {told}", argument)
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
@@ -194,9 +205,9 @@ def whole(name: str, value: Any, least: int = 0) -> int:
 
 
 def _told(error):
-    """The class and the text that tell other ranks of an error: a class of this module, which every rank can unpickle."""
+    """What tells other ranks of an error: a class of this module, which every rank can unpickle, the text, and the argument."""
     if isinstance(error, Interrupted):
-        return Interrupted, error.signum
+        return Interrupted, error.signum, None
     if not isinstance(error, SarliteError):
-        return PeerError, f"{type(error).__name__}: {error}"
-    return next(kind for kind in type(error).__mro__ if kind.__module__ == __name__), str(error)
+        return PeerError, f"{type(error).__name__}: {error}", None
+    return next(kind for kind in type(error).__mro__ if kind.__module__ == __name__), str(error), error.argument

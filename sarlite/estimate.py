@@ -16,15 +16,18 @@ from sarlite.command import Parser
 from sarlite.data import load
 from sarlite.errors import ConfigError, SarliteError, needs
 from sarlite.sar.cost import expected
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
 from sarlite.train import config as options
-from sarlite.train import edge_values, relational
-from sarlite.train.costs import SETTINGS, SPLITS, Cost, Model, Setting, Sizes, facts_of, sizes_of, with_halo
-from sarlite.train.load import load_part
+from sarlite.train import edge_values
+from sarlite.train.combinations import Run, refuse
+from sarlite.train.costs import SETTINGS, SPLITS, Cost, Model, Setting, Sizes, facts_of, shape_of, with_exchanges
+from sarlite.train.load import load as load_part
+from sarlite.train.load import relational
 from sarlite.train.loop import set_threads
 from sarlite.train.model import model_class
 from sarlite.train.run import _make_trainer
-from sarlite.train.trial import Facts
+from sarlite.train.settings import graph_of, source_of
+from sarlite.train.small import Facts, Shape
 
 MOST_EXACT = 16
 """Up to so many ranks a data set is divided as a run would divide it; beyond, random parts are expected."""
@@ -37,7 +40,6 @@ OWN = {
     "classes": (None, "its classes", "N"),
     "train": (0.1, "share of training nodes; as many validate, and test", "SHARE"),
     "halo": (None, "share of the other parts' nodes that a part needs [of random parts: 1 - (1 - 1/ranks)^degree]", "SHARE"),
-    "ranks-per-host": (1, "ranks that follow each other on one host; above 1 mode host is told", "N"),
     "plot": (None, "write the table as a picture", "FILE"),
 }  # fmt: skip
 TAKEN = ("data", "model", "self-loops", *(name for name in options.GROUPS["model"]), "task", "optimizer", "eval-every", "label-inputs",
@@ -53,7 +55,7 @@ class Row(NamedTuple):
     step_received_bytes: int
     step_sent_bytes: int
     evaluation_sent_bytes: int
-    sent_bytes: dict[str, int]
+    sent_bytes: dict[str, float]
     messages: int
     flops: int
     exact: bool
@@ -96,88 +98,70 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> tuple[list[
         What is asked for cannot be told: counts are missing, or the model, the data or an option is refused as in training.
     """
     cls = model_class(config.model)
+    kind = own.nodes is None and relational(Solo(), config.data)
+    refuse(Run(vars(config), cls, None if own.nodes is not None else kind))
     schedule, loops = optim.schedule(config.lr_schedule, config.epochs), config.self_loops
     loops = getattr(cls, "self_loops", False) if loops is None else loops
-    rows: list[Row] = []
-    left_out: dict[tuple[str, str], list[str]] = {(str(setting), "--dry-run tells it"): [] for setting in SETTINGS if setting.options}
+    left_out = [f"{setting} is left out: --dry-run tells it" for setting in SETTINGS if setting.options]
 
     def make(comm, config, part):
         return _make_trainer(comm, config, cls, schedule, part, None)
 
     if own.nodes is not None:
-        told = _of_counts(own)
+        told: Any = _of_counts(own)
     else:
-        told = _Relational(config, make) if relational.chosen(Solo(), config, cls) else _Data(config, loops)
-    fixed = 0  # what a first step leaves in a process: a later one finds it there
+        told = _Relational(config, make) if kind else _Data(config, loops)
+    rows, warm = [], 0  # what a first step leaves in a process: a later one finds it there
     for size in own.ranks:
         sizes, facts, exact = told.sizes(size, own, config, loops)
-        model = Model(config, make, facts, Solo(), size)
-        model.fixed_bytes = max(fixed, told.warm_bytes)
-        reasons = {name: _left_out(mode, own, exact, facts) for name, mode in MODES.items()}
-        modes = [name for name, reason in reasons.items() if not reason]
-        for name, reason in reasons.items():
-            if reason and size > 1:
-                left_out.setdefault((name, reason), []).append(f"{size:,}")
-        for mode in modes if size > 1 else modes[:1]:
+        model = Model(config, make, facts)
+        model.warm_bytes = warm
+        for mode in MODES if size > 1 else [next(iter(MODES))]:
             rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
-        fixed = model.fixed_bytes
-    return rows, [f"{name} is left out{' on ' * bool(at)}{', '.join(at)}{' ranks' * bool(at)}: {reason}"
-                  for (name, reason), at in left_out.items()]
-
-
-def _left_out(mode, own, exact, facts):
-    """Why a mode is; "" where it is not."""
-    if mode.shares and own.ranks_per_host == 1:
-        return "--ranks-per-host is 1"
-    if mode.covers and facts.relations is not None:
-        return "a relational graph has no such edges"
-    return "a cover is found of parts as divided, not expected of random ones" if mode.covers and not exact else ""
+        warm = model.warm_bytes
+    return rows, left_out
 
 
 def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
     def most(way, segment):
-        return max(sum(getattr(cost.found, way)[segment].values()) for cost in costs)
+        return max(sum(getattr(cost, way)[segment].values()) for cost in costs)
 
-    phases: dict[str, int] = {}
+    phases: dict[str, float] = {}
     for cost in costs:
-        for phase, n in cost.found.sent["step"].items():
+        for phase, n in cost.sent["step"].items():
             phases[phase] = phases.get(phase, 0) + n
     return Row(size, mode, max(cost.peak_bytes for cost in costs), most("received", "step"), most("sent", "step"),
-               most("sent", "evaluation"), phases, max(cost.found.n_messages["step"] for cost in costs),
-               max(sum(cost.found.flops["step"]) for cost in costs), exact)
+               most("sent", "evaluation"), phases, max(cost.n_messages for cost in costs), max(cost.flops for cost in costs), exact)
 
 
-def _there_of_relations(part, config):
-    """Likewise of a part of a relational graph, with its edges and ids, which are no part of what a mode lays out."""
-    graph, rows = part.graph.graph, part.rows
-    values = sum(x.size for x in rows.features.values())
-    edges = sum(24 * len(ids) + 16 * len(graph.node_ids[r[2]]) for r, ids in graph.edge_ids.items())
-    ids = 8 * sum(map(len, graph.node_ids.values()))
-    return values * np.dtype(config.dtype).itemsize + len(rows.labels) * (8 + len(SPLITS)) + edges + ids + _LOADED
+def _there(n_rows, n_halo, n_edges, facts):
+    """Bytes of a part's labels, splits, ids, blocks and edge values in a process; features are counted with a trial's."""
+    return n_rows * (8 + len(SPLITS) + 48) + 16 * n_halo + n_edges * (4 + facts.edge_bytes) + _LOADED
 
 
-def _there(n, n_edges, facts, config):
-    """Bytes of a part's data in a process."""
-    return n * (facts.n_features * np.dtype(config.dtype).itemsize + 8 + len(SPLITS)) + n_edges * facts.edge_bytes + _LOADED
+def _there_of_relations(shape, facts):
+    """Likewise of a relational graph's part, with its edges and ids by relation, which blocks are cut from."""
+    relations = facts.relations
+    edges = sum(24 * n + 16 * relations.own_nodes[r[2]] for r, n in relations.own_edges.items())
+    blocks = sum(_there(found.n_src, found.n_halo, sum(map(sum, found.n_edges)), facts) - _LOADED for found in shape.exchanged.values())
+    return edges + blocks + _LOADED
 
 
-def _expected(size, own, n_nodes, n_edges, degrees, shares, facts, config):
-    counts = expected(n_nodes, n_edges, size, halo=own.halo, degrees=degrees, loops=facts.loops, per_host=own.ranks_per_host)
-    splits = {name: round(counts.n_local * share) for name, share in shares.items()}
-    rows = {"rows": counts.n_local, "edges": sum(counts.sets[0].n_edges), **splits}
-    return [Sizes(counts, rows, _there(counts.n_local, rows["edges"], facts, config))]
+def _expected(size, own, n_nodes, n_edges, degrees, shares, facts):
+    found = expected(n_nodes, n_edges, size, halo=own.halo, degrees=degrees, loops=facts.loops)
+    splits: Any = tuple(round(found.n_src * share) for share in shares)
+    there = _there(found.n_src, found.n_halo, sum(found.n_edges[0]), facts)
+    return [Sizes(Shape(0, size, found.n_src, splits, {"edges": found}), there)]
 
 
 class _Counts:
     """A graph that is told by counts."""
 
-    warm_bytes = 0
-
     def sizes(self, size, own, config, loops):
         facts = Facts(own.features, own.classes, config.task or "classify", loops=loops)
         if size > own.nodes:
             raise ConfigError(f"--ranks {size}: more than --nodes {own.nodes}")
-        return _expected(size, own, own.nodes, own.edges, None, dict.fromkeys(SPLITS, own.train), facts, config), facts, False
+        return _expected(size, own, own.nodes, own.edges, None, [own.train] * len(SPLITS), facts), facts, False
 
 
 def _of_counts(own):
@@ -195,10 +179,8 @@ def _of_counts(own):
 class _Data:
     """A data set: divided as a run would, or for many ranks into random parts that are expected of its degrees."""
 
-    warm_bytes = 0
-
     def __init__(self, config, loops):
-        self.config, self.loops, self.dataset, self.wanted = config, loops, None, edge_values.wanted(config, model_class(config.model))
+        self.config, self.loops, self.dataset, self.wanted = config, loops, None, source_of(config, model_class(config.model)).edge_values
 
     def sizes(self, size, own, config, loops):
         if size <= MOST_EXACT:
@@ -209,34 +191,29 @@ class _Data:
                        for name in edge_values.ARRAYS)
         facts = Facts(dataset.n_features, dataset.n_classes, dataset.task, np.asarray(dataset.labels[:0]), loops, values)
         values, numbers = np.unique(np.diff(np.asarray(dataset.indptr)), return_counts=True)
-        shares = {name: np.count_nonzero(getattr(dataset, name)) / dataset.n_nodes for name in SPLITS}
-        return (_expected(size, own, dataset.n_nodes, dataset.n_edges, (values, numbers), shares, facts, config), facts, False)
+        shares = [np.count_nonzero(getattr(dataset, name)) / dataset.n_nodes for name in SPLITS]
+        return _expected(size, own, dataset.n_nodes, dataset.n_edges, (values, numbers), shares, facts), facts, False
 
     def _divided(self, size, own):
         config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
         with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
-            found = threads.run(size, _load, config, self.loops, folder, self.wanted, hosts=_hosts(size, own))
+            found = threads.run(size, _load, config, self.loops, folder, self.wanted)
         return [sizes for sizes, _ in found], found[0][1], True
 
 
-def _hosts(size, own):
-    return [rank // own.ranks_per_host for rank in range(size)]
-
-
 def _load(comm, config, loops, folder, wanted):
-    part = load_part(config, comm, folder, loops, edge_values=wanted, choose=lambda part: {})
-    labels = part.rows.labels
-    values = tuple(None if a is None else a[:0].copy() for a in (part.graph.edge_weight, part.graph.edge_features))
-    facts = Facts(part.rows.features.shape[1], part.n_classes, part.task, np.empty((0, *labels.shape[1:]), labels.dtype), loops, values)
-    sizes = sizes_of(part, 0, 0, 1)
-    return sizes._replace(there_bytes=_there(part.graph.n_dst, part.graph.n_edges, facts, config), load_bytes=0), facts
+    part = load_part(comm, source_of(config, None, self_loops=loops, edge_values=wanted), graph_of(config), folder)
+    facts, shape = facts_of(part), shape_of(comm, config, part)
+    facts = facts._replace(labels=facts.labels.copy(), edge_values=tuple(None if a is None else a.copy() for a in facts.edge_values))
+    found = shape.exchanged["edges"]
+    return Sizes(shape, _there(shape.n_rows, found.n_halo, sum(found.n_edges[0]), facts)), facts
 
 
 class _Relational:
     """A relational data set, divided as a run would."""
 
     def __init__(self, config, make):
-        self.config, self.make, self.warm_bytes = config, make, 0
+        self.config, self.make = config, make
 
     def sizes(self, size, own, config, loops):
         if size > MOST_EXACT:
@@ -244,17 +221,15 @@ class _Relational:
                               f"on at most {MOST_EXACT} ranks")
         config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
         with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
-            found = threads.run(size, _load_relations, config, folder, self.make, hosts=_hosts(size, own))
-        self.warm_bytes = max(self.warm_bytes, found[0][2])
-        return [sizes for sizes, *_ in found], found[0][1], True
+            found = threads.run(size, _load_relations, config, folder, self.make)
+        return [sizes for sizes, _ in found], found[0][1], True
 
 
 def _load_relations(comm, config, folder, make):
-    part = relational.load_part(config, comm, folder)
-    graph: Any = part.graph
-    facts, warm = with_halo(comm, config, make, facts_of(part), graph.graph)
-    sizes = sizes_of(part, 0, 0, 1)
-    return sizes._replace(there_bytes=_there_of_relations(part, config), load_bytes=0), facts, warm
+    part = load_part(comm, source_of(config, None), graph_of(config), folder)
+    facts = with_exchanges(comm, config, make, facts_of(part), part.graph)
+    shape = shape_of(comm, config, part)
+    return Sizes(shape, _there_of_relations(shape, facts)), facts
 
 
 COLUMNS = {
@@ -309,8 +284,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags = vars(parser().parse_args(argv))
         own = argparse.Namespace(**{name: flags.pop(name, default) for name, (default, _, _) in
                                     ((name.replace("-", "_"), each) for name, each in OWN.items())})
-        if own.ranks_per_host < 1:
-            raise ConfigError(f"--ranks-per-host {own.ranks_per_host}: at least 1")
         if own.nodes is not None and "data" in flags:
             raise ConfigError("--nodes tells a graph by counts, --data names one: give one of them")
         config = options.resolve({"prefetch": 1, **flags})

@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,24 @@ from sarlite import kernels, nn
 from sarlite.comm import together
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.command import Parser, parse_own
-from sarlite.data import node_rows, spec, table
+from sarlite.data import node_rows, spec, textfile
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, DataError, needs
 from sarlite.files import try_whole
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array
 from sarlite.train import __main__ as command
-from sarlite.train import checkpoint, edge_values, propagated, relational, resume
+from sarlite.train import checkpoint, propagated, resume
 from sarlite.train import config as training
+from sarlite.train.combinations import Run, refuse
+from sarlite.train.config import naming_flags
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
-from sarlite.train.load import load_part
-from sarlite.train.loop import check_output, set_threads
-from sarlite.train.model import errors_of, make_model, model_class
+from sarlite.train.load import load, relational, told_widths, widths
+from sarlite.train.loop import check_output
+from sarlite.train.model import errors_of, make_model
+from sarlite.train.options import MODEL_OPTIONS
+from sarlite.train.settings import settings
 
 OWN: dict[str, tuple[Any, Any, str]] = {
     "checkpoint": (None, str, "of a run of sarlite.train, which says the model and how data are read"),
@@ -38,8 +43,7 @@ _METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "embeddings": "LAYER", "out"
 TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "columns", "prefetch", "partition", "order", "balance", "threads",
          "ranks", "stall-timeout", "propagated", "progress", "verify")  # fmt: skip
 """Options of `sarlite.train` that this command has too. The checkpoint says those of data and model where they are not given."""
-_KEPT = (*resume.LASTING, *training.MODEL_OPTIONS, "data")
-_PIECE = 1 << 20  # ids of --nodes at a time
+_KEPT = (*resume.LASTING, *MODEL_OPTIONS, "data")
 
 
 def parse(argv=None):
@@ -63,47 +67,41 @@ def parse(argv=None):
     return argparse.Namespace(**resolved, **own, given=given)
 
 
-def predict(comm, config, tick=lambda: None, interrupts=None):
+@naming_flags
+def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     """Run a checkpoint's model on a data set and write each rank's rows into their places of one file. Collective.
 
-    Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before probabilities comes
-    NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels, (rows, n_labels) uint8. With
-    --embeddings a layer's rows alone.
+    Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
+    probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
+    (rows, n_labels) uint8. With --embeddings a layer's rows alone. Ids of --nodes are sent `at_once` at a time.
 
     Raises
     ------
     SarliteError
-        On every rank together: the checkpoint cannot be read, is of another model, or of other features or classes than the data; a node
-        is none; a file cannot be written. What stood there before is intact then.
+        On every rank together: the checkpoint cannot be read, is of another model, or of other features or classes than
+        the data; a node is none; a file cannot be written. What stood there before is intact then.
 
     Notes
     -----
     Memory: as training's forward pass, a copy of this rank's rows, and with --nodes on rank 0 8 bytes a row of it.
     """
-    threads = config.threads or default_threads(comm)
-    set_threads(threads)
     prefixes = ("best.", "model.") if config.weights == "best" else ("model.",)
     tensors, meta = checkpoint.read(comm, config.checkpoint, prefixes)
     options = together(comm, lambda: _options(config, meta))
-    if options.prefetch is None:
-        options.prefetch = default_prefetch(comm, threads)
-    cls = together(comm, lambda: model_class(options.model))
+    run = together(comm, lambda: settings(options))
     together(comm, lambda: _try(_paths(config, options.task)) if comm.rank == 0 else None)
     tick()
-    loops = getattr(cls, "self_loops", False) if options.self_loops is None else options.self_loops
-    hetero, scratch = relational.chosen(comm, options, cls), Path(config.out).absolute().parent
-    if hetero and config.embeddings is not None:
-        raise ConfigError(f"--embeddings {config.embeddings}: does not go with relational graphs")
-    if hetero:
-        part = relational.load_part(options, comm, scratch, tick, allow_empty=SPLITS)
-    else:
-        options.backward = "push"  # there is no backward, so no plan of the reversed edges is made
-        part = load_part(options, comm, scratch, loops, tick, allow_empty=SPLITS, edge_values=edge_values.wanted(options, cls))
+    known = Run({**vars(options), "embeddings": config.embeddings}, run.model.cls, relational(comm, run.source.spec))
+    together(comm, lambda: refuse(known))
+    graph = run.graph._replace(backward="push")  # there is no backward, so no plan of the reversed edges is made
+    if options.prefetch is None:
+        graph = graph._replace(prefetch=default_prefetch(comm, options.threads or default_threads(comm)))
+    part = load(comm, run.source._replace(allow_empty=SPLITS), graph, Path(config.out).absolute().parent, tick)
     part.graph.profile.on_progress = tick
     together(comm, lambda: _check_data(config, options, meta, part))
-    places, rows, n_rows = _wanted(comm, config.nodes, options.data, part.graph)
+    places, rows, n_rows = _wanted(comm, config.nodes, options.data, part.graph, at_once)
     with errors_of(options.model):
-        found = _computed(comm, config, options, cls, part, tensors, meta)
+        found = _computed(comm, config, run, part, tensors, meta)
     for path, array in zip(_paths(config, options.task), _arrays(config, options.task, found)):
         array = array[rows]
         node_rows.write(comm, path, places, array, n_rows)
@@ -143,7 +141,7 @@ def _try(paths):
 def _check_data(config, options, meta, part):
     """Raise where the data are none that the model was trained for; of data without labels the classes are not known."""
     trained, features = meta["data"], part.rows.features
-    width = relational.told_widths(features) if isinstance(features, dict) else features.shape[1]
+    width = told_widths(features) if isinstance(features, dict) else features.shape[1]
     there, here = (trained.get("features"), trained.get("classes")), (width, part.n_classes or trained.get("classes"))
     if there != here:
         told = ", ".join(f"{b} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
@@ -151,7 +149,7 @@ def _check_data(config, options, meta, part):
         raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {options.data} have {told}")
 
 
-def _wanted(comm, file, data, graph):
+def _wanted(comm, file, data, graph, at_once):
     """Of this rank's rows, the places in the files and their own numbers; and how many rows the files have. Collective."""
     ids = np.asarray(graph.dst_ids)
     if file is None:
@@ -161,8 +159,8 @@ def _wanted(comm, file, data, graph):
     n = comm.bcast(None if nodes is None else len(nodes))
     order, places, rows = np.argsort(ids, kind="stable"), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     ascending = ids[order]
-    for at in range(0, n, _PIECE):
-        size = min(_PIECE, n - at)
+    for at in range(0, n, at_once):
+        size = min(at_once, n - at)
         piece = comm.broadcast(np.empty(size, np.int64) if nodes is None else nodes[at : at + size].copy(), 0)
         spots = np.minimum(np.searchsorted(ascending, piece), max(len(ids) - 1, 0))
         own = np.flatnonzero(ascending[spots] == piece) if len(ids) else places[0]
@@ -175,7 +173,7 @@ def _nodes(file, n_nodes, names):
     """The ids of --nodes, checked, (n,) int64; `names` are the nodes', where they have some."""
     if names is not None and Path(file).suffix != ".npy":
         return names.read(file, "nodes")
-    found = table.read(file, "nodes", np.int64)
+    found = textfile.read(file, "nodes", np.int64)
     if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 1):
         raise DataError(f"{file}: nodes: expected one whole number a line, found {found.shape[1]} columns of {found.dtype}")
     found = found.reshape(-1)
@@ -185,34 +183,34 @@ def _nodes(file, n_nodes, names):
     return found.astype(np.int64)
 
 
-def _computed(comm, config, options, cls, part, tensors, meta):
+def _computed(comm, config, run, part, tensors, meta):
     """The model's output for this rank's rows, or a layer's, (n_local, ...). Collective."""
-    rows, n_out = part.rows, meta["data"]["classes"]
-    hetero = isinstance(rows.features, dict)
-    n_in = relational.widths(rows) if hetero else rows.features.shape[1] + (n_out if options.label_inputs else 0)
-    model = together(comm, lambda: make_model(cls, options, n_in, n_out, nn.Random(options.seed), part.graph))
+    rows, n_out, training = part.rows, meta["data"]["classes"], run.training
+    n_in = widths(rows) + n_out if training.label_inputs else widths(rows)
+    model = together(comm, lambda: make_model(run.model, n_in, n_out, nn.Random(training.seed), part.graph))
     try:
         checkpoint.restore_model(comm, model, tensors, meta)
     except CheckpointError as error:
         text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
         raise CheckpointError(f"checkpoint {config.checkpoint}: {text}") from None
-    data = identity(part.graph, rows, n_out) if options.propagated else None
-    x = propagated.inputs(comm, options, model, part, data)
-    if options.label_inputs:
-        x = _with_labels(comm, options, part, x, n_out)
+    data = identity(part.graph, rows, n_out) if training.propagated else None
+    x = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
+    if training.label_inputs:
+        x = _with_labels(comm, training, part, x, n_out)
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     with kernels.Buffers(), no_grad():
-        x = {name: Tensor(array, constant=True) for name, array in x.items()} if hetero else Tensor(x, constant=True)
+        constant = partial(Tensor, constant=True)
+        x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
         output = model.eval()(graph, x)
         check_output(output, type(model).__name__, part.graph.n_dst, n_out)
-        return as_array(output if config.embeddings is None else graph.rows(output, options.model)).copy()
+        return as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
 
 
-def _with_labels(comm, options, part, x, n_classes):
+def _with_labels(comm, training, part, x, n_classes):
     """The input of a model that sees labels: all of the training nodes', as in evaluation."""
     train, others = np.flatnonzero(part.rows.train), np.flatnonzero(np.asarray(part.rows.val) | np.asarray(part.rows.test))
-    inputs, ids = LabelInputs(options.label_inputs, n_classes), np.asarray(part.graph.dst_ids)
-    shown = ShownLabels(inputs, comm, x, train, ids[train], np.asarray(part.rows.labels)[train], others, options.seed)
+    inputs, ids = LabelInputs(training.label_inputs, n_classes), np.asarray(part.graph.dst_ids)
+    shown = ShownLabels(inputs, comm, x, train, ids[train], np.asarray(part.rows.labels)[train], others, training.seed)
     shown.show_all()
     return shown.x
 

@@ -26,6 +26,9 @@ class Profile:
         Peers whose rows are held now, and at most at once; a part of a peer's rows counts as a part.
     on_progress : callable or None
         Called at every exchange; the command line's watchdog listens.
+    on_aggregation : callable or None
+        Called at every aggregation over a plan, (plan, fetched arrays or None, gradients or None,
+        phase, phase that stands in for it or None); a trial run of the costs listens.
     trace : Trace or None
         Where spans go; without one they are not recorded.
     """
@@ -33,6 +36,7 @@ class Profile:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a finalizer may run while the lock is held
         self.on_progress: Callable[[], None] | None = None
+        self.on_aggregation: Callable[..., None] | None = None
         self.trace: Trace | None = None
         self._phase: str | None = None
         self.live_remote_buffers: int | Fraction = 0
@@ -51,6 +55,11 @@ class Profile:
         with self._lock:
             self.sent_bytes[self._phase or phase] += sent
             self.received_bytes[self._phase or phase] += received
+
+    def aggregates(self, plan: Any, arrays: Any, d_arrays: Any, phase: str) -> None:
+        """Tell whoever listens that an aggregation begins, which counts its bytes under `phase`."""
+        if self.on_aggregation is not None:
+            self.on_aggregation(plan, arrays, d_arrays, phase, self._phase)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -7,28 +7,25 @@ from typing import Any
 
 from sarlite.comm import together
 from sarlite.comm.launch import default_prefetch, default_threads
-from sarlite.comm.working import working
 from sarlite.command import Parser, parse_own
 from sarlite.data import node_rows, npyfile
-from sarlite.data.mapped import copied
-from sarlite.data.part import Part
-from sarlite.data.ranks import divided
 from sarlite.errors import ConfigError
-from sarlite.graph.edges import add_self_loops, with_added_loops
-from sarlite.progress import Progress
 from sarlite.propagation.smoothing import check_probabilities
-from sarlite.sar.graph import Graph
 from sarlite.train import __main__ as command
 from sarlite.train import config as training
-from sarlite.train import smoothing
-from sarlite.train.loop import set_threads
+from sarlite.train.combinations import Run, refuse
+from sarlite.train.config import naming_flags
+from sarlite.train.edge_values import Wanted
+from sarlite.train.load import load, relational
+from sarlite.train.options import GROUPS
+from sarlite.train.settings import graph_of, smoothing_of, source_of
 
 OWN: dict[str, tuple[Any, Any, str]] = {
     "predictions": (None, str, "(n_nodes, n_classes) probabilities in the data's original node order, .npy"),
     "out": (None, str, "file for the smoothed scores, as the predictions stand; replaced if it is there"),
 }
 TAKEN = ("data", "self-loops", "mode", "prefetch", "partition", "balance", "threads", "ranks", "seed", "stall-timeout", "progress",
-         "verify", *(name for name in smoothing.OPTIONS if name != "correct-and-smooth"))
+         "verify", *(name for name in GROUPS["correct and smooth"] if name != "correct-and-smooth"))
 """Options of `sarlite.train` that this command has too."""
 
 
@@ -49,6 +46,7 @@ def parse(argv=None):
     return argparse.Namespace(**vars(training.resolve({**given, "correct_and_smooth": True})), **own)
 
 
+@naming_flags
 def smooth(comm, config, tick=lambda: None, interrupts=None):
     """Read this rank's probabilities, correct and smooth them, and write its rows. Collective.
 
@@ -59,18 +57,22 @@ def smooth(comm, config, tick=lambda: None, interrupts=None):
     SarliteError
         On every rank together, naming the file, and the row and its sum where a row is none of probabilities.
     """
-    threads = config.threads or default_threads(comm)
-    set_threads(threads)
-    prefetch = default_prefetch(comm, threads) if config.prefetch is None else config.prefetch
+    corrected = together(comm, lambda: smoothing_of(config))
     together(comm, lambda: _look(config))
-    with working(tick):
-        graph, labels, train, weights, n_classes = _load(comm, config, prefetch)
-    graph.profile.on_progress = tick
-    probabilities = together(comm, lambda: _probabilities(config, graph, n_classes))
-    scores = smoothing.made(config)(graph, probabilities, labels, train, weights)
-    node_rows.write(comm, config.out, graph.dst_ids, scores, graph.n_nodes)
+    kind = relational(comm, config.data)
+    together(comm, lambda: refuse(Run({"data": config.data, "correct_and_smooth": True}, relational=kind)))
+    graph = graph_of(config)._replace(backward="push")  # there is none, so no plan of the reversed edges is made
+    if config.prefetch is None:
+        graph = graph._replace(prefetch=default_prefetch(comm, config.threads or default_threads(comm)))
+    values = Wanted(edge_weight="there", edge_features=False)
+    source = source_of(config, None, dtype=None, features=False, edge_values=values)
+    part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
+    part.graph.profile.on_progress = tick
+    probabilities = together(comm, lambda: _probabilities(config, part.graph, part.n_classes))
+    scores = corrected(part.graph, probabilities, part.rows.labels, part.rows.train)
+    node_rows.write(comm, config.out, part.graph.dst_ids, scores, part.graph.n_nodes)
     if comm.rank == 0:
-        print(f"{config.out}: {graph.n_nodes:,} nodes, {n_classes} classes", flush=True)
+        print(f"{config.out}: {part.graph.n_nodes:,} nodes, {part.n_classes} classes", flush=True)
 
 
 def _look(config):
@@ -78,23 +80,6 @@ def _look(config):
     if not Path(config.out).absolute().parent.is_dir():
         raise ConfigError(f"--out {config.out}: cannot be written: no such folder")
     npyfile.load(config.predictions, "predictions")
-
-
-def _load(comm, config, prefetch):
-    options = {name: getattr(config, name) for name in ("partition", "order", "balance", "seed", "verify")}
-    options["scratch"] = Path(config.out).absolute().parent  # which every rank sees
-    with divided(comm, config.data, progress=Progress(config.progress), **options) as dataset:
-        part = Part(dataset, comm.rank, comm.size)
-        rows = part.first_row, part.first_row + part.n_rows
-        (indptr, indices), weights, added = part.edges(), part.edge_values("edge_weight"), None
-        labels, train = copied(dataset.labels, *rows), copied(dataset.train, *rows)
-        ids, n_classes = part.node_ids(), dataset.n_classes
-    if config.self_loops:
-        indptr, indices, added = add_self_loops(indptr, indices, part.first_row)
-        weights = None if weights is None else with_added_loops(weights, indptr, indices, added, part.first_row, 1)
-    graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, mode=config.mode, prefetch=prefetch,
-                            backward="push")  # there is none, so no plan of the reversed edges is made
-    return graph, labels, train, weights, n_classes
 
 
 def _probabilities(config, graph, n_classes):

@@ -15,6 +15,14 @@ def pytest_addoption(parser):
     parser.addoption("--every-case", action="store_true", help="run every case of the tests that are marked `sampled`")
 
 
+def pytest_sessionstart():
+    """Where a build other than the checkout's is to be tested, as `make sanitize` says, no other is."""
+    if "SARLITE_TESTED" in os.environ:
+        from sarlite import _native
+
+        assert _native.__file__.startswith(os.environ["SARLITE_TESTED"]), f"{_native.__file__} is under test"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """Of a test marked `sampled(n)` run n cases, chosen by a hash of their names: the same each time."""

@@ -1,4 +1,4 @@
-"""Damaged inputs of every format, read as a user would: `python tests/fuzz.py --inputs 24000 --seed 0`.
+"""Damaged inputs of every format, read as a user would: `python -m tests.fuzz --inputs 24000 --seed 0`.
 
 Each input is a valid one with a few changes: bytes flipped, cut, doubled or inserted, numbers and header fields replaced, whole files
 swapped or gone; inside archives and behind checksums too, which are made right again. It is read in a child process with a limit on
@@ -23,10 +23,9 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-from fuzz_changes import changed
-from fuzz_inputs import formats
-
 from sarlite.errors import SarliteError
+from tests.helpers.fuzz_changes import changed
+from tests.helpers.fuzz_inputs import formats
 
 ROOM = 1 << 30  # bytes of addresses that reading may take
 CPU_SECONDS, WALL_SECONDS = 20, 120  # for one input, which is some kilobytes

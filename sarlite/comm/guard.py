@@ -10,8 +10,9 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from sarlite.comm import Channels, Communicator
+from sarlite.comm.channels import Channels
 from sarlite.comm.ending import END_SECONDS, Ending, call_off, end_within, tell
+from sarlite.comm.protocol import Communicator
 from sarlite.comm.watchdog import DIGEST, DONE, EXITED, REFUSED, STATE, Watchdog
 from sarlite.errors import Interrupted, PeerError, SarliteError
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
-from sarlite.comm import Communicator, Solo
 from sarlite.comm.ending import end_within
+from sarlite.comm.protocol import Communicator
+from sarlite.comm.solo import Solo
 from sarlite.errors import ConfigError, install, needs
 
 START_SECONDS = 300.0

@@ -7,9 +7,7 @@ Waiting is MPI's own. MPICH spins while it waits but yields the core, and a loop
 against it on 2 cores: with 2 ranks a step took 1.0 to 2.8 times as long, with 4 ranks 1.0 to 31 times (the most for small messages).
 """
 
-import atexit
 import os
-import sys
 import zlib
 from contextlib import suppress
 from typing import Any, cast
@@ -17,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from sarlite.comm import Channels
 from sarlite.comm.buffers import (
     alltoall_call,
     as_bytes,
@@ -26,6 +23,7 @@ from sarlite.comm.buffers import (
     described,
     reduction_call,
 )
+from sarlite.comm.channels import Channels
 from sarlite.comm.ending import tell
 from sarlite.comm.mpi_transfers import Incoming, Outgoing, Traffic, errors_named, pieces
 from sarlite.comm.requests import Staged
@@ -33,8 +31,6 @@ from sarlite.errors import SarliteError
 from sarlite.types import Array
 
 _LEVELS = ("THREAD_SINGLE", "THREAD_FUNNELED", "THREAD_SERIALIZED", "THREAD_MULTIPLE")
-SHARED_MEMORY = "/dev/shm"
-"""Where Linux has files that are memory, of which MPI makes windows."""
 _OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
@@ -55,39 +51,6 @@ class _Collective:
 
     def cancel(self):
         raise SarliteError("a collective call cannot be cancelled: the other ranks count on this one's part")
-
-
-class _Window:
-    """Memory of MPI that the ranks of a host share; see `sarlite.comm.Shared`."""
-
-    there: "list[_Window]" = []
-
-    def __init__(self, comm, n_bytes):
-        with errors_named():
-            self._window = MPI.Win.Allocate_shared(n_bytes if comm.Get_rank() == 0 else 0, 1, comm=comm)
-            self._window.Lock_all(MPI.MODE_NOCHECK)
-            self.array = np.frombuffer(self._window.Shared_query(0)[0], np.uint8)
-        _Window.there.append(self)
-
-    def sync(self):
-        with errors_named():
-            self._window.Sync()
-
-    def free(self):
-        self.array = None
-        _Window.there.remove(self)
-        with errors_named():
-            self._window.Unlock_all()
-            self._window.Free()
-
-
-def _free_windows():
-    """Free those that are there, in the order in which all ranks have made them: over libfabric MPICH does not end before. Collective."""
-    while _Window.there and not MPI.Is_finalized():
-        _Window.there[0].free()
-
-
-atexit.register(_free_windows)  # mpi4py finalizes later
 
 
 class MpiCommunicator(Channels):
@@ -211,19 +174,6 @@ class MpiCommunicator(Channels):
         part.Free()
         return found
 
-    def hosts(self) -> list[int]:
-        with errors_named():
-            here = self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
-            first = here.bcast(self.rank)
-            here.Free()
-        return self.allgather(first)
-
-    def share(self, n_bytes: int) -> _Window:
-        free = self.bcast(_free_shared_memory())
-        if n_bytes > free:  # a page that is not there would be found by a signal
-            raise MemoryError(f"{n_bytes:,} bytes of shared memory are more than the {free:,} free in {SHARED_MEMORY}")
-        return _Window(self._comm, n_bytes)
-
     def free(self) -> None:
         """Free this communicator and its channels. Collective."""
         for channel in self.__dict__.pop("_channels", {}).values():
@@ -242,13 +192,6 @@ class MpiCommunicator(Channels):
         """Start to gather every rank's `row` into `rows`: for the watchdog, which must not wait inside MPI."""
         with errors_named():
             return _Collective([self._comm.Iallgather(row, rows)], row, rows)
-
-
-def _free_shared_memory():
-    with suppress(OSError):
-        found = os.statvfs(SHARED_MEMORY)
-        return found.f_bavail * found.f_frsize
-    return sys.maxsize
 
 
 def _key(call, error):
@@ -298,6 +241,5 @@ def world() -> MpiCommunicator:
 
 def finalize() -> None:
     """End MPI, which waits for every rank, unless that is done. Collective."""
-    _free_windows()
     if not MPI.Is_finalized():
         MPI.Finalize()

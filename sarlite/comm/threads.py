@@ -9,14 +9,13 @@ import contextvars
 import pickle
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from sarlite import kernels
-from sarlite.comm import MAX_TAG, Channels, Plain
 from sarlite.comm.buffers import (
     REDUCTIONS,
     alltoall_call,
@@ -27,6 +26,7 @@ from sarlite.comm.buffers import (
     described,
     reduction_call,
 )
+from sarlite.comm.channels import MAX_TAG, Channels
 from sarlite.comm.requests import Staged
 from sarlite.errors import PeerError, SarliteError, ShapeError
 from sarlite.types import Array
@@ -42,8 +42,8 @@ class _Woken(PeerError):
 class _World:
     """What the ranks of one `run` share, under one lock."""
 
-    def __init__(self, size, hosts):
-        self.size, self.hosts = size, hosts
+    def __init__(self, size):
+        self.size = size
         self.lock = threading.Lock()
         self.conditions = [threading.Condition(self.lock) for _ in range(size)]
         self.mailboxes = {}  # (context, source, destination, tag) -> ends without a partner, all of one side
@@ -294,12 +294,6 @@ class ThreadCommunicator(Channels):
         members = tuple(self._members[rank] for rank in here)  # which tell the parts' messages apart
         return ThreadCommunicator(self._world, here.index(self.rank), (*self._context, self._n_dups, *members), members)
 
-    def hosts(self) -> list[int]:
-        return [self._world.hosts[member] for member in self._members]
-
-    def share(self, n_bytes: int) -> Plain:
-        return self._meet(f"share {n_bytes} bytes", Plain(np.zeros(n_bytes, np.uint8)) if self.rank == 0 else None)[0]
-
     def free(self) -> None:
         for channel in self.__dict__.pop("_channels", {}).values():
             channel.free()
@@ -375,7 +369,7 @@ def _raise_first(errors):
         raise error
 
 
-def run(n_ranks: int, function: Callable[..., Any], *args: Any, hosts: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
+def run(n_ranks: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
     """Run `function(comm, *args, **kwargs)` as every rank of a group of threads.
 
     Parameters
@@ -383,8 +377,6 @@ def run(n_ranks: int, function: Callable[..., Any], *args: Any, hosts: Sequence[
     n_ranks : int
     function : callable
         Given the rank's communicator, then the arguments, which all ranks share.
-    hosts : sequence of int, optional
-        Of each rank the host that it passes for being on (`Communicator.hosts`); by default all are on one.
 
     Returns
     -------
@@ -406,7 +398,7 @@ def run(n_ranks: int, function: Callable[..., Any], *args: Any, hosts: Sequence[
     """
     if n_ranks < 1:
         raise SarliteError(f"n_ranks is {n_ranks}, less than 1")
-    world, results, errors, n_threads = _World(n_ranks, list(hosts or [0] * n_ranks)), [None] * n_ranks, [None] * n_ranks, kernels.threads()
+    world, results, errors, n_threads = _World(n_ranks), [None] * n_ranks, [None] * n_ranks, kernels.threads()
     threads = [
         threading.Thread(
             target=contextvars.copy_context().run,  # the caller's numpy.errstate holds in the ranks too

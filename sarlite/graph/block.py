@@ -6,7 +6,6 @@ import numpy as np
 
 from sarlite import kernels
 
-PIECE_EDGES = 1 << 16
 TRANSPOSES = "transpose", "transpose_position", "edges_by_column"
 """Attributes of `Edges` that are made at their first use and kept."""
 
@@ -36,9 +35,12 @@ class Edges:
     n_src, n_edges : int
     lasting : bool
         Whether transposes are kept outside of a step's buffers; those of a batch go with it.
+    piece_edges : int
+        The least edges of a piece.
     """
 
     numbers, lasting = None, True
+    piece_edges = 1 << 16
 
     @property
     def n_src(self):
@@ -78,7 +80,7 @@ class Edges:
 
     def _transposed(self, **options):
         arrays = self.indptr, self.indices, self.n_src
-        return kernels.unbuffered(kernels.transpose, *arrays, **options) if self.lasting else kernels.transpose(*arrays, **options)
+        return kernels.outside_buffers(kernels.transpose, *arrays, **options) if self.lasting else kernels.transpose(*arrays, **options)
 
     @cached_property
     def transpose_eid(self):
@@ -118,7 +120,7 @@ class Edges:
 
         One value an edge of a piece then takes no more memory than one value a node.
         """
-        step = max(PIECE_EDGES, self.n_src)
+        step = max(self.piece_edges, self.n_src)
         if self.n_edges <= step:
             return [self]
         cuts = np.unique(np.searchsorted(self.indptr, np.arange(step, self.n_edges, step)))
@@ -210,7 +212,7 @@ class RowRange(Edges):
         self.indptr, self.indices = block.indptr[a : b + 1] - self.edges.start, block.indices[self.edges]
         self.rows = np.arange(a, b, dtype=block.indices.dtype) if block.rows is None else block.rows[a:b]
         self.n_dst, self.src_ids, self.offset, self.source = block.n_dst, block.src_ids, block.offset, block.source
-        self.lasting = block.lasting
+        self.lasting, self.piece_edges = block.lasting, block.piece_edges
 
     @cached_property
     def eid(self):
@@ -223,6 +225,7 @@ class ColumnRange(Edges):
     def __init__(self, block, a, b):
         self.block, self.range = block, slice(a, b)
         self.n_dst, self.src_ids, self.offset, self.source = block.n_dst, block.src_ids[a:b], block.offset + a, block.source
+        self.piece_edges = block.piece_edges
 
     @cached_property
     def n_edges(self):
@@ -274,6 +277,10 @@ class Bundle(tuple):
     @property
     def source(self):
         return self[0].source
+
+    @property
+    def offset(self):
+        return self[0].offset
 
     @property
     def src_ids(self):

@@ -18,7 +18,7 @@ def clusters(edges, most, *, tell=lambda text: None):
 
     Parameters
     ----------
-    edges : fennel.Edges
+    edges : fennel.ReadableEdges
     most : int
     tell : callable
         tell(text) is called as each stream begins.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite.errors import DataError
-from sarlite.graph import given
+from sarlite.graph import validation
 
 _CHUNK = 1 << 20  # edges at a time where a full-size temporary would cost memory
 
@@ -43,7 +43,7 @@ def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, dedupli
     `undirected`; with `edge_index` 20, and 43 with both.
     Time: one sort of 64-bit numbers; with `edge_index` two.
     """
-    n_nodes = given.count("n_nodes", n_nodes)
+    n_nodes = validation.count("n_nodes", n_nodes)
     src, dst = checked_ends(src, dst, n_nodes, n_nodes)
     loops = _missing_loops(src, dst, n_nodes) if self_loops else np.empty(0, np.int64)
     once = deduplicate or undirected
@@ -178,7 +178,7 @@ def checked_ends(src, dst, n_src, n_dst):
     """Return both ends of edges as integers, or raise a DataError for the first value that cannot be a node."""
     ends = []
     for name, ids, n in (("src", src, n_src), ("dst", dst, n_dst)):
-        ends.append(given.integers(name, ids, stop=n, entry="node id {value} at position {at} is"))
+        ends.append(validation.integers(name, ids, stop=n, entry="node id {value} at position {at} is"))
     if ends[0].size != ends[1].size:
         raise DataError(f"src and dst: lengths disagree, {ends[0].size} and {ends[1].size}")
     return ends

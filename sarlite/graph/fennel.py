@@ -19,8 +19,8 @@ _LOCAL = 0.9  # of what a random partition cuts: where ranges of ids cut less, t
 _STILL = 1e-3
 
 
-class Edges(Protocol):
-    """In-edges of nodes, read in pieces: arrays in memory (`Held`) or files."""
+class ReadableEdges(Protocol):
+    """In-edges of nodes, read in pieces: arrays in memory (`EdgesInMemory`) or files."""
 
     n_nodes: int
     n_edges: int
@@ -33,8 +33,8 @@ class Edges(Protocol):
         """Return the sources of the edges into the nodes first .. last, a node's after the other's."""
 
 
-class Held:
-    """The `Edges` of a CSR graph in memory."""
+class EdgesInMemory:
+    """The `ReadableEdges` of a CSR graph in memory."""
 
     def __init__(self, indptr, indices):
         self._indptr, self._indices = indptr, indices
@@ -57,7 +57,7 @@ def fennel(edges, n_parts, *, train=None, balance=None, types=None, seed=0, tell
 
     Parameters
     ----------
-    edges : Edges
+    edges : ReadableEdges
     n_parts : int
         At least 1.
     train : (n_nodes,) bool, optional

@@ -3,10 +3,10 @@
 import numpy as np
 
 from sarlite.errors import ConfigError
-from sarlite.graph import given
+from sarlite.graph import validation
 from sarlite.graph.cluster import clusters
 from sarlite.graph.edges import index_dtype
-from sarlite.graph.fennel import Held
+from sarlite.graph.fennel import EdgesInMemory
 from sarlite.graph.partition import partition
 from sarlite.graph.renumber import edges_in_order
 
@@ -49,13 +49,13 @@ def order(indptr, indices, method="metis", *, seed=0):
     check_method(method)
     n_nodes = indptr.size - 1
     if method == "cluster":
-        return by_cluster(Held(indptr, indices))
+        return by_cluster(EdgesInMemory(indptr, indices))
     found = partition(indptr, indices, max(1, n_nodes // CLUSTER_NODES), method, balance="nodes", seed=seed)
     return np.argsort(found, kind="stable").astype(index_dtype(n_nodes))
 
 
 def by_cluster(edges, tell=lambda text: None):
-    """Return the nodes of a graph, a `fennel.Edges`, by cluster of at most `CLUSTER_NODES`; memory: 24 bytes a node, and a block."""
+    """Return the nodes of a graph, a `fennel.ReadableEdges`, by cluster of at most `CLUSTER_NODES`; memory: 24 bytes a node, and a block."""
     return np.argsort(clusters(edges, CLUSTER_NODES, tell=tell), kind="stable").astype(index_dtype(edges.n_nodes))
 
 
@@ -67,7 +67,7 @@ def check_method(method):
 
 def check_order(order, n_nodes, source):
     """Return `order` as an array, or raise a DataError that names `source` unless it is a permutation of the nodes."""
-    return given.permutation(f"{source}: order", order, n_nodes, what="node", entry="place {at} has node {value},")
+    return validation.permutation(f"{source}: order", order, n_nodes, what="node", entry="place {at} has node {value},")
 
 
 def near_share(indptr, indices, order=None):

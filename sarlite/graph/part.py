@@ -58,7 +58,7 @@ def find_error(edges, n_rows):
     return None
 
 
-class Cut(NamedTuple):
+class EdgesByOwner(NamedTuple):
     """One part's edges divided by the part of their sources, with the columns that they use.
 
     Attributes
@@ -186,8 +186,8 @@ def needed_rows(sets, offsets, rank):
     return where, needs
 
 
-def cut(sets, where, needs, offsets, rank):
-    """Return a Cut of each set of edges. Memory: 4 or 8 bytes for each row of one part at a time."""
+def by_owner(sets, where, needs, offsets, rank):
+    """Return the `EdgesByOwner` of each set of edges. Memory: 4 or 8 bytes for each row of one part at a time."""
     columns = [[] for _ in sets]
     for q, need in enumerate(needs):
         place = None
@@ -199,4 +199,4 @@ def cut(sets, where, needs, offsets, rank):
             if offsets[q]:
                 local = local - local.dtype.type(offsets[q])
             columns[k].append(local if place is None else place[local])
-    return [Cut(edges, places, cols) for edges, places, cols in zip(sets, where, columns)]
+    return [EdgesByOwner(edges, places, cols) for edges, places, cols in zip(sets, where, columns)]

@@ -5,8 +5,8 @@ import numpy as np
 
 from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
-from sarlite.graph import given
-from sarlite.graph.fennel import Held, fennel
+from sarlite.graph import validation
+from sarlite.graph.fennel import EdgesInMemory, fennel
 from sarlite.graph.metis import Symmetric, check_room
 from sarlite.graph.renumber import edges_in_order, sequence
 
@@ -73,7 +73,7 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
     if indices.size == 0:
         return blocks
     if method == "fennel":
-        return fennel(Held(indptr, indices), n_parts, train=train_mask, balance=balance, seed=seed)
+        return fennel(EdgesInMemory(indptr, indices), n_parts, train=train_mask, balance=balance, seed=seed)
     return _by_metis(indptr, indices, n_parts, train_mask, balancing.chosen(balance, np.diff(indptr)), seed)
 
 
@@ -92,7 +92,7 @@ def _by_metis(indptr, indices, n_parts, train, balance, seed):
 
 def check_parts(parts, n_nodes, n_parts, source):
     """Return `parts` as (n_nodes,) int32, or raise a DataError that names `source` and the first bad value."""
-    return given.integers(f"{source}: parts", parts, length=n_nodes, stop=n_parts, what="part",
+    return validation.integers(f"{source}: parts", parts, length=n_nodes, stop=n_parts, what="part",
                           entry="node {at} has part {value},").astype(np.int32)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sarlite.graph import balance as balancing
 from sarlite.graph import edges as edge_lists
-from sarlite.graph.fennel import Held, fennel
+from sarlite.graph.fennel import EdgesInMemory, fennel
 from sarlite.graph.metis import Symmetric
 from sarlite.graph.partition import BALANCED, partition
 
@@ -80,8 +80,8 @@ def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
         method = "contiguous"
     if method == "fennel":
         chosen = [(train or {}).get(name, np.zeros(n, bool)) for name, n in graph.n_nodes.items()]
-        return graph.by_type(fennel(Held(graph.indptr, graph.indices), n_parts, train=np.concatenate(chosen), balance=balance,
-                                    types=graph.ends, seed=seed))
+        return graph.by_type(fennel(EdgesInMemory(graph.indptr, graph.indices), n_parts, train=np.concatenate(chosen),
+                                    balance=balance, types=graph.ends, seed=seed))
     if method != "metis":
         nothing = np.zeros(0, np.int32)
         return {name: partition(np.zeros(n + 1, np.int64), nothing, n_parts, method, seed=seed) for name, n in graph.n_nodes.items()}

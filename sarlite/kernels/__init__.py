@@ -16,7 +16,6 @@ from sarlite.kernels.activation import (
     activate,
     activate_backward,
 )
-from sarlite.kernels.allocations import Places, Recorder
 from sarlite.kernels.attention import (
     Dropout,
     attend,
@@ -26,7 +25,7 @@ from sarlite.kernels.attention import (
     attend_finish,
     row_dot,
 )
-from sarlite.kernels.buffers import Buffers, unbuffered
+from sarlite.kernels.buffers import Buffers, outside_buffers
 from sarlite.kernels.cache import Lines
 from sarlite.kernels.gemm import gemm, gemm_backward
 from sarlite.kernels.native import (
@@ -55,8 +54,6 @@ __all__ = [
     "Mask",
     "Normal",
     "Numbering",
-    "Places",
-    "Recorder",
     "Rows",
     "SAMPLERS",
     "activate",
@@ -87,5 +84,5 @@ __all__ = [
     "spmm",
     "threads",
     "transpose",
-    "unbuffered",
+    "outside_buffers",
 ]

@@ -34,7 +34,7 @@ _set = _set_handler()
 _entered: contextvars.ContextVar[tuple] = contextvars.ContextVar("entered", default=())
 
 
-def unbuffered(function, *args, **options):
+def outside_buffers(function, *args, **options):
     """Call a function outside of any `Buffers`, for arrays that stay: among those of a step they would leave gaps."""
     return contextvars.Context().run(function, *args, **options)
 

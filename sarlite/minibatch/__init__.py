@@ -3,8 +3,7 @@
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.flow import message_flow
 from sarlite.minibatch.hec import HEC
-from sarlite.minibatch.loader import NeighborLoader
-from sarlite.minibatch.rows import RowBatch, RowLoader
+from sarlite.minibatch.loader import NeighborLoader, RowLoader
 from sarlite.minibatch.sampler import Sampler
 
-__all__ = ["HEC", "Batch", "NeighborLoader", "RowBatch", "RowLoader", "Sampler", "message_flow"]
+__all__ = ["HEC", "Batch", "NeighborLoader", "RowLoader", "Sampler", "message_flow"]

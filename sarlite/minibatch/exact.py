@@ -1,4 +1,5 @@
-"""Cooperative minibatches: owners expand and compute what other ranks' picks need; the batch is one rank's on the union of the seeds.
+"""Cooperative minibatches: owners expand and compute what other ranks' picks need; the batch is one rank's on the union
+of the seeds.
 
 Rows and gradients travel by the mode of the graph, on a plan made for each layer.
 """
@@ -9,16 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, together
-from sarlite.graph.part import Cut, InEdges
-from sarlite.minibatch.batch import LayerGraph
-from sarlite.minibatch.columns import Columns, share
+from sarlite.graph.part import EdgesByOwner, InEdges
+from sarlite.minibatch.part_edges import PartEdges, share
+from sarlite.minibatch.picked import PickedGraph
 from sarlite.minibatch.sampler import Layer, Sampler
-from sarlite.sar.graph import Graph
-from sarlite.sar.plan import Exchange
+from sarlite.sar.schedule.needs import Needs
 from sarlite.types import Array
 
 
-class Rows(NamedTuple):
+class HaloExchange(NamedTuple):
     """How the halo rows of a layer travel.
 
     Attributes
@@ -43,7 +43,7 @@ class Cooperative(Sampler):
     ----------
     comm : Communicator
         For the sampling thread alone.
-    columns : Columns
+    part : PartEdges
     more
         As of `Sampler`.
 
@@ -53,36 +53,34 @@ class Cooperative(Sampler):
     Source: Balin et al. 2023, "Cooperative minibatching in graph neural networks".
     """
 
-    def __init__(self, comm: Communicator, columns: Columns, *args: Any, **options: Any) -> None:
-        super().__init__(columns.edges, *args, **options)
-        self._comm, self._columns = comm, columns
+    def __init__(self, comm: Communicator, part: PartEdges, *args: Any, **options: Any) -> None:
+        super().__init__(part.edges, *args, **options)
+        self._comm, self._part = comm, part
 
     def _checked(self, seeds):
         return together(self._comm, lambda: super(Cooperative, self)._checked(seeds))
 
     def _layer(self, rows, layer, step):
-        comm, columns = self._comm, self._columns
+        comm, part = self._comm, self._part
         rows, found = together(comm, lambda: super(Cooperative, self)._layer(rows, layer, step))
-        n, halo = len(rows), found.halo - columns.n_local
-        starts = columns.owners(halo)
-        slots = [part - start for part, start in zip(share(halo, starts), columns.halo_starts)]
-        slots = comm.alltoall([part.astype(np.int32) for part in slots])
-        wanted = np.concatenate([mine[part] for mine, part in zip(columns.asked, slots)])
+        n, slots = len(rows), part.slots(found.halo - part.n_local)
+        slots = comm.alltoall(slots)
+        wanted = np.concatenate([mine[own] for mine, own in zip(part.asked, slots)])
         rows, numbers = together(comm, lambda: self._numbering.add(rows, wanted.astype(rows.dtype)))
         asked = share(numbers, np.cumsum([0, *map(len, slots)]))
         needs = comm.alltoall(asked)
         found.columns[found.columns >= n] += len(rows) - n
         sizes = np.array(comm.allgather((len(rows), found.n_dst, len(found.columns))))
-        return rows, found._replace(n_src=len(rows), exchange=Rows(needs, asked, sizes))
+        return rows, found._replace(n_src=len(rows), exchange=HaloExchange(needs, asked, sizes))
 
 
-def make_sampler(columns: Columns, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
+def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
                  one_variate: bool = False) -> Sampler:
     """Return the sampler of a part.
 
     Parameters
     ----------
-    columns : Columns
+    part : PartEdges
     fanouts, kind, seed, one_variate
         See `Sampler`.
     comm : Communicator, optional
@@ -93,37 +91,38 @@ def make_sampler(columns: Columns, fanouts: Sequence[int], kind: str, seed: int 
     ConfigError
         As `Sampler`.
     """
-    options: dict[str, Any] = {"n_columns": len(columns.ids), "one_variate": one_variate, "dst_ids": columns.ids[: columns.n_local],
-                               "src_ids": columns.ids}
+    options: dict[str, Any] = {"n_columns": len(part.ids), "one_variate": one_variate,
+                               "dst_ids": part.ids[: part.n_local], "src_ids": part.ids}
     if comm is None or comm.size == 1:
-        return Sampler(columns.edges, fanouts, kind, seed, **options)
-    return Cooperative(comm, columns, fanouts, kind, seed, **options)
+        return Sampler(part.edges, fanouts, kind, seed, **options)
+    return Cooperative(comm, part, fanouts, kind, seed, **options)
 
 
-def layer_graph(graph: Graph, columns: Columns, layer: Layer, rows: Array, lasting: bool = False) -> LayerGraph:
+def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = False) -> PickedGraph:
     """Return the graph of a layer that `make_sampler`'s sampler found, whose `rows` are the local source rows."""
     if layer.exchange is None:
-        return LayerGraph(graph, columns, layer, rows, lasting=lasting)
-    starts = columns.owners(layer.halo - columns.n_local)
-    found = _exchange(graph.comm.rank, layer, columns.ids[rows], columns.ids[layer.halo], starts, lasting)
+        return PickedGraph(part, layer, rows, lasting=lasting)
+    schedule, starts = part.graph.schedule, part.owners(layer.halo - part.n_local)
+    found = _needs(part, layer, rows, starts, lasting)
     halo = share(layer.halo, starts)
     n_src, n_dst, n_edges = layer.exchange.sizes.sum(0).tolist()
-    return LayerGraph(graph, columns, layer, rows, graph.schedule.mode.prepare(found, 0),
-                      np.concatenate([halo[q] for q in found.order]), (n_src, n_dst, n_edges), lasting)
+    return PickedGraph(part, layer, rows, schedule.mode.lay_out(found, schedule.transport.prefetch),
+                       np.concatenate([halo[q] for q in found.order]), (n_src, n_dst, n_edges), lasting)
 
 
-def _exchange(rank, layer, ids, halo_ids, starts, lasting):
+def _needs(part, layer, rows, starts, lasting):
     """What the mode lays out; `starts` say where each owner's halo rows begin."""
-    rows = layer.exchange
-    src_ids, size = share(halo_ids, starts), len(rows.sizes)
-    src_ids[rank] = ids
+    rank, exchange = part.graph.comm.rank, layer.exchange
+    src_ids, size = share(part.ids[layer.halo], starts), len(exchange.sizes)
+    src_ids[rank] = part.ids[rows]
     first = layer.n_src + np.asarray(starts)  # column of each owner's first row
-    owner = np.searchsorted(first, layer.columns, side="right").astype(np.min_scalar_type(size))  # 0: local, else 1 + rank
+    owner = np.searchsorted(first, layer.columns, side="right")  # 0: local, else 1 + rank
+    owner = owner.astype(np.min_scalar_type(size))
     order = np.argsort(owner, kind="stable")  # a radix sort of such small integers
     ends = np.searchsorted(owner[order], np.arange(size + 2))
     where = [order[a:b] for a, b in zip(ends[1:], ends[2:])]
     where[rank] = order[: ends[1]]
     edges = [layer.columns[places] - (0 if q == rank else first[q]) for q, places in enumerate(where)]
-    offsets = np.concatenate([[0], np.cumsum(rows.sizes[:, 0])])
-    cut = Cut(InEdges(layer.indptr, layer.columns), where, edges, lasting=lasting, grouped=False)
-    return Exchange(rank, offsets, [cut], rows.needs, rows.asked, src_ids)
+    offsets = np.concatenate([[0], np.cumsum(exchange.sizes[:, 0])])
+    cut = EdgesByOwner(InEdges(layer.indptr, layer.columns), where, edges, lasting=lasting, grouped=False)
+    return Needs(rank, offsets, [cut], exchange.needs, exchange.asked, src_ids)

@@ -6,9 +6,9 @@ from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.batch import Batch
-from sarlite.minibatch.columns import Columns
 from sarlite.minibatch.exact import layer_graph, make_sampler
-from sarlite.sar.graph import Graph
+from sarlite.minibatch.part_edges import PartEdges
+from sarlite.sar.graph.graph import Graph
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
 
@@ -19,15 +19,16 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
         flow = message_flow(graph, train, 3, x, labels)
         loss = ops.cross_entropy(model(flow, flow.x), flow.labels, flow.rows, flow.n_global)
 
-    It is a batch of all in-edges, made once and used in each epoch: the rows' outputs, and the gradients of what is computed from them,
-    are the whole graph's, but for what is taken over all rows, as the statistics of a batch norm.
+    It is a batch of all in-edges, made once and used in each epoch: the rows' outputs, and the gradients of what is
+    computed from them, are the whole graph's, but for what is taken over all rows, as the statistics of a batch norm.
 
     Parameters
     ----------
     graph : Graph
         Whole, or this rank's part; not bipartite.
     rows : (n_dst,) bools, slice, or (k,) row numbers
-        This rank's rows whose outputs are wanted, maybe none; `Batch.rows` has the place of each, also where one is there twice.
+        This rank's rows whose outputs are wanted, maybe none; `Batch.rows` has the place of each, also where one is
+        there twice.
     n_layers : int
         Of the model.
     x : (n_src, ...) array
@@ -41,14 +42,17 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a bipartite graph, n_layers not above 0, x or labels without the graph's rows, rows that are none.
+        On every rank: a bipartite graph, n_layers not above 0, x or labels without the graph's rows, rows that are
+        none.
 
     Notes
     -----
-    Rows and gradients travel by the graph's mode. Bytes sent while it is made, counted as "setup": 8 a halo row of the graph, 12 of each
-    layer's.
+    Rows and gradients travel by the graph's mode. Bytes sent while it is made, counted as "setup": 8 a halo row of the
+    graph, 12 of each layer's.
     Memory: about 12 bytes an edge of each layer, 4 of the graph, and the rows of x that are read.
     """
+    if not isinstance(graph, Graph):
+        raise ConfigError(f"message flow is over a Graph, but graph is a {type(graph).__name__}")
     comm = graph.comm
     if graph.bipartite:
         raise ConfigError("message flow over a bipartite graph: what one layer makes are no sources of the next")
@@ -56,16 +60,17 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     rows = together(comm, lambda: _checked(graph, rows, n_layers, x, labels))
     agree(comm, n_layers, "n_layers")
     with graph.profile.phase("setup"):
-        sampled, graphs = kernels.unbuffered(_layers, graph, rows, n_layers)
+        sampled, graphs = kernels.outside_buffers(_layers, graph, rows, n_layers)
         n_global = sum(comm.allgather(len(rows)))
-    return Batch(graph, sampled, graphs, step=0, n_global=n_global, x=x, labels=labels, buffers=kernels.Buffers(), lasting=True)
+    return Batch(graph, graphs, sampled.rows, sampled.numbers, step=0, n_global=n_global, x=x, labels=labels,
+                 buffers=kernels.Buffers(), lasting=True)
 
 
 def _layers(graph, rows, n_layers):
     """All in-edges of the layers, and the layers' graphs."""
-    columns = Columns(graph)
-    sampled = make_sampler(columns, (-1,) * n_layers, "full", comm=graph.comm)(rows, 0)
-    return sampled, [layer_graph(graph, columns, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
+    part = PartEdges(graph)
+    sampled = make_sampler(part, (-1,) * n_layers, "full", comm=graph.comm)(rows, 0)
+    return sampled, [layer_graph(part, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
 
 
 def _checked(graph, rows, n_layers, x, labels):

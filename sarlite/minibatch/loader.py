@@ -1,9 +1,11 @@
-"""The loader: which seeds each step has, and the batches of an epoch."""
+"""Loaders: which seeds each step has, and the batches of an epoch."""
 
 import operator
 import warnings
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -11,21 +13,140 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
-from sarlite.minibatch.ahead import ahead
 from sarlite.minibatch.batch import Batch
-from sarlite.minibatch.columns import Columns
 from sarlite.minibatch.exact import Cooperative, layer_graph, make_sampler
-from sarlite.minibatch.hec import HEC, CachedLayer, Historical
+from sarlite.minibatch.hec import HEC, CachedLayer, Caches
+from sarlite.minibatch.part_edges import PartEdges
 from sarlite.minibatch.sampler import Sampler, check_fanouts
-from sarlite.minibatch.seeds import divide
+from sarlite.minibatch.seeds import Seeds, divide
 from sarlite.minibatch.transposes import Transposes
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.schedule.ahead import ahead
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
 from sarlite.types import Array
 
 
-class NeighborLoader:
+class Loader(ABC):
+    """What loaders share: the rows of a graph, an epoch's seeds, and an iteration over an epoch's batches.
+
+    Attributes
+    ----------
+    graph : Graph
+    x, labels : arrays with a row each row of the graph
+        `labels` may be None.
+    step : int
+        The global step of the next batch.
+    sampled : bool
+        Whether each step has a batch of its own.
+    fresh : bool
+        Whether all rows of a batch are made in its step: none was made before, or comes from a cache.
+    """
+
+    sampled, fresh = True, True
+    _seeds: Seeds
+
+    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, batch_size: int,
+                 check: Callable[[], Any] = lambda: None) -> None:
+        self.graph, self._step, self._counts = graph, 0, {"steps": 0, "seeds": 0}
+        self.x, self.labels = np.ascontiguousarray(as_array(x)), None if labels is None else as_array(labels)
+        self.train, self.batch_size, _ = together(graph.comm, lambda: (*self._checked(train, batch_size), check()))
+
+    def _checked(self, train, batch_size):
+        for name, array in (("x", self.x), ("labels", self.labels)):
+            if array is not None and array.shape[:1] != (self.graph.n_dst,):
+                raise ShapeError(f"{name} of shape {array.shape} has not the graph's {self.graph.n_dst} rows")
+        return row_numbers("train", train, self.graph.n_dst), whole("batch_size", batch_size, 1)
+
+    @abstractmethod
+    def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
+        """Yield the batches of the global steps from `start` to `end`."""
+
+    def __len__(self) -> int:
+        """Steps an epoch, the same on every rank."""
+        return self._seeds.n_steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches of the epoch that `step` is in, from that step on. Collective."""
+        with closing(self._batches(self._step, (self._step // len(self) + 1) * len(self))) as batches:
+            for batch in batches:
+                self._counts["steps"] += 1
+                self._counts["seeds"] += len(batch.rows)
+                self._step = batch.step + 1
+                yield batch
+                del batch
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        self._step = whole("step", value, 0)
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        return dict(self._counts)
+
+    def seeds(self, step: int) -> Array:
+        """Return this rank's training rows of a step, (k,) int64. Collective, and not while an epoch goes on."""
+        return self.train[self._seeds(step)]
+
+    def counted(self, graph: Graph) -> dict[str, Any]:
+        """Return what a run tells of its batches, by the name that `--json` gives it. Collective."""
+        return {}
+
+    def state(self) -> dict[str, Array]:
+        """Return what this rank's caches hold, as arrays by name; empty without caches.
+
+        With `step` it is what a run goes on from.
+        """
+        return {}
+
+
+class RowLoader(Loader):
+    """Makes batches of rows alone, for models that need no neighbours: their features were propagated before.
+
+    Iterating over it is an epoch. Construction is collective; an epoch sends what dividing its seeds does.
+
+    Parameters
+    ----------
+    graph : Graph
+        This rank's part, for the rows' ids.
+    x, labels, train, batch_size, seed
+        As of `NeighborLoader`.
+    batches : {"global", "balanced"}
+        "global": a step's seeds are the same for any number of ranks, and so, to rounding, is the training.
+
+    Raises
+    ------
+    ConfigError, DataError, ShapeError
+        On every rank: a batch_size that is not above 0; x or labels have not the graph's rows; train is none, or empty
+        on all ranks.
+
+    Notes
+    -----
+    Nothing is sampled: each rank reads its own seeds' rows of x, and steps only exchange gradients. Memory: one batch's
+    rows.
+    """
+
+    fresh = False
+
+    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, batch_size: int, seed: int = 0,
+                 batches: str = "global") -> None:
+        super().__init__(graph, x, labels, train, batch_size)
+        agree(graph.comm, (batch_size, seed, batches), "batch_size, seed or batches")
+        self._seeds = divide(batches, graph.comm, graph.dst_ids[self.train], batch_size, seed)
+        self._buffers = kernels.Buffers()
+
+    def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
+        for step in range(start, end):
+            rows = self.seeds(step)
+            yield Batch(self.graph, [], rows, np.arange(len(rows)), step=step, n_global=self._seeds.count(step),
+                        x=self.x, labels=self.labels, buffers=self._buffers)
+
+
+class NeighborLoader(Loader):
     """Makes the batches of a training run; iterating over it is an epoch, and the next time the next one.
 
         loader = NeighborLoader(graph, x, labels, train, fanouts=(5, 10, 15), batch_size=1000)
@@ -52,11 +173,12 @@ class NeighborLoader:
     sampler : {"uniform", "replace", "full", "labor"}
         See `Sampler`.
     remote : {"exact", "local"} or HEC
-        What becomes of neighbours that other ranks own. "exact": the owners expand and compute them, so that the batch is that of one rank
-        on the seeds of all (`exact.Cooperative`). "local": edges that cross parts are left out. `HEC`: a cache has them, or not.
+        What becomes of neighbours that other ranks own. "exact": the owners expand and compute them, so that the batch
+        is that of one rank on the seeds of all (`exact.Cooperative`). "local": edges that cross parts are left out.
+        `HEC`: a cache has them, or not.
     batches : {"global", "balanced"}, optional
-        "global", the default on one rank and with "exact": all ranks' seeds in one order, cut every `batch_size`. "balanced", the default
-        else: each rank's seeds, cut into parts that differ by at most one.
+        "global", the default on one rank and with "exact": all ranks' seeds in one order, cut every `batch_size`.
+        "balanced", the default else: each rank's seeds, cut into parts that differ by at most one.
     sample_ahead : int
         Batches that a thread samples ahead of the one in use; 0 samples when they are asked for.
     one_variate : bool
@@ -65,86 +187,70 @@ class NeighborLoader:
     Attributes
     ----------
     x : (n_src, ...) array
-        The features that batches read: `x` as given or, where it was copied, the copy, so that a program may let go of its own.
+        The features that batches read: `x` as given or, where it was copied, the copy, so that a program may let go of
+        its own.
     step : int
-        The global step of the next batch. Set it to go on from there; within an epoch, with what is left of it. Set back it empties the
-        caches of an `HEC`, whose rows would be of steps that come again, and is collective.
-    historical : Historical or None
-        With an `HEC` on several ranks its caches.
+        The global step of the next batch. Set it to go on from there; within an epoch, with what is left of it. Set
+        back it empties the caches of an `HEC`, whose rows would be of steps that come again, and is collective.
+    caches : Caches or None
+        With an `HEC` on several ranks.
     counts : dict
-        Of this rank, since the start: "steps", "seeds"; with an `HEC` also "lookups", "hits" and "rows_pushed" by layer, "bytes_pushed".
+        Of this rank, since the start: "steps", "seeds"; with an `HEC` also "lookups", "hits" and "rows_pushed" by
+        layer, "bytes_pushed".
 
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a bipartite graph; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a sample_ahead below 0; x or
-        labels have not the graph's rows; train is none of the above, or empty on all ranks.
+        On every rank: a bipartite graph; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a
+        sample_ahead below 0; x or labels have not the graph's rows; train is none of the above, or empty on all ranks.
 
     Notes
     -----
-    An epoch's seeds stand in the order of a variate of (seed, epoch, global id); with "global" a step's seeds are the same for any N, and a
-    step's seeds and picks never depend on threads or `sample_ahead`. Memory: that of `Columns`, the sampler, of 1 + sample_ahead batches,
-    and of the `HEC`. Without MPI_THREAD_MULTIPLE what needs peers is sampled when it is asked for. Several
-    loaders of one communicator may be in use at once.
+    An epoch's seeds stand in the order of a variate of (seed, epoch, global id); with "global" a step's seeds are the
+    same for any N, and a step's seeds and picks never depend on threads or `sample_ahead`. Memory: that of `PartEdges`,
+    the sampler, of 1 + sample_ahead batches, and of the `HEC`. Without MPI_THREAD_MULTIPLE what needs peers is sampled
+    when it is asked for. Several loaders of one communicator may be in use at once.
     """
 
-    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int, seed: int = 0,
-                 sampler: str = "uniform", remote: Any = "exact", batches: str | None = None, sample_ahead: int = 1,
-                 one_variate: bool = False) -> None:
+    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
+                 seed: int = 0, sampler: str = "uniform", remote: Any = "exact", batches: str | None = None,
+                 sample_ahead: int = 1, one_variate: bool = False) -> None:
         if graph.bipartite:
             raise ConfigError("minibatches of a bipartite graph: what one layer makes are no sources of the next")
-        comm, self.graph, self.seed, self._step = graph.comm, graph, operator.index(seed), 0
-        self.sample_ahead: int
-        self.x: Array
-        self.sampler: Sampler
-        self._sampler_on: Callable[[str], Sampler]
-        self._predicting: Sampler | None = None
-        self.historical: Historical | None = None
-        together(comm, lambda: self._take(x, labels, train, batch_size, sample_ahead, check_fanouts(fanouts, sampler), remote))
-        said = (tuple(fanouts), self.batch_size, self.sample_ahead, self.seed, sampler, remote, batches, one_variate)
+        comm, self.seed = graph.comm, operator.index(seed)
+        super().__init__(graph, x, labels, train, batch_size, lambda: _check(sample_ahead, fanouts, sampler, remote))
+        said = (tuple(fanouts), self.batch_size, sample_ahead, self.seed, sampler, remote, batches, one_variate)
         agree(comm, repr(said), "fanouts, batch_size, sample_ahead, seed, sampler, remote, batches or one_variate")
         number = comm.numbered("loader", self)  # several may be in use at once, each with threads that communicate
         channels = lambda name: comm.channel(f"{name} {number}" if number else name)  # noqa: E731
         exact = remote == "exact" or comm.size == 1
         batches = batches or ("global" if exact else "balanced")
         self._seeds = divide(batches, channels("sample"), graph.dst_ids[self.train], self.batch_size, self.seed)
-        self._columns, self._table = Columns(graph, local=remote == "local"), self.x
-        self._sampler_on = lambda channel: make_sampler(self._columns, fanouts, sampler, seed, comm=channels(channel) if exact else None,
-                                                        one_variate=one_variate)
+        self._part, self._table = PartEdges(graph, local=remote == "local"), self.x
+        self._sampler_on: Callable[[str], Sampler] = lambda channel: make_sampler(
+            self._part, fanouts, sampler, seed, comm=channels(channel) if exact else None, one_variate=one_variate)
         self.sampler = self._sampler_on("sample")
+        self._predicting: Sampler | None = None
+        self.caches: Caches | None = None
         if isinstance(remote, HEC) and comm.size > 1:
-            self.historical = Historical(graph, self._columns, self.x, len(self.sampler.fanouts), self.seed, remote, channels)
-            if self.historical.kept is not None:
-                self._table = self.historical.kept
+            self.caches = Caches(self._part, self.x, len(self.sampler.fanouts), self.seed, remote, channels)
+            if self.caches.kept is not None:
+                self._table = self.caches.kept
                 self.x = self._table[: len(self.x)]
-        self._window = remote.delay if self.historical and remote.push == "demand" else 0  # batches whose needs are told ahead
-        self._told = deque[Any]()  # of the next epoch, whose needs were told in this one
-        self.sample_ahead = max(self.sample_ahead, self._window)
+        demand = self.caches is not None and remote.push == "demand"
+        self._window = remote.delay if demand else 0  # batches whose needs are told ahead
+        self._left = deque[Batch]()  # of the next epoch, whose needs were told in this one
+        self.sample_ahead = max(sample_ahead, self._window)
         if self.sample_ahead and not comm.threaded and (self._window or exact) and comm.size > 1:
             self.sample_ahead = 0
             if comm.rank == 0:
-                warnings.warn("MPI without MPI_THREAD_MULTIPLE: sample_ahead falls back to 0", RuntimeWarning, stacklevel=2)
-        self._transposes = Transposes()
-        self._buffers, self._counts = (kernels.Buffers(), kernels.Buffers()), {"steps": 0, "seeds": 0}
-
-    def _take(self, x, labels, train, batch_size, sample_ahead, _, remote):
-        self.x, self.labels = np.ascontiguousarray(as_array(x)), None if labels is None else as_array(labels)
-        for name, array in (("x", self.x), ("labels", self.labels)):
-            if array is not None and array.shape[:1] != (self.graph.n_dst,):
-                raise ShapeError(f"{name} of shape {array.shape} has not the graph's {self.graph.n_dst} rows")
-        self.batch_size, self.sample_ahead = whole("batch_size", batch_size, 1), whole("sample_ahead", sample_ahead, 0)
-        self.train = row_numbers("train", train, self.graph.n_dst)
-        if remote not in ("exact", "local") and not isinstance(remote, HEC):
-            raise ConfigError(f"remote {remote!r} is not one of exact, local, HEC(...)")
-
-    def __len__(self) -> int:
-        """Steps an epoch, the same on every rank."""
-        return self._seeds.n_steps
+                warnings.warn("MPI without MPI_THREAD_MULTIPLE: sample_ahead falls back to 0", RuntimeWarning,
+                              stacklevel=2)
+        self._transposes, self._buffers = Transposes(), (kernels.Buffers(), kernels.Buffers())
 
     @property
-    def fresh(self) -> bool:
-        """Whether all rows of a batch are made in its step: none comes from a cache."""
-        return self.historical is None
+    def fresh(self) -> bool:  # type: ignore[override]
+        return self.caches is None
 
     @property
     def step(self) -> int:
@@ -153,54 +259,54 @@ class NeighborLoader:
     @step.setter
     def step(self, value: int) -> None:
         value = whole("step", value, 0)
-        if value < self._step and self.historical:
-            self.historical.clear()
+        if value < self._step and self.caches:
+            self.caches.clear()
         self._step = value
 
     @property
     def counts(self) -> dict[str, Any]:
-        if self.historical is None:
+        if self.caches is None:
             return dict(self._counts)
-        names = ("lookups", "hits", "rows_pushed")
-        caches = {name: list(getattr(self.historical, name)) for name in names}
-        return {**self._counts, **caches, "bytes_pushed": self.historical.bytes_pushed}
+        by_layer = {name: list(getattr(self.caches, name)) for name in ("lookups", "hits", "rows_pushed")}
+        return {**self._counts, **by_layer, "bytes_pushed": self.caches.bytes_pushed}
 
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches of the epoch that `step` is in, from that step on. Collective."""
-        end = (self._step // len(self) + 1) * len(self)
-        window = self._told if self._told and self._told[0][0].step == self._step else deque()
-        made = ahead(self._make, range(self._step + len(window), end + self._window), self.sample_ahead)
-        self._told = deque()
-        try:
-            for step in range(self._step, end):
+    def counted(self, graph: Graph) -> dict[str, Any]:
+        """Return with caches "hit_rate" and "rows_pushed" by layer and "bytes_pushed", of all ranks and steps.
+
+        Collective.
+        """
+        if self.caches is None:
+            return {}
+        ranks = self.graph.comm.allgather(self.counts)
+        hits, lookups, rows, n_bytes = (np.sum([counts[name] for counts in ranks], 0)
+                                        for name in ("hits", "lookups", "rows_pushed", "bytes_pushed"))
+        rates = [int(k) / int(n) if n else None for k, n in zip(hits, lookups)]
+        return {"hit_rate": rates, "rows_pushed": rows.tolist(), "bytes_pushed": int(n_bytes)}
+
+    def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
+        window = self._left if self._left and self._left[0].step == start else deque()
+        self._left = deque()
+        with closing(ahead(self._make, range(start + len(window), end + self._window), self.sample_ahead)) as made:
+            for step in range(start, end):
                 while len(window) <= self._window:
                     window.append(next(made))
-                batch, _ = window.popleft()
-                if self._window:
-                    for graph, asked in zip(batch.layers(len(self.sampler.fanouts)), window[-1][1]):
-                        graph.asked = asked
-                self._counts["steps"] += 1
-                self._counts["seeds"] += len(batch.rows)
-                self._step = step + 1
+                batch = window.popleft()
                 yield batch
-                self._transposes.learn(batch.layers(len(self.sampler.fanouts)))
-                del batch, _
-            self._told = window
+                self._transposes.learn(batch.graphs)
+                if self.caches:
+                    self.caches.done(step)
+                del batch
+            self._left = window
             self.drain()
-        finally:
-            made.close()
 
     def drain(self) -> None:
         """Take rows that peers have pushed and that are under way. Collective; done at the end of an epoch.
 
-        A program that leaves an epoch early, and its ranks, call it before they end: until then peers wait for rows of each other.
+        A program that leaves an epoch early, and its ranks, call it before they end: until then peers wait for rows of
+        each other.
         """
-        if self.historical:
-            self.historical.drain()
-
-    def seeds(self, step: int) -> Array:
-        """Return this rank's training rows of a step, (k,) int64. Collective, and not while an epoch goes on."""
-        return self.train[self._seeds(step)]
+        if self.caches:
+            self.caches.drain()
 
     def batch(self, seeds: Any, step: int = 0) -> Batch:
         """Return a batch of any rows, such as for a prediction. Collective. From a cache it reads, and pushes nothing.
@@ -217,33 +323,43 @@ class NeighborLoader:
         ShapeError, DataError
             Seeds that are no row numbers.
         """
-        if self._predicting is None:  # not in the way of the thread ahead, which other ranks may have come less far with
+        if self._predicting is None:  # apart from the thread ahead, which may have come less far on other ranks
             self._predicting = self._sampler_on("predict") if isinstance(self.sampler, Cooperative) else self.sampler
         sampled = self._predicting(seeds, step)
         return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
 
     def state(self) -> dict[str, Array]:
-        """Return what this rank's cache holds, as arrays by name; empty without one. With `step` it is what a run goes on from."""
-        return self.historical.state() if self.historical else {}
+        return self.caches.state() if self.caches else {}
 
     def load_state(self, state: dict[str, Array]) -> None:
         """Take over what `state` returned on the same rank of the same division."""
-        if self.historical:
-            self.historical.load_state(state)
+        if self.caches:
+            self.caches.load_state(state)
 
     def _make(self, step):
-        """What the thread ahead does: a step's batch, and by layer and rank what peers will need of this rank for theirs."""
+        """What the thread ahead does: make a step's batch, and tell peers what it will need of them."""
         with self._buffers[0], self.graph.profile.span("sample", "sample", step=step):
-            sampled = self.sampler(self.train[self._seeds(step)], step)
+            sampled = self.sampler(self.seeds(step), step)
             batch = self._batch(sampled, step, self._seeds.count(step), pushes=True)
-            self._transposes.make(batch.layers(len(sampled.layers)))
-            return batch, self.historical.asks(sampled) if self.historical else None
+            self._transposes.make(batch.graphs)
+            if self.caches:
+                self.caches.ask(sampled, step)
+            return batch
 
     def _batch(self, sampled, step, n_global, pushes):
-        graphs = [self._graph(layer, sampled.rows[: layer.n_src], place, step, pushes) for place, layer in enumerate(sampled.layers)]
-        return Batch(self.graph, sampled, graphs, step=step, n_global=n_global, x=self._table, labels=self.labels, buffers=self._buffers[1])
+        graphs = [self._graph(layer, sampled.rows[: layer.n_src], place, step, pushes)
+                  for place, layer in enumerate(sampled.layers)]
+        return Batch(self.graph, graphs, sampled.rows, sampled.numbers, step=step, n_global=n_global, x=self._table,
+                     labels=self.labels, buffers=self._buffers[1])
 
     def _graph(self, layer, rows, place, step, pushes):
-        if self.historical:
-            return CachedLayer(self.graph, self._columns, layer, rows, self.historical, place, step, pushes)
-        return layer_graph(self.graph, self._columns, layer, rows)
+        if self.caches:
+            return CachedLayer(self._part, layer, rows, self.caches, place, step, pushes)
+        return layer_graph(self._part, layer, rows)
+
+
+def _check(sample_ahead, fanouts, sampler, remote):
+    whole("sample_ahead", sample_ahead, 0)
+    check_fanouts(fanouts, sampler)
+    if remote not in ("exact", "local") and not isinstance(remote, HEC):
+        raise ConfigError(f"remote {remote!r} is not one of exact, local, HEC(...)")

@@ -1,4 +1,4 @@
-"""The sampler: the picked in-edges of a batch, layer by layer from the last to the first, and the rows that they need."""
+"""The sampler: the picked in-edges of a batch, layer by layer from the last to the first, and the rows they need."""
 
 import operator
 import threading
@@ -17,7 +17,8 @@ KINDS = ("uniform", "replace", "full", "labor")
 
 
 class Layer(NamedTuple):
-    """The picked in-edges of one layer. Its destinations are the first n_dst rows of the batch, its sources the first n_src and halo rows.
+    """The picked in-edges of one layer. Its destinations are the first n_dst rows of the batch, its sources the first
+    n_src and halo rows.
 
     Attributes
     ----------
@@ -67,21 +68,22 @@ class Sampler:
     Parameters
     ----------
     edges : InEdges
-        Its indices are columns: local rows first, as many as it has destination rows; further ones are never expanded. Each row's
-        stand in ascending order of `src_ids`.
+        Its indices are columns: local rows first, as many as it has destination rows; further ones are never expanded.
+        Each row's stand in ascending order of `src_ids`.
     fanouts : sequence of int
         Picks a row; the first entry is the first layer's. -1 takes all.
     kind : {"uniform", "replace", "full", "labor"}
-        min(k, degree) distinct in-edges, each as likely; k draws, none where there is no edge; all; those of the k smallest variates of the
-        sources, which the rows of a layer share, so that they share sources (LABOR-0). With "full" every fan-out is -1.
+        min(k, degree) distinct in-edges, each as likely; k draws, none where there is no edge; all; those of the k
+        smallest variates of the sources, which the rows of a layer share, so that they share sources (LABOR-0). With
+        "full" every fan-out is -1.
     seed : int
     dst_ids, src_ids : (n_dst,), (n_columns,) int64, optional
         Global ids of the rows and of the columns, which picks go by; by default their numbers.
     n_columns : int, optional
         By default n_dst.
     one_variate : bool
-        For "labor": a source has one variate in all layers of a step. Batches get smaller, but the layers are no longer independent, so
-        estimates over several layers are biased.
+        For "labor": a source has one variate in all layers of a step. Batches get smaller, but the layers are no longer
+        independent, so estimates over several layers are biased.
 
     Raises
     ------
@@ -90,16 +92,19 @@ class Sampler:
 
     Notes
     -----
-    A pick depends on the seed, the step, the layer and the destination's global id (for "labor" its sources' ids) alone: neither on ranks
-    or threads, nor on the other rows of the batch. An added self loop is always kept and does not count.
+    A pick depends on the seed, the step, the layer and the destination's global id (for "labor" its sources' ids)
+    alone: neither on ranks or threads, nor on the other rows of the batch. An added self loop is always kept and does
+    not count.
     Memory: about 5 bytes a column, for "labor" 13. Time: O(picks) a batch, for "labor" O(edges of its rows).
     One batch at a time: a lock sees to it.
     Source: Hamilton, Ying and Leskovec 2017; Balin and Catalyurek 2023; DistGNN-MB 3.
     """
 
-    def __init__(self, edges: InEdges, fanouts: Sequence[int], kind: str = "uniform", seed: int = 0, *, dst_ids: Array | None = None,
-                 src_ids: Array | None = None, n_columns: int | None = None, one_variate: bool = False) -> None:
-        self.fanouts, self.kind, self.seed, self.one_variate = check_fanouts(fanouts, kind), kind, operator.index(seed), one_variate
+    def __init__(self, edges: InEdges, fanouts: Sequence[int], kind: str = "uniform", seed: int = 0, *,
+                 dst_ids: Array | None = None, src_ids: Array | None = None, n_columns: int | None = None,
+                 one_variate: bool = False) -> None:
+        self.fanouts, self.kind = check_fanouts(fanouts, kind), kind
+        self.seed, self.one_variate = operator.index(seed), one_variate
         self.edges, self.dst_ids, self.src_ids = edges, _unless_numbers(dst_ids), _unless_numbers(src_ids)
         self._most = int(np.diff(edges.indptr).max(initial=0))
         self._numbering = kernels.Numbering(edges.n_dst if n_columns is None else n_columns, edges.indices.dtype)
@@ -158,8 +163,8 @@ class Sampler:
         if kind != "replace":
             k = self._most if k < 0 else min(k, self._most)
         found = key(self.seed, f"sample {kind}", "", step, 0 if self.one_variate else layer)
-        return kernels.sample(edges.indptr, edges.indices, rows, k, kind=kind, key=found, loops=edges.added_loops, dst_ids=self.dst_ids,
-                              src_ids=self.src_ids, numbering=self._numbering)
+        return kernels.sample(edges.indptr, edges.indices, rows, k, kind=kind, key=found, loops=edges.added_loops,
+                              dst_ids=self.dst_ids, src_ids=self.src_ids, numbering=self._numbering)
 
     def _checked(self, seeds):
         seeds = np.asarray(seeds)
@@ -180,7 +185,8 @@ def check_fanouts(fanouts: Any, kind: str) -> tuple[int, ...]:
         raise ConfigError(f"fanouts {fanouts!r} are no whole numbers, one a layer")
     for k in map(operator.index, given):
         if k == 0 or k < -1:
-            raise ConfigError(f"fanouts {tuple(given)}: {k} is neither a number of picks above 0 nor -1 for all in-edges")
+            raise ConfigError(f"fanouts {tuple(given)}: {k} is neither a number of picks above 0 nor -1 for all "
+                              "in-edges")
         if kind == "full" and k != -1:
             raise ConfigError(f"fanouts {tuple(given)}: sampler 'full' takes all in-edges, so each is -1")
     return tuple(map(operator.index, given))
@@ -188,6 +194,8 @@ def check_fanouts(fanouts: Any, kind: str) -> tuple[int, ...]:
 
 def _unless_numbers(ids):
     """Ids, but None where each is its place."""
-    if ids is None or (len(ids) and (ids[0] != 0 or ids[-1] != len(ids) - 1)) or not np.array_equal(ids, np.arange(len(ids))):
-        return None if ids is None else np.ascontiguousarray(ids, np.int64)
-    return None
+    if ids is None or not len(ids):
+        return None
+    if ids[0] == 0 and ids[-1] == len(ids) - 1 and np.array_equal(ids, np.arange(len(ids))):
+        return None
+    return np.ascontiguousarray(ids, np.int64)

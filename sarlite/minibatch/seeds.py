@@ -8,7 +8,7 @@ import numpy as np
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.keys import key, splitmix64
-from sarlite.minibatch.columns import share
+from sarlite.minibatch.part_edges import share
 from sarlite.types import Array
 
 
@@ -49,7 +49,10 @@ class Seeds:
         self._epoch: tuple[int, list[Array]] = -1, []
 
     def __call__(self, step: int) -> Array:
-        """Return the places among this rank's training rows of a global step's seeds, (k,) int64. Collective once an epoch."""
+        """Return the places among this rank's training rows of a global step's seeds, (k,) int64.
+
+        Collective once an epoch.
+        """
         epoch, place = divmod(step, self.n_steps)
         if self._epoch[0] != epoch:
             self._epoch = epoch, self._cut(splitmix64(self._ids ^ np.uint64(key(self._seed, "batches", "", epoch, 0))))
@@ -57,11 +60,13 @@ class Seeds:
 
 
 class Global(Seeds):
-    """All ranks' seeds in the order of a variate of (seed, epoch, global id), cut every `batch_size`: a step has the same seeds whatever N.
+    """All ranks' seeds in the order of a variate of (seed, epoch, global id), cut every `batch_size`: a step has the
+    same seeds whatever N.
 
     Notes
     -----
-    A rank receives the variates of a range, which it orders: 16 bytes a training row travel once an epoch, and nothing is O(all rows).
+    A rank receives the variates of a range, which it orders: 16 bytes a training row travel once an epoch, and nothing
+    is O(all rows).
     """
 
     def count(self, step: int) -> int:

@@ -1,10 +1,10 @@
 """The transposes that backward asks for, learned from batches that were used and made ahead for later ones."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sarlite.graph.block import TRANSPOSES, Edges
-from sarlite.minibatch.batch import LayerGraph
+from sarlite.minibatch.picked import PickedGraph
 
 
 class _Place(NamedTuple):
@@ -17,24 +17,26 @@ class _Place(NamedTuple):
 
 
 class Transposes:
-    """Knows which transposes a model's backward pass asks for, which may differ by layer: that of constant features mostly asks for none.
+    """Knows which transposes a model's backward pass asks for, which may differ by layer: that of constant features
+    mostly asks for none.
 
-    A transpose is the same whoever makes it, so this decides nothing but which thread does. A cached layer's graph is made as it is
-    entered, so of those nothing is made ahead.
+    A transpose is the same whoever makes it, so this decides nothing but which thread does. A cached layer's graph is
+    made as it is entered, so of those nothing is made ahead.
     """
 
     def __init__(self) -> None:
-        self._asked: frozenset[_Place] = frozenset()
+        self._used: frozenset[_Place] = frozenset()
 
-    def learn(self, graphs: Sequence[LayerGraph]) -> None:
+    def learn(self, graphs: Sequence[Any]) -> None:
         """Note what there is of a batch that was used; what was made for nothing is made again for later ones."""
-        blocks = ((layer, block, edges) for layer, graph in enumerate(graphs) for block, edges in enumerate(graph.plan.blocks))
-        self._asked |= {_Place(layer, block, part, name) for layer, block, edges in blocks for part, some in enumerate(_parts(edges))
-                        for name in TRANSPOSES if name in vars(some)}
+        blocks = ((layer, block, edges) for layer, graph in enumerate(graphs) if isinstance(graph, PickedGraph)
+                  for block, edges in enumerate(graph.plan.blocks))
+        self._used |= {_Place(layer, block, part, name) for layer, block, edges in blocks
+                       for part, some in enumerate(_parts(edges)) for name in TRANSPOSES if name in vars(some)}
 
-    def make(self, graphs: Sequence[LayerGraph]) -> None:
+    def make(self, graphs: Sequence[Any]) -> None:
         """Make what was asked for of earlier batches."""
-        for layer, block, part, name in sorted(self._asked):
+        for layer, block, part, name in sorted(self._used):
             edges = graphs[layer].plan.blocks[block]
             getattr((edges, *edges.halves)[part] if part else edges, name)
 

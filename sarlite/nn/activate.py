@@ -11,15 +11,13 @@ from sarlite.tape.engine import Owned, Tensor, apply, primitive, written_over
 class Statistics(NamedTuple):
     """Batch norm's moments of each column, float64.
 
-    `comm` and the number of rows of all ranks, `n_rows`, where they follow x; None where they are constants. With `n_own` they follow
-    the first so many rows of x alone; the others are copies of other ranks' rows.
+    `comm` and the number of rows of all ranks, `n_rows`, where they follow x; None where they are constants.
     """
 
     mean: np.ndarray
     inv_std: np.ndarray
     comm: object = None
     n_rows: int = 0
-    n_own: int | None = None
 
 
 def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistics: Statistics | None = None, gamma: Tensor | None = None,
@@ -66,11 +64,9 @@ def _vjp(g, needs, residuals, kind, alpha, statistics, key, p, overwrite):
     dx = None if not needs[0] else g if g.flags.writeable else np.empty(g.shape, g.dtype)
     sums = np.zeros((2, g.shape[1]))
 
-    def pull(rows=slice(None), dx=None, **outputs):
-        own = g[rows]
-        kernels.activate_backward(own, kind=kind, alpha=alpha, normal=_normal(statistics, gamma), beta=beta,
-                                  mask=_mask(_rows(ids, rows), key, p), x=_rows(x, rows), out=_rows(out, rows),
-                                  dx=own if dx is g else _rows(dx, rows), **outputs)
+    def pull(**outputs):
+        kernels.activate_backward(g, kind=kind, alpha=alpha, normal=_normal(statistics, gamma), beta=beta,
+                                  mask=_mask(ids, key, p), x=x, out=out, **outputs)
 
     if dx is None or statistics is None or statistics.comm is None:
         pull(dx=dx, sums=sums if needs[1] or needs[2] else None, means=np.zeros_like(sums))
@@ -78,15 +74,8 @@ def _vjp(g, needs, residuals, kind, alpha, statistics, key, p, overwrite):
     else:
         pull(sums=sums)
         d_beta, d_gamma = sums.astype(g.dtype)
-        n_own = len(g) if statistics.n_own is None else statistics.n_own
-        pull(slice(n_own), dx=dx, means=statistics.comm.allreduce(sums) / statistics.n_rows)
-        if n_own < len(g):  # the copies' gradients are in the sums, and the statistics depend on the own rows
-            pull(slice(n_own, None), dx=dx, means=np.zeros_like(sums))
+        pull(dx=dx, means=statistics.comm.allreduce(sums) / statistics.n_rows)
     return dx, d_gamma if needs[1] else None, d_beta if needs[2] else None, None
-
-
-def _rows(array, rows):
-    return None if array is None else array[rows]
 
 
 def _normal(statistics, gamma):

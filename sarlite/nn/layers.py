@@ -12,8 +12,8 @@ from sarlite.nn.arguments import floating, rows_of, share, source
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm
 from sarlite.nn.random import Random
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
 from sarlite.tape.engine import as_array
@@ -204,7 +204,7 @@ class Activation(Module):
         p, key = self.dropout.coin(getattr(graph, "node_type", ""))
         mask = kernels.Mask(graph.dst_ids, key, p) if p else None
         if self.norm is not None:
-            return self.norm.then(x, graph.comm, getattr(graph, "n_own", None), kind=self.kind, mask=mask, overwrite=overwrite)
+            return self.norm.then(x, graph.comm, kind=self.kind, mask=mask, overwrite=overwrite)
         x, bias = (x, None) if self.bias is None else operands(x, self.bias)
         return activate(x, kind=self.kind, beta=bias, mask=mask, overwrite=overwrite)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator
-from sarlite.errors import ConfigError, raise_together, whole
+from sarlite.errors import ConfigError, whole
 from sarlite.nn.activate import Statistics, activate
 from sarlite.nn.arguments import floating, rows_of
 from sarlite.nn.module import Module, Parameter
@@ -100,7 +100,7 @@ class BatchNorm(Module):
         self.running_mean, self.running_var = np.zeros(n_feat), np.ones(n_feat)
         self.momentum, self.eps = momentum, eps
 
-    def __call__(self, x: Tensor, comm: Communicator, n_own: int | None = None) -> Tensor:
+    def __call__(self, x: Tensor, comm: Communicator) -> Tensor:
         """Normalise.
 
         Parameters
@@ -108,50 +108,39 @@ class BatchNorm(Module):
         x : Tensor, (n, n_feat)
             This rank's rows.
         comm : Communicator
-        n_own : int, optional
-            How many of x's rows are this rank's own, its first, which the moments are of: a layer's `graph.n_own`. By default all.
-
-        Raises
-        ------
-        ConfigError
-            On every rank, in training: without `n_own`, on some rank other rows than its own, where a graph's halo rows are computed again.
         """
-        return self.then(x, comm, n_own)
+        return self.then(x, comm)
 
-    def then(self, x: Tensor, comm: Communicator, n_own: int | None = None, **activation: Any) -> Tensor:
+    def then(self, x: Tensor, comm: Communicator, **activation: Any) -> Tensor:
         """Normalise, and activate and drop in the same pass: the further arguments of `activate`."""
         rows_of("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
         if (self.training or self._seen is not None) and not hasattr(comm, "allgather"):
             raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, such as graph.comm")
         x, gamma, beta = operands(x, self.gamma, self.beta)
-        return activate(x, gamma=gamma, beta=beta, statistics=self._statistics(x, comm, n_own), **activation)
+        return activate(x, gamma=gamma, beta=beta, statistics=self._statistics(x, comm), **activation)
 
     def describe(self) -> str:
         return f"{len(self.gamma)}"
 
-    def _statistics(self, x, comm, n_own):
+    def _statistics(self, x, comm):
         if self.training:
-            count, mean, m2 = self._moments(x, comm, n_own)
+            count, mean, m2 = self._moments(x, comm)
             if count:
                 self.running_mean += self.momentum * (mean - self.running_mean)
                 self.running_var += self.momentum * (m2 / max(count - 1, 1) - self.running_var)
-            return Statistics(mean, 1 / np.sqrt(m2 / max(count, 1) + self.eps), comm, max(count, 1), n_own)
+            return Statistics(mean, 1 / np.sqrt(m2 / max(count, 1) + self.eps), comm, max(count, 1))
         if self._seen is not None:
-            self._seen.append(self._moments(x, comm, n_own))
+            self._seen.append(self._moments(x, comm))
             count, mean, m2 = merge_moments(self._seen)
             if count:
                 self.running_mean[...], self.running_var[...] = mean, m2 / max(count - 1, 1)
         return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
 
-    def _moments(self, x, comm, n_own):
+    def _moments(self, x, comm):
         """(count, mean, M2) of all ranks' own rows."""
-        if n_own is None and (expected := getattr(comm, "own_rows", None)) is not None:
-            raise_together(comm, None if len(x) == expected else ConfigError(
-                f'halo "recompute": BatchNorm gets {len(x)} rows, of which {expected} are this rank\'s own, so it needs n_own=g.n_own, '
-                "g of graph.layers(n)"))
         if getattr(x, "volatile", False):
             raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
-        return batch_moments(as_array(x)[:n_own], comm)
+        return batch_moments(as_array(x), comm)
 
 
 def exact_moments(model: Module, run: Callable[[], R]) -> R:

@@ -6,9 +6,9 @@ import numpy as np
 
 from sarlite.comm import together
 from sarlite.errors import ConfigError, DataError, ShapeError
-from sarlite.sar import fn
-from sarlite.sar.graph import Graph
-from sarlite.sar.weights import degrees, positive
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.weights import degrees, positive
+from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array
 from sarlite.types import Array

@@ -10,7 +10,7 @@ import numpy as np
 from sarlite.comm import together
 from sarlite.errors import ConfigError, DataError, ShapeError, whole
 from sarlite.propagation.operator import NORMALIZATIONS, Propagation
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
 from sarlite.types import Array

@@ -7,8 +7,8 @@ import numpy as np
 
 from sarlite import tape
 from sarlite.kernels import Rows
-from sarlite.sar.messages import templates_of
-from sarlite.tape.taken import Taken
+from sarlite.sar.schedule.messages import templates_of
+from sarlite.tape.table_rows import TableRows
 
 
 class Operator:
@@ -20,32 +20,33 @@ class Operator:
         How many of the inputs are rows of source nodes, which peers fetch; they come first.
     needs_rows : bool
         Case 2: backward needs the source rows (valid after `begin`).
-    turns : bool
-        Whether `turned` tells how backward goes over the reversed edges.
-    linear : bool
-        Whether messages are rows of the sources as they are, so that their owner may sum them up.
+    reverses : bool
+        Whether backward can go over the reversed edges, as `reversed_operator` tells.
     keeps_result : bool
         Whether backward needs what `end` returned, which nothing may then be written over.
     flops_per_value : int
         What `tape.shapes` counts for each value of a message.
     overwrites : bool
-        Whether `backward` may be given d_rows that are not set, which it then overwrites: where it sees all edges at once. `fresh`
-        says that it is so in this pass.
-    by_number : bool
+        Whether `backward` may be given d_rows that are not set, which it then overwrites: where it sees all edges at once.
+    accumulate : bool
+        Whether `backward` adds to d_rows in this pass; else it overwrites them.
+    takes_rows : bool
         Whether `begin`, `forward` and `backward` may be given `kernels.Rows` of the local sources; what peers send are arrays.
     into : array or None
-        What an operator that has a `shape` adds to; set before `begin`, and let go of in `end`. By default it makes a new array.
+        What the output is wanted in; set before `begin`. An operator may add to it and return it from `end`, letting go of it; or
+        return an array of its own, which the caller adds.
     """
 
     n_fetched = 1
     needs_rows = False
-    turns = linear = overwrites = fresh = by_number = False
+    reverses = overwrites = takes_rows = False
+    accumulate = True
     keeps_result = True
     flops_per_value = 1
     into = None
 
-    def shape(self, arrays):
-        """Return the shape of the output of these inputs, where it may be added to what is there; None where it may not."""
+    def output(self, arrays):
+        """Return the shape and the dtype of the output of these inputs. Before `begin`."""
 
     def begin(self, needs, arrays, keep):
         """Take the local arrays and prepare the output; `keep` says whether what `forward` returns is kept."""
@@ -72,7 +73,7 @@ class Operator:
             What `forward` returned for this block, where it was kept.
         """
 
-    def turned(self, rows, d_rows):
+    def reversed_operator(self, rows, d_rows):
         """Return (operator, rows, d_ends): how the owner of the source rows finds their gradients over the reversed edges.
 
         After `begin_backward`, and in place of `backward`. The columns of the reversed edges' blocks are destinations, whose `rows`
@@ -102,45 +103,41 @@ class Operator:
 
 def aggregate(schedule, operator, inputs, sinks=()):
     """Apply `operator` over all blocks. Collective, forward and backward."""
-    if not operator.by_number:
+    if not operator.takes_rows:
         for x in inputs:
-            if isinstance(x, Taken):
+            if isinstance(x, TableRows):
                 x.gathered()
-    return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule.linear if operator.linear else schedule)
+    return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule)
 
 
 def forward(needs, *arrays, operator, schedule):
     arrays = tuple(a if isinstance(a, Rows) else np.ascontiguousarray(a) for a in arrays)
-    keep = any(needs) and schedule.mode.keeps and not _turns(schedule, operator)
+    keep = any(needs) and schedule.mode.keeps and not _reverses(schedule, operator)
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]
     kept = schedule.run(rows, operator.forward, keep)
-    if schedule.summed is not None:  # then the operator is a linear `Sum`
-        schedule.summed.run_backward(None, None, operator.sum_for_peers, [operator.out], phase="forward")
     local = rows if operator.needs_rows and not keep else None
     return operator.end(), (operator, local, kept, templates_of(rows))
 
 
 def vjp(g, needs, residuals, into, operator, schedule):
     operator, local, kept, templates = residuals
-    turns, n_src = _turns(schedule, operator), schedule.plan.n_src
-    alone = not turns and not schedule.plan.steps and schedule.summed is None  # then one block has all edges
-    operator.fresh = alone and operator.overwrites and all(at is None for at in into[: operator.n_fetched])
+    reverses, n_src = _reverses(schedule, operator), schedule.plan.n_src
+    alone = not reverses and schedule.plan.alone  # then one block has all edges
+    operator.accumulate = not (alone and operator.overwrites and all(at is None for at in into[: operator.n_fetched]))
     operator.begin_backward(g)
-    make = np.empty if operator.fresh else np.zeros
+    make = np.zeros if operator.accumulate else np.empty
     d_rows = [(make((n_src, *shape), dtype) if at is None or not at.flags.c_contiguous else at) if need else None
               for need, (shape, dtype), at in zip(needs, templates, into)]
-    if turns:
-        _over_reversed(schedule.reverse, *operator.turned(local, d_rows))
+    if reverses:
+        _over_reversed(schedule.reverse, *operator.reversed_operator(local, d_rows))
     else:
         schedule.run_backward(local, kept, operator.backward, d_rows)
-    if schedule.summed is not None:
-        _over_reversed(schedule.summed, *operator.turned(local, d_rows))
     return [*d_rows, *operator.end_backward()]
 
 
-def _turns(schedule, operator):
-    return schedule.reverse is not None and operator.turns and (schedule.fetches or not operator.needs_rows)
+def _reverses(schedule, operator):
+    return schedule.reverse is not None and operator.reverses and (schedule.reverses_attention or not operator.needs_rows)
 
 
 def _over_reversed(reverse, operator, rows, d_ends):
@@ -151,4 +148,4 @@ def _over_reversed(reverse, operator, rows, d_ends):
         reverse.run(rows, operator.forward, phase="backward")
 
 
-tape.primitive("aggregate", forward, vjp, owned=tape.Owned.YES, adds=True, by_number=True)
+tape.primitive("aggregate", forward, vjp, owned=tape.Owned.YES, adds=True, takes_rows=True)

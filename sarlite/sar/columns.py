@@ -1,8 +1,9 @@
-"""Aggregation by columns: ranks turn their rows into columns, each sums all edges for its own, and they turn the sums back.
+"""Aggregation by columns: ranks exchange their rows for columns, each sums all edges for its columns, and sums go back.
 
-The N ranks stand in a grid of R rows by C columns. A group of C ranks that follow each other shares its rows: an all-to-all within it
-turns each one's rows, of all columns, into all rows of the group, of a C-th of the columns. A graph of the R groups, whose peers are the
-ranks of one column, aggregates these in any mode; with R = 1 it is the whole graph and has no peers. Then the sums are turned back.
+The N ranks stand in a grid of R rows by C columns. A group of C ranks that follow each other shares its rows: an
+all-to-all within it brings each rank, for its own rows of all columns, all rows of the group of a C-th of the columns.
+A graph of the R groups, whose peers are the ranks of one column, aggregates these in any mode; with R = 1 it is the
+whole graph and has no peers. Then another all-to-all brings each rank the sums of its own rows.
 """
 
 import math
@@ -14,14 +15,16 @@ from sarlite import tape
 from sarlite.comm import Solo
 from sarlite.graph.part import InEdges
 from sarlite.sar.aggregate import aggregate
-from sarlite.sar.transport import Transfer, Transport
+from sarlite.sar.schedule.transport import Transfer, Transport
 from sarlite.tape import Tensor
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
 
 
-class Turn(NamedTuple):
-    """How one array, a part of whose rows each rank of a group has, turns from rows into columns and back. Each is the other's adjoint.
+class ColumnLayout(NamedTuple):
+    """Which rows of an array each rank of a group has, and which columns: an all-to-all brings one from the other.
+
+    `to_columns` and `to_rows` are each other's adjoint.
 
     Attributes
     ----------
@@ -47,8 +50,8 @@ class Turn(NamedTuple):
     def sizes(self) -> tuple[int, int]:
         """How many values `to_columns` sends and receives here; `to_rows` receives and sends them.
 
-        With w_q of a row's f values at rank q of the group, n_p (f - w_p) are sent where no two ranks have the same, and (n - n_p) w_p
-        received: over all ranks n f (C - 1) / C.
+        With w_q of a row's f values at rank q of the group, n_p (f - w_p) are sent where no two ranks have the same,
+        and (n - n_p) w_p received: over all ranks n f (C - 1) / C.
         """
         own = self.transport.comm.rank
         sent = self.counts[own] * sum(self.n_values(q) for q in range(len(self.counts)) if q != own)
@@ -64,7 +67,7 @@ class Turn(NamedTuple):
         return out
 
     def to_rows(self, y: Array, phase: str) -> Array:
-        """Return this rank's rows, whole; what several ranks have is added. y (n of the group, ...). Collective within the group."""
+        """Return this rank's rows, whole; what several ranks have is added. y (n of the group, ...). Collective."""
         own, starts = self.transport.comm.rank, self._starts()
         out = np.empty((self.counts[own], *self.shape), y.dtype)
         found = [np.empty((self.counts[own], *self._shape(q)), y.dtype) for q in range(len(self.pieces))]
@@ -78,9 +81,9 @@ class Turn(NamedTuple):
         return out
 
     def _exchange(self, phase, outgoing, incoming):
-        """Send `outgoing(q)` to each other rank q, and fill `incoming[q]`, an array that follows itself in memory, with what it sends."""
+        """Send `outgoing(q)` to each other rank q, and fill `incoming[q]`, a contiguous array, with what q sends."""
         size, own = len(self.counts), self.transport.comm.rank
-        with Exchange(self.transport, phase) as exchange:
+        with AllToAll(self.transport, phase) as exchange:
             receives = [exchange.receive(incoming[(own - s) % size], (own - s) % size) for s in range(1, size)]
             sends = [exchange.send(outgoing((own + s) % size), (own + s) % size) for s in range(1, size)]
             exchange.complete([*receives, *sends])
@@ -97,7 +100,7 @@ class Turn(NamedTuple):
         return tuple(piece.stop - piece.start for piece in self.pieces[rank])
 
 
-class Exchange(Transfer):
+class AllToAll(Transfer):
     """One all-to-all of a group under way; counts what it sends and receives."""
 
     def __init__(self, transport, phase):
@@ -120,10 +123,11 @@ class Exchange(Transfer):
         self.profile.count(f"{self.phase}_turn", self.sent, self.received)
 
 
-tape.primitive("to_columns", lambda needs, x, turn: (turn.to_columns(x, "forward"), ()),
-               lambda g, needs, residuals, turn: [turn.to_rows(np.ascontiguousarray(g), "backward")], owned=tape.Owned.YES)
-tape.primitive("to_rows", lambda needs, y, turn: (turn.to_rows(np.ascontiguousarray(y), "forward"), ()),
-               lambda g, needs, residuals, turn: [turn.to_columns(g, "backward")], owned=tape.Owned.YES)
+tape.primitive("to_columns", lambda needs, x, layout: (layout.to_columns(x, "forward"), ()),
+               lambda g, needs, residuals, layout: [layout.to_rows(np.ascontiguousarray(g), "backward")],
+               owned=tape.Owned.YES)
+tape.primitive("to_rows", lambda needs, y, layout: (layout.to_rows(np.ascontiguousarray(y), "forward"), ()),
+               lambda g, needs, residuals, layout: [layout.to_columns(g, "backward")], owned=tape.Owned.YES)
 
 
 class Grid:
@@ -138,42 +142,42 @@ class Grid:
     transport : Transport
         Of the group's exchanges.
     structure_bytes : int
-        That the graph's edges and ids take, without the transposes, which take as much as the edges again once they are made.
+        That the graph's edges and ids take, without the transposes, which take as much as the edges again once they are
+        made.
     """
 
     def __init__(self, comm: Any, n_columns: int, graph: Any, transport: Transport, counts: "Counts") -> None:
         self.n_rows, self.n_columns, self.graph, self.transport = comm.size // n_columns, n_columns, graph, transport
-        self._counts, self._kept = counts, TensorMap()  # constant Tensor of edge values -> {this rank's piece: the group's}
+        self._counts = counts
+        self._kept = TensorMap()  # constant Tensor of edge values -> {this rank's piece: the group's}
         self.structure_bytes = _bytes_of(graph)
 
-    def aggregate(self, make: Any, inputs: list[Tensor], places: tuple[str, ...], whole_heads: bool) -> Tensor:
-        """Aggregate by the operator `make(graph)` over the graph of the group's rows. Collective.
+    def aggregate(self, call: Any) -> Tensor:
+        """Run one aggregation (`operators.table.Call`) over the graph of the group's rows. Collective.
 
         Parameters
         ----------
-        make : function of a Graph -> Operator
-            Whose output has the rows of its first input.
-        inputs : list of Tensor
-            The first (n, ...), or (n, n_heads, n_feat) where another has a value or a gradient a head; the others (n, n_heads) or (n,).
-        places : tuple of {"src", "dst", "edge"}
-            What each input has a row of.
-        whole_heads : bool
-            Whether each rank takes all heads, and of each a part of its features.
+        call : Call
+            Its operator's output has the rows of the first input, (n, ...), or (n, n_heads, n_feat) where another input
+            has a value or a gradient a head; the others are (n, n_heads) or (n,).
 
         Notes
         -----
-        Columns are divided by heads as far as their number goes, then by features: with H heads gcd(C, H) ranks have other heads, and
-        C / gcd(C, H) of them other features of the same. What has no features, as scores, goes to all of these, and its gradients,
-        which are sums over features, are added.
+        Columns are divided by heads as far as their number goes, then by features: with H heads gcd(C, H) ranks have
+        other heads, and C / gcd(C, H) of them other features of the same. What has no features, as scores, goes to all
+        of these, and its gradients, which are sums over features, are added. Where a call `divides` features alone,
+        each rank has all heads.
         """
-        rows, *others = inputs
+        rows, *others = call.inputs
         heads = rows.shape[1] if any(x.ndim == 2 for x in others) else 1
         shape = (heads, math.prod(rows.shape[1:]) // max(heads, 1))
-        pieces = _pieces(self.n_columns, *shape, whole_heads)
-        turned = [self._to_columns(x, place, pieces) for x, place in zip([rows.reshape(rows.shape[0], *shape), *others], places)]
-        out = aggregate(self.graph.schedule, make(self.graph), turned)
-        turn = Turn(self.transport, self._counts.dst, pieces, shape)
-        return tape.apply("to_rows", out, turn=turn).reshape(self._counts.dst[self.transport.comm.rank], *rows.shape[1:])
+        pieces = _pieces(self.n_columns, *shape, call.divides == "features")
+        inputs = [rows.reshape(rows.shape[0], *shape), *others]
+        by_columns = [self._to_columns(x, place, pieces) for x, place in zip(inputs, call.places)]
+        out = aggregate(self.graph.schedule, call.make(self.graph), by_columns)
+        layout = ColumnLayout(self.transport, self._counts.dst, pieces, shape)
+        n_own = self._counts.dst[self.transport.comm.rank]
+        return tape.apply("to_rows", out, layout=layout).reshape(n_own, *rows.shape[1:])
 
     def _to_columns(self, x, place, pieces):
         """Of edge values that are constant what came is kept, as they are the same in each epoch."""
@@ -181,8 +185,8 @@ class Grid:
         kept = self._kept.setdefault(x, {}) if place == "edge" and x.constant else {}
         key = str(pieces[self.transport.comm.rank])
         if key not in kept:
-            turn = Turn(self.transport, getattr(self._counts, place), pieces, x.shape[1:])
-            kept[key] = tape.apply("to_columns", x, turn=turn)
+            layout = ColumnLayout(self.transport, getattr(self._counts, place), pieces, x.shape[1:])
+            kept[key] = tape.apply("to_columns", x, layout=layout)
         return kept[key]
 
 
@@ -197,7 +201,8 @@ class Counts(NamedTuple):
 def _pieces(n_ranks, n_heads, n_feat, whole_heads):
     by_head = 1 if whole_heads else math.gcd(n_ranks, n_heads)
     by_feature = n_ranks // by_head
-    return tuple((_part(n_heads, by_head, k // by_feature), _part(n_feat, by_feature, k % by_feature)) for k in range(n_ranks))
+    return tuple((_part(n_heads, by_head, k // by_feature), _part(n_feat, by_feature, k % by_feature))
+                 for k in range(n_ranks))
 
 
 def _part(n, n_parts, k):
@@ -205,12 +210,13 @@ def _part(n, n_parts, k):
 
 
 def groups(comm: Any, n_columns: int) -> tuple[Any, Any]:
-    """Return the communicators of this rank's group and of its column, the same each time. Collective at the first call."""
+    """Return the communicators of this rank's group and of its column. Collective at the first call."""
     group = comm.group(f"row of {n_columns}", comm.rank // n_columns)
     return group, Solo() if n_columns == comm.size else comm.group(f"column of {n_columns}", comm.rank % n_columns)
 
 
-def gather(group: Any, edges: InEdges, ids: list[Array | None], n_src: int, n_rows: int) -> tuple[InEdges, list[Array | None], Counts]:
+def gather(group: Any, edges: InEdges, ids: list[Array | None], n_src: int,
+           n_rows: int) -> tuple[InEdges, list[Array | None], Counts]:
     """Put the rows of a group together, on each of its ranks. Collective within it.
 
     Parameters
@@ -231,14 +237,17 @@ def gather(group: Any, edges: InEdges, ids: list[Array | None], n_src: int, n_ro
 
     Notes
     -----
-    Memory and bytes received: 4 or 8 bytes an edge of the group, twice that where edge values are in another order, and 8 bytes a row.
+    Memory and bytes received: 4 or 8 bytes an edge of the group, twice that where edge values are in another order, and
+    8 bytes a row.
     """
-    facts = group.allgather((n_src, edges.n_dst, len(edges.indices), edges.numbers is not None, edges.added_loops is not None))
+    has = edges.numbers is not None, edges.added_loops is not None
+    facts = group.allgather((n_src, edges.n_dst, len(edges.indices), *has))
     counts = Counts(*(tuple(int(fact[k]) for fact in facts) for k in range(3)))
     numbers = loops = None
     if any(fact[3] for fact in facts):
         before = sum(counts.edge[: group.rank])
-        numbers = _all(group, before + (np.arange(len(edges.indices)) if edges.numbers is None else edges.numbers.astype(np.int64)))
+        own = np.arange(len(edges.indices)) if edges.numbers is None else edges.numbers.astype(np.int64)
+        numbers = _all(group, before + own)
     if any(fact[4] for fact in facts):
         loops = _all(group, np.zeros(edges.n_dst, bool) if edges.added_loops is None else edges.added_loops)
     degrees = _all(group, np.diff(edges.indptr))
@@ -254,4 +263,5 @@ def _all(group, array):
 def _bytes_of(graph):
     blocks = graph.plan.blocks
     arrays = [array for block in blocks for array in (block.indptr, block.indices, block.rows, block.src_ids)]
-    return sum(array.nbytes for array in (*arrays, blocks[0].numbers, graph.dst_ids, graph.in_degrees) if array is not None)
+    arrays += [blocks[0].numbers, graph.dst_ids, graph.in_degrees]
+    return sum(array.nbytes for array in arrays if array is not None)

@@ -1,169 +1,172 @@
-"""What an aggregation costs: a mode's own code, run over counts in place of arrays and with nobody at the other end.
+"""What an aggregation moves: sums over the arrivals of a plan, which a mode lays out of counts as it does of edges.
 
-`CountingTransport` stands in for `Transport`, and `stand_ins.Rows` for arrays of rows: they have a shape and a dtype, and no values. All
-that decides sizes (which rows go, in which messages, what is held how long) is the code that a real run takes, so a new mode is counted as
-soon as it is there. A `PartCounts` tells how many rows and edges a part exchanges: of a graph that is there (`counts_of`), or expected of
-one that is not (`expected`).
+`found` tells what a part exchanges, of a graph that is there, and `expected` of one that is not. Both are `Needs` without edges: they say
+which rows go where, or only how many, and `mode.lay_out(needs, prefetch)` makes the pieces that a real run has.
 """
 
-from collections import deque
-from types import SimpleNamespace
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite.comm import Solo
-from sarlite.profile import Profile
-from sarlite.sar.host import Host
-from sarlite.sar.messages import layout, templates_of
-from sarlite.sar.modes import MODES
-from sarlite.sar.plan import Exchange, n_pieces, range_ends
-from sarlite.sar.relations import sets_of
-from sarlite.sar.rounds import Rounds, RoundsAhead
-from sarlite.sar.schedule import Schedule
-from sarlite.sar.stages import Stages, StagesAhead
-from sarlite.sar.stand_ins import CountedCut, Message, RowNumbers, Rows
-from sarlite.sar.transport import Fetch, Line, Prefetch, Transport
+from sarlite.sar.schedule.messages import layout, row_bytes
+from sarlite.sar.schedule.needs import Needs
+from sarlite.sar.schedule.pieces import Plan
 
 
-class SetCounts(NamedTuple):
-    """One set of a part's in-edges, such as a relation's.
+class Aggregation(NamedTuple):
+    """One aggregation, forward or backward.
 
     Attributes
     ----------
-    n_dst : int
-        Destination rows of the part.
-    n_edges : list of int
-        Its edges, added self loops too, by the part of their sources.
-    n_rows : list of int
-        Destination rows that have such edges.
+    over : hashable
+        Which edges.
+    phase, within : str, str or None
+        What its bytes are counted under; the phase of the profile that stands in for it, as "evaluation".
+    fetched : tuple of (row shape, dtype), or None
+        Of the rows that come from peers; None where none come.
+    gradients : tuple of (row shape, dtype) or None, or None
+        Of the gradients that go to the rows' owners; None forward.
     """
 
-    n_dst: int
-    n_edges: list
-    n_rows: list
+    over: Any
+    phase: str
+    within: str | None
+    fetched: Any
+    gradients: Any = None
 
 
-class PartCounts(NamedTuple):
-    """How many rows and edges one part exchanges, by rank; enough for a mode to lay a plan out.
+class Moved(NamedTuple):
+    """Bytes by phase; `packed_bytes` are those of sent rows that are copied into messages."""
+
+    sent: Counter[str]
+    received: Counter[str]
+    packed_bytes: int = 0
+
+
+def moved(plan: Plan, size: int, made: Aggregation) -> Moved:
+    """Return what an aggregation over a plan sends and receives here, on one of `size` ranks, to the byte."""
+    sent, received, packed = Counter[str](), Counter[str](), 0
+    fetch, push = (made.within or f"{made.phase}_{way}" for way in ("fetch", "push"))
+    pieces = plan.forward if made.gradients is None else plan.backward
+    for arrival in (arrival for piece in pieces for arrival in piece.arrivals):
+        if made.fetched is not None:
+            as_they_stand = isinstance(arrival.send_rows, slice)
+            n_bytes = _n_bytes(arrival.n_send, made.fetched, as_they_stand)
+            sent[fetch] += n_bytes * (size - 1 if arrival.target is None else 1)
+            received[fetch] += _n_bytes(arrival.n_rows, made.fetched, arrival.contiguous)
+            packed += 0 if as_they_stand else n_bytes
+        if made.gradients is not None:
+            sent[push] += _n_bytes(arrival.n_rows, made.gradients)
+            received[push] += _n_bytes(arrival.n_send, made.gradients)
+    return Moved(sent, received, packed)
+
+
+def _n_bytes(n_rows, templates, array_by_array=False):
+    """Of one message; or of each array's rows as they stand, whose sections are not aligned."""
+    return n_rows * sum(map(row_bytes, templates)) if array_by_array else layout(n_rows, templates)[1]
+
+
+class Exchanged(NamedTuple):
+    """What a part exchanges over one set of edges, or over the edges of several relations that one fetch serves.
 
     Attributes
     ----------
-    rank : int
-    offsets : (size + 1,) int64
-        First source row of each part.
-    sets : list of SetCounts
-        One; of relations that one fetch serves one each.
-    needs, asked : list of (int, bool)
-        Rows of each part that come here and rows that go there: how many, and whether they follow each other at their owner.
-    degree : float
-        As of `Exchange`.
-    ranges : (list, list), or None
-        Of `needs` and `asked`, a list of the same of each range of the owner's rows, where rows come in `n_pieces`. None: even ones.
-    turned : PartCounts, or None
-        Of the reversed edges; None where these exchange the same, on all ranks.
-    cover : (PartCounts, PartCounts), or None
-        Of mode `cover`: of the edges by rows, and of the reversed ones by sums; None where there are none of these on any rank.
-    hosts : list, or None
-        Of each rank the host that it is on, where rows are those that any rank of a host needs.
-    shared : PartCounts, or None
-        Of mode `host`: the same edges with such rows.
+    needs : Needs
+        Without edges.
+    n_edges : list of list of int
+        Of each set, its edges by the part of their sources.
+    turned : Exchanged, or None
+        Of the reversed edges.
     """
 
-    rank: int
-    offsets: Any
-    sets: list
-    needs: list
-    asked: list
-    degree: float = 0.0
-    ranges: Any = None
+    needs: Needs
+    n_edges: list[list[int]]
     turned: Any = None
-    cover: Any = None
-    hosts: Any = None
-    shared: Any = None
-
-    def of(self, mode):
-        """Return those of a mode: where it shares, with the needs of each host's ranks put together."""
-        return self.shared if mode.shares and self.shared is not None else self
 
     @property
-    def size(self):
-        return len(self.offsets) - 1
+    def n_src(self) -> int:
+        return self.needs.n_src
 
     @property
-    def n_local(self):
-        return int(self.offsets[self.rank + 1] - self.offsets[self.rank])
+    def n_halo(self) -> int:
+        """How many peers' rows come."""
+        return sum(map(len, self.needs.needs))
 
-    @property
-    def n_pieces(self):
-        """As of `Exchange`."""
-        return n_pieces(self.offsets, self.degree)
-
-    def exchange(self, host=None):
-        """Return the `Exchange` that `plan.build` would find, of counts."""
-        ranges = self.ranges or [[None] * self.size] * 2
-        needs, asked = ([RowNumbers(*found, own) for found, own in zip(*side)] for side in zip((self.needs, self.asked), ranges))
-        src_ids = [RowNumbers(self.n_local) if q == self.rank else need for q, need in enumerate(needs)]
-        cuts = [CountedCut(each.n_dst, each.n_edges) for each in self.sets]
-        return Exchange(self.rank, np.asarray(self.offsets), cuts, needs, asked, src_ids, host, self.degree)
+    def plan(self, mode: Any, prefetch: int) -> Plan:
+        """Return the plan that a mode lays out."""
+        return mode.lay_out(self.needs, prefetch)
 
 
-def counts_of_plan(comm, plan, sets):
-    """Return the `PartCounts` of a sharded graph's part. Collective.
+class _Block:
+    """Stands for a block: only rows are told."""
+
+    offset = 0
+
+    def columns(self, a, b):
+        return self
+
+
+class _Cut:
+    """Stands for an `EdgesByOwner`."""
+
+    edges = property(lambda self: self)
+    indices = ()
+
+    def blocks(self, rank, ends, src_ids, offsets, dtype):
+        return [_Block() for _ in src_ids]
+
+    def merged(self, src_ids, offsets, dtype):
+        return _Block()
+
+
+def _needs(rank, offsets, needs, asked, degree):
+    src_ids = [*needs]
+    src_ids[rank] = Some(int(offsets[rank + 1] - offsets[rank]), True)
+    return Needs(rank, offsets, [_Cut()], needs, asked, src_ids, degree)
+
+
+def exchanged(comm: Any, plan: Plan, turns: bool = False) -> Exchanged:
+    """Return what a part exchanges of a graph that is there, in any mode. Collective.
 
     Parameters
     ----------
     comm : Communicator
     plan : Plan
-    sets : list of (n_dst, n_edges)
-        The part's destination rows and edges, of each set of edges of the plan.
+    turns : bool
+        Whether reversed edges are told, too. Of one set of edges.
 
     Notes
     -----
-    In mode `oneshot`, where a part's edges are one block, the peers' are divided among them as their rows are.
+    Sends 8 bytes a row that goes to a peer, and as much for the reversed edges.
     """
     rank, size = comm.rank, comm.size
-    facts = comm.allgather(plan.n_src)
-    found = [SetCounts(n_dst, [0] * size, [0] * size) for n_dst, _ in sets]
-    for step in plan.steps:
-        for k, each in enumerate(found):
-            if step.block is None:
-                n = sets_of(plan.local)[k].n_edges * step.n_rows // (plan.n_src + plan.n_halo)
-                n_rows = min(each.n_dst, n)
-            else:
-                edges = sets_of(step.block)[k]
-                n, n_rows = edges.n_edges, len(edges.indptr) - 1
-            each.n_edges[step.source] += n
-            each.n_rows[step.source] = max(each.n_rows[step.source], n_rows)
-    for each, (n_dst, n_edges) in zip(found, sets):
-        each.n_edges[rank], each.n_rows[rank] = n_edges - sum(each.n_edges), n_dst
-    counts = PartCounts(rank, np.concatenate([[0], np.cumsum(facts)]), found, [], [], plan.degree)
-    return exchanging(comm, counts, plan.asked(size))
+    offsets = np.concatenate([[0], np.cumsum(comm.allgather(plan.n_src))])
+    sets = [[0] * size for _ in _sets(plan.local)]
+    reached = [np.empty(0, np.int64)] * size  # rows here that have edges from each peer
+    for block, owner, columns in plan.halo():
+        for own, edges in zip(sets, _sets(block)):
+            inside = (edges.indices >= columns.start) & (edges.indices < columns.stop)
+            own[owner] += int(np.count_nonzero(inside))
+            if turns:
+                reached[owner] = np.union1d(reached[owner], edges.dst[inside]).astype(np.int64)
+    for k, own in enumerate(sets):
+        own[rank] = sum(_sets(block)[k].n_edges for block in plan.blocks) - sum(own)
+    asked = plan.asked(size)
+    found = Exchanged(_needs(rank, offsets, comm.alltoall(asked), asked, plan.degree), sets)
+    if not turns or size == 1:
+        return found
+    out = [ranks[rank] for ranks in comm.allgather(sets[0])]
+    needs = comm.alltoall(reached)
+    return found._replace(turned=Exchanged(_needs(rank, offsets, needs, reached, plan.degree), [out]))
 
 
-def exchanging(comm, counts, asked):
-    """Return `counts` of a part of whose rows `asked`, by rank, go there. Collective."""
-    ends, told = range_ends(counts.offsets, counts.rank, counts.n_pieces), []
-    for rows in asked:
-        told.append((counted(rows), [counted(own) for own in np.split(rows, np.searchsorted(rows, ends[:-1]))] if len(ends) > 1 else None))
-    came = [found[counts.rank] for found in comm.allgather(told)]
-    (needs, need_ranges), (asked, ask_ranges) = zip(*came), zip(*told)
-    return counts._replace(needs=[*needs], asked=[*asked], ranges=([*need_ranges], [*ask_ranges]) if len(ends) > 1 else None)
+def _sets(block):
+    return block if isinstance(block, tuple) else (block,)
 
 
-def counted(rows):
-    """How many different rows there are, equal ones side by side, and whether each follows the one before."""
-    steps = np.diff(rows)
-    return (0, True) if len(rows) == 0 else (1 + int(np.count_nonzero(steps)), bool(((steps == 0) | (steps == 1)).all()))
-
-
-def counts_of(graph):
-    """Return the `PartCounts` of a `Graph`'s part. Collective."""
-    return counts_of_plan(graph.comm, graph.plan, [(graph.n_dst, graph.n_edges)])
-
-
-def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False, per_host=1):
-    """Return the `PartCounts` of rank 0 that are expected of a symmetric graph in `size` even parts.
+def expected(n_nodes: int, n_edges: int, size: int, *, halo: float | None = None, degrees: Any = None, loops: bool = False) -> Exchanged:
+    """Return what rank 0 is expected to exchange of a symmetric graph in `size` even parts.
 
     Parameters
     ----------
@@ -175,252 +178,53 @@ def expected(n_nodes, n_edges, size, *, halo=None, degrees=None, loops=False, pe
         Degrees and how many nodes have each, for which that share is averaged; by default all have the mean.
     loops : bool
         Whether a self loop is added to each node.
-    per_host : int
-        Ranks of a host, which follow each other. Above 1 what mode `host` exchanges is expected too: of random parts what one part of so
-        many rows would, of a `halo` the rows that any of the ranks needs, if each needs that share whatever the others do.
     """
     offsets = np.arange(size + 1) * n_nodes // size
-    local = int(offsets[1])
+    local, sizes = int(offsets[1]), np.diff(offsets).tolist()
     values, counts = (np.array([n_edges / n_nodes]), np.array([n_nodes])) if degrees is None else np.asarray(degrees, float)
-
-    def share(part):
-        return float((counts * -np.expm1(values * np.log1p(-part))).sum() / counts.sum()) if part < 1 else 1.0
-
-    def needed(k):  # by any of k ranks, of each other part's rows
-        return share(k / size) if halo is None else 1 - (1 - halo) ** k
-
-    wanted = needed(1)
+    random = float((counts * -np.expm1(values * np.log1p(-1 / size))).sum() / counts.sum()) if size > 1 else 0.0
+    wanted = random if halo is None else halo
     own = n_edges * local // n_nodes
     inside = round(own * (local / n_nodes if halo is None else max(0.0, 1 - halo)))
-    sizes = [int(n) for n in np.diff(offsets)]
-    far = [0, *(round((own - inside) * n / max(n_nodes - local, 1)) for n in sizes[1:])]
-    needs = [(0, True), *((round(n * wanted), wanted >= 1) for n in sizes[1:])]
-    asked = [(0, True), *((round(local * wanted), wanted >= 1) for _ in sizes[1:])]
-    n_rows = [local, *(min(local, round(local * share(1 / size)), n) for n in far[1:])]
-    edges = SetCounts(local, [own - sum(far) + (local if loops else 0), *far[1:]], n_rows)
-    degree = n_edges / max(n_nodes, 1) + bool(loops)
-    found, per_host = PartCounts(0, offsets, [edges], needs, asked, degree), min(per_host, size)
-    if per_host == 1:
-        return found
-    hosts, needs, asked = [q // per_host for q in range(size)], [(0, True)], [(0, True)]
-    for n, host in zip(sizes[1:], hosts[1:]):
-        here, there = (per_host, hosts.count(host)) if host else (per_host - 1, per_host - 1)  # the owner itself needs none of its rows
-        needs.append((round(n * needed(here)), needed(here) >= 1))
-        asked.append((round(local * needed(there)), needed(there) >= 1))
-    return found._replace(shared=found._replace(needs=needs, asked=asked, hosts=hosts))
+    far = [round((own - inside) * n / max(n_nodes - local, 1)) for n in sizes[1:]]
+    needs, asked = ([Some(0), *(Some(round(n * wanted), wanted >= 1) for n in each[1:])] for each in (sizes, [local] * size))
+    edges = [own - sum(far) + (local if loops else 0), *far]
+    found = Exchanged(_needs(0, offsets, needs, asked, n_edges / max(n_nodes, 1) + bool(loops)), [edges])
+    return found._replace(turned=found)
 
 
-# ---- in place of the transport
+class Some:
+    """Stands for `n` ascending row numbers; `contiguous` tells whether each follows the one before."""
 
+    def __init__(self, n: int, contiguous: bool = False) -> None:
+        self.n, self.contiguous = n, contiguous
 
-class _Sent:
-    """Stands in for a request, which keeps what is sent."""
+    def __len__(self) -> int:
+        return self.n
 
-    def __init__(self, array):
-        self.array = array
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return Some(len(range(*key.indices(self.n))), self.contiguous)
+        return key % self.n * (1 if self.contiguous else 2)  # so that the ends differ by more than their number
 
-    def wait(self):
-        pass
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function is np.concatenate:
+            return Some(sum(map(len, args[0])))
+        if function is np.diff:
+            return np.ones(1)
+        if function is np.searchsorted:  # where even ranges begin
+            n = len(args[1]) + 1
+            return np.arange(1, n) * self.n // n
+        if function is np.split:
+            ends = [0, *args[1], self.n]
+            return [Some(b - a, self.contiguous) for a, b in zip(ends, ends[1:])]
+        return NotImplemented
 
-
-class _Nobody:
-    """Stands in for a communicator: takes what is sent, and gives nothing, or zeros where there are arrays."""
-
-    max_tag, threaded = 1 << 15, True
-
-    def __init__(self, rank, size):
-        self.rank, self.size, self.n_messages = rank, size, 0
-
-    def channel(self, name):
+    def __sub__(self, first: int) -> "Some":
         return self
 
-    def start_send(self, array, target, tag):
-        self.n_messages += 1
-        return _Sent(array)
+    def max(self) -> int:
+        return self.n
 
-    def start_recv(self, array, source, tag):
-        array[...] = 0
-        return _Sent(None)
-
-    def start_broadcast(self, array, root):
-        self.n_messages += 1
-        return _Sent(array)
-
-    def allgather(self, value):
-        return [value]
-
-
-class _Window:
-    """Stands in for memory that the ranks of a host share: all of it is placed, as each of them touches its pages."""
-
-    def __init__(self, n_bytes, places):
-        self.array = Message(n_bytes, places)
-
-    def sync(self):
-        pass
-
-    def free(self):
-        self.array = None
-
-
-class Mirror(Solo):
-    """A communicator whose every peer has what this rank has: for collectives, in a run that nobody joins."""
-
-    def __init__(self, rank, size):
-        self.rank, self.size = rank, size
-
-    def allgather(self, value):
-        return [value] * self.size
-
-    def alltoall(self, arrays):
-        return [array.copy() for array in arrays]
-
-
-class CountingTransport(Transport):
-    """Counts what would travel, in its `profile`, and places what would be held.
-
-    Parameters
-    ----------
-    rank, size, prefetch : int
-    places, windows : kernels.Places, optional
-        Of messages, and of memory that ranks of a host share.
-
-    Attributes
-    ----------
-    n_messages, packed_bytes : int
-        Messages sent (of a broadcast one; tokens too), and bytes that were copied to be sent, or to be read by others.
-    """
-
-    def __init__(self, rank, size, prefetch, places=None, windows=None):
-        self.comm = self.fetch_comm = self.push_comm = _Nobody(rank, size)
-        self.prefetch, self.profile, self.line = prefetch, Profile(), Line(self.comm)
-        self.places, self.windows, self.packed_bytes, self._host = places, windows, 0, None
-
-    def host(self, hosts):
-        """Return the `Host` of all schedules, whose windows are placed; None where `hosts` is."""
-        if hosts is None:
-            return None
-        if self._host is None:
-            group = SimpleNamespace(share=lambda n_bytes: _Window(n_bytes, self.windows))
-            self._host = Host(hosts, self.comm.rank, group, self.comm)
-        return self._host
-
-    @property
-    def n_messages(self):
-        return self.comm.n_messages
-
-    def chosen(self, plain, ahead):
-        return _AHEAD[ahead] if self.prefetch and ahead in _AHEAD else plain
-
-    def allocate(self, n_rows, templates, zero=False):
-        buffer = Message(layout(n_rows, templates)[1], self.places)
-        return buffer, tuple(None if t is None else Rows((n_rows, *t[0]), t[1], buffer) for t in templates)
-
-    def pack(self, arrays, rows):
-        buffer, _ = self.allocate(len(rows), templates_of(arrays))
-        self.packed_bytes += buffer.nbytes
-        return buffer
-
-    def gather(self, arrays, rows, views):
-        self.packed_bytes += sum(view.nbytes for view in views)
-
-    def add_rows(self, received, rows, d):
-        pass
-
-    def finishing(self, finish):
-        return finish
-
-
-class _FetchAhead(Fetch):
-    """`Prefetch` whose thread is always as far ahead as it may be."""
-
-    def __enter__(self):
-        self.ready, self.coming, self.sends = deque(), iter(self.steps), None
-        for _ in range(1 + self.transport.prefetch * self.steps[0].share.denominator):
-            self.bring()
+    def astype(self, dtype: Any) -> "Some":
         return self
-
-    def arrived(self, step):
-        return self.ready.popleft()
-
-    def release(self, step=None):
-        self.bring()
-
-    def bring(self):
-        step = next(self.coming, None)
-        if step is not None:
-            rows, self.sends = self.exchange(step)  # the last message stays with the thread until the next has gone
-            self.ready.append(rows)
-
-    def finish(self):
-        self.sends = None
-
-
-class _RoundsAhead(Rounds, _FetchAhead):
-    """`RoundsAhead` likewise."""
-
-    n_slots = RoundsAhead.n_slots
-
-
-class _StagesAhead(Stages):
-    """`StagesAhead` likewise."""
-
-    def __enter__(self):
-        self.ready, self.waiting = deque(), next(self.left, None)
-        self.fill()
-        return self
-
-    def fill(self):
-        while self.waiting is not None and (self.room or self.waiting.block is None):
-            self.room -= self.waiting.block is not None
-            self.ready.append(self.broadcast(self.waiting))
-            self.waiting = next(self.left, None)
-
-    def arrived(self, stage):
-        return self.ready.popleft()
-
-    def release(self, stage):
-        self.room += stage.block is not None
-        self.fill()
-
-
-_AHEAD = {Prefetch: _FetchAhead, RoundsAhead: _RoundsAhead, StagesAhead: _StagesAhead}
-
-
-def schedule_of(counts, mode, prefetch, places=None, transport=None, windows=None):
-    """Return the `Schedule` of a part in a mode: its `run` and `run_backward` take `Rows` for arrays.
-
-    By default with a `CountingTransport` of its own. `counts` that are no `PartCounts` make it themselves: `schedule(transport)`.
-    """
-    if not isinstance(counts, PartCounts):
-        return counts.schedule(transport)
-    mode, transport = MODES[mode], transport or CountingTransport(counts.rank, counts.size, prefetch, places, windows)
-    counts = counts.of(mode)
-
-    def of(counts):
-        return Schedule(mode.prepare(counts.exchange(transport.host(counts.hosts)), transport.prefetch), transport, mode)
-
-    made, cover = of(counts), None
-    if counts.size == 1:
-        return made
-    if mode.covers and counts.cover is not None:
-        by_rows, by_sums = map(of, counts.cover)
-        cover = by_rows._replace(summed=by_sums)
-    return made._replace(reverse=made if counts.turned is None else of(counts.turned), cover=cover)
-
-
-def schedules_of(counts, mode, prefetch, places=None, windows=None):
-    """Return a `CountingTransport` and the schedules that share it, by `Aggregation.over`.
-
-    Parameters
-    ----------
-    counts : PartCounts, or dict of PartCounts
-        Of a relational graph by the relations that one fetch serves.
-    """
-    if isinstance(counts, PartCounts):
-        made = schedule_of(counts, mode, prefetch, places, windows=windows)
-        over = {"edges": made, "reverse": made.reverse, "cover": made.linear, "summed": made.linear.summed}
-        return made.transport, over
-    first = next(iter(counts.values()))
-    transport = CountingTransport(first.rank, first.size, prefetch, places, windows)
-    return transport, {chosen: schedule_of(each, mode, prefetch, transport=transport) for chosen, each in counts.items()}

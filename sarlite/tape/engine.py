@@ -95,7 +95,7 @@ class Tensor(ArrayLike):
     time: int
     volatile: bool
     constant: bool
-    rows: Rows | None = None  # see `taken`
+    rows: Rows | None = None  # see `table_rows`
 
     def __init__(self, data: Any, requires_grad: bool = False, *, constant: bool = False) -> None:
         data = as_array(data)
@@ -219,8 +219,8 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
         Further places that the vjp returns gradients for, after those of `inputs`; their values are not passed.
     """
     tensors = [x if isinstance(x, Tensor) else None for x in inputs]
-    by_number = PRIMITIVES[name].by_number
-    arrays = [x if t is None else t.rows if by_number and t.rows is not None else t._data for x, t in zip(inputs, tensors)]
+    takes_rows = PRIMITIVES[name].takes_rows
+    arrays = [x if t is None else t.rows if takes_rows and t.rows is not None else t._data for x, t in zip(inputs, tensors)]
     places = [t.sink if t is not None else None for t in tensors] + list(sinks)
     if not state.grad:
         places = [None] * len(places)

@@ -19,7 +19,7 @@ class Owned(enum.Enum):
 class Primitive(NamedTuple):
     """A row of the table.
 
-    `adds` tells that vjp takes `into`: for each sink None or an array, to which it adds and which it returns. `by_number` tells that
+    `adds` tells that vjp takes `into`: for each sink None or an array, to which it adds and which it returns. `takes_rows` tells that
     forward may be given `kernels.Rows` in place of an array; then it does not write to the table.
     """
 
@@ -27,18 +27,18 @@ class Primitive(NamedTuple):
     vjp: Callable[..., Any] | None
     owned: Owned = Owned.NO
     adds: bool = False
-    by_number: bool = False
+    takes_rows: bool = False
 
 
 PRIMITIVES: dict[str, Primitive] = {}
 
 
 def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | None, *, owned: Owned = Owned.NO,
-              adds: bool = False, by_number: bool = False) -> None:
+              adds: bool = False, takes_rows: bool = False) -> None:
     """Enter a primitive into the table."""
     if name in PRIMITIVES:
         raise ValueError(f"primitive {name!r} is defined twice")
-    PRIMITIVES[name] = Primitive(forward, vjp, owned, adds, by_number)
+    PRIMITIVES[name] = Primitive(forward, vjp, owned, adds, takes_rows)
 
 
 class Changes:

@@ -40,7 +40,7 @@ def _matmul_vjp(g, needs, residuals, into, factors=2):
     return da, reduce.unbroadcast(reduce.product(a.swapaxes(-1, -2), g), shape_b), *passed
 
 
-primitive("matmul", _matmul, _matmul_vjp, owned=Owned.AS_G, adds=True, by_number=True)
+primitive("matmul", _matmul, _matmul_vjp, owned=Owned.AS_G, adds=True, takes_rows=True)
 
 
 def matmul(a: Any, b: Any, add_to: Tensor | None = None) -> Tensor:

@@ -12,11 +12,12 @@ from sarlite.train import config as options
 _OWN = ("threads",)  # what may differ between ranks
 
 
-def main(argv: Sequence[str] | None = None, parse: Callable[..., Any] | None = None, action: Callable[[], Any] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, parse: Callable[..., Any] | None = None,
+         action: Callable[[], Any] | None = None) -> int:
     """Train as the command line says; return the exit status, or exit with it.
 
-    Another command on ranks gives its own `parse(argv)`, which returns what `config.parse` does, and `action()`, which returns the function
-    (comm, config, tick, interrupts) that every rank runs.
+    Another command on ranks gives its own `parse(argv)`, which returns what `config.parse` does, and `action()`, which
+    returns the function (comm, config, tick, interrupts) that every rank runs, with the threads that the options say.
     """
     launch.begin()
     config, error = _parse(argv, parse or _options)
@@ -30,7 +31,8 @@ def main(argv: Sequence[str] | None = None, parse: Callable[..., Any] | None = N
     with guard(comm, stall, config.ranks if config else 1) as watch:
         raise_together(comm, error)
         agree_on_options(comm, config)
-        return _run(comm, config, watch, (action or _train)())  # whose imports take long: they are guarded
+        found = (action or _train)()  # imports take long: they are guarded
+        return _run(comm, config, watch, _with_threads(found))
 
 
 def _parse(argv, parse):
@@ -63,6 +65,17 @@ def _train():
     from sarlite.train.run import train
 
     return train
+
+
+def _with_threads(action):
+    """What every rank runs: its kernels get the threads that the options say."""
+    from sarlite.train.loop import set_threads
+
+    def run(comm, config, tick, interrupts):
+        set_threads(config.threads or launch.default_threads(comm))
+        return action(comm, config, tick, interrupts)
+
+    return run
 
 
 def _run(comm, config, watch, action):

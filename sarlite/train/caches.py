@@ -20,7 +20,7 @@ def _path(folder, step, rank, size):
 
 
 def write(comm, folder, trainer, *, trial=False):
-    """Write this rank's file, where the trainer's loader has caches; return what the checkpoint says of all, or None. Collective.
+    """Write this rank's file, where the trainer's batches have caches; return what the checkpoint says of all, or None. Collective.
 
     Parameters
     ----------
@@ -40,9 +40,7 @@ def write(comm, folder, trainer, *, trial=False):
     -----
     Memory: a copy of this rank's caches.
     """
-    if trainer.loader is None:
-        return None
-    state, step = trainer.loader.state(), trainer.training_step.n_steps
+    state, step = trainer.batches.state(), trainer.training_step.n_steps
     if not any(comm.allgather(bool(state))):
         return None
     path = _path(folder, step, comm.rank, comm.size)
@@ -102,7 +100,7 @@ def restore(comm, folder, trainer, caches, step):
                f"files {_path(folder, step, 0, comm.size).name} and following are missing": missing}  # fmt: skip
     reason = next((words for words, holds in reasons.items() if holds), None)
     if reason is None:
-        together(comm, lambda: trainer.loader.load_state(_read(path, found["files"][comm.rank])))
+        together(comm, lambda: trainer.batches.load_state(_read(path, found["files"][comm.rank])))
     return reason
 
 

@@ -1,7 +1,10 @@
-"""What a run will cost, by setting: predictions for each rank, the table of them, the choice among them, and the limit of memory."""
+"""What a run will cost by setting: bytes, messages and flops of its segments, remote buffers and memory of each rank."""
 
 import argparse
-import importlib
+import gc
+import threading
+import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,24 +13,29 @@ import numpy as np
 from sarlite import optim
 from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError
-from sarlite.minibatch.batch import LayerGraph
-from sarlite.profile import resident
-from sarlite.sar.cost import PartCounts, SetCounts, counts_of, counts_of_plan
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import HeteroGraph, NodeType
-from sarlite.sar.messages import row_bytes
-from sarlite.sar.modes import MODES
-from sarlite.sar.other_counts import with_hosts, with_others
-from sarlite.sar.program import START, Counts, Found, growth
-from sarlite.sar.schedule import turns
-from sarlite.sar.structure import structure_bytes
-from sarlite.train import batch_trial, flow_trial, relational, relational_trial
-from sarlite.train.facts import Facts, Relations
-from sarlite.train.load import Part
+from sarlite.minibatch.flow import count_layers
+from sarlite.minibatch.push import PHASE
+from sarlite.profile import resident, trim, uncounted
+from sarlite.sar.cost import Exchanged, exchanged, moved
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.schedule.messages import row_bytes
+from sarlite.sar.schedule.modes import MODES
+from sarlite.tape import no_grad
+from sarlite.train import minibatch, sampled, small, trial
+from sarlite.train.load import Part, widths
 from sarlite.train.owners import PIECE_BYTES
-from sarlite.train.trial import STEPS, n_layers, program
+from sarlite.train.small import Facts, Relations, Shape
+from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 
 SPLITS = ("train", "val", "test")
+TRIAL_ROWS = 1000
+"""Rows of the larger trial, peers' rows too."""
+MOST_RANKS, FEW_RANKS = 16, (4, 8)
+"""Of more ranks trials are on few: what a further peer takes there, each peer takes."""
+GAPS = 1.04
+"""Memory that arrays take for each byte of theirs: between them places stay free, and pages are whole (`kernels.Buffers`)."""
+_ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process, whose arrays are traced together
 
 
 class Setting(NamedTuple):
@@ -47,8 +55,7 @@ class Setting(NamedTuple):
 ALL = 0
 """Of option columns in `SETTINGS`: as many as there are ranks."""
 
-SETTINGS = [*map(Setting, MODES), Setting("sar", (("backward", "fetch"),)), Setting("sar", (("halo", "recompute"),)),
-            Setting("sar", (("columns", ALL),))]
+SETTINGS = [*map(Setting, MODES), Setting("sar", (("backward", "fetch"),)), Setting("sar", (("columns", ALL),))]
 
 
 class Cost(NamedTuple):
@@ -58,8 +65,14 @@ class Cost(NamedTuple):
     ----------
     peak_bytes : int
         The most memory above what the process had before it read its rows, as a run's report measures it.
-    found : Found
-        Bytes by segment and phase, messages, flops, remote buffers; of minibatches a step's are those of an average one.
+    sent, received : dict of str to dict of str to int
+        Bytes by segment, of `SEGMENTS`, and phase; of minibatches a step's are those of an average one.
+    n_messages, packed_bytes : int
+        Messages sent in a step, and bytes of them that are copied.
+    flops : int
+        Of a step, forward and backward.
+    remote_buffers : number
+        Peers whose rows are held at most.
     n_steps : int
         Steps an epoch.
     row_bytes : int
@@ -67,18 +80,18 @@ class Cost(NamedTuple):
     """
 
     peak_bytes: int
-    found: Found
+    sent: dict[str, dict[str, float]]
+    received: dict[str, dict[str, float]]
+    n_messages: int
+    packed_bytes: int
+    flops: int
+    remote_buffers: Any
     n_steps: int = 1
     row_bytes: int = 0
 
-    @property
-    def flops(self) -> int:
-        """Of a step, forward and backward."""
-        return sum(self.found.flops["step"])
-
     def per_epoch(self, what: str = "sent", eval_every: int = 1) -> dict[str, float]:
         """Bytes of one epoch but the first, by phase; of evaluation its share."""
-        by_segment = getattr(self.found, what)
+        by_segment = getattr(self, what)
         total = {phase: n * self.n_steps for phase, n in by_segment["step"].items()}
         for phase, n in by_segment["evaluation"].items():
             total[phase] = total.get(phase, 0) + (n if eval_every == 1 else n / eval_every)
@@ -94,262 +107,316 @@ class Cost(NamedTuple):
         return self._sent((0, 1, 1, self.n_steps - 1, 0))
 
     def _sent(self, times):
-        """Of so many times each segment."""
         total: dict[str, float] = {}
-        for segment, n in zip((START, *STEPS), times):
-            for phase, sent in self.found.sent[segment].items():
+        for segment, n in zip(SEGMENTS, times):
+            for phase, sent in self.sent[segment].items():
                 total[phase] = total.get(phase, 0) + n * sent
         return {phase: round(n) for phase, n in total.items()}
 
 
 class Sizes(NamedTuple):
-    """One part: its exchanges, rows and splits.
+    """One part of a run.
 
     Attributes
     ----------
-    counts : PartCounts, or dict of PartCounts
-        Of a relational graph by the relations that one fetch serves.
-    rows : dict of str to int
-        The sizes of a `Program`.
+    shape : Shape
+        What trials are made of.
     there_bytes : int
-        Data, and what else the process has when its part is loaded, but for the graph's structure.
+        What the process has when the part is loaded, but for features.
     load_bytes : int
         The most that loading takes.
-    whole : Sizes, or None
-        Of the same rank where all ranks share all rows by columns; None of a relational graph, and of one that is on a grid already.
-    sampled, scored : Sampled, or None
-        Of minibatches some of them; and of a sampled evaluation's.
+    batches, scored : Sampled, or None
+        Of minibatches; and of a sampled evaluation's.
     """
 
-    counts: Counts
-    rows: dict[str, int]
+    shape: Shape
     there_bytes: int
     load_bytes: int = 0
-    whole: Any = None
-    sampled: batch_trial.Sampled | None = None
-    scored: batch_trial.Sampled | None = None
+    batches: sampled.Sampled | None = None
+    scored: sampled.Sampled | None = None
 
-
-def sizes_of(part: Part, there: int, peak: int, sharing: int, flows: Mapping[str, list[LayerGraph]] | None = None,
-             sampled: batch_trial.Sampled | None = None, scored: batch_trial.Sampled | None = None, others: bool = True,
-             covers: bool = True) -> Sizes:
-    """Return the `Sizes` of a part that was loaded. Collective.
-
-    Parameters
-    ----------
-    there, peak : int
-        What the process has now above its state before loading, and had at most; of `sharing` ranks together.
-    flows : dict of str to list of LayerGraph, optional
-        As of `flow_trial.of_run`.
-    sampled, scored : Sampled, optional
-    others : bool
-        Whether other edges are counted too, as some settings exchange: `over_others`.
-    covers : bool
-        Whether those of a cover are among them.
-    """
-    rows: Any = part.rows
-    splits = {name: int(np.count_nonzero(getattr(rows, name))) for name in SPLITS}
-    features = [*rows.features.values()] if isinstance(rows.features, dict) else [rows.features]
-    missing = sum(x.dtype.itemsize * x.size for x in features if not x.strides[0])  # of features that were not read
-    counts: Any
-    if isinstance(part.graph, NodeType):
-        hetero = part.graph.graph
-        with hetero.profile.phase("setup"):
-            counts = {chosen: with_hosts(hetero.comm, plan, counts_of_plan(hetero.comm, plan, [
-                (len(hetero.node_ids[r[2]]), len(hetero.edge_ids[r])) for r in chosen])) for chosen, (plan, _) in hetero.exchanges.items()}
-        return Sizes(counts, {**relational_trial.sizes_of(hetero), **splits}, there // sharing + missing, peak // sharing + missing)
-    graph = aggregated(part.graph)
-    whole = counts_of(graph)
-    if flows is not None or sampled is not None:
-        counts = {"edges": whole, **flow_trial.counts_of(flows or {})}
-    else:
-        counts = with_others(graph, whole, covers) if others else whole
-    built = structure_bytes(counts, graph.schedule.mode.name, turns=graph.schedule.reverse is not None)
-    there_bytes = max(there // sharing + missing, built + sum(x.dtype.itemsize * x.size for x in features)) - built
-    sizes = {"rows": part.graph.n_dst, "edges": graph.n_edges, **splits, "group": graph.n_dst, "own edges": part.graph.n_edges,
-             **flow_trial.sizes_of(flows or {})}
-    if sampled is not None and sampled.held is not None:
-        there_bytes += sampled.held.n_kept * row_bytes((rows.features.shape[1:], rows.features.dtype))
-    found = Sizes(counts, sizes, there_bytes, peak // sharing + missing, sampled=sampled, scored=scored)
-    return found if part.graph.grid or flows is not None or sampled is not None else found._replace(whole=_on_one_group(graph, found))
-
-
-def _on_one_group(graph, sizes):
-    """The `Sizes` of a part whose rank, as each other, has the structure of the whole graph, beside its own edges. Collective.
-
-    With values on edges a rank has its own plan too, for those.
-    """
-    n_rows, n_edges = np.sum(graph.comm.allgather((graph.n_dst, graph.n_edges)), 0).tolist()
-    counts = PartCounts(0, np.array([0, n_rows]), [SetCounts(n_rows, [n_edges], [n_rows])], [(0, True)], [(0, True)])
-    valued = graph.edge_weight is not None or graph.edge_features is not None
-    there = sizes.there_bytes + (structure_bytes(sizes.counts, graph.schedule.mode.name) if valued else
-                                 graph.plan.local.indices.itemsize * graph.n_edges)
-    return Sizes(counts, {**sizes.rows, "edges": n_edges, "group": n_rows}, there, sizes.load_bytes)
-
-
-def over_others(setting: Setting, config: argparse.Namespace) -> bool:
-    """Tell whether a setting may go over the reversed edges, or over those of a cover: counting these takes time and memory."""
-    mode = MODES[setting.mode]
-    return mode.covers or turns(mode, dict(setting.options).get("backward", config.backward))
-
-
-def aggregated(graph: Graph) -> Graph:
-    """Return the graph that is aggregated over: on a grid of ranks that of the group's rows."""
-    return graph if graph.grid is None else graph.grid.graph
+    @property
+    def exchanged(self) -> Mapping[Any, Exchanged]:
+        return self.shape.exchanged
 
 
 class Model:
-    """The costs of one model on one data set, by setting; programs are recorded as they are asked for.
+    """The costs of one model on one data set, by setting.
 
     Parameters
     ----------
     config : Namespace of `config.OPTIONS`
     make : callable (comm, config, part) -> Trainer
+        As the run makes its own.
     facts : Facts
-    comm : Communicator
-        Of its ranks the first records, for all; on a grid of ranks the first group.
-    size : int
-        Number of ranks of the run.
+    trial_rows : int
+        As `TRIAL_ROWS`.
     """
 
-    def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, comm: Communicator, size: int) -> None:
-        self.config, self.make, self.facts, self.comm, self.size = config, make, facts, comm, size
-        self._programs: dict[tuple[Any, ...], Any] = {}
-        self.fixed_bytes = 0
-        self._scipy_bytes: int | None = None
+    def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, trial_rows: int = TRIAL_ROWS) -> None:
+        self.config, self.make, self.facts, self.trial_rows, self.warm_bytes = config, make, facts, trial_rows, 0
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
-        """Return one part's `Cost`. Collective."""
-        mode, backward = MODES[setting.mode], dict(setting.options).get("backward", self.config.backward)
-        if dict(setting.options).get("columns", self.config.columns) != self.config.columns:
-            sizes = sizes.whole
-        counts, rows = sizes.counts, sizes.rows
-        if isinstance(counts, PartCounts):
-            rows = {**rows, "halo": sum(n for n, _ in counts.of(mode).needs)}
-        steps = self.program(setting, mode.covers and isinstance(counts, PartCounts) and counts.cover is not None)
-        batches, scored, n_steps = sizes.sampled, sizes.scored, 1
-        once = self.config.epochs == 1 or (batches is not None and self.config.epochs <= self.config.eval_every)
-        until = STEPS[2] if once else None  # no step follows on the first evaluation, which leaves an aggregated constant behind
-        if batches is None:
-            found = steps.replay(counts, setting.mode, prefetch, rows, until=until)
+        """Return what a run of a part takes.
+
+        Raises
+        ------
+        ConfigError
+            The model cannot run in the setting, or its costs cannot be told there.
+        """
+        config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode, "prefetch": prefetch})
+        with _ONE_AT_A_TIME:
+            trials = self._trials(config, sizes.shape)
+        return _Telling(config, self.facts, sizes, trials).cost(self.warm_bytes)
+
+    def _trials(self, config, shape):
+        """The trials, with how many times smaller each is and on how many ranks.
+
+        Where the part is not small they are two, of which the second is half as large; of many ranks as many on few and on twice as few.
+        """
+        few = not self.facts.relations and config.columns == shape.laid_out == 1 and shape.size > MOST_RANKS
+        sizes = FEW_RANKS if few else (shape.size,)
+        n_halo, n_src = sum(found.n_halo for found in shape.exchanged.values()), sum(found.n_src for found in shape.exchanged.values())
+        n_halo = n_halo * sizes[-1] // shape.size
+        k = max(1.0, ((n_src if self.facts.relations else shape.n_rows) + n_halo) / self.trial_rows)
+        if not self.warm_bytes:
+            self.warm_bytes = _growth(lambda: self._trial(config, shape, k * self.trial_rows / 40, sizes[0]))
+        scales = (k, 2 * k) if k > 1 else (k,)
+        return [(each, n_ranks, self._trial(config, shape, each, n_ranks)) for n_ranks in sizes for each in scales]
+
+    def _trial(self, config, shape, k, n_ranks):
+        tracemalloc.start()
+        try:
+            comm, config = Mirror(shape.rank if n_ranks == shape.size else 0, n_ranks, config.columns), small.options(config)
+            gc.disable()  # what is freed is freed where it is let go of
+            graph = small.graph(comm, config, self.facts, shape, MODES[config.mode], k)
+            return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)),
+                             shape.layer_sizes)
+        finally:
+            gc.enable()
+            tracemalloc.stop()
+
+
+def _growth(action):
+    """By how many bytes an action makes the process larger: pages of libraries, and modules."""
+    gc.collect()
+    trim()
+    before = resident()
+    action()
+    gc.collect()
+    trim()
+    return max(1, resident() - before)
+
+
+class _Telling:
+    """Tells a run's costs from its trials."""
+
+    def __init__(self, config, facts, sizes, trials):
+        self.config, self.facts, self.sizes, self.trials = config, facts, sizes, trials
+        self.mode, self._plans = MODES[config.mode], {}
+        self.trial: Trial = trials[0][2]
+
+    def cost(self, warm_bytes):
+        sent, received = ({name: {} for name in SEGMENTS} for _ in range(2))
+        packed = 0
+        for name, segment in self.trial.segments.items():
+            found, copied = self._moved(name, segment)
+            for (phase, way), n in found.items():
+                (sent if way == "sent" else received)[name][phase] = n
+            packed = copied if name == "step" else packed
+        step = self.trial.segments["step"]
+        rows = [made.fetched for made in step.aggregations if made.phase == "forward" or made.over == "reverse"]
+        flops = sum(self._line("step", lambda segment, way=way: segment.flops[way]) for way in range(2))
+        batches = self.sizes.batches
+        return Cost(max(self.sizes.load_bytes, round(self._peak() + warm_bytes)), sent, received,
+                    round(self._counted(lambda found: found.segments["step"].n_messages)), packed, round(flops),
+                    self._counted(lambda found: found.remote_buffers) + self._ahead()[0], 1 if batches is None else batches.n_steps,
+                    sum(row_bytes(template) for templates in rows for template in templates or () if template))
+
+    # ---- bytes
+
+    def _moved(self, name, segment):
+        """Bytes by (phase, way) of a segment, and bytes packed; of minibatches an average step's, or all of an evaluation."""
+        beside = {key: self._line(name, lambda other, key=key: other.counted[key]) for key in segment.counted}
+        several = self._several(name)
+        if several is None:
+            found, packed = self._aggregated(segment, self.sizes.exchanged)
         else:
-            plays = {STEPS[0]: (batches.batches[: None if until else 1], 1), STEPS[2]: (batches.batches, 1)}
-            plays |= {name: (scored.batches, scored.n_steps) for name in STEPS[1::2] if scored}
-            found, n_steps = steps.replay(counts, setting.mode, prefetch, rows, plays, until), batches.n_steps
-            for way, own in enumerate((found.sent, found.received)):
-                own[STEPS[2]]["alltoall"] = batches.moved[way] + batches.cut[way] / n_steps
-                own[STEPS[0]] = own[STEPS[2]]
-                if scored:
-                    for name, cut in zip(STEPS[1::2], (scored.cut[way], 0)):
-                        own[name].pop("alltoall", None)
-                        own[name]["evaluation"] = own[name].get("evaluation", 0) + scored.moved[way] * scored.n_steps + cut
-        transposed = steps.transposed
-        if "halo" in steps.names:  # the second layer walks all edges
-            transposed.setdefault("edges", set()).add((0, "transpose"))
-        structure = structure_bytes(sizes.counts, setting.mode, transposed, self.size > 1 and turns(mode, backward))
-        if batches is not None and batches.held is not None:
-            structure += batches.held.n_bytes(steps, found)
-        elif batches is not None:
-            structure += batches.ahead * max(structure_bytes(own, setting.mode, transposed) - structure_bytes(own, setting.mode)
-                                             for own, _ in batches.batches)
-        stays = self.fixed_bytes + sizes.there_bytes + structure
-        if mode.covers and self.size > 1:
-            stays += self.cover_bytes()
-        most = max(found.start_peak_bytes, found.start_bytes + max(found.peak_bytes, self._writing_bytes()))
-        return Cost(max(sizes.load_bytes, round(stays + most)), found, n_steps, steps.row_bytes(STEPS[2]))
+            total, packed, times = Counter(), 0, several.n_steps if "evaluation" in name else 1
+            for k, batch in enumerate(several.batches):
+                own, copied = self._aggregated(segment, {**self.sizes.exchanged, **batch})
+                packed += copied
+                total.update(own)
+                total.update(self._pushed(several.pushes[k] if several.pushes else {}))
+            found = Counter({key: times * n / len(several.batches) for key, n in total.items()})
+            beside = {key: n for key, n in beside.items() if key[0] not in ("alltoall", PHASE)}
+            for way, n, cut in zip(("sent", "received"), several.moved, several.cut):
+                key = ("evaluation", way) if "evaluation" in name else ("alltoall", way)
+                more = n * times + (cut if name == "first evaluation" else 0) if "evaluation" in name else n + cut / several.n_steps
+                found[key] = found[key] + more
+            packed //= len(several.batches)
+        found.update({key: round(n) for key, n in beside.items()})
+        return {key: n for key, n in found.items() if n}, packed
 
-    def program(self, setting: Setting, covers: bool = False) -> Any:
-        """Return the `Program` of a setting; `covers` is as for `trial.program`. Collective."""
-        config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode})
-        key = setting, covers
-        if key not in self._programs:
-            self._programs[key] = self._recorded(config, setting.mode, covers)
-            warm = max(self.comm.allgather(self._programs[key].warm_bytes))
-            self.fixed_bytes = max(self.fixed_bytes, warm // (config.ranks if config.ranks > 1 else 1))
-        return self._programs[key]
+    def _several(self, name):
+        if name == "start":
+            return None
+        return self.sizes.scored if "evaluation" in name else self.sizes.batches
 
-    def cover_bytes(self) -> int:
-        """Return what the modules take that find covers; measured once, where it is first asked for, as they stay. Collective."""
-        if self._scipy_bytes is None:
-            self._scipy_bytes = max(self.comm.allgather(_loading_scipy())) // (self.comm.size if self.config.ranks > 1 else 1)
-        return self._scipy_bytes
+    def _aggregated(self, segment, parts):
+        """Of all aggregations, and of rows turned into columns."""
+        found, packed = Counter(), 0
+        for made in segment.aggregations:
+            plan, size = self._plan(made.over, parts)
+            sent, received, copied = moved(plan, size, made)
+            packed += copied
+            for way, n_bytes in (("sent", sent), ("received", received)):
+                found.update({(phase, way): n for phase, n in n_bytes.items()})
+        for turn in segment.turns:
+            for way, n in zip(("sent", "received"), turn.moved(*self.sizes.shape.group[turn.place])):
+                found[turn.phase, way] += n
+                packed += n if way == "sent" else 0
+        return found, packed
 
-    def _writing_bytes(self):
-        """What the pieces of learned rows take that a checkpoint is written of (`Owners`), when a step's memory was given back."""
+    def _plan(self, over, parts):
+        """The plan of the real part, and the number of its ranks."""
+        part = self._part(over, parts)
+        key = over, id(part)
+        if key not in self._plans:
+            self._plans[key] = part.plan(self.mode, self.config.prefetch), part.needs.size
+        return self._plans[key]
+
+    def _part(self, over, parts):
+        if over in ("edges", "reverse") and self.config.columns > 1:
+            parts = self.sizes.shape.of_group(self.config.columns)
+        part = parts["edges" if over == "reverse" else over]
+        return (part.turned or part) if over == "reverse" else part
+
+    def _pushed(self, pushes):
+        found = Counter()
+        for layer, own in pushes.items():
+            if layer in self.trial.widths:
+                for way, n in zip(("sent", "received"), own.n_bytes(self.trial.widths[layer])):
+                    found[PHASE, way] += n
+        return found
+
+    # ---- sizes
+
+    def _line(self, name: str, number: Callable[[Segment], float]) -> float:
+        """A number of a segment at the real size, and on all ranks, on the line through the trials' numbers."""
+        found = []
+        for n_ranks in dict.fromkeys(n_ranks for _, n_ranks, _ in self.trials):
+            (k, segment), *half = [(k, each.segments[name]) for k, other, each in self.trials if other == n_ranks]
+            at = [(self._rows(each), number(each)) for each in (segment, *(each for _, each in half))]
+            found.append((n_ranks, _on_line(at, self._real_rows(name, segment, k))))
+        return _on_line(found, self.sizes.shape.size)
+
+    def _counted(self, number):
+        """A number of messages or of peers, which are not more on larger parts."""
+        return _on_line(list({n_ranks: (n_ranks, number(found)) for _, n_ranks, found in self.trials}.values()), self.sizes.shape.size)
+
+    def _rows(self, segment):
+        return sum(segment.rows.values()) or 1
+
+    def _real_rows(self, name, segment, k):
+        several, rows = self._several(name), segment.rows
+        if several is None:
+            return sum(self._part(over, self.sizes.exchanged).n_src for over in rows) or k
+        return max(sum(self._part(over, {**self.sizes.exchanged, **batch}).n_src for over in rows) for batch in several.batches)
+
+    def _peak(self):
+        """The most memory."""
+        once = self.config.epochs == 1 or (self.sizes.batches is not None and self.config.epochs <= self.config.eval_every)
+        names = SEGMENTS[:3] if once else SEGMENTS  # no step follows on the only evaluation, which leaves an aggregated constant behind
+        arrays = max(self._line(name, lambda segment: segment.peak_bytes) for name in names)
+        held = 0
+        if self.sizes.batches is not None:
+            held = self.sizes.batches.held_bytes(self.trial.widths)
+        return self.sizes.there_bytes + held + GAPS * arrays + self._ahead()[1] + self._structure() + self._writing()
+
+    def _ahead(self):
+        """Peers whose rows a thread has fetched ahead, at most, and the bytes of these and of gradients that travel meanwhile."""
+        peers, most, parts = 0, 0, dict(self.sizes.exchanged)
+        for several in (self.sizes.batches, self.sizes.scored):
+            parts |= several.batches[0] if several else {}
+        for made in (made for segment in self.trial.segments.values() for made in segment.aggregations):
+            plan, size = self._plan(made.over, parts)
+            pieces = plan.forward if made.gradients is None else plan.backward
+            coming = [piece for piece in pieces if piece.n_rows]
+            if not self.config.prefetch or len(pieces) == 1 or not coming:
+                continue
+            rows = max(piece.n_rows * piece.share.denominator for piece in coming)
+            fetched, gradients = (sum(row_bytes(t) for t in templates or () if t) for templates in (made.fetched, made.gradients))
+            ahead = min(self.config.prefetch, size - 2) if made.fetched else 0
+            peers, most = max(peers, ahead), max(most, rows * (ahead * fetched + 2 * gradients))
+        return peers, most
+
+    def _structure(self):
+        """What the real graph has that neither the part, as it was laid out, nor a trial has: other parts' edges of a group."""
+        shape, columns = self.sizes.shape, self.config.columns
+        found = shape.exchanged.get("edges")
+        if found is None or columns <= 1 or shape.laid_out > 1:
+            return 0
+        return (columns - 1) * (4 * sum(found.n_edges[0]) + 32 * shape.n_rows)
+
+    def _writing(self):
+        """What the pieces of learned rows take that a checkpoint is written of (`Owners`)."""
         relations = self.facts.relations
         if relations is None or relations.n_nodes.keys() <= self.facts.n_features.keys():
             return 0
-        return (1 if self.comm.rank else 3) * PIECE_BYTES
+        return (1 if self.sizes.shape.rank else 3) * PIECE_BYTES
 
-    def refusal(self, setting: Setting) -> str:
-        """Return why the model cannot run in a setting, "" where it can: not each computes halo rows again, or divides messages by columns.
 
-        Collective.
-        """
-        if {"halo", "columns"} & dict(setting.options).keys():
-            try:
-                self.program(setting)
-            except ConfigError as error:
-                return str(error)
-        return ""
+def _on_line(points, x):
+    """The value at x on the line through the first two (x, value); the first's where there is but one."""
+    (a, value), *others = points
+    if not others or others[0][0] == a or others[0][1] == value:
+        return value
+    (b, other), *_ = others
+    return value + (value - other) / (a - b) * (x - a)
 
-    def _recorded(self, config, mode, covers):
-        """By the first rank for all; on a grid by the ranks of the first group, for those that have the same columns."""
-        args, rank = (config, self.make, self.facts, mode, self.size, covers), self.comm.rank
-        own = together(self.comm, lambda: program(*args, rank) if rank < config.columns else None)
-        return self.comm.allgather(own)[rank % config.columns]
+
+# ---- of a run
 
 
 def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any],
-           there: int | None = None, trainer: Any = None, others: bool = True, covers: bool = True) -> tuple[Model, Sizes]:
+           there: int | None = None, trainer: Any = None) -> tuple[Model, Sizes]:
     """Return the `Model` and the `Sizes` of a run whose part was loaded. Collective.
 
     Parameters
     ----------
     there : int, optional
-        As for `sizes_of`; by default now.
+        What the process has above its state before loading, by default now.
     trainer : Trainer, optional
         The run's, where it was made: then its message-flow graphs are not made again.
-    others, covers : bool
-        As for `sizes_of`.
     """
+    if config.batch_size and hasattr(cls, "powers"):
+        raise ConfigError(f"the costs of minibatches of the model {config.model}, which have no edges, are not counted")
     graph: Any = part.graph
-    hetero = isinstance(graph, NodeType)
     schedule = optim.schedule(config.lr_schedule, config.epochs)
 
     def make(comm, config, part):
         return make_trainer(comm, config, cls, schedule, part, None)
 
-    facts, warm, flows = facts_of(part), 0, None
-    if config.mfg:
-        if trainer is None:
-            flows = flow_trial.of_run(part, together(comm, lambda: n_layers(config, make, facts)))
-        else:
-            flows = flow_trial.of_trainer(trainer)
-        facts = facts._replace(flows=flow_trial.of_all_ranks(flows))
-    sampled = scored = None
-    if config.batch_size:
-        if hasattr(cls, "powers"):
-            raise ConfigError(f"the costs of minibatches of the model {config.model}, which have no edges, are not counted")
-        before = part.memory.now()
-        sampled, scored, grown = batch_trial.of_run(config, part)
-        there = (before if there is None else there) + grown
-        facts = facts._replace(batch=sampled.sizes[0], scored=scored and scored.sizes[0],
-                               kept=None if sampled.held is None else sampled.held.keeps)
-    there, peak = part.memory.now() if there is None or flows else there, part.memory.peak()
+    facts, peak = facts_of(part), part.memory.peak()
+    if facts.relations:
+        facts = with_exchanges(comm, config, make, facts, graph)
+    there = part.memory.now() if there is None else there
     sharing = comm.size if config.ranks > 1 else 1
-    if hetero:
-        facts, warm = with_halo(comm, config, make, facts, graph.graph)
-    model = Model(config, make, facts, comm, comm.size)
-    model.program(Setting("sar"))  # before SciPy is there, which finds covers: what a step loads of it is the step's
-    model.fixed_bytes += warm // sharing
-    if others and covers and comm.size > 1 and not hetero and not flows and sampled is None:
-        model.cover_bytes()  # before covers are counted, which loads the modules
-    sizes = sizes_of(part, there, peak, sharing, flows, sampled, scored, others, covers)
-    if flows and trainer is not None:  # whose own arrays are counted, and there
-        own = model.program(Setting("sar")).replay(sizes.counts, "sar", 0, sizes.rows).start_bytes
-        sizes = sizes._replace(there_bytes=max(0, sizes.there_bytes - own))
-    return model, sizes
+    features = [*part.rows.features.values()] if facts.relations else [part.rows.features]  # type: ignore[attr-defined]
+    read = sum(x.dtype.itemsize * x.size for x in features if x.strides[0])
+    missing = sum(x.dtype.itemsize * x.size for x in features) - read
+    batches = scored = None
+    if config.batch_size:
+        batches, scored = sampled.of_run(config, part)
+    shape = shape_of(comm, config, part)
+    for several in (batches, scored):
+        shape = shape._replace(layer_sizes={**shape.layer_sizes, **(several.sizes if several else {})})
+    if config.mfg:
+        flows = _flows(comm, config, part, make, facts, trainer)
+        more = {name: exchanged(uncounted(graph.comm), layer.plan) for name, layer in flows.items()}
+        shape = shape._replace(exchanged={**shape.exchanged, **more}, layer_sizes={name: layer.sizes for name, layer in flows.items()})
+    return Model(config, make, facts), Sizes(shape, max(0, there // sharing - read), peak // sharing + missing, batches, scored)
 
 
 def facts_of(part: Part) -> Facts:
@@ -357,27 +424,65 @@ def facts_of(part: Part) -> Facts:
     graph: Any = part.graph
     rows: Any = part.rows
     if isinstance(graph, NodeType):
-        relations = Relations(graph.node_type, graph.graph.n_nodes, graph.graph.n_edges)
-        return Facts(relational.widths(rows), part.n_classes, part.task, rows.labels[:0], relations=relations)
+        whole = graph.graph
+        own = {name: len(ids) for name, ids in whole.node_ids.items()}, {r: len(ids) for r, ids in whole.edge_ids.items()}
+        relations = Relations(graph.node_type, whole.n_nodes, whole.n_edges, *own)
+        return Facts(widths(rows), part.n_classes, part.task, rows.labels[:0], relations=relations)
     values = tuple(None if a is None else a[:0] for a in (graph.edge_weight, graph.edge_features))
     return Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], graph.added_loops is not None, values)
 
 
-def with_halo(comm: Communicator, config: argparse.Namespace, make: Callable[..., Any], facts: Facts,
-               graph: HeteroGraph) -> tuple[Facts, int]:
-    """Find the exchanges of a relational model; return `facts` with their rows, and by how much a tiny step made the process larger.
-
-    Collective.
-    """
-    chosen, warm = growth(lambda: relational_trial.bundles(config, make, facts))
-    found = {each: graph.exchange(each) for each in chosen}
-    assert facts.relations is not None
-    relations = facts.relations._replace(n_halo={each: n_halo for each, (_, n_halo) in found.items()})
-    return facts._replace(relations=relations), max(comm.allgather(warm))
+def shape_of(comm: Communicator, config: argparse.Namespace, part: Part) -> Shape:
+    """Return the `Shape` of a part that was loaded. Collective."""
+    graph: Any = part.graph
+    rows: Any = part.rows
+    splits: Any = tuple(int(np.count_nonzero(getattr(rows, name))) for name in SPLITS)
+    if isinstance(graph, NodeType):
+        found: dict[Any, Exchanged] = {chosen: exchanged(comm, plan) for chosen, (plan, _) in graph.graph.exchanges.items()}
+        return Shape(comm.rank, comm.size, graph.n_dst, splits, found)
+    return _of_graph(comm, graph, splits, not config.mfg and not config.batch_size)
 
 
-def _loading_scipy():
-    """By how much the modules that find covers make the process larger."""
-    before = resident()
-    importlib.import_module("scipy.sparse.csgraph")
-    return max(0, resident() - before)
+def _of_graph(comm, graph, splits, turns):
+    inner: Graph = graph if graph.grid is None else graph.grid.graph
+    with graph.profile.phase("setup"):
+        found = exchanged(uncounted(inner.comm), inner.plan, turns)
+    whole = [(graph.n_dst, inner.n_dst), (graph.n_edges, inner.n_edges)]
+    if graph.grid is None:
+        whole = list(zip((graph.n_dst, graph.n_edges), np.sum(comm.allgather((graph.n_dst, graph.n_edges)), 0).tolist()))
+    columns = 1 if graph.grid is None else graph.grid.n_columns
+    return Shape(comm.rank, comm.size, graph.n_dst, splits, {"edges": found}, dict(zip(("rows", "edges"), whole)), columns)
+
+
+def with_exchanges(comm: Communicator, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, nodes: Any) -> Facts:
+    """Find what a relational model exchanges; return the facts with the rows that each fetch brings to all ranks. Collective."""
+    shape = Shape(0, 1, facts.relations.own_nodes[facts.relations.target], (1, 1, 1), {})
+    small_config, k = small.options(config), max(1.0, max(facts.relations.own_nodes.values()) / 40)
+
+    def chosen_here():
+        tiny = small.graph(Mirror(0, 1), small_config, facts, shape, MODES["sar"], k)
+        make(tiny.comm, small_config, small.part(tiny, small_config, facts, shape, k)).evaluate()
+        return [*tiny.graph.exchanges]
+
+    chosen = comm.bcast(together(comm, chosen_here))
+    halo = {each: nodes.graph.exchange(each)[1] for each in chosen}
+    return facts._replace(relations=facts.relations._replace(n_halo=halo))
+
+
+def _flows(comm, config, part, make, facts, trainer):
+    """The layers of the message-flow graphs that a run trains and scores on, by name and layer. Collective."""
+    if trainer is None:
+        shape = Shape(0, 1, 40, (5, 5, 5), {"edges": exchanged(Mirror(0, 1), Graph.from_edges([0], [0], 40).plan)})
+        plain = argparse.Namespace(**{**vars(small.options(config)), "mfg": False, "columns": 1})
+
+        def asked():
+            graph = small.graph(Mirror(0, 1), plain, facts, shape, MODES["sar"], 1.0)
+            tiny = make(graph.comm, plain, small.part(graph, plain, facts, shape, 1.0))
+            with no_grad():
+                return count_layers(tiny.model, graph, tiny.x)
+
+        n_layers = together(comm, asked)
+        made = [*minibatch.flows(part, n_layers, part.rows.features).values()]  # type: ignore[attr-defined]
+    else:
+        made = [trainer.batches.batch, trainer.scoring.batch]
+    return {(name, k): layer for name, each in zip(("training", "scoring"), made) for k, layer in enumerate(each.graphs)}

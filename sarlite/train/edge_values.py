@@ -1,15 +1,12 @@
 """Edge weights and edge features of a run: which the model uses, and this rank's of them."""
 
-import inspect
-from argparse import Namespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.comm import Communicator, together
-from sarlite.data.dataset import Dataset
 from sarlite.data.part import Part
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.graph.edges import with_added_loops
 from sarlite.types import Array
 
@@ -19,9 +16,9 @@ _LOOPS = {"edge_weight": 1, "edge_features": 0}  # of a self loop that is added
 
 
 class Wanted(NamedTuple):
-    """What a run makes of each array: True uses it, and it must be there; "there" uses it where it is; False leaves it; None refuses it.
+    """What a run makes of each array, and whether weights may be negative.
 
-    `signed` says whether weights may be negative.
+    True uses an array, and it must be there; "there" uses it where it is; False leaves it; None refuses it.
     """
 
     edge_weight: bool | str | None = None
@@ -32,69 +29,73 @@ class Wanted(NamedTuple):
 NONE = Wanted()
 
 
-def wanted(config: Namespace, cls: Any) -> Wanted:
-    """Return what the options say, or where they are silent the model's class: by `edge_weights` and `edge_features`, if they are True.
+def wanted(cls: Any, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> Wanted:
+    """Return what is told of each array, or where nothing is told the class's own attribute, if it is True."""
+
+    def how(option: str, told: bool | None) -> bool | str | None:
+        return told if told is not None else "there" if getattr(cls, option, None) is True else None
+
+    return Wanted(how("edge_weights", edge_weights), how("edge_features", edge_features), signed)
+
+
+def used(comm: Communicator, dataset: Any, wanted: Wanted, spec: str, typed: bool = False) -> list[str]:
+    """Return the names of the arrays that the graph gets; of relational data, `typed`, none. Collective.
 
     Raises
     ------
     ConfigError
-        The model does not take what is asked for.
+        On every rank: an array is missing, or there and nothing is told of it, naming the option that tells; edges of
+        relational data carry values, which no relational model uses.
     """
-    own = ".py:" in config.model
-    if config.edge_features and not own and "edge_features" not in inspect.signature(cls).parameters:
-        raise ConfigError(f"--edge-features: the model {config.model} takes no edge features")
-    if config.edge_weights and config.model == "sage" and config.aggregator == "max-pool":
-        raise ConfigError("--edge-weights: aggregator max-pool takes none, --aggregator mean does")
-
-    def how(option: str) -> bool | str | None:
-        flag = getattr(config, option)
-        return flag if flag is not None else "there" if getattr(cls, option, None) is True else None
-
-    return Wanted(how("edge_weights"), how("edge_features"), own)
+    if typed:
+        _refuse(comm, dataset)
+        return []
+    return together(comm, lambda: [name for name in ARRAYS if _is_used(name, dataset, wanted, spec)])
 
 
-def used(comm: Communicator, dataset: Dataset, wanted: Wanted, spec: str) -> list[str]:
-    """Return the names of the arrays that the graph gets; on every rank a ConfigError where one is missing, or there and not asked for."""
-
-    def choose():
-        found = []
-        for name, option in ARRAYS.items():
-            how, flag, there = getattr(wanted, name), option.replace("_", "-"), getattr(dataset, name) is not None
-            if how is True and not there:
-                raise ConfigError(f"--{flag}: --data {spec} have no {option.replace('_', ' ')}")
-            if there and how is None:
-                raise ConfigError(f"--data {spec}: {name}: the model uses them only where asked: --{flag}; --no-{flag} trains without")
-            found += [name] if there and how else []
-        return found
-
-    return together(comm, choose)
+def _is_used(name, dataset, wanted, spec):
+    how, option, there = getattr(wanted, name), ARRAYS[name], getattr(dataset, name) is not None
+    if how is True and not there:
+        raise ConfigError(f"{option}: --data {spec} have no {option.replace('_', ' ')}", option)
+    if there and how is None:
+        flag = option.replace("_", "-")
+        raise ConfigError(f"data {spec}: {name}: the model uses them only where asked: --{flag}; --no-{flag} trains "
+                          f"without", "data")
+    return there and bool(how)
 
 
-def read(comm: Communicator, dataset: Dataset, names: list[str], wanted: Wanted, config: Namespace) -> dict[str, Array | None]:
-    """Return this rank's rows of each of `ARRAYS`, None of those that `names` lack, checked on all ranks together.
+def _refuse(comm, dataset):
+    """Raise on every rank where edges of relational data carry values."""
+    for edges in dataset.edges.values():
+        for name in ARRAYS:
+            if getattr(edges, name) is not None:
+                raise_together(comm, ConfigError(f"{edges.where(name)}: relational models do not use edge values; "
+                                                 f"--data {dataset.source},drop_edge_values trains without"))
+
+
+def read(part: Part, names: list[str], wanted: Wanted, dtype: Any, spec: str) -> dict[str, Array | None]:
+    """Return the part's rows of each of `ARRAYS`, of `dtype`, None of those that `names` lack.
 
     Raises
     ------
     DataError
-        A weight is not finite, or negative where degrees are taken, naming the data, the edge's original position, and the value.
+        A weight is not finite, or negative where degrees are taken, naming the data, the edge's original position, and
+        the value.
     """
-    part = Part(dataset, comm.rank, comm.size)
-
-    def own():
-        found = {name: part.edge_values(name, config.dtype) if name in names else None for name in ARRAYS}
-        weight = found["edge_weight"]
-        if weight is not None and len(weight):
-            bad = ~np.isfinite(weight) if wanted.signed else ~(np.isfinite(weight) & (weight >= 0))
-            if bad.any():
-                at = int(np.argmax(bad))
-                least = "finite" if wanted.signed else "0 or more, and finite, as their sums are degrees"
-                raise DataError(f"--data {config.data}: edge_weight of edge {part.edge_ids()[at]} is {weight[at]}, but must be {least}")
-        return found
-
-    return together(comm, own)
+    found = {name: part.edge_values(name, dtype) if name in names else None for name in ARRAYS}
+    weight = found["edge_weight"]
+    if weight is not None and len(weight):
+        bad = ~np.isfinite(weight) if wanted.signed else ~(np.isfinite(weight) & (weight >= 0))
+        if bad.any():
+            at = int(np.argmax(bad))
+            least = "finite" if wanted.signed else "0 or more, and finite, as their sums are degrees"
+            edge = part.edge_ids()[at]
+            raise DataError(f"data {spec}: edge_weight of edge {edge} is {weight[at]}, but must be {least}", "data")
+    return found
 
 
-def with_loops(values: dict[str, Array | None], indptr: Array, indices: Array, added: Array, first_row: int) -> dict[str, Array | None]:
+def with_loops(values: dict[str, Array | None], indptr: Array, indices: Array, added: Array,
+               first_row: int) -> dict[str, Array | None]:
     """Return the values with those of the self loops that `add_self_loops` gave: weights of 1, features of 0."""
     return {name: None if array is None else with_added_loops(array, indptr, indices, added, first_row, _LOOPS[name])
             for name, array in values.items()}

@@ -12,6 +12,7 @@ from sarlite.files import write_whole
 from sarlite.train import caches
 
 CONFIG, METRICS, CHECKPOINT = FILES = ("config.toml", "metrics.jsonl", "checkpoint.safetensors")
+ARGUMENT = "run_dir"
 MARK = "# options of a run of sarlite.train\n"
 
 
@@ -73,13 +74,15 @@ class Folder:
     def _refuse_others(self):
         self._lock = _lock(self.path)
         if not self.continues:
-            found = [*(name for name in FILES if os.path.lexists(self.path / name)), *(path.name for path in caches.files(self.path))]
+            found = [name for name in FILES if os.path.lexists(self.path / name)]
+            found += [path.name for path in caches.files(self.path)]
             if found:
-                raise ConfigError(f"--run-dir {self.path} already holds {found[0]}; name another folder, or --resume a run's checkpoint")
+                raise ConfigError(f"{ARGUMENT} {self.path} already holds {found[0]}; name another folder, "
+                                  f"or --resume a run's checkpoint", ARGUMENT)
             return
         for name, is_ours in ((CONFIG, _is_config), (METRICS, _is_metrics)):
             if os.path.lexists(self.path / name) and not is_ours(self.path / name):
-                raise ConfigError(f"--run-dir {self.path} holds a {name} that no run wrote; it is not replaced")
+                raise ConfigError(f"{ARGUMENT} {self.path} holds a {name} that no run wrote; it is not replaced", ARGUMENT)
 
     def begin(self, options, start):
         """Write the options and open the metrics, as the first epoch has ended well. On rank 0.
@@ -117,7 +120,7 @@ def _told(path):
         yield
     except OSError as error:
         where = f" ({error.filename})" if error.filename and Path(error.filename) != path else ""
-        raise ConfigError(f"--run-dir {path}: {error.strerror}{where}") from None
+        raise ConfigError(f"{ARGUMENT} {path}: {error.strerror}{where}", ARGUMENT) from None
 
 
 def _new_folder(first, folder):
@@ -151,7 +154,7 @@ def _lock(path):
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        raise ConfigError(f"--run-dir {path}: another run works in it") from None
+        raise ConfigError(f"{ARGUMENT} {path}: another run works in it", ARGUMENT) from None
     except (ImportError, OSError):
         pass
     return handle

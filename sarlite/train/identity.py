@@ -3,8 +3,11 @@
 import numpy as np
 
 from sarlite.graph.edges import destinations, row_chunks
-from sarlite.sar import fn
+from sarlite.keys import word
+from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad
+from sarlite.train.load import told_widths
 
 _BYTES = 1 << 25
 _N_CODES = 4
@@ -16,8 +19,9 @@ def identity(graph, rows, n_classes):
 
     Parameters
     ----------
-    graph : Graph
+    graph : Graph, or NodeType
         This rank's part, with or without added self loops. Values on its edges, where it has them, are part of the identity.
+        Of relational data the node type that has labels.
     rows : data.part.Rows
         This rank's, in the graph's order.
     n_classes : int
@@ -25,15 +29,26 @@ def identity(graph, rows, n_classes):
     Returns
     -------
     dict
-        "nodes", "edges", "features", "classes" : int, and "digest", 32 hex digits. The same for any number of ranks, partition and order.
+        "nodes", "edges", "features", "classes" : int, and "digest", 32 hex digits. The same for any number of ranks, partition
+        and order. Of relational data nodes, edges and features are told by type and relation, in their order, which is that of the
+        models' parameters.
 
     Notes
     -----
     The digest is a sum over nodes, twice mod 2^64, of a hash of the node's id, features, label and splits, and of the sum over its
     in-edges of the source's code: 4 numbers below 2^24, made of its id, whose float64 sums are exact. So it costs one aggregation
-    4 wide, and a pass over the features; memory: 64 bytes a node, and 64 MiB; with values on edges 8 bytes an edge. It finds mistakes, not
-    forgeries.
+    4 wide, and a pass over the features; memory: 64 bytes a node, and 64 MiB; with values on edges 8 bytes an edge. It finds
+    mistakes, not forgeries. Of relational data each relation has codes of its own: one aggregation for each, and 64 bytes a node
+    and relation out of its type. What needs to be known of exchanges is forgotten again.
     """
+    sizes, values = (_of_types if isinstance(graph, NodeType) else _of_one_type)(graph, rows)
+    own = [int(_mixed(values + np.uint64(half)).sum(dtype=np.uint64)) for half in (0, 1)]
+    digest = "".join(f"{sum(halves) % 2**64:016x}" for halves in zip(*graph.comm.allgather(own)))
+    return {**sizes, "classes": int(n_classes), "digest": digest}
+
+
+def _of_one_type(graph, rows):
+    """The sizes, and a hash of each of this rank's nodes, (n_dst,) uint64. Collective."""
     with graph.profile.phase("setup"), no_grad():
         sums = graph.with_edge_values().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
     values = _mixed(np.asarray(graph.dst_ids).astype(np.uint64) + _multiples(sums))
@@ -49,12 +64,34 @@ def identity(graph, rows, n_classes):
         labels = np.zeros((len(labels), 1), np.int64)
     splits = np.asarray(rows.train) + 2 * np.asarray(rows.val) + 4 * np.asarray(rows.test).astype(np.int64)
     values = _mixed(values + _multiples(np.column_stack([labels, splits.astype(np.int64)])))
-    own = [int(_mixed(values + np.uint64(half)).sum(dtype=np.uint64)) for half in (0, 1)]
     n_edges = graph.n_edges - (0 if graph.added_loops is None else int(graph.added_loops.sum()))
-    ranks = graph.comm.allgather((n_edges, *own))
-    edges, *halves = (sum(column) for column in zip(*ranks))
-    return {"nodes": int(graph.n_nodes), "edges": edges, "features": int(rows.features.shape[1]), "classes": int(n_classes),
-            "digest": "".join(f"{half % 2**64:016x}" for half in halves)}
+    n_features = int(rows.features.shape[1])
+    return {"nodes": int(graph.n_nodes), "edges": sum(graph.comm.allgather(n_edges)), "features": n_features}, values
+
+
+def _of_types(nodes, rows):
+    """As `_of_one_type`, of the nodes of all types."""
+    graph = nodes.graph
+    hashes = {name: _mixed(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
+    sums = {name: np.zeros(len(ids), np.uint64) for name, ids in graph.node_ids.items()}
+    for source in graph.node_types:
+        own = {".".join(relation): relation for relation in graph.relations if relation[0] == source}
+        with graph.profile.phase("setup"), no_grad():
+            codes = {relation: _codes(hashes[source] ^ np.uint64(word(name))) for name, relation in own.items()}
+            messages = {relation: fn.copy_src(Tensor(found)) for relation, found in codes.items()}
+            for name, found in graph.aggregate(messages, "sum").items():
+                sums[name] += _multiples(found.data)
+    graph.forget()
+    values = {name: _mixed(hashes[name] + sums[name]) for name in graph.node_types}
+    for name, x in rows.features.items():
+        values[name] = _mixed(values[name] + _multiples(x))
+    splits = np.column_stack([rows.train, rows.val, rows.test]).astype(np.int32)
+    targets = np.concatenate([_words(np.asarray(rows.labels)).view(np.int32), splits], 1)
+    values[nodes.node_type] = _mixed(values[nodes.node_type] + _multiples(targets))
+    sizes = {"nodes": ", ".join(f"{name} {n}" for name, n in graph.n_nodes.items()),
+             "edges": ", ".join(f"{'.'.join(relation)} {n}" for relation, n in graph.n_edges.items()),
+             "features": told_widths(rows.features)}
+    return sizes, np.concatenate([*values.values()])
 
 
 def difference(there, here):

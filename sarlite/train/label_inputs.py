@@ -1,6 +1,8 @@
 """Labels as inputs: masked label prediction (Shi et al., 2020; SAR 4.2)."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -8,14 +10,16 @@ from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError, DataError
 from sarlite.keys import key, splitmix64
 from sarlite.minibatch.batch import Batch
+from sarlite.tape import Tensor
 from sarlite.types import Array
 
 
 class LabelInputs(NamedTuple):
     """Each step a random share of the training rows shows its label to the model, and the loss runs over the others.
 
-    The label stands as a one-hot row behind the features, zeros where it is not shown; so the first layer's weights of these columns are a
-    learned embedding of each class, added to what the layer makes of the features. In evaluation all training rows show theirs.
+    The label stands as a one-hot row behind the features, zeros where it is not shown; so the first layer's weights of
+    these columns are a learned embedding of each class, added to what the layer makes of the features. In evaluation
+    all training rows show theirs.
     In a minibatch its seeds, which the loss runs over, hide theirs, and the share is of the other training rows.
 
     Attributes
@@ -30,7 +34,7 @@ class LabelInputs(NamedTuple):
 
 
 class ShownLabels:
-    """This rank's input rows, of features and shown labels. Construction is collective.
+    """This rank's input rows, of features and shown labels, for the batches of any source. Construction is collective.
 
     Of labels it is given the training rows' alone, so no other label can reach the model.
 
@@ -56,11 +60,12 @@ class ShownLabels:
     Raises
     ------
     ConfigError, DataError
-        On every rank: the share is not above 0 and below 1, a training row is in another split too, a label is no class.
+        On every rank: the share is not above 0 and below 1, a training row is in another split too, a label is no
+        class.
     """
 
-    def __init__(self, inputs: LabelInputs, comm: Communicator, x: Array, rows: Array, ids: Array, labels: Array, others: Array,
-                 seed: int) -> None:
+    def __init__(self, inputs: LabelInputs, comm: Communicator, x: Array, rows: Array, ids: Array, labels: Array,
+                 others: Array, seed: int) -> None:
         self.inputs, self.comm, self.rows, self.ids, self.seed = inputs, comm, rows, ids, seed
         together(comm, lambda: self._check(labels, others))
         self.x = np.zeros((len(x), x.shape[1] + inputs.n_classes), x.dtype)
@@ -74,11 +79,34 @@ class ShownLabels:
             raise ConfigError(f"label inputs: the share {self.inputs.share} is not above 0 and below 1")
         both = np.isin(self.rows, others)
         if both.any():
-            raise DataError(f"label inputs: node {self.ids[both][0]} is in the training split and in another ({both.sum()} nodes are), so "
-                            "what is to be predicted would be an input")
+            raise DataError(f"label inputs: node {self.ids[both][0]} is in the training split and in another "
+                            f"({both.sum()} nodes are), so what is to be predicted would be an input")
         wrong = np.flatnonzero((labels < 0) | (labels >= self.inputs.n_classes))
         if len(wrong):
-            raise DataError(f"label inputs: node {self.ids[wrong[0]]} has label {labels[wrong[0]]} of {self.inputs.n_classes} classes")
+            raise DataError(f"label inputs: node {self.ids[wrong[0]]} has label {labels[wrong[0]]} of "
+                            f"{self.inputs.n_classes} classes")
+
+    def to_train(self, batches: Any, step: int) -> Iterator[Any]:
+        """Yield batches with labels shown, from the global step `step` on. Collective.
+
+        Of a sampled batch the seeds hide their labels. Of a batch that stays the drawn training rows do, and the loss
+        is over these.
+        """
+        with closing(batches):
+            for number, batch in enumerate(batches, step):
+                if not batch.lasting:
+                    with batch.buffers:
+                        yield batch.with_input(Tensor(self.of_batch(batch, number)), batch.rows, batch.n_global)
+                    continue
+                hidden, count = self.draw(number)
+                rows = hidden if batch.outputs is None else batch.rows[np.isin(batch.outputs[batch.rows], hidden)]
+                yield batch.with_input(Tensor(batch.take(self.x)), rows, count)
+
+    def to_score(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield batches with the labels of all training rows shown."""
+        self.show_all()
+        for batch in batches:
+            yield batch.with_input(Tensor(batch.take(self.x)), batch.rows, batch.n_global)
 
     def draw(self, step: int) -> tuple[Array, int]:
         """Show the labels of a share of the training rows, and hide the others'. Collective.
@@ -110,8 +138,8 @@ class ShownLabels:
     def of_batch(self, batch: Batch, step: int) -> Array:
         """Return a batch's input rows, (n_src, n_features + n_classes), new.
 
-        No seed of the step shows its label, on whichever rank, and of the other training nodes those do whose coin, by (seed, step, id),
-        says so; the loss of all seeds counts. So a row's input is the same for any number of ranks.
+        No seed of the step shows its label, on whichever rank, and of the other training nodes those do whose coin, by
+        (seed, step, id), says so; the loss of all seeds counts. So a row's input is the same for any number of ranks.
         """
         x, n = batch.take(self.x), batch.n_dst
         first = x.shape[1] - self.inputs.n_classes

@@ -1,47 +1,118 @@
-"""From the options to this rank's data and graph."""
+"""From a data set to this rank's rows and graph, of one node type or of several."""
 
 import gc
 import sys
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from sarlite.comm import Communicator, together
 from sarlite.comm.working import working
 from sarlite.data.divide import stored_order
 from sarlite.data.part import Part as DataPart
 from sarlite.data.ranks import divided
+from sarlite.data.spec import is_relational
 from sarlite.graph import balance as balancing
 from sarlite.graph.edges import add_self_loops
 from sarlite.graph.partition import measures
 from sarlite.profile import Memory
 from sarlite.progress import Progress
-from sarlite.sar.graph import Graph
-from sarlite.sar.schedule import Options
-from sarlite.train import edge_values as edges
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import HeteroGraph
+from sarlite.sar.schedule.schedule import Options
+from sarlite.train import edge_values
+from sarlite.train.edge_values import NONE, Wanted
+from sarlite.types import Path
 
-_PIECE = 1 << 20
-FIRST_BYTES = (8, 1 << 10, 1 << 14)  # bytes of the first messages to a peer: of those that MPI copies
+
+class Source(NamedTuple):
+    """Which data set, what of it is read, and how it is divided for the ranks.
+
+    Attributes
+    ----------
+    spec, task, normalize, verify, allow_empty, partition, order, balance, seed
+        As for `data.divided`.
+    dtype : str, optional
+        Of features and values on edges; by default as stored.
+    features : bool
+        Whether features are read. Else zeros of their shape stand there, which take no memory.
+    self_loops : bool
+        Add the self loops that are missing.
+    edge_values : edge_values.Wanted
+        What the graph gets of values on edges.
+    progress : str
+        As for `progress.Progress`.
+    """
+
+    spec: str
+    task: str | None = None
+    dtype: str | None = None
+    features: bool = True
+    normalize: bool = False
+    self_loops: bool = False
+    edge_values: Wanted = NONE
+    allow_empty: Collection[str] = ()
+    partition: str = "stored"
+    order: str = "stored"
+    balance: str = "auto"
+    seed: int = 0
+    verify: bool = True
+    progress: str = "none"
 
 
 class Part(NamedTuple):
-    """One rank's share of the data."""
+    """One rank's share of the data.
 
-    graph: Graph
-    rows: object
+    Attributes
+    ----------
+    graph : Graph, or NodeType
+        Of relational data the node type that has labels.
+    rows : data.part.Rows
+        Features of relational data are by node type.
+    n_classes : int
+    summary : dict
+        What a run tells of the data and their division.
+    memory : Memory
+        It counts from before the rows were read.
+    seconds : dict
+        On rank 0, how long "load" took, and "partition" in it.
+    task : str
+    options : sar.schedule.Options, optional
+        How the graph is computed with.
+    """
+
+    graph: Any
+    rows: Any
     n_classes: int
-    summary: dict
+    summary: dict[str, Any]
     memory: Memory
-    seconds: dict  # of rank 0: "load", and "partition" in it
+    seconds: dict[str, float]
     task: str = "classify"
+    options: Options | None = None
 
 
-def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=(), edge_values=edges.NONE, choose=None):
-    """Read this rank's rows and build its graph; `tick` as long as any rank works at it; splits of `allow_empty` may be. Collective.
+def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
+         tick: Callable[[], Any] = lambda: None, choose: Callable[[Part], Options] | None = None) -> Part:
+    """Read this rank's rows and build its graph. Collective.
 
-    `edge_values` says which values of its edges the graph gets, as `edge_values.wanted` does. `choose` is given the part in mode "sar" and
-    returns the options that its graph shall have, by name, where they are others. Only rank 0 holds a whole edge list, and only while it
-    reads, generates or divides what is not stored as the ranks need it.
+    Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks
+    need it.
+
+    Parameters
+    ----------
+    comm : Communicator
+    source : Source
+    options : sar.schedule.Options
+        Of the graph.
+    scratch : path, optional
+        As for `data.divided`.
+    tick : callable
+        Called as long as any rank works at it.
+    choose : callable, optional
+        Given the part, with a graph of `options`, returns the options that the graph shall have.
 
     Raises
     ------
@@ -49,53 +120,108 @@ def load_part(config, comm, run_dir, self_loops, tick=lambda: None, allow_empty=
         On every rank together, naming the file, the field and the value.
     """
     with working(tick):
-        return _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values, choose)
-
-
-def _load_part(config, comm, run_dir, self_loops, allow_empty, edge_values, choose):
-    begin, seconds = time.perf_counter(), {"partition": 0.0}
-    Options("sar" if config.mode == "auto" else config.mode, config.prefetch, config.backward, config.columns, config.halo).check(comm)
-    options = {"partition": config.partition, "order": config.order, "balance": config.balance, "seed": config.seed, "task": config.task,
-               "normalize": config.normalize_features, "progress": Progress(config.progress), "allow_empty": allow_empty}
-    with divided(comm, config.data, verify=config.verify, scratch=run_dir, seconds=seconds, **options) as dataset:
-        names = edges.used(comm, dataset, edge_values, config.data)
-        memory = memory_from_here(comm)
-        rows, (indptr, indices), ids, first_row, summary = _read(comm, config, dataset)
-        values = edges.read(comm, dataset, names, edge_values, config)
-        summary["edge_values"] = [edges.ARRAYS[name].replace("_", " ") for name in names]
-        division = dataset.division
-    for text in (balancing.warning(summary["partition"]), _lockstep(config, comm, division)) if comm.rank == 0 else ():
-        if text:
-            print(f"warning: {text}", file=sys.stderr, flush=True)
-    del dataset  # which one rank has in memory
-    added = None
-    if self_loops:
-        indptr, indices, added = add_self_loops(indptr, indices, first_row)
-        values = edges.with_loops(values, indptr, indices, added, first_row)
-
-    def part_in(**options):
-        graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, prefetch=config.prefetch, **options)
-        graph = graph.with_edge_values(*values.values()) if names else graph
+        options.check(comm)
+        begin, seconds = time.perf_counter(), {"partition": 0.0}
+        found, make = _read(comm, source, scratch, seconds, relational(comm, source.spec))
+        for text in (balancing.warning(found.summary["partition"]), _lockstep(comm, options, found.summary)):
+            if text and comm.rank == 0:
+                print(f"warning: {text}", file=sys.stderr, flush=True)
+        part = found._replace(graph=make(options), seconds=seconds, options=options)
         seconds["load"] = time.perf_counter() - begin
-        return Part(graph, rows, summary["classes"], summary, memory, seconds, summary["task"])
-
-    given = {name: getattr(config, name) for name in ("mode", "backward", "columns", "halo")}
-    if choose is None:
-        return part_in(**given)
-    first = {**given, "mode": "sar"}
-    part = part_in(**first)
-    chosen = {**first, **choose(part)}
-    if chosen == first:
+        chosen = options if choose is None else choose(part)
+        if chosen != options:
+            part = part._replace(graph=None)  # its edges are laid out anew
+            part = part._replace(graph=make(chosen), options=chosen)
         return part
-    del part  # its edges are laid out anew
-    return part_in(**chosen)
 
 
-def memory_from_here(comm):
+def relational(comm: Communicator, spec: str) -> bool:
+    """Tell whether a data set is relational. Collective."""
+    return comm.bcast(together(comm, lambda: comm.rank == 0 and is_relational(spec)))
+
+
+def _read(comm, source, scratch, seconds, typed):
+    """Read this rank's rows; return the `Part` without a graph, and what makes a graph of options. Collective.
+
+    Of relational data, `typed`, features are by node type, and what is to be exchanged is found at its first use.
+    """
+    kind = {"relational": True} if typed else {"normalize": source.normalize}
+    with divided(comm, source.spec, **kind, **_division(source, scratch, seconds)) as dataset:
+        names = edge_values.used(comm, dataset, source.edge_values, source.spec, typed)
+        memory = memory_from_here(comm)
+        part = DataPart(dataset, comm.rank, comm.size)
+        rows = (part.typed_rows if typed else part.rows)(source.dtype, source.features)
+        edges = {relation: own.csr() for relation, own in part.relations.items()}
+        ids = {name: own.ids() for name, own in part.nodes.items()}
+        found = _part(comm, source, dataset, rows, memory, part, edges)
+        values = {} if typed else together(comm, partial(edge_values.read, part, names, source.edge_values, source.dtype,
+                                                         source.spec))
+        first_row, target = part.first_row, dataset.target
+    found.summary["edge_values"] = [edge_values.ARRAYS[name].replace("_", " ") for name in names]
+    del dataset, part  # which one rank has in memory
+    if typed:
+        return found, lambda options: HeteroGraph.from_part(comm, edges, ids, mode=options.mode,
+                                                            prefetch=options.prefetch).of(target)
+    ((indptr, indices),), added = edges.values(), None
+    if source.self_loops:
+        indptr, indices, added = add_self_loops(indptr, indices, first_row)
+        values = edge_values.with_loops(values, indptr, indices, added, first_row)
+
+    def make(options):
+        graph = Graph.from_part(comm, indptr, indices, node_ids=ids[target], added_loops=added, **options._asdict())
+        return graph.with_edge_values(*values.values()) if names else graph
+
+    return found, make
+
+
+def _division(source, scratch, seconds):
+    """What `data.divided` takes of either kind."""
+    names = ("partition", "order", "balance", "seed", "task", "verify", "allow_empty")
+    options = {name: getattr(source, name) for name in names}
+    return {**options, "progress": Progress(source.progress), "scratch": scratch, "seconds": seconds}
+
+
+def _part(comm, source, dataset, rows, memory, part, edges):
+    """This rank's `Part`, without a graph. Collective."""
+    n_edges = sum(indices.size for _, indices in edges.values())
+    n_cut = sum(part.n_cut(relation, indices) for relation, (_, indices) in edges.items())
+    n_rows = sum(own.n_rows for own in part.nodes.values())
+    summary = {
+        "data": source.spec, "nodes": dataset.n_nodes, "edges": dataset.n_edges,
+        "features": told_widths(rows.features) or "no" if isinstance(rows.features, dict) else dataset.n_features,
+        "classes": dataset.n_classes, "task": dataset.task, "ordered": stored_order(dataset) != "none",
+        "method": (dataset.division or {"partition": "none"})["partition"],
+        "partition": _measures(comm, rows.train, n_rows, n_edges, n_cut),
+    }  # fmt: skip
+    return Part(None, rows, dataset.n_classes, summary, memory, {}, dataset.task)
+
+
+def _measures(comm, train, n_rows, n_edges, n_cut):
+    """What the division costs, from every rank's own edges. Collective."""
+    ranks = np.array(comm.allgather([n_rows, n_edges, int(np.count_nonzero(train)), int(n_cut)]))
+    names = ("nodes", "edges", "train_nodes")
+    return measures(cut_edges=ranks[:, 3].sum(), **{name: ranks[:, at] for at, name in enumerate(names)})
+
+
+def _lockstep(comm, options, summary):
+    """Warn of parts whose blocks are uneven, where every round of mode broadcast lasts as long as its largest block."""
+    method = summary["method"]
+    if options.mode == "broadcast" and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
+        return (f"--mode broadcast takes as long as the largest block of each round, and those of {method} parts are "
+                f"uneven (python -m sarlite.data report says how much): --partition random evens them out, --mode sar does "
+                f"not mind")
+    return None
+
+
+FIRST_BYTES = (8, 1 << 10, 1 << 14)
+"""Bytes of the first messages to a peer, which are of the sizes that MPI copies."""
+
+
+def memory_from_here(comm: Communicator) -> Memory:
     """Return a `Memory` that counts from now on; first send each peer a few small messages. Collective.
 
-    What MPI takes for itself it takes with the first messages to each peer (MPICH on one host: 1 MiB on 2 ranks, 5 on 8). So it is of the
-    process, as MPI's code is, and not of a run.
+    What MPI takes for itself it takes with the first messages to each peer (MPICH on one host: 1 MiB on 2 ranks, 5 on
+    8). So it is of the process, as MPI's code is, and not of a run.
     """
     for n_bytes in FIRST_BYTES:
         for _ in range(2):
@@ -104,30 +230,12 @@ def memory_from_here(comm):
     return Memory()
 
 
-def _lockstep(config, comm, division):
-    """Warn of parts whose blocks are uneven, where every round of mode broadcast lasts as long as its largest block."""
-    method = division["partition"] if division else None
-    if config.mode == "broadcast" and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
-        return (f"--mode broadcast takes as long as the largest block of each round, and those of {method} parts are uneven (python -m "
-                f"sarlite.data report says how much): --partition random evens them out, --mode sar does not mind")
-    return None
+def widths(rows: Any) -> Any:
+    """Return what a model takes as `n_in`: the number of features, of relational data by node type."""
+    x = rows.features
+    return {name: own.shape[1] for name, own in x.items()} if isinstance(x, dict) else x.shape[1]
 
 
-def _read(comm, config, dataset):
-    part = DataPart(dataset, comm.rank, comm.size)
-    rows, edges = part.rows(config.dtype, features=not getattr(config, "dry_run", False)), part.edges()
-    summary = {"data": config.data, "nodes": dataset.n_nodes, "edges": dataset.n_edges, "features": dataset.n_features,
-               "classes": dataset.n_classes, "task": dataset.task, "ordered": stored_order(dataset) != "none",
-               "method": (dataset.division or {"partition": "none"})["partition"],
-               "partition": _measures(comm, part, edges[1], rows.train)}
-    return rows, edges, part.node_ids(), part.first_row, summary
-
-
-def _measures(comm, part, indices, train):
-    """What the division costs, from every rank's own edges. Collective."""
-    low, high = part.first_row, part.first_row + part.n_rows
-    pieces = (indices[at : at + _PIECE] for at in range(0, indices.size, _PIECE))
-    cut = sum(np.count_nonzero((piece < low) | (piece >= high)) for piece in pieces)
-    ranks = np.array(comm.allgather([part.n_rows, indices.size, np.count_nonzero(train), int(cut)]))
-    names = ("nodes", "edges", "train_nodes")
-    return measures(cut_edges=ranks[:, 3].sum(), **{name: ranks[:, at] for at, name in enumerate(names)})
+def told_widths(features: dict[str, Any]) -> str:
+    """Say the numbers of features by node type, as one text."""
+    return ", ".join(f"{name} {x.shape[1]}" for name, x in features.items())

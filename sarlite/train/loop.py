@@ -1,7 +1,10 @@
-"""Training by epochs, full-batch of one step each, and evaluation over all ranks."""
+"""The trainer, which takes steps and evaluates over whatever yields batches; and training by epochs."""
 
 import time
+from array import array
 from collections.abc import Callable
+from contextlib import closing
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,10 +12,10 @@ import numpy as np
 from sarlite import kernels, nn
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
-from sarlite.minibatch.flow import count_layers
+from sarlite.minibatch.batch import FullBatch, source_of
 from sarlite.optim import Factor, Optimizer
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.rows import row_numbers
@@ -24,7 +27,7 @@ from sarlite.types import Array
 
 
 class Trainer:
-    """Trains a model full-batch on this rank's part of a graph. Construction is collective.
+    """Takes steps over batches of this rank's part of a graph, and evaluates over batches. Construction is collective.
 
     Parameters
     ----------
@@ -33,8 +36,9 @@ class Trainer:
     model : callable Module, model(graph, x) -> output, such as logits (n_dst, n_classes)
         The same replicated parameters on every rank: make it from the same `nn.Random` seed.
     x : (n_src, n_features) array, or of a node type of a `HeteroGraph` a dict of such by node type
-        This rank's rows, in the order of `graph.src_ids`. Borrowed, and must not change: it is a constant tensor, so a first layer
-        without dropout before it keeps the aggregated x, another (n_src, n_features), and aggregates and fetches only once.
+        This rank's rows, in the order of `graph.src_ids`. Borrowed, and must not change: it is a constant tensor, so a
+        first layer without dropout before it keeps the aggregated x, another (n_src, n_features), and aggregates and
+        fetches only once.
     labels : (n_dst,) array of integers, or what else `loss` compares the output's rows with
         Classes from 0, or what `task` says. Values outside the splits are not looked at.
     train, val, test : (n_dst,) array of bools, slice, or (k,) array of row numbers
@@ -43,10 +47,19 @@ class Trainer:
         Makes an optimizer from the model's `nn.flatten` result, such as `lambda flat: optim.Adam(flat, 0.01)`.
     rng : nn.Random
         The one that the model was made with; its `step` follows the steps.
+    batches : NeighborLoader, RowLoader, or Batch, optional
+        What steps are taken over, of the same graph, x, labels and training rows: a loader's batches, an epoch being
+        the loader's, or one batch in every epoch, as `message_flow` makes it. By default the full batch: one step an
+        epoch, over the whole graph.
+    scoring : NeighborLoader, or Batch, optional
+        What `evaluate` goes over, of the same graph, x and labels: batches that have each row of the three splits once.
+        A loader starts anew each time, with the same seeds and picks. By default the whole graph, which makes batch
+        norms' moments exact where `batches` are a loader's (`nn.exact_moments`).
     schedule : callable
-        Factor of the learning rate by epoch.
+        Factor of the learning rate by epoch. Epoch e begins at global step e * len(batches).
     loss : callable, optional
-        (output, labels) -> scalar Tensor, a mean over the rows that it is given; the task's without it. There is no metric then.
+        (output, labels) -> scalar Tensor, a mean over the rows that it is given; the task's without it. There is no
+        metric then.
     task : Task, optional
         What labels are, loss and metric: by default of classes, cross entropy and accuracy.
     clip_norm : float, optional
@@ -54,16 +67,23 @@ class Trainer:
     label_inputs : LabelInputs, optional
         Show training labels to the model, whose input is then n_features + n_classes wide. x is copied.
 
+    Attributes
+    ----------
+    own_seconds : array of float
+        How long each step took this rank until it had its gradients, from the end of the step before on.
+
     Raises
     ------
     SarliteError
-        On every rank together, naming the argument: x or labels have not the graph's rows, labels are no classes, a split is none of the
-        above, no rank has a training row, or another argument is not what is said here; the ranks' x differ in width or dtype, or their
-        models in a replicated parameter. In a step, where the model's output does not fit.
+        On every rank together, naming the argument: x or labels have not the graph's rows, labels are no classes, a
+        split is none of the above, no rank has a training row, or another argument is not what is said here; the ranks'
+        x differ in width or dtype, or their models in a replicated parameter. In a step, where the model's output does
+        not fit.
     """
 
-    def __init__(self, graph: Graph | NodeType, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
-                 optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, schedule: Factor = lambda epoch: 1.0,
+    def __init__(self, graph: Graph | NodeType, model: Any, x: Any, labels: Any, train: Any, val: Any = (),
+                 test: Any = (), *, optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, batches: Any = None,
+                 scoring: Any = None, schedule: Factor = lambda epoch: 1.0,
                  loss: Callable[[Tensor, Array], Tensor] | None = None, task: Task | None = None,
                  clip_norm: float | None = None, label_inputs: LabelInputs | None = None) -> None:
         if not hasattr(graph, "comm"):
@@ -75,41 +95,178 @@ class Trainer:
         together(self.comm, lambda: _check_arguments(model, rng, optimizer, schedule, loss))
         self.task = (task or Task()) if loss is None else OwnLoss(loss)
         self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))
-        self.counts = dict(zip(self.rows, map(int, self.comm.allreduce(np.array([len(r) for r in self.rows.values()])))))
+        counts = self.comm.allreduce(np.array([len(rows) for rows in self.rows.values()]))
+        self.counts = dict(zip(self.rows, counts.tolist()))
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
         self.shown = None if label_inputs is None else self._show_labels(label_inputs, rng.seed)
-        if getattr(graph, "halo", "fetch") == "recompute":
-            with no_grad():
-                together(self.comm, self._check_layers)
         self.flat = together(self.comm, lambda: nn.flatten(model))
-        agree(self.comm, [(name, x.shape[1:], str(x.dtype)) for name, x in _each(self.x)], "x: number of features and dtype")
+        widths = [(name, x.shape[1:], str(x.dtype)) for name, x in _each(self.x)]
+        agree(self.comm, widths, "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
-        self.loader: Any = None  # full-batch
+        self.whole = FullBatch(graph, self.x, self.labels, self.rows["train"], self.counts["train"])
+        self.batches, self.scoring = (source_of(given, self.whole) for given in (batches, scoring))
+        if self.shown is not None and not self.batches.fresh:
+            raise ConfigError("label inputs: a loader without caches is needed, as their rows were made while other "
+                              "labels were shown")
         self.n_classes = max(self.comm.allgather(self.task.n_classes(self.labels, self.rows)))
         self.loss = _checking(self.task.loss, type(model).__name__, self.n_classes)
         self.left_out: dict[str, str] = {}  # by split, what its metric leaves out
         self.optimizer = optimizer(self.flat)
         if not isinstance(self.optimizer, Optimizer):
-            raise ConfigError(f"optimizer made a {type(self.optimizer).__name__}, but must make an optimizer, as optim.Adam(flat, 0.01)")
-        self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, schedule=schedule, profile=graph.profile,
-                                          clip_norm=clip_norm)
-        self.buffers, self.votes = self.training_step.buffers, self.training_step.votes
+            raise ConfigError(f"optimizer made a {type(self.optimizer).__name__}, but must make an optimizer, as "
+                              "optim.Adam(flat, 0.01)")
+        n_steps = len(self.batches)
+        self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, profile=graph.profile,
+                                          schedule=lambda step: schedule(step // n_steps), clip_norm=clip_norm)
+        self.buffers, self.riders = self.training_step.buffers, self.training_step.riders
+        self.own_seconds = array("d")
+        self._left: Any = iter(())  # what is left of an epoch's batches
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
         model = f"{type(self.model).__name__} of {self.model.n_parameters:,} values"
-        return (f"Trainer({model}, {self.graph!r}, {', '.join(f'{name} {x.dtype} {x.shape}' for name, x in _each(self.x))}, "
-                f"rows of all ranks: {rows}; {self.optimizer!r}, step {self.training_step.n_steps})")
+        inputs = ", ".join(f"{name} {x.dtype} {x.shape}" for name, x in _each(self.x))
+        return (f"Trainer({model}, {self.graph!r}, {inputs}, rows of all ranks: {rows}; {self.optimizer!r}, "
+                f"step {self.training_step.n_steps})")
+
+    def step(self, epoch: int | None = None) -> float:
+        """Take one optimizer step, the first of `epoch` or the next one, and return the loss over the step's rows of
+        all ranks. Collective.
+
+        Notes
+        -----
+        Sends what the model's aggregations send, and one allreduce of all gradients. After the first step no large
+        array takes fresh memory.
+        """
+        if epoch is not None:
+            self._begin(epoch * len(self.batches))
+        batch = next(self._left, None)
+        if batch is None:
+            self._begin(self.training_step.n_steps)
+            batch = next(self._left)
+        return self._step(batch, time.perf_counter())
+
+    def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
+        """Train one epoch and return its loss, the mean over the training rows of what they had in their steps.
+        Collective.
+
+        `on_step` hears of each step, (steps done, loss).
+        """
+        n_steps, step = len(self.batches), self.training_step
+        self._begin(epoch * n_steps)
+        total = n_rows = loss = 0.0
+        begin = time.perf_counter()
+        with closing(self._left) as batches:
+            for batch in batches:
+                loss = self._step(batch, begin)
+                total, n_rows = total + loss * batch.n_global, n_rows + batch.n_global
+                del batch
+                on_step(step.n_steps - epoch * n_steps, loss)
+                begin = time.perf_counter()
+        return loss if n_steps == 1 else total / n_rows
+
+    def _begin(self, step):
+        """Begin to go over the batches of the epoch that the global step `step` is in, from that step on."""
+        self.training_step.n_steps = self.batches.step = step
+        self._left = iter(self.batches)
+        if self.shown is not None:
+            self._left = self.shown.to_train(self._left, step)
+
+    def _step(self, batch, begin):
+        """Take a step over a batch, for which this rank began to wait or to compute at `begin`."""
+        step, there = self.training_step, time.perf_counter()
+        with self.graph.profile.span(f"step {step.n_steps + 1}"):
+            loss = step(batch.graph, batch.x, batch.labels, batch.rows, batch.n_global, self.loss)
+        self.own_seconds.append(there - begin + step.own_seconds)
+        return loss
+
+    def evaluate(self) -> Scores:
+        """Return over all ranks "train_accuracy", "val_accuracy" and "test_accuracy", or the task's metric by its key,
+        and "val_loss".
+
+        Collective. A metric is None without rows and with a `loss` of your own; "val_loss" is None without rows.
+        """
+        metrics = {name: self.task.make_metric() for name in self.rows}
+        loss = self._score(metrics)
+        counts = [np.zeros(0) if metric is None else metric.counts() for metric in metrics.values()]
+        sums = self.riders.allreduce(self.comm, [*np.concatenate(counts), loss])
+        found = np.split(sums[:-1], np.cumsum([len(own) for own in counts])[:-1])
+        scores = {f"{name}_{self.task.key}": metric.value(own, self.comm) if metric and self.counts[name] else None
+                  for (name, metric), own in zip(metrics.items(), found)}
+        self.left_out = {name: metric.note for name, metric in metrics.items() if metric and metric.note}
+        return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
+
+    def _score(self, metrics):
+        """Add this rank's rows of each split to its metric; return its share of the validation loss."""
+        self.scoring.step, loss = 0, 0.0
+        batches = iter(self.scoring)
+        for batch in batches if self.shown is None else self.shown.to_score(batches):
+            with self.buffers, no_grad():
+                output, rows = self._output(batch), self._split_rows(batch)
+                for name, metric in metrics.items():
+                    if metric is not None:
+                        metric.add(output.data[rows[name]], batch.labels[rows[name]])
+                if len(rows["val"]):
+                    loss += self.loss(output, batch.labels, rows["val"], max(self.counts["val"], 1)).item()
+                del output
+        return loss
+
+    def _split_rows(self, batch):
+        """By split, which rows of a batch's output are in it."""
+        if batch.outputs is None:
+            return self.rows
+        found, numbers = {}, np.arange(len(batch.outputs))
+        for name, rows in self._ascending.items():
+            first, last = (np.searchsorted(rows, batch.outputs, side) for side in ("left", "right"))
+            found[name] = np.repeat(numbers, last - first)
+        return found
+
+    @cached_property
+    def _ascending(self):
+        return {name: np.sort(rows) for name, rows in self.rows.items()}
+
+    def predict(self) -> Array:
+        """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
+        if self.shown is not None:
+            self.shown.show_all()
+        with self.buffers, no_grad():
+            output = self._output(self.whole, exact=False)
+        return output.data.copy()
+
+    def _output(self, batch, exact=True):
+        """The output in evaluation; of the whole graph, after steps over sampled batches, with exact moments."""
+        self.model.eval()
+        if exact and self.batches.sampled and batch.outputs is None:
+            output = nn.exact_moments(self.model, lambda: self.model(batch.graph, batch.x))
+        else:
+            output = self.model(batch.graph, batch.x)
+        check_output(output, type(self.model).__name__, batch.graph.n_dst, self.n_classes)
+        return output
+
+    def counted(self) -> dict[str, Any]:
+        """Return what a run tells of its batches, by the name that `--json` gives it. Collective.
+
+        Of a loader "steps"; "imbalance", the largest rank's time of a step over the mean, the steps' median; with
+        caches "hit_rate" and "rows_pushed" by layer and "bytes_pushed", over all ranks and the whole run. Of a
+        message-flow batch "message_flow".
+        """
+        if not self.batches.sampled:
+            return self.batches.counted(self.graph)
+        seconds = np.array(self.own_seconds)
+        largest, mean = self.comm.allreduce(seconds.copy(), "max"), self.comm.allreduce(seconds) / self.comm.size
+        imbalance = float(np.median(largest / mean)) if len(seconds) else None
+        return {"steps": len(seconds), "imbalance": imbalance, **self.batches.counted(self.graph)}
 
     def _rows(self, splits):
         if isinstance(self.x, dict) and not isinstance(self.graph, NodeType):
-            raise ConfigError("x is a dict by node type, but graph is no node type of a HeteroGraph, as graph.of(type) gives it")
+            raise ConfigError("x is a dict by node type, but graph is no node type of a HeteroGraph, as graph.of(type) "
+                              "gives it")
         sources = [self.graph.graph.of(name) for name in self.x] if isinstance(self.x, dict) else [self.graph]
         inputs = [(name, x, nodes.n_src) for (name, x), nodes in zip(_each(self.x), sources)]
-        for name, array, n in (*inputs, ("labels", self.labels, self.graph.n_dst)):
-            if array.shape[:1] != (n,):
-                raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
+        for name, given, n in (*inputs, ("labels", self.labels, self.graph.n_dst)):
+            if given.shape[:1] != (n,):
+                raise ShapeError(f"{name} of shape {given.shape} has not the graph's {n} rows")
         for name, x in _each(self.x):
             if x.dtype.kind not in "fiub":
                 raise ShapeError(f"{name} is {x.dtype}, but features are numbers, as by x.astype(np.float32)")
@@ -119,95 +276,24 @@ class Trainer:
         self.task.check(self.labels, rows, self.graph.n_dst)
         return rows
 
-    def _check_layers(self):
-        """Raise where computing halo rows again would do nothing, or is told to be impossible before the first step."""
-        if self.shown is not None:
-            raise ConfigError('halo "recompute" does not go with label_inputs: x changes from step to step')
-        try:
-            count_layers(self.model, self.graph, self.x)
-        except ConfigError as error:
-            raise ConfigError(f'halo "recompute": {error}') from None
-
     def _show_labels(self, label_inputs, seed):
         """Make x wider by columns for labels, which change: it is no constant any more."""
         if isinstance(self.x, dict):
-            raise ConfigError("label_inputs: x is a dict by node type, but labels are shown beside the features of one graph's nodes")
+            raise ConfigError("label_inputs: x is a dict by node type, but labels are shown beside the features of one "
+                              "graph's nodes")
         train, others = self.rows["train"], np.concatenate([self.rows["val"], self.rows["test"]])
         labels = together(self.comm, lambda: _classes(self.labels, train))
-        shown = ShownLabels(label_inputs, self.comm, self.x.data, train, self.graph.dst_ids[train], labels, others, seed)
+        ids = self.graph.dst_ids[train]
+        shown = ShownLabels(label_inputs, self.comm, self.x.data, train, ids, labels, others, seed)
         self.x = Tensor(shown.x)
         return shown
-
-    def step(self, epoch: int | None = None) -> float:
-        """Take one optimizer step, that of `epoch` or the next one, and return the loss over all ranks' training rows. Collective.
-
-        Notes
-        -----
-        Sends what the model's aggregations send, and one allreduce of all gradients. After the first step no large array takes
-        fresh memory.
-        """
-        if epoch is not None:
-            self.training_step.n_steps = epoch
-        rows, count = self.rows["train"], self.counts["train"]
-        if self.shown is not None:
-            rows, count = self.shown.draw(self.training_step.n_steps)
-        return self.training_step(self.graph, self.x, self.labels, rows, count, self.loss)
-
-    def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
-        """Train one epoch, full-batch a step, and return its loss; `on_step` hears of steps on the way, (steps done, loss). Collective."""
-        return self.step(epoch)
-
-    def counted(self) -> dict[str, Any]:
-        """Return what a run tells of its minibatches, by the name that `--json` gives it. Collective."""
-        return {}
-
-    def evaluate(self) -> Scores:
-        """Return over all ranks "train_accuracy", "val_accuracy" and "test_accuracy", or the task's metric by its key, and "val_loss".
-
-        Collective. A metric is None without rows and with a `loss` of your own; "val_loss" is None without rows.
-        """
-        metrics = {name: self.task.make_metric() for name in self.rows}
-        loss = self._add_all(metrics)
-        counts = [np.zeros(0) if metric is None else metric.counts() for metric in metrics.values()]
-        sums = self.votes.allreduce(self.comm, [*np.concatenate(counts), loss])
-        found = np.split(sums[:-1], np.cumsum([len(own) for own in counts])[:-1])
-        scores = {f"{name}_{self.task.key}": metric.value(own, self.comm) if metric and self.counts[name] else None
-                  for (name, metric), own in zip(metrics.items(), found)}
-        self.left_out = {name: metric.note for name, metric in metrics.items() if metric and metric.note}
-        return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
-
-    def _add_all(self, metrics):
-        """Add this rank's rows of each split to its metric; return its share of the validation loss."""
-        with self.buffers, no_grad():
-            return self._add(metrics, self._output(), self.labels, self.rows)
-
-    def _add(self, metrics, output, labels, rows):
-        """Add some rows, and return their loss; `rows` are those of each split."""
-        for name, metric in metrics.items():
-            if metric is not None:
-                metric.add(output.data[rows[name]], labels[rows[name]])
-        val = rows["val"]
-        return self.loss(output, labels, val, max(self.counts["val"], 1)).item() if len(val) else 0.0
-
-    def predict(self) -> Array:
-        """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
-        with self.buffers, no_grad():
-            output = self._output()
-        return output.data.copy()
-
-    def _output(self):
-        self.model.eval()
-        if self.shown is not None:
-            self.shown.show_all()
-        output = self.model(self.graph, self.x)
-        check_output(output, type(self.model).__name__, self.graph.n_dst, self.n_classes)
-        return output
 
 
 def _classes(labels, rows):
     """The classes of some rows, which alone label inputs see."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ConfigError(f"label_inputs: labels are {labels.dtype} of shape {labels.shape}, but classes are (n_dst,) integers")
+        raise ConfigError(f"label_inputs: labels are {labels.dtype} of shape {labels.shape}, but classes are (n_dst,) "
+                          "integers")
     return labels[rows].astype(np.int64)
 
 
@@ -222,7 +308,8 @@ def _each(x):
 
 def _check_arguments(model, rng, optimizer, schedule, loss):
     if not callable(model):
-        raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines __call__(self, graph, h)")
+        raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines "
+                          "__call__(self, graph, h)")
     if not isinstance(rng, nn.Random):
         raise ConfigError(f"rng is a {type(rng).__name__}, but must be the nn.Random that the model was made with")
     for name, function, example in (("optimizer", optimizer, "lambda flat: optim.Adam(flat, 0.01)"),
@@ -238,18 +325,20 @@ def _checking(loss: Loss, model: str, n_classes: int) -> Loss:
     def share(output, targets, rows, count):
         check_output(output, model, len(targets), n_classes)
         if grad_enabled() and not output.requires_grad:
-            raise ConfigError(f"the output of the model {model} does not depend on its parameters: was it detached, or made by NumPy?")
+            raise ConfigError(f"the output of the model {model} does not depend on its parameters: was it detached, or "
+                              "made by NumPy?")
         return loss(output, targets, rows, count)
 
     return share
 
 
 def check_output(output, model, n_rows, n_classes):
-    """Raise, naming the model, where its output is no Tensor of `n_rows` rows or too narrow for the labels' `n_classes`, if not 0."""
+    """Raise, naming the model, where its output is no Tensor of `n_rows` rows, or narrower than `n_classes`."""
     if not isinstance(output, Tensor):
         raise ConfigError(f"the model {model} returned a {type(output).__name__}, but must return a Tensor")
     if output.shape[:1] != (n_rows,):
-        raise ShapeError(f"the model {model} returned shape {output.shape}, but the graph has {n_rows} destination rows")
+        raise ShapeError(f"the model {model} returned shape {output.shape}, but the graph has {n_rows} destination "
+                         "rows")
     if n_classes and (output.ndim != 2 or output.shape[1] < n_classes):
         needed = f"labels go up to {n_classes - 1}: it needs {n_classes} columns"
         raise ShapeError(f"the model {model} returned shape {output.shape}, but {needed}")
@@ -258,7 +347,8 @@ def check_output(output, model, n_rows, n_classes):
 def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, best: Best | None = None,
         stopping: Stopping | None = None, on_epoch: Callable[[dict[str, Any]], Any] = lambda record: None,
         on_step: Callable[[int, float], Any] = lambda done, loss: None) -> Best:
-    """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record. Collective.
+    """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record.
+    Collective.
 
     Where `on_epoch` returns True, on every rank alike, training ends there, or where `stopping` says so.
 
@@ -294,7 +384,7 @@ def _epoch(trainer, epoch, evaluates, best, on_step):
 
 
 def set_threads(n: int) -> None:
-    """Let this rank's kernels use `n` threads, and none of the BLAS, which NumPy calls for other products than the tape's."""
+    """Let this rank's kernels use `n` threads, and the BLAS, which NumPy calls for further products, one."""
     import threadpoolctl
 
     kernels.set_threads(n)

@@ -8,11 +8,11 @@ import inspect
 import os
 import sys
 import traceback
-from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from sarlite import nn
 from sarlite.command import suggestion
 from sarlite.errors import ConfigError, PeerError, SarliteError
 from sarlite.minibatch import NeighborLoader
-from sarlite.sar.graph import Graph
-from sarlite.sar.hetero import NodeType
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor, no_grad
-from sarlite.train.config import KEYWORDS, MODEL_OPTIONS
+from sarlite.train.options import KEYWORDS
 
 _MOST_LINES = 20
 _SARLITE = str(Path(nn.__file__).parents[1]) + os.sep
@@ -62,11 +62,12 @@ def model_class(spec: str) -> Any:
         return known[spec]
     path, colon, name = spec.rpartition(":")
     if spec.endswith(".py"):
-        raise ConfigError(f"--model {spec!r} names no class: {spec}:Class")
+        raise ConfigError(f"model {spec!r} names no class: {spec}:Class", "model")
     if not colon or not path.endswith(".py"):
-        raise ConfigError(f"--model {spec!r} is not one of {', '.join(known)}, nor path/to/file.py:Class{suggestion(spec, known)}")
+        raise ConfigError(f"model {spec!r} is not one of {', '.join(known)}, nor path/to/file.py:Class"
+                          f"{suggestion(spec, known)}", "model")
     if not Path(path).is_file():
-        raise ConfigError(f"--model {spec}: no file {path}")
+        raise _refused(spec, f"no file {path}")
     found = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert found is not None and found.loader is not None  # it ends in .py
     module = importlib.util.module_from_spec(found)
@@ -76,46 +77,75 @@ def model_class(spec: str) -> Any:
     cls = getattr(module, name, None)
     classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, nn.Module)]
     if cls is None:
-        raise ConfigError(f"--model {spec}: {path} has no class {name}; it has {', '.join(classes) or 'no nn.Module'}")
+        raise _refused(spec, f"{path} has no class {name}; it has {', '.join(classes) or 'no nn.Module'}")
     if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-        raise ConfigError(f"--model {spec}: {name} is no class that derives from nn.Module")
+        raise _refused(spec, f"{name} is no class that derives from nn.Module")
     if "__call__" not in dir(cls):
-        raise ConfigError(f"--model {spec}: {name} has no __call__(self, graph, h), which returns the logits")
+        raise _refused(spec, f"{name} has no __call__(self, graph, h), which returns the logits")
     return cls
 
 
-def make_model(cls: Any, config: Namespace, n_in: Any, n_out: int, rng: nn.Random, graph: Graph | NodeType | None = None) -> Any:
-    """Return cls(n_in, n_out, rng=..., dtype=..., and the given options that it takes), once it works on a small graph.
+class ModelSpec(NamedTuple):
+    """Which model, and what it is made with.
 
-    `graph` is this rank's part, for the values on its edges: a class that takes `edge_features` gets how many an edge has. A relational
-    class is given it, the `NodeType` that has labels, after n_out; n_in is then by type.
+    Attributes
+    ----------
+    spec : str
+        As for `model_class`.
+    cls : class
+    options : dict
+        What is told of `options.MODEL_OPTIONS`.
+    dtype : str
+    """
+
+    spec: str
+    cls: Any
+    options: Mapping[str, Any] = MappingProxyType({})
+    dtype: str = "float32"
+
+
+def make_model(spec: ModelSpec, n_in: Any, n_out: int, rng: nn.Random, graph: Graph | NodeType | None = None,
+               batches: Any = None) -> Any:
+    """Return cls(n_in, n_out, rng=..., dtype=..., and the options that are told), once it works on a small graph.
+
+    Parameters
+    ----------
+    spec : ModelSpec
+    n_in : int, or dict of int by node type
+    n_out : int
+    rng : nn.Random
+    graph : Graph, or NodeType, optional
+        This rank's part, for the values on its edges: a class that takes `edge_features` gets how many an edge has. A
+        relational class is given it after n_out.
+    batches : settings.Batches, optional
+        What the model will train on; by default the whole graph.
 
     Raises
     ------
     ConfigError
-        An option was given that the model does not take; or its file does not keep the contract of `model_class`.
+        An option is told that the model does not take; or its file does not keep the contract of `model_class`.
     """
-    taken = inspect.signature(cls).parameters
-    options = {name: getattr(config, name) for name in MODEL_OPTIONS if getattr(config, name) is not None}
+    taken = inspect.signature(spec.cls).parameters
     any_name = any(p.kind is p.VAR_KEYWORD for p in taken.values())
-    for name in options:
+    for name in spec.options:
         if KEYWORDS.get(name, name) not in taken and not any_name:
-            raise ConfigError(f"--{name.replace('_', '-')}: the model {config.model} takes no {name}")
+            raise ConfigError(f"{name}: the model {spec.spec} takes no {name}", name)
     missing = [name for name in ("rng", "dtype") if name not in taken and not any_name]
     if missing:
-        raise ConfigError(f"--model {config.model}: the class must take {' and '.join(missing)}: Class(n_in, n_out, *, rng, dtype)")
-    keywords = {KEYWORDS.get(name, name): value for name, value in options.items()}
+        raise _refused(spec.spec, f"the class must take {' and '.join(missing)}: Class(n_in, n_out, *, rng, dtype)")
+    keywords = {KEYWORDS.get(name, name): value for name, value in spec.options.items()}
     if isinstance(graph, Graph) and graph.edge_features is not None and "edge_features" in taken:
         keywords["edge_features"] = graph.edge_features.shape[1]
-    with errors_of(config.model):
+    with errors_of(spec.spec):
         relational = isinstance(graph, NodeType)
-        model = cls(n_in, n_out, *([graph] if relational else []), rng=rng, dtype=np.dtype(config.dtype).type, **keywords)
-        if not relational and (".py:" in config.model or config.batch_size):
-            _try(model, config, n_in, n_out, graph)
+        more = [graph] if relational else []
+        model = spec.cls(n_in, n_out, *more, rng=rng, dtype=np.dtype(spec.dtype).type, **keywords)
+        if not relational and (".py:" in spec.spec or batches is not None):
+            _try(model, spec, n_in, n_out, graph, batches)
     return model
 
 
-def _try(model, config, n_in, n_out, part):
+def _try(model, spec, n_in, n_out, part, batches):
     """Run a model on three nodes, of a batch if that is how it trains, and leave it as it was.
 
     Raises
@@ -124,12 +154,14 @@ def _try(model, config, n_in, n_out, part):
         Its output is not what training needs, or the fan-outs are not its layers'.
     """
     width = n_in * len(getattr(model, "powers", (0,)))
-    state, x, graph = model.state_dict(), np.ones((3, width), config.dtype), Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 0], 3)
+    state, x = model.state_dict(), np.ones((3, width), spec.dtype)
+    graph = Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 0], 3)
     if part is not None:
         theirs = part.edge_weight, part.edge_features
-        graph = graph.with_edge_values(*(None if array is None else np.ones((4, *array.shape[1:]), array.dtype) for array in theirs))
-    if config.batch_size and not hasattr(model, "powers"):
-        graph = NeighborLoader(graph, x, None, slice(3), fanouts=config.fanouts, sampler=config.sampler or "uniform",
+        ones = (None if array is None else np.ones((4, *array.shape[1:]), array.dtype) for array in theirs)
+        graph = graph.with_edge_values(*ones)
+    if batches is not None and not hasattr(model, "powers"):
+        graph = NeighborLoader(graph, x, None, slice(3), fanouts=batches.fanouts, sampler=batches.sampler or "uniform",
                                batch_size=3).batch(np.arange(3))
     try:
         with no_grad():
@@ -138,8 +170,12 @@ def _try(model, config, n_in, n_out, part):
         model.load_state_dict(state)
     found = f"shape {output.shape}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
     if not isinstance(output, Tensor) or output.shape != (3, n_out):
-        raise ConfigError(f"--model {config.model}: of 3 nodes with {n_in} features the model made {found}, "
-                          f"but the data have {n_out} classes: a Tensor of shape (3, {n_out}) is needed")
+        raise _refused(spec.spec, f"of 3 nodes with {n_in} features the model made {found}, "
+                                  f"but the data have {n_out} classes: a Tensor of shape (3, {n_out}) is needed")
+
+
+def _refused(spec, reason):
+    return ConfigError(f"model {spec}: {reason}", "model")
 
 
 @contextmanager
@@ -160,7 +196,7 @@ def errors_of(spec: str) -> Iterator[None]:
         quoted = _quoted(error, path) if path.endswith(".py") else None
         if quoted is None:
             raise
-        raise ConfigError(f"--model {spec}:\n{quoted}") from None  # the rest of it is sarlite's
+        raise ConfigError(f"model {spec}:\n{quoted}", "model") from None  # the rest of it is sarlite's
 
 
 def _quoted(error, path):

@@ -2,30 +2,24 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite.comm import Communicator
+from sarlite.comm import Communicator, together
 from sarlite.comm.launch import host
 from sarlite.command import readable
+from sarlite.data.spec import is_relational
 from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
-from sarlite.sar.cost import PartCounts
-from sarlite.sar.hetero import NodeType
-from sarlite.sar.modes import MODES
+from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.schedule.modes import MODES
 from sarlite.train.config import OPTIONS
-from sarlite.train.costs import (
-    SETTINGS,
-    Cost,
-    Model,
-    Setting,
-    Sizes,
-    aggregated,
-    over_others,
-)
+from sarlite.train.costs import SETTINGS, Cost, Model, Setting, Sizes
 from sarlite.train.load import Part
 from sarlite.train.rates import Rates, in_step, rates_of, seconds_of
 
@@ -80,60 +74,73 @@ def limit_of(comm: Communicator, config: argparse.Namespace, part: Part) -> Limi
     return Limit(memory_limit() if given is None else given, given is not None, [where for where, _ in found], [n for _, n in found])
 
 
-def compare(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, limit: Limit, settings: Sequence[Setting],
-            rates: Rates | None = None) -> list[Row]:
-    """Return a `Row` for each setting, the same on every rank. Collective."""
-    rows, found = [], [model.cost(setting, sizes, config.prefetch) for setting in settings]
-    least, waited = min(cost.flops for cost in found), _waited_edges(comm, sizes.counts, config.prefetch) if rates else 0
-    for setting, cost in zip(settings, found):
+def compare(comm: Communicator, model: Model, sizes: Sizes, limit: Limit, settings: Mapping[Setting, str], prefetch: int,
+            rates: Rates | None = None) -> tuple[list[Row], dict[Setting, str]]:
+    """Return a `Row` for each setting, the same on every rank, and of the others why each is left out. Collective.
+
+    Parameters
+    ----------
+    comm, model, sizes, limit
+    settings : dict of Setting to str
+        Why one is left out, "" where it is not, as `candidates` returns it.
+    prefetch : int
+    rates : Rates, optional
+        Given, a row tells seconds, too.
+    """
+    found, left_out = {}, {}
+    for setting, reason in settings.items():
+        try:
+            if not reason:
+                found[setting] = together(comm, partial(model.cost, setting, sizes, prefetch))
+        except ConfigError as error:
+            if not setting.options:
+                raise
+            reason = re.sub(r"^(rank \d+: )+", "", str(error))
+        if reason:
+            left_out[setting] = reason
+    least, waited = min(cost.flops for cost in found.values()), _waited_edges(comm, sizes, prefetch) if rates else 0
+    rows = []
+    for setting, cost in found.items():
         edges = waited if MODES[setting.mode].in_step else 0
         ranks = comm.allgather((cost, limit.n_bytes, seconds_of(cost, rates, least, edges) if rates else None))
         needs = limit.needs([other.peak_bytes for other, _, _ in ranks])
         fits = all(need <= most for need, (_, most, _) in zip(needs, ranks))
         slowest = max(seconds for _, _, seconds in ranks) if rates else None
         rows.append(Row(setting, [other for other, _, _ in ranks], fits, max(needs), slowest))
-    return rows
+    return rows, left_out
 
 
-def _waited_edges(comm, counts, prefetch):
+def _waited_edges(comm, sizes, prefetch):
     """The edges for whose time the slowest rank waits where ranks go in step; of several exchanges, as of relations, 0. Collective."""
-    if not isinstance(counts, PartCounts) or counts.size == 1:
+    found = sizes.exchanged.get("edges")
+    if found is None or found.needs.size == 1 or found.needs.size != comm.size:
         return 0.0
-    by_part = dict(comm.allgather((counts.rank, counts.sets[0].n_edges)))  # which ranks of a group tell alike
-    tiles = np.array([by_part[part] for part in range(counts.size)], float)
-    return in_step(tiles, prefetch, counts.n_pieces if prefetch else 1) - float(tiles.sum(1).max())
+    tiles = np.array(comm.allgather(found.n_edges[0]), float)
+    ranges = MODES["broadcast"].n_ranges(found.needs) if prefetch else 1
+    return in_step(tiles, prefetch, ranges) - float(tiles.sum(1).max())
 
 
-def settings(config: argparse.Namespace, model: Model) -> tuple[list[Setting], dict[Setting, str]]:
-    """Return those of `SETTINGS` that the run can take, and of the others why each is left out. Collective.
+def candidates(config: argparse.Namespace, n_ranks: int, settings: Sequence[Setting] = tuple(SETTINGS)) -> dict[Setting, str]:
+    """Return the settings that a run may be compared in, and of each why it is left out, "" where it is not.
 
-    An option that is given goes with each setting. Relational graphs, message-flow graphs and batches have neither reversed nor covered
-    edges, and the latter two no rows that ranks of a host share.
+    An option that is given goes with each setting. Relational graphs, message-flow graphs and batches have neither reversed edges nor
+    columns.
     """
-    found, left_out = [], {}
-    for setting in (each.on(model.size) for each in SETTINGS):
-        reason = _left_out(config, model, setting) or model.refusal(setting)
-        if reason:
-            left_out[setting] = reason
-        else:
-            found.append(setting)
-    return found, left_out
+    return {setting: _left_out(config, n_ranks, setting) for setting in (each.on(n_ranks) for each in settings)}
 
 
-def _left_out(config, model, setting):
-    """Why a setting is, but for what the model says; "" where it is not."""
-    mode, options, facts = MODES[setting.mode], dict(setting.options), model.facts
+def _left_out(config, n_ranks, setting):
+    options = dict(setting.options)
     given = [name for name in options if getattr(config, name) != OPTIONS[name][0]]
     if given:
         return f"--{given[0]} is given"
-    if "columns" in options and model.size == 1:
+    if "columns" in options and n_ranks == 1:
         return "one rank has all columns"
-    if "columns" in options and config.halo != OPTIONS["halo"][0]:
-        return "--halo is given, which does not go with it"
-    kind = "a relational graph" if facts.relations else "a message-flow graph" if facts.flows else "a batch" if facts.batch else ""
-    if kind and (options or mode.covers):
+    kind = "a message-flow graph" if config.mfg else "a batch" if config.batch_size else ""
+    kind = "a relational graph" if is_relational(config.data) else kind
+    if kind and options:
         return f"{kind} has no {'columns' if 'columns' in options else 'such edges'}"
-    return f"{kind} has no rows that ranks of a host share" if kind and not facts.relations and mode.shares else ""
+    return ""
 
 
 # ---- what the command does with it
@@ -142,8 +149,7 @@ def _left_out(config, model, setting):
 def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> dict[str, Any]:
     """Print what each setting costs. Collective."""
     limit = limit_of(comm, config, part)
-    chosen, left_out = settings(config, model)
-    rows = compare(comm, config, model, sizes, limit, chosen)
+    rows, left_out = compare(comm, model, sizes, limit, candidates(config, comm.size), config.prefetch)
     found = {"ranks": comm.size, "prefetch": config.prefetch, "limit_bytes": limit.n_bytes, "base_bytes": limit.base_bytes,
              "settings": [_record(row, config) for row in rows], "left_out": {str(setting): why for setting, why in left_out.items()}}
     if comm.rank == 0:
@@ -156,42 +162,31 @@ def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
 def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> Setting:
     """Return the cheapest setting that fits, and print the table that it is from. Collective.
 
-    Mode `host` is left out, unless nothing else fits, where ranks of one host are all or each is alone: no host is spared a row then, and
-    what its rounds wait for each other is not counted.
-
     Raises
     ------
     ConfigError
         On every rank: none fits, or costs cannot be counted.
     """
     limit = limit_of(comm, config, part)
-    chosen, left_out = settings(config, model)
-    rows = compare(comm, config, model, sizes, limit, chosen, rates_of(comm))
+    rows, left_out = compare(comm, model, sizes, limit, candidates(config, comm.size), config.prefetch, rates_of(comm))
     fitting = [row for row in rows if row.fits]
     if not fitting:
         least = min(rows, key=lambda row: row.need)
         raise ConfigError(f"--mode auto: no mode fits {_limit_words(limit)}; {least.setting}, the smallest, takes {readable(least.need)}"
                                f"{_WHERE[limit.each]}; more ranks take less each")
-    apart = _several_of_several(sizes.counts)
-    best = min(fitting, key=lambda row: (MODES[row.setting.mode].shares and not apart, row.seconds, row.need))
+    best = min(fitting, key=lambda row: (row.seconds, row.need))
     if comm.rank == 0:
         print(f"{table(rows, config, part.summary, left_out)}\n--mode auto takes {best.setting}", file=sys.stderr, flush=True)
     return best.setting
 
 
-def _several_of_several(counts):
-    """Whether there are several hosts, and several ranks on one."""
-    shared = (counts if isinstance(counts, PartCounts) else next(iter(counts.values()))).shared
-    return shared is not None and 1 < len(set(shared.hosts)) < len(shared.hosts)
-
-
-def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool, bool], tuple[Model, Sizes]], part: Part,
+def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tuple[Model, Sizes]], part: Part,
           n_widths: int) -> None:
     """Refuse a run that does not fit. Collective.
 
     Parameters
     ----------
-    make : callable (others, covers) -> (Model, Sizes)
+    make : callable -> (Model, Sizes)
         As of `costs.of_run`; asked only where the run is not surely small.
     n_widths : int
         The widths of all parameters together, which bound what a row takes in a step.
@@ -208,16 +203,16 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool, 
             return
     own = Setting(config.mode)
     try:
-        model, sizes = make(over_others(own, config), MODES[own.mode].covers)
+        model, sizes = make()
     except ConfigError:  # costs that cannot be counted
         if limit.each:
             raise
         return
-    (row,) = compare(comm, config, model, sizes, limit, [own])
+    (row,), _ = compare(comm, model, sizes, limit, {own: ""}, config.prefetch)
     if row.fits:
         return
-    model, sizes = make(True, True)
-    others = compare(comm, config, model, sizes, limit, [setting for setting in settings(config, model)[0] if setting != own])
+    others, _ = compare(comm, model, sizes, limit, {setting: reason for setting, reason in candidates(config, comm.size).items()
+                                                    if setting != own}, config.prefetch)
     fitting = sorted((other for other in others if other.fits), key=lambda other: other.need)
     hint = f"--mode {fitting[0].setting} takes {readable(fitting[0].need)} and fits" if fitting else _NONE
     raise ConfigError(f"mode {own} would take {readable(row.need)}{_WHERE[limit.each]}, more than {_limit_words(limit)}: {hint}")
@@ -226,14 +221,19 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[bool, 
 def _most_rows(graph):
     """How many rows a rank has and fetches, at most."""
     if not isinstance(graph, NodeType):
-        plan = aggregated(graph).plan
+        plan = _aggregated(graph).plan
         return plan.n_src + plan.n_halo
     own = sum(map(len, graph.graph.node_ids.values()))
     return min(sum(graph.graph.n_nodes.values()), own + _n_edges(graph))
 
 
 def _n_edges(graph):
-    return sum(map(len, graph.graph.edge_ids.values())) if isinstance(graph, NodeType) else aggregated(graph).n_edges
+    return sum(map(len, graph.graph.edge_ids.values())) if isinstance(graph, NodeType) else _aggregated(graph).n_edges
+
+
+def _aggregated(graph):
+    """The graph that is aggregated over: on a grid of ranks that of the group's rows."""
+    return graph if graph.grid is None else graph.grid.graph
 
 
 _NONE = "no other mode fits; more ranks take less each"
@@ -252,9 +252,9 @@ def _record(row, config):
             "received_bytes": [sum(cost.per_epoch("received", config.eval_every).values()) for cost in row.costs],
             "run_sent_bytes": _summed([cost.of_run(config.epochs, config.eval_every) for cost in row.costs]),
             "first_epoch_sent_bytes": _summed([cost.of_first_epoch() for cost in row.costs]),
-            "messages": [cost.found.n_messages["step"] for cost in row.costs],
+            "messages": [cost.n_messages for cost in row.costs],
             "flops": [cost.flops for cost in row.costs],
-            "remote_buffers": float(max(cost.found.remote_buffers for cost in row.costs)), "seconds": row.seconds}
+            "remote_buffers": float(max(cost.remote_buffers for cost in row.costs)), "seconds": row.seconds}
 
 
 def _summed(dicts):
@@ -268,7 +268,6 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
     """
     size = len(rows[0].costs)
     given = (f", backward {config.backward}" if config.backward else "") + (f", columns {config.columns}" if config.columns > 1 else "")
-    given += f", halo {config.halo}" if config.halo != "fetch" else ""
     span = "an epoch of batches as the first ones" if config.batch_size else "an epoch but the first"
     head = [f"{config.model} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges; {size} "
             f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; {span}"]
@@ -282,7 +281,7 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
         if row.seconds is not None:
             lines[-1].insert(6, f"{1e3 * row.seconds:.3g}")
     if rows[0].seconds is not None:
-        lines[0].insert(6, "ms to pack, send, wait, recompute")
+        lines[0].insert(6, "ms to pack, send, wait")
     widths = [max(map(len, column)) for column in zip(*lines)]
     others = [f"{setting} is left out: {why}" for setting, why in left_out.items()]
     return "\n".join(head + ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines] + others)

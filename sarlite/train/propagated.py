@@ -15,27 +15,30 @@ from sarlite.comm import together
 from sarlite.data import node_rows, npyfile
 from sarlite.data import scratch as scratches
 from sarlite.data.writer import META, meta_hash, write_meta
-from sarlite.errors import ConfigError, DataError, reading, regular, writing
+from sarlite.errors import ConfigError, DataError, reading, regular
 from sarlite.files import sync_folder
 from sarlite.propagation import Propagation
 from sarlite.train.identity import difference
 
+ARGUMENT = "propagated"
 FORMAT = "sarlite propagated features 1"
 _MAX_META_BYTES = 1 << 20
 
 
-def inputs(comm, config, model, part, data):
-    """Return this rank's input rows of a model: the features, or [S^k X, for each k of `model.powers`] side by side. Collective.
+def inputs(comm, model, part, data=None, folder=None, verify=True):
+    """Return this rank's input rows of a model: its features, or [S^k X, for each k of `model.powers`]. Collective.
 
     Parameters
     ----------
     comm : Communicator
-    config : Namespace of `config.OPTIONS`
-        With `propagated` the powers are read from that folder, or made and kept there.
     model : Module
     part : load.Part
-    data : dict
-        The data's `identity`.
+    data : dict, optional
+        The data's `identity`, where a folder is named.
+    folder : path, optional
+        The powers are read from there, or made and kept there.
+    verify : bool
+        Compare the kept powers' sha256.
 
     Returns
     -------
@@ -44,30 +47,25 @@ def inputs(comm, config, model, part, data):
     Raises
     ------
     ConfigError, DataError
-        On every rank: options that do not go with the model, or a folder of other data, damaged, or that cannot be written.
+        On every rank: a folder of other data, damaged, or that cannot be written.
 
     Notes
     -----
-    Sends, under the phase "propagation", what as many aggregations as the largest power send, once. Memory: the result and two powers.
+    Sends, under the phase "propagation", what as many aggregations as the largest power send, once. Memory: the result
+    and two powers.
     """
     powers = getattr(model, "powers", None)
     if powers is None:
-        if config.propagated:
-            raise ConfigError(f"--propagated {config.propagated}: the model {config.model} propagates nothing before training")
         return part.rows.features
-    if config.label_inputs:
-        raise ConfigError(f"--label-inputs {config.label_inputs}: the model {config.model} trains on features that were propagated before")
-    if config.batch_size and config.fanouts:
-        raise ConfigError(f"--model {config.model}: for minibatches of propagated features its class must have an attribute powers")
     graph, x = part.graph, part.rows.features
-    if config.propagated is None:
+    if folder is None:
         return _joined(_hops(graph, x, powers), x, powers)
     loops = bool(sum(comm.allgather(0 if graph.added_loops is None else 1)))
     facts = {"format": FORMAT, "data": data, "added_self_loops": loops, "dtype": str(x.dtype)}
-    folder = Path(config.propagated)
+    folder = Path(folder)
     if not comm.bcast(together(comm, lambda: comm.rank == 0 and os.path.lexists(folder / META))):
         _keep(comm, folder, facts, graph, x, powers)
-    return _read(comm, folder, facts, graph, x, powers, config.verify)
+    return _read(comm, folder, facts, graph, x, powers, verify)
 
 
 def _hops(graph, x, powers):
@@ -100,15 +98,24 @@ def _keep(comm, folder, facts, graph, x, powers):
         together(comm, lambda: _finish(Path(made), folder, facts, powers) if comm.rank == 0 else None)
 
 
+@contextlib.contextmanager
+def _writing(folder):
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"propagated {folder}: cannot be written: {error.strerror or error}", ARGUMENT) from error
+
+
 def _begin(held, folder):
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ConfigError(f"--propagated {folder}: exists and is no folder of propagated features; it is not replaced")
-    with writing(f"--propagated {folder}"):
+        raise ConfigError(f"propagated {folder}: exists and is no folder of propagated features; it is not replaced",
+                          ARGUMENT)
+    with _writing(folder):
         return str(held.enter_context(scratches.folder(folder.absolute().parent, f".{folder.name}.tmp-")))
 
 
 def _finish(made, folder, facts, powers):
-    with writing(f"--propagated {folder}"):
+    with _writing(folder):
         arrays = {f"hop{k}": _record(made / f"hop{k}.npy") for k in powers if k}
         write_meta(made, {**facts, "arrays": arrays})
         os.rename(made, folder)
@@ -149,11 +156,15 @@ def _read_meta(folder, facts, powers):
     for name in ("added_self_loops", "dtype"):
         if meta[name] != facts[name]:
             words = name.replace("_", " ")
-            raise DataError(f"--propagated {folder}: {words} {meta[name]} there and {facts[name]} here; name another folder")
+            raise _other(folder, f"{words} {meta[name]} there and {facts[name]} here; name another folder")
     other = difference(meta["data"], facts["data"])
     if other:
-        raise DataError(f"--propagated {folder}: of other data: {other}; name another folder, or remove this one")
+        raise _other(folder, f"of other data: {other}; name another folder, or remove this one")
     missing = [k for k in powers if k and f"hop{k}" not in meta["arrays"]]
     if missing:
-        raise DataError(f"--propagated {folder}: it has no hop {missing[0]}; name another folder, or remove this one")
+        raise _other(folder, f"it has no hop {missing[0]}; name another folder, or remove this one")
     return meta
+
+
+def _other(folder, reason):
+    return DataError(f"propagated {folder}: {reason}", ARGUMENT)

@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator
-from sarlite.sar.messages import pack
+from sarlite.sar.schedule.messages import pack
 from sarlite.tape.reduce import product
 from sarlite.train.costs import Cost
 from sarlite.types import Array
@@ -82,8 +82,6 @@ def in_step(tiles: Array, prefetch: int, n_pieces: int = 1) -> float:
 
 def seconds_of(cost: Cost, rates: Rates, flops: int, waited_edges: float = 0.0) -> float:
     """Return what packing and sending take one rank in a step, waiting for others' edges, and computing more than `flops`."""
-    found = cost.found
-    received = sum(found.received["step"].values())
-    packed = found.packed_bytes["step"] + sum(n for phase, n in found.sent["step"].items() if phase.endswith("_turn"))  # copied once
-    return (rates.packing * packed + rates.sending * received + rates.message * found.n_messages["step"]
+    received = sum(cost.received["step"].values())
+    return (rates.packing * cost.packed_bytes + rates.sending * received + rates.message * cost.n_messages
             + rates.flop * (cost.flops - flops) + rates.summing * cost.row_bytes * waited_edges)

@@ -7,7 +7,8 @@ import sys
 import time
 
 from sarlite.errors import needs
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 
 LINE_SECONDS = 5.0
 
@@ -79,6 +80,7 @@ def collect(comm, graph, memory, seconds):
     phases = sorted({phase for rank in ranks for phase, n in rank["sent"].items() if n})
     return {
         **_grid_of(comm, graph),
+        **_evaluations(graph),
         "epoch_seconds": statistics.median(seconds) if seconds else None,
         "peak_bytes": [rank["peak_bytes"] for rank in ranks],
         "live_remote_buffers": math.ceil(max(rank["live"] for rank in ranks)),
@@ -94,41 +96,61 @@ def _grid_of(comm, graph):
     return {"grid": {"rows": grid.n_rows, "columns": grid.n_columns, "structure_bytes": comm.allgather(grid.structure_bytes)}}
 
 
+def _evaluations(graph):
+    """Of a relational graph, which way the relations' weights were evaluated, and what either way costs."""
+    return {"relations": [found._asdict() for found in graph.graph.evaluations]} if isinstance(graph, NodeType) else {}
+
+
 def promise(mode, prefetch, size):
     """Return how many remote buffers the mode may hold at once (DESIGN: Memory)."""
-    if mode in ("sar", "broadcast", "cover", "host"):
+    if mode in ("sar", "broadcast"):
         return min(1 + prefetch, size - 1)
     return None
 
 
-def table(config, size, summary, counted, best, times, run_dir):
-    """Return the closing table as text; `times` are the seconds of "load", of "partition" in it, and of "epochs", their number "n", and
-    whether they ended "early"."""
-    balance = summary["partition"]["imbalance"]
-    kind = "a step" if not config.batch_size else "an epoch"
+def table(run, size, summary, counted, best, times, run_dir, one_process=False):
+    """Return the closing table as text.
+
+    Parameters
+    ----------
+    run : Settings
+    size : int
+        Number of ranks, which in `one_process` are threads.
+    summary : dict
+        The part's.
+    counted : dict
+        What `--json` prints.
+    best : Best
+    times : dict
+        Seconds of "load", of "partition" in it, and of "epochs", their number "n", and whether they ended "early".
+    run_dir : path
+    """
+    balance, patience = summary["partition"]["imbalance"], run.training.patience
+    kind = "a step" if not run.batches else "an epoch"
     median = f", {kind} {1e3 * counted['epoch_seconds']:.1f} ms (median)" if times["n"] else ""
-    patient = config.patience and times["early"]
+    patient = patience and times["early"]
     rows = [
         ("data", f"{summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
                  f"{summary['features']} features, {summary['classes']} {_OUTPUTS[summary['task']]}"
                  + (f", with {' and '.join(summary['edge_values'])}" if summary.get("edge_values") else "")),
-        ("ranks", f"{size}, mode {config.mode}{', halo recompute' if config.halo == 'recompute' else ''}, prefetch {config.prefetch}, "
-                  f"partition {summary['method']}, "
-                  f"{100 * summary['partition']['cut_share']:.1f} % of edges cut{', nodes reordered' if summary['ordered'] else ''}"),
+        ("ranks", f"{size}, mode {run.graph.mode}, prefetch {run.graph.prefetch}, partition {summary['method']}, "
+                  f"{100 * summary['partition']['cut_share']:.1f} % of edges cut"
+                  f"{', nodes reordered' if summary['ordered'] else ''}"),
         *_grid(counted.get("grid")),
         ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "
                     f"training nodes {balance['train_nodes']:.2f}, edges {balance['edges']:.2f}"),
         ("load", duration(times["load"])),
         ("partition", duration(times["partition"]) if times["partition"] else "none in this run"),
-        ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}{_PATIENT.format(config.patience) if patient else ''}"),
-        *_minibatches(config, size, counted),
+        ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}"
+                   f"{_PATIENT.format(patience) if patient else ''}"),
+        *_minibatches(run.batches, size, counted),
         *_message_flow(counted),
         *_relations(counted),
         (best.task.metric, f"{_scores(best.scores, best.task)} (epoch {best.epoch}, best validation)"),
         *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
         *_smoothed(counted.get("correct_and_smooth")),
-        ("peak memory", _memory(counted["peak_bytes"], config.ranks > 1)),
-        ("remote rows", _remote(counted["live_remote_buffers"], config, size // config.columns)),
+        ("peak memory", _memory(counted["peak_bytes"], one_process)),
+        ("remote rows", _remote(counted["live_remote_buffers"], run.graph, size // run.graph.columns)),
         ("sent", ", ".join(f"{phase} {_mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
         ("files", str(run_dir)),
     ]
@@ -144,12 +166,12 @@ def _grid(found):
                        f"{_mib(max(found['structure_bytes']))} at most")
 
 
-def _minibatches(config, size, counted):
-    """The rows of a run on minibatches, of their steps and their caches; none of another."""
-    if not config.batch_size:
+def _minibatches(batches, size, counted):
+    """The rows of a run on minibatches, of their steps and their caches; none of another run."""
+    if not batches:
         return
     uneven = "" if counted["imbalance"] is None or size == 1 else f"; the slowest rank's time / mean {counted['imbalance']:.2f} (median)"
-    yield "steps", f"{counted['steps']:,} of at most {config.batch_size:,} seeds{uneven}"
+    yield "steps", f"{counted['steps']:,} of at most {batches.size:,} seeds{uneven}"
     if "hit_rate" in counted:
         hits = ", ".join("-" if rate is None else f"{100 * rate:.1f}" for rate in counted["hit_rate"])
         yield "caches", f"{hits} % hits, by layer; {sum(counted['rows_pushed']):,} rows pushed, {_mib(counted['bytes_pushed'])}"
@@ -207,16 +229,17 @@ def _memory(peaks, one_process):
     return ", ".join(map(_mib, peaks)) + (" (by rank)" if len(peaks) > 1 else "")
 
 
-def _remote(live, config, size):
+def _remote(live, options, size):
     if size == 1:
         return "none: one part"
-    bound = promise(config.mode, config.prefetch, size)
-    note = f"{config.mode} promises no bound" if bound is None else f"{config.mode} promises at most {bound}"
+    bound = promise(options.mode, options.prefetch, size)
+    note = f"{options.mode} promises no bound" if bound is None else f"{options.mode} promises at most {bound}"
     return f"{'that' if live == 1 else 'those'} of {live} other part{'' if live == 1 else 's'} held at most at once, {note}"
 
 
-def json_line(config, size, counted, best):
+def json_line(run, size, counted, best):
     """Return the line of JSON that `--json` ends with."""
     key = best.task.key
-    return json.dumps({"ranks": size, "mode": config.mode, "seed": config.seed, f"test_{key}": best.scores[f"test_{key}"],
+    return json.dumps({"ranks": size, "mode": run.graph.mode, "seed": run.training.seed,
+                       f"test_{key}": best.scores[f"test_{key}"],
                        f"best_val_{key}": best.scores[f"val_{key}"], **counted})

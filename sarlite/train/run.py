@@ -1,10 +1,9 @@
-"""One whole run of the training command on one rank."""
+"""One whole run on one rank: options, what they mean, data, graph, model, trainer, fit, save, report."""
 
 import argparse
-import re
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -12,38 +11,25 @@ from sarlite import nn, optim
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
-from sarlite.errors import CheckpointError, ConfigError
 from sarlite.profile import trim
-from sarlite.sar.hetero import NodeType
-from sarlite.train import (
-    caches,
-    checkpoint,
-    costs,
-    edge_values,
-    minibatch,
-    planning,
-    propagated,
-    relational,
-    report,
-    resume,
-    smoothing,
-    trace,
-)
-from sarlite.train.config import to_toml
-from sarlite.train.flow import FlowTrainer
+from sarlite.train import checkpoint, costs, minibatch, planning, propagated, report, resume, smoothing, trace
+from sarlite.train.combinations import Run, refuse
+from sarlite.train.config import naming_flags, to_toml
+from sarlite.train.edge_values import ARRAYS
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
-from sarlite.train.load import load_part
-from sarlite.train.loop import Best, Trainer, fit, set_threads
-from sarlite.train.minibatch import BatchTrainer
-from sarlite.train.model import errors_of, make_model, model_class
-from sarlite.train.saving import Saving
-from sarlite.train.stopping import Stopping
+from sarlite.train.load import load, relational, widths
+from sarlite.train.loop import Trainer, fit
+from sarlite.train.model import errors_of, make_model
+from sarlite.train.saving import Saving, restore
+from sarlite.train.settings import settings
+from sarlite.train.stopping import Best, Stopping
 from sarlite.train.tasks import Task
 
 
-def train(comm, config, tick=lambda: None, interrupts=None):
+@naming_flags
+def train(comm, options, tick=lambda: None, interrupts=None):
     """Load, train, report. Collective.
 
     Nothing changes in the run's folder before the first epoch has ended well.
@@ -51,7 +37,8 @@ def train(comm, config, tick=lambda: None, interrupts=None):
     Parameters
     ----------
     comm : Communicator
-    config : Namespace of `config.OPTIONS`
+    options : Namespace
+        As of `config.resolve`.
     tick : callable
         Called whenever this rank makes progress.
     interrupts : Interrupts, optional
@@ -67,186 +54,190 @@ def train(comm, config, tick=lambda: None, interrupts=None):
     SarliteError
         On every rank together.
     SystemExit
-        On every rank, with 128 + its number, where a signal came; rank 0 has written a checkpoint and told how to go on.
+        On every rank, with 128 + the signal's number, where one came; rank 0 has written a checkpoint and told how to
+        go on.
     """
-    threads = config.threads or default_threads(comm)
-    set_threads(threads)
-    cls, schedule, *_ = together(comm, lambda: (model_class(config.model), optim.schedule(config.lr_schedule, config.epochs),
-                                                minibatch.remote(vars(config))))
-    together(comm, lambda: (edge_values.wanted(config, cls), minibatch.check(config, cls)))
-    resumed = checkpoint.read(comm, config.resume) if config.resume else None
+    run = together(comm, lambda: settings(options))
+    known = Run(vars(options), run.model.cls, relational(comm, run.source.spec))
+    together(comm, lambda: refuse(known))
+    resumed = checkpoint.read(comm, options.resume) if options.resume else None
     if resumed:
-        together(comm, lambda: resume.check_options(config, resumed[1]))
-    folder = Folder(comm, config.run_dir, config.resume, Path(config.model).stem)
-    try:
-        if config.trace:
-            trace.check_path(comm, config.trace)
+        together(comm, lambda: resume.check_options(options, resumed[1]))
+    with closing(Folder(comm, options.run_dir, options.resume, Path(options.model).stem)) as folder:
+        if run.output.trace:
+            trace.check_path(comm, run.output.trace)
         tick()
-        return _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrupts or Interrupts())
-    finally:
-        folder.close()
+        return _train(comm, options, run, known, resumed, folder, tick, interrupts or Interrupts())
 
 
-def _train(comm, config, cls, schedule, resumed, folder, threads, tick, interrupts):
-    hetero = relational.chosen(comm, config, cls)
-    about = {"seed": config.seed, "model": config.model, "options": resume.stored(config)}
-    toml = to_toml(config)
-    if config.prefetch is None:
-        config = argparse.Namespace(**{**vars(config), "prefetch": default_prefetch(comm, threads)})
-    loops = getattr(cls, "self_loops", False) if config.self_loops is None else config.self_loops
-    was_auto = config.mode == "auto"
-    part, config = _load(comm, config, cls, folder, loops, tick, hetero)
-    if config.dry_run:
-        return planning.dry_run(comm, config, *costs.of_run(comm, config, cls, part, _make_trainer), part)
-    if not hetero:
-        about["options"] |= {option: True for name, option in edge_values.ARRAYS.items() if getattr(part.graph, name) is not None}
-    about |= {"data": (relational.identity if hetero else identity)(part.graph, part.rows, part.n_classes), "task": part.task}
+def _train(comm, options, run, known, resumed, folder, tick, interrupts):
+    toml, stored, auto = to_toml(options), resume.stored(options), options.mode == "auto"
+    if options.prefetch is None:
+        prefetch = default_prefetch(comm, options.threads or default_threads(comm))
+        run = run._replace(graph=run.graph._replace(prefetch=prefetch))
+    choose = partial(_choose, comm, options, run) if auto and not options.dry_run else None
+    part = load(comm, run.source, run.graph, folder.path, tick, choose)
+    run, known = run._replace(graph=part.options), known._replace(task=part.task)
+    options = _with(options, run)
+    together(comm, lambda: refuse(known))
+    if options.dry_run:
+        return planning.dry_run(comm, options, *_costs(comm, options, run, part), part)
+
+    data = identity(part.graph, part.rows, part.n_classes)
     if resumed:
-        together(comm, lambda: resume.check_data(config, resumed[1], about["data"]))
+        together(comm, lambda: resume.check_data(options, resumed[1], data))
     there = part.memory.now()  # without what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
-    trainer = _make_trainer(comm, config, cls, schedule, part, about["data"])
-    if config.mfg and comm.rank == 0 and any(isinstance(module, nn.BatchNorm) for _, module in trainer.model.named_modules()):
-        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the full graph's",
-              file=sys.stderr, flush=True)
-    if not was_auto and planning.counts(config):
-        n_widths = sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in trainer.model.named_parameters())
-        planning.check(comm, config, partial(costs.of_run, comm, config, cls, part, _make_trainer, there, trainer), part, n_widths)
-    part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
-    trim()  # of them, and of messages that brought halo rows' features
-    stopping = Stopping(config.patience, optim.plateau_of(schedule))
-    start, best = _restore(comm, config, trainer, resumed, stopping) if resumed else (0, Best(trainer.task))
-    saving = Saving(comm, config, folder, trainer, best, about, toml, start, interrupts, stopping)
-    with errors_of(config.model):
-        return _run(comm, config, trainer, part, saving, tick)
+    rng = nn.Random(run.training.seed)
+    model = new_model(comm, run, part, rng)
+    together(comm, lambda: refuse(known._replace(model=model)))
+    trainer = make_trainer(comm, run, part, model, rng, data)
+    _warn_of_batch_norm(comm, run, model)
+    if not auto and planning.counts(options):
+        planning.check(comm, options, partial(_costs, comm, options, run, part, there, trainer), part, _n_widths(model))
+
+    stored |= {option: True for name, option in ARRAYS.items() if getattr(part.graph, name, None) is not None}
+    about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task}
+    part = part._replace(rows=None)  # the trainer has what it needs of the rows
+    trim()  # of the rows, and of messages that brought halo rows' features
+    stopping = Stopping(run.training.patience, optim.plateau_of(run.training.schedule))
+    start, best = 0, Best(trainer.task)
+    if resumed:
+        start, best = restore(trainer, stopping, resumed, options.resume, run.batches)
+    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=options.ranks > 1)
+    with errors_of(options.model):
+        return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick))
 
 
-def _load(comm, config, cls, folder, loops, tick, hetero):
-    """Return this rank's part, and the options with the mode that it has. Collective."""
-    together(comm, lambda: planning.refuse(config))
-    values, chosen = edge_values.wanted(config, cls), {"mode": "sar"}
-    if config.mode != "auto" and not config.dry_run:
-        if hetero:
-            return relational.load_part(config, comm, folder.path, tick), config
-        return load_part(config, comm, folder.path, loops, tick, edge_values=values), config
-
-    def choose(part):
-        if config.mode == "auto" and not config.dry_run:
-            setting = planning.choose(comm, config, *costs.of_run(comm, config, cls, part, _make_trainer), part)
-            chosen.update(setting.options, mode=setting.mode)
-        return chosen
-
-    if hetero:
-        part = relational.load_part(config, comm, folder.path, tick, choose=choose)
-    else:
-        part = load_part(config, comm, folder.path, loops, tick, edge_values=values, choose=choose)
-    return part, argparse.Namespace(**{**vars(config), **chosen})
+def new_model(comm, run, part, rng):
+    """Return the model of a run, as wide as the data, and with labels as inputs wider. Collective."""
+    n_in = widths(part.rows)
+    n_in = n_in + part.n_classes if run.training.label_inputs else n_in
+    return together(comm, lambda: make_model(run.model, n_in, part.n_classes, rng, part.graph, run.batches))
 
 
-def _make_trainer(comm, config, cls, schedule, part, data):
-    rng, task = nn.Random(config.seed), together(comm, lambda: _task(config, part))
-    hetero = isinstance(part.graph, NodeType)
-    n_in = relational.widths(part.rows) if hetero else part.rows.features.shape[1] + (part.n_classes if config.label_inputs else 0)
-    model = together(comm, lambda: make_model(cls, config, n_in, part.n_classes, rng, part.graph))
-    first = next(iter(dict(model.named_parameters()))).split(".")[:2]
-    place = slice(1, 2) if first[-1].isdigit() else slice(2)  # convs.0 and activations.0 are one layer
+def make_trainer(comm, run, part, model, rng, data=None):
+    """Return the trainer of a run. Collective.
 
-    def decay(name):
-        return config.weight_decay if config.weight_decay_on == "all" or name.split(".")[place] == first[place] else 0.0
-
-    lr = config.lr * minibatch.LR_SCALES[config.lr_scale or "none"](comm.size)
-
-    def optimizer(flat):
-        if config.optimizer == "sgd":
-            return optim.SGD(flat, lr, momentum=0.9, weight_decay=decay)
-        return optim.Adam(flat, lr, weight_decay=decay, decoupled=config.optimizer == "adamw")
-
-    rows, features = part.rows, propagated.inputs(comm, config, model, part, data)
-    kind, loaders = FlowTrainer if config.mfg else Trainer, {}
-    if config.batch_size:
-        kind, loaders = BatchTrainer, minibatch.loaders(config, part, features, hasattr(model, "powers"))
-        features = loaders["loader"].x  # where they were copied, that copy alone stays
-    if config.label_inputs:
-        loaders["label_inputs"] = LabelInputs(config.label_inputs, part.n_classes)
-    return kind(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test,
-                optimizer=optimizer, rng=rng, schedule=schedule, task=task, clip_norm=config.clip_norm, **loaders)
+    Parameters
+    ----------
+    comm : Communicator
+    run : Settings
+    part : load.Part
+    model : Module
+    rng : nn.Random
+        The one that the model was made with.
+    data : dict, optional
+        The data's `identity`, where propagated features are kept.
+    """
+    training, rows = run.training, part.rows
+    task = together(comm, lambda: _task(training, part))
+    lr = training.lr * (minibatch.LR_SCALES[run.batches.lr_scale](comm.size) if run.batches else 1)
+    features = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
+    batches = minibatch.batches(comm, run, part, model, features)
+    if run.batches:
+        features = batches["batches"].x  # where they were copied, that copy alone stays
+    shown = LabelInputs(training.label_inputs, part.n_classes) if training.label_inputs else None
+    return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,
+                   optimizer=training.make_optimizer(model, lr), rng=rng, schedule=training.schedule, task=task,
+                   clip_norm=training.clip_norm, label_inputs=shown)
 
 
-def _task(config, part):
-    task = Task(part.task, config.loss, config.metric)
+def _task(training, part):
+    task = Task(part.task, training.loss, training.metric)
     task.check_width(part.n_classes)
-    for flag, value in (("--label-inputs", config.label_inputs), ("--correct-and-smooth", config.correct_and_smooth)):
-        if value and part.task != "classify":
-            raise ConfigError(f"{flag}: is of classes, but the task is {part.task}")
     return task
 
 
-def _restore(comm, config, trainer, resumed, stopping):
-    """Put a checkpoint's state into the trainer and `stopping`; return the epoch to go on from and the best so far."""
-    (tensors, meta), best = resumed, Best(trainer.task)
-    try:
-        best.state = checkpoint.restore_state(trainer, tensors, meta)
-        tensors.clear()  # which closes the file
-        stopping.load_state(meta)
-    except CheckpointError as error:
-        text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
-        raise CheckpointError(f"checkpoint {config.resume}: {text}") from None
-    if config.remote == "hec" and comm.size > 1:
-        told, step = meta.get("caches"), meta["epoch"] * len(trainer.loader)
-        others = told and minibatch.remote(vars(config)) != minibatch.remote(meta["options"])
-        reason = "their flags were others" if others else caches.restore(comm, Path(config.resume).parent, trainer, told, step)
-        if reason and comm.rank == 0:
-            print(f"warning: the caches of embeddings start empty: {reason}", file=sys.stderr, flush=True)
-    best.epoch, best.scores = meta["best"]["epoch"], {**best.scores, **meta["best"]["scores"]}
-    if best.scores["val_loss"] is None:  # there was none yet
-        best.scores["val_loss"] = float("inf")
-    return meta["epoch"], best
+def _fit(run, trainer, saving, tick):
+    """Train to the last epoch or a signal, and save. Collective.
 
-
-def _run(comm, config, trainer, part, saving, tick):
-    root, seconds = comm.rank == 0, []
-    start, begin = saving.start, time.perf_counter()
+    Returns
+    -------
+    list of float, float
+        Each epoch's seconds; those of all, with evaluations and checkpoints.
+    Trace, or None
+    """
+    comm, profile, epochs, seconds = trainer.comm, trainer.graph.profile, run.training.epochs, []
+    begin = time.perf_counter()
+    shown = report.Progress(run.output.progress if comm.rank == 0 else "none", saving.start, epochs,
+                            len(trainer.batches), trainer.task.key)
 
     def on_step(done, loss):
         tick()
-        if root:
-            progress.step(done, loss)
+        shown.step(done, loss)
 
     def on_epoch(record):
         tick()
         seconds.append(record["seconds"])
         stops = saving.on_epoch(record)
-        if root:
-            progress.update(record)
-        if record["epoch"] - start == config.trace_epochs:
-            part.graph.profile.trace = None
+        shown.update(record)
+        if record["epoch"] - saving.start == run.output.trace_epochs:
+            profile.trace = None
         return stops
 
     with saving.interrupts.postponed():
-        if start < config.epochs:
+        if saving.start < epochs:
             saving.try_disk()
-        steps = len(trainer.loader) if trainer.loader else 1
-        progress = report.Progress(config.progress, start, config.epochs, steps, trainer.task.key) if root else None
-        try:
-            with trace.recording(comm, part.graph.profile) if config.trace else nullcontext() as recorded:
-                fit(trainer, config.epochs, start=start, eval_every=config.eval_every, best=saving.best, stopping=saving.stopping,
-                    on_epoch=on_epoch, on_step=on_step)
-        finally:
-            if root:
-                progress.close()
+        with closing(shown), trace.recording(comm, profile) if run.output.trace else nullcontext() as recorded:
+            fit(trainer, epochs, start=saving.start, eval_every=run.training.eval_every, best=saving.best,
+                stopping=saving.stopping, on_epoch=on_epoch, on_step=on_step)
         saving.save()
-    times = {**part.seconds, "epochs": time.perf_counter() - begin, "n": len(seconds), "early": saving.epoch < config.epochs}
-    if config.trace:
-        trace.write(comm, config.trace, recorded)
+    return seconds, time.perf_counter() - begin, recorded
+
+
+def _report(run, trainer, part, saving, seconds, total, recorded):
+    """Write the trace, leave where a signal came, smooth, and tell what was counted. Collective."""
+    comm, folder, smooth = trainer.comm, saving.folder.path, run.training.smooth
+    if run.output.trace:
+        trace.write(comm, run.output.trace, recorded)
     if saving.signum:
         saving.leave()
-    smoothed = smoothing.after_training(trainer, saving.best, config, saving.folder) if config.correct_and_smooth else None
+    smoothed = smoothing.after_training(trainer, saving.best, smooth, folder) if smooth else None
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
-    counted |= relational.counted(part.graph.graph) if isinstance(part.graph, NodeType) else {}
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
-    if root:
-        print(report.table(config, comm.size, part.summary, counted, saving.best, times, saving.folder.path), flush=True)
-        if config.json:
-            print(report.json_line(config, comm.size, counted, saving.best), flush=True)
+    if comm.rank == 0:
+        times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
+        told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
+        print(told, flush=True)
+        if run.output.json:
+            print(report.json_line(run, comm.size, counted, saving.best), flush=True)
     return counted
+
+
+def _warn_of_batch_norm(comm, run, model):
+    normalizes = any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules())
+    if run.training.mfg and normalizes and comm.rank == 0:
+        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the "
+              "full graph's", file=sys.stderr, flush=True)
+
+
+# ---- what `planning`, `costs` and `minibatch` take: options by name
+
+
+def _with(options, run):
+    """The options, with those of the graph as they have become."""
+    return argparse.Namespace(**{**vars(options), **run.graph._asdict()})
+
+
+def _choose(comm, options, run, part):
+    """The options of the graph that --mode auto takes. Collective."""
+    options = _with(options, run)
+    setting = planning.choose(comm, options, *_costs(comm, options, run, part), part)
+    return run.graph._replace(mode=setting.mode, **dict(setting.options))
+
+
+def _costs(comm, options, run, part, *more):
+    return costs.of_run(comm, options, run.model.cls, part, _make_trainer, *more)
+
+
+def _make_trainer(comm, options, cls, schedule, part, data):
+    """The trainer of a part that is not a run's own, as costs are counted of."""
+    run, rng = settings(options, cls), nn.Random(options.seed)
+    return make_trainer(comm, run, part, new_model(comm, run, part, rng), rng, data)
+
+
+def _n_widths(model):
+    """The widths of all parameters together."""
+    return sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in model.named_parameters())

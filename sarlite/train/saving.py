@@ -1,42 +1,48 @@
 """A run's checkpoints on the way, and its end in good order when a signal asks for it."""
 
 import math
+import re
 import shlex
 import signal
+import sys
 import time
+from pathlib import Path
 
 from sarlite.comm import together
 from sarlite.comm.ending import tell
 from sarlite.comm.interrupt import SIGNALS
-from sarlite.errors import ConfigError, raise_together
+from sarlite.errors import CheckpointError, ConfigError, raise_together
+from sarlite.minibatch import HEC
 from sarlite.train import caches, checkpoint, report
-from sarlite.train.config import seconds
+from sarlite.train.settings import remote
+from sarlite.train.stopping import Best
 
 WAIT_SECONDS = 2.0
 """An epoch that takes longer is told of, once a signal came."""
 
 
 class Saving:
-    """What a run leaves after each epoch. Every method but `ask` is collective.
+    """What a run leaves after each epoch. Every method but `votes` is collective.
 
     The ranks agree on signals, on the time for a checkpoint and on rank 0's troubles by votes that travel with the loss
     (`step.Votes`), so on the epoch at which they stop, too.
 
     Parameters
     ----------
-    comm : Communicator
-    config : Namespace
     folder : Folder
     trainer : Trainer
     best : Best
+    stopping : Stopping
     about : dict
         What the checkpoint's metadata say beside the epoch and the best one.
     toml : str
         The options, for the folder.
+    run : Settings
     start : int
         The epoch that the run goes on from.
     interrupts : Interrupts
-    stopping : Stopping
+    one_process : bool
+        Whether ranks are threads of this process.
 
     Attributes
     ----------
@@ -46,20 +52,21 @@ class Saving:
         The signal that training was stopped by; 0 without one.
     """
 
-    def __init__(self, comm, config, folder, trainer, best, about, toml, start, interrupts, stopping):
-        self.comm, self.config, self.folder, self.trainer, self.best, self.about = comm, config, folder, trainer, best, about
-        self.toml, self.stopping = toml, stopping
+    def __init__(self, folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=False):
+        self.comm, self.folder, self.trainer, self.best, self.stopping = trainer.comm, folder, trainer, best, stopping
+        self.about, self.toml, self.one_process = about, toml, one_process
         self.start = self.epoch = self.saved = start
         self.interrupts, self.signum, self._error = interrupts, 0, None
-        self._every, self._due = seconds(config.checkpoint_every), time.monotonic()
+        self._last, self._output, self._due = run.training.epochs, run.output, time.monotonic()
         self._new = not folder.continues
-        trainer.votes.ask = self.ask
+        trainer.riders.own = self.votes
         self._announce(slow=True)
 
-    def ask(self):
+    def votes(self):
         """This rank's votes: a signal each, then, of rank 0, that a checkpoint is due, and that a file could not be written."""
         root = self.comm.rank == 0
-        due = root and self._every is not None and time.monotonic() - self._due >= self._every
+        every = self._output.every_seconds
+        due = root and every is not None and time.monotonic() - self._due >= every
         return (*(self.interrupts.noted == number for number in SIGNALS), due, root and self._error is not None)
 
     def try_disk(self):
@@ -78,13 +85,13 @@ class Saving:
             except OSError as error:
                 self._error = self._error or ConfigError(f"{self.folder.metrics.name} could not be written: {error.strerror}")
         self._announce(slow=record["seconds"] > WAIT_SECONDS)
-        *signals, due, failed = self.trainer.votes.heard
+        *signals, due, failed = self.trainer.riders.sums
         if failed:
             raise_together(self.comm, self._error)
-        last = self.epoch == self.config.epochs
+        last = self.epoch == self._last
         if any(signals) and not last:
             self.signum = next(int(number) for number, votes in zip(SIGNALS, signals) if votes)
-        every = self.config.checkpoint_every if self._every is None else 0
+        every = self._output.every_epochs
         if not last and (self.signum or due or (every and self.epoch % every == 0)):
             self.save()
         return bool(self.signum)
@@ -114,8 +121,57 @@ class Saving:
     def leave(self):
         """Tell how the interrupted run goes on, and exit."""
         if self.comm.rank == 0:
-            launcher = f"mpiexec -n {self.comm.size} " if self.comm.size > 1 and self.config.ranks == 1 else ""
+            launcher = f"mpiexec -n {self.comm.size} " if self.comm.size > 1 and not self.one_process else ""
             command = f"{launcher}python -m sarlite.train --resume {shlex.quote(str(self.folder.checkpoint))}"
             name = signal.Signals(self.signum).name
-            tell(f"interrupted by {name} after epoch {self.epoch} of {self.config.epochs}; to go on: {command}")
+            tell(f"interrupted by {name} after epoch {self.epoch} of {self._last}; to go on: {command}")
         raise SystemExit(128 + self.signum)
+
+
+def restore(trainer, stopping, resumed, path, batches=None):
+    """Put a checkpoint's state into a trainer and `stopping`. Collective.
+
+    Parameters
+    ----------
+    trainer : Trainer
+    stopping : Stopping
+    resumed : tuple
+        What `checkpoint.read` returned.
+    path : path
+        Of the checkpoint; files of caches stand beside it.
+    batches : settings.Batches, optional
+
+    Returns
+    -------
+    int, Best
+        The epoch to go on from, and the best one so far.
+
+    Raises
+    ------
+    CheckpointError
+        On every rank: the state is of another model, or a file of caches is another one than the checkpoint was written
+        with.
+    """
+    (tensors, meta), best = resumed, Best(trainer.task)
+    try:
+        best.state = checkpoint.restore_state(trainer, tensors, meta)
+        tensors.clear()  # which closes the file
+        stopping.load_state(meta)
+    except CheckpointError as error:
+        text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
+        raise CheckpointError(f"checkpoint {path}: {text}") from None
+    if batches is not None and isinstance(batches.remote, HEC) and trainer.comm.size > 1:
+        _restore_caches(trainer, meta, Path(path).parent, batches)
+    best.epoch, best.scores = meta["best"]["epoch"], {**best.scores, **meta["best"]["scores"]}
+    if best.scores["val_loss"] is None:  # there was none yet
+        best.scores["val_loss"] = float("inf")
+    return meta["epoch"], best
+
+
+def _restore_caches(trainer, meta, folder, batches):
+    """Put back the caches of embeddings where they fit; else tell why they start empty."""
+    told, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
+    others = told and batches.remote != remote(meta["options"])
+    reason = "their flags were others" if others else caches.restore(trainer.comm, folder, trainer, told, step)
+    if reason and trainer.comm.rank == 0:
+        print(f"warning: the caches of embeddings start empty: {reason}", file=sys.stderr, flush=True)

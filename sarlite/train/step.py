@@ -11,7 +11,6 @@ from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
-from sarlite.sar.graph import Graph
 from sarlite.tape import Tensor, ops
 from sarlite.tape.reduce import surely_finite
 from sarlite.tape.rows import row_numbers
@@ -22,7 +21,8 @@ Loss = Callable[[Tensor, Array, Array, float], Tensor]  # (output, targets, rows
 
 
 def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
-    """Return loss(output, targets), a mean over the rows that it is given, as a rank's share of the mean over all ranks' rows.
+    """Return loss(output, targets), a mean over the rows that it is given, as a rank's share of the mean over all
+    ranks' rows.
 
     Parameters
     ----------
@@ -32,7 +32,8 @@ def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
     Returns
     -------
     callable
-        (output, targets, rows, count) -> scalar Tensor, as `TrainingStep` takes: loss(output[rows], targets[rows]) * len(rows) / count.
+        (output, targets, rows, count) -> scalar Tensor, as `TrainingStep` takes: loss(output[rows], targets[rows]) *
+        len(rows) / count.
     """
 
     def share(output, targets, rows, count):
@@ -42,34 +43,35 @@ def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
         found = loss(chosen, targets[rows])
         if not isinstance(found, Tensor) or found.size != 1:
             words = f"a Tensor of shape {found.shape}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-            raise ConfigError(f"the loss returned {words}, but must return a Tensor of one value, the mean over the rows that it gets")
+            raise ConfigError(f"the loss returned {words}, but must return a Tensor of one value, the mean over the "
+                              "rows that it gets")
         return found * (len(rows) / count)
 
     return share
 
 
-class Votes:
-    """A few numbers of each rank, added over ranks in an allreduce that takes place anyway.
+class Riders:
+    """A few numbers of each rank that ride along in an allreduce that takes place anyway, and are added over ranks.
 
-    So ranks agree, at no message more, on what each of them alone may notice: a signal, a clock.
+    So ranks agree, at no message more, on what each rank alone may notice: a signal, a clock.
 
     Attributes
     ----------
-    ask : callable -> sequence of k numbers
-        This rank's, with the same k on every rank; by default none.
-    heard : (k,) float64
-        The sums when they last went round, the same on every rank; empty before.
+    own : callable -> sequence of k numbers
+        This rank's numbers, with the same k on every rank; by default none.
+    sums : (k,) float64
+        The numbers' sums in the last allreduce, the same on every rank; empty before.
     """
 
     def __init__(self) -> None:
-        self.ask: Callable[[], Sequence[float]] = lambda: ()
-        self.heard: Array = np.zeros(0)
+        self.own: Callable[[], Sequence[float]] = lambda: ()
+        self.sums: Array = np.zeros(0)
 
-    def allreduce(self, comm: Communicator, own: Sequence[float]) -> Array:
-        """Return the sums of `own` over ranks, (n,) float64; the votes go with them. Collective."""
-        sums = comm.allreduce(np.array([*own, *self.ask()], np.float64))
-        self.heard = sums[len(own) :]
-        return sums[: len(own)]
+    def allreduce(self, comm: Communicator, numbers: Sequence[float]) -> Array:
+        """Return the sums of `numbers` over ranks, (n,) float64; the riders go with them. Collective."""
+        sums = comm.allreduce(np.array([*numbers, *self.own()], np.float64))
+        self.sums = sums[len(numbers) :]
+        return sums[: len(numbers)]
 
 
 class TrainingStep:
@@ -95,28 +97,30 @@ class TrainingStep:
     ----------
     n_steps : int
         The global step: how many steps were taken. Set it to go on from there.
-    votes : Votes
-        What ranks say to each other beside the loss.
+    riders : Riders
+        What ranks tell each other beside the loss.
     own_seconds : float
         How long the last step took this rank until it had its gradients, before it waited for the other ranks'.
     buffers : kernels.Buffers
         What arrays of a step take their memory from; after the first steps no large array takes fresh memory.
     """
 
-    def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *, schedule: Factor = lambda step: 1.0,
-                 profile: Profile | None = None, clip_norm: float | None = None) -> None:
+    def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *,
+                 schedule: Factor = lambda step: 1.0, profile: Profile | None = None,
+                 clip_norm: float | None = None) -> None:
         self.clip_norm = clip_norm
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
-        self.buffers, self.votes, self.n_steps, self.own_seconds = kernels.Buffers(), Votes(), 0, 0.0
+        self.buffers, self.riders, self.n_steps, self.own_seconds = kernels.Buffers(), Riders(), 0, 0.0
 
-    def __call__(self, graph: Graph, x: Any, targets: Array, rows: Array, count: float, loss: Loss = ops.cross_entropy) -> float:
+    def __call__(self, graph: Any, x: Any, targets: Array, rows: Array, count: float,
+                 loss: Loss = ops.cross_entropy) -> float:
         """Take one step and return the loss over all ranks. Collective.
 
         Parameters
         ----------
-        graph : Graph
-            Whole, a part, or a batch.
+        graph : Graph, or Batch
+            What the model is called with; its destination rows are the output's.
         x : Tensor
             What the model takes beside the graph.
         targets : (n_dst, ...) array
@@ -125,20 +129,23 @@ class TrainingStep:
         count : int
             Of those rows over all ranks.
         loss : callable
-            (output, targets, rows, count) -> this rank's share, a scalar Tensor that hangs on `output` also where there are no rows; it
-            gets rows as numbers. The sum over ranks is the loss.
+            (output, targets, rows, count) -> this rank's share, a scalar Tensor that hangs on `output` also where there
+            are no rows; it gets rows as numbers. The sum over ranks is the loss.
 
         Raises
         ------
         DataError
-            On every rank together: the loss, or with `clip_norm` the gradients' norm, is not finite. No parameter has changed then.
+            On every rank together: the loss, or with `clip_norm` the gradients' norm, is not finite. No parameter has
+            changed then.
         Exception
-            What `loss` raised here or `rows` are refused for; on the other ranks SarliteError with its text. No parameter has changed.
+            What `loss` raised here or `rows` are refused for; on the other ranks SarliteError with its text. No
+            parameter has changed.
 
         Notes
         -----
-        Sends what the model sends, one allreduce of the replicated parameters' gradients, on the channel "gradients", and beside it one of
-        the loss. Gradients of parameters owned by rows stay where they are. With `clip_norm` one number more.
+        Sends what the model sends, one allreduce of the replicated parameters' gradients, on the channel "gradients",
+        and beside it one of the loss. Gradients of parameters owned by rows stay where they are. With `clip_norm` one
+        number more.
         """
         flat, begin = self.optimizer.flat, time.perf_counter()
         self.rng.step = self.n_steps
@@ -148,7 +155,7 @@ class TrainingStep:
             total, error = self._backward(graph, x, targets, rows, count, loss)
             gradients = flat.start_allreduce(self.comm.channel("gradients"))
             self.own_seconds = time.perf_counter() - begin
-            total = float(self.votes.allreduce(self.comm, [total])[0])
+            total = float(self.riders.allreduce(self.comm, [total])[0])
             with self.profile.span("allreduce", bytes=flat.data.nbytes):
                 gradients.wait()
             if not np.isfinite(total):  # the same on every rank
@@ -162,13 +169,17 @@ class TrainingStep:
         return total
 
     def _clip(self, flat):
-        """Scale all gradients down to `clip_norm`. Each rank adds up its share of the replicated ones, so all get the same number."""
+        """Scale all gradients down to `clip_norm`.
+
+        Each rank adds up its share of the replicated ones, so all get the same number.
+        """
         size, rank = self.comm.size, self.comm.rank
         share = flat.grad[flat.grad.size * rank // size : flat.grad.size * (rank + 1) // size]
         own = sum(_squares(g) for g in (share, *(group.grad for group in flat.owned)))
         norm = float(self.comm.allreduce(np.array([own]))[0]) ** 0.5
         if not np.isfinite(norm):
-            raise DataError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower learning rate")
+            raise DataError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower learning "
+                            "rate")
         factor = self.clip_norm / max(norm, self.clip_norm)
         for group in flat.groups:  # also where nothing changes: what a step does depends on sizes alone
             group.grad *= factor
@@ -176,7 +187,8 @@ class TrainingStep:
     def _backward(self, graph, x, targets, rows, count, loss):
         """Fill the gradients; return this rank's share of the loss and the error of its rows or its loss.
 
-        With an error the share is NaN, so that all ranks learn of it where the shares are added, and the backward pass goes all the way:
+        With an error the share is NaN, so that all ranks learn of it where the shares are added, and the backward pass
+        goes all the way:
         other ranks wait for it. The tape alone holds the output, so that it goes as soon as it can.
         """
         output, error = self.model(graph, x), None

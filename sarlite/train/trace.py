@@ -37,7 +37,7 @@ def _on_disk(comm, path, action, words):
         if comm.rank == 0:
             action(path)
     except OSError as error:
-        raise ConfigError(f"--trace {path}{words}: {error.strerror}") from None
+        raise ConfigError(f"trace {path}{words}: {error.strerror}", "trace") from None
 
 
 @contextmanager

@@ -1,223 +1,391 @@
-"""Training steps on tiny graphs, recorded as the program that any size is told from."""
+"""A run in small: the run's own trainer on a tiny part with the run's proportions, whose peers are mirror images of it.
 
-import argparse
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
+What the run does is what the trial does: which aggregations and collectives a step has, what is held of peers, what it computes. Memory
+and flops grow in a straight line with the sizes, so that two trials, one twice as large as the other, tell them at any size.
+"""
+
+import gc
+import tracemalloc
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.comm import Solo
 from sarlite.comm.interrupt import SIGNALS
-from sarlite.data.part import Rows
+from sarlite.comm.requests import Staged
 from sarlite.errors import ConfigError
-from sarlite.graph.block import Block, EdgeOrder
-from sarlite.minibatch.flow import count_layers
-from sarlite.profile import Profile
-from sarlite.sar.columns import Counts, Grid
-from sarlite.sar.cost import CountingTransport, Mirror, expected, schedule_of
-from sarlite.sar.graph import Graph
-from sarlite.sar.listening import Listening
-from sarlite.sar.modes import MODES
-from sarlite.sar.plan import Step
-from sarlite.sar.program import START, Program, Tape, record
-from sarlite.sar.schedule import Schedule, turns
-from sarlite.tape import no_grad
-from sarlite.train import batch_trial, flow_trial, relational_trial
-from sarlite.train.facts import Facts
-from sarlite.train.load import Part
+from sarlite.sar.cost import Aggregation, moved
+from sarlite.sar.schedule.messages import templates_of
+from sarlite.tape.engine import Observer, observed
+from sarlite.tape.shapes import flops_of, passes_of
 
-SIZES = [dict(zip(("rows", "edges", "train", "val", "test"), at)) for at in (
-    (40, 90, 8, 6, 5), (46, 90, 8, 6, 5), (40, 103, 8, 6, 5), (40, 90, 11, 6, 5), (40, 90, 8, 10, 5), (40, 90, 8, 6, 12),
-    (49, 120, 10, 9, 8))]
-GROUP = 40
-"""Of a grid, rows of each rank of a group at these sizes."""
-OWN_EDGES = 30
-"""And the edges of one rank, where edges have values, which each rank brings of its own."""
-HALO = 30
-"""Halo rows at these sizes, where they are computed again."""
-STEPS = ("first step", "first evaluation", "step", "evaluation")
+SEGMENTS = "start", "first step", "first evaluation", "step", "evaluation"
 
 
-def program(config: argparse.Namespace, make: Callable[[Any, argparse.Namespace, Part], Any], facts: Facts, mode: str,
-            size: int, covers: bool = False, place: int = 0) -> Program:
-    """Return the `Program` of two epochs of a run, with evaluation, on one of `size` ranks, the first.
+class Turned(NamedTuple):
+    """Rows, or edges' values, of a group of ranks that turn into columns, or back.
+
+    Attributes
+    ----------
+    place : {"rows", "edges"}
+        What there is a row of.
+    back : bool
+        Whether columns turn into rows.
+    phase : str
+    sent_bytes, received_bytes : int
+        A row of this rank, to the others of the group; and a row of theirs, of this rank's columns.
+    """
+
+    place: str
+    back: bool
+    phase: str
+    sent_bytes: int
+    received_bytes: int
+
+    def moved(self, own: int, whole: int) -> tuple[int, int]:
+        """Return the bytes sent and received of `own` rows here and `whole` in the group."""
+        found = own * self.sent_bytes, (whole - own) * self.received_bytes
+        return found[::-1] if self.back else found
+
+
+class Segment(NamedTuple):
+    """A part of a run, of `SEGMENTS`.
+
+    Attributes
+    ----------
+    aggregations : list of Aggregation
+        Each over a plan; `named` gives plans names.
+    turns : list of Turned
+        While a trial runs each with the counts that it turns.
+    counted : Counter of (phase, "sent" or "received") to int
+        Bytes beside the aggregations and the turns.
+    flops : (int, int)
+        Forward and backward.
+    n_messages : int
+    peak_bytes : int
+        The most that arrays took, the graph's beside.
+    rows : dict
+        By name of a plan, its source rows.
+    """
+
+    aggregations: list[Aggregation]
+    turns: list[Any]
+    counted: Counter[tuple[str, str]]
+    flops: tuple[int, int]
+    n_messages: int
+    peak_bytes: int
+    rows: Any = None
+
+
+class Mirror(Solo):
+    """A communicator of ranks that all do as this one: of what goes to a peer the like comes from it, of rows zeros.
 
     Parameters
     ----------
-    config : Namespace of `train.config.OPTIONS`
-    make : callable (comm, config, part) -> Trainer
-        As the run makes its own.
-    facts : Facts
-    mode : str
-        What is done beside the aggregations depends on it.
-    size : int
-    covers : bool
-        Whether some edges are covered by their destinations, in mode `cover`.
-    place : int
-        Of a grid of ranks, which column this one stands in.
-
-    Raises
-    ------
-    ConfigError
-        The step does other things at other sizes.
-
-    Notes
-    -----
-    Takes real steps on graphs of some 40 nodes, alone, with parameters as wide as the model's: milliseconds, and their memory. One more
-    for each type and each relation of a graph.
+    rank, size : int
+    columns : int
+        Ranks of a group, on a grid of ranks.
+    sent : Counter, optional
+        Counts "messages" that are sent, a broadcast once.
     """
-    batches = {} if facts.batch is None else batch_trial.options(config)
-    config = argparse.Namespace(**{**vars(config), "propagated": None, **batches})
 
-    def run(**at):
-        profile = Profile()
-        tape = Tape(profile)
-        with tape.recorder:
-            comm = Mirror(0, size)
-            if facts.relations is None:
-                part = _part(tape, profile, facts, config, mode, comm, covers, place, **at)
-            else:
-                part = relational_trial.part(tape, profile, facts, config, MODES[mode], comm, **at)
-            with tape.segment(START):
-                trainer = make(comm, config, part)
-            if facts.flows is not None:
-                flow_trial.listen(tape, trainer, part.graph.schedule.mode, facts.flows)
-            if facts.batch is not None:
-                batch_trial.listen(tape, trainer, part.graph.schedule.mode, facts, at)
-            trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)  # of learned rows: more are none
-            trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
-            trainer.buffers = trainer.training_step.buffers = tape.recorder
-            best = {}
-            for epoch in range(2):
-                with tape.segment(STEPS[2 * epoch]):
-                    trainer.epoch(epoch)
-                with tape.segment(STEPS[2 * epoch + 1]), profile.phase("evaluation"):
-                    trainer.evaluate()
-                    best["state"] = trainer.model.state_dict()  # as where the epoch is the best
-        return tape
+    def __init__(self, rank: int, size: int, columns: int = 1, sent: Any = None) -> None:
+        self.rank, self.size, self.columns, self.sent = rank, size, columns, Counter[str]() if sent is None else sent
+        self._echoes: Any = None
 
-    return record(run, _sizes(config, facts, size))
+    def start_send(self, array: Any, peer: int, tag: int = 0) -> Any:
+        self.sent["messages"] += 1
+        if self._echoes is not None:
+            self._echoes.setdefault((peer, tag), []).append(array.copy())
+        return Staged(iter(()))
+
+    def start_recv(self, array: Any, peer: int, tag: int = 0) -> Any:
+        if self._echoes is not None:
+            return _Echo(self._echoes.setdefault((peer, tag), []), array)
+        array[...] = 0
+        return Staged(iter(()))
+
+    def start_broadcast(self, array: Any, root: int) -> Any:
+        self.sent["messages"] += 1
+        if root != self.rank:
+            array[...] = 0
+        return Staged(iter(()))
+
+    def broadcast(self, array: Any, root: int) -> Any:
+        return array
+
+    def alltoall(self, arrays: list[Any]) -> list[Any]:
+        return [array.copy() for array in arrays]
+
+    def allgather(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+    def allreduce(self, array: Any, op: str = "sum") -> Any:
+        if op == "sum":
+            array *= self.size
+        return array
+
+    def start_allreduce(self, array: Any, op: str = "sum") -> Any:
+        self.allreduce(array, op)
+        return Staged(iter(()))
+
+    def channel(self, name: str) -> Any:
+        """Return a channel. What is pushed on "embeddings" names itself in its messages, so it comes back as it was sent."""
+        kept = self.__dict__.setdefault("_channels", {})
+        if name not in kept:
+            kept[name] = Mirror(self.rank, self.size, self.columns, self.sent)
+            kept[name]._echoes = {} if name.startswith("embeddings") else None
+        return kept[name]
+
+    def group(self, name: str, colour: int) -> "Mirror":
+        n, inside = self.columns, name.startswith("row")
+        return Mirror(*((self.rank % n, n) if inside else (self.rank // n, self.size // n)), sent=self.sent)
 
 
-def n_layers(config: argparse.Namespace, make: Callable[..., Any], facts: Facts) -> int:
-    """Return for how many layers the model asks; as for `program`.
+class _Echo:
+    """The request of a receive: done once the like was sent."""
 
-    Raises
-    ------
-    ConfigError
-        It asks for none.
+    def __init__(self, sent, array):
+        self._sent, self._array = sent, array
+
+    def test(self):
+        if self._array is not None and self._sent:
+            self._array[...] = self._sent.pop(0)
+            self._array = None
+        return self._array is None
+
+    wait = test
+
+
+# ---- what a trial does
+
+
+class _Notes(Observer):
+    """What is done while it observes."""
+
+    def __init__(self, profile, sent):
+        self.profile, self._sent, self._dtypes = profile, sent, {}
+        profile.on_aggregation = self._aggregates
+        self.begin()
+
+    def begin(self):
+        self.aggregations, self.turns, self.flops, self._before = [], [], [0, 0], (self._counted(), self._sent["messages"])
+
+    def end(self, peak):
+        counted, messages = self._counted(), self._sent["messages"]
+        counted.subtract(self._before[0])
+        return Segment(self.aggregations, self.turns, counted, tuple(self.flops), messages - self._before[1], peak)
+
+    def _counted(self):
+        return Counter({(phase, way): n for way in ("sent", "received") for phase, n in getattr(self.profile, f"{way}_bytes").items()})
+
+    def _aggregates(self, plan, arrays, d_arrays, phase, within):
+        if within == "setup":
+            return
+        templates = [None if rows is None else templates_of(rows) for rows in (arrays, d_arrays)]
+        self.aggregations.append(Aggregation(plan, phase, within, *templates))
+
+    def applied(self, application):
+        name, inputs, params, needs, result = application
+        n = flops_of(name, tuple(np.shape(x) for x in inputs), result.shape, params)
+        self.flops[0] += n
+        self.flops[1] += n * passes_of(needs[: len(inputs)], params)
+        if name in ("to_columns", "to_rows"):
+            self._dtypes[id(params["layout"])] = result.dtype.itemsize
+            self._turn(name == "to_rows", params["layout"], "forward")
+
+    def backward(self, name, params):
+        if name in ("to_columns", "to_rows"):
+            self._turn(name == "to_columns", params["layout"], "backward")
+        return nullcontext()
+
+    def _turn(self, back, turn, phase):
+        own, itemsize = turn.transport.comm.rank, self._dtypes[id(turn)]
+        others = sum(turn.n_values(q) for q in range(len(turn.counts)) if q != own)
+        phase = self.profile._phase or f"{phase}_turn"
+        self.turns.append((turn.counts, Turned("", back, phase, others * itemsize, turn.n_values(own) * itemsize)))
+
+
+class Trial(NamedTuple):
+    """What two epochs of a run in small did.
+
+    Attributes
+    ----------
+    segments : dict of str to Segment
+    remote_buffers : number
+        Peers whose rows were held at most.
+    widths : dict of int to (row shape, dtype)
+        With caches of embeddings, by layer the rows that it is entered with.
     """
-    tape = Tape(Profile())
-    config = argparse.Namespace(**{**vars(config), "propagated": None, "mfg": False})
-    part = _part(tape, tape.profile, facts, config, "sar", Mirror(0, 1), False, 0, **SIZES[0])
-    trainer = make(part.graph.comm, config, part)
-    with no_grad():
-        return count_layers(trainer.model, part.graph, trainer.x)
+
+    segments: dict[str, Segment]
+    remote_buffers: Any
+    widths: dict[int, Any]
 
 
-def _sizes(config, facts, size):
-    """The sizes; of a grid also a group's rows, and its edges in place of a rank's, which are a size more where edges have values; or also
-    the halo rows that are computed again.
+def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: Any) -> Trial:
+    """Make a trainer and take two epochs, each with an evaluation; return what was done.
+
+    Parameters
+    ----------
+    comm : Mirror
+    graph : Graph, or NodeType
+        Whose structure is not counted as memory.
+    make_trainer : callable -> Trainer
+        Makes the rows, too.
+    layer_sizes : dict of (kind, layer) to (n_src, n_dst, n_edges)
+        Of the run's message-flow graphs, or of one of its batches: by these an order of products is chosen.
     """
-    if facts.relations is not None:
-        return relational_trial.sizes(facts.relations)
-    if facts.flows is not None:
-        return flow_trial.sizes(len(facts.flows) // 2)
-    if facts.batch is not None:
-        return batch_trial.sizes(len(facts.batch), facts.loops, facts.kept is not None)
-    if config.columns > 1:
-        more = {"group": GROUP * config.columns}
-        if facts.edge_bytes:
-            more["own edges"] = OWN_EDGES
-    elif config.halo == "recompute" and size > 1:
-        more = {"halo": HALO}
-    else:
-        return SIZES
-    grown = [{**SIZES[0], **more, name: n + 9} for name, n in more.items()]
-    return [*({**at, **more} for at in SIZES[:-1]), *grown, {**SIZES[-1], **{name: n + 21 - k for k, (name, n) in enumerate(more.items())}}]
+    profile, best = graph.profile, {}
+    segments: dict[str, Segment] = {}
+    widths: dict[int, Any] = {}
+    notes = _Notes(profile, comm.sent)
+
+    @contextmanager
+    def segment(name: str) -> Iterator[None]:
+        gc.collect()
+        notes.begin()
+        tracemalloc.reset_peak()
+        with observed(notes):
+            yield
+        segments[name] = notes.end(tracemalloc.get_traced_memory()[1] - base)
+
+    gc.collect()
+    base = tracemalloc.get_traced_memory()[0]
+    profile.reset()
+    with segment("start"):
+        trainer = make_trainer()
+    _prepare(trainer, widths, layer_sizes)
+    for epoch in range(2):
+        with segment(SEGMENTS[2 * epoch + 1]):
+            trainer.epoch(epoch)
+        with segment(SEGMENTS[2 * epoch + 2]), profile.phase("evaluation"):
+            trainer.evaluate()
+            best["state"] = trainer.model.state_dict()  # as where the epoch is the best
+    names = _names(trainer)
+    for name, found in segments.items():
+        beside = _beside(found, comm.size // comm.columns)
+        layers = _Layers(names, name, getattr(trainer.batches, "sampler", None))
+        aggregations = [made._replace(over=layers.name(made.over)) for made in found.aggregations]
+        turns = [turn._replace(place=_place(trainer.graph, counts)) for counts, turn in found.turns]
+        segments[name] = found._replace(aggregations=aggregations, turns=turns, counted=beside, rows=layers.rows)
+    return Trial(segments, profile.peak_remote_buffers, widths)
 
 
-def _part(tape, profile, facts, config, mode, comm, covers, place, rows, edges, train, val, test, group=None, halo=0, **at):
-    """A tiny part, of which every peer has the like; `at` are sizes of message-flow graphs, of a batch, or on a grid a rank's own edges."""
-    whole, n_own, C, n_edges = comm, rows, config.columns, at.pop("own edges", 0)
-    if group is not None:
-        comm, rows = Mirror(0, comm.size // C), group
-    loops = np.zeros(rows, bool) if facts.loops else None
-    if facts.batch is not None:
-        ends, sources, loops = batch_trial.edges(rows, edges, train, val + test, at, config.fanouts, facts.loops)
-    elif at:
-        ends, sources = flow_trial.edges(rows, edges, train, val + test, at)
-    else:
-        ends, sources = _even(rows, edges)
-    graph = Graph.from_part(Solo(), ends, sources)
-    plan = _with_halo(graph.plan, halo) if halo else graph.plan
-    schedule = Schedule(plan, SimpleNamespace(profile=profile), Listening(MODES[mode], tape.recorder, comm.size))
-    schedule = schedule if comm.size == 1 else _with_others(schedule, config.backward, covers)
-    graph = Graph(comm, schedule, profile, n_nodes=rows, dst_ids=graph.dst_ids, src_ids=graph.src_ids, edge_ids=None,
-                  in_degrees=graph.in_degrees, added_loops=loops, halo=config.halo)
-    if len(schedule_of(expected(8 * comm.size, 8 * comm.size, comm.size), mode, 0).plan.blocks) > 1:  # then edges' places are kept
-        graph.plan.local.order = EdgeOrder(rows, [(None, graph.plan.local.indptr)]), 0
-    if group is not None:
-        graph, rows = _on_grid(tape, whole, graph, n_own, n_edges, C, place), n_own
-    weight, features = (None if a is None else np.ones((graph.n_edges, *a.shape[1:]), a.dtype) for a in facts.edge_values)
-    graph = graph if weight is features is None else graph.with_edge_values(weight, features)
-    return Part(graph, Rows(np.ones((rows, facts.n_features), config.dtype), *facts.targets(rows, train, val, test)),
-                facts.n_classes, {}, None, {}, facts.task)
+class _Sampling:
+    """A loader whose sampling is counted as such, also in an evaluation, and whose layers are told to have the run's sizes."""
 
-
-def _even(rows, edges):
-    """(indptr, indices) of rows that have as many edges each."""
-    ends = np.arange(rows + 1) * edges // rows
-    return ends, 5 * (np.arange(edges) - np.repeat(ends[:-1], np.diff(ends)))
-
-
-def _on_grid(tape, comm, whole, rows, n_edges, columns, place):
-    """The graph of `rows` of those of `whole`, which `columns` ranks share, and of `n_edges` of the edges."""
-    def shares(n, own):
-        found = [(n - own) * (k + 1) // (columns - 1) - (n - own) * k // (columns - 1) for k in range(columns - 1)]
-        return (*found[:place], own, *found[place:])
-
-    tape.transport = CountingTransport(place, columns, 0)
-    tape.transport.profile = whole.profile
-    of_rows, loops, own = shares(whole.n_dst, rows), whole.added_loops, Graph.from_part(Solo(), *_even(rows, n_edges))
-    schedule = Schedule(own.plan, SimpleNamespace(profile=whole.profile), _SettingUp())
-    return Graph(comm, schedule, whole.profile, n_nodes=comm.size * rows, dst_ids=own.dst_ids, src_ids=own.src_ids, edge_ids=None,
-                 in_degrees=own.in_degrees, added_loops=None if loops is None else loops[:rows],
-                 grid=Grid(comm, columns, whole, tape.transport, Counts(of_rows, of_rows, shares(whole.n_edges, n_edges))))
-
-
-class _SettingUp:
-    """A mode of a rank's own rows and no others, for what is exchanged by rows as edges' values are made ready; else it refuses."""
+    def __init__(self, loader, profile, sizes):
+        vars(self).update(_loader=loader, _profile=profile, _sizes=sizes)
 
     def __getattr__(self, name):
-        return getattr(MODES["sar"], name)
+        return getattr(self._loader, name)
 
-    def run(self, schedule, arrays, visit, phase="forward"):
-        if schedule.transport.profile._phase != "setup":
+    def __setattr__(self, name, value):
+        setattr(self._loader, name, value)
+
+    def __len__(self):
+        return len(self._loader)
+
+    def __iter__(self):
+        batches = iter(self._loader)
+        while True:
+            with self._profile.phase("alltoall"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            for layer, sizes in zip(batch.layers(len(self._sizes)), self._sizes):
+                _tell(layer, sizes)
+                del layer
+            yield batch
+            del batch
+
+
+def _tell(layer, sizes):
+    """Let a layer, and what it becomes where rows of a cache join it, have these sizes."""
+    layer._all_sizes, enter = sizes, type(layer).enter
+    if "enter" in vars(type(layer)):
+        itself = weakref.ref(layer)
+
+        def entered(h):
+            found = enter(itself(), h)
+            found[0]._all_sizes = sizes
+            return found
+
+        layer.enter = entered
+
+
+def _prepare(trainer, widths, layer_sizes):
+    """As in a run: of learned rows all but one have a gradient, votes travel with the loss. Note the rows that caches are entered with."""
+    for name, kind in (("batches", "batch"), ("scoring", "scored")):
+        source = getattr(trainer, name)
+        if hasattr(source, "sampler"):
+            own = [size for (of, _), size in layer_sizes.items() if of == kind]
+            setattr(trainer, name, _Sampling(source, trainer.graph.profile, own))
+    for name, source in (("training", trainer.batches), ("scoring", trainer.scoring)):
+        for k, layer in enumerate(getattr(getattr(source, "batch", None), "graphs", ())):
+            layer._all_sizes = layer_sizes[name, k]
+    trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)
+    trainer.riders.own = lambda: (0.0,) * (len(SIGNALS) + 2)
+    caches = getattr(trainer.batches, "caches", None)
+    if caches is not None:
+        enter = caches.enter
+
+        def entered(layer, step, rows, h, *others):
+            widths[layer] = h.shape[1:], h.dtype
+            return enter(layer, step, rows, h, *others)
+
+        caches.enter = entered
+
+
+def _names(trainer):
+    """By the id of a plan what `Aggregation.over` says of it."""
+    graph = trainer.graph
+    if hasattr(graph, "node_type"):
+        return {id(plan): chosen for chosen, (plan, _) in graph.graph.exchanges.items()}
+    schedule = (graph if graph.grid is None else graph.grid.graph).schedule
+    names = {} if schedule.reverse is None else {id(schedule.reverse.plan): "reverse"}
+    names[id(schedule.plan)] = "edges"
+    for name, source in (("training", trainer.batches), ("scoring", trainer.scoring)):
+        layers = getattr(getattr(source, "batch", None), "graphs", ())  # of a message-flow batch, which stays
+        names |= {id(layer.plan): (name, k) for k, layer in enumerate(layers)}
+    return names
+
+
+class _Layers:
+    """Names the plans of a segment; those of a batch's layers, which are gone, by the order of their first aggregations."""
+
+    def __init__(self, names, segment, sampler):
+        self._names, self._kind, self.rows = names, "scored" if "evaluation" in segment else "batch", {}
+        self._batch, self._n_layers = {}, len(sampler.fanouts) if sampler else 0
+
+    def name(self, plan):
+        if id(plan) in self._names:
+            found = self._names[id(plan)]
+        elif self._n_layers:
+            found = self._batch.setdefault(id(plan), (self._kind, len(self._batch) % self._n_layers))
+        else:
             raise ConfigError("--columns: the costs of a model are not counted whose messages are computed by rows")
-        return [visit(schedule.plan.local, arrays)]
+        self.rows[found] = plan.n_src
+        return found
 
 
-def _with_halo(plan, n):
-    """A plan with the rows of a peer, whose edges are counted among the local ones."""
-    start = plan.n_src
-    block = Block(np.zeros(1, np.int64), np.empty(0, plan.local.indices.dtype), np.arange(start, start + n), start,
-                  np.empty(0, plan.local.indices.dtype), offset=start, source=1)
-    return plan._replace(steps=(Step(1, 1, block, n, False, slice(0, 0)),))
+def _beside(found, size):
+    """The bytes that were counted beside the aggregations and the turns of a segment."""
+    counted = found.counted.copy()
+    for made in found.aggregations:
+        for way, n_bytes in zip(("sent", "received"), moved(made.over, size, made)):
+            counted.subtract({(phase, way): n for phase, n in n_bytes.items()})
+    for counts, turn in found.turns:
+        own = counts[0]
+        for way, n in zip(("sent", "received"), turn.moved(own, len(counts) * own)):
+            counted[turn.phase, way] -= n
+    return +counted
 
 
-class _Summed(Schedule):
-    """Of edges that the part's are counted with already."""
-
-    __slots__ = ()
-    n_edges = 0
-
-
-def _with_others(made, backward, covers):
-    """Give a schedule those of the other edges, as `schedule.make` does; all are over the same block."""
-    listening = made.mode
-    reverse = made._replace(mode=listening.over("reverse")) if turns(listening, backward) else None
-    summed = _Summed(made.plan, made.transport, listening.over("summed"))
-    cover = made._replace(mode=listening.over("cover"), summed=summed) if covers else None
-    return made._replace(reverse=reverse, fetches=backward == "fetch", cover=cover)
+def _place(graph, counts):
+    return "edges" if counts is graph.grid._counts.edge else "rows"

@@ -1,6 +1,6 @@
 """Random faults in real training jobs, at a random time from the start of the process to its end.
 
-    python tests/failure/faults.py --faults 200 --seed 0
+    python -m tests.failure.faults --faults 200 --seed 0
 
 Of each job it is asked that it ends in time, tells the cause, and leaves a checkpoint that can be read, no stray file and no process.
 Where the machine is busy, time limits are longer by its load a core. What can tell nothing (one process that is killed, a launcher, a
@@ -235,5 +235,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     sys.exit(main())

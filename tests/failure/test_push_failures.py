@@ -1,13 +1,11 @@
 """Ranks that fail while rows are pushed: every process is gone in seconds."""
 
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+from tests.helpers.jobs import STARTS_JOBS
 
-from test_failures import job, pytestmark  # noqa: F401
+pytestmark = STARTS_JOBS
 
 BODY = """
     from sarlite.minibatch.push import Pusher
@@ -25,7 +23,7 @@ BODY = """
 """
 
 
-def test_a_rank_killed_while_the_others_drain(job):  # noqa: F811
+def test_a_rank_killed_while_the_others_drain(job):
     failed = job(3, BODY + """
     with guard(comm):
         pusher = Pusher(channel, Profile())
@@ -41,7 +39,7 @@ def test_a_rank_killed_while_the_others_drain(job):  # noqa: F811
 
 
 @pytest.mark.parametrize("others", ["take", "drain", "close", "barrier"])
-def test_a_push_thread_that_fails_on_one_rank(job, others):  # noqa: F811
+def test_a_push_thread_that_fails_on_one_rank(job, others):
     failed = job(3, BODY + f"""
     class Failing:
         def __getattr__(self, name):
@@ -68,7 +66,7 @@ def test_a_push_thread_that_fails_on_one_rank(job, others):  # noqa: F811
     assert "[rank 1] KeyError: 'the cause'" in failed.err and "[rank 0]" not in failed.err
 
 
-def test_a_rank_that_ends_with_jobs_under_way(job):  # noqa: F811
+def test_a_rank_that_ends_with_jobs_under_way(job):
     """Its exception ends all, the threads that wait in MPI too."""
     failed = job(3, BODY + """
     with guard(comm):
@@ -81,7 +79,7 @@ def test_a_rank_that_ends_with_jobs_under_way(job):  # noqa: F811
     assert failed.status != 0 and "[rank 1] KeyError: 'the cause'" in failed.err
 
 
-def test_a_program_that_ends_with_a_job_under_way(job):  # noqa: F811
+def test_a_program_that_ends_with_a_job_under_way(job):
     """Its thread looks for it now and then, and waits in no call of MPI."""
     done = job(2, BODY + """
     pusher = Pusher(channel, Profile())
@@ -91,7 +89,7 @@ def test_a_program_that_ends_with_a_job_under_way(job):  # noqa: F811
     assert (done.status, done.err) == (0, "")
 
 
-def test_jobs_that_differ_are_told_once(job):  # noqa: F811
+def test_jobs_that_differ_are_told_once(job):
     failed = job(2, BODY + """
     with guard(comm):
         pusher = Pusher(channel, Profile())
@@ -101,7 +99,7 @@ def test_jobs_that_differ_are_told_once(job):  # noqa: F811
     assert (failed.status, failed.err) == (2, "error: ranks push different jobs: rank 0 step 0, layer 0; rank 1 step 1, layer 0\n")
 
 
-def test_without_thread_support(job):  # noqa: F811
+def test_without_thread_support(job):
     done = job(2, BODY + """
     with guard(comm):
         assert not comm.threaded

@@ -2,18 +2,12 @@
 
 import json
 import os
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from test_failures import MPIEXEC, SECONDS
-from test_train_failures import Failed, assert_ended
-
 from sarlite.train import checkpoint
+from tests.helpers.jobs import MPIEXEC, SECONDS, Failed, assert_ended
 
 pytestmark = [
     pytest.mark.timeout(150 + 10 * SECONDS),

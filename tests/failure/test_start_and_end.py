@@ -2,13 +2,12 @@
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+from tests.helpers.jobs import MPIEXEC, STARTS_JOBS, Job
 
-from test_failures import MPIEXEC, Job, job, pytestmark  # noqa: F401
+pytestmark = STARTS_JOBS
 
 TRAIN = [sys.executable, "-m", "sarlite.train", "--data", "sbm:nodes=60,classes=2,features=4,degree=4", "--model", "gcn", "--hidden", "4",
          "--epochs", "1", "--threads", "1", "--progress", "none"]  # fmt: skip
@@ -57,7 +56,7 @@ def test_a_rank_that_leaves_before_it_connects(ranks, leaves, tmp_path):
 
 
 @pytest.mark.parametrize("victim", ["proxy", "launcher"])
-def test_a_killed_launcher_leaves_no_process(job, victim):  # noqa: F811
+def test_a_killed_launcher_leaves_no_process(job, victim):
     pid = "os.getppid()" if victim == "proxy" else "int(Path(f'/proc/{os.getppid()}/stat').read_text().rsplit(')', 1)[1].split()[1])"
     failed = job(2, f"""
         launch.begin()
@@ -71,7 +70,7 @@ def test_a_killed_launcher_leaves_no_process(job, victim):  # noqa: F811
     assert failed.status != 0
 
 
-def test_python_that_does_not_end(job):  # noqa: F811
+def test_python_that_does_not_end(job):
     failed = job(2, """
         import atexit
         launch.begin(2)
@@ -83,7 +82,7 @@ def test_python_that_does_not_end(job):  # noqa: F811
     assert failed.status != 0 and "Timeout (0:00:02)!" in failed.err
 
 
-def test_a_crash_tells_its_place(job):  # noqa: F811
+def test_a_crash_tells_its_place(job):
     failed = job(2, """
         launch.begin()
         with guard(comm):
@@ -99,7 +98,7 @@ def test_a_crash_tells_its_place(job):  # noqa: F811
     ("raise KeyError('the cause')", "KeyError: 'the cause'"), ("bytearray(1 << 30)", "MemoryError"),
     ("threading.Thread(target=receive).start()", "can't start new thread"), ("receive()", "thread fails failed"),
 ])  # fmt: skip
-def test_short_of_memory_and_threads(job, cause, words):  # noqa: F811
+def test_short_of_memory_and_threads(job, cause, words):
     """No thread starts: there is no address space for its stack."""
     failed = job(2, f"""
         import resource
@@ -122,7 +121,7 @@ def test_short_of_memory_and_threads(job, cause, words):  # noqa: F811
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
-def test_no_threads_left(job):  # noqa: F811
+def test_no_threads_left(job):
     failed = job(2, """
         import resource
         launch.begin()
@@ -147,7 +146,7 @@ SEND = """
 """
 
 
-def test_a_refusal_while_a_thread_waits_for_a_send(job):  # noqa: F811
+def test_a_refusal_while_a_thread_waits_for_a_send(job):
     ended = job(3, SEND + """
     with guard(comm):
         raise errors.DataError("file x")
@@ -157,7 +156,7 @@ def test_a_refusal_while_a_thread_waits_for_a_send(job):  # noqa: F811
 
 @pytest.mark.parametrize("wait", ["comm.channel('a').start_send(np.zeros(1 << 20), (rank + 1) % comm.size).wait()",
                                   "comm.channel('a').broadcast(np.zeros(1 << 20), 0) if rank else time.sleep(99)"])
-def test_python_ends_while_a_thread_cannot_be_woken(job, wait):  # noqa: F811
+def test_python_ends_while_a_thread_cannot_be_woken(job, wait):
     ended = job(3, f"""
         def waits():
             {wait}
@@ -169,7 +168,7 @@ def test_python_ends_while_a_thread_cannot_be_woken(job, wait):  # noqa: F811
     assert ended.status != 0 and "waits in MPI: waits" in ended.err and "Segmentation" not in ended.err
 
 
-def test_the_name_of_shared_memory_is_gone_once_connected(job):  # noqa: F811
+def test_the_name_of_shared_memory_is_gone_once_connected(job):
     done = job(2, """
         print([line.rstrip() for line in open("/proc/self/maps") if " /dev/shm/" in line and not line.endswith("(deleted)\\n")])
     """)
@@ -178,9 +177,8 @@ def test_the_name_of_shared_memory_is_gone_once_connected(job):  # noqa: F811
 
 @pytest.mark.timeout(900)
 def test_the_faults_in_short():
-    """One of each kind; `python tests/failure/faults.py` for many."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    import faults
+    """One of each kind; `python -m tests.failure.faults` for many."""
+    from tests.failure import faults
 
     done = faults.campaign(len(faults.KINDS), seed=1)
     assert not [(run.case, findings, run.told) for run, findings in done if findings]

@@ -4,20 +4,14 @@ import json
 import os
 import shlex
 import signal
-import sys
 import textwrap
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from test_failures import MPIEXEC, SECONDS, Job
-
 from sarlite.data import format, load
 from sarlite.train import checkpoint
+from tests.helpers.jobs import MPIEXEC, SECONDS, Failed, assert_ended
 
 pytestmark = [
     pytest.mark.timeout(90),
@@ -67,21 +61,6 @@ MODEL = """
 """
 
 
-class Failed(Job):
-    """A training job; `after` is how many seconds after the failure all its processes were gone."""
-
-    def __init__(self, folder, n_ranks, flags, environ=None, moment=None, seconds=40):
-        launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []
-        command = [*launcher, sys.executable, "-m", "sarlite.train", "--threads", "1", "--progress", "none", *map(str, flags)]
-        before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what starts in the background ignores it
-        try:
-            super().__init__(folder, command, environ, seconds)
-        finally:
-            signal.signal(signal.SIGINT, before)
-        assert not self.running()
-        self.after = time.time() - moment.stat().st_mtime if moment and moment.exists() else None
-
-
 @pytest.fixture
 def fail(tmp_path):
     """Train a model of the reader's own that fails as told, on n ranks of MPI (0: threads as ranks)."""
@@ -101,13 +80,6 @@ def fail(tmp_path):
 
 def in_epoch_2(when):
     return f"failure(graph, training, epoch, lambda: {when})"
-
-
-def assert_ended(job, *words):
-    assert job.status not in (0, None)
-    assert job.after is not None and job.after < SECONDS, "the failure did not happen, or not all processes ended in time"
-    for word in words:
-        assert word in job.err, job.err
 
 
 def test_without_failure(fail):
@@ -140,17 +112,6 @@ def test_a_killed_rank(fail, number):
     job = fail(in_epoch_2(f"os.kill(os.getpid(), signal.{number})"), n_ranks=3)
     assert_ended(job)
     assert job.out + job.err != ""  # mpiexec says which rank was killed
-
-
-@pytest.mark.parametrize("prefetch", [0, 1])
-@pytest.mark.parametrize("when, words", [("raises(KeyError('the cause'))", ["[rank 1] KeyError: 'the cause'", "model.py"]),
-                                         ("os.kill(os.getpid(), signal.SIGKILL)", [])])  # fmt: skip
-def test_in_a_message_in_mode_host(fail, when, words, prefetch):
-    """A rank that is gone writes no row to the window, and no token comes of it; the window leaves no file."""
-    before = set(os.listdir("/dev/shm"))
-    job = fail(in_message=f"len(calls) == 4 and {in_epoch_2(when)}", n_ranks=3, flags=["--mode", "host", "--prefetch", prefetch])
-    assert_ended(job, *words)
-    assert not {name for name in set(os.listdir("/dev/shm")) - before if "shar" in name}
 
 
 @pytest.mark.sampled(4)

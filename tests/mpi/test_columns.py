@@ -1,19 +1,14 @@
 """Aggregation by columns on ranks of MPI: one rank's answer, and what comes after a failure."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import exchanges
-from exchanges import X, attend, fail, results, shard
-from references import check_equality
-
 from sarlite import Graph, Tensor
 from sarlite.errors import PeerError
+from tests.helpers import exchanges
+from tests.helpers.exchanges import X, attend, fail, results, shard
+from tests.helpers.references import check_equality
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

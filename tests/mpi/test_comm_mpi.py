@@ -1,18 +1,13 @@
 """The MPI communicator: run by `mpiexec -n N python -m pytest --with-mpi -m mpi tests/mpi`."""
 
 import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from comm_checks import CHECKS
-
 from sarlite.comm import launch
 from sarlite.errors import PeerError, ShapeError
+from tests.helpers.comm_checks import CHECKS
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -1,20 +1,15 @@
 """Edge weights and features on ranks of MPI: each rank's rows are one rank's."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from references import EDGES, FEATURES, N_IN
-from strategies import values
 
 from sarlite import Graph, Tensor, nn
 from sarlite.comm import mpi
 from sarlite.models import GAT, GCN
 from sarlite.tape import no_grad
+from tests.helpers.references import EDGES, FEATURES, N_IN
+from tests.helpers.strategies import values
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -1,21 +1,16 @@
 """N ranks of MPI give the answer of one: the check of test_sar_equality with fewer partitions."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import exchanges
-from exchanges import fail, results, shard
-from references import CASES, EDGES, FEATURES, N_IN, check_equality
-from strategies import values
-
 from sarlite import Graph, Tensor, fn
 from sarlite.errors import PeerError
 from sarlite.graph.partition import partition
+from tests.helpers import exchanges
+from tests.helpers.exchanges import fail, results, shard
+from tests.helpers.references import CASES, EDGES, FEATURES, N_IN, check_equality
+from tests.helpers.strategies import values
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 
@@ -28,7 +23,7 @@ def comm():
 
 
 @pytest.mark.sampled(24)
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast", "cover", "host"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("case", CASES)
 def test_equality(comm, case, mode):
     parts = partition(*Graph.from_edges(*EDGES).in_edges()[:2], comm.size, "random")
@@ -36,28 +31,8 @@ def test_equality(comm, case, mode):
         check_equality(comm, case, dtype, parts, mode=mode, prefetch=prefetch)
 
 
-@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 1)])
-def test_hosts(comm, hosts):
-    """Of each host's making its ranks share a window; a row enters it once."""
-    comm = comm.dup()
-    comm.hosts = lambda: list(hosts[: comm.size])
-    for prefetch, case in ((0, "gat"), (1, "softmax")):
-        check_equality(comm, case, np.float64, "random", mode="host", prefetch=prefetch)
-    graph = shard(comm, mode="host")
-    for call in (1, 2) if comm.size > 1 else ():
-        fail(graph, "forward" if call % 2 else "backward", call)
-        graph.recover()
-        for found, expected in zip(results(graph), results(Graph.from_edges(*exchanges.EDGES))):
-            np.testing.assert_allclose(found, expected[graph.node_ids], rtol=1e-12, atol=1e-12)
-    graph = shard(comm, exchanges.COMPLETE, mode="host")
-    graph.aggregate(fn.copy_src(exchanges.X[graph.node_ids]), "sum")
-    sizes, own = comm.allgather(graph.n_dst), hosts[comm.rank]
-    enter = sum(found for found, host in zip(comm.allgather(graph.profile.received_bytes["forward_fetch"]), hosts) if host == own)
-    assert enter == sum(n for n, host in zip(sizes, hosts) if host != own) * 32
-    comm.free()
 
-
-@pytest.mark.parametrize("mode", ["sar", "oneshot", "broadcast", "cover"])
+@pytest.mark.parametrize("mode", ["sar", "oneshot", "broadcast"])
 def test_gradients_that_are_fetched(comm, mode):
     for prefetch, case in ((0, "gat"), (1, "gcn"), (1, "gat")):
         check_equality(comm, case, np.float64, "random", mode=mode, prefetch=prefetch, backward="fetch")
@@ -77,7 +52,7 @@ def test_the_partitioner_by_name(comm, method):
         check_equality(comm, case, np.float64, method, mode="sar", prefetch=1)
 
 
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast", "host"])
+@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 def test_ranks_without_nodes(comm, mode):
     for case in ("sage", "gat", "edges"):
         check_equality(comm, case, np.float64, np.full(EDGES.n_nodes, comm.size - 1), mode=mode)
@@ -123,8 +98,7 @@ def test_a_communicator_of_mpi4py(comm):
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
-@pytest.mark.parametrize("when, mode", [("forward", "sar"), ("forward", "oneshot"), ("backward", "sar"), ("forward", "broadcast"),
-                                        ("forward", "host"), ("backward", "host")])
+@pytest.mark.parametrize("when, mode", [("forward", "sar"), ("forward", "oneshot"), ("backward", "sar"), ("forward", "broadcast")])
 def test_after_a_failure_on_every_rank_the_graph_recovers(comm, when, mode, prefetch):
     graph, whole = shard(comm, mode=mode, prefetch=prefetch), Graph.from_edges(*exchanges.EDGES)
     for call in range(1, 2 if mode == "oneshot" else comm.size + 1):

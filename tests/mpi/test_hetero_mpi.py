@@ -1,13 +1,9 @@
 """Relations over MPI: run by `mpiexec -n N python -m pytest --with-mpi -m mpi tests/mpi`."""
 
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from relational import check_model
+from tests.helpers.relational import check_model
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

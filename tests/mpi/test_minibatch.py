@@ -1,16 +1,11 @@
 """Minibatches over MPI: one rank's where that is promised, else those of thread ranks."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from batching import REMOTES, check_evaluation, parts, picks, trained, whole
-
 from sarlite.comm import threads
+from tests.helpers.batching import REMOTES, check_evaluation, parts, picks, trained, whole
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -1,31 +1,23 @@
 """The predict command on ranks of MPI: what one rank says, written by all into one file."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from predicting import predict_here
-from training_runs import SMALL
-
-from sarlite import predict
 from sarlite.comm import Solo
 from sarlite.errors import SarliteError
 from sarlite.train import config, run
+from tests.helpers.predicting import predict_here
+from tests.helpers.training_runs import SMALL
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 
 
-def test_ranks_write_one_file(tmp_path, monkeypatch):
+def test_ranks_write_one_file(tmp_path):
     from sarlite.comm import mpi
 
     comm = mpi.world()
     folder = comm.bcast(tmp_path)
-    for module in (run, predict):
-        monkeypatch.setattr(module, "set_threads", lambda n: None)
     run.train(comm, config.parse([*SMALL, "--dtype", "float64", "--epochs", "2", "--run-dir", str(folder / "run")]))
     found = predict_here(folder / "run", folder / "all.npy", "--partition", "random", comm=comm)
     if comm.rank == 0:

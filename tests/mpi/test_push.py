@@ -1,15 +1,10 @@
 """Pushed rows over MPI: run by `mpiexec -n N python -m pytest --with-mpi -m mpi tests/mpi`."""
 
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from pushing import CHECKS, Delayed, training
-
 from sarlite.comm import threads
+from tests.helpers.pushing import CHECKS, Delayed, training
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -1,31 +1,22 @@
 """The command's training and prediction on a relational graph, from disk to files, over MPI."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from predicting import predict_here
-from relational_runs import SPEC, relational_run
-
-from sarlite import predict
 from sarlite.comm import Solo
-from sarlite.data.relational import format
+from sarlite.data import format
 from sarlite.data.spec import load_relational
-from sarlite.train import run
+from tests.helpers.predicting import predict_here
+from tests.helpers.relational_runs import SPEC, relational_run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 
 
-def test_ranks_of_mpi_are_one_rank(tmp_path, monkeypatch):
+def test_ranks_of_mpi_are_one_rank(tmp_path):
     from sarlite.comm import mpi
 
     comm = mpi.world()
-    for module in (run, predict):
-        monkeypatch.setattr(module, "set_threads", lambda n: None)
     folder, flags = comm.bcast(tmp_path), ["--model", "rgcn", "--n-bases", "2", "--hidden", "6"]
     if comm.rank == 0:
         format.write(folder / "d", load_relational(SPEC))

@@ -1,21 +1,15 @@
 """Correct and Smooth over MPI: the command's work on saved predictions, whose rows all ranks write into one file."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
-from test_correct_and_smooth import LABELS, TRAIN, WEIGHTS, Z, dense
-from test_smooth_command import dataset
-
 from sarlite import smooth
 from sarlite.comm import together
 from sarlite.data import format
 from sarlite.errors import DataError
+from tests.helpers.smoothing import LABELS, TRAIN, WEIGHTS, Z, dataset, dense
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -1,20 +1,14 @@
 """Mode broadcast whose stages come in pieces, over MPI: two broadcasts under way, whatever their size, and nothing left after a failure."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import exchanges
-from exchanges import X, fail, results, shard
-from references import check_equality
-
 from sarlite import Graph, Tensor, fn
 from sarlite.errors import ShapeError
-from sarlite.sar import plan
+from tests.helpers import exchanges
+from tests.helpers.exchanges import N_RANGES, X, fail, in_ranges, results, shard
+from tests.helpers.references import check_equality
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 
@@ -26,21 +20,15 @@ def comm():
     return mpi.world()
 
 
-@pytest.fixture(autouse=True)
-def pieces(monkeypatch):
-    for name, value in (("MOST_PIECES", 3), ("PIECE_EDGES", 1e-6), ("PIECE_ROWS", 1e-6)):
-        monkeypatch.setattr(plan, name, value)
-
-
 @pytest.mark.parametrize("case", ["gcn", "gat", "edges", "softmax", "weighted"])
 def test_equality(comm, case):
     for prefetch in (1, 2):
-        check_equality(comm, case, np.float64, "random", mode="broadcast", prefetch=prefetch)
+        check_equality(comm, case, np.float64, "random", mode=in_ranges(), prefetch=prefetch)
 
 
 def test_after_failures(comm):
-    graph = shard(comm, mode="broadcast", prefetch=1)
-    assert comm.size == 1 or len(graph.plan.stages) == 3 * comm.size
+    graph = shard(comm, mode=in_ranges(), prefetch=1)
+    assert comm.size == 1 or len(graph.plan.forward) == 1 + N_RANGES * comm.size
     for call in (1, 2, 4) if comm.size > 1 else ():
         fail(graph, "forward" if call % 2 else "backward", call)
         graph.recover()
@@ -49,7 +37,7 @@ def test_after_failures(comm):
 
 
 def test_rows_of_other_widths_are_refused_on_every_rank(comm):
-    graph = shard(comm, mode="broadcast", prefetch=1)
+    graph = shard(comm, mode=in_ranges(), prefetch=1)
     if comm.size > 1:
         with pytest.raises(ShapeError, match="rows of shape"):
             graph.aggregate(fn.copy_src(X[graph.node_ids][:, : 4 - (comm.rank == 1)]), "sum")
@@ -59,7 +47,7 @@ def test_rows_of_other_widths_are_refused_on_every_rank(comm):
 def test_repeated_sums_are_the_same_bits(comm):
     """Rows of some MiB, which MPI sends otherwise than short ones."""
     rows = np.random.default_rng(0).standard_normal((50, 1 << 14), dtype=np.float32)
-    graph = shard(comm, mode="broadcast", prefetch=1)
+    graph = shard(comm, mode=in_ranges(), prefetch=1)
 
     def both():
         x = Tensor(rows[graph.node_ids], requires_grad=True)

@@ -1,13 +1,9 @@
 """The timeline of ranks of MPI: the check of the unit tests, and its file from every rank."""
 
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from trace_checks import check
+from tests.helpers.trace_checks import check
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

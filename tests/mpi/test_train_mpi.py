@@ -1,16 +1,11 @@
 """The training command's parts on ranks of MPI: learned rows through a checkpoint, and minibatches."""
 
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from owned_rows import check_checkpoint
-from training_runs import SMALL, metrics
-
 from sarlite.train import config, owners, run
+from tests.helpers.owned_rows import check_checkpoint
+from tests.helpers.training_runs import SMALL, metrics
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 
@@ -25,12 +20,11 @@ def test_a_checkpoint_holds_all(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("remote", ["exact", "hec", "hec --push demand", "local"])
-def test_minibatches_go_on_to_the_same_numbers(remote, monkeypatch, tmp_path):
+def test_minibatches_go_on_to_the_same_numbers(remote, tmp_path):
     from sarlite.comm import mpi
 
     comm = mpi.world()
     folder = comm.bcast(tmp_path)
-    monkeypatch.setattr(run, "set_threads", lambda n: None)
 
     def train(name, *more):
         words = [*SMALL, "--batch-size", 8, "--fanouts", "3,5", "--remote", *remote.split(), "--run-dir", folder / name, *more]

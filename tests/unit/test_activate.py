@@ -1,21 +1,16 @@
 """Norm or bias, activation and dropout in one pass: NumPy's formulas, finite differences, and the same steps one by one."""
 
 import itertools
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from strategies import values
-
 from sarlite import kernels, nn
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.tape import Tensor, gradcheck, no_grad, ops
+from tests.helpers.strategies import values
 
 FLOATS = [np.float32, np.float64]
 WIDTHS = [1, 3, 16, 17, 100, 300]

@@ -1,23 +1,18 @@
 """Attention over x, which all heads share, and then the products: equal to attention over the products, on any number of ranks."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from batching import N_IN, N_OUT, loader_of, whole
-from strategies import random_edges, values
 
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.comm import threads
 from sarlite.errors import ShapeError
 from sarlite.minibatch import HEC
 from sarlite.models import GAT
-from sarlite.sar.modes import MODES
+from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import ops
+from tests.helpers.batching import N_IN, N_OUT, loader_of, whole
+from tests.helpers.strategies import random_edges, values
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -16,11 +16,14 @@ def test_large(tmp_path, monkeypatch):
     import large
 
     out = tmp_path / "rows.json"
-    large.main(["--nodes", "600", "--pairs", "3000", "--features", "2", "--parts", "3", "--memory", "1GiB", "--scratch", str(tmp_path),
+    large.main(["--nodes", "600", "--pairs", "3000", "--features", "2", "--parts", "3", "--memory", "1GiB",
+                "--scratch", str(tmp_path),
                 "--graphs", str(tmp_path), "--graphs-of", "S/200-shuffled", "--parts-of", "2", "--json", str(out)])
     rows = json.loads(out.read_text())
-    assert [row["step"] for row in rows] == ["convert", "partition", "report"] and all(0 < row["peak_rss"] < 2**30 for row in rows)
+    assert [row["step"] for row in rows] == ["convert", "partition",
+                                             "report"] and all(0 < row["peak_rss"] < 2**30 for row in rows)
     rows = json.loads((tmp_path / "relational-rows.json").read_text())
-    assert [row["step"] for row in rows] == ["convert", "partition"] and all(0 < row["peak_rss"] < 2**30 for row in rows)
+    assert [row["step"] for row in rows] == ["convert",
+                                             "partition"] and all(0 < row["peak_rss"] < 2**30 for row in rows)
     (cut,) = json.loads((tmp_path / "cuts-rows.json").read_text())
     assert 0 < cut["ratio"] == cut["fennel"] / cut["metis"] < large.RATIO

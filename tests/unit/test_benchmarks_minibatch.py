@@ -1,4 +1,5 @@
-"""The benchmarks of minibatches over several ranks: the simulated cache by hand, and small runs that leave the rows that they promise."""
+"""The benchmarks of minibatches over several ranks: the simulated cache by hand, and small runs that leave the rows
+that they promise."""
 
 import json
 from pathlib import Path
@@ -14,72 +15,78 @@ def on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
 
 
-def by_hand(monkeypatch, settings, epochs):
+def by_hand(settings, epochs):
     """Return by step the hits of layers 0 and 1, and the rows pushed by layer.
 
-    Nodes 0, 1 are rank 0's and 2, 3 rank 1's; 0 reads 2 and 3, 3 reads 1. A step of `epochs` is rank 1's own rows and what rank 0 looks up.
+    Nodes 0, 1 are rank 0's and 2, 3 rank 1's; 0 reads 2 and 3, 3 reads 1. A step of `epochs` is rank 1's own rows and
+    what rank 0 looks up.
     """
     import cache
 
-    monkeypatch.setattr(cache, "FANOUTS", (1, 1))
-    look_up, found = cache.Simulation.look_up, []
+    found = []
 
-    def noted(self, layer, step, batch):
-        before = self.hits[layer]
-        look_up(self, layer, step, batch)
-        found.append(self.hits[layer] - before)
+    class Noted(cache.Simulation):
+        def look_up(self, layer, step, batch):
+            before = self.hits[layer]
+            super().look_up(layer, step, batch)
+            found.append(self.hits[layer] - before)
 
-    monkeypatch.setattr(cache.Simulation, "look_up", noted)
     parts = np.array([0, 0, 1, 1])
-    simulation = cache.Simulation(np.array([0, 2, 2, 2, 3]), np.array([2, 3, 1]), parts, 2, cache.Settings(*settings))
+    simulation = Noted(np.array([0, 2, 2, 2, 3]), np.array([2, 3, 1]), parts, 2, cache.Settings(*settings))
     first, nothing = 0, [([], [])] * settings[2]
     for steps, more in zip(epochs, [*epochs[1:], nothing]):
         both = [([[cache.Nodes([], halo)] * 2 for _, halo in some], [[cache.Nodes(own, [])] * 2 for own, _ in some])
                 for some in (steps, more + nothing)]
         simulation.epoch(first, *both)
         first += len(steps)
-    monkeypatch.setattr(cache.Simulation, "look_up", look_up)
     return list(zip(found[::2], found[1::2])), dict(simulation.pushed)
 
 
-def test_ages_in_the_simulation(monkeypatch):
+def test_ages_in_the_simulation():
     """Made in step 0: with d 1 and ls 1 a hit in steps 1 and 2, as features (layer 0) for ever."""
     one = [([2], [2])] + [([], [2])] * 3
-    assert by_hand(monkeypatch, (1, 9, 1, "paper"), [one]) == ([(0, 0), (1, 1), (1, 1), (1, 0)], {0: 1, 1: 1})
-    assert by_hand(monkeypatch, (1, 9, 0, "paper"), [one])[0] == [(1, 1), (1, 1), (1, 0), (1, 0)]
-    assert by_hand(monkeypatch, (0, 9, 2, "paper"), [one])[0] == [(0, 0), (0, 0), (1, 1), (1, 0)]
+    assert by_hand((1, 9, 1, "paper"), [one]) == ([(0, 0), (1, 1), (1, 1), (1, 0)], {0: 1, 1: 1})
+    assert by_hand((1, 9, 0, "paper"), [one])[0] == [(1, 1), (1, 1), (1, 0), (1, 0)]
+    assert by_hand((0, 9, 2, "paper"), [one])[0] == [(0, 0), (0, 0), (1, 1), (1, 0)]
 
 
-def test_what_is_under_way_arrives_at_the_end_of_an_epoch(monkeypatch):
-    assert by_hand(monkeypatch, (0, 9, 2, "paper"), [[([2], [2])], [([], [2])]])[0] == [(0, 0), (1, 1)]
+def test_what_is_under_way_arrives_at_the_end_of_an_epoch():
+    assert by_hand((0, 9, 2, "paper"), [[([2], [2])], [([], [2])]])[0] == [(0, 0), (1, 1)]
 
 
-def test_the_limit_and_who_reads_what(monkeypatch):
+def test_the_limit_and_who_reads_what():
     """Node 1 is read by rank 1 alone and 3 by rank 0, and of two rows one goes."""
-    assert by_hand(monkeypatch, (9, 1, 1, "paper"), [[([2, 3], [2, 3]), ([], [2, 3])]]) == ([(0, 0), (1, 1)], {0: 1, 1: 1})
+    assert by_hand((9, 1, 1, "paper"), [[([2, 3], [2, 3]), ([], [2, 3])]]) == ([(0, 0), (1, 1)], {0: 1, 1: 1})
 
 
-def test_on_demand(monkeypatch):
-    """Asked for a step before: node 3, whose row was never made, comes as a feature alone; that of 2 while it is young."""
+def test_on_demand():
+    """Asked for a step before: node 3, whose row was never made, comes as a feature alone.
+
+    That of 2 while it is young.
+    """
     steps = [([2], []), ([], [2, 3]), ([], [2]), ([], [2]), ([], [2])]
-    hits, pushed = by_hand(monkeypatch, (1, 9, 1, "demand"), [steps])
+    hits, pushed = by_hand((1, 9, 1, "demand"), [steps])
     assert hits == [(0, 0), (2, 1), (1, 1), (1, 0), (1, 0)] and pushed == {0: 2, 1: 1}
-    assert by_hand(monkeypatch, (1, 9, 1, "demand"), [steps[:1], steps[1:]]) == (hits, pushed)
+    assert by_hand((1, 9, 1, "demand"), [steps[:1], steps[1:]]) == (hits, pushed)
 
 
 def test_cache(tmp_path):
-    """Where nothing is drawn, at limits above all rows, the cache hits what the simulation hits, and pushes as many rows."""
+    """Where nothing is drawn, at limits above all rows, the cache hits what the simulation hits, and pushes as many
+    rows."""
     import cache
 
     out = tmp_path / "rows.json"
-    cache.main(["--graphs", str(tmp_path), "--graph", "S/100", "--ranks", "3", "--lives", "1,4", "--limits", f"30,{cache.UNLIMITED}",
-                "--pushes", "paper,demand", "--batch-size", "10", "--epochs", "3", "--warm-up", "1", "--json", str(out)])
+    cache.main(["--graphs", str(tmp_path), "--graph", "S/100", "--ranks", "3", "--lives", "1,4", "--limits",
+                f"30,{cache.UNLIMITED}",
+                "--pushes", "paper,demand", "--batch-size", "10", "--epochs", "3", "--warm-up", "1", "--json",
+                str(out)])
     rows = json.loads(out.read_text())
     assert len(rows) == 2 * 2 * 2 * 3
     for row in rows:
         assert row["lookups"] == row["simulated_lookups"] > 0 and 0 < row["hit_rate"] <= 1
         if row["push"] == "demand" or row["limit"] == cache.UNLIMITED:
-            assert row["hit_rate"] == row["simulated_hit_rate"] and row["rows_pushed"] == row["simulated_rows_pushed"] > 0
+            assert row["hit_rate"] == row["simulated_hit_rate"]
+            assert row["rows_pushed"] == row["simulated_rows_pushed"] > 0
         else:
             assert row["rows_pushed"] <= 30 * (row["ranks"] - 1)
             assert abs(row["hit_rate"] - row["simulated_hit_rate"]) < 0.1
@@ -89,7 +96,8 @@ def test_minibatch_accuracy(tmp_path, capsys):
     import minibatch_accuracy as accuracy
 
     out = tmp_path / "rows.json"
-    accuracy.main(["--data", "sbm:nodes=400,homophily=0.5,noise=2", "--seeds", "2", "--ranks", "2", "--epochs", "3", "--hidden", "8",
+    accuracy.main(["--data", "sbm:nodes=400,homophily=0.5,noise=2", "--seeds", "2", "--ranks", "2", "--epochs", "3",
+                   "--hidden", "8",
                    "--batch-size", "20", "--fanouts", "3,3,3", "--json", str(out)])
     rows = json.loads(out.read_text())
     several = [f"{remote}, {parts} parts" for remote in ("exact", "hec", "local") for parts in ("metis", "random")]
@@ -113,7 +121,10 @@ def test_epochs_until_the_target_and_paired_differences():
 
 
 def test_the_work_of_a_batch_by_hand():
-    """Of GraphSAGE: two products a layer, forward and for the weights, and behind the first layer for their input; sums likewise."""
+    """Of GraphSAGE: two products a layer, forward and for the weights, and behind the first layer for their input.
+
+    Sums likewise.
+    """
     import minibatch
 
     from sarlite import Graph, nn
@@ -121,7 +132,8 @@ def test_the_work_of_a_batch_by_hand():
 
     draw = np.random.default_rng(0)
     graph = Graph.from_edges(*draw.integers(0, 80, (2, 900)), 80)
-    loader = NeighborLoader(graph, draw.standard_normal((80, 25), np.float32), None, slice(None), fanouts=(2, 3, 4), batch_size=5)
+    loader = NeighborLoader(graph, draw.standard_normal((80, 25), np.float32), None, slice(None), fanouts=(2, 3, 4),
+                            batch_size=5)
     batch = loader.batch(np.arange(5))
     found, layers, flops = minibatch.work(minibatch.make_model("sage", nn.Random(0), 4), batch), batch.layers(3), 0
     assert found["gathers"][0] == (batch.n_src, 100) and batch.n_src > layers[0].n_dst
@@ -132,14 +144,16 @@ def test_the_work_of_a_batch_by_hand():
         flops += 2 * (g.n_dst + neighbours) * n_in * n_out * (3 if k else 2)
     assert found["flops"] == flops
     rates = minibatch.limits.Limits(1e9, {64: 1e9, 1024: 1e9}, 1e9)
-    assert minibatch.limit_ms(found, rates) == pytest.approx((flops + sum(n * size for n, size in found["gathers"])) / 1e6)
+    assert minibatch.limit_ms(found,
+                              rates) == pytest.approx((flops + sum(n * size for n, size in found["gathers"])) / 1e6)
 
 
 def test_message_flow(tmp_path):
     import message_flow
 
     out = tmp_path / "rows.json"
-    message_flow.main(["--graphs", str(tmp_path), "--graph", "P/1000", "--hidden", "8", "--repeats", "1", "--json", str(out)])
+    message_flow.main(["--graphs", str(tmp_path), "--graph", "P/1000", "--hidden", "8", "--repeats", "1", "--json",
+                       str(out)])
     rows = json.loads(out.read_text())
     assert [row["case"] for row in rows] == ["sage", "gat"]
     for row in rows:

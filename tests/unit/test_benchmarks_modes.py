@@ -1,4 +1,5 @@
-"""The benchmarks of mode broadcast on small graphs, with threads as ranks: the rows that they promise, bytes as predicted."""
+"""The benchmarks of mode broadcast on small graphs, with threads as ranks: the rows that they promise, bytes as
+predicted."""
 
 import json
 import statistics
@@ -48,9 +49,8 @@ def test_broadcast(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(harness, "find_mpiexec", lambda: "mpiexec")
     monkeypatch.setattr(harness, "python", python)
-    monkeypatch.setattr(broadcast, "HIDDEN", 8)
-    monkeypatch.setattr(broadcast, "METHODS", ("random", "contiguous"))
-    flags = ["--graph", "S/1000", "--layers-list", "3", "--modes", "sar,broadcast", "--parts", "2", "--rounds", "2"]
+    flags = ["--graph", "S/1000", "--layers-list", "3", "--modes", "sar,broadcast", "--parts", "2", "--rounds", "2",
+             "--hidden", "8", "--methods", "random,contiguous"]
     rows = rows_of(broadcast, tmp_path, *flags, "--before", str(tmp_path))
     here = str(Path(__file__).parents[2])
     assert jobs == 2 * [(f"PYTHONPATH={here}", "1"), (f"PYTHONPATH={tmp_path}", "1"), (f"PYTHONPATH={here}", "2")] + \
@@ -63,7 +63,8 @@ def test_broadcast(tmp_path, monkeypatch, capsys):
     assert epochs[-1]["received"] == [50 * 4 * (8 + 8), 50 * 4 * (8 + 8), 0] and epochs[0]["received"] == [0, 0, 0]
     assert all(len(r["to_one"]) == 2 and 0 < r["ms_min"] <= r["ms"] <= r["ms_max"] for r in epochs)
     assert epochs[0]["to_sar"] is None and epochs[2]["to_sar"] == [1, 1] and len(epochs[3]["to_sar"]) == 2
-    assert [(r["partition"], r["prefetch"]) for r in sums] == [(name, ahead) for name in ("random", "contiguous") for ahead in (1, 0)]
+    assert [(r["partition"], r["prefetch"]) for r in sums] == [(name, ahead) for name in ("random", "contiguous")
+                                                               for ahead in (1, 0)]
     assert sums[0]["to_random"] == [1, 1] and [r["partition"] for r in stages] == ["random", "contiguous"]
     printed = capsys.readouterr()
     assert "minutes on two free cores" in printed.err and "DIFFERS" not in printed.out and "equal" in printed.out
@@ -71,27 +72,17 @@ def test_broadcast(tmp_path, monkeypatch, capsys):
         broadcast.main(["--modes", "broadcast"])
 
 
-def test_shared_rows(tmp_path):
-    import shared_rows
-
-    flags = ["--names", "S/1000", "--graphs", str(tmp_path), "--ranks", "3,4", "--hosts", "2,2", "--width", "4"]
-    shared_rows.main([*flags, "--json", str(tmp_path / "rows.json")])
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    assert [(r["partition"], r["ranks"], r["mode"]) for r in rows] == \
-        [(method, n, mode) for method in ("metis", "random") for n in (3, 4) for mode in ("sar", "host")]
-    assert all(r["as_predicted"] and r["buffer_bytes"] > 0 for r in rows)
-    assert all(r["entered"] == r["distinct"] < r["needed"] for r in rows if r["mode"] == "host")
-
-
 def test_stage_imbalance():
     import broadcast
 
     rng = np.random.default_rng(0)
-    indptr, indices, parts = np.arange(0, 404, 4), rng.integers(0, 100, 400).astype(np.int32), rng.integers(0, 3, 100).astype(np.int32)
+    indptr, indices = np.arange(0, 404, 4), rng.integers(0, 100, 400).astype(np.int32)
+    parts = rng.integers(0, 3, 100).astype(np.int32)
     tiles = np.zeros((3, 3))
     for dst, src in zip(destinations(indptr), indices):
         tiles[parts[dst], parts[src]] += 1
-    assert broadcast.stage_imbalance(indptr, indices, parts, 3) == pytest.approx(sum(max(tiles[:, j]) for j in range(3)) / (400 / 3))
+    assert broadcast.stage_imbalance(indptr, indices, parts,
+                                     3) == pytest.approx(sum(max(tiles[:, j]) for j in range(3)) / (400 / 3))
     assert broadcast.stage_imbalance(np.array([0, 2, 4]), np.array([0, 1, 0, 1]), np.array([0, 1]), 2) == 1.0
 
 
@@ -100,11 +91,11 @@ def test_density(tmp_path, monkeypatch, capsys):
     import harness
 
     monkeypatch.setattr(harness, "mpiexec", in_threads(density))
-    for name in ("FEATURES", "HIDDEN"):
-        monkeypatch.setattr(density, name, 8)
-    rows = rows_of(density, tmp_path, "--nodes", "200", "--scales", "1,4", "--rounds", "2")
+    small = ["--nodes", "200", "--features", "8", "--hidden", "8"]
+    rows = rows_of(density, tmp_path, *small, "--scales", "1,4", "--rounds", "2")
     assert [(r["scale"], r["case"], r["ranks"], r["mode"]) for r in rows] == \
-        [(scale, case, *place) for scale in (1, 4) for case in ("epoch", "sum") for place in ((1, None), (2, "broadcast"), (2, "sar"))]
+        [(scale, case, *place) for scale in (1, 4) for case in ("epoch", "sum")
+         for place in ((1, None), (2, "broadcast"), (2, "sar"))]
     assert [round(r["degree"]) for r in rows[::6]] == [7, 28] and len(list(tmp_path.glob("bter-*.npz"))) == 2
     assert all((r["speedup"] is None) == (r["ranks"] == 1) and 0 < r["ms_min"] <= r["ms"] <= r["ms_max"] for r in rows)
     assert "minutes on two free cores" in capsys.readouterr().err
@@ -115,6 +106,7 @@ def test_a_speedup_is_of_the_medians_of_a_round():
 
     import density
 
-    rounds = [{1: {"sum sar": [9, 10, 30]}, 2: {"sum broadcast": [1, 5, 6]}}, {1: {"sum sar": [8]}, 2: {"sum broadcast": [2]}}]
+    rounds = [{1: {"sum sar": [9, 10, 30]}, 2: {"sum broadcast": [1, 5, 6]}},
+              {1: {"sum sar": [8]}, 2: {"sum broadcast": [2]}}]
     row = density.row(SimpleNamespace(nodes=5, degree=1.0), "sum", 2, 2.0, rounds, 2, "broadcast")
     assert row["speedup"] == [2, 4] and row["ms"] == statistics.median([1, 5, 6, 2])

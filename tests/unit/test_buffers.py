@@ -15,7 +15,7 @@ from sarlite import Graph, Trainer, models, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import SarliteError
 from sarlite.kernels import Buffers
-from sarlite.sar import messages, transport
+from sarlite.sar.schedule import messages, transport
 
 LARGE = 1 << 18
 

@@ -1,13 +1,10 @@
 """The C sources keep their layout, and the check of it finds what it looks for."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import c_lint
+from tests import c_lint
 
 NATIVE = Path(__file__).parents[2] / "native"
 

@@ -1,13 +1,9 @@
 """The file of a checkpoint: whole, or refused."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sarlite import nn, optim
 from sarlite.comm import threads

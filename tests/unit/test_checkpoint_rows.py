@@ -3,16 +3,10 @@
 import hashlib
 import json
 import os
-import sys
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from owned_rows import make
 from safetensors.numpy import save
 
 from sarlite import nn, optim
@@ -20,6 +14,7 @@ from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError
 from sarlite.train import checkpoint, owners
 from sarlite.train.owners import Owners
+from tests.helpers.owned_rows import make
 
 DIVISIONS = {
     "one": [np.array([4, 2, 9])],

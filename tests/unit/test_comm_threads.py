@@ -2,22 +2,17 @@
 
 import os
 import signal
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from comm_checks import CHECKS, NEED_A_PEER
 
 from sarlite import kernels
 from sarlite.comm import Solo, threads
 from sarlite.errors import DataError, PeerError, SarliteError, ShapeError
 from sarlite.profile import Counted, Profile
+from tests.helpers.comm_checks import CHECKS, NEED_A_PEER
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -1,154 +1,89 @@
-"""What a step takes of memory is told from tiny ones: arrays are noted, placed and replayed."""
+"""Memory that is told before a run is a real process's, and on a part of any size what trials on smaller ones say."""
 
-import gc
-import weakref
+import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from costing import MODELS, QUIET, RELATIONAL, counted, weighted
 
-import sarlite.sar.program
-from sarlite import kernels
-from sarlite.comm import threads
-from sarlite.graph import block
-from sarlite.kernels import Places, Recorder
-from sarlite.profile import Profile
-from sarlite.sar import other_counts
-from sarlite.sar.cost import PartCounts, SetCounts
-from sarlite.sar.cover import cover
-from sarlite.sar.listening import Aggregation
-from sarlite.sar.program import Program, Segment
+from sarlite.comm import Solo, threads
+from sarlite.sar.cost import expected
 from sarlite.train import costs
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.loop import fit
+from tests.helpers.costing import QUIET, counted
+
+SBM = "sbm:nodes=20000,degree=20,features=64,classes=16"
 
 
-@pytest.mark.parametrize("name, mode, halo", [
-    ("sage", "sar", "fetch"), ("gat", "oneshot", "fetch"), ("sage", "sar", "recompute"), ("rgcn", "sar", "fetch"), ("rgat", "sa", "fetch"),
-    ("edges", "sar", "fetch"), ("flow", "sar", "fetch"), ("flow", "sa", "fetch"),
-])
-def test_buffers_take_what_was_said(name, mode, halo, tmp_path, monkeypatch):
-    heads = {"heads": 2} if name in ("gat", "rgat", "edges") else {}
-    options = {**{**MODELS, **RELATIONAL}.get(name, {}), "hidden": 64, **heads, "mode": mode, "prefetch": 0, "epochs": 2, "halo": halo}
-    typed = "relational:nodes=6000,edges=120000,features=64,train=0.5"
-    options["data"] = typed if name in RELATIONAL else "sbm:nodes=8000,degree=5,features=64"
-    if name == "edges":
-        monkeypatch.setattr(block, "PIECE_EDGES", 4096)
-        monkeypatch.setattr(sarlite.sar.program, "PIECE_EDGES", 4096)
-        options |= {"model": "gat", "edge_weights": True, "data": weighted(tmp_path / "a.npz", 1500, 20_000)}
+def last_line(*flags):
+    done = subprocess.run([sys.executable, "-m", "sarlite.train", *flags, "--json", "--progress", "none", "--threads", "1", "--epochs", "2",
+                           "--prefetch", "0"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
-    if name == "flow":
-        options |= {"model": "sage", "layers": 2, "mfg": True}
 
-    def both(comm):
-        config = resolve({**QUIET, **options, "ranks": comm.size})
+@pytest.mark.parametrize("flags", [
+    ("--data", SBM, "--model", "sage", "--layers", "2", "--hidden", "96"),
+    ("--data", SBM, "--model", "gat", "--hidden", "16", "--heads", "4"),
+    ("--data", "relational:nodes=20000,edges=200000,features=64", "--model", "rgcn", "--hidden", "64"),
+    ("--data", SBM, "--model", "sage", "--layers", "3", "--hidden", "128", "--batch-size", "1000", "--fanouts", "10,10,10"),
+], ids=("sage", "gat", "rgcn", "batches"))
+def test_memory_is_a_processs(flags, tmp_path):
+    (told,) = (row for row in last_line(*flags, "--dry-run")["settings"] if row["setting"] == "sar")
+    taken = last_line(*flags, "--run-dir", str(tmp_path / "run"))
+    assert taken["peak_bytes"][0] > 20e6 and told["peak_bytes"][0] == pytest.approx(taken["peak_bytes"][0], rel=0.15)
+
+
+@pytest.mark.parametrize("model", [{"model": "gcn", "input_dropout": 0.0}, {"model": "gat", "heads": 2},
+                                   {"model": "sage", "aggregator": "max-pool"}])
+def test_trials_of_any_size_tell_the_same(model, tmp_path):
+    config = resolve({**QUIET, "data": "sbm:nodes=4000,degree=10,features=32", "layers": 2, "hidden": 32, "prefetch": 0, **model})
+    made, sizes, _ = counted(Solo(), config, tmp_path)
+    peaks = []
+    for n_rows in (500, 1000, 4000):
+        other = costs.Model(config, made.make, made.facts, trial_rows=n_rows)
+        other.warm_bytes = 1
+        peaks.append(other.cost(Setting("sar"), sizes, 0).peak_bytes - sizes.there_bytes)
+    assert peaks == pytest.approx([peaks[-1]] * 3, rel=0.05)
+
+
+@pytest.mark.parametrize("mode", ["sar", "oneshot"])
+def test_peers_of_many_ranks_count(mode, tmp_path):
+    """In `sar` a peer more takes next to nothing; in `oneshot` the rows of all peers are held."""
+    config = resolve({**QUIET, "data": "sbm:nodes=90", "model": "gcn", "hidden": 64, "prefetch": 0})
+    made, _, _ = counted(Solo(), config, tmp_path)
+    peaks = []
+    for size in (20, 40):  # as many local rows and rows of each peer
+        found = expected(2000 * size, 100_000 * size, size, halo=0.25)
+        sizes = costs.Sizes(costs.Shape(0, size, 2000, (200, 200, 200), {"edges": found}), 0)
+        cost = made.cost(Setting(mode), sizes, 0)
+        peaks.append(cost.peak_bytes)
+        assert cost.remote_buffers == (1 if mode == "sar" else size - 1)
+    more, halo_bytes = peaks[1] - peaks[0], 20 * 500 * 4 * 64
+    assert more < 0.1 * halo_bytes if mode == "sar" else more > 0.4 * halo_bytes, more
+
+
+OPTIONS = {"data": "sbm:nodes=3000,degree=8,features=16,classes=4,train=0.5", "model": "sage", "layers": 2, "hidden": 16, "batch_size": 700,
+           "fanouts": (5, 5), "sample_ahead": 0, "prefetch": 0, "remote": "hec"}
+
+
+@pytest.mark.parametrize("flags", [{}, {"push": "demand"}, {"halo_features": "cache", "hec_lines": 700, "hec_limit": 600}], ids=str)
+def test_caches_hold_what_was_said(flags, tmp_path):
+    """In a first epoch, and at most so much in further ones."""
+    def both(comm, epochs):
+        config = resolve({**QUIET, **OPTIONS, **flags, "epochs": epochs, "ranks": comm.size})
         model, sizes, part = counted(comm, config, tmp_path)
-        cost = model.cost(Setting(mode), sizes, 0)
         trainer = model.make(comm, config, part)
-        fit(trainer, 2)
-        flows = [trainer.flow, trainer.scored_flow] if name == "flow" else []
-        return sum(each.buffers.n_bytes for each in (trainer, *flows)), cost.found.range_bytes
+        fit(trainer, epochs)
+        historical, told = trainer.loader.historical, sizes.batches
+        row = {k: ((1,), np.dtype(np.float32)) for k in range(2)}
+        pushed = np.array(comm.allgather(told.pushes[0][1].sent))
+        assert pushed[:, comm.rank].tolist() == told.pushes[0][1].received
+        return told.lines, [len(cache) for cache in historical.caches], told.held_bytes(row)
 
-    for taken, said in threads.run(2, both):
-        assert taken > 2e6 and said == pytest.approx(taken, rel=0.2 if name == "rgcn" else 0.1)  # of learned rows too many are told
-
-
-def test_of_recorded_runs_one_is_there_at_a_time():
-    """Where a run's arrays stand in a cycle, as a trainer's do, and collection is off as they are counted."""
-    alive, most = weakref.WeakSet(), []
-
-    class Cycle:
-        def __init__(self):
-            self.own = self
-            alive.add(self)
-
-    def run(n):
-        tape = sarlite.sar.program.Tape(Profile())
-        with tape.recorder, tape.segment("step"):
-            Cycle().array = np.zeros(1000 * n)
-        most.append(len(alive))
-        return tape
-
-    sarlite.sar.program.record(run, [{"n": n} for n in (5, 6, 7, 8, 9)])
-    assert most == [1] * 6 and not alive
-
-
-def test_what_modules_take_that_find_covers_is_measured_before_they_are_there(tmp_path, monkeypatch):
-    done = []
-    monkeypatch.setattr(costs, "_loading_scipy", lambda: done.append("modules") or 1 << 30)
-    monkeypatch.setattr(other_counts, "cover", lambda *args: done.append("cover") or cover(*args))
-
-    def peaks(comm):
-        config = resolve({**QUIET, "data": "sbm:nodes=90,degree=5,features=9", "prefetch": 0, **MODELS["gcn"], "ranks": comm.size})
-        model, sizes, _ = counted(comm, config, tmp_path)
-        return [model.cost(Setting(mode), sizes, 0).peak_bytes for mode in ("sar", "cover")]
-
-    for without, with_modules in threads.run(2, peaks):
-        assert with_modules - without > 1 << 28
-    assert "cover" in done and "cover" not in done[: done.index("modules")] and done.count("modules") == 2
-
-
-def test_a_recorder_goes_and_its_arrays_stay():
-    recorder = Recorder()
-    with recorder:
-        kept, other = np.full(1000, 3.0), np.zeros(500)
-        kept.resize(2000, refcheck=False)
-        del other
-    sizes = {event[1]: event[2] for event in recorder.events if event[0] == "new"}
-    freed = [sizes[event[1]] for event in recorder.events if event[0] == "free"]
-    assert {8000, 16000, 4000} <= {*sizes.values()} and {8000, 4000} <= {*freed} and 16000 not in freed
-    gone = weakref.ref(recorder)
-    del recorder
-    gc.collect()
-    kept.resize(3000, refcheck=False)
-    assert gone() is None and kept[:1000].tolist() == [3.0] * 1000 and not kept[1000:].any()
-
-
-def test_an_exception_passes_by_arrays_that_are_freed():
-    """Which happens while it is on its way, and must neither end it nor be lost."""
-    recorder = Recorder()
-
-    def fails():
-        local = np.zeros(1000)
-        raise KeyError(f"the cause, of {len(local)}")
-
-    def between():
-        for _ in [np.zeros(500)]:
-            fails()
-
-    with pytest.raises(KeyError, match="the cause, of 1000"), recorder:
-        between()
-    gc.collect()  # pytest's report has held the frames
-    assert [event[2] for event in recorder.events if event[0] == "new" and event[2] in (4000, 8000)] == [4000, 8000]
-    taken = recorder.events
-    with recorder:
-        np.zeros(700)
-    assert recorder.events is taken and taken[-2:] == [("new", taken[-1][1], 5600), ("free", taken[-1][1])]
-
-
-def test_places_are_those_of_buffers():
-    rng, buffers, places, arrays = np.random.default_rng(3), kernels.Buffers(), Places(), {}
-    with buffers:
-        for k in range(300):
-            if len(arrays) > 12 or (arrays and rng.random() < 0.4):
-                key = list(arrays)[rng.integers(len(arrays))]
-                del arrays[key]
-                places.free(key)
-            else:
-                n = int(rng.integers(1 << 12, 1 << 20))
-                arrays[k] = np.empty(n, np.uint8)
-                places.new(k, n)
-            assert buffers.n_bytes == places.top
-    assert places.top > 1 << 20 and places.peak_small > 0
-
-
-def test_a_visit_is_replayed_with_its_own_columns_and_edges():
-    counts = PartCounts(0, np.array([0, 10, 110]), [SetCounts(10, [20, 300], [10, 10])], [(0, True), (100, True)], [(0, True), (5, False)])
-    mark = Aggregation("run", (((1,), np.float32),), None, "forward_fetch", None, 0, None, "edges", "rows", ("edges",))
-    for line, size, free in (([0, 1e6, 0], 100e6, [("free", 1)]), ([0, 1e6, 0], 110e6, []), ([0, 0, 1e6], 300e6, [("free", 1)]),
-                             ([0, 0, 1e6], 320e6, [])):
-        body = [("new", 1, np.array(line)), *free]
-        step = Segment("step", [("aggregate", mark, body)], np.zeros((2, 3)), {}, 0)
-        found = Program(["rows", "edges"], [step]).replay(counts, "sar", 0, {"rows": 10, "edges": 320})
-        assert size <= found.in_use_bytes < size + 1000
+    for lines, there, held in threads.run(2, both, 1):
+        assert lines == there and held > 0
+    for lines, there, _ in threads.run(2, both, 3):
+        assert all(found <= told for found, told in zip(there, lines))

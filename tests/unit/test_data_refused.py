@@ -6,7 +6,6 @@ import zipfile
 
 import numpy as np
 import pytest
-from test_data_readers import EMPTY, NO_LABELS, TOY, toy_npz, write_gz, write_ogb
 
 from sarlite.data import format, load
 from sarlite.data.raw import count_classes, masks, whole_labels
@@ -16,6 +15,7 @@ from sarlite.graph import generate
 from sarlite.graph.order import check_order
 from sarlite.graph.partition import check_parts
 from sarlite.profile import free_memory
+from tests.helpers.data_files import EMPTY, NO_LABELS, TOY, toy_npz, write_gz, write_ogb
 
 
 @pytest.fixture

@@ -1,16 +1,11 @@
 """The pages: their Python blocks run as pasted, their links lead somewhere, and the flags that they tell of are the command's."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import ROOT
-
 from sarlite.train import config
+from tests.helpers.training_runs import ROOT
 
 pytestmark = pytest.mark.timeout(120)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

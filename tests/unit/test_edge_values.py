@@ -1,17 +1,8 @@
 """Weights and features on a graph's edges: against plain references, over ranks, in batches and message flow, and what is refused."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import references
-from batching import REMOTES, loader_of, parts, whole
-from references import EDGES, FEATURES, LABELS, N_IN, N_OUT, TRAIN
-from strategies import values
 
 from sarlite import Graph, Solo, Tensor, fn, gradcheck, nn
 from sarlite.comm import threads
@@ -25,6 +16,10 @@ from sarlite.oracle.reference import Reference
 from sarlite.propagation import CorrectAndSmooth, Propagation
 from sarlite.tape import no_grad, ops
 from sarlite.train.identity import identity
+from tests.helpers import references
+from tests.helpers.batching import REMOTES, loader_of, parts, whole
+from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT, TRAIN
+from tests.helpers.strategies import values
 
 pytestmark = pytest.mark.timeout(60)
 F64 = dict(dtype=np.float64)
@@ -222,7 +217,7 @@ class Both(nn.Module):
 
 @pytest.mark.parametrize("n, loops", [(1, False), (1, True), (3, False), (3, True)])
 def test_with_all_in_edges_batches_and_message_flow_are_the_graphs(n, loops):
-    from batching import SEEDS, X
+    from tests.helpers.batching import SEEDS, X
 
     full = batch_weights(whole(loops))
     with no_grad():
@@ -242,7 +237,7 @@ def test_with_all_in_edges_batches_and_message_flow_are_the_graphs(n, loops):
 
 @pytest.mark.parametrize("values_on_edges", [True, False])
 def test_message_flow_keeps_the_aggregation_of_its_inputs_beside_added_loops(values_on_edges):
-    from batching import X
+    from tests.helpers.batching import X
 
     def own(comm):
         graph = (batch_weights(whole(True)) if values_on_edges else whole(True)).shard(comm, parts(2))
@@ -258,7 +253,7 @@ def test_message_flow_keeps_the_aggregation_of_its_inputs_beside_added_loops(val
 
 
 def test_a_picks_message_counts_its_weight_and_a_share_of_the_weighted_degree():
-    from batching import X
+    from tests.helpers.batching import X
 
     for loops in (False, True):
         full = batch_weights(whole(loops))
@@ -319,12 +314,6 @@ def test_what_is_no_edge_value_is_refused():
     z = Tensor(values(0, 61, 2, 3))
     with pytest.raises(ShapeError, match=r"attn_edge \(2, 2\) is not \(3, 2\)"):
         graph.aggregate(fn.attend(z, z[:, :, 0], z[:, :, 0], edge=E, attn_edge=Tensor(values(1, 2, 2))), "sum")
-    batch = loader_of(batch_weights(whole())).batch(np.arange(3))
-    for refusing in (batch, batch.layers(2)[0]):
-        with pytest.raises(ConfigError):
-            refusing.with_edge_values(np.ones(3))
-    with pytest.raises(ConfigError, match="a graph for each"):
-        batch.edge_weight  # noqa: B018
 
 
 def test_negative_weights_are_refused_by_every_rank_where_a_degree_is_taken():

@@ -1,22 +1,17 @@
 """Edge weights and features in the training command: read by each rank, used by the models, stored, and refused by name."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from predicting import predict_here
-from test_tasks import write_proteins
-from training_runs import train_here
 
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.train import checkpoint, config, run
+from tests.helpers.data_files import write_proteins
+from tests.helpers.predicting import predict_here
+from tests.helpers.training_runs import train_here
 
 pytestmark = pytest.mark.timeout(60)
 N, M = 60, 300
@@ -52,7 +47,8 @@ def archive(path, weights=True):
 def native(folder, n_parts=4):
     """A divided native directory with weights and two features an edge, and the data set that it was made of."""
     from sarlite.data import format
-    from sarlite.data.divide import divide, make_parts, record
+    from sarlite.data.divide import divide, record
+    from sarlite.data.parts import make_parts
 
     data = load(archive(folder / "a.npz"))
     data.edge_features = np.random.default_rng(1).standard_normal((data.n_edges, 2))

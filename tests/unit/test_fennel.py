@@ -39,7 +39,7 @@ def test_it_reads_a_graph_in_pieces(graphs, monkeypatch):
     indptr, indices = graphs[1]
     asked = []
 
-    class Pieces(streaming.Held):
+    class Pieces(streaming.EdgesInMemory):
         def sources(self, first, last):
             asked.append((indptr[first], indptr[last]))
             return super().sources(first, last)
@@ -67,7 +67,7 @@ def test_clusters_put_neighbours_together(graphs, monkeypatch):
     assert sorted(order.tolist()) == list(range(2000)) and np.array_equal(order, orders.order(*graph, "cluster"))
     near = [orders.near_share(*graph, nodes) for nodes in (order, orders.order(*graph, "metis"), None)]
     assert near[0] > 0.6 * near[1] > 2 * near[2], near
-    assert np.bincount(clusters(streaming.Held(*graph), 100)).max() <= 100
+    assert np.bincount(clusters(streaming.EdgesInMemory(*graph), 100)).max() <= 100
 
 
 def test_ranks_shard_by_it(graphs):

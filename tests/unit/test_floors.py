@@ -1,4 +1,7 @@
-"""The house rule (DESIGN, section 3): a module imports from floors below its own or from its own package, never up or across."""
+"""The house rule: a module imports from floors below its own or from its own package, never up or across.
+
+And no two files import each other.
+"""
 
 import ast
 import configparser
@@ -94,6 +97,62 @@ def test_parts_do_not_import_the_whole_package():
         if whole and path != PACKAGE / "__init__.py":
             found.append(f"{path.relative_to(ROOT)}:{line} imports {target}")
     assert not found, "\n".join(found)
+
+
+def _file_imports(name, path, files):
+    """The files that a file imports, also inside functions; not for types alone."""
+    tree, found = ast.parse(path.read_text(), str(path)), set()
+    for node in ast.walk(tree):
+        for field in ("body", "orelse"):
+            if isinstance(getattr(node, field, None), list):
+                setattr(node, field, [inner for inner in getattr(node, field) if not _for_types(inner)])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            inner = {f"{node.module}.{alias.name}" for alias in node.names} & files
+            found |= inner if len(inner) == len(node.names) else {*inner, node.module}
+    return (found & files) - {name}
+
+
+def _for_types(node):
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def circles(files):
+    """Return the files, by dotted name, that import each other, at however many steps; `files` is {name: path}."""
+    names = set(files)
+    reached = {name: _file_imports(name, path, names) for name, path in files.items()}
+    while True:
+        further = {name: found.union(*(reached[other] for other in found)) for name, found in reached.items()}
+        if further == reached:
+            return sorted(name for name, found in reached.items() if name in found)
+        reached = further
+
+
+def _files():
+    found = {}
+    for folder, package in ((PACKAGE, "sarlite"), (MODELS, "sarlite.models")):
+        for path in folder.rglob("*.py"):
+            words = [package, *path.relative_to(folder).with_suffix("").parts]
+            found[".".join(words[:-1] if words[-1] == "__init__" else words)] = path
+    return found
+
+
+def test_no_two_files_import_each_other():
+    assert circles(_files()) == []
+
+
+@pytest.mark.parametrize("lines, circle", [
+    ("import sarlite.b", True), ("def f():\n    from sarlite import b", True), ("import os", False),
+    ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sarlite import b", False),
+])  # fmt: skip
+def test_circles_are_found(lines, circle, tmp_path):
+    (tmp_path / "a.py").write_text(lines)
+    (tmp_path / "b.py").write_text("from sarlite.c import d")
+    (tmp_path / "c.py").write_text("import sarlite.a")
+    files = {f"sarlite.{name}": tmp_path / f"{name}.py" for name in "abc"}
+    assert circles(files) == (["sarlite.a", "sarlite.b", "sarlite.c"] if circle else [])
 
 
 @pytest.mark.parametrize("part, target, breaks", [

@@ -7,8 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])}
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
 def run(*arguments):
@@ -16,7 +16,7 @@ def run(*arguments):
 
 
 def test_damaged_inputs_are_refused_or_read(record_property):
-    done = run(str(TESTS / "fuzz.py"), "--inputs", "8000", "--seed", "1", "--seconds", "7")
+    done = run("-m", "tests.fuzz", "--inputs", "8000", "--seed", "1", "--seconds", "7")
     print(done.stdout, done.stderr)
     assert done.returncode == 0
     inputs = int(re.search(r"(\d+) inputs, 0 findings", done.stdout)[1])
@@ -26,8 +26,9 @@ def test_damaged_inputs_are_refused_or_read(record_property):
 
 def test_what_the_campaign_finds():
     code = """
-        import os, time, fuzz
-        from fuzz_inputs import Format
+        import os, time
+        from tests import fuzz
+        from tests.helpers.fuzz_inputs import Format
         from sarlite.errors import DataError
 
         def refuse(folder, dice): raise DataError("no")

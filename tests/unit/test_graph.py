@@ -1,22 +1,16 @@
 """Graphs from what people have: edge lists, CSR, SciPy, DLPack; and what is refused."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
 from hypothesis import given
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from strategies import SETTINGS, edges, random_edges, values
-
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, SarliteError
-from sarlite.graph import block
 from sarlite.graph.block import Block
+from tests.helpers.strategies import SETTINGS, edges, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -142,10 +136,9 @@ def test_the_transpose_of_a_block(graph):
 @given(graph=edges())
 def test_the_pieces_of_a_block_are_its_edges(graph):
     indptr, indices = Graph.from_edges(*graph).in_edges()[:2]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block, "PIECE_EDGES", 1)
-        one = Block(indptr, indices, np.arange(graph.n_nodes))
-        pieces = one.pieces
+    one = Block(indptr, indices, np.arange(graph.n_nodes))
+    one.piece_edges = 1
+    pieces = one.pieces
     assert np.concatenate([p.labels for p in pieces]).tolist() == list(range(graph.n_edges))
     assert np.concatenate([p.indices for p in pieces]).tolist() == indices.tolist()
     assert np.concatenate([p.dst for p in pieces]).tolist() == one.dst.tolist()

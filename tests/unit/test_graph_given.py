@@ -7,7 +7,7 @@ import scipy.sparse
 from sarlite import Graph, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, SarliteError
-from sarlite.graph import given
+from sarlite.graph import validation
 
 X = np.array([[1.0], [10.0], [100.0]])
 ROWS, COLUMNS, VALUES = np.array([0, 2, 0, 0, 1]), np.array([1, 0, 1, 2, 1]), np.array([0.5, 2.0, 0.25, 0.0, 1.0])  # (0, 1) twice, a zero
@@ -281,7 +281,7 @@ def test_graphs_that_differ_between_ranks_are_refused():
 
 
 def test_counts_are_whole_numbers():
-    assert given.count("n", np.int32(4)) == 4 and given.count("n", 0) == 0
+    assert validation.count("n", np.int32(4)) == 4 and validation.count("n", 0) == 0
     for wrong in (True, "3", None, 1.0):
         with pytest.raises(DataError, match="n: "):
-            given.count("n", wrong)
+            validation.count("n", wrong)

@@ -1,16 +1,19 @@
 """Relations: N ranks give the dense loop's answer, one fetch a source type, and bad graphs are refused (threads as ranks)."""
 
-import sys
+import tracemalloc
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import MODES
-from relational import (
+from sarlite import HeteroGraph, Tensor, fn, nn
+from sarlite.comm import threads
+from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.models import RGAT, RGCN
+from sarlite.sar.operators.evaluation import Sizes, evaluate
+from sarlite.tape import shapes
+from tests.helpers.exchanges import MODES, in_parts
+from tests.helpers.relational import (
     ABOUT,
     CITES,
     EDGES,
@@ -27,15 +30,7 @@ from relational import (
     check_model,
     make,
 )
-from strategies import tied_values, values
-
-from sarlite import HeteroGraph, Tensor, fn, kernels, nn
-from sarlite.comm import threads
-from sarlite.errors import ConfigError, DataError, ShapeError
-from sarlite.models import RGAT, RGCN
-from sarlite.sar import plan
-from sarlite.sar.evaluation import Sizes, evaluate
-from sarlite.tape import shapes
+from tests.helpers.strategies import tied_values, values
 
 pytestmark = pytest.mark.timeout(120)
 POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot", 0), (3, "uneven", "sar", 1), (4, "contiguous", "sa", 1),
@@ -45,9 +40,8 @@ POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot
 @pytest.mark.sampled(28)
 @pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS)
 @pytest.mark.parametrize("case", LAYERS)
-def test_a_layer_is_the_dense_loop(case, n_ranks, parts, mode, prefetch, monkeypatch):
-    monkeypatch.setattr(plan, "STEP_ROWS", 1)  # backward takes parts of a peer's rows
-    graph, *_ = threads.run(n_ranks, check_layer, case, parts, mode=mode, prefetch=prefetch)
+def test_a_layer_is_the_dense_loop(case, n_ranks, parts, mode, prefetch):
+    graph, *_ = threads.run(n_ranks, check_layer, case, parts, mode=in_parts(mode), prefetch=prefetch)
     assert case == "rgat" or {found.name for found in graph.evaluations} == {case.split(", ")[1]}
 
 
@@ -206,17 +200,14 @@ def test_sums_over_several_source_types_are_one_array():
     x = {name: Tensor(values(k, n, width), requires_grad=True) for k, name in enumerate(types)}
     weights = {key: Tensor(values(9, width, width), requires_grad=True) for key in (*edges, *types)}
 
-    recorder = kernels.Recorder()
-
     own = {name: (x[name], weights[name]) for name in types}
-    alive, held, most = {}, 0, 0.0
-    with recorder:
-        out = graph.aggregate({r: fn.linear(x[r[0]], weights[r]) for r in edges}, "mean", evaluation="inside", own=own)
-    for kind, number, *n_bytes in recorder.events:
-        if kind == "new":
-            alive[number] = n_bytes[0]
-        held += n_bytes[0] if kind == "new" else -alive.pop(number, 0)
-        most = max(most, held / (8 * n * width))
+    messages = {r: fn.linear(x[r[0]], weights[r]) for r in edges}
+    tracemalloc.start()
+    try:
+        out = graph.aggregate(messages, "mean", evaluation="inside", own=own)
+        most = tracemalloc.get_traced_memory()[1] / (8 * n * width)
+    finally:
+        tracemalloc.stop()
     assert len(out) == 3 and most < 3 + 1.5
 
 
@@ -228,7 +219,7 @@ def test_sums_that_cannot_be_one_array():
     for evaluation in ("inside", "first"):
         with pytest.raises(ShapeError, match="float32 into .*, float64 into .*: one float dtype is needed"):
             graph.aggregate(messages, "sum", evaluation=evaluation)
-    with pytest.raises(ShapeError, match="int64 into paper: one float dtype"):
+    with pytest.raises(ShapeError, match="must have dtype float32 or float64; got .* int64"):
         graph.aggregate({WRITES: fn.copy_src(np.arange(len(X["author"])))}, "sum")
     single = Tensor(X["paper"].astype(np.float32)), Tensor(values(1, N_IN, 2).astype(np.float32))
     with pytest.raises(ShapeError, match="float32 into paper, float64 into paper: one float dtype"):
@@ -258,10 +249,10 @@ def test_different_widths_of_two_destination_types():
 
 def test_what_is_chosen_costs_fewer_bytes():
     """Few values are aggregated first, many inside; few sources are multiplied inside; of rows that never change what is first is kept."""
-    sizes = Sizes(n_src=400, n_dst=300, n_edges=5000, n_halo=100)
+    sizes = Sizes(n_src=400, n_dst=300, n_edges=5000, n_halo=100, n_kept=300)
     wide, narrow = (evaluate(CITES, sizes, *widths, 4, constant=False) for widths in ((8, 64), (64, 8)))
     kept = evaluate(CITES, sizes, 64, 8, 4, constant=True)
-    few = evaluate(CITES, sizes._replace(n_src=3, n_dst=9000, n_edges=10), 64, 64, 4, constant=True)
+    few = evaluate(CITES, sizes._replace(n_src=3, n_dst=9000, n_edges=10, n_kept=9000), 64, 64, 4, constant=True)
     assert [found.name for found in (wide, narrow, kept, few)] == ["first", "inside", "first", "inside"]
     assert wide.first_bytes == 4 * (300 * 8 + (100 + 2 * 5000) * 8 + 3 * 300 * 8 * 64 // 16)
     assert wide.inside_bytes == 4 * (2 * 100 * 8 + 2 * 5000 * 64 + 3 * 500 * 8 * 64 // 16)

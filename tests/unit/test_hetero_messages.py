@@ -1,19 +1,14 @@
 """Messages over relations: each is what a bipartite `Graph` of the relation makes of it, values and gradients, on any number of ranks."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from relational import CITES, EDGES, N_NODES, REVIEWS, WRITES, X, make
-from strategies import tied_values, values
-
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, ShapeError
+from tests.helpers.relational import CITES, EDGES, N_NODES, REVIEWS, WRITES, X, make
+from tests.helpers.strategies import tied_values, values
 
 pytestmark = pytest.mark.timeout(120)
 CHOSEN = (CITES, WRITES, REVIEWS)  # two out of one type, all into papers
@@ -28,12 +23,17 @@ def case_of(name, x, dst, edge, weight):
     def scored(s, d, e):
         return (s["x"] @ weight).sum(1) + d["y"].sum(1), s["x"] * e["w"]
 
+    def attend():
+        features = {"edge": edge.reshape(-1, 1), "attn_edge": weight[:1, :1]}
+        return fn.attend((x @ weight).reshape(-1, 1, 5), x[:, :1], dst[:, :1], 0.2, 0.3, 7, **features)
+
     inputs = {"x": x}, {"y": dst}, {"w": edge.reshape(-1, 1)}
     return {"mul": lambda: fn.mul_edge(x, edge), "copy": lambda: fn.copy_src(x), "linear": lambda: fn.linear(x, weight),
-            "function": lambda: (function, *inputs), "scored": lambda: (scored, *inputs)}[name]()
+            "attend": attend, "function": lambda: (function, *inputs), "scored": lambda: (scored, *inputs)}[name]()
 
 
-CASES = [("mul", "mean", None), ("mul", "max", None), ("copy", "sym", None), ("linear", "sym", "inside"), ("linear", "sym", "first"),
+CASES = [("attend", "sum", None), ("mul", "mean", None), ("mul", "max", None), ("copy", "sym", None),
+         ("linear", "sym", "inside"), ("linear", "sym", "first"),
          ("function", "mean", None), ("function", "min", None), ("scored", "softmax", None)]
 
 
@@ -62,7 +62,7 @@ def spread(n, ids, rows):
     return out
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name, reducer, evaluation", CASES)
 def test_a_message_is_that_of_each_relations_graph(name, reducer, evaluation):
     out, d_x, d_weight, d_edges = expected(name, reducer)
@@ -93,6 +93,36 @@ def test_a_message_is_that_of_each_relations_graph(name, reducer, evaluation):
     threads.run(3, work, "sar" if name != "mul" else "oneshot")
 
 
+def test_edge_features_are_seen_by_the_scores_of_a_relation():
+    """`fn.attend` with edge features is a softmax of scores that have them; so are the gradients, that of `attn_edge` too."""
+    def work(comm, fused):
+        graph = make(comm, "random") if comm.size > 1 else make()
+        x = {kind: Tensor(values(7, n, 4)[graph.node_ids[kind]], requires_grad=True) for kind, n in N_NODES.items()}
+        attn_edge, messages = Tensor(values(52, 1, 2), requires_grad=True), {}
+        for relation in CHOSEN:
+            source, _, to = relation
+            edge, z = WEIGHTS[relation][graph.edge_ids[relation]].reshape(-1, 1), x[source].reshape(-1, 2, 2)
+            if fused:
+                messages[relation] = fn.attend(z, x[source][:, :2], x[to][:, 2:], 0.2, edge=edge, attn_edge=attn_edge)
+            else:
+                def scored(s, d, e):
+                    return (s["x"] + d["y"] + e["w"] @ attn_edge).leaky_relu(0.2), s["z"]
+
+                inputs = {"z": z, "x": x[source][:, :2]}, {"y": x[to][:, 2:]}, {"w": edge}
+                messages[relation] = fn.message(scored, *inputs)
+        out = graph.aggregate(messages, "sum" if fused else "softmax")["paper"]
+        (out * out).sum().backward()
+        return out.data, comm.allreduce(attn_edge.grad), {kind: x[kind].grad for kind in ("paper", "author")}
+
+    for n_ranks in (1, 3):
+        for (out, d_edge, d_x), (right, d_edge_right, d_x_right) in zip(*(threads.run(n_ranks, work, way) for way in (True, False))):
+            close(out, right)
+            close(d_edge, d_edge_right)
+            assert np.abs(d_edge).min() > 1e-3
+            for kind, d in d_x.items():
+                close(d, d_x_right[kind])
+
+
 def close(found, wanted):
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
 
@@ -105,7 +135,7 @@ def test_what_is_no_message_is_refused():
             (fn.mul_edge(x, values(1, n - 1)), "sum", ShapeError, "needs 80 rows, one each edge"),
             (fn.message(lambda s, d, e: s["x"], {"x": x}), "sym", ConfigError, "Message does not go with reducer 'sym'"),
             (fn.message(lambda s, d, e: s["x"], {"x": Tensor(X["field"])}), "sum", ShapeError, "needs 23 rows, one each source row"),
-            (lambda s, d, e: s["x"], "sum", ConfigError, "a function stands in fn.message"),
+            (lambda s, d, e: s["x"], "sym", ConfigError, r"relation \(.*\): message function does not go with reducer 'sym'"),
             (fn.linear(x, Tensor(values(1, 5, 2))), "max", ConfigError, "Linear does not go with reducer 'max'")):
         with pytest.raises(error, match=text):
             graph.aggregate({CITES: message}, reducer)

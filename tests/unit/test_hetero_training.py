@@ -1,21 +1,16 @@
 """Training on several node types: learned rows, stepped where a gradient touched them, and in checkpoints for any number of ranks."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from relational import LABELS, MODELS, N_IN, TRAIN, X, make
-from strategies import values
 
 from sarlite import Graph, Trainer, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.models import RGCN
 from sarlite.train import checkpoint
+from tests.helpers.relational import LABELS, MODELS, N_IN, TRAIN, X, make
+from tests.helpers.strategies import values
 
 pytestmark = pytest.mark.timeout(120)
 OPTIMIZERS = {

@@ -5,20 +5,16 @@ import re
 import subprocess
 import sys
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from kernel_references import Csr, every_float
-
 from sarlite import kernels
 from sarlite.errors import ConfigError
 from sarlite.kernels import native
+from tests.helpers.kernel_references import Csr, every_float
 
 WIDTHS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 64, 100, 127, 128, 129, 200, 256, 300]
 HEADS = [1, 2, 3, 4, 5, 8]

@@ -1,16 +1,13 @@
 """Fused attention, forward and backward: every value and index type, against an explicit softmax in float64 and finite differences."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from kernel_references import (
+from sarlite import kernels
+from tests.helpers.kernel_references import (
     WIDTHS,
     Csr,
     attend,
@@ -28,8 +25,6 @@ from kernel_references import (
     normal,
     over_threads,
 )
-
-from sarlite import kernels
 
 
 @every_type

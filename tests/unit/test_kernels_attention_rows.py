@@ -1,16 +1,11 @@
 """Fused attention: a row's bits are its own, whatever rows stand beside it; heads that share one z, on every instruction set."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from kernel_references import Csr, attend_operands, close, every_float, make_dropout, normal, over_threads
-
 from sarlite import kernels
+from tests.helpers.kernel_references import Csr, attend_operands, close, every_float, make_dropout, normal, over_threads
 
 SLOPE = 0.2
 

@@ -1,18 +1,13 @@
 """The lines of a cache: many rows on every number of threads against plain Python, and what is refused."""
 
-import sys
 from collections import OrderedDict
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from kernel_references import every_float, normal
-
 from sarlite import kernels
 from sarlite.errors import ShapeError
+from tests.helpers.kernel_references import every_float, normal
 
 pytestmark = pytest.mark.timeout(60)
 

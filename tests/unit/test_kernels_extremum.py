@@ -1,17 +1,12 @@
 """Running maxima and minima and their gradient: every value and index type, against one edge at a time."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from kernel_references import KINDS, WIDTHS, Csr, close, every_float, every_type, make_graph, normal, over_threads
-
 from sarlite import kernels
 from sarlite.errors import ShapeError
+from tests.helpers.kernel_references import KINDS, WIDTHS, Csr, close, every_float, every_type, make_graph, normal, over_threads
 
 
 def extremum_reference(graph, x, sign, label, rank):

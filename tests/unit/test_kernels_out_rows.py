@@ -1,14 +1,11 @@
 """Kernels on a CSR of the rows that have edges, `rows` naming their output rows: the same bits as on the CSR of all rows."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from kernel_references import (
+from sarlite import kernels
+from tests.helpers.kernel_references import (
     KINDS,
     attend_operands,
     attend_reference,
@@ -22,8 +19,6 @@ from kernel_references import (
     over_threads,
     spmm_reference,
 )
-
-from sarlite import kernels
 
 
 def short(graph, order):

@@ -4,20 +4,15 @@ Where coefficients pass through exp, a rounding error of the score s is an error
 so much more. Sums over edges run in chunks, so a row of 10^5 neighbours is as exact as a short one.
 """
 
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from kernel_references import FLOATS, Csr, attend, edge_factors, every_float, make_dropout
-from strategies import SETTINGS
-
 from sarlite import kernels
+from tests.helpers.kernel_references import FLOATS, Csr, attend, edge_factors, every_float, make_dropout
+from tests.helpers.strategies import SETTINGS
 
 WIDE = np.longdouble
 LONG = [3, 0, 100_000, 40]

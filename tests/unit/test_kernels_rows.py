@@ -1,19 +1,14 @@
 """Gathering and adding rows, dropout, column moments: every value and index type, against NumPy."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from kernel_references import close, every_float, every_type, keep_reference, normal, over_threads, philox_reference
-
 from sarlite import kernels
 from sarlite.errors import ShapeError
+from tests.helpers.kernel_references import close, every_float, every_type, keep_reference, normal, over_threads, philox_reference
 
 
 @every_type

@@ -1,16 +1,13 @@
 """Sums over neighbours, dot products over edges, the transpose: every value and index type, against naive float64 NumPy."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from kernel_references import (
+from sarlite import kernels
+from tests.helpers.kernel_references import (
     KINDS,
     WIDTHS,
     Csr,
@@ -23,8 +20,6 @@ from kernel_references import (
     over_threads,
     spmm_reference,
 )
-
-from sarlite import kernels
 
 
 @every_type

@@ -1,18 +1,11 @@
 """Labels as inputs: who shows its label when, that no label of validation or test ever is an input, and ranks that agree."""
 
-import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from references import EDGES, FEATURES, LABELS, N_IN, N_OUT
-from training_runs import SMALL, train_here
 
 from sarlite import Graph, Solo, Trainer, nn, optim
 from sarlite.comm import threads
@@ -22,6 +15,9 @@ from sarlite.propagation import CorrectAndSmooth
 from sarlite.train import config, smoothing
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.loop import Best
+from sarlite.train.settings import settings, smoothing_of
+from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT
+from tests.helpers.training_runs import SMALL, train_here
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -138,7 +134,7 @@ def test_bad_input_is_refused():
                         (["--smooth-alpha", "0.5"], "--smooth-alpha means nothing without --correct-and-smooth"),
                         (["--correct-and-smooth", "--smooth-alpha", "2"], "smooth_alpha is 2.0")):
         with pytest.raises(ConfigError, match=said):
-            config.parse([*SMALL, *flags])
+            settings(config.parse([*SMALL, *flags]))
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -154,7 +150,7 @@ def test_after_training_the_best_model_is_smoothed_where_validation_does_not_los
     scores = CorrectAndSmooth(smooth_alpha=0.9)(run.graph, probabilities, LABELS, TRAIN)
     run.labels[VAL] = (scores if kept else probabilities)[VAL].argmax(1)  # so that one of them is right everywhere
     options = config.parse([*SMALL, "--correct-and-smooth", "--smooth-alpha", "0.9"])
-    found = smoothing.after_training(run, best, options, argparse.Namespace(path=tmp_path))
+    found = smoothing.after_training(run, best, smoothing_of(options), tmp_path)
     assert found["kept"] is kept and (found["val_accuracy"] == 1) is kept
     assert found["test_accuracy"] == (scores[TEST].argmax(1) == LABELS[TEST]).mean()
     np.testing.assert_allclose(np.load(tmp_path / "predictions.npy"), scores if kept else probabilities, rtol=1e-12, atol=1e-14)

@@ -1,6 +1,5 @@
 """How long arrays live: what a training step holds at most, who may write over what, and what is freed before backward goes on."""
 
-import sys
 import weakref
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,9 +14,6 @@ from sarlite.nn import Activation
 from sarlite.tape import engine, losses, ops
 from sarlite.tape.primitives import PRIMITIVES
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import buffers  # noqa: E402
-
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -28,6 +24,15 @@ def one_thread():
     kernels.set_threads(1)
     yield
     kernels.set_threads(before)
+
+
+@pytest.fixture
+def buffers(monkeypatch):
+    """The benchmark of that name."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import buffers
+
+    return buffers
 
 
 # ---- what a step holds
@@ -43,7 +48,7 @@ def one_thread():
     ("gcn residual", 4, 3, "broadcast:1", "L + 5"),
     ("sage", 3, 3, "broadcast:0", "L + 4"),
 ])  # fmt: skip
-def test_a_step_takes_what_the_docs_say(model, layers, n_ranks, place, most):
+def test_a_step_takes_what_the_docs_say(buffers, model, layers, n_ranks, place, most):
     """In arrays of rows x width, of one width; A X is one of them."""
     mode, prefetch = place.split(":")
     taken, _, fetched, remote = buffers.run(n_ranks, False, model, [64] * (layers + 1), mode, int(prefetch), 1024, 1)
@@ -53,7 +58,7 @@ def test_a_step_takes_what_the_docs_say(model, layers, n_ranks, place, most):
 
 
 @pytest.mark.parametrize("widths", [[256, 128, 64, 16], [64, 128, 256, 32], [32, 256, 32]])
-def test_a_step_of_unequal_widths_holds_what_the_docs_say(widths):
+def test_a_step_of_unequal_widths_holds_what_the_docs_say(buffers, widths):
     _, held, _, remote = buffers.run(1, False, "gcn", widths, "sar", 0, 2048, 1)
     assert 0.8 < held / (2048 * 4 * buffers.promised("gcn", widths, remote)) < 1.1
 
@@ -74,7 +79,7 @@ class Alive(engine.Observer):
         return nullcontext()
 
 
-def test_nothing_lives_longer_than_backward_needs_it():
+def test_nothing_lives_longer_than_backward_needs_it(buffers):
     """A X, each layer's output until the vjp of its activation has read it, and the logits until cross entropy has."""
     rng, values = nn.Random(0), np.random.default_rng(0)
     graph = Graph.from_edges(*buffers.edges(1, 50, 3))

@@ -1,26 +1,21 @@
 """Message-flow graphs: the chosen rows' outputs and all gradients are the full graph's, and only rows that reach them are computed."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from batching import LABELS, N_IN, N_OUT, SEEDS, Weighted, X, parts, whole
-from strategies import values
-from training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
 
 from sarlite import Graph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.minibatch import message_flow
+from sarlite.minibatch.flow import count_layers
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
 from sarlite.train import config
-from sarlite.train.flow import FlowTrainer
+from tests.helpers.batching import LABELS, N_IN, N_OUT, SEEDS, Weighted, X, parts, whole
+from tests.helpers.strategies import values
+from tests.helpers.training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
 
 FEW = SEEDS[::9]
 MODELS = {
@@ -32,13 +27,17 @@ MODELS = {
 }
 
 
-def trained(graph, name, kind, epochs=3):
+def trained(graph, name, flow=False, epochs=3):
     rng = nn.Random(5)
     model = MODELS[name](rng)
     x, labels = X[graph.src_ids].astype(np.float64), LABELS[graph.dst_ids]
     train, rest = np.isin(graph.dst_ids, FEW), np.isin(graph.dst_ids, SEEDS[::2])
-    trainer = kind(graph, model, x, labels, train, rest & ~train, np.isin(graph.dst_ids, SEEDS[1::2]),
-                   optimizer=lambda flat: optim.SGD(flat, 0.01), rng=rng)
+    splits, how = [train, rest & ~train, np.isin(graph.dst_ids, SEEDS[1::2])], {}
+    if flow:
+        scored = np.concatenate([np.flatnonzero(own) for own in splits])
+        made = {"batches": train, "scoring": scored}
+        how = {key: message_flow(graph, rows, 3, x, labels) for key, rows in made.items()}
+    trainer = Trainer(graph, model, x, labels, *splits, optimizer=lambda flat: optim.SGD(flat, 0.01), rng=rng, **how)
     found = []
     for epoch in range(epochs):
         found += [trainer.step(epoch), *trainer.evaluate().values()]
@@ -52,10 +51,10 @@ def trained(graph, name, kind, epochs=3):
 @pytest.mark.parametrize("name", MODELS)
 def test_training_is_the_full_graphs(name, n_ranks, mode, kind):
     graph = whole(loops=name in ("gcn", "gat"))
-    expected = trained(graph, name, Trainer)
+    expected = trained(graph, name)
 
     def work(comm):
-        found = trained(graph.shard(comm, parts(comm.size, kind), mode=mode), name, FlowTrainer)
+        found = trained(graph.shard(comm, parts(comm.size, kind), mode=mode), name, flow=True)
         for a, b in zip(found[:3], expected):
             np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
         return found[3].counted()["message_flow"]
@@ -122,7 +121,7 @@ class Aggregates(NeverAsks):
 @pytest.mark.parametrize("model, words", [(NeverAsks(), "never asks for its layers"), (Aggregates(), "aggregates over the graph that")])
 def test_a_model_whose_layers_are_unknown(model, words):
     with pytest.raises(ConfigError, match=words):
-        FlowTrainer(whole(), model, X, LABELS, SEEDS, optimizer=lambda flat: optim.SGD(flat, 0.1), rng=nn.Random(0))
+        count_layers(model, whole(), Tensor(X))
 
 
 def test_what_is_refused():
@@ -149,8 +148,8 @@ def test_what_is_refused():
 def test_a_flow_of_a_flow_is_none():
     flow = message_flow(whole(), [0], 1, X)
     assert isinstance(flow.x, Tensor)
-    with pytest.raises(ConfigError, match="no graph to be divided"):
-        flow.in_edges()
+    with pytest.raises(ConfigError, match="message flow is over a Graph, but graph is a Batch"):
+        message_flow(flow, [0], 1, X)
 
 
 def test_the_command(tmp_path):

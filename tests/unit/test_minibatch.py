@@ -1,22 +1,16 @@
 """Minibatches on one rank where all in-edges are taken: exactly the full batch; and the order of their products."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from small_batches import GRAPHS, LABELS, N_IN, N_OUT, N, X, batches, with_loops
-from strategies import KINDS, random_edges, values
 
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
-from sarlite.sar.operators import product_first
 from sarlite.tape import ops
+from tests.helpers.small_batches import GRAPHS, LABELS, N_IN, N_OUT, N, X, batches, with_loops
+from tests.helpers.strategies import KINDS, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -113,7 +107,8 @@ def test_every_message_and_reducer_over_all_in_edges(kind):
     if not n:
         pytest.skip("no seeds")
     graph, arrays = Graph.from_edges(*edges), (values(1, n, 4), values(2, 4, 2), values(3, edges.n_edges))
-    (batch,) = NeighborLoader(graph, arrays[0], None, slice(None), fanouts=(-1,), batch_size=n)
+    (loaded,) = NeighborLoader(graph, arrays[0], None, slice(None), fanouts=(-1,), batch_size=n)
+    (batch,) = loaded.layers(1)
     compared = 0
     for reducer in ("sum", "mean", "sym", "max", "min", "softmax"):
         for message in ("copy", "linear", "edge", "function", "attend"):
@@ -158,7 +153,8 @@ def test_a_batch_sums_first_where_that_is_cheaper():
     assert middle.n_src > 2 * middle.n_dst
 
     def first(g, n_in, n_out):
-        return product_first(g, Tensor(np.zeros((g.n_src, n_in)), requires_grad=True), Tensor(np.zeros((n_in, n_out)), requires_grad=True))
+        x, weight = (Tensor(np.zeros(shape), requires_grad=True) for shape in ((g.n_src, n_in), (n_in, n_out)))
+        return g.evaluation(x, weight) == "product"
 
     assert first(graph, 256, 256) and not first(middle, 256, 256)
     assert first(graph, 256, 32) and not first(graph, 32, 256) and not first(middle, 32, 256)

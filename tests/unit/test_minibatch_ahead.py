@@ -1,16 +1,10 @@
 """What the thread that samples makes ahead for backward, and the gradient of a layer's destinations."""
 
-import sys
 import threading
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import batching as b
 
 from sarlite import Tensor, kernels, nn, optim
 from sarlite.comm import threads
@@ -18,6 +12,7 @@ from sarlite.models import GAT, SAGE
 from sarlite.tape import ops
 from sarlite.tape.primitives import PRIMITIVES
 from sarlite.train.step import TrainingStep
+from tests.helpers import batching as b
 
 pytestmark = pytest.mark.timeout(60)
 LAYERS, AHEAD = 3, "sarlite-sample"

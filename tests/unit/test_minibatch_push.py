@@ -1,23 +1,17 @@
 """Rows pushed to peers: what arrives is right, on time or late, whatever the network does."""
 
-import sys
 import threading
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from pushing import CHECKS, EARLIER, Delayed, messages, push_threads, training
-
 from sarlite import Solo, kernels
 from sarlite.comm import threads
-from sarlite.minibatch import beside
-from sarlite.minibatch.push import Pusher
+from sarlite.minibatch.push import PAUSE, PIECE_BYTES, Pusher, exchange
 from sarlite.profile import Counted, Profile, Trace
+from tests.helpers.pushing import CHECKS, EARLIER, Delayed, messages, push_threads, training
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -92,7 +86,7 @@ class Slow:
         self.started, self.under_way = [], []
 
     def start_recv(self, array, peer, kind="recv"):
-        assert peer == 1 and kind not in self.under_way and 0 < len(array) <= beside.PIECE_BYTES
+        assert peer == 1 and kind not in self.under_way and 0 < len(array) <= PIECE_BYTES
         self.started.append((kind, len(array)))
         self.under_way.append(kind)
         looks = iter([False, False, True])
@@ -102,16 +96,14 @@ class Slow:
         return self.start_recv(array, peer, "send")
 
 
-def test_one_piece_at_a_time_and_a_pause_where_nothing_has_come(monkeypatch):
+def test_one_piece_at_a_time_and_a_pause_where_nothing_has_come():
     comm, pauses, hurry = Slow(), [], iter([False, False, True])
-    monkeypatch.setattr(beside, "PIECE_BYTES", 10)
-    monkeypatch.setattr(beside, "time", SimpleNamespace(sleep=pauses.append))
     arrays = [np.zeros(n, np.uint8) for n in (99, 25, 99, 10)]
-    beside.exchange(comm, arrays[:2], arrays[2:], lambda: next(hurry, True))
+    exchange(comm, arrays[:2], arrays[2:], lambda: next(hurry, True), piece_bytes=10, sleep=pauses.append)
     assert comm.started == [("recv", 10), ("send", 10), ("send", 10), ("send", 5)] and not comm.under_way
-    assert pauses == [beside.PAUSE, beside.PAUSE, 0, 0]  # but none after a look at which a piece had come
+    assert pauses == [PAUSE, PAUSE, 0, 0]  # but none after a look at which a piece had come
     comm = Slow()
-    beside.exchange(comm, [arrays[0], arrays[0][:0]], [arrays[0], arrays[0][:0]], lambda: True)
+    exchange(comm, [arrays[0], arrays[0][:0]], [arrays[0], arrays[0][:0]], lambda: True)
     assert comm.started == []
 
 
@@ -139,6 +131,6 @@ def test_without_threads_submit_exchanges():
 def unthreaded(comm):
     pusher = Pusher(Plain(comm.channel("embeddings")), Profile())
     pusher.submit(0, 0, messages(comm, 0, 0))
-    assert pusher._thread is None and pusher._jobs.results[0, 0] is not None  # it is here when `submit` returns
+    assert pusher._thread is None and pusher._results[0, 0] is not None  # it is here when `submit` returns
     assert len(pusher.take(0, 0)) == comm.size
     pusher.close()

@@ -1,23 +1,17 @@
 """Rows pushed to peers, where something fails: the thread ends, every rank is told, and nothing hangs."""
 
 import gc
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from pushing import EARLIER, messages, push_threads
-
 from sarlite.comm import threads
 from sarlite.errors import PeerError, SarliteError, ShapeError
-from sarlite.minibatch import push
-from sarlite.minibatch.push import Pusher
+from sarlite.minibatch.push import N_WORDS, Pusher
 from sarlite.profile import Profile
+from tests.helpers.pushing import EARLIER, messages, push_threads
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -30,7 +24,7 @@ def earlier():
 def test_the_thread_ends_with_close_and_with_the_object():
     def work(comm):
         pusher = Pusher(comm.channel("embeddings"), Profile())
-        mine = pusher._thread
+        mine = pusher._thread._thread
         assert mine.is_alive() and mine.name == "sarlite-push-rows" and mine.daemon
         pusher.submit(0, 0, messages(comm, 0, 0))
         pusher.close()
@@ -39,7 +33,7 @@ def test_the_thread_ends_with_close_and_with_the_object():
         with pytest.raises(SarliteError, match="the push thread is closed"):
             pusher.submit(1, 0, messages(comm, 1, 0))
         other = Pusher(comm.channel("embeddings"), Profile())
-        mine = other._thread
+        mine = other._thread._thread
         del other
         gc.collect()
         mine.join(60)
@@ -88,7 +82,7 @@ def test_ranks_that_push_different_jobs_fail_together(what, words):
         with pytest.raises(ShapeError, match=words):
             pusher.take(*job)
         pusher.close()
-        assert not pusher._thread.is_alive()
+        assert not pusher._thread._thread.is_alive()
 
     threads.run(3, work)
 
@@ -107,7 +101,7 @@ class Failing:
         return getattr(self._comm, name)
 
     def start_send(self, array, peer):
-        self._left -= len(array) == 8 * push.N_WORDS
+        self._left -= len(array) == 8 * N_WORDS
         if self._left < 0 and self.rank in self._ranks:
             raise Fault("the cause")
         return self._comm.start_send(array, peer)

@@ -1,15 +1,8 @@
 """Minibatches on several ranks: "exact" is one rank on the union of the seeds, "local" the graph without its cut edges; nothing hangs."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from batching import EDGES, N_IN, N_OUT, REMOTES, SEEDS, N, Weighted, X, check_evaluation, loader_of, parts, picks, trained, whole
-from strategies import random_edges, values
 
 from sarlite import Graph, Tensor, fn, kernels, nn, optim
 from sarlite.comm import threads
@@ -18,8 +11,26 @@ from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
 from sarlite.train.step import TrainingStep
+from tests.helpers.batching import (
+    EDGES,
+    N_IN,
+    N_OUT,
+    REMOTES,
+    SEEDS,
+    N,
+    Weighted,
+    X,
+    check_evaluation,
+    loader_of,
+    parts,
+    picks,
+    trained,
+    whole,
+)
+from tests.helpers.strategies import random_edges, values
 
 pytestmark = pytest.mark.timeout(120)
+
 
 def models(batch_norm):
     options = dict(batch_norm=batch_norm, dropout=0.4, dtype=np.float64)

@@ -1,23 +1,18 @@
 """A batch's input rows, which products and sums read in the loader's table, against a copy of them."""
 
 import gc
-import sys
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from strategies import random_edges, values
 
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.comm import threads
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
-from sarlite.tape.taken import Taken
+from sarlite.tape.table_rows import TableRows
+from tests.helpers.strategies import random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -97,8 +92,8 @@ def test_ranks_read_rows_where_they_stand(name, remote, monkeypatch):
     """Those of the part and, where they are kept, halo rows: with peers too, whom their owner sends what it gathers."""
     make, gathers = MODELS[name]
     mode, how = (remote, "exact") if remote in ("sar", "sa", "oneshot", "broadcast") else ("sar", remote)
-    gathered, real = [], Taken.gathered
-    monkeypatch.setattr(Taken, "gathered", lambda self: gathered.append(1) or real(self))
+    gathered, real = [], TableRows.gathered
+    monkeypatch.setattr(TableRows, "gathered", lambda self: gathered.append(1) or real(self))
 
     def work(comm):
         part = Graph.from_edges(*EDGES).shard(comm, np.arange(50) % comm.size, mode=mode)

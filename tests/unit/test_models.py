@@ -1,19 +1,14 @@
 """The models against their papers' equations in dense NumPy, and their gradients."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import references
-from strategies import random_edges, values
-
 from sarlite import Graph, Tensor, gradcheck, nn
 from sarlite.errors import ConfigError
 from sarlite.models import APPNP, GAT, GCN, MODELS, SAGE, SGC, SIGN, GATConv, GCNConv, SAGEConv
+from tests.helpers import references
+from tests.helpers.strategies import random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from oracle_candidates import graph_run, graph_vjp, kernel_sample, kernel_spmm, kernel_spmm_vjp, plain, spmm
 
 from sarlite.errors import ConfigError
 from sarlite.oracle import OracleError, Reference, Report, Unsupported, Verdict, call, check, inputs, invariants, repeat
@@ -13,6 +12,7 @@ from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import corpus, entry, named
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.trial import Trial, trying
+from tests.helpers.oracle_candidates import graph_run, graph_vjp, kernel_sample, kernel_spmm, kernel_spmm_vjp, plain, spmm
 
 FEW = ("no-nodes", "ring-2", "repeated-3-4", "uniform-100-130", "in-star-65", "isolated-12-odd-ties", "clique-16")
 
@@ -237,7 +237,7 @@ def test_a_layout_that_is_misread_is_wrong():
 # ---- invariants
 
 
-def by_number(case):
+def takes_rows(case):
     return plain(case) + np.float32(case.n_dst > 40) * (np.arange(case.n_dst, dtype=np.float32) % 7)[:, None]
 
 
@@ -247,7 +247,7 @@ def without_duplicates(case):
 
 
 @pytest.mark.parametrize("kind, bug", [
-    ("relabelled", by_number), ("doubled", without_duplicates), ("split", lambda case: plain(case) + np.float32(1)),
+    ("relabelled", takes_rows), ("doubled", without_duplicates), ("split", lambda case: plain(case) + np.float32(1)),
     ("linear", lambda case: np.maximum(plain(case), 0)), ("isolated", lambda case: plain(case) / np.float32(case.n_dst)),
 ])  # fmt: skip
 def test_each_invariant_has_what_it_finds(kind, bug):

@@ -1,14 +1,8 @@
 """Layers, models and a training step against plain loops, and their gradients against the loops' complex step: float64, 1e-12."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import oracle_loops as loops
 
 from sarlite.errors import ConfigError, DataError
 from sarlite.oracle import dialects
@@ -17,6 +11,7 @@ from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.expression import constant, elu, evaluate, variable
 from sarlite.oracle.gradient import gradient
 from sarlite.oracle.reference import Reference
+from tests.helpers import oracle_loops as loops
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -1,12 +1,12 @@
 """Who checks the checker: every planted bug and every real one is caught, and what is right is never called wrong."""
 
 import numpy as np
-import oracle_kernels as right
-import oracle_mutants as planted
 import pytest
 
 from sarlite import oracle
 from sarlite.oracle.corpus import entry
+from tests.helpers import oracle_kernels as right
+from tests.helpers import oracle_mutants as planted
 
 pytestmark = pytest.mark.timeout(120)
 GRAPHS = ("clique-4-loops", "doubled-5-8", "isolated-6-odd", "in-star-17-8", "in-star-16-16", "components-2-3", "powers-16-2-32",

@@ -4,11 +4,11 @@ import threading
 
 import numpy as np
 import pytest
-from oracle_candidates import graph_ranks, spmm
 
 from sarlite.errors import ConfigError
 from sarlite.oracle import Verdict, check_ranks, each_rank
 from sarlite.oracle.ranks import PARTS, chosen_graphs, owners
+from tests.helpers.oracle_candidates import graph_ranks, spmm
 
 FOUND = chosen_graphs()
 FEW = (FOUND[0][0], min(FOUND, key=lambda graph: graph[1].n_dst)[0])  # the first graph, and that with the fewest nodes

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from oracle_candidates import plain, plain_vjp
 
 from sarlite.errors import DataError
 from sarlite.oracle import check, load, npy, replay, sarcase, save
 from sarlite.oracle.case import Case
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.report import Finding, Verdict
+from sarlite.oracle.finding import Finding, Verdict
+from tests.helpers.oracle_candidates import plain, plain_vjp
 
 RNG = np.random.default_rng(0)
 EDGES = EdgeList([0, 2, 2, 1], [1, 0, 0, 1], 3, 2)

@@ -1,16 +1,10 @@
 """The order of a part's rows: a permutation for every graph, clusters together, wrong ones refused, blocks that follow it."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from strategies import KINDS, SETTINGS, edges, random_edges
 
 from sarlite import Graph
 from sarlite.comm import Solo, threads
@@ -18,7 +12,7 @@ from sarlite.errors import ConfigError, DataError
 from sarlite.graph import order as orders
 from sarlite.graph.edges import csr_by_dst
 from sarlite.graph.generate import power_law
-from sarlite.sar.transport import halo_slices
+from tests.helpers.strategies import KINDS, SETTINGS, edges, random_edges
 
 
 @pytest.fixture
@@ -127,10 +121,9 @@ def test_blocks_and_messages_stand_in_the_owners_order(n_ranks, mode):
     for p, part in enumerate(ranks):
         assert part.node_ids.tolist() == order[owner[order] == p].tolist()
         assert part.plan.local.src_ids[: part.n_dst].tolist() == part.node_ids.tolist()
-        places = halo_slices(part.n_src, part.plan.steps)
-        for step, place in zip(part.plan.steps, places):
-            (send_rows,) = (np.arange(ranks[step.source].n_src)[other.send_rows]
-                            for other in ranks[step.source].plan.steps if other.target == p)
+        assert len(part.plan.halo()) == n_ranks - 1
+        for at, source, place in part.plan.halo():
+            (send_rows,) = (np.arange(ranks[source].n_src)[other.send_rows]
+                            for other in ranks[source].plan.exchanges if other.target == p)
             assert len(send_rows) > 5 and (np.diff(send_rows) > 0).all()
-            src_ids = part.plan.local.src_ids[place] if mode == "oneshot" else step.block.src_ids
-            assert src_ids.tolist() == ranks[step.source].node_ids[send_rows].tolist()
+            assert at.src_ids[place].tolist() == ranks[source].node_ids[send_rows].tolist()

@@ -2,18 +2,9 @@
 
 import argparse
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import references
-from references import EDGES, FEATURES, LABELS, N_IN, N_OUT, check_equality
-from strategies import values
-from training_runs import SMALL, train_here
 
 from sarlite import Graph, Solo, Tensor, gradcheck, nn
 from sarlite.comm import threads
@@ -23,6 +14,10 @@ from sarlite.minibatch import NeighborLoader
 from sarlite.models import APPNP, SGC, SIGN
 from sarlite.train import config, propagated, run
 from sarlite.train.load import Part
+from tests.helpers import references
+from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT, check_equality
+from tests.helpers.strategies import values
+from tests.helpers.training_runs import SMALL, train_here
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -107,8 +102,7 @@ def inputs(comm, powers, folder=None, data=DATA, parts="random", x=X, before=lam
     graph = graph.shard(comm, parts, **options) if comm.size > 1 else graph
     before(comm)
     rows = argparse.Namespace(features=x[graph.node_ids])
-    how = argparse.Namespace(propagated=folder, batch_size=0, label_inputs=None, verify=True, model="sign")
-    found = propagated.inputs(comm, how, Powers(*powers), Part(graph, rows, N_OUT, {}, None, {}), data)
+    found = propagated.inputs(comm, Powers(*powers), Part(graph, rows, N_OUT, {}, None, {}), data, folder)
     return graph.node_ids, found, graph.profile.sent_bytes.get("propagation", 0)
 
 
@@ -116,7 +110,7 @@ def expected(powers):
     return np.concatenate([np.linalg.matrix_power(dense(), k) @ X for k in powers], 1)
 
 
-@pytest.mark.parametrize("n, mode", [(1, "sar"), (2, "oneshot"), (3, "sa"), (4, "cover")])
+@pytest.mark.parametrize("n, mode", [(1, "sar"), (2, "oneshot"), (3, "sa"), (4, "broadcast")])
 def test_powers_of_the_features_on_ranks(n, mode):
     for powers in ((3,), (0, 1, 2)):
         for ids, found, sent in threads.run(n, inputs, powers, mode=mode):
@@ -179,7 +173,7 @@ def test_a_run_that_fails_on_the_way_leaves_no_folder(tmp_path, monkeypatch):
     (tmp_path / "other" / "mine.txt").write_text("text")
     with pytest.raises(ConfigError, match="is no folder of propagated features"):
         threads.run(2, inputs, (1,), tmp_path / "other")
-    with pytest.raises(DataError, match="--propagated .*mine.txt/kept: cannot be written: File exists"):
+    with pytest.raises(DataError, match="propagated .*mine.txt/kept: cannot be written: File exists"):
         threads.run(2, inputs, (1,), tmp_path / "other" / "mine.txt" / "kept")
 
 

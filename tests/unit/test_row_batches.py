@@ -1,25 +1,19 @@
 """Minibatches of propagated features, and labels as inputs in minibatches."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from batching import EDGES, LABELS, N_IN, N_OUT, X, parts
-from predicting import predict_here
-from training_runs import SMALL, assert_same_curve, metrics, train_here
-
-from sarlite import Graph, Solo, nn, optim
+from sarlite import Graph, Solo, Trainer, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import HEC, NeighborLoader, RowLoader
 from sarlite.models import SAGE
 from sarlite.train import config, run
 from sarlite.train.label_inputs import LabelInputs
-from sarlite.train.minibatch import BatchTrainer
+from tests.helpers.batching import EDGES, LABELS, N_IN, N_OUT, X, parts
+from tests.helpers.predicting import predict_here
+from tests.helpers.training_runs import SMALL, assert_same_curve, metrics, train_here
 
 pytestmark = pytest.mark.timeout(60)
 DATA = "sbm:nodes=120,classes=4,features=5,degree=6,train=0.5"
@@ -126,24 +120,24 @@ def trainer(graph, labels=LABELS, sampled=False, **options):
     loader = NeighborLoader(graph, X[ids], labels[ids], TRAIN[ids], **{"fanouts": (3, 3), "batch_size": 9, "seed": 2, **options})
     scoring = {}
     if sampled:
-        splits = TRAIN * 1 + VAL * 2 + TEST * 4
-        scoring["scoring"] = NeighborLoader(graph, X[ids], np.column_stack([labels, splits]).astype(float)[ids], splits[ids] > 0,
-                                            fanouts=(-1, -1), batch_size=20)
-    return BatchTrainer(graph, model, X[ids], labels[ids], TRAIN[ids], VAL[ids], TEST[ids], rng=rng, loader=loader,
-                        optimizer=lambda flat: optim.Adam(flat, 0.05), label_inputs=LabelInputs(0.6, N_OUT), **scoring)
+        scoring["scoring"] = NeighborLoader(graph, X[ids], labels[ids], (TRAIN | VAL | TEST)[ids], fanouts=(-1, -1), batch_size=20)
+    return Trainer(graph, model, X[ids], labels[ids], TRAIN[ids], VAL[ids], TEST[ids], rng=rng, batches=loader,
+                   optimizer=lambda flat: optim.Adam(flat, 0.05), label_inputs=LabelInputs(0.6, N_OUT), **scoring)
 
 
 def watched(trainer):
     """The batches' inputs by the node's id, and seeds, of each step."""
-    steps, before = [], trainer._inputs
+    steps, step = [], trainer.training_step
+    before = step.model
 
-    def inputs(batch):
-        x = before(batch)
-        shown = dict(zip(batch.src_ids.tolist(), x.data[:, N_IN:].copy()))
-        steps.append((shown, batch.dst_ids.tolist(), x.data[:, :N_IN].copy(), batch.src_ids))
-        return x
+    def model(batch, x):
+        if before.training:
+            shown = dict(zip(batch.src_ids.tolist(), x.data[:, N_IN:].copy()))
+            steps.append((shown, batch.dst_ids.tolist(), x.data[:, :N_IN].copy(), batch.src_ids))
+        return before(batch, x)
 
-    trainer._inputs = inputs
+    model.train = before.train
+    step.model = model
     return steps
 
 
@@ -153,7 +147,7 @@ def test_a_batchs_seeds_hide_their_labels_and_a_share_of_the_other_training_node
     for epoch in range(3):
         own.epoch(epoch)
         own.evaluate()  # which shows all
-    assert len(steps) == 3 * len(own.loader)
+    assert len(steps) == 3 * len(own.batches)
     for columns, seeds, features, ids in steps:
         np.testing.assert_array_equal(features, X[ids])
         for node, row in columns.items():

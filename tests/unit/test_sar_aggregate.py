@@ -1,23 +1,18 @@
 """Aggregation on one rank: built-in messages against plain NumPy and against the same thing written as a message."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import references
-from references import at_nodes, reduce_gradient, reduce_messages
-from strategies import KINDS, SETTINGS, edges, random_edges, tied_values, values, widths
-
 from sarlite import Graph, Tensor, fn, gradcheck, nn, no_grad
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.tape import ops
+from tests.helpers import references
+from tests.helpers.references import at_nodes, reduce_gradient, reduce_messages
+from tests.helpers.strategies import KINDS, SETTINGS, edges, random_edges, tied_values, values, widths
 
 pytestmark = pytest.mark.timeout(60)
 

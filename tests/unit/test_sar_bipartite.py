@@ -1,25 +1,20 @@
 """Bipartite graphs: sources and destinations are other nodes. Against plain NumPy on one rank, and N ranks against one."""
 
-import sys
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import scipy.sparse
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import references
-from references import at_nodes, reduce_gradient, reduce_messages
-from strategies import Edges, tied_values, values
-
 from sarlite import Graph, Tensor, fn, gradcheck, nn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.models import GAT, GATConv, GCNConv, SAGEConv
 from sarlite.tape import ops
+from tests.helpers import references
+from tests.helpers.references import at_nodes, reduce_gradient, reduce_messages
+from tests.helpers.strategies import Edges, tied_values, values
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -1,7 +1,5 @@
 """Blocks hold every edge of a part once and only rows that have edges; in-edges and out-edges come back from them."""
 
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -9,13 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import MODES
-from strategies import SETTINGS, edges, parts
-
 from sarlite import Graph
 from sarlite.comm import threads
+from tests.helpers.exchanges import MODES
+from tests.helpers.strategies import SETTINGS, edges, parts
 
 pytestmark = pytest.mark.timeout(60)
 

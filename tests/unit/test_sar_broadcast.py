@@ -1,24 +1,18 @@
 """Mode broadcast (MG-GCN 4.1, 4.3): stages, bytes, buffers, linear gradients over the reversed edges, failures (threads as ranks)."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import COMPLETE, EDGES, HOLDERS, X, attend, shard
-from strategies import SETTINGS, Edges, edges, parts, random_edges
-from test_sar_held import slowly
-
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import PeerError
-from sarlite.sar import stages
-from sarlite.sar.reverse import is_symmetric
+from sarlite.sar.schedule import broadcast
+from sarlite.sar.schedule.reverse import is_symmetric
+from tests.helpers.exchanges import COMPLETE, EDGES, HOLDERS, X, attend, fails_at, shard, slowly
+from tests.helpers.strategies import SETTINGS, Edges, edges, parts, random_edges
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -95,13 +89,13 @@ class Roots:
 
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_every_rank_takes_the_stages_in_the_order_of_ranks(prefetch, monkeypatch):
-    logs, init = {}, stages.Stages.__init__
+    logs, init = {}, broadcast.Broadcasts.__init__
 
     def noted(self, *args):
         init(self, *args)
         self.comm = Roots(self.comm, logs.setdefault(self.comm.rank, []))
 
-    monkeypatch.setattr(stages.Stages, "__init__", noted)
+    monkeypatch.setattr(broadcast.Broadcasts, "__init__", noted)
 
     def work(comm):
         graph = shard(comm, mode="broadcast", prefetch=prefetch)
@@ -125,11 +119,21 @@ def test_without_prefetch_a_rank_computes_its_own_tile_in_its_own_stage():
 
 
 @SETTINGS
+@given(n=st.integers(0, 30), at_once=st.sampled_from([1, 24, 48, 120]), data=st.data())
+def test_needed_rows_are_brought_to_the_front(n, at_once, data):
+    """In any order, in place where they ascend, and however few are moved at once."""
+    rows = np.arange(3.0 * n).reshape(-1, 3)
+    needed = np.array(data.draw(st.lists(st.integers(0, n - 1), unique=True)) if n else [], np.int64)
+    for chosen in (needed, np.sort(needed), slice(n // 3, n)):
+        expected = rows[chosen].copy()
+        np.testing.assert_array_equal(broadcast.columns_of(rows.copy(), chosen, at_once), expected)
+
+
+@SETTINGS
 @given(graph=edges(), data=st.data())
-def test_rows_are_brought_to_the_front(graph, data):
-    """Sums over any graph, number of rows moved at once and division, against one rank's."""
+def test_sums_over_any_graph_and_division(graph, data):
     n_ranks, owner = data.draw(parts(graph.n_nodes))
-    x, piece = np.arange(3.0 * graph.n_nodes).reshape(-1, 3), stages.PIECE
+    x = np.arange(3.0 * graph.n_nodes).reshape(-1, 3)
     whole = Graph.from_edges(*graph)
 
     def run(g):
@@ -138,12 +142,7 @@ def test_rows_are_brought_to_the_front(graph, data):
         out.backward(out.data + 1)
         return out.data, leaf.grad
 
-    stages.PIECE = 24 * data.draw(st.sampled_from([0, 1, 2, 5]))
-    try:
-        found = threads.run(n_ranks, lambda comm: (own := whole.shard(comm, owner, mode="broadcast"), run(own)))
-    finally:
-        stages.PIECE = piece
-    expected = run(whole)
+    found, expected = threads.run(n_ranks, lambda comm: (own := whole.shard(comm, owner, mode="broadcast"), run(own))), run(whole)
     for own, results in found:
         for a, b in zip(results, expected):
             np.testing.assert_allclose(a, b[own.node_ids], rtol=1e-12, atol=1e-12)
@@ -162,20 +161,6 @@ def test_is_symmetric(graph, both, data):
         return is_symmetric(comm, own.in_edges(), own.n_src)
 
     assert set(threads.run(n_ranks, work)) == {forward == backward}
-
-
-def fails_at(number):
-    """A message that fails when it is computed for the `number`-th block."""
-    calls = []
-
-    def message(src, dst, edge):
-        if len(edge.ids) > 1:  # not the probe's
-            calls.append(len(edge.ids))
-        if len(calls) == number:
-            raise KeyError("the cause")
-        return src["x"] * 2.0
-
-    return message
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
@@ -200,7 +185,7 @@ def test_after_a_failure_on_all_ranks(prefetch):
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("stage", [0, 2])
 def test_a_broadcast_that_fails_is_raised(stage, prefetch, monkeypatch):
-    start = stages.Stages.start
+    start = broadcast.Broadcasts.start
 
     def broken(self, at):
         finish = start(self, at)
@@ -209,9 +194,9 @@ def test_a_broadcast_that_fails_is_raised(stage, prefetch, monkeypatch):
             finish()
             raise OSError("the cause")
 
-        return fails if at.root == stage and self.comm.rank == 1 else finish
+        return fails if at.arrivals[0].source == stage and self.comm.rank == 1 else finish
 
-    monkeypatch.setattr(stages.Stages, "start", broken)
+    monkeypatch.setattr(broadcast.Broadcasts, "start", broken)
 
     def work(comm):
         graph = shard(comm, mode="broadcast", prefetch=prefetch)

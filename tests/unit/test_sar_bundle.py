@@ -1,23 +1,18 @@
 """Several sets of edges over the same source rows: one fetch serves them all (threads as ranks)."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import MODES
-from strategies import values
 
 from sarlite import Tensor
 from sarlite.comm import threads
 from sarlite.graph.part import InEdges
 from sarlite.profile import Profile
-from sarlite.sar import plan, schedule
 from sarlite.sar.aggregate import Operator, aggregate
-from sarlite.sar.operators import Sum
+from sarlite.sar.operators.sums import Sum
+from sarlite.sar.schedule import needs, schedule
+from tests.helpers.exchanges import MODES, in_parts
+from tests.helpers.strategies import values
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -73,9 +68,9 @@ def run(comm, sets, mode, prefetch, weighted):
     """Aggregate over `sets` at once; return the outputs, the gradients of x and of the weights, and the bytes received."""
     found = [edges_of(comm, k) for k in sets]
     rows = own(comm, N_SRC)
-    exchange = plan.build(comm, [edges for edges, _ in found], None, rows.stop - rows.start)
+    exchange = needs.find(comm, [edges for edges, _ in found], None, rows.stop - rows.start)
     profile = Profile()
-    made = schedule.make(comm, exchange, schedule.Options(mode, prefetch), profile)
+    made = schedule.make(comm, exchange, schedule.Options(in_parts(mode), prefetch), profile)
     x = Tensor(values(1, N_SRC, WIDTH)[rows], requires_grad=True)
     w = [Tensor(values(2 + k, MATRICES[k].sum())[place], requires_grad=True) for k, (_, place) in zip(sets, found)] if weighted else []
     n_dst = [edges.n_dst for edges, _ in found]
@@ -92,8 +87,7 @@ def run(comm, sets, mode, prefetch, weighted):
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
-def test_two_sets_of_edges_are_two_aggregations_with_one_fetch(n_ranks, mode, prefetch, weighted, monkeypatch):
-    monkeypatch.setattr(plan, "STEP_ROWS", 1)  # backward takes parts of the columns of both sets
+def test_two_sets_of_edges_are_two_aggregations_with_one_fetch(n_ranks, mode, prefetch, weighted):
 
     def work(comm):
         both, one, other = (run(comm, sets, mode, prefetch, weighted) for sets in ((0, 1), (0,), (1,)))
@@ -107,7 +101,7 @@ def test_two_sets_of_edges_are_two_aggregations_with_one_fetch(n_ranks, mode, pr
         for phase, times in (("forward_fetch", 1), ("backward_fetch", again)):
             assert both[3][phase] == 8 * WIDTH * union * times
             assert one[3][phase] + other[3][phase] == 8 * WIDTH * sum(map(len, needs)) * times
-        assert len(both[4].backward_steps) > len(both[4].steps) or mode == "oneshot" or comm.size == 1
+        assert len(both[4].backward) > len(both[4].forward) or mode != "sar" or comm.size == 1  # parts of the columns of both sets
         return union, sum(map(len, needs))
 
     found = threads.run(n_ranks, work)

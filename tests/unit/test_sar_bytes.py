@@ -1,20 +1,15 @@
 """What travels, against the plan: case 1 fetches nothing in backward, case 2 fetches once again (threads as ranks)."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import COMPLETE, EDGES, MODES, X, attend, shard
-from strategies import Edges, random_edges, values
-
 from sarlite import Graph, Tensor, fn, no_grad
 from sarlite.comm import threads
-from sarlite.sar import messages, transport
+from sarlite.sar.schedule import messages, transport
 from sarlite.tape import ops
+from tests.helpers.exchanges import COMPLETE, EDGES, MODES, X, attend, shard
+from tests.helpers.strategies import Edges, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -107,7 +102,7 @@ def test_messages_fetch_again_only_in_case_2(name, mode, reducer):
     for ids, edge_ids, plan, profile, arrays in ranks:
         for array, whole, rows in zip(arrays, expected, (ids, ids, ids, edge_ids)):
             np.testing.assert_allclose(array, whole[rows], rtol=1e-10, atol=1e-10)
-        rows, back = profile.received_bytes, sum(step.n_send for step in plan.steps)
+        rows, back = profile.received_bytes, sum(arrival.n_send for arrival in plan.exchanges)
         assert rows["forward_fetch"] == 4 * 8 * plan.n_halo > 0
         assert rows["backward_fetch"] == (4 * 8 * plan.n_halo if name in CASE_2 and mode == "sar" else 0)
         assert profile.sent_bytes["forward_fetch"] == 4 * 8 * back
@@ -149,13 +144,13 @@ def test_built_in_messages_fetch_what_the_plan_predicts(name, mode, n_ranks):
 
     ranks = threads.run(n_ranks, work)
     for plan, forward, received, _ in ranks:
-        predicted, returned = row_bytes * plan.n_halo, row_bytes * sum(step.n_send for step in plan.steps)
+        predicted, returned = row_bytes * plan.n_halo, row_bytes * sum(arrival.n_send for arrival in plan.exchanges)
         # sections of one message start at multiples of 16 bytes
-        assert predicted <= forward["forward_fetch"] <= predicted + 16 * len(plan.steps) and predicted > 0
+        assert predicted <= forward["forward_fetch"] <= predicted + 16 * len(plan.exchanges) and predicted > 0
         assert sum(forward.values()) == forward["forward_fetch"]
         assert received["forward_fetch"] == forward["forward_fetch"]
         assert received["backward_fetch"] == (forward["forward_fetch"] if case2 and mode == "sar" else 0)
-        assert returned <= received["backward_push"] <= returned + 16 * len(plan.steps)
+        assert returned <= received["backward_push"] <= returned + 16 * len(plan.exchanges)
     for phase in ("forward_fetch", "backward_fetch", "backward_push"):
         assert sum(sent[phase] for *_, sent in ranks) == sum(received[phase] for _, _, received, _ in ranks)
 
@@ -166,8 +161,8 @@ def test_the_halo_is_the_distinct_remote_sources():
         own = np.isin(EDGES.dst, graph.node_ids)
         needed = np.setdiff1d(EDGES.src[own], graph.node_ids)
         assert graph.plan.n_halo == len(needed)
-        for step in graph.plan.steps:
-            assert np.isin(step.block.src_ids, needed).all()
+        for block, _, place in graph.plan.halo():
+            assert np.isin(block.src_ids[place], needed).all()
 
     threads.run(4, work)
 
@@ -217,13 +212,13 @@ def test_rows_that_follow_each_other_are_not_packed(name, edges, method, mode, p
         graph, *found, profile = _gradient(shard(comm, edges, method, mode=mode, prefetch=prefetch), aggregate)
         for array, expected in zip(found, whole):
             np.testing.assert_allclose(array, expected[graph.node_ids], rtol=1e-12, atol=1e-12)
-        rows, back = graph.plan.n_halo, sum(step.n_send for step in graph.plan.steps)
+        rows, back = graph.plan.n_halo, sum(arrival.n_send for arrival in graph.plan.exchanges)
         again = mode == "sar" and name != "copy_src"
         if edges is not SOME:
             assert profile.received_bytes["forward_fetch"] == row_bytes * rows > 0
             assert profile.received_bytes["backward_fetch"] == row_bytes * rows * again
             assert profile.sent_bytes["forward_fetch"] == row_bytes * back
-        assert row_bytes * back <= profile.received_bytes["backward_push"] <= row_bytes * back + 32 * len(graph.plan.steps)
+        assert row_bytes * back <= profile.received_bytes["backward_push"] <= row_bytes * back + 32 * len(graph.plan.exchanges)
 
     threads.run(4, work)
     assert bool(packed) == (edges is SOME)

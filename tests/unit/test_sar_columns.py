@@ -1,25 +1,20 @@
 """Aggregation by columns on a grid of ranks: equality, sums bit for bit, bytes by formula, failures (threads as ranks)."""
 
 import math
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import references
-from exchanges import EDGES, X, attend, fail, results, shard
-from references import CASES, check_equality
-from strategies import Edges, random_edges, values
 
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, PeerError
 from sarlite.sar import columns
-from sarlite.sar.operators import Sum
+from sarlite.sar.operators.sums import Sum
+from tests.helpers import references
+from tests.helpers.exchanges import EDGES, X, attend, fail, results, shard
+from tests.helpers.references import CASES, check_equality
+from tests.helpers.strategies import Edges, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -174,7 +169,7 @@ def test_bytes(how, grid):
         assert profile.received_bytes["backward_turn"] == 8 * sum(again)
         if how == "sum":
             assert profile.received_bytes["forward_fetch"] == 8 * w * plan.n_halo
-            assert profile.received_bytes["backward_push"] == 8 * w * sum(step.n_send for step in plan.steps)
+            assert profile.received_bytes["backward_push"] == 8 * w * sum(arrival.n_send for arrival in plan.exchanges)
     for phase in ("forward_turn", "backward_turn"):
         assert sum(p.sent_bytes[phase] for *_, p in found) == sum(p.received_bytes[phase] for *_, p in found) > 0
     if how == "sum" and grid[0] == 1:
@@ -182,21 +177,21 @@ def test_bytes(how, grid):
         assert sum(p.sent_bytes["forward_turn"] for *_, p in found) <= 8 * 2 * 50 * 6 * (n_columns - 1) // n_columns + 8 * 50
 
 
-def test_a_turn_tells_its_sizes():
+def test_a_layout_tells_its_sizes():
     """What it sends and receives is known without data."""
 
     def work(comm):
         graph = shard(comm, columns=4)
         grid = graph.grid
         pieces = columns._pieces(4, 2, 3, False)
-        turn = columns.Turn(grid.transport, grid._counts.src, pieces, (2, 3))
+        layout = columns.ColumnLayout(grid.transport, grid._counts.src, pieces, (2, 3))
         sent, received = (counter["forward_turn"] for counter in (graph.profile.sent_bytes, graph.profile.received_bytes))
-        y = turn.to_columns(values(1, graph.n_src, 2, 3), "forward")
+        y = layout.to_columns(values(1, graph.n_src, 2, 3), "forward")
         assert (graph.profile.sent_bytes["forward_turn"] - sent, graph.profile.received_bytes["forward_turn"] - received) == tuple(
-            8 * n for n in turn.sizes())
-        turn.to_rows(y, "backward")
+            8 * n for n in layout.sizes())
+        layout.to_rows(y, "backward")
         back = graph.profile.received_bytes["backward_turn"], graph.profile.sent_bytes["backward_turn"]
-        assert back == tuple(8 * n for n in turn.sizes())
+        assert back == tuple(8 * n for n in layout.sizes())
 
     threads.run(4, work)
 
@@ -349,7 +344,7 @@ def breaking(monkeypatch):
 
         monkeypatch.setattr(owner, method, broken)
 
-    breaks(columns.Exchange, "complete", "turn", None)  # its messages have been started
+    breaks(columns.AllToAll, "complete", "turn", None)  # its messages have been started
     breaks(Sum, "forward", "inside", "forward")
     breaks(Sum, "backward", "inside", "backward")
     return wanted

@@ -7,9 +7,9 @@ import pytest
 
 from sarlite import Graph, Tensor
 from sarlite.comm import threads
-from sarlite.graph import block
 from sarlite.kernels import Buffers
 from sarlite.tape import no_grad
+from tests.helpers.pieces import in_small_pieces
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -217,11 +217,10 @@ def test_rows_of_zeros_do_not_warn(message):
             np.testing.assert_allclose(found, want, rtol=1e-11, atol=1e-11)
 
 
-def test_a_piece_of_edges_is_let_go_of_before_the_next_ones_rows_are_gathered(monkeypatch):
-    monkeypatch.setattr(block, "PIECE_EDGES", 2048)
+def test_a_piece_of_edges_is_let_go_of_before_the_next_ones_rows_are_gathered():
 
     def n_bytes(n_edges):
-        graph = Graph.from_edges(np.arange(n_edges) % 511, np.arange(n_edges) % 512, 512)
+        graph = in_small_pieces(Graph.from_edges(np.arange(n_edges) % 511, np.arange(n_edges) % 512, 512), 2048)
         x, buffers = Tensor(np.ones((512, 64), np.float32)), Buffers()
         with buffers, no_grad():
             graph.aggregate(lambda src, dst, edge: src["x"].relu(), "sum", src={"x": x})

@@ -1,31 +1,25 @@
 """N ranks give the answer of one: logits and every gradient, in each mode, partition and prefetch depth (threads as ranks)."""
 
 import itertools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import references
-from references import CASES, EDGES, TRAIN, Step, check_equality
-from strategies import SETTINGS, edges, parts, tied_values, values, widths
-
 from sarlite import Graph, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError
-from sarlite.graph import block
 from sarlite.graph.partition import partition
 from sarlite.tape import Tensor, ops
+from tests.helpers import references
+from tests.helpers.pieces import in_small_pieces
+from tests.helpers.references import CASES, EDGES, TRAIN, Step, check_equality
+from tests.helpers.strategies import SETTINGS, edges, parts, tied_values, values, widths
 
 pytestmark = pytest.mark.timeout(120)
 
-MODES = ("sar", "sa", "oneshot", "broadcast", "host")
-ALL = (*MODES, "cover")  # which but for linear messages is sar
+MODES = ("sar", "sa", "oneshot", "broadcast")
 CSR = Graph.from_edges(*EDGES).in_edges()[:2]
 
 
@@ -34,7 +28,7 @@ def owners(method, n_ranks):
 
 
 @pytest.mark.sampled(80)
-@pytest.mark.parametrize("n_ranks, mode", [(1, "sar"), *itertools.product((2, 3, 4), ALL)])
+@pytest.mark.parametrize("n_ranks, mode", [(1, "sar"), *itertools.product((2, 3, 4), MODES)])
 @pytest.mark.parametrize("case", CASES)
 def test_equality(case, n_ranks, mode):
     points = [(np.float64, 0, "metis"), (np.float64, 1, "random"), (np.float64, 2, "contiguous"),
@@ -44,7 +38,7 @@ def test_equality(case, n_ranks, mode):
 
 
 @pytest.mark.sampled(30)
-@pytest.mark.parametrize("mode", ALL)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_the_order_within_parts_changes_nothing(case, n_ranks, mode):
@@ -61,11 +55,10 @@ def test_the_partitioner_by_name_and_more_prefetch_than_peers(case):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", ["edges", "edges mean", "softmax"])
-def test_messages_in_pieces(case, mode, monkeypatch):
+def test_messages_in_pieces(case, mode):
     references.one_rank(case, np.float64)  # whole
-    monkeypatch.setattr(block, "PIECE_EDGES", 1)
-    threads.run(3, check_equality, case, np.float64, owners("random", 3), mode=mode)
-    graph = Graph.from_edges(*EDGES)
+    threads.run(3, check_equality, case, np.float64, owners("random", 3), change=in_small_pieces, mode=mode)
+    graph = in_small_pieces(Graph.from_edges(*EDGES))
     assert len(graph.plan.local.pieces) > 3
     assert sum(piece.n_edges for piece in graph.plan.local.pieces) == EDGES.n_edges
 
@@ -173,7 +166,7 @@ def _run(graph, x, q, weight):
 
 
 @SETTINGS
-@given(graph=edges(), width=widths, mode=st.sampled_from(ALL), prefetch=st.integers(0, 2), tied=st.booleans(), data=st.data())
+@given(graph=edges(), width=widths, mode=st.sampled_from(MODES), prefetch=st.integers(0, 2), tied=st.booleans(), data=st.data())
 def test_splitting_edges_into_blocks_changes_nothing(graph, width, mode, prefetch, tied, data):
     n_ranks, owner = data.draw(parts(graph.n_nodes))
     order = data.draw(st.none() | st.permutations(range(graph.n_nodes)).map(np.array))

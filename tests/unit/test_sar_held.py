@@ -1,43 +1,24 @@
 """What the schedule holds and keeps: live remote buffers, messages under way, residuals (threads as ranks)."""
 
 import gc
-import sys
 import threading
-import time
 import weakref
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import EDGES, HOLDERS, X, attend, shard
-from strategies import random_edges, values
-
 from sarlite import Graph, Tensor, fn
 from sarlite.comm import threads
-from sarlite.sar import messages, plan, transport
-from sarlite.sar.schedule import Schedule
+from sarlite.sar.schedule import messages, transport
+from sarlite.sar.schedule.schedule import Schedule
+from tests.helpers.exchanges import EDGES, HOLDERS, X, attend, in_parts, shard, slowly
+from tests.helpers.strategies import random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 
 
 # ---- live remote buffers
-
-
-def slowly(bound):
-    """A message's brake: give the prefetch thread time to run as far ahead as it may, and then some."""
-
-    def wait(graph, message):
-        end = time.monotonic() + 0.02
-        while graph.profile.live_remote_buffers < bound and time.monotonic() < end:
-            time.sleep(0.001)
-        time.sleep(0.003)
-        return message
-
-    return wait
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
@@ -68,7 +49,6 @@ def test_live_remote_buffers(name, n_ranks, prefetch):
 
 def test_backward_holds_parts_of_peers_rows(monkeypatch):
     """The part in use and one peer's parts beside it, fetched ahead; every rank's steps fit its partners'."""
-    monkeypatch.setattr(plan, "STEP_ROWS", 1)
     rows, allocate = [], messages.allocate
 
     def noted(n_rows, *args, **options):
@@ -76,7 +56,7 @@ def test_backward_holds_parts_of_peers_rows(monkeypatch):
         return allocate(n_rows, *args, **options)
 
     def work(comm):
-        graph = shard(comm, prefetch=1)
+        graph = shard(comm, prefetch=1, mode=in_parts("sar"))
         out = attend(graph, Tensor(X[graph.node_ids], requires_grad=True))
         comm.barrier()
         rows.clear()
@@ -89,12 +69,13 @@ def test_backward_holds_parts_of_peers_rows(monkeypatch):
         monkeypatch.setattr(module, "allocate", noted)
     found = threads.run(3, work)
     for p, (the_plan, peak) in enumerate(found):
-        assert 0 < peak <= Fraction(6, 5) and len(the_plan.steps) == 2 and len(the_plan.backward_steps) == 10
-        for k, step in enumerate(the_plan.backward_steps):
-            other = found[step.source][0].backward_steps[k]
-            assert other.target == p and np.array_equal(step.block.src_ids, np.sort(step.block.src_ids))
-            assert other.n_send == step.n_rows == step.block.n_src
-    assert 0 < max(rows) <= max(-(-step.block.n_src // 5) for the_plan, _ in found for step in the_plan.steps)
+        assert 0 < peak <= Fraction(6, 5) and len(the_plan.forward) == 1 + 2 and len(the_plan.backward) == 10 + 1
+        for k, piece in enumerate(the_plan.backward[:-1]):
+            (arrival,) = piece.arrivals
+            other = found[arrival.source][0].exchanges[k]
+            assert other.target == p and np.array_equal(piece.block.src_ids, np.sort(piece.block.src_ids))
+            assert other.n_send == arrival.n_rows == piece.block.n_src
+    assert 0 < max(rows) <= max(-(-block.n_src // 5) for the_plan, _ in found for block in the_plan.blocks[1:])
 
 
 @pytest.mark.parametrize("mode", ["sa", "oneshot"])
@@ -118,18 +99,17 @@ def test_other_modes_keep_what_backward_needs(n_ranks, mode):
 
 
 @pytest.mark.parametrize("mode, most", [("sar", 3), ("sa", 1)])
-def test_a_long_message_does_not_run_ahead_of_the_pushes(mode, most, monkeypatch):
+def test_a_long_message_does_not_run_ahead_of_the_pushes(mode, most):
     """Gradients on their way are bounded too: those of one peer, in sar in 9 / 3 parts, wait while the next are computed."""
-    monkeypatch.setattr(plan, "STEP_ROWS", 1)
     pending = []
 
     def work(comm):
-        graph = shard(comm, mode=mode, prefetch=1)
+        graph = shard(comm, mode=in_parts(mode), prefetch=1)
         out = attend(graph, Tensor(X[graph.node_ids], requires_grad=True))
         start = transport.Push.start
 
-        def counted(self, step, message):
-            start(self, step, message)
+        def counted(self, *args):
+            start(self, *args)
             pending.append(len(self.pending))
 
         with pytest.MonkeyPatch.context() as patch:
@@ -162,10 +142,10 @@ def test_what_is_alive_beside_the_rows_in_use(prefetch, most, monkeypatch):
             weakref.finalize(buffer, change, rank, kind, -1)
         return buffer, views
 
-    def watched(self, step, message):
+    def watched(self, *args):
         found["rows"] = max(found.get("rows", 0), self.profile.live_remote_buffers)
         starting.push = True
-        start(self, step, message)
+        start(self, *args)
         starting.push = False
 
     for module in (messages, transport):

@@ -2,23 +2,18 @@
 
 import gc
 import itertools
-import sys
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from references import EDGES, FEATURES, LABELS, N_IN, N_OUT, TRAIN
-from strategies import KINDS, random_edges, values
 
 from sarlite import Graph, Tensor, Trainer, fn, gradcheck, nn, no_grad, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.models import GCN, SAGE
 from sarlite.tape import ops
+from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT, TRAIN
+from tests.helpers.strategies import KINDS, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -100,7 +95,7 @@ def test_the_order_that_sends_less_is_taken(case, reducer, mode):
         assert (x.grad is None, w.grad is None) == (not needs[0], not needs[1])
         with no_grad(), graph.profile.phase("without gradients"):
             graph.aggregate(fn.linear(x, w), reducer)
-        back = sum(step.n_send for step in graph.plan.steps)
+        back = sum(arrival.n_send for arrival in graph.plan.exchanges)
         return graph.plan.n_halo, back, graph.profile.received_bytes
 
     for n_halo, back, received in threads.run(3, work):

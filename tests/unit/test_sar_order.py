@@ -1,22 +1,17 @@
 """What travels while what is computed: the order of blocks and pushes, the messages, the prefetch thread (threads as ranks)."""
 
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from exchanges import COMPLETE, MODES, Noting, Recorder, Waiting, X, attend, shard
-from strategies import random_edges
-
 from sarlite import Tensor, fn, kernels
 from sarlite.comm import threads
-from sarlite.sar import transport
 from sarlite.sar.aggregate import aggregate
+from sarlite.sar.schedule import transport
+from tests.helpers.exchanges import COMPLETE, MODES, Noting, Recorder, Waiting, X, attend, shard
+from tests.helpers.strategies import random_edges
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -46,12 +41,18 @@ def order_of(n_ranks, case2, **options):
     return threads.run(n_ranks, work)[1]
 
 
+def remote_pieces(plan):
+    """What is noted of the backward pieces for which rows come: each one's block, then what is pushed."""
+    peers = [(piece.block, piece.arrivals[0].source) for piece in plan.backward if piece.arrivals]
+    return [entry for block, source in peers for entry in (("backward", block.n_edges), ("push", source))]
+
+
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 @pytest.mark.parametrize("n_ranks", [2, 3, 4])
 def test_every_push_has_a_block_to_hide_behind(n_ranks, prefetch):
     """Case 1: each peer's gradients travel while the next block is computed, the last while the local one is."""
     plan, log, under_way = order_of(n_ranks, False, prefetch=prefetch)
-    remote = [entry for step in plan.steps for entry in (("backward", step.block.n_edges), ("push", step.source))]
+    remote = remote_pieces(plan)
     assert log == [*remote, ("backward", plan.local.n_edges)]
     assert prefetch or not any(under_way)
 
@@ -61,7 +62,7 @@ def test_every_push_has_a_block_to_hide_behind(n_ranks, prefetch):
 def test_the_local_block_hides_the_first_fetch_and_the_last_push(n_ranks, prefetch):
     """Case 2: half of it before the remote blocks and half of it after."""
     plan, log, _ = order_of(n_ranks, True, prefetch=prefetch)
-    remote = [entry for step in plan.steps for entry in (("backward", step.block.n_edges), ("push", step.source))]
+    remote = remote_pieces(plan)
     first, last = (("backward", half.n_edges) for half in plan.local.halves)
     assert log == [first, *remote, last]
     assert abs(first[1] - last[1]) <= np.diff(plan.local.indptr).max() and first[1] + last[1] == plan.local.n_edges
@@ -84,15 +85,16 @@ def test_one_message_a_peer_and_direction(mode, edges):
 
     def work(comm):
         graph, fetches, pushes = shard(comm, edges, mode=mode), [], []
-        way, steps = graph.schedule.transport, graph.plan.steps
+        way, arrivals = graph.schedule.transport, graph.plan.exchanges
         way.fetch_comm, way.push_comm = Recorder(way.fetch_comm, fetches), Recorder(way.push_comm, pushes)
         out = attend(graph, Tensor(X[graph.node_ids], requires_grad=True))
-        once = [step.target for step in steps for _ in range(1 + isinstance(step.send_rows, slice))]
+        once = [arrival.target for arrival in arrivals for _ in range(1 + isinstance(arrival.send_rows, slice))]
         assert [peer for peer, _ in fetches] == once and not pushes
         out.backward(np.ones_like(out.data))
-        assert len(fetches) == len(once) * (2 if mode == "sar" else 1) and [peer for peer, _ in pushes] == [step.source for step in steps]
+        assert len(fetches) == len(once) * (2 if mode == "sar" else 1)
+        assert [peer for peer, _ in pushes] == [arrival.source for arrival in arrivals]
         assert sum(n for _, n in fetches) == graph.profile.sent_bytes["forward_fetch"] + graph.profile.sent_bytes["backward_fetch"]
-        return {isinstance(step.send_rows, slice) for step in steps}
+        return {isinstance(arrival.send_rows, slice) for arrival in arrivals}
 
     for kinds in threads.run(4, work):
         assert kinds == {edges is COMPLETE}

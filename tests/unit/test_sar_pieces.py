@@ -3,44 +3,21 @@
 import numpy as np
 import pytest
 
-from sarlite import Graph, Tensor, fn, nn
 from sarlite.comm import threads
-from sarlite.graph import block
-from sarlite.sar import plan
-
-N_NODES, N_EDGES = 20, 400
-
-
-def problem():
-    rng = np.random.default_rng(0)
-    src, dst = rng.integers(0, N_NODES, N_EDGES), rng.integers(0, N_NODES - 2, N_EDGES)
-    return Graph.from_edges(src, dst, N_NODES), rng.standard_normal((N_NODES, 3)), rng.random((N_EDGES, 1)), rng.standard_normal((3, 4))
-
-
-def run(graph, x, e, w, reducer):
-    """Return the output and the gradients of x, the edge values and the captured weight."""
-    x, e, w = (Tensor(a, requires_grad=True) for a in (x[graph.node_ids], e[graph.edge_ids], w))
-    dropout = nn.Dropout(0.3, nn.Random(0))
-
-    def message(src, dst, edge):
-        value = dropout(((src["x"] + dst["x"]) @ w).tanh() * edge["e"], edge.ids)
-        return (value.sum(-1), value) if reducer == "softmax" else value
-
-    out = graph.aggregate(message, reducer, src={"x": x}, dst={"x": x}, edge={"e": e})
-    (out * out).sum().backward()
-    return out.data, x.grad, e.grad, w.grad
+from sarlite.graph.block import Block
+from tests.helpers.exchanges import in_parts
+from tests.helpers.pieces import BUILT_IN, N_NODES, in_small_pieces, problem, run, run_built_in
 
 
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("reducer", ["sum", "mean", "max", "min", "softmax"])
-def test_pieces_change_nothing(reducer, mode, monkeypatch):
+def test_pieces_change_nothing(reducer, mode):
     graph, *arrays = problem()
     assert len(graph.plan.local.pieces) == 1
     expected = run(graph, *arrays, reducer)
-    monkeypatch.setattr(block, "PIECE_EDGES", 1)
 
     def on_rank(comm):
-        part = problem()[0].shard(comm, "contiguous", mode=mode)
+        part = in_small_pieces(problem()[0].shard(comm, "contiguous", mode=mode))
         return part, run(part, *arrays, reducer)
 
     for n_ranks in (1, 2):
@@ -53,9 +30,8 @@ def test_pieces_change_nothing(reducer, mode, monkeypatch):
         np.testing.assert_allclose(sum(grads[3] for _, grads in parts), expected[3], rtol=1e-12)
 
 
-def test_halves_are_rows_of_the_block_with_pieces_of_their_own(monkeypatch):
-    monkeypatch.setattr(block, "PIECE_EDGES", 1)
-    whole = problem()[0].plan.local
+def test_halves_are_rows_of_the_block_with_pieces_of_their_own():
+    whole = in_small_pieces(problem()[0]).plan.local
     halves = whole.halves
     assert abs(halves[0].n_edges - halves[1].n_edges) <= np.diff(whole.indptr).max()
     for parts in (halves, [piece for half in halves for piece in half.pieces]):
@@ -66,9 +42,8 @@ def test_halves_are_rows_of_the_block_with_pieces_of_their_own(monkeypatch):
         assert np.array_equal(np.concatenate([part.dst for part in parts]), whole.dst)
 
 
-def test_pieces_cover_every_edge_once(monkeypatch):
-    monkeypatch.setattr(block, "PIECE_EDGES", 1)
-    whole = problem()[0].plan.local
+def test_pieces_cover_every_edge_once():
+    whole = in_small_pieces(problem()[0]).plan.local
     pieces = whole.pieces
     assert max(piece.n_edges for piece in pieces) <= N_NODES + np.diff(whole.indptr).max()
     assert np.array_equal(np.concatenate([piece.labels for piece in pieces]), whole.labels)
@@ -77,40 +52,22 @@ def test_pieces_cover_every_edge_once(monkeypatch):
     assert np.array_equal(np.concatenate([piece.dst for piece in pieces]), whole.dst)
 
 
-# ---- backward steps for parts of a peer's columns
-
-BUILT_IN = {
-    "sum": lambda g, x, e: g.aggregate(fn.copy_src(x), "sum"),
-    "mean, edges": lambda g, x, e: g.aggregate(fn.mul_edge(x, e.reshape(-1)), "mean"),
-    "max": lambda g, x, e: g.aggregate(fn.copy_src(x), "max"),
-    "attend": lambda g, x, e: g.aggregate(fn.attend(x.reshape(-1, 3, 1), x, x, 0.2, 0.3, 5), "sum").reshape(-1, 3),
-    "case 1": lambda g, x, e: g.aggregate(lambda s, d, v: s["x"] * v["fixed"], "sum", src={"x": x}, edge={"fixed": e.data}),
-}
-
-
-def run_built_in(graph, x, e, w, name):
-    x, e = (Tensor(a, requires_grad=True) for a in (x[graph.node_ids], e[graph.edge_ids]))
-    out = BUILT_IN[name](graph, x, e)
-    (out * out).sum().backward()
-    return out.data, x.grad, np.zeros_like(e.data) if e.grad is None else e.grad, w * 0
-
+# ---- backward pieces for parts of a peer's columns
 
 @pytest.mark.parametrize("mode", ["sar", "sa"])
 @pytest.mark.parametrize("name", [*BUILT_IN, "message sum", "message max", "message softmax"])
-def test_backward_steps_change_nothing(name, mode, monkeypatch):
+def test_backward_parts_change_nothing(name, mode):
     function, what = (run, name.split()[1]) if name.startswith("message") else (run_built_in, name)
     graph, *arrays = problem()
     expected = function(graph, *arrays, what)
-    monkeypatch.setattr(plan, "STEP_ROWS", 1)
-    monkeypatch.setattr(plan, "BACKWARD_STEPS", 7)
 
     def on_rank(comm, prefetch):
-        part = problem()[0].shard(comm, "random", mode=mode, prefetch=prefetch)
+        part = problem()[0].shard(comm, "random", mode=in_parts(mode, backward_pieces=7), prefetch=prefetch)
         return part, function(part, *arrays, what)
 
     for parts in (depths := [threads.run(3, on_rank, prefetch) for prefetch in (0, 1, 2)]):
         for part, (out, dx, de, _) in parts:
-            assert len(part.plan.steps) == 2 and len(part.plan.backward_steps) == 8
+            assert len(part.plan.forward) == 1 + 2 and len(part.plan.backward) == (8 if mode == "sar" else 2) + 1
             nodes, edges = part.node_ids, part.edge_ids
             for found, whole, ids in ((out, expected[0], nodes), (dx, expected[1], nodes), (de, expected[2], edges)):
                 np.testing.assert_allclose(found, whole[ids], rtol=1e-11, atol=1e-12)
@@ -130,6 +87,6 @@ def test_columns_of_a_block_are_a_block():
         assert part.n_edges == len(edges) == len(part.indices) and np.array_equal(part.src_ids, whole.src_ids[first:last])
         assert np.array_equal(part.dst, whole.dst[edges]) and np.array_equal(part.indices + first, whole.indices[edges])
         assert np.array_equal(part.labels, whole.labels[edges])
-        own = block.Block(part.indptr, part.indices, part.src_ids)
+        own = Block(part.indptr, part.indices, part.src_ids)
         assert all(np.array_equal(a, b) for a, b in zip(part.transpose, own.transpose))
         assert np.array_equal(part.transpose_eid, whole.labels[edges][own.transpose_position])

@@ -3,33 +3,20 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from test_correct_and_smooth import EDGES, LABELS, TRAIN, WEIGHTS, Z, dense
-from training_runs import ROOT
-
 from sarlite import Solo, smooth
 from sarlite.comm import threads
-from sarlite.data import Dataset, format
+from sarlite.data import format
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError, DataError
-from sarlite.graph.edges import csr_by_dst
-from sarlite.sar import schedule
+from sarlite.sar.schedule import schedule
+from tests.helpers.smoothing import EDGES, LABELS, TRAIN, WEIGHTS, Z, dataset, dense
+from tests.helpers.training_runs import ROOT
 
 pytestmark = pytest.mark.timeout(120)
-
-
-def dataset(weighted):
-    """The edges of test_correct_and_smooth as a data set."""
-    indptr, indices, order = csr_by_dst(*EDGES, edge_index=True)
-    val, test = ~TRAIN & (np.arange(EDGES.n_nodes) % 2 == 0), ~TRAIN & (np.arange(EDGES.n_nodes) % 2 == 1)
-    return Dataset(indptr, indices, np.ones((EDGES.n_nodes, 1), np.float32), LABELS, TRAIN, val, test, 3,
-                   edge_weight=WEIGHTS[order] if weighted else None)
 
 
 @pytest.fixture(scope="module")

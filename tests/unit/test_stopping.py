@@ -1,16 +1,9 @@
 """What follows where no epoch is better: the end, or a lower rate; and gradients that are clipped. Alike on all ranks, also resumed."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from owned_rows import make
-from tasks import stored
 
 from sarlite import optim
 from sarlite.comm import Solo, threads
@@ -18,6 +11,8 @@ from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.train import checkpoint, config
 from sarlite.train.stopping import Best, Stopping
 from sarlite.train.tasks import Task
+from tests.helpers.owned_rows import make
+from tests.helpers.tasks import stored
 
 
 def scores(value, loss=1.0, key="accuracy"):

@@ -1,19 +1,15 @@
 """Each dense operation: values against NumPy, gradients against finite differences, float32 against float64."""
 
 import ast
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from tape_cases import CASES, RNG, draw
-
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.tape import PRIMITIVES, Tensor, engine, gradcheck, ops, reduce
+from tests.helpers.tape_cases import CASES, RNG, draw
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,16 +1,9 @@
 """Tasks: labels of each in data sets and readers, and training with their losses and metrics on any number of ranks."""
 
-import gzip
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from tasks import dataset, stored
 
 from sarlite import Graph, Tensor, Trainer, nn, optim
 from sarlite.comm import Solo, threads
@@ -21,6 +14,8 @@ from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.models import GCN
 from sarlite.tape import ops
 from sarlite.train.tasks import Task
+from tests.helpers.data_files import write_proteins
+from tests.helpers.tasks import dataset, stored
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-12}
 
@@ -62,7 +57,8 @@ def test_labels_that_are_not_the_tasks_are_refused(message):
     task, change = WRONG[message]
     made = dataset(task.rstrip("1"), 1 if task.endswith("1") else 3)
     if isinstance(change, dict):
-        vars(made).update(change)
+        for name, value in change.items():
+            setattr(made, name, value)
     else:
         made.train[0], made.val[0], made.test[0] = True, False, False
         made.labels[0] = 0
@@ -116,19 +112,6 @@ def test_readers_take_what_they_are_told_and_guess_nothing(tmp_path):
         load(f"{one},task=multilabel")
     with pytest.raises(ConfigError, match="task: needs labels=FILE"):
         load(f"edges:{tmp_path}/e.txt,task=regress")
-
-
-def write_proteins(folder, **changes):
-    """ogbn-proteins' layout: 5 nodes of 2 species, 4 edges with 2 features, 3 labels."""
-    files = {"raw/num-node-list": "5\n", "raw/num-edge-list": "4\n", "raw/edge": "0,1\n1,2\n0,3\n0,1\n",
-             "raw/edge-feat": "0.5,1\n1,0\n0,0\n0.25,1\n", "raw/node_species": "9606\n3702\n9606\n9606\n3702\n",
-             "raw/node-label": "0,1,1\n1,1,0\n0,0,0\n1,0,1\n1,1,1\n", "split/species/train": "0\n1\n", "split/species/valid": "2\n",
-             "split/species/test": "3\n4\n"}  # fmt: skip
-    for name, text in {**files, **changes}.items():
-        path = folder / f"{name}.csv.gz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress(text.encode()))
-    return f"ogb:{folder}"
 
 
 def test_the_layout_of_ogbn_proteins(tmp_path):

@@ -3,29 +3,24 @@
 import errno
 import json
 import os
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from references import EDGES, FEATURES
-from strategies import SETTINGS
-from trace_checks import assert_apart, check, of_track, read
-from trace_checks import train as train_recorded
-from training_runs import command, train
-
 from sarlite import Graph, Tensor, tape
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.profile import Profile, Trace
 from sarlite.train import trace
+from tests.helpers.references import EDGES, FEATURES
+from tests.helpers.strategies import SETTINGS
+from tests.helpers.trace_checks import assert_apart, check, of_track, read
+from tests.helpers.trace_checks import train as train_recorded
+from tests.helpers.training_runs import command, train
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -207,7 +202,7 @@ def test_spans_that_overlap_get_lanes(drawn):
 
 def test_writing_that_fails_is_told_on_every_rank(tmp_path):
     def work(comm):
-        with pytest.raises(SarliteError, match=rf"--trace {tmp_path}/no/t.json could not be written: No such file or directory"):
+        with pytest.raises(SarliteError, match=rf"trace {tmp_path}/no/t.json could not be written: No such file or directory"):
             trace.write(comm, tmp_path / "no" / "t.json", Trace())
 
     threads.run(3, work)
@@ -224,7 +219,7 @@ def test_a_full_disk_leaves_the_old_file(monkeypatch, tmp_path):
     path = tmp_path / "t.json"
     path.write_text("old")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(SarliteError, match=f"--trace {path} could not be written: No space left on device"):
+    with pytest.raises(SarliteError, match=f"trace {path} could not be written: No space left on device"):
         trace.write(Solo(), path, Trace())
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
 

@@ -4,16 +4,10 @@ import json
 import os
 import resource
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import DATA, MODEL, ROOT, SMALL, assert_same_curve, command, train
 
 from sarlite import optim
 from sarlite.comm import threads
@@ -23,6 +17,7 @@ from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.graph import order as orders
 from sarlite.train import checkpoint, config, run
+from tests.helpers.training_runs import DATA, MODEL, ROOT, SMALL, assert_same_curve, command, train
 
 KEYS = {"ranks": int, "mode": str, "seed": int, "test_accuracy": float, "best_val_accuracy": float, "epoch_seconds": float,
         "peak_bytes": list, "live_remote_buffers": int, "sent_bytes": dict}  # fmt: skip

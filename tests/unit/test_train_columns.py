@@ -1,19 +1,14 @@
 """The training command on a grid of ranks: the same curve, what it tells, resuming on another grid, and what is refused."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from predicting import predict_here
-from training_runs import assert_same_curve, train_here
-
 from sarlite.errors import ConfigError
 from sarlite.train import config
+from tests.helpers.predicting import predict_here
+from tests.helpers.training_runs import assert_same_curve, train_here
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore")]
 

@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import DATA, ROOT, SMALL, command
-
 from sarlite.comm import Solo, threads
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError
 from sarlite.train import checkpoint, folder
+from tests.helpers.training_runs import DATA, ROOT, SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -92,7 +89,7 @@ def test_runs_of_one_second_have_a_folder_each(tmp_path, monkeypatch):
 def test_two_runs_in_one_folder(tmp_path):
     first = folder.Folder(Solo(), tmp_path / "run", None, "gcn")
     for n in (1, 2):
-        with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'run'}: another run works in it"):
+        with pytest.raises(ConfigError, match=f"run_dir {tmp_path / 'run'}: another run works in it"):
             threads.run(n, lambda comm: folder.Folder(comm, tmp_path / "run", None, "gcn"))
     first.begin("epochs = 3\n", 0)
     first.close()
@@ -102,7 +99,7 @@ def test_two_runs_in_one_folder(tmp_path):
 def test_a_file_that_appeared_meanwhile_is_not_replaced(tmp_path):
     run = folder.Folder(Solo(), tmp_path / "run", None, "gcn")
     (tmp_path / "run" / "config.toml").write_text("mine")
-    with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'run'}: File exists"):
+    with pytest.raises(ConfigError, match=f"run_dir {tmp_path / 'run'}: File exists"):
         run.begin("epochs = 3\n", 0)
     run.close()
     assert content(tmp_path / "run") == {Path("config.toml"): b"mine"}

@@ -1,25 +1,19 @@
 """Minibatches of the training command: what they train and tell, on one rank and on several."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from predicting import predict_here
-from training_runs import DATA, assert_same_curve, train
-
-from sarlite import nn, optim, predict
+from sarlite import Trainer, nn, optim
 from sarlite.data import load
 from sarlite.errors import SarliteError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import SAGE
-from sarlite.sar.graph import Graph
+from sarlite.sar.graph.graph import Graph
 from sarlite.train import checkpoint, loop, report
-from sarlite.train.minibatch import BatchTrainer
+from tests.helpers.predicting import predict_here
+from tests.helpers.training_runs import DATA, assert_same_curve, train
 
 pytestmark = pytest.mark.timeout(60)
 MANY = ["--data", f"{DATA},train=0.5"]
@@ -67,8 +61,7 @@ def accuracies(folder, *flags):
 
 
 @pytest.mark.parametrize("flags", [[], ["--ranks", 3, "--partition", "random", "--remote", "hec"], ["--model", "gcn", "--batch-norm"]])
-def test_predictions_of_a_checkpoint_are_as_accurate_as_was_told(here, monkeypatch, flags, tmp_path):
-    monkeypatch.setattr(predict, "set_threads", lambda n: None)
+def test_predictions_of_a_checkpoint_are_as_accurate_as_was_told(here, flags, tmp_path):
     curve = here(tmp_path / "run", *MANY, *BATCHES, "--epochs", 3, "--dtype", "float64", *flags)
     for ranks in (1, 2):
         assert accuracies(tmp_path / "run", "--ranks", ranks) == [curve[-1]["val_accuracy"], curve[-1]["test_accuracy"]]
@@ -82,14 +75,14 @@ def test_predictions_of_a_checkpoint_are_as_accurate_as_was_told(here, monkeypat
 
 
 def make(schedule=lambda epoch: 1.0, optimizer=lambda flat: optim.SGD(flat, 0.5)):
-    """A BatchTrainer on a small graph, with 10 seeds a step of 25."""
+    """A trainer on batches of a small graph, with 10 seeds a step of 25."""
     rows = np.random.default_rng(0)
     graph = Graph.from_edges(rows.integers(0, 60, 300), rows.integers(0, 60, 300), 60)
     x, labels, train_rows = rows.standard_normal((60, 5)), rows.integers(0, 3, 60), np.arange(60) < 25
     rng = nn.Random(1)
     model = SAGE(5, 3, layers=2, hidden=4, batch_norm=False, rng=rng, dtype=np.float64)
     loader = NeighborLoader(graph, x, labels, train_rows, fanouts=(2, 2), batch_size=10)
-    return BatchTrainer(graph, model, x, labels, train_rows, ~train_rows, optimizer=optimizer, rng=rng, schedule=schedule, loader=loader)
+    return Trainer(graph, model, x, labels, train_rows, ~train_rows, optimizer=optimizer, rng=rng, schedule=schedule, batches=loader)
 
 
 def test_the_schedule_goes_by_epochs_and_steps_go_on():
@@ -101,7 +94,7 @@ def test_the_schedule_goes_by_epochs_and_steps_go_on():
             super().step(factor)
 
     trainer = make(schedule=lambda epoch: 10.0**-epoch, optimizer=lambda flat: Noting(flat, 0.5))
-    loop.fit(trainer, 2, on_step=lambda n, loss: done.append((n, trainer.training_step.n_steps, trainer.loader.step)))
+    loop.fit(trainer, 2, on_step=lambda n, loss: done.append((n, trainer.training_step.n_steps, trainer.batches.step)))
     assert factors == [1.0] * 3 + [0.1] * 3 and done == [(1, 1, 1), (2, 2, 2), (3, 3, 3), (1, 4, 4), (2, 5, 5), (3, 6, 6)]
     assert len(trainer.own_seconds) == 6 and trainer.counted()["steps"] == 6
 

@@ -1,18 +1,13 @@
 """Flags of minibatches: which mean nothing, which do not go together, and what a folder of a run gives back."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import DATA
-
 from sarlite.errors import ConfigError
 from sarlite.train import config
-from sarlite.train.minibatch import BatchTrainer
+from sarlite.train.loop import Trainer
+from tests.helpers.training_runs import DATA
 
 pytestmark = pytest.mark.timeout(60)
 MANY = ["--data", f"{DATA},train=0.5"]
@@ -76,7 +71,7 @@ def test_what_a_run_wrote_is_read_back_and_what_a_run_before_had_is_forgotten(tm
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_fan_outs_that_are_not_the_layers_are_refused_before_training(here, monkeypatch, ranks, tmp_path):
-    monkeypatch.setattr(BatchTrainer, "__init__", lambda *args, **options: pytest.fail("too late"))
+    monkeypatch.setattr(Trainer, "__init__", lambda *args, **options: pytest.fail("too late"))
     with pytest.raises(ConfigError, match="fanouts has 3 entries, but the model 2 layers"):
         here(tmp_path / "run", "--batch-size", 10, "--fanouts", "3,5,5", "--ranks", ranks)
     assert not (tmp_path / "run").exists()

@@ -2,21 +2,16 @@
 
 import json
 import re
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import DATA, SMALL
-
 from sarlite.comm import Solo, threads
 from sarlite.comm.interrupt import Interrupts
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.train import caches, checkpoint, config, report, run
+from tests.helpers.training_runs import DATA, SMALL
 
 pytestmark = pytest.mark.timeout(60)
 MANY = ["--data", f"{DATA},train=0.5"]
@@ -144,11 +139,11 @@ def test_a_checkpoint_takes_the_caches_of_the_one_before_away(here, tmp_path):
 
 
 class Cached:
-    """What `caches` takes of a trainer: rows, and a loader with a state."""
+    """What `caches` takes of a trainer: rows, and batches with a state."""
 
     def __init__(self, rows, step=12, state=None):
         self.graph, self.training_step = SimpleNamespace(dst_ids=np.asarray(rows)), SimpleNamespace(n_steps=step)
-        self.loader, self.got = SimpleNamespace(state=lambda: state or {}, load_state=self._load), None
+        self.batches, self.got = SimpleNamespace(state=lambda: state or {}, load_state=self._load), None
 
     def _load(self, state):
         self.got = state
@@ -174,7 +169,7 @@ def test_caches_are_written_by_each_rank_and_come_back(tmp_path):
         return caches.restore(comm, tmp_path / "run", other, found, 12)
 
     assert threads.run(2, work) == ["files caches-12-0of2.safetensors and following are missing"] * 2
-    assert caches.write(Solo(), tmp_path, Cached([0])) is None and caches.write(Solo(), tmp_path, SimpleNamespace(loader=None)) is None
+    assert caches.write(Solo(), tmp_path, Cached([0])) is None
 
 
 def test_caches_that_do_not_fit_are_left_and_told_of(tmp_path):

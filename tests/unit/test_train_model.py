@@ -1,20 +1,16 @@
 """A model of one's own through the training command: its contract, and how what is wrong in its file is told."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import MODEL, SMALL, command
 
 from sarlite import nn
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.train import config, run
 from sarlite.train.model import make_model, model_class
+from sarlite.train.settings import model_of
+from tests.helpers.training_runs import MODEL, SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
 BROKEN = {  # what replaces what in MODEL: what the error quotes
@@ -70,7 +66,7 @@ def test_the_trial_of_a_model_changes_nothing(tmp_path):
     path.write_text(NORMAL)
     options = config.parse(["--model", f"{path}:Mine", "--hidden", "8"])
     rng, other = nn.Random(0), nn.Random(0)
-    tried = make_model(model_class(options.model), options, 5, 3, rng)
+    tried = make_model(model_of(options), 5, 3, rng)
     fresh = model_class(options.model)(5, 3, hidden=8, rng=other, dtype=np.float32)
     for name, array in fresh.state_dict().items():
         np.testing.assert_array_equal(tried.state_dict()[name], array)

@@ -1,9 +1,8 @@
 """What a run shows."""
 
-import argparse
-
 import pytest
 
+from sarlite.sar.schedule.schedule import Options
 from sarlite.train import report
 
 MIB = 2**20
@@ -28,7 +27,7 @@ def test_memory_of_few_ranks_and_of_many():
     (3, 4, "oneshot", "those of 3 other parts held at most at once, oneshot promises no bound"),
 ])  # fmt: skip
 def test_remote_rows(live, size, mode, text):
-    assert report._remote(live, argparse.Namespace(mode=mode, prefetch=1), size) == text
+    assert report._remote(live, Options(mode, 1), size) == text
 
 
 def test_lines_of_progress_tell_what_is_left(capsys, monkeypatch):

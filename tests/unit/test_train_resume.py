@@ -1,22 +1,19 @@
 """Resuming: the run's options are the base, what cannot change is refused, and nothing in its folder changes too early."""
 
 import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
-
+from sarlite import data as datasets
 from sarlite.comm import threads
-from sarlite.data import format, load
+from sarlite.data import format
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.train import checkpoint, config, identity, run
-from sarlite.train.load import load_part
+from sarlite.train.load import load
+from sarlite.train.settings import graph_of, source_of
+from tests.helpers.training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
 
 pytestmark = pytest.mark.timeout(120)
 PLAIN = ["--threads", "1", "--progress", "none"]
@@ -30,10 +27,8 @@ def content(folder):
 def runs(tmp_path_factory):
     """A folder with a run of six epochs, "six", and one of the first three of them, "three"."""
     folder = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "set_threads", lambda n: None)
-        train_here(folder / "six", "--epochs", 6, "--model", "gcn", "--weight-decay", "1e-3")
-        train_here(folder / "three", "--epochs", 3, "--model", "gcn", "--weight-decay", "1e-3")
+    train_here(folder / "six", "--epochs", 6, "--model", "gcn", "--weight-decay", "1e-3")
+    train_here(folder / "three", "--epochs", 3, "--model", "gcn", "--weight-decay", "1e-3")
     return folder
 
 
@@ -47,9 +42,8 @@ def three(runs, tmp_path):
 
 
 @pytest.fixture
-def go_on(monkeypatch):
+def go_on():
     """Resume in this process, with the flags that are given alone."""
-    monkeypatch.setattr(run, "set_threads", lambda n: None)
 
     def start(checkpoint, *flags):
         options = config.parse(["--resume", str(checkpoint), "--progress", "none", *map(str, flags)])
@@ -160,7 +154,7 @@ def test_resuming_into_another_folder_leaves_the_first(three, go_on, tmp_path):
 
 def _identity(comm, data, partition="stored", order="stored", mode="sar"):
     options = config.parse(["--data", str(data), "--partition", partition, "--order", order, "--mode", mode, "--prefetch", "0"])
-    part = load_part(options, comm, None, False)
+    part = load(comm, source_of(options, None), graph_of(options))
     return identity.identity(part.graph, part.rows, part.n_classes)
 
 
@@ -210,7 +204,7 @@ def _turned(d):
 
 @pytest.mark.parametrize("change", [_feature, _two_features, _label, _swapped, _split, _edge, _turned])
 def test_the_identity_sees_every_change(change, tmp_path):
-    dataset = load(DATA)
+    dataset = datasets.load(DATA)
     format.write(tmp_path / "one", dataset)
     change(dataset)
     format.write(tmp_path / "two", dataset)
@@ -223,8 +217,8 @@ def test_no_features_and_float64():
     assert len(set(identity._multiples(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, -2.0]])).tolist())) == 3
 
 
-def test_other_data_in_the_same_place_is_refused(tmp_path, go_on, monkeypatch):
-    dataset = load(DATA)
+def test_other_data_in_the_same_place_is_refused(tmp_path, go_on):
+    dataset = datasets.load(DATA)
     format.write(tmp_path / "data", dataset)
     train_here(tmp_path / "run", "--data", tmp_path / "data", "--epochs", 1)
     _label(dataset)

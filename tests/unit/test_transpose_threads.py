@@ -1,17 +1,12 @@
 """The transpose of a CSR of so many edges that threads share it, and indices that are no columns."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from kernel_references import over_threads
-
 from sarlite import kernels
 from sarlite.errors import ShapeError
+from tests.helpers.kernel_references import over_threads
 
 
 def test_threads_share_many_edges():

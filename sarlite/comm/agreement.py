@@ -1,0 +1,62 @@
+"""What ranks do together: an action that fails on all where it fails on one, and values that must be alike."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sarlite.comm.buffers import digest
+from sarlite.comm.protocol import Communicator
+from sarlite.errors import DataError, raise_together
+
+R = TypeVar("R")
+
+
+def together(comm: Communicator, action: Callable[[], R]) -> R:
+    """Run `action` on every rank; raise on every rank when it fails on one. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    action : callable
+        Takes nothing. It may call collectives only where these fail on every rank or on none.
+
+    Returns
+    -------
+    object
+        This rank's result of `action`.
+
+    Raises
+    ------
+    Exception
+        This rank's own; elsewhere what `raise_together` makes of the lowest failing rank's.
+    """
+    result: Any = None
+    error: BaseException | None = None
+    try:
+        result = action()
+    except BaseException as found:  # whatever it is: the others wait for the word of this rank
+        error = found
+    raise_together(comm, error)
+    return result
+
+
+def agree(comm: Communicator, value: Any, what: str) -> bytes:
+    """Raise DataError on every rank unless all ranks hold the same. Collective; 16 bytes a rank travel.
+
+    Parameters
+    ----------
+    comm : Communicator
+    value : array, bytes, or a tuple, list or dict of such, or anything that `repr` tells
+    what : str
+        Names it in the message.
+
+    Returns
+    -------
+    bytes
+        The digest that all ranks have.
+    """
+    digests = comm.allgather(digest(value))
+    others = [rank for rank, found in enumerate(digests) if found != digests[0]]
+    if others:
+        plural = "ranks" if len(others) > 1 else "rank"
+        raise DataError(f"{what} is not the same on every rank: {plural} {', '.join(map(str, others))} and rank 0 differ")
+    return digests[0]

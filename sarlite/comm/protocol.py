@@ -1,0 +1,173 @@
+"""The protocol of communication between ranks that the rest of sarlite is written against."""
+
+from typing import Any, Protocol
+
+from sarlite.types import Array
+
+
+class Request(Protocol):
+    """A started transfer or reduction. It keeps its buffer alive until it is done. Any thread may call its methods."""
+
+    def wait(self) -> None:
+        """Return once the buffer may be read (receive, reduction) or changed (send).
+
+        Raises
+        ------
+        ShapeError
+            The message has not the size of the receive's buffer; the ranks' arrays of a reduction differ.
+        PeerError
+            The peer failed, or the request was cancelled.
+        """
+
+    def test(self) -> bool:
+        """Return whether `wait` would return, or raise, without waiting for another rank."""
+
+    def cancel(self) -> None:
+        """Give up a send or a receive. Not for reductions.
+
+        Returns once nothing will be written into the buffer any more, and it may be dropped. A thread that waits for a
+        receive gets PeerError; under MPI one that waits for a send waits on until the message is received or drained.
+        A request that is done stays done; what was already matched may still be delivered before this returns.
+
+        Notes
+        -----
+        A cancelled receive leaves its message to the next receive with the same source and tag, and under MPI a
+        cancelled send may still be received: go on with another tag, or `drain`. MPI cannot take back a send: until it
+        is received or drained, its array is kept by a reference, and if it is changed, that is what arrives.
+        """
+
+
+class Communicator(Protocol):
+    """A group of ranks. Every method but `start_send`, `start_recv` and `abort` is collective.
+
+    Attributes
+    ----------
+    rank, size : int
+    threaded : bool
+        Whether several threads may communicate at once (MPI_THREAD_MULTIPLE).
+    max_tag : int
+        The largest tag of a message; the smallest is 0. MPI promises 32766, MPICH has 2^29 - 2.
+
+    Notes
+    -----
+    Messages with the same source, destination and tag arrive in the order they were started. Threads of one rank that
+    communicate at once need different tags, and for collectives communicators of their own (`dup`, `channel`).
+
+    `alltoall`, `broadcast`, `allreduce` and `start_allreduce` raise ShapeError on every rank when the ranks' calls do not fit together.
+    """
+
+    rank: int
+    size: int
+    threaded: bool
+    max_tag: int
+
+    def start_send(self, array: Array, peer: int, tag: int = 0) -> Request:
+        """Start to send a C-contiguous array (any dtype, any size, 2 GiB and more too) to `peer`.
+
+        The array is borrowed until the request is done. The request may wait for the peer's receive, so start every
+        receive before waiting for a send.
+        """
+
+    def start_recv(self, array: Array, peer: int, tag: int = 0) -> Request:
+        """Start to receive into a C-contiguous array of just the size that `peer` sends."""
+
+    def drain(self) -> None:
+        """Cancel the requests of sends and receives that are not done, and drop the messages that no receive has met.
+
+        Afterwards the communicator is as new: no message from before is received by anyone, whatever its tag. For
+        channels, whose requests may outlive what a program gave up.
+        """
+
+    def alltoall(self, arrays: list[Array]) -> list[Array]:
+        """Give every rank its own rows.
+
+        Parameters
+        ----------
+        arrays : list of (n, ...) arrays
+            One for each rank, C-contiguous, of one dtype and row shape on every rank, of any number of rows, 0 too.
+
+        Returns
+        -------
+        list of (m, ...) arrays
+            What each rank sent here, in rank order, as new arrays.
+        """
+
+    def broadcast(self, array: Array, root: int) -> Array:
+        """Fill the C-contiguous `array` with the root's, of the same shape and dtype, and return it.
+
+        Waits without the GIL: a thread may be in here on one communicator while others use other ones.
+        """
+
+    def start_broadcast(self, array: Array, root: int) -> Request:
+        """Start a `broadcast`; the request is done once `array` may be read, on the root changed.
+
+        The ranks must have agreed on root, shape and dtype before: they are not compared on every communicator. Several may be under
+        way, if all ranks start them in one order; until they are done, nothing else collective may be called on this communicator.
+        """
+
+    def start_allreduce(self, array: Array, op: str = "sum") -> Request:
+        """Start an `allreduce`; `array` holds the result once the request is done.
+
+        It goes on while some thread waits for it or tests it. Until it is done, nothing else collective may be called on
+        this communicator: give it a channel.
+        """
+
+    def allreduce(self, array: Array, op: str = "sum") -> Array:
+        """Reduce elementwise over ranks, in place, and return `array`; op is "sum", "max" or "min".
+
+        The result is the same on every rank. It has the array's dtype; a NaN under "max" or "min" is undefined.
+        """
+
+    def gather(self, array: Array, root: int = 0) -> list[Array] | None:
+        """Return every rank's rows by rank on the root, None elsewhere.
+
+        Parameters
+        ----------
+        array : (n, ...) array
+            C-contiguous, of one dtype and row shape on every rank, of any number of rows, 0 too.
+        root : int
+            The same on every rank.
+
+        Returns
+        -------
+        list of (m, ...) arrays, on the root
+            New arrays: the root holds all ranks' rows.
+
+        Raises
+        ------
+        ShapeError
+            On every rank: the arrays do not fit together, or the root is no rank or not the same on all.
+        """
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return the list of every rank's `value`, a small picklable object, in rank order."""
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        """Return the root's `value`, a picklable object, on every rank."""
+
+    def barrier(self) -> None:
+        """Return once every rank has called it."""
+
+    def dup(self) -> "Communicator":
+        """Return a communicator of the same ranks whose messages never meet this one's."""
+
+    def channel(self, name: str) -> "Communicator":
+        """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are made often."""
+
+    def split(self, colour: int) -> "Communicator":
+        """Return a communicator of the ranks that gave the same `colour`, a number >= 0, numbered in the order of their ranks here."""
+
+    def group(self, name: str, colour: int) -> "Communicator":
+        """Return the `split` kept under `name`, made at the first call, whose colours hold."""
+
+    def numbered(self, name: str, holder: Any) -> int:
+        """Return a number that is above those of all living holders of `name` on any rank, and `holder`'s as long as it lives. Collective.
+
+        Those whose threads communicate side by side take channels by it, since on one channel their calls would meet.
+        """
+
+    def free(self) -> None:
+        """Drain a duplicate that was made by `dup`, or a `split`, and its channels, and give them back."""
+
+    def abort(self, reason: Any) -> None:
+        """Print `reason`, unless it is None, and end every rank at once; threads as ranks get PeerError instead."""

@@ -1,0 +1,100 @@
+"""Picks whose halo rows a cache has not: they leave the layer, and further in-edges may stand in for them."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite.keys import splitmix64
+from sarlite.minibatch.picked import Picks
+from sarlite.minibatch.sampler import Layer
+from sarlite.types import Array
+
+
+class Substitutes(NamedTuple):
+    """Which further in-edges of a destination may stand in for its missing picks, and their order.
+
+    Attributes
+    ----------
+    has : callable
+        Columns of halo rows (k,) -> (k,) bool, whether the cache has them.
+    key : int
+        What the order of a row's further edges goes by, with the destination's global id and the edge's place in its
+        row.
+    """
+
+    has: Callable[[Array], Array]
+    key: int
+
+
+def without(picks: Picks, missing: Array, substitutes: Substitutes | None = None) -> Layer:
+    """Return a layer without some picks.
+
+    Parameters
+    ----------
+    picks : Picks
+    missing : (n_picks,) bool
+        The picks that cannot be used.
+    substitutes : Substitutes, optional
+        For each edge that a miss took away another in-edge of its destination takes its place, where there is one:
+        whose source is among the layer's rows or in the cache, not picked already, in the order of a hash. By default
+        nothing takes its place.
+
+    Notes
+    -----
+    O(picks), and with substitutes O(edges of the destinations with a miss).
+    """
+    part, layer, rows = picks.part, picks.layer, picks.rows
+    dst = np.repeat(np.arange(layer.n_dst), np.diff(layer.indptr))
+    wanted = np.bincount(dst[missing], minlength=layer.n_dst)
+    dst, positions = dst[~missing], layer.positions[~missing]
+    if substitutes is not None:
+        more_dst, more = _next_picks(part, layer, rows, wanted, substitutes)
+        dst, positions = np.concatenate([dst, more_dst]), np.concatenate([positions, more])
+        order = np.lexsort((positions, dst))
+        dst, positions = dst[order], positions[order]
+    return _laid_out(part, layer, rows, dst, positions)
+
+
+def _next_picks(part, layer, rows, wanted, substitutes):
+    """Return (dst, positions) of as many further edges of each destination as are wanted, where there are so many."""
+    edges, dst = part.edges, np.flatnonzero(wanted)
+    first, degree = edges.indptr[rows[dst]], np.diff(edges.indptr)[rows[dst]]
+    ends = np.cumsum(degree)
+    place = np.arange(degree.sum()) - np.repeat(ends - degree, degree)
+    positions, dst = np.repeat(first, degree) + place, np.repeat(dst, degree)
+    source = edges.indices[positions]
+    free = ~_among(positions, np.sort(layer.positions))
+    local = source < part.n_local
+    free[local] &= _among(source[local], np.sort(rows))
+    free[~local] &= substitutes.has(source[~local])
+    positions, dst, place = positions[free], dst[free], place[free]
+    ids = part.ids[rows[dst]].astype(np.uint64)
+    variates = splitmix64(splitmix64(ids ^ np.uint64(substitutes.key)) ^ place.astype(np.uint64))
+    order = np.lexsort((variates, dst))
+    positions, dst = positions[order], dst[order]
+    counts = np.bincount(dst, minlength=layer.n_dst)
+    number = np.arange(len(dst)) - np.repeat(np.cumsum(counts) - counts, counts)  # of each among its row's
+    taken = number < wanted[dst]
+    return dst[taken], positions[taken]
+
+
+def _laid_out(part, layer, rows, dst, positions):
+    """The layer with these edges: by destination, and the place among the part's edges of each."""
+    source = part.edges.indices[positions]
+    local = source < part.n_local
+    halo, numbers = np.unique(source[~local], return_inverse=True)
+    by_row = np.argsort(rows, kind="stable")
+    columns = np.empty(len(source), layer.columns.dtype)
+    columns[local] = by_row[np.searchsorted(rows[by_row], source[local])]
+    columns[~local] = layer.n_src + numbers
+    return layer._replace(indptr=np.searchsorted(dst, np.arange(layer.n_dst + 1)).astype(np.int64), columns=columns,
+                          positions=positions.astype(layer.positions.dtype), halo=halo)
+
+
+def _among(values, ascending):
+    places = np.searchsorted(ascending, values)
+    found = np.zeros(len(values), bool)
+    inside = places < len(ascending)
+    found[inside] = ascending[places[inside]] == values[inside]
+    return found

@@ -1,0 +1,417 @@
+"""How graphs are made: from edges, from matrices and graphs of other libraries, from a rank's own rows."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sarlite.comm import Solo, together, wrap
+from sarlite.errors import ConfigError, DataError, raise_together
+from sarlite.graph import edges as edge_lists
+from sarlite.graph import interop, validation
+from sarlite.graph.part import InEdges, find_error, is_sorted
+from sarlite.profile import Profile
+from sarlite.sar.columns import Grid, gather, groups
+from sarlite.sar.schedule import needs, schedule
+from sarlite.sar.schedule.schedule import Options
+from sarlite.sar.schedule.transport import CommState, Transport
+from sarlite.tape.engine import as_array
+from sarlite.types import Array
+
+if TYPE_CHECKING:
+    from sarlite.sar.graph.graph import Graph
+
+
+def from_edges(cls: Any, src: Any, dst: Any, n_nodes: int | None = None, *, n_src: int | None = None,
+               n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
+               deduplicate: bool = False) -> "Graph":
+    """Make a whole graph from an edge list.
+
+    Parameters
+    ----------
+    src, dst : (n_edges,) int array, or anything with `__array__` or `__dlpack__`
+        Edge e goes from src[e] to dst[e]; edge values follow this order.
+    n_nodes : int, optional
+        By default one more than the largest index.
+    n_src, n_dst : int, optional
+        Given both, the graph is bipartite: sources are numbered 0 .. n_src, destinations, other nodes, 0 .. n_dst.
+    undirected, self_loops, deduplicate : bool
+        Add each edge's reverse, add the self loops that miss, keep one of equal edges.
+        Edges are then numbered anew, in order of (dst, src). The first two are not for bipartite graphs.
+
+    Returns
+    -------
+    Graph
+
+    Raises
+    ------
+    ConfigError
+        n_nodes beside n_src and n_dst, one of these alone, or a reverse or self loop asked of a bipartite graph.
+    DataError
+        Indices that are no integers or out of range, or src and dst of different lengths.
+    """
+    src, dst = outside("src", src), outside("dst", dst)
+    changes = dict(undirected=undirected, self_loops=self_loops, deduplicate=deduplicate)
+    if (n_src is None) != (n_dst is None) or (n_src is not None and n_nodes is not None):
+        raise ConfigError("give n_nodes, or both n_src and n_dst for a bipartite graph")
+    if n_src is not None:
+        return _bipartite(cls, src, dst, n_src, n_dst, **changes)
+    if n_nodes is None:
+        src, dst = edge_lists.checked_ends(src, dst, validation.MOST_NODES, validation.MOST_NODES)
+        n_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
+    indptr, indices, edge_index = edge_lists.csr_by_dst(src, dst, n_nodes, **changes, edge_index=True)
+    return _whole(cls, indptr, indices, None if any(changes.values()) else edge_index)
+
+
+def _bipartite(cls, src, dst, n_src, n_dst, undirected, self_loops, deduplicate):
+    if undirected or self_loops:
+        raise ConfigError("a bipartite graph has neither reverse edges nor self loops; src and dst are other nodes")
+    n_src, n_dst = validation.count("n_src", n_src), validation.count("n_dst", n_dst)
+    src, dst = edge_lists.checked_ends(src, dst, n_src, n_dst)
+    n_nodes = max(n_src, n_dst)
+    indptr, indices, edge_index = edge_lists.csr_by_dst(src, dst, n_nodes, deduplicate=deduplicate, edge_index=True)
+    return _whole(cls, indptr[: n_dst + 1], indices, None if deduplicate else edge_index, n_src)
+
+
+def from_csr(cls: Any, indptr: Any, indices: Any = None, *, edge_index: Any = None,
+             n_src: int | None = None) -> "Graph":
+    """Make a whole graph from a CSR by destination: row i lists the sources of i's in-edges.
+
+    Parameters
+    ----------
+    indptr, indices : (n_dst + 1,) and (n_edges,) int arrays, or one SciPy sparse array or matrix, or torch CSR tensor,
+    alone
+        Of a matrix a, a[i, j] is an edge from j to i; entries stored twice are two edges, a stored zero is one
+        (`graph.interop.entries`). All values must be 1; `from_scipy` takes others. Borrowed.
+    edge_index : (n_edges,) int array, optional
+        Each entry's index into edge values, each once; by default its position.
+    n_src : int, optional
+        Given, the graph is bipartite: sources are numbered 0 .. n_src. A matrix that is not square is.
+
+    Returns
+    -------
+    Graph
+
+    Raises
+    ------
+    DataError
+        An index out of range, an indptr that does not ascend, an edge_index that is no permutation, or a matrix with
+        weights.
+    """
+    if indices is None:
+        found = interop.entries(indptr, "from_csr")
+        interop.refuse_weights(found.values, "from_csr", "Graph.from_scipy(matrix)")
+        return _of_entries(cls, found, edge_index, n_src)
+    indptr, indices = _csr(indptr, indices)
+    if edge_index is not None:
+        edge_index = validation.permutation("edge_index", outside("edge_index", edge_index), len(indices))
+    return _whole(cls, indptr, indices, edge_index, n_src)
+
+
+def from_scipy(cls: Any, matrix: Any, *, n_src: int | None = None) -> "tuple[Graph, Array]":
+    """Make a whole graph from a sparse matrix, with its values as edge weights.
+
+    Parameters
+    ----------
+    matrix : SciPy sparse array or matrix of any format, or torch CSR tensor
+        a[i, j] is an edge from j to i. Entries stored twice are two edges, a stored zero is one, but in BSR and DIA,
+        where zeros fill up blocks and diagonals.
+    n_src : int, optional
+        Given, the graph is bipartite: sources are numbered 0 .. n_src. A matrix that is not square is.
+
+    Returns
+    -------
+    Graph
+    weights : (n_edges,) float32 or float64
+        One an edge, in the order of `matrix.tocoo()`: the graph's `edge_ids` index them, as `fn.mul_edge(x, weights)`
+        expects.
+
+    Raises
+    ------
+    ConfigError, DataError
+        No such matrix, or values that are not finite numbers.
+    """
+    found = interop.entries(matrix, "from_scipy")
+    return _of_entries(cls, found, None, n_src), validation.weights("from_scipy", found.values, len(found.columns))
+
+
+def from_networkx(cls: Any, graph: Any, weight: str | None = None) -> "Graph | tuple[Graph, Array]":
+    """Make a whole graph from a networkx graph; node i is the i-th of `graph.nodes`, as `list(graph)` gives them.
+
+    Parameters
+    ----------
+    graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
+        Of an undirected one each edge goes both ways, a self loop once; of a multigraph parallel edges stay.
+    weight : str, optional
+        The attribute that holds the weights; an edge without it has weight 1.
+
+    Returns
+    -------
+    Graph
+    weights : (n_edges,) float64, only with `weight`
+        One an edge, for `fn.mul_edge(x, weights)`: in the order of `graph.edges`; of an undirected graph those of the
+        same edges backward follow, self loops excepted.
+
+    Raises
+    ------
+    ConfigError
+        It is no networkx graph.
+    DataError
+        A weight is not a finite number; without `weight`, an edge has an attribute "weight" other than 1.
+    """
+    src, dst, weights, n_nodes = interop.networkx_edges(graph, "weight" if weight is None else weight)
+    if weight is None:
+        interop.refuse_weights(weights, "from_networkx", "Graph.from_networkx(graph, weight='weight')")
+    made = from_edges(cls, src, dst, n_nodes)
+    return made if weight is None else (made, weights)
+
+
+def _of_entries(cls, found, edge_index, n_src):
+    n_dst, n_columns = found.shape
+    if n_src is None and n_dst != n_columns:
+        n_src = n_columns
+    if found.indptr is not None:
+        return from_csr(cls, found.indptr, found.columns, edge_index=edge_index, n_src=n_src)
+    if edge_index is not None:
+        raise ConfigError("edge_index: only with indptr and indices; "
+                          "the edges of a matrix are numbered as matrix.tocoo() has them")
+    if n_src is None:
+        return from_edges(cls, found.columns, found.rows, n_dst)
+    return from_edges(cls, found.columns, found.rows, n_src=n_src, n_dst=n_dst)
+
+
+def _csr(indptr, indices, n_rows=None):
+    """Return both as integers; `needs.find` looks at whether they fit together."""
+    indptr, indices = (validation.integers(name, outside(name, data), start=-(1 << 63)) for name, data in
+                       (("indptr", indptr), ("indices", indices)))
+    if n_rows is not None:
+        validation.integers("indptr", indptr, length=n_rows + 1)
+    return indptr.astype(np.int64, copy=False), indices
+
+
+def outside(name, data):
+    """Return what a caller gave as an array; a DataError names what is none."""
+    try:
+        return validation.array(name, as_array(data))
+    except (ValueError, TypeError, RuntimeError, OverflowError, BufferError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{name}: not an array: {str(error).partition(chr(10))[0]}") from error
+
+
+def _whole(cls, indptr, indices, edge_index, n_src=None):
+    n_src = None if n_src is None else validation.count("n_src", n_src)
+    if edge_index is not None and np.array_equal(edge_index, np.arange(len(edge_index))):
+        edge_index = None
+    return _make(cls, Solo(), InEdges(indptr, indices, edge_index), None, None, None, n_src)
+
+
+def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None,
+              n_src: int | None = None, edge_ids: Any = None, added_loops: Any = None, mode: str = "sar",
+              prefetch: int = 1, backward: str | None = None, columns: int = 1) -> "Graph":
+    """Make this rank's part of a graph from its own rows. Collective.
+
+    Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. Nothing here is
+    O(n_nodes).
+
+    Parameters
+    ----------
+    comm : Communicator, or an mpi4py communicator
+    indptr, indices : (n_local + 1,) int64, (n_edges,) int
+        In-edges of the local nodes; indices are row numbers of sources in the whole graph.
+    node_ids : (n_local,) int64, optional
+        Global ids of the local rows, which name them in dropout, ties and results; by default their row numbers.
+    src_ids, n_src : (n_src,) int64 and int, optional
+        Of a bipartite graph: global ids of the sources that this rank owns, numbered likewise by rank, and how many;
+        n_src alone is enough where ids are row numbers.
+    edge_ids : (n_edges,) int64, optional
+        Global ids of the local in-edges, for edge values; -1 for an added loop.
+    added_loops : (n_local,) bool, optional
+        Whether a row's self loop was added to the data.
+    mode : {"sar", "sa", "oneshot", "broadcast"}
+    prefetch : int
+        Peers' rows to fetch ahead, by a thread; 0 fetches when the rows are used.
+    backward : {"push", "fetch"}, optional
+        How the gradients of source rows come to their owners: computed by the destinations' owner and pushed; or
+        computed by the sources', who fetches the destinations' gradients over the reversed edges (4 bytes an edge, none
+        where the structure is symmetric). "fetch" is for `copy_src` and `linear` summed up and for `attend`; others are
+        pushed. By default those of `copy_src` and `linear` are fetched in mode "broadcast", all others pushed.
+    columns : int
+        C, which must divide the number of ranks: C ranks that follow each other share their rows, and each computes a
+        C-th of the columns (`Grid`). Each then holds the structure of all C, and with C the number of ranks that of the
+        whole graph.
+
+    Returns
+    -------
+    Graph
+
+    Raises
+    ------
+    ConfigError, DataError
+        On every rank together: among them ids that are no integers, negative, too many or too few, or given to two
+        rows.
+    """
+    comm = wrap(comm)
+    options = Options(mode, prefetch, backward, columns)
+    options.check(comm)
+    edges, ids = together(comm, lambda: _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops))
+    if src_ids is not None and n_src is None:
+        n_src = len(ids["src_ids"])
+    return _make(cls, comm, edges, ids["node_ids"], ids["src_ids"], ids["edge_ids"], n_src, options)
+
+
+def _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops):
+    """Check what a rank gave; return its InEdges and its ids by name."""
+    indptr, indices = _csr(indptr, indices)
+    ids = {}
+    for name, array, n, least in (("node_ids", node_ids, max(len(indptr) - 1, 0), 0), ("src_ids", src_ids, n_src, 0),
+                                  ("edge_ids", edge_ids, len(indices), -1)):
+        ids[name] = None if array is None else validation.integers(name, outside(name, array), length=n, start=least)
+    if added_loops is not None:
+        added_loops = validation.bools("added_loops", outside("added_loops", added_loops), len(indptr) - 1)
+    return InEdges(indptr, indices, None, added_loops), ids
+
+
+# ---- several relations
+
+
+def checked_edges(edges: Any, n_nodes: Any) -> tuple[dict[Any, Any], dict[str, int]]:
+    """Return edge lists by relation as arrays, and n_nodes as ints; errors name the relation."""
+    if not isinstance(edges, Mapping) or not isinstance(n_nodes, Mapping):
+        raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} "
+                          "and {type: number of nodes}")
+    n_nodes = {name: validation.count(f"n_nodes[{name!r}]", n) for name, n in n_nodes.items()}
+
+    def ends(relation, src, dst):
+        n_src, n_dst = n_nodes[relation[0]], n_nodes[relation[2]]
+        return edge_lists.checked_ends(outside("src", src), outside("dst", dst), n_src, n_dst)
+
+    return _each_relation(edges, n_nodes, ends), n_nodes
+
+
+def checked_part(edges: Any, node_ids: Any,
+                 edge_ids: Any) -> tuple[dict[Any, InEdges], dict[str, Array], dict[Any, Array]]:
+    """Check what a rank gave of its part: return InEdges by relation, and the ids by type and by relation as arrays."""
+    if not all(isinstance(found, Mapping) for found in (edges, node_ids, edge_ids or {})):
+        raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")
+    ids = {name: validation.integers(f"node_ids[{name!r}]", outside("node_ids", found)) for name, found in node_ids.items()}
+
+    def part(relation, indptr, indices):
+        return InEdges(*_csr(indptr, indices, len(ids[relation[2]])))
+
+    in_edges = _each_relation(edges, ids, part)
+    places = {}
+    for relation, own in in_edges.items():
+        found = (edge_ids or {}).get(relation)
+        if found is not None:
+            n = len(own.indices)
+            places[relation] = validation.integers(f"edge_ids[{relation!r}]", outside("edge_ids", found), length=n)
+    return in_edges, ids, places
+
+
+def check_sources(in_edges: Mapping[Any, InEdges], n_nodes: Mapping[str, int]) -> None:
+    """Raise a DataError where a part's edges are no CSR of ascending sources, or come from a row that is not there."""
+    for relation, part in in_edges.items():
+        error = find_error(part, n_nodes[relation[0]])
+        if error is None and not is_sorted(part.indptr, part.indices):
+            error = DataError("the sources of a row do not ascend")
+        if error is not None:
+            raise DataError(f"relation {relation!r}: {error}")
+
+
+def _each_relation(edges, types, check):
+    """Return what `check(relation, one, other)` makes of each relation's two arrays; its errors name the relation."""
+    found = {}
+    for relation, pair in edges.items():
+        if not (isinstance(relation, tuple) and len(relation) == 3 and all(isinstance(word, str) for word in relation)):
+            raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
+        for name in (relation[0], relation[2]):
+            if name not in types:
+                known = ", ".join(types)
+                raise DataError(f"relation {relation!r}: node type {name!r} is not in n_nodes, which has {known}")
+        try:
+            one, other = pair
+            found[relation] = check(relation, one, other)
+        except (DataError, TypeError, ValueError) as error:
+            raise DataError(f"relation {relation!r}: {error}") from None
+    return found
+
+
+# ---- what all ways end in
+
+
+_ALONE = Options()
+
+
+def _check_distinct(comm, name, ids):
+    """Raise on every rank where two rows of the graph have one id. Collective; each id travels to rank id % size."""
+    ids = ids.astype(np.int64, copy=False)
+    owner = ids % comm.size
+    by_owner = ids[np.argsort(owner, kind="stable")]
+    found = comm.alltoall(np.split(by_owner, np.cumsum(np.bincount(owner, minlength=comm.size))[:-1]))
+    ranks, found = np.repeat(np.arange(comm.size), [len(part) for part in found]), np.concatenate(found)
+    order = np.argsort(found, kind="stable")
+    error, twice = None, np.flatnonzero(found[order][1:] == found[order][:-1])
+    if len(twice):
+        one, other = order[twice[0]], order[twice[0] + 1]
+        error = DataError(f"{name}: {found[one]} names two rows, of ranks {ranks[one]} and {ranks[other]}")
+    raise_together(comm, error)
+
+
+def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=_ALONE, profile=None, state=None):
+    """Exchange what ranks need of each other, and make the Graph. Collective.
+
+    `profile` and `state` are those of the graph that it serves.
+    """
+    n_dst, bipartite = edges.n_dst, n_src is not None
+    facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None, options))
+    if any(fact[2:] != facts[0][2:] for fact in facts):
+        raise ConfigError("ranks disagree on what makes their graph: n_src, node_ids, src_ids, edge_ids given or not, "
+                          f"{', '.join(Options._fields)}: {[(*fact[2:-1], *fact[-1]) for fact in facts]}")
+    for name, ids in (("node_ids", node_ids), ("src_ids", src_ids)):
+        if ids is not None:
+            _check_distinct(comm, name, ids)
+    n_nodes, profile = sum(fact[0] for fact in facts), Profile() if profile is None else profile
+    dst_ids = _named(comm.rank, [fact[0] for fact in facts], node_ids)
+    own_ids = _named(comm.rank, [fact[1] for fact in facts], src_ids) if bipartite else dst_ids
+    sources = (src_ids, n_src) if bipartite else (node_ids, n_dst)
+    exchanged = grid = None
+
+    def found():
+        return needs.find(comm, [edges], *sources)
+
+    if options.columns == 1:
+        exchanged = found()
+        edges = exchanged.cuts[0].edges
+    else:
+        raise_together(comm, find_error(edges, sum(fact[1] if bipartite else fact[0] for fact in facts)))
+        edges = edges.sorted()
+    if edge_ids is not None and edges.numbers is not None:  # rows were put in order
+        edge_ids, edges = np.asarray(edge_ids)[edges.numbers], edges._replace(numbers=None)
+        exchanged = exchanged and exchanged._replace(cuts=[exchanged.cuts[0]._replace(edges=edges)])
+
+    def by_rows():
+        return schedule.make(comm, exchanged or found(), options, profile, dst_ids, state)
+
+    if options.columns > 1:
+        grid = _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile)
+    return cls(comm, by_rows if grid else by_rows(), profile, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids,
+               edge_ids=edge_ids, in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite,
+               grid=grid)
+
+
+def _named(rank, counts, ids):
+    """The ids of this rank's rows; by default their row numbers."""
+    first = sum(counts[:rank])
+    return np.arange(first, first + counts[rank]) if ids is None else np.asarray(ids, np.int64)
+
+
+def _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile):
+    """Put the rows of this rank's group together and make their Graph. Collective."""
+    group, column = groups(comm, options.columns)
+    n_own, state = edges.n_dst if n_src is None else n_src, CommState.of(comm)
+    n_rows = sum(comm.allgather(n_own))
+    edges, (node_ids, src_ids), counts = gather(group, edges, [node_ids, src_ids], n_own, n_rows)
+    whole = _make(cls, column, edges, node_ids, src_ids, None, None if n_src is None else sum(counts.src),
+                  options._replace(columns=1), profile, state)
+    return Grid(comm, options.columns, whole, Transport(group, 0, profile, state), counts)

@@ -1,0 +1,116 @@
+"""Graph: one part of a graph, or a whole one, which is a sharded graph of one part."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+
+from sarlite.comm import Communicator
+from sarlite.graph.part import InEdges
+from sarlite.profile import Counted, Profile
+from sarlite.sar.columns import Grid
+from sarlite.sar.graph import construct, weights
+from sarlite.sar.graph.layer_graph import LayerGraph
+from sarlite.sar.graph.shard import shard
+from sarlite.sar.operators.table import Call
+from sarlite.sar.schedule.reverse import out_edges
+from sarlite.sar.schedule.schedule import Schedule
+from sarlite.tape import Tensor
+from sarlite.types import Array
+
+
+class Graph(LayerGraph):
+    """One part of a graph: its in-edges by block, and how its neighbours' rows arrive.
+
+    Make one with `from_edges`, `from_csr`, `from_scipy`, `from_networkx`, `from_part` or `shard`. It has what a
+    `LayerGraph` has, and:
+
+    Attributes
+    ----------
+    node_ids : (n_dst,) int64
+        Another name for `dst_ids`. `src_ids` are the same array, but on a bipartite graph.
+    edge_ids : (n_edges,) int64
+        Global ids of the local in-edges: a rank's edge values are `values[graph.edge_ids]`. Made at the first use where
+        they count up.
+    edge_weight, edge_features
+        What `with_edge_values` gave the local in-edges, in the order of `edge_ids`.
+    schedule : Schedule
+        With columns it is made when it is first needed, as by custom messages; collective then.
+    """
+
+    from_edges = classmethod(construct.from_edges)
+    from_csr = classmethod(construct.from_csr)
+    from_scipy = classmethod(construct.from_scipy)
+    from_networkx = classmethod(construct.from_networkx)
+    from_part = classmethod(construct.from_part)
+    shard = shard
+    with_edge_values = weights.with_edge_values
+
+    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, *,
+                 n_nodes: int, dst_ids: Array, src_ids: Array, edge_ids: Array | None, in_degrees: Array,
+                 added_loops: Array | None = None, bipartite: bool = False, grid: Grid | None = None) -> None:
+        sizes = len(src_ids), len(dst_ids), int(in_degrees.sum())
+        counted = cast(Communicator, Counted(comm, profile))
+        super().__init__(counted, schedule, profile, n_nodes, sizes, added_loops, bipartite)
+        self.dst_ids, self.src_ids, self.in_degrees = dst_ids, src_ids, in_degrees
+        self._edge_ids, self.grid = edge_ids, grid
+
+    def __repr__(self) -> str:
+        size = self.comm.size
+        grid, inner = self.grid, self if self.grid is None else self.grid.graph
+        share = f", part {self.comm.rank} of {size}, mode {inner.schedule.mode}" if size > 1 else ""
+        share += "" if grid is None else f", grid {grid.n_rows} x {grid.n_columns}"
+        return f"Graph(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges}{share})"
+
+    @property
+    def node_ids(self) -> Array:
+        return self.dst_ids
+
+    def apply(self, call: Call) -> Tensor:
+        """Run one aggregation, by columns where ranks divide them. Collective."""
+        return super().apply(call) if self.grid is None or call.divides is None else self.grid.aggregate(call)
+
+    def recover(self) -> None:
+        """Make the graph usable again after an aggregation that failed. Collective."""
+        (self.schedule if self.grid is None else self.grid).transport.recover()
+
+    @cached_property
+    def edge_ids(self) -> Array:
+        return np.arange(self.n_edges) if self._edge_ids is None else self._edge_ids
+
+    def in_edges(self) -> InEdges:
+        """Return this part's edges in source order, as one CSR. Collective.
+
+        Returns
+        -------
+        InEdges
+            Its indices are row numbers of sources in the whole graph. Arrays are shared where there is but one rank;
+            else made anew, 8 bytes an edge, and a number a halo row is fetched, counted under "setup".
+        """
+        local, indptr = self.plan.local, np.concatenate([[0], np.cumsum(self.in_degrees)])
+        if self.comm.size == 1:
+            return InEdges(indptr, local.indices, local.numbers, self.added_loops)
+        first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
+        with self.profile.phase("setup"):
+            row_numbers = self.of_columns(np.arange(first, first + self.n_src))
+        indices = np.empty(self.n_edges, np.int64)
+        for block, numbers in zip(self.plan.blocks, row_numbers):
+            indices[slice(None) if block.positions is None else block.positions] = numbers[block.indices]
+        return InEdges(indptr, indices, local.numbers, self.added_loops)
+
+    def out_edges(self) -> tuple[Array, Array]:
+        """Return the edges from this rank's source rows, by source. Collective.
+
+        Returns
+        -------
+        indptr : (n_src + 1,) int64
+        indices : (edges,) int64
+            Row numbers of destinations in the whole graph, ascending in each row.
+
+        Notes
+        -----
+        Memory: 40 bytes an in-edge and an out-edge while it runs; nothing is kept.
+        """
+        edges = out_edges(self.comm, self.in_edges(), self.n_src)
+        return edges.indptr, edges.indices

@@ -1,0 +1,391 @@
+"""HeteroGraph: nodes of several types and relations between them. What leaves one type is fed by one fetch."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.comm import Communicator, Solo, agree, together, wrap
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.graph.part import InEdges
+from sarlite.profile import Counted, Profile
+from sarlite.sar.graph import construct
+from sarlite.sar.graph.layer_graph import LayerGraph
+from sarlite.sar.graph.shard import own_relations
+from sarlite.sar.operators import fn, relations, table
+from sarlite.sar.operators.evaluation import EVALUATIONS, Evaluation, Sizes, check, evaluate
+from sarlite.sar.schedule import needs, schedule
+from sarlite.sar.schedule.pieces import Plan
+from sarlite.sar.schedule.schedule import Options, Schedule
+from sarlite.tape import Tensor
+from sarlite.tape.tensor_map import TensorMap
+from sarlite.types import Array
+
+Relation = tuple[str, str, str]  # (source type, name, destination type)
+
+
+class NodeType:
+    """The nodes of one type, as `nn.Activation`, `nn.BatchNorm` and a `Trainer` see them, between aggregations.
+
+    Attributes
+    ----------
+    graph : HeteroGraph
+    node_type : str
+    n_nodes : int
+        Of all ranks.
+    n_src, n_dst : int
+        Rows of this rank.
+    src_ids, dst_ids, node_ids : (n_dst,) int64
+        One array: global ids of the local rows.
+    comm, profile
+        The graph's.
+    """
+
+    def __init__(self, graph: "HeteroGraph", node_type: str) -> None:
+        self.graph, self.node_type, self.n_nodes = graph, node_type, graph.n_nodes[node_type]
+        self.node_ids = self.src_ids = self.dst_ids = graph.node_ids[node_type]
+        self.n_src = self.n_dst = len(self.node_ids)
+        self.comm, self.profile = graph.comm, graph.profile
+
+    def __repr__(self) -> str:
+        return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
+
+
+class RelationGraph(LayerGraph):
+    """One relation of a `HeteroGraph`, among the relations that one fetch serves.
+
+    Attributes
+    ----------
+    relation : (str, str, str)
+    """
+
+    def __init__(self, graph: "HeteroGraph", chosen: tuple[Relation, ...], place: int, schedule: Schedule,
+                 n_halo: int) -> None:
+        self.relation, self.place = chosen[place], place
+        source, _, to = self.relation
+        self.src_ids, self.dst_ids = graph.node_ids[source], graph.node_ids[to]
+        self.in_degrees = graph.in_degrees[self.relation]
+        sizes = len(self.src_ids), len(self.dst_ids), int(self.in_degrees.sum())
+        n_src, n_dst, n_edges = graph.n_nodes[source], graph.n_nodes[to], graph.n_edges[self.relation]
+        super().__init__(graph.comm, schedule, graph.profile, n_dst, sizes, bipartite=True)
+        of_fetch = max(sum(graph.n_edges[relation] for relation in chosen), 1)
+        self._sizes = Sizes(n_src, n_dst, n_edges, n_halo * n_edges // of_fetch, n_kept=n_dst)
+        self._kept, self._evaluations = graph._kept[self.relation], graph._evaluations
+
+    @property
+    def sizes(self) -> Sizes:
+        """Of all ranks, with the relation's share of the rows that are fetched."""
+        return self._sizes
+
+    def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
+        found, key = self._evaluations, (self.relation, *weight.shape, x.constant, forced)
+        if key not in found:
+            n_in, n_out = weight.shape
+            found[key] = evaluate(self.relation, self._sizes, n_in, n_out, x.dtype.itemsize, constant=x.constant,
+                                  forced=forced)
+        return found[key].name
+
+
+class Fetch(NamedTuple):
+    """What one fetch of a node type's rows serves; `n_halo` are the rows that all ranks fetch."""
+
+    schedule: Schedule
+    n_halo: int
+    graphs: list[RelationGraph]
+
+
+class HeteroGraph:
+    """One part of a heterogeneous graph, or a whole one. Make one with `from_edges` or `from_part`.
+
+    Attributes
+    ----------
+    node_types : tuple of str
+    relations : tuple of (source type, name, destination type)
+    n_nodes : dict of str to int
+        Nodes of each type, of all ranks.
+    n_edges : dict of relation to int
+        Edges of each relation, of all ranks.
+    node_ids : dict of str to (n,) int64
+        Global ids of this rank's rows of each type: each type counts from 0.
+    in_degrees : dict of relation to (n_dst,) int64
+    edge_ids : dict of relation to (n_edges,) int64
+        Where each of this rank's edges stood among the relation's. Made at each use where they count up.
+    evaluations : list of Evaluation
+        What was chosen for the weights of `fn.linear` so far, with what either way costs.
+    comm : Communicator
+    profile : Profile
+    """
+
+    def __init__(self, comm: Communicator, in_edges: Mapping[Relation, InEdges], node_ids: Mapping[str, Array],
+                 edge_ids: Mapping[Relation, Array], options: Options) -> None:
+        self.profile, self.options, self._comm = Profile(), options, comm
+        self.comm = cast(Communicator, Counted(comm, self.profile))
+        self.node_types, self.relations = tuple(node_ids), tuple(in_edges)
+        self.node_ids, self._edge_ids, self._edges = dict(node_ids), dict(edge_ids), dict(in_edges)
+        counts = comm.allreduce(np.array([len(ids) for ids in node_ids.values()], np.int64))
+        self.n_nodes = dict(zip(node_ids, map(int, counts)))
+        self.in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
+        counts = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
+        self.n_edges = dict(zip(in_edges, map(int, counts)))
+        self._fetches: dict[tuple[Relation, ...], Fetch] = {}
+        self._evaluations: dict[tuple[Any, ...], Evaluation] = {}
+        self._kept = {relation: TensorMap() for relation in in_edges}  # of each what `LayerGraph` keeps
+
+    @classmethod
+    def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None,
+                   parts: Any = "metis", mode: str = "sar", prefetch: int = 1, seed: int = 0) -> "HeteroGraph":
+        """Make a graph from edge lists, or this rank's part of one that every rank holds. Collective.
+
+        Parameters
+        ----------
+        edges : dict of (source type, name, destination type) to (src, dst)
+            Edge e of a relation goes from node src[e] of its source type to dst[e] of its destination type: (n_edges,)
+            int arrays, or what has `__array__` or `__dlpack__`. In the same order on every rank.
+        n_nodes : dict of str to int
+            The nodes of each type; a type may be in no relation.
+        comm : Communicator, or an mpi4py communicator, optional
+            Without it the graph is whole.
+        parts : {"metis", "fennel", "random", "contiguous"}, or dict of str to (n,) int array, "random" or "contiguous"
+            How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a
+            division for each type.
+        mode, prefetch
+            As `Graph.from_part` has them.
+        seed : int
+            Of the division.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: a relation is no triple or names an unknown type, an id is out of range, parts that do not
+            fit, an unknown mode; edges that differ between ranks, of which each hashes its own.
+        """
+        comm = Solo() if comm is None else wrap(comm)
+        options = Options(mode, prefetch)
+        options.check(comm)
+        edges, n_nodes = together(comm, lambda: construct.checked_edges(edges, n_nodes))
+        if comm.size > 1:
+            agree(comm, ([*edges], [*n_nodes.items()], [*edges.values()]), "edges and n_nodes")
+        return cls(comm, *own_relations(comm, edges, n_nodes, parts, seed), options)
+
+    @classmethod
+    def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
+                  edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar",
+                  prefetch: int = 1) -> "HeteroGraph":
+        """Make this rank's part of a graph from its own rows and their in-edges. Collective.
+
+        Of each type rank p owns the row numbers after those of the ranks before it. Nothing here is O(n_nodes).
+
+        Parameters
+        ----------
+        comm : Communicator, or an mpi4py communicator
+        edges : dict of (source type, name, destination type) to (indptr, indices)
+            CSR of the in-edges of this rank's rows of the destination type: (n_dst + 1,) int64, and the sources' row
+            numbers in the whole graph, ascending in each row. The same relations in the same order on every rank.
+        node_ids : dict of str to (n,) int64
+            Global ids of this rank's rows of every type, also one that is in no relation.
+        edge_ids : dict of relation to (n_edges,) int64, optional
+            Global ids of these edges, in the order of a rank's edge values; by default their places on this rank.
+        mode, prefetch
+            As of `from_edges`.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: what `from_edges` refuses, edges that are no CSR of these rows, or types and relations that
+            differ by rank.
+        """
+        comm = wrap(comm)
+        options = Options(mode, prefetch)
+        options.check(comm)
+        in_edges, ids, places = together(comm, lambda: construct.checked_part(edges, node_ids, edge_ids))
+        agree(comm, ([*in_edges], [*ids]), "relations and node types")
+        made = cls(comm, in_edges, ids, places, options)
+        together(comm, lambda: construct.check_sources(in_edges, made.n_nodes))
+        return made
+
+    def __repr__(self) -> str:
+        share = f", part {self.comm.rank} of {self.comm.size}, mode {self.options.mode}" if self.comm.size > 1 else ""
+        types = ", ".join(f"{len(ids)} {name}" for name, ids in self.node_ids.items())
+        n_edges = sum(len(edges.indices) for edges in self._edges.values())
+        return f"HeteroGraph({types}; {len(self.relations)} relations, {n_edges} edges{share})"
+
+    @property
+    def edge_ids(self) -> dict[Relation, Array]:
+        return {relation: np.arange(len(edges.indices)) if relation not in self._edge_ids else self._edge_ids[relation]
+                for relation, edges in self._edges.items()}
+
+    def of(self, node_type: str) -> NodeType:
+        """Return the nodes of one type."""
+        if node_type not in self.n_nodes:
+            raise ConfigError(f"node type {node_type!r} is not one of {', '.join(self.node_types)}")
+        return NodeType(self, node_type)
+
+    def into(self, node_types: Any) -> tuple[Relation, ...]:
+        """Return the relations whose destination type is one of these."""
+        return tuple(relation for relation in self.relations if relation[2] in node_types)
+
+    def exchange(self, chosen: Any) -> tuple[Plan, int]:
+        """Return the plan of relations out of one type that are aggregated together, and the rows that all ranks fetch.
+
+        Collective.
+        """
+        fetch = self._fetch(chosen)
+        return fetch.schedule.plan, fetch.n_halo
+
+    @property
+    def exchanges(self) -> dict[tuple[Relation, ...], tuple[Plan, int]]:
+        """What `exchange` returns, of those found so far."""
+        return {chosen: (fetch.schedule.plan, fetch.n_halo) for chosen, fetch in self._fetches.items()}
+
+    def prepare(self, chosen: Any) -> list[Plan]:
+        """Find what an aggregation over these relations will exchange now, not in its first call. Collective.
+
+        Returns
+        -------
+        list of Plan
+            One a source type.
+        """
+        return [self.exchange(group)[0] for group in self._grouped(chosen)]
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        return list(self._evaluations.values())
+
+    # ---- aggregation
+
+    def aggregate(self, messages: Mapping[Relation, Any], reducer: str, *,
+                  own: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+                  evaluation: str | None = None) -> dict[str, Tensor]:
+        """Return by destination type out_i = sum over relations r of reduce over r's in-edges (j, i) of messages[r].
+
+        Collective.
+
+        Parameters
+        ----------
+        messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.mul_edge(x, weight), fn.attend(...), \
+                fn.attend_linear(...), fn.message(function, src, dst, edge) or a function
+            Source rows are those of the relation's source type, in the order of `node_ids`. Others' relations are left
+            out. The same relations on every rank.
+        reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
+            As of `Graph.aggregate`, within each relation: "sum", "mean" and "sym" of copy_src and linear, "max" and
+            "min" of copy_src, these but "sym" of mul_edge, "sum" of attend and attend_linear, all but "sym" of a
+            function. "sym" divides by the square roots of the degree into i and of that out of j, both in the relation.
+        own : dict of str to (x, weight), optional
+            x W is added to the sums of a type, (n_dst, n_in) by (n_in, n_out): what a layer makes of the destinations'
+            own rows.
+        evaluation : {"inside", "first"}, optional
+            Of the weights of `fn.linear`: inside the message, or aggregated first and transformed after; equal to
+            rounding. By default for each relation what costs fewer bytes: see `sar.operators.evaluation`, and
+            `evaluations` for what was chosen.
+
+        Returns
+        -------
+        dict of str to Tensor (n_dst, ...)
+            0 where a node has no edges.
+
+        Raises
+        ------
+        ConfigError, ShapeError
+            An unknown relation, a message that does not go with the reducer, an input that does not fit; sums and
+            products that are added up have one float dtype.
+
+        Notes
+        -----
+        One fetch for each source type serves all its relations here: the rows that any of them needs travel once, and
+        once again in backward where an operator needs them (case 2: a weight inside, attention). A tensor that several
+        messages have travels once. The sum or mean of a constant tensor's rows is kept, as of `Graph.aggregate`. The
+        first call for a set of relations out of a type finds what is to be exchanged. Source: SAR appendix A, Eq. 4.
+        """
+        self._check_own(own or {})
+        check(evaluation, EVALUATIONS)
+        products, fetches = [(to, x, weight) for to, (x, weight) in (own or {}).items()], []
+        sums: dict[str, Tensor] = {}
+        for graphs in self._by_source(messages, reducer):
+            calls = [(graph, table.call(graph, _evaluated(messages[graph.relation], evaluation), reducer))
+                     for graph in graphs]
+            wanted = [(graph, _key(graph, call), call) for graph, call in calls if call.found is None]
+            apart = any(key is graph.relation for graph, key, _ in wanted)
+            outputs = relations.add_up([wanted], []) if apart else {}
+            fetches += [wanted] if wanted and not apart else []
+            for graph, call in calls:
+                to, out = graph.relation[2], call.found
+                if graph.relation in outputs:
+                    out = call.keep(outputs.pop(graph.relation))
+                if out is not None and call.weight is not None:
+                    products.append((to, out, call.weight))
+                elif out is not None:
+                    _add(sums, {to: out})
+            _add(sums, outputs)
+        return _add(sums, relations.add_up(fetches, products) if fetches or products else {})
+
+    def _check_own(self, own):
+        for to, (x, weight) in own.items():
+            n_dst = self.of(to).n_dst
+            if x.ndim != 2 or weight.ndim != 2 or x.shape != (n_dst, len(weight)):
+                found = f"x {x.shape} and weight {weight.shape}"
+                raise ShapeError(f"own[{to!r}]: {found} are not ({n_dst}, n_in) and (n_in, n_out)")
+
+    def _by_source(self, messages, reducer):
+        """The graphs of the relations asked for, in their order, a list a source type. Collective at the first call."""
+        for relation, message in messages.items():
+            if relation not in self._edges:
+                raise ConfigError(f"relation {relation!r} is none of this graph: {', '.join(map(str, self.relations))}")
+            try:
+                table.find(message, reducer)
+            except ConfigError as error:
+                raise ConfigError(f"relation {relation!r}: {error}") from None
+        return [self._fetch(chosen).graphs for chosen in self._grouped(messages)]
+
+    def _grouped(self, chosen):
+        """Relations in the graph's order, a list a source type."""
+        groups: dict[str, list[Relation]] = {}
+        for relation in self.relations:
+            if relation in chosen:
+                groups.setdefault(relation[0], []).append(relation)
+        return list(groups.values())
+
+    def _fetch(self, chosen):
+        """What is exchanged for some relations out of one type. Collective at the first call."""
+        key = tuple(chosen)
+        if key not in self._fetches:
+            self._fetches[key] = kernels.outside_buffers(self._found, key)
+        return self._fetches[key]
+
+    def _found(self, chosen):
+        ids = self.node_ids[chosen[0][0]]
+        found = needs.find(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
+        made = schedule.make(self._comm, found, self.options, self.profile)
+        n_halo = int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
+        return Fetch(made, n_halo, [RelationGraph(self, chosen, place, made, n_halo) for place in range(len(chosen))])
+
+    def forget(self) -> None:
+        """Free what aggregations found of their exchanges; the next one finds it anew. The same on every rank."""
+        self._fetches.clear()
+
+    def use(self, mode: str) -> None:
+        """Aggregate in another mode from here on. The same on every rank."""
+        if mode != self.options.mode:
+            self.options = self.options._replace(mode=mode)
+            self.forget()
+
+    def recover(self) -> None:
+        """Make the graph usable again after an aggregation that failed. Collective."""
+        for fetch in self._fetches.values():
+            fetch.schedule.transport.recover()
+
+
+def _evaluated(message, evaluation):
+    return message._replace(evaluation=evaluation) if evaluation and isinstance(message, fn.Linear) else message
+
+
+def _key(graph, call):
+    """What an output is added to: its destination type's sum; or itself, where it is kept or a weight multiplies it."""
+    return graph.relation if call.kept is not None or call.weight is not None else graph.relation[2]
+
+
+def _add(sums, outputs):
+    """Add outputs by destination type to the sums, which are returned."""
+    for to, out in outputs.items():
+        sums[to] = sums[to] + out if to in sums else out
+    return sums

@@ -1,0 +1,170 @@
+"""Values on a graph's edges: weights, by which its sums count, and features."""
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sarlite.comm import agree, together
+from sarlite.errors import DataError, ShapeError
+from sarlite.graph import validation
+from sarlite.graph.edges import destinations, row_chunks
+from sarlite.sar.graph.construct import outside
+from sarlite.tape import Tensor
+from sarlite.tape.tensor_map import TensorMap
+from sarlite.types import Array, DType
+
+if TYPE_CHECKING:
+    from sarlite.sar.graph.graph import Graph
+    from sarlite.sar.graph.layer_graph import LayerGraph
+
+_PIECE = 1 << 20  # edges at a time
+
+
+def with_edge_values(graph: "Graph", weight: Any = None, features: Any = None) -> "Graph":
+    """Return this graph with weights and features on its edges, or without those that it has. Collective.
+
+        graph, weights = Graph.from_scipy(matrix)
+        model(graph.with_edge_values(weights), x)
+
+    Weights make A_ij the weight of the edge from j to i, d_i = sum_j A_ij and d a node's weighted degree, where
+    `copy_src` and `linear` are aggregated: "sum" is sum_j A_ij x_j, "mean" sum_j A_ij x_j / d_i, "sym" sum_j A_ij x_j /
+    sqrt(d_i d_j). A degree of 0 counts as 1, as that of a node without edges. `fn.attend` multiplies its coefficients
+    by them, after the softmax, as `GATConv` of DGL does. Other messages, and max and min, do not see them: they take
+    `graph.edge_weight` as an edge input.
+
+    Parameters
+    ----------
+    weight : (n_edges,) array of numbers, optional
+        One a local in-edge, as of `fn.mul_edge`: of a part `weights[graph.edge_ids]`. They are constants. Floats are
+        borrowed.
+    features : (n_edges, n_edge_features) array of numbers, optional
+        Rows likewise, for messages: `graph.aggregate(message, .., edge={"e": graph.edge_features})`. Floats are
+        borrowed.
+
+    Returns
+    -------
+    Graph
+        It shares all else with this one, but for aggregations that are kept. Its parts by `shard`, its batches and its
+        message-flow graphs have their edges' values.
+
+    Raises
+    ------
+    ShapeError, DataError
+        On every rank together: not one row an edge, no numbers, a value that is not finite; given on some ranks alone.
+        A weight below 0 is refused where a degree is taken, "mean" and "sym".
+    """
+    comm = graph.comm
+    weight, features = together(comm, lambda: (_numbers("edge_weight", weight, graph.n_edges, 1),
+                                               _numbers("edge_features", features, graph.n_edges, 2)))
+    agree(comm, [None if a is None else (a.shape[1:], str(a.dtype)) for a in (weight, features)], "edge values")
+    if weight is not None or features is not None:
+        graph.plan  # noqa: B018 (where it is made at its first use, for both graphs)
+    made = copy.copy(graph)
+    made.edge_weight, made.edge_features, made._kept, made._normalised = weight, features, TensorMap(), {}
+    made._negative = None if weight is None else _first_negative(graph, weight)
+    made.__dict__.pop("weighted_degrees", None)
+    return made
+
+
+def _numbers(name, values, n_edges, n_dims):
+    """Finite numbers as float32 or float64, one or one row an edge; None stays None."""
+    if values is None:
+        return None
+    array = outside(name, values)
+    if array.ndim != n_dims or len(array) != n_edges or array.dtype.kind not in "fiub":
+        rows = f"({n_edges},)" if n_dims == 1 else f"({n_edges}, n)"
+        needed = f"{rows} numbers are needed, one each edge of the graph"
+        raise ShapeError(f"{name}: {array.dtype} of shape {array.shape}, but {needed}")
+    flat = validation.weights(name, array.reshape(-1), array.size)
+    return flat.reshape(array.shape)
+
+
+def _first_negative(graph, weight):
+    """(id, value) of an in-edge whose weight is below 0, the same on every rank; None where none is. Collective."""
+    at = int(np.argmax(weight < 0)) if len(weight) and weight.min() < 0 else None
+    own = None if at is None else (int(graph.edge_ids[at]), float(weight[at]))
+    return next((found for found in graph.comm.allgather(own) if found is not None), None)
+
+
+def weight_as(graph: "LayerGraph", dtype: DType) -> Array:
+    """Return the edges' weights as floats of `dtype`, (n_edges,); they are kept."""
+    assert graph.edge_weight is not None
+    if graph.edge_weight.dtype == dtype:
+        return graph.edge_weight
+    return normalised(graph, "sum", dtype).data
+
+
+def normalised(graph: "LayerGraph", reducer: str, dtype: DType) -> Tensor:
+    """Return what an edge's row counts in a weighted sum: w_ij, w_ij / d_i or w_ij / sqrt(d_i d_j). Collective.
+
+    A constant tensor of `dtype`, which is kept: so many bytes an edge. Of "sym" a number a halo row is fetched, counted
+    under "setup".
+    """
+    kept, key = graph._normalised, (reducer, np.dtype(dtype))
+    if key not in kept:
+        with np.errstate(over="ignore"):
+            found = graph.edge_factors(reducer).astype(dtype, copy=False)
+        if not np.isfinite(found).all():
+            at = int(np.argmin(np.isfinite(found)))
+            assert graph.edge_weight is not None
+            raise DataError(f"edge_weight: {graph.edge_weight[at]} is no finite {np.dtype(dtype)}, which the rows are")
+        kept[key] = Tensor(found, constant=True)
+    return kept[key]
+
+
+def degrees(graph: "LayerGraph", weight: Array) -> Array:
+    """Return the sum of the weights of each row's in-edges, (n_dst,) float64. Nothing is fetched."""
+    indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
+    return row_sums(indptr, lambda edges: weight[edges if numbers is None else numbers[edges]])
+
+
+def row_sums(indptr: Array, values: Any) -> Array:
+    """Return (n_rows,) float64: of a CSR the sum over each row of values(slice of edges), a piece at a time."""
+    out = np.zeros(len(indptr) - 1)
+    for low, high in row_chunks(indptr, _PIECE):
+        found = values(slice(int(indptr[low]), int(indptr[high])))
+        out[low:high] = np.bincount(destinations(indptr[low : high + 1]), found, minlength=high - low)
+    return out
+
+
+def check_negative(graph: "LayerGraph") -> None:
+    """Raise a DataError where a weight is below 0, the same on every rank."""
+    if graph._negative is not None:
+        edge, value = graph._negative
+        raise DataError(f"edge_weight of edge {edge} is {value}: weights whose sums are degrees must be 0 or more")
+
+
+def positive(degrees: Array) -> Array:
+    """Return the degrees, with 1 in place of 0."""
+    return np.where(degrees == 0, 1.0, degrees)
+
+
+def factors(graph: "LayerGraph", reducer: str) -> Array:
+    """Return `normalised` as float64, new but for "sum". Collective."""
+    assert graph.edge_weight is not None
+    if reducer == "sum":
+        return graph.edge_weight
+    check_negative(graph)
+    indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
+    inverse = 1.0 / positive(graph.weighted_degrees)
+    of_rows = np.repeat(inverse if reducer == "mean" else np.sqrt(inverse), np.diff(indptr))
+    out = _labelled(of_rows, numbers)
+    out *= graph.edge_weight
+    if reducer == "sym":
+        with graph.profile.phase("setup"):
+            if graph.bipartite:
+                inverse = 1.0 / positive(graph.out_degrees(weight_as(graph, np.float64)))
+            columns = graph.of_columns(np.sqrt(inverse))
+        for block, found in zip(graph.blocks, columns):
+            out[block.labels] *= found[block.indices]
+    return out
+
+
+def _labelled(values, numbers):
+    """Put what stands in the order of the rows' edges in that of edge values."""
+    if numbers is None:
+        return values
+    out = np.empty_like(values)
+    out[numbers] = values
+    return out

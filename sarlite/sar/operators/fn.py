@@ -1,0 +1,177 @@
+"""Built-in messages: values that name a fused kernel."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from sarlite.tape import Tensor
+
+
+class CopySrc(NamedTuple):
+    x: Tensor
+
+
+class Linear(NamedTuple):
+    x: Tensor
+    weight: Tensor
+    evaluation: str | None = None
+
+
+class MulEdge(NamedTuple):
+    x: Tensor
+    weight: Tensor
+
+
+class Attend(NamedTuple):
+    z: Tensor
+    src: Tensor
+    dst: Tensor
+    slope: float
+    dropout: float
+    key: int
+    edge: Any = None
+    attn_edge: Tensor | None = None
+
+
+class AttendLinear(NamedTuple):
+    x: Tensor
+    weight: Tensor
+    src_weight: Tensor
+    dst: Tensor
+    slope: float
+    dropout: float
+    key: int
+
+
+class Message(NamedTuple):
+    function: Callable[..., Any]
+    src: Mapping[str, Any]
+    dst: Mapping[str, Any]
+    edge: Mapping[str, Any]
+
+
+def copy_src(x: Tensor) -> CopySrc:
+    """Message m_ij = x_j.
+
+    Parameters
+    ----------
+    x : Tensor (n_src, ...)
+
+    Notes
+    -----
+    Case 1 for every reducer. With reducer sum, mean or sym and a constant x the result is kept, as in `linear`. Source:
+    SAR Eq. 2.
+    """
+    return CopySrc(x)
+
+
+def linear(x: Tensor, weight: Tensor, evaluation: str | None = None) -> Linear:
+    """Message m_ij = x_j W, with reducer sum, mean or sym.
+
+    Parameters
+    ----------
+    x : Tensor (n_src, n_in)
+    weight : Tensor (n_in, n_out)
+    evaluation : {"product", "first", "inside"}, optional
+        A (X W); (A X) W; or x_j W inside of the message. They are equal but for rounding. By default what costs less is
+        taken: of a graph's "product" and "first", of a relation's "first" and "inside".
+
+    Notes
+    -----
+    Case 1, but case 2 with the weight inside. Of a graph's two ways the first is taken where n_out <= n_in, as it
+    aggregates, and so sends, fewer values. Where x needs no gradient the second has nothing to aggregate in backward,
+    so it is taken where n_in < 2 n_out. In a batch, which has more sources than destinations, the products' rows count
+    too, and the second is mostly the cheaper one. With a constant x (`Tensor(x, constant=True)`) A X, (n_dst, n_in), is
+    kept with the graph until x is freed: from the second call on there is nothing to aggregate and nothing to fetch,
+    and the weight's gradient is (A X)^T G. Source: MG-GCN 4.4.
+    """
+    return Linear(x, weight, evaluation)
+
+
+def mul_edge(x: Tensor, weight: Any) -> MulEdge:
+    """Message m_ij = w_ij x_j.
+
+    Parameters
+    ----------
+    x : Tensor (n_src, ...) or (n_src, n_heads, n_feat)
+    weight : Tensor or ndarray (n_edges,), or (n_edges, n_heads) with an x of heads
+        One value an edge of the graph, in the order of `graph.edge_ids`.
+
+    Notes
+    -----
+    With reducer sum or mean: case 1 where the weights need no gradient, case 2 where they do.
+    """
+    return MulEdge(x, weight)
+
+
+def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0, key: int = 0, *,
+           edge: Any = None, attn_edge: Tensor | None = None) -> Attend:
+    """Message m_ij = a_ij z_j, with a_ij = softmax_j(leaky_relu(src_j + dst_i)).
+
+    Parameters
+    ----------
+    z : Tensor (n_src, n_heads, n_feat), or (n_src, 1, n_feat)
+        The second is shared by all heads; what is aggregated has all of them. Of z_jh = x_j W_h either z or x can be
+        attended over, and then sum_j a_ijh x_j be multiplied by W_h (`Graph.attends_products` says which is cheaper).
+    src : Tensor (n_src, n_heads)
+    dst : Tensor (n_dst, n_heads)
+    slope : float
+        Of the leaky ReLU below zero.
+    dropout : float in [0, 1)
+        Share of the coefficients a_ij that is dropped; the others grow by 1 / (1 - dropout).
+    key : int
+        Of the dropout mask (`nn.Random.key`); a coefficient's coin is keyed by both nodes' global ids and its head.
+    edge : (n_edges, n_edge_features) array, optional
+        Features of the local in-edges, such as `graph.edge_features`: the scores are then leaky_relu(src_j + dst_i +
+        edge_ij attn_edge).
+    attn_edge : Tensor (n_edge_features, n_heads)
+        With `edge`. Of PyG's `GATConv` it is the product of `lin_edge` and `att_edge`.
+
+    Notes
+    -----
+    On a graph with edge weights m_ij = w_ij a_ij z_j. With these or with `edge` the message is one of the tape: the
+    (n_edges, n_heads, n_feat) values of a block of edges are held while it is computed. Case 2. The coefficients are
+    recomputed in backward, never stored: O(n_dst n_heads) bytes above inputs and output. Source: SAR Eq. 3, fused as in
+    SAR 3.3, softmax as in SAR 3.4.
+    """
+    return Attend(z, src, dst, slope, dropout, key, edge, attn_edge)
+
+
+def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0,
+                  key: int = 0) -> AttendLinear:
+    """Message m_ij = a_ij x_j W, with a_ij = softmax_j(leaky_relu(x_j W_src + dst_i)).
+
+    Parameters
+    ----------
+    x : Tensor (n_src, n_in)
+    weight : Tensor (n_in, n_heads * n_feat)
+    src_weight : Tensor (n_in, n_heads)
+    dst : Tensor (n_dst, n_heads)
+    slope, dropout, key
+        See `attend`.
+
+    Notes
+    -----
+    As `attend` of z = x W, but what travels is x, over relations once for all out of its type; each rank makes the z of
+    the rows that it has fetched. Case 2.
+    """
+    return AttendLinear(x, weight, src_weight, dst, slope, dropout, key)
+
+
+def message(function: Callable[..., Any], src: Mapping[str, Any] | None = None, dst: Mapping[str, Any] | None = None,
+            edge: Mapping[str, Any] | None = None) -> Message:
+    """Message m_ij = function(src_j, dst_i, edge_ij). `Graph.aggregate` takes the function itself, too.
+
+    Parameters
+    ----------
+    function : callable (src, dst, edge) -> Tensor, or a pair with reducer softmax
+        See `Graph.aggregate`.
+    src, dst, edge : dict of str to Tensor or ndarray
+        Its inputs: a row for each of this rank's source rows, of its destination rows, and of its edges in the order of
+        `edge_ids`.
+
+    Notes
+    -----
+    With reducer sum, mean, max, min or softmax. Case 1 or 2, as the function reads source rows' values in backward or
+    not.
+    """
+    return Message(function, src or {}, dst or {}, edge or {})

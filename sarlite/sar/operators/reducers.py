@@ -1,0 +1,140 @@
+"""Reducers of messages that lie in memory, one row an edge, block after block."""
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.errors import ShapeError
+
+
+class SumReducer:
+    """out_i = s_i sum_e m_e, with s_i = 1 or the graph's scale: 1 / degree of a mean."""
+
+    needs_messages = False
+
+    def __init__(self, dst_scale=None):
+        self.dst_scale = dst_scale
+
+    def begin(self, n_dst, templates):
+        (shape, dtype), = templates
+        self.scale = None if self.dst_scale is None else self.dst_scale.astype(dtype)
+        self.out = np.zeros((n_dst, *shape), dtype)
+
+    def forward(self, block, messages):
+        block.sum_to_dst(messages[0], self.out, dst_scale=self.scale)
+
+    def end(self):
+        out, self.out = self.out, None
+        return out
+
+    def begin_backward(self, g):
+        self.g = g if self.scale is None else g * self.scale.reshape(-1, *[1] * (g.ndim - 1))
+
+    def backward(self, block, messages):
+        return [block.at_dst(self.g)]
+
+
+class ExtremumReducer:
+    """out_i = max_e m_e or min_e m_e, per column; ties go to the lowest global source id, then the first edge."""
+
+    needs_messages = False
+
+    def __init__(self, sign, edge_src_ids):
+        self.sign, self.edge_src_ids = sign, edge_src_ids
+
+    def begin(self, n_dst, templates):
+        (self.shape, dtype), = templates
+        flat = (n_dst, int(np.prod(self.shape)))
+        self.out, self.argument = np.full(flat, -self.sign * np.inf, dtype), None
+
+    def forward(self, block, messages):
+        if self.argument is None:
+            self.argument = np.full(self.out.shape, -1, block.indices.dtype)
+        m = np.ascontiguousarray(messages[0]).reshape(block.n_edges, self.out.shape[1])
+        kernels.extremum(block.indptr, None, m, self.out, self.argument, rows=block.rows,
+                         sign=self.sign, label=block.labels, order=self.edge_src_ids)
+
+    def end(self):
+        out, self.out = self.out, None
+        out[self.argument < 0] = 0
+        return out.reshape(len(out), *self.shape)
+
+    def begin_backward(self, g):
+        self.g = g.reshape(self.argument.shape)
+
+    def backward(self, block, messages):
+        won = block.at_dst(self.argument) == block.labels[:, None]
+        return [np.where(won, block.at_dst(self.g), 0).reshape(block.n_edges, *self.shape)]
+
+
+class SoftmaxReducer:
+    """out_i = sum_e softmax_e(score_e) value_e, with a running maximum over blocks (SAR 3.4).
+
+    The message is a pair: score (n_edges, ...heads) and value (n_edges, ...heads, ...). A score of -inf masks its edge;
+    where all of a node's edges are masked its row is 0, and so are the gradients.
+    """
+
+    needs_messages = True
+
+    def begin(self, n_dst, templates):
+        if len(templates) != 2 or templates[1][0][: len(templates[0][0])] != templates[0][0]:
+            needed = "(score (n_edges, ...heads), value (n_edges, ...heads, ...))"
+            found = [shape for shape, _ in templates]
+            raise ShapeError(f"reducer 'softmax' needs a message {needed}, got rows of {found}")
+        (heads, dtype), (self.shape, _) = templates
+        n_heads = int(np.prod(heads))
+        self.m = np.full((n_dst, n_heads), -np.inf, dtype)
+        self.total = np.zeros((n_dst, n_heads), dtype)
+        self.out = np.zeros((n_dst, n_heads, int(np.prod(self.shape[len(heads) :]))), dtype)
+
+    def by_head(self, block, messages):
+        score, value = (np.ascontiguousarray(m) for m in messages)
+        return score.reshape(block.n_edges, self.m.shape[1]), value.reshape(block.n_edges, *self.out.shape[1:])
+
+    def forward(self, block, messages):
+        score, value = self.by_head(block, messages)
+        rows = slice(None) if block.rows is None else block.rows
+        top = self.m.copy()
+        kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), rows=block.rows,
+                         sign=1, label=block.labels)
+        shift = np.where(np.isneginf(top), 0, top)  # where all scores are -inf any finite shift gives them weight 0
+        shrink = np.exp(self.m[rows] - shift[rows])
+        self.total[rows] *= shrink
+        self.out[rows] *= shrink[:, :, None]
+        p = self.weights(block, score, shift)
+        block.sum_to_dst(p, self.total)
+        block.sum_to_dst(value, self.out, weight=p)
+        self.m = top
+
+    def end(self):
+        kernels.attend_finish(self.m, self.total, self.out)  # total is 1 / total from here on
+        return self.out.reshape(len(self.out), *self.shape)
+
+    def begin_backward(self, g):
+        self.g = g.reshape(self.out.shape)
+        self.delta = np.empty_like(self.m)
+        kernels.row_dot(self.g, self.out, self.delta)
+
+    def backward(self, block, messages):
+        score, value = self.by_head(block, messages)
+        a, g, d_score = self.weights(block, score, self.m), block.at_dst(self.g), np.empty_like(score)
+        a *= block.at_dst(self.total)
+        kernels.row_dot(g, value, d_score)
+        d_score -= block.at_dst(self.delta)
+        d_score *= a
+        g *= a[:, :, None]
+        return [d_score.reshape(messages[0].shape), g.reshape(messages[1].shape)]
+
+    def weights(self, block, score, top):
+        """exp(score_e - top_i), in one new array."""
+        out = block.at_dst(top)
+        np.subtract(score, out, out=out)
+        return np.exp(out, out=out)
+
+
+REDUCERS = {
+    "sum": lambda graph: SumReducer(graph.scales("sum")[0]),
+    "mean": lambda graph: SumReducer(graph.scales("mean")[0]),
+    "max": lambda graph: ExtremumReducer(1, graph.edge_src_ids),
+    "min": lambda graph: ExtremumReducer(-1, graph.edge_src_ids),
+    "softmax": lambda graph: SoftmaxReducer(),
+}

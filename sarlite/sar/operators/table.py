@@ -1,0 +1,223 @@
+"""The table (message, reducer) -> what is aggregated: for a graph, and for each relation of a `HeteroGraph`."""
+
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.sar.aggregate import Operator
+from sarlite.sar.operators import evaluation, fn
+from sarlite.sar.operators.attention import Attend
+from sarlite.sar.operators.custom import Custom, attended, counted, multiplied
+from sarlite.sar.operators.extremum import Extremum
+from sarlite.sar.operators.reducers import REDUCERS
+from sarlite.sar.operators.sums import Sum
+from sarlite.sar.operators.transformed import Transformed
+from sarlite.tape import Tensor, ops
+from sarlite.tape.engine import grad_enabled
+
+SUMS = ("sum", "mean", "sym")
+KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
+
+
+class Call(NamedTuple):
+    """What a message and a reducer ask of a graph: one aggregation.
+
+    Attributes
+    ----------
+    make : callable (LayerGraph) -> Operator
+        Of the graph, or of the graph of a group's rows whose columns are divided.
+    inputs : list of Tensor
+        The operator's.
+    places : tuple of {"src", "dst", "edge", "weight"}
+        What each input has a row of; a weight has none. The inputs of source rows come first, and are fetched.
+    sinks : sequence
+        Learnable values that a function uses.
+    divides : {"heads", "features"}, or None
+        How ranks of a grid may divide the columns: by heads as far as their number goes; by features alone; None: not
+        at all.
+    kept : dict, or None
+        Where the sums of constant rows are kept, by reducer.
+    reducer : str
+    weight : Tensor, or None
+        What the output is multiplied by.
+    """
+
+    make: Callable[[Any], Operator]
+    inputs: list[Tensor]
+    places: tuple[str, ...] = ("src",)
+    sinks: Sequence[Any] = ()
+    divides: str | None = "heads"
+    kept: MutableMapping[str, Tensor] | None = None
+    reducer: str = "sum"
+    weight: Tensor | None = None
+
+    @property
+    def n_fetched(self) -> int:
+        """How many inputs are rows of sources."""
+        return self.places.count("src")
+
+    @property
+    def found(self) -> Tensor | None:
+        """The output, where it is kept from a call before."""
+        return None if self.kept is None else self.kept.get(self.reducer)
+
+    def keep(self, out: Tensor) -> Tensor:
+        """Return the output; of constant rows as a constant, which is kept."""
+        if self.kept is None:
+            return out
+        self.kept[self.reducer] = found = Tensor(out.data, constant=True)
+        return found
+
+
+def call(graph: Any, message: Any, reducer: str) -> Call:
+    """Return what a message and a reducer ask of a `LayerGraph`.
+
+    Raises
+    ------
+    ConfigError
+        Unknown reducer, or one that the message does not go with.
+    ShapeError
+        An input that does not fit the graph or the others.
+    """
+    entry = find(message, reducer)
+    return entry(graph, fn.message(message) if callable(message) else message, reducer)
+
+
+def find(message: Any, reducer: str) -> Callable[..., Call]:
+    """Return the table's entry of a message and a reducer; a ConfigError tells that there is none."""
+    if reducer not in KNOWN:
+        raise ConfigError(f"reducer {reducer!r} is not one of {', '.join(KNOWN)}")
+    entry = TABLE.get((fn.Message if callable(message) else type(message), reducer))
+    if entry is None:
+        raise ConfigError(f"message {type(message).__name__} does not go with reducer {reducer!r}")
+    return entry
+
+
+# ---- the entries: (LayerGraph, message, reducer) -> Call
+
+
+def _sum(graph, message, reducer):
+    (x,) = graph.check("fn.copy_src", {"x": message.x})
+    return _sum_of(graph, x, reducer)
+
+
+def _sum_of(graph, x, reducer):
+    """A X, A with the edges' weights; of a constant x it is kept as long as x and the graph are there."""
+    kept, counts = graph.kept_of(x) if x.constant else None, graph.edge_counts(reducer, x.dtype)
+    if counts is None:
+        return Call(lambda g: Sum(g.n_dst, False, *g.scales(reducer)), [x], kept=kept, reducer=reducer)
+    return Call(lambda g: Sum(g.n_dst, True), [x, counts], ("src", "edge"), kept=kept, reducer=reducer)
+
+
+def _linear(graph, message, reducer):
+    (x,), weight = graph.check("fn.linear", {"x": message.x}), message.weight
+    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
+        raise ShapeError(f"fn.linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
+    one_dtype("fn.linear", x=x, weight=weight)
+    evaluation.check(message.evaluation, evaluation.WAYS)
+    way = graph.evaluation(x, weight, message.evaluation)
+    if way == "inside":
+        return _inside(graph, x, weight, reducer)
+    if way == "first":
+        return _sum_of(graph, x, reducer)._replace(weight=weight)
+    return _sum_of(graph, ops.matmul(x, weight), reducer)
+
+
+def _inside(graph, x, weight, reducer):
+    sums = _sum_of(graph, x, reducer)
+    return Call(lambda g: Transformed(sums.make(g), [weight.shape[1:]]), [x, weight, *sums.inputs[1:]],
+                ("src", "weight", *sums.places[1:]), divides=None)
+
+
+def _extremum(graph, message, reducer):
+    sign, inputs = 1 if reducer == "max" else -1, graph.check("fn.copy_src", {"x": message.x})
+    return Call(lambda g: Extremum(g.n_dst, sign, g.column_ids, g.itype), inputs)
+
+
+def _weighted_sum(graph, message, reducer):
+    inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
+    one_dtype("fn.mul_edge", **dict(zip(("x", "weight"), inputs)))
+    counts = graph.pick_counts(reducer)
+    if counts is not None:
+        x, weight = inputs
+        inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
+    return Call(lambda g: Sum(g.n_dst, True, *g.scales(reducer)), inputs, ("src", "edge"))
+
+
+def _extremum_of_products(graph, message, reducer):
+    return _function(graph, multiplied(message), reducer)
+
+
+def _attend(graph, message, reducer):
+    z, src, dst = inputs = graph.check("fn.attend", {"z": message.z, "src": message.src}, {"dst": message.dst})
+    if z.ndim != 3 or src.ndim != 2 or src.shape[1:] != dst.shape[1:] or z.shape[1] not in (1, src.shape[1]):
+        shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
+        needed = "(n_src, n_heads or 1, n_feat), (n_src, n_heads) and (n_dst, n_heads)"
+        raise ShapeError(f"fn.attend: {shapes} are not {needed}")
+    one_dtype("fn.attend", z=z, src=src, dst=dst)
+    fused = message.edge is None and graph.edge_weight is None
+    if z.shape[1] < src.shape[1] and (graph.grid is not None or not fused):
+        z = inputs[0] = z * np.ones((1, src.shape[1], 1), z.dtype)  # a grid and functions take heads apart
+    if not fused:
+        return _function(graph, attended(graph, message._replace(z=z, src=src, dst=dst)), "softmax")
+    divides = "features" if message.dropout > 0 else "heads"  # a coefficient's coin goes by the number of its head
+    return Call(lambda g: Attend(*_options(g, message)), inputs, ("src", "src", "dst"), divides=divides)
+
+
+def _attend_linear(graph, message, reducer):
+    x, dst = graph.check("fn.attend_linear", {"x": message.x}, {"dst": message.dst})
+    weight, src_weight = message.weight, message.src_weight
+    fits = x.ndim == weight.ndim == src_weight.ndim == dst.ndim == 2 and x.shape[1] == len(weight) == len(src_weight)
+    if not fits or dst.shape[1] != src_weight.shape[1] or not dst.shape[1] or weight.shape[1] % dst.shape[1]:
+        shapes = f"x {x.shape}, weight {weight.shape}, src_weight {src_weight.shape} and dst {dst.shape}"
+        needed = "(n_src, n_in), (n_in, n_heads * n_feat), (n_in, n_heads) and (n_dst, n_heads)"
+        raise ShapeError(f"fn.attend_linear: {shapes} are not {needed}")
+    one_dtype("fn.attend_linear", x=x, weight=weight, src_weight=src_weight, dst=dst)
+    n_heads = dst.shape[1]
+    if graph.edge_weight is not None:
+        z = ops.matmul(x, weight).reshape(len(x), n_heads, -1)
+        options = message.slope, message.dropout, message.key
+        return _attend(graph, fn.Attend(z, ops.matmul(x, src_weight), dst, *options), reducer)
+    shapes = [(n_heads, weight.shape[1] // n_heads), (n_heads,)]
+    return Call(lambda g: Transformed(Attend(*_options(g, message)), shapes), [x, weight, src_weight, dst],
+                ("src", "weight", "weight", "dst"), divides=None)
+
+
+def _options(graph, message):
+    return message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes, graph.src_ids
+
+
+def _function(graph, message, reducer):
+    graph.schedule  # noqa: B018 (made at its first use, by all ranks together: not inside of a cached_property's lock)
+    name = getattr(message.function, "__name__", "message")
+    counts = graph.pick_counts(reducer) if reducer in SUMS else None
+    if counts is not None:
+        message = counted(message, counts)
+    names = tuple(message.src), tuple(message.dst), tuple(message.edge)
+    operator = Custom(message.function, names, REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes)
+    inputs = graph.check(name, message.src, message.dst, message.edge)
+    operator.probe(inputs)
+    places = tuple(place for place, of_place in zip(("src", "dst", "edge"), names) for _ in of_place)
+    return Call(lambda g: operator, inputs, places, operator.sinks if grad_enabled() else (), divides=None)
+
+
+def one_dtype(message, **inputs):
+    """Raise where float inputs differ in dtype."""
+    dtypes = {name: x.dtype for name, x in inputs.items() if x.dtype.kind == "f"}
+    if len(set(dtypes.values())) > 1:
+        found = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
+        raise ShapeError(f"{message}: {found}: one dtype is needed, as by astype")
+
+
+TABLE: dict[tuple[type, str], Callable[..., Call]] = {
+    **{(fn.CopySrc, reducer): _sum for reducer in SUMS},
+    **{(fn.CopySrc, reducer): _extremum for reducer in ("max", "min")},
+    **{(fn.Linear, reducer): _linear for reducer in SUMS},
+    **{(fn.MulEdge, reducer): _weighted_sum for reducer in ("sum", "mean")},
+    **{(fn.MulEdge, reducer): _extremum_of_products for reducer in ("max", "min")},
+    **{(fn.Message, reducer): _function for reducer in REDUCERS},
+    (fn.Attend, "sum"): _attend,
+    (fn.AttendLinear, "sum"): _attend_linear,
+}

@@ -1,0 +1,52 @@
+"""Sequential aggregation, with rematerialization (`sar`) or without (`sa`): one peer's rows at a time (SAR algorithms 1 and 2)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sarlite.sar.schedule.needs import Needs
+from sarlite.sar.schedule.pieces import Plan
+from sarlite.sar.schedule.transport import Fetch, Push
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """A piece a peer: its rows are fetched, its block is computed, the rows are freed. Forward the own tile comes first, backward last.
+
+    Backward in `sar` a peer's rows come in parts, so that little is held of what is fetched again and of the gradients. Forward parts would
+    cost time, as each block's pass touches all rows of the output; backward a block's rows are the peer's, and any part of them costs the
+    same.
+
+    Attributes
+    ----------
+    name : str
+    keeps : bool
+        Whether what each block's gradient needs is kept (`sa`); else rows are fetched again (`sar`).
+    backward_pieces : int
+        With few peers a rank takes about so many pieces backward,
+    backward_rows : int
+        but no pieces of fewer rows, were all rows of a peer needed.
+    """
+
+    name: str
+    keeps: bool
+    backward_pieces: int = 9
+    backward_rows: int = 4096
+
+    fetch: ClassVar[Any] = Fetch
+    fetch_again: ClassVar[Any] = Fetch
+    push: ClassVar[Any] = Push
+    reverses: ClassVar[bool] = False
+    in_step: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def lay_out(self, needs: Needs, prefetch: int) -> Plan:
+        own, peers = needs.tiles()
+        n = 1 if self.keeps else n_parts(needs, self.backward_pieces, self.backward_rows)
+        return Plan(needs.n_src, (own, *peers), (*(part for piece in peers for part in piece.cut(n)), own), needs.degree)
+
+
+def n_parts(needs: Needs, pieces: int, rows: int) -> int:
+    """Return in how many parts a peer's rows come, for about so many pieces in all, of no fewer rows; every rank decides alike."""
+    return max(1, min(-(-pieces // max(needs.size - 1, 1)), needs.n_rows // needs.size // rows))

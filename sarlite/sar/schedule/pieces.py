@@ -1,0 +1,173 @@
+"""Pieces: what a rank computes at once, and which rows come for it. A plan is two lists of pieces, forward and backward."""
+
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Arrival(NamedTuple):
+    """Rows of `source` come, while `send_rows` of this rank go to `target`.
+
+    Attributes
+    ----------
+    source : int
+        The rank whose rows come. In a broadcast it may be this rank; then no rows come, and its rows go.
+    target : int, or None
+        The rank that `send_rows` go to; None in a broadcast, where the source's rows go to every rank.
+    n_rows : int
+        How many rows come.
+    contiguous : bool
+        Whether the rows that come follow each other at their owner, who then sends them as they stand, array by array.
+    send_rows : slice or (n_send,) int
+        Local rows; of a graph ascending. A slice where they follow each other.
+    needed : slice or (n_columns,) int, optional
+        Which of the rows that come are columns of the block; by default all are.
+    """
+
+    source: int
+    target: int | None
+    n_rows: int
+    contiguous: bool
+    send_rows: Any
+    needed: Any = None
+
+    @property
+    def n_send(self) -> int:
+        """How many rows go."""
+        return length(self.send_rows)
+
+    @property
+    def n_columns(self) -> int:
+        """How many of the rows that come are columns of the block."""
+        return self.n_rows if self.needed is None else length(self.needed)
+
+    def cut(self, n: int) -> list["Arrival"]:
+        """Divide the rows that come, and the rows that go, into `n` like parts."""
+        come, go = ((np.arange(n + 1) * m // n).tolist() for m in (self.n_rows, self.n_send))
+        return [self._replace(n_rows=come[k + 1] - come[k], send_rows=some(self.send_rows, go[k], go[k + 1])) for k in range(n)]
+
+
+class Piece(NamedTuple):
+    """What is computed at once: a block of edges, and where the rows of the block's columns come from.
+
+    Attributes
+    ----------
+    block : Edges, or Bundle of several sets of edges, or None
+        The block's columns are this rank's rows where `own`, then the rows of each arrival. None: rows are sent, and nothing is computed.
+    own : bool
+        Whether this rank's own rows are the first columns.
+    arrivals : tuple of Arrival
+    share : Fraction
+        How many peers' rows come; a part of one where a peer's rows come in several pieces.
+    """
+
+    block: Any
+    own: bool = False
+    arrivals: tuple[Arrival, ...] = ()
+    share: Fraction = Fraction(1)
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows come."""
+        return sum(arrival.n_rows for arrival in self.arrivals)
+
+    def cut(self, n: int) -> list["Piece"]:
+        """Divide a piece with one arrival into `n` pieces, each for a range of the block's columns."""
+        if n == 1:
+            return [self]
+        (arrival,) = self.arrivals
+        parts, ends = arrival.cut(n), [0]
+        for part in parts:
+            ends.append(ends[-1] + part.n_rows)
+        return [Piece(self.block.columns(a, b), False, (part,), self.share / n) for part, a, b in zip(parts, ends, ends[1:])]
+
+
+class Plan(NamedTuple):
+    """What one rank computes over a graph, in two lists of pieces. A mode lays them out.
+
+    Attributes
+    ----------
+    n_src : int
+        Source rows that this rank owns.
+    forward, backward : tuple of Piece
+        In the order in which a rank takes them. Every edge of the rank is in one forward and in one backward piece.
+        Backward pieces always come and go from peer to peer.
+    degree : float
+        Mean number of edges of a destination row, over all ranks.
+    """
+
+    n_src: int
+    forward: tuple[Piece, ...]
+    backward: tuple[Piece, ...]
+    degree: float = 0.0
+
+    @property
+    def blocks(self) -> tuple[Any, ...]:
+        """The blocks of the forward pieces in the order of their columns: the local block first, or the one block of all edges."""
+        return tuple(sorted((piece.block for piece in self.forward if piece.block is not None), key=lambda block: block.offset))
+
+    @property
+    def local(self) -> Any:
+        """The block of the edges from this rank's own rows; in one block of all edges, that block."""
+        return next(piece.block for piece in self.forward if piece.own and piece.block is not None)
+
+    @property
+    def alone(self) -> bool:
+        """Whether one block has all edges, and no rows come."""
+        return not any(piece.arrivals for piece in self.forward)
+
+    @property
+    def n_halo(self) -> int:
+        """How many peers' rows this rank needs."""
+        return sum(arrival.n_rows for arrival in self.exchanges)
+
+    @property
+    def exchanges(self) -> list[Arrival]:
+        """The arrivals from peer to peer: those of a peer follow each other, and their rows ascend."""
+        return [arrival for piece in self.backward for arrival in piece.arrivals]
+
+    def halo(self) -> list[tuple[Any, int, slice]]:
+        """Return (block, owner, columns of the block) of the peers' rows, in the order of all blocks' columns."""
+        found = []
+        for piece in self.forward:
+            start = self.n_src if piece.own else 0
+            for arrival in piece.arrivals if piece.block is not None else ():
+                if arrival.n_columns:
+                    found.append((piece.block, arrival.source, slice(start, start + arrival.n_columns)))
+                start += arrival.n_columns
+        return sorted(found, key=lambda each: each[0].offset)
+
+    def needed(self, size: int) -> list[int]:
+        """Return by rank how many of its rows come here."""
+        found = [0] * size
+        for arrival in self.exchanges:
+            found[arrival.source] += arrival.n_rows
+        return found
+
+    def asked(self, size: int) -> list[np.ndarray]:
+        """Return by rank the local rows that go there, (n,) int64 in the order in which they go."""
+        found = [[np.empty(0, np.int64)] for _ in range(size)]
+        for arrival in self.exchanges:
+            rows = arrival.send_rows
+            found[arrival.target].append(np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.astype(np.int64))
+        return [np.concatenate(rows) for rows in found]
+
+
+def length(rows: Any) -> int:
+    """Return how many rows a slice, or an array of row numbers, has."""
+    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+
+def some(rows: Any, a: int, b: int) -> Any:
+    """Return the rows from the a-th to the b-th of a slice or an array of row numbers."""
+    return slice(rows.start + a, rows.start + b) if isinstance(rows, slice) else rows[a:b]
+
+
+def as_range(rows: np.ndarray) -> Any:
+    """Return row numbers as a slice where each follows the one before, else as small integers."""
+    if len(rows) == 0:
+        return slice(0, 0)
+    if rows[-1] - rows[0] + 1 == len(rows) and (np.diff(rows) == 1).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows.astype(np.int32 if rows.max() < 2**31 else np.int64)

@@ -1,0 +1,192 @@
+"""The schedule of one graph: its plan, how rows travel, and the two loops over the plan's pieces. It knows no operator."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.errors import ConfigError, raise_together
+from sarlite.sar.schedule import needs
+from sarlite.sar.schedule.modes import MODES
+from sarlite.sar.schedule.pieces import Plan
+from sarlite.sar.schedule.reverse import is_symmetric, out_edges
+from sarlite.sar.schedule.transport import NoFetch, Transport
+
+
+class Schedule(NamedTuple):
+    """How the blocks of one graph are computed with.
+
+    Attributes
+    ----------
+    plan : Plan
+    transport : Transport
+    mode : a mode, see `modes`
+    reverse : Schedule, or None
+        Of the reversed edges, from destination to source rows, where the gradients of linear messages are found by the reversed edges.
+    reverses_attention : bool
+        Whether the gradients of attention are found by the reversed edges, too.
+    """
+
+    plan: Plan
+    transport: Transport
+    mode: Any
+    reverse: Any = None
+    reverses_attention: bool = False
+
+    @property
+    def n_edges(self):
+        """How many edges this rank computes with."""
+        return sum(block.n_edges for block in self.plan.blocks)
+
+    def run(self, arrays, on_block, keep=False, phase="forward"):
+        """Call `on_block(block, rows)` for each block (SAR algorithm 1). Collective.
+
+        Parameters
+        ----------
+        arrays : tuple of (n_src, ...) ndarray
+            The local rows, which peers fetch too.
+        on_block : callable
+            Given a block and the arrays of its columns, which are freed after the call.
+        keep : bool
+        phase : str
+            What the bytes are counted under.
+
+        Returns
+        -------
+        list, or None
+            Where `keep`, what each call returned, in the order of `plan.blocks`.
+        """
+        self.transport.profile.aggregates(self.plan, arrays, None, phase)
+        found = []
+        with self.mode.fetch(self.transport, self.plan.forward, arrays, phase) as fetched:
+            for piece in self.plan.forward:
+                rows = fetched.take(piece)
+                if piece.block is not None:
+                    with self._span(piece.block, phase):
+                        result = on_block(piece.block, rows)
+                    found.append((piece.block.offset, result if keep else None))
+                    del result
+                del rows
+                fetched.release(piece)
+        return [result for _, result in sorted(found, key=lambda each: each[0])] if keep else None
+
+    def run_backward(self, arrays, kept, on_block, d_arrays, phase="backward"):
+        """Call `on_block(block, rows, kept, d_rows)` for each block and bring each d_rows to the rows' owner (SAR algorithm 2). Collective.
+
+        Parameters
+        ----------
+        arrays : tuple of (n_src, ...) ndarray, or None
+            Local rows; given, the peers' rows are fetched again (case 2). Else rows are None.
+        kept : list, or None
+            What `run` returned, an item a block. Where None, blocks may be some rows or columns of the blocks that `run` showed.
+        on_block : callable
+        d_arrays : list of (n_src, ...) ndarray or None
+            Gradients of the local rows, added to in place; None where nobody needs one.
+        phase : str
+            What the bytes are counted under.
+        """
+        self.transport.profile.aggregates(self.plan, arrays, d_arrays, phase)
+        pieces = self._backward_pieces(arrays is not None)
+        values = [*kept[1:], kept[0]] if kept else [None] * len(pieces)
+        fetching = NoFetch() if arrays is None else self.mode.fetch_again(self.transport, pieces, arrays, phase)
+        with self.mode.push(self.transport, d_arrays, self._depth, phase) as push, fetching as fetched:
+            for piece, value in zip(pieces, values, strict=True):
+                buffer, d_rows = push.gradients(piece)
+                with self._span(piece.block, phase):
+                    on_block(piece.block, fetched.take(piece), value, d_rows)
+                fetched.release(piece)
+                push.start(piece, buffer, d_rows)
+                del buffer, d_rows
+
+    def _backward_pieces(self, fetches):
+        """The pieces of a backward pass.
+
+        The own tile comes last, so that the last gradients travel meanwhile. Where a thread fetches rows again, one half of the own tile's
+        rows comes first, so that the first rows travel meanwhile, too.
+        """
+        *peers, own = self.plan.backward
+        if not (fetches and self.transport.prefetch and peers):
+            return self.plan.backward
+        first, last = own.block.halves
+        return own._replace(block=first), *peers, own._replace(block=last)
+
+    @property
+    def _depth(self):
+        """How many messages of gradients travel at once: as many as one piece has, or with prefetch those of one peer."""
+        first = self.plan.backward[0]
+        if len(first.arrivals) > 1:
+            return len(first.arrivals)
+        return first.share.denominator if self.transport.prefetch and first.arrivals else 0
+
+    def _span(self, block, phase):
+        return self.transport.profile.span("block", source=block.source, edges=block.n_edges, phase=phase)
+
+
+BACKWARD = "push", "fetch"
+
+
+class Options(NamedTuple):
+    """How a graph is computed with on several ranks; `Graph.from_part` tells what each means."""
+
+    mode: Any = "sar"  # a name in `MODES`, or an object like theirs
+    prefetch: int = 1
+    backward: str | None = None
+    columns: int = 1
+
+    def check(self, comm):
+        """Raise a ConfigError on every rank where one cannot be. Collective."""
+        raise_together(comm, self._error(comm.size))
+
+    def _error(self, size):
+        if not hasattr(self.mode, "lay_out") and self.mode not in MODES:
+            return ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
+        if self.backward not in (None, *BACKWARD):
+            return ConfigError(f"backward {self.backward!r} is not one of {', '.join(BACKWARD)}")
+        for name, least in (("prefetch", 0), ("columns", 1)):
+            value: Any = getattr(self, name)
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+                return ConfigError(f"{name} {value!r} is not a number >= {least}")
+        if size % self.columns:
+            return ConfigError(f"columns {self.columns} does not divide {size}, the number of ranks, which stand in rows of so many")
+        return None
+
+    @property
+    def reverses(self):
+        """Whether linear messages' gradients go over the reversed edges on several ranks."""
+        return self.made_mode.reverses if self.backward is None else self.backward == "fetch"
+
+    @property
+    def made_mode(self):
+        """The mode as an object."""
+        return MODES[self.mode] if isinstance(self.mode, str) else self.mode
+
+
+def make(comm, found, options, profile, dst_ids=None, state=None):
+    """Return a Schedule of the edges that `needs.find` has found. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    found : Needs
+        Of one set of edges, or of several, of relations, whose gradients are always pushed.
+    options : Options
+    profile : Profile
+    dst_ids : (n_dst,) int64
+        Global ids of this rank's destination rows; None of relations.
+    state : CommState, optional
+        See `Transport`.
+    """
+    mode, transport = options.made_mode, Transport(comm, options.prefetch, profile, state)
+    made = Schedule(mode.lay_out(found, transport.prefetch), transport, mode)
+    if comm.size == 1 or dst_ids is None or not options.reverses:
+        return made
+    return made._replace(reverse=_reversed(comm, found, dst_ids, made), reverses_attention=options.backward == "fetch")
+
+
+def _reversed(comm, found, dst_ids, made):
+    """A Schedule of the reversed edges: the same, where they are the same edges between the same ids."""
+    (cut,), n_src = found.cuts, made.plan.n_src
+    same_ids = all(comm.allgather(np.array_equal(dst_ids, found.src_ids[comm.rank])))
+    if same_ids and is_symmetric(comm, cut.edges, n_src):
+        return made
+    reversed_needs = needs.find(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst)
+    return made._replace(plan=made.mode.lay_out(reversed_needs, made.transport.prefetch))

@@ -1,0 +1,136 @@
+"""What goes with what: the one table of options, and of options and kinds of run, that are refused together."""
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any, NamedTuple
+
+from sarlite.errors import ConfigError
+from sarlite.train.options import HEC_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
+
+REFUSED: list[tuple[str, str, str]] = [
+    # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
+    ("mfg", "batch_size",
+     "{option} is of full-batch training: minibatches, of {other}, compute only what reaches their seeds anyway"),
+    *((option, other, "{option} does not go with {other}: parts of the graph " + why)
+      for option, why in (("columns", "are computed by rows"), ("backward fetch", "have no reversed edges"))
+      for other in ("batch_size", "mfg")),
+    ("label_inputs", "batches of a cache",
+     "{option} does not go with --remote hec: its rows were made when labels that a step hides were shown"),
+    ("eval_fanouts", "other layers", "{option} has {n_eval_fanouts} entries, but --fanouts {n_fanouts}"),
+    ("model", "relational model, plain data",
+     "{option} {model}: takes relational graphs, but --data {data} is of one kind"),
+    ("model", "plain model, relational data",
+     "{option} {model}: takes graphs of one kind, but --data {data} is relational: --model rgcn or rgat takes it"),
+    *((option, "relational data", "{option}: does not go with relational graphs, as --data {data} is") for option in (
+        "batch_size", "mfg", "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features",
+        "backward fetch", "edge_weights", "edge_features", "columns", "weight_decay_on first")),
+    ("embeddings", "relational data", "{option} {embeddings}: does not go with relational graphs"),
+    ("batch_size", "sampled rows without fan-outs",
+     "{option} needs --fanouts: the in-edges picked a row, one number a layer"),
+    *((option, "model of propagated rows",
+       "{option}: the model {model} needs no neighbours in training, so nothing is sampled")
+      for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
+    *((option, "minibatches without edges",
+       "{option}: the costs of minibatches of the model {model}, which have no edges, are not counted")
+      for option in ("dry_run", "mode auto", "memory_limit")),
+    ("edge_features", "model without edge features", "{option}: the model {model} takes no edge features"),
+    ("edge_weights", "largest of neighbours", "{option}: aggregator max-pool takes none, --aggregator mean does"),
+    ("label_inputs", "propagated rows",
+     "{option} {label_inputs}: the model {model} trains on features that were propagated before"),
+    ("propagated", "nothing propagated", "{option} {propagated}: the model {model} propagates nothing before training"),
+    ("fanouts", "propagated rows",
+     "--model {model}: for minibatches of propagated features its class must have an attribute powers"),
+    *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
+      for option in ("label_inputs", "correct_and_smooth")),
+]
+
+NEEDED: list[tuple[tuple[str, ...], str]] = [
+    # options   what they mean nothing without
+    (MINIBATCH_OPTIONS, "batch_size"),
+    (tuple(HEC_OPTIONS), "remote hec"),
+    (tuple(SMOOTHING_OPTIONS), "correct_and_smooth"),
+]
+
+
+class Run(NamedTuple):
+    """What is known of a run: its options; before data are read the model's class and whether data are relational; then all."""
+
+    options: Mapping[str, Any]
+    cls: Any = None
+    relational: bool | None = None
+    model: Any = None
+    task: str | None = None
+
+    def has(self, what: str) -> bool:
+        """Tell whether the run has an option, which is written as in `REFUSED`, or is of a kind, as far as is known."""
+        if what in KINDS:
+            return bool(KINDS[what](self))
+        name, _, value = what.partition(" ")
+        found = self.options.get(name)
+        return str(found) == value if value else not (found is None or found is False or found == _OFF.get(name))
+
+
+_OFF = {"batch_size": 0, "columns": 1}
+"""Values of options that ask for nothing, beside None and False."""
+
+
+KINDS: dict[str, Callable[[Run], Any]] = {
+    "relational data": lambda run: run.relational,
+    "relational model, plain data": lambda run: run.relational is False and getattr(run.cls, "relational", False),
+    "plain model, relational data": lambda run: (
+        run.cls and run.relational and not getattr(run.cls, "relational", False)),
+    "model of propagated rows": lambda run: hasattr(run.cls, "powers") and run.has("batch_size"),
+    "sampled rows without fan-outs": lambda run: run.cls and not hasattr(run.cls, "powers") and not run.has("fanouts"),
+    "minibatches without edges": lambda run: run.cls and run.has("batch_size") and not run.has("fanouts"),
+    "model without edge features": lambda run: (
+        run.cls and ".py:" not in run.options["model"] and "edge_features" not in signature(run.cls).parameters),
+    "largest of neighbours": lambda run: run.has("model sage") and run.has("aggregator max-pool"),
+    "propagated rows": lambda run: hasattr(run.model, "powers"),
+    "nothing propagated": lambda run: run.model is not None and not hasattr(run.model, "powers"),
+    "other task than classify": lambda run: run.task not in (None, "classify"),
+    "batches of a cache": lambda run: run.has("batch_size") and run.has("remote hec"),
+    "other layers": lambda run: (
+        run.has("fanouts") and len(run.options["fanouts"]) != len(run.options["eval_fanouts"] or ())),
+}
+
+
+def refuse(run: Run) -> None:
+    """Raise a ConfigError where what is known of a run does not go together."""
+    for option, other, message in REFUSED:
+        if run.has(option) and run.has(other):
+            raise ConfigError(message.format(**_words(run), option=_flag(option), other=_flag(other)))
+
+
+def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Return options without those that mean nothing beside the others, which a run before may have had.
+
+    Parameters
+    ----------
+    options : dict
+    given : dict
+        What was given for this run, by option: how it was.
+
+    Raises
+    ------
+    ConfigError
+        An option that means nothing was given for this run.
+    """
+    found = dict(options)
+    for names, needed in NEEDED:
+        if Run(found).has(needed):
+            continue
+        for name in names:
+            if name in given and found[name] is not None:
+                raise ConfigError(f"{given[name]} means nothing without {_flag(needed)}")
+            found[name] = None
+    return found
+
+
+def _flag(what):
+    return "--" + what.replace("_", "-")
+
+
+def _words(run):
+    """What a message may name of a run."""
+    lengths = {f"n_{name}": len(run.options.get(name) or ()) for name in ("fanouts", "eval_fanouts")}
+    return {**run.options, **lengths, "task": run.task}

@@ -1,0 +1,178 @@
+"""The training command's options: of each its default, its type or choices, and what `--help` says of it."""
+
+from typing import Any
+
+from sarlite.command import byte_size, every, fanouts
+from sarlite.minibatch.hec import CHOICES, HEC
+from sarlite.minibatch.sampler import KINDS
+from sarlite.minibatch.seeds import BATCHES
+from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
+from sarlite.sar.operators.evaluation import EVALUATIONS
+from sarlite.sar.schedule.modes import MODES
+from sarlite.train.metrics import EVERY
+from sarlite.train.tasks import LOSSES
+
+GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
+    "what": {
+        "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, "
+                 "sbm:nodes=10000,... or rmat:...; relational graphs: native directory, mag:DIR or "
+                 "relational:nodes=10000,..."),
+        "model": ("sage", str, "gcn, sage, gat, appnp, sgc, sign; of relational data rgcn, rgat; or "
+                  "path/to/file.py:Class"),
+        "config": (None, str, "TOML file of these options"),
+        "self-loops": (None, bool, "add the self loops that are missing [gcn, gat, appnp and sgc yes, sage and sign "
+                       "no]"),
+        "edge-weights": (None, bool, "count edges by the data's weights [gcn, appnp, sgc and sign yes; others must "
+                         "be told]"),
+        "edge-features": (None, bool, "the data's edge features join the scores of gat; a model of your own has them "
+                          "in its messages"),
+        "normalize-features": (False, bool, "scale each node's features to sum 1"),
+    },
+    "model": {
+        "layers": (None, int, "number of layers"),
+        "hidden": (None, int, "hidden features, for gat of each head"),
+        "heads": (None, int, "attention heads"),
+        "out-heads": (None, int, "attention heads of the last layer"),
+        "out-concat": (None, bool, "put the last layer's heads side by side, else average them"),
+        "dropout": (None, float, "share of dropped features"),
+        "input-dropout": (None, float, "share of dropped input features"),
+        "attention-dropout": (None, float, "share of dropped attention coefficients"),
+        "aggregator": (None, ("mean", "max-pool"), "how neighbours are summed up"),
+        "gat-form": (None, ("standard", "paper"), "of gat: scores from z = W h, or from relu(W h + b) as in "
+                     "DistGNN-MB Eq. 2"),
+        "residual": (None, bool, "residual connections"),
+        "hops": (None, int, "steps of propagation"),
+        "teleport": (None, float, "of appnp: share of its own prediction that a node has in each step"),
+        "n-bases": (None, int, "of rgcn: bases that the relations' weights are sums of; without it each has a weight "
+                    "of its own"),
+        "embedding": (None, int, "of rgcn and rgat: width of the learned rows of node types without features"),
+        "relation-weights": (None, EVALUATIONS, "of rgcn: inside the message, or aggregated first; by default what "
+                             "costs fewer bytes"),
+        "activation": (None, ("relu", "elu"), "between layers"),
+        "batch-norm": (None, bool, "batch norm over all ranks between layers"),
+        "dtype": ("float32", ("float32", "float64"), "of parameters and activations"),
+    },
+    "training": {
+        "task": (None, tuple(LOSSES), "what the labels must be: one class, several of 0 or 1, or numbers [as the "
+                 "data say]"),
+        "loss": (None, tuple(name for losses in LOSSES.values() for name in losses), "what is minimised "
+                 "[cross-entropy, bce, squared, by task]"),
+        "metric": (None, EVERY, "of each split; the best epoch has the best of validation [accuracy, roc-auc, rmse, "
+                   "by task]"),
+        "epochs": (100, int, "number of epochs"),
+        "lr": (0.01, float, "learning rate"),
+        "lr-schedule": ("constant", str, "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, or "
+                        "warmup:EPOCHS:SCHEDULE"),
+        "clip-norm": (None, float, "the largest norm of all gradients together; larger ones are scaled down to it"),
+        "patience": (None, int, "end after so many epochs without a better one by the metric [never]"),
+        "weight-decay": (0.0, float, "L2 penalty: decay / 2 * w^2 joins the loss"),
+        "weight-decay-on": ("all", ("all", "first"), "all parameters, or the first layer's (Kipf & Welling)"),
+        "optimizer": ("adam", ("adam", "adamw", "sgd"), "optimizer"),
+        "seed": (0, int, "of initial parameters, dropout and partition"),
+        "eval-every": (1, int, "epochs between evaluations"),
+        "mfg": (False, bool, "message-flow graphs: compute at each layer only nodes that reach a labelled one"),
+        "label-inputs": (None, float, "share of the training nodes that show their labels as inputs in an epoch; the "
+                         "loss is the others'"),
+    },
+    "correct and smooth": {
+        "correct-and-smooth": (False, bool, "after training, correct and smooth the best model's output (Huang et "
+                               "al.)"),
+        "correct-alpha": (None, float, "share of an iteration that comes from neighbours, of errors "
+                          f"[{CorrectAndSmooth.correct_alpha}]"),
+        "correct-iterations": (None, int, f"iterations; 0 does not correct [{CorrectAndSmooth.correct_iterations}]"),
+        "correct-normalization": (None, NORMALIZATIONS, "D^-1/2 A D^-1/2, D^-1 A or A D^-1 "
+                                  f"[{CorrectAndSmooth.correct_normalization}]"),
+        "correct-scale": (None, float, "what errors are multiplied by [automatic, by row]"),
+        "smooth-alpha": (None, float, f"as --correct-alpha, of what is smoothed [{CorrectAndSmooth.smooth_alpha}]"),
+        "smooth-iterations": (None, int, f"iterations; 0 does not smooth [{CorrectAndSmooth.smooth_iterations}]"),
+        "smooth-normalization": (None, NORMALIZATIONS, f"as --correct-normalization "
+                                 f"[{CorrectAndSmooth.smooth_normalization}]"),
+    },
+    "minibatches": {
+        "batch-size": (0, int, "seeds of all ranks a step; 0 trains full-batch"),
+        "fanouts": (None, fanouts, "in-edges picked a row, the first layer's first; all takes them all"),
+        "sampler": (None, KINDS, "how in-edges are picked [uniform]"),
+        "sample-ahead": (None, int, "batches that a thread samples ahead [1]"),
+        "batches": (None, tuple(BATCHES), "one order of all training nodes, cut into steps, or each rank's own into "
+                    "even parts [global on one rank and for exact, else balanced]"),
+        "remote": (None, ("exact", "hec", "local"), "what happens at a neighbour of another rank: it is computed "
+                   "there; its last row comes from a cache; its edge is left out [exact]"),
+        "hec-lines": (None, int, f"rows that each layer's cache holds [{HEC.lines}]"),
+        "hec-life": (None, int, f"steps from its arrival that a row counts [{HEC.life}]"),
+        "hec-limit": (None, int, f"most rows pushed to a peer, a layer and step [{HEC.limit}]"),
+        "hec-delay": (None, int, f"steps that a row may travel [{HEC.delay}]"),
+        "on-miss": (None, CHOICES["on_miss"], "of a row that the cache lacks: leave it out, take zeros, or other "
+                    f"picks [{HEC.on_miss}]"),
+        "push": (None, CHOICES["push"], f"push what each batch made, or what peers will ask for [{HEC.push}]"),
+        "push-by": (None, CHOICES["push_by"], "which rows count more where there are too many to push "
+                    f"[{HEC.push_by}]"),
+        "halo-features": (None, CHOICES["features"], "fetch remote features once before training, or cache them "
+                          "[auto: keep where they fit]"),
+        "lr-scale": (None, ("none", "sqrt", "linear"), "multiply the learning rate by a function of the number of "
+                     "ranks [none]"),
+        "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),
+    },
+    "ranks": {
+        "mode": ("sar", (*MODES, "auto"), "how remote rows arrive; auto: whichever costs least and fits"),
+        "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or fetch those of the rows that "
+                     "they went to [push; in broadcast fetch, of GCN and GraphSAGE]"),
+        "columns": (1, int, "ranks that share their rows and divide the columns of sums, or heads; each holds the "
+                    "structure of them all"),
+        "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a "
+                     "core to spare, else 0]"),
+        "partition": ("stored", str, "metis, fennel (less memory), random, contiguous, or a file of one part a node; "
+                      "stored: as the data stand, else metis"),
+        "order": ("stored", ("stored", "none", "metis", "cluster"), "order of a part's nodes in memory: as stored "
+                  "with the data if it is, by id, or nodes that share neighbours together, by METIS or by label "
+                  "propagation (less memory)"),
+        "balance": ("auto", str, "what METIS or Fennel makes even: nodes,edges,train or some of them; auto: as "
+                    "stored, else nodes and train, and edges where the degrees are skewed"),
+        "memory-limit": (None, byte_size, "memory of each rank, such as 2GiB, above which training does not start "
+                         "[what the machine or container has, for all ranks there]"),
+        "dry-run": (False, bool, "print what each mode would take, memory and bytes by rank, and train nothing"),
+        "threads": (0, int, "threads of each rank; 0 divides the node's cores"),
+        "ranks": (1, int, "ranks as threads of this process, without MPI"),
+        "stall-timeout": (300.0, float, "seconds without progress on any rank before the run is ended; 0 never"),
+    },
+    "files": {
+        "run-dir": (None, str, "folder of the run's files [runs/TIME-MODEL]"),
+        "checkpoint-every": ("10min", every, "epochs, or time such as 90s, 10min or 2h, between checkpoints; 0 "
+                             "writes one at the end"),
+        "resume": (None, str, "checkpoint to go on from; data, model and all other options are that run's unless told"),
+        "json": (False, bool, "end standard output with one line of JSON"),
+        "trace": (None, str, "write a timeline of every rank, which ui.perfetto.dev opens"),
+        "trace-epochs": (3, int, "epochs that --trace records, the run's first ones"),
+        "progress": ("auto", ("auto", "bar", "lines", "none"), "bar, or a line every few seconds [bar on a terminal]"),
+        "propagated": (None, str, "of sgc and sign: folder that keeps the propagated features for later runs"),
+        "verify": (True, bool, "check the data files' sha256 first"),
+    },
+}
+OPTIONS = {name.replace("-", "_"): spec for group in GROUPS.values() for name, spec in group.items()}
+MODEL_OPTIONS = tuple(name.replace("-", "_") for name in GROUPS["model"] if name != "dtype")
+"""Options that a model's class takes, where it takes them."""
+KEYWORDS = {"gat_form": "form", "relation_weights": "evaluation"}
+"""Keywords of a model's class that have another name than the option."""
+MINIBATCH_OPTIONS = tuple(name.replace("-", "_") for name in GROUPS["minibatches"] if name != "batch-size")
+HEC_OPTIONS = {
+    "hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "hec_delay": "delay", "on_miss": "on_miss",
+    "push": "push", "push_by": "push_by", "halo_features": "features",
+}  # fmt: skip
+"""Options of the cache of embeddings alone, with the names of `minibatch.HEC`'s arguments."""
+SMOOTHING_OPTIONS = {
+    name.replace("-", "_"): "scale" if name == "correct-scale" else name.replace("-", "_")
+    for name in GROUPS["correct and smooth"] if name != "correct-and-smooth"
+}  # fmt: skip
+"""Options of Correct and Smooth, with the names of `CorrectAndSmooth`'s arguments."""
+METAVARS = {
+    "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "layers": "N", "hidden": "N", "heads": "N",
+    "out-heads": "N", "dropout": "SHARE", "input-dropout": "SHARE", "attention-dropout": "SHARE", "epochs": "N", "lr": "RATE",
+    "lr-schedule": "SCHEDULE", "weight-decay": "RATE", "seed": "N", "eval-every": "EPOCHS", "prefetch": "PEERS",
+    "partition": "METHOD", "balance": "WHAT", "threads": "N", "ranks": "N", "stall-timeout": "SECONDS",
+    "run-dir": "DIR", "checkpoint-every": "EPOCHS|TIME", "resume": "FILE", "trace": "FILE.json", "trace-epochs": "EPOCHS",
+    "batch-size": "SEEDS", "fanouts": "K,K,..", "eval-fanouts": "K,K,..", "hops": "N", "n-bases": "N", "embedding": "N",
+    "teleport": "SHARE", "label-inputs": "SHARE", "propagated": "DIR", "correct-alpha": "SHARE",
+    "correct-iterations": "N", "correct-scale": "FACTOR", "smooth-alpha": "SHARE", "smooth-iterations": "N",
+    "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
+    "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE",
+}  # fmt: skip
+"""What stands for an option's value in `--help`: the unit, or what the value is."""

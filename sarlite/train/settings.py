@@ -1,0 +1,200 @@
+"""What the options mean: a small value for each thing that a run is made of."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from sarlite import optim
+from sarlite.command import seconds
+from sarlite.minibatch import HEC
+from sarlite.nn import Flat
+from sarlite.propagation import CorrectAndSmooth
+from sarlite.sar.schedule.schedule import Options
+from sarlite.train.edge_values import wanted
+from sarlite.train.load import Source
+from sarlite.train.model import ModelSpec, model_class
+from sarlite.train.options import HEC_OPTIONS, MODEL_OPTIONS, SMOOTHING_OPTIONS
+
+
+class Settings(NamedTuple):
+    """A run: data, graph, model, batches, training, and what is left of it."""
+
+    source: Source
+    graph: Options
+    model: ModelSpec
+    batches: "Batches | None"
+    training: "Training"
+    output: "Output"
+
+
+def settings(options: Any, cls: Any = None) -> Settings:
+    """Return what the options of a run mean.
+
+    Parameters
+    ----------
+    options : Namespace
+        As of `config.resolve`. With mode "auto", and where costs alone are told, the graph's mode is "sar".
+    cls : class, optional
+        The model's; by default it is found.
+
+    Raises
+    ------
+    ConfigError
+        A value cannot be, as the thing says that it is of.
+    """
+    model = model_of(options, cls)
+    return Settings(source_of(options, model.cls), graph_of(options), model, batches_of(options), training_of(options),
+                    output_of(options))
+
+
+def source_of(options: Any, cls: Any, **others: Any) -> Source:
+    """Return which data the options name, for a model's class; `others` are fields of the result."""
+    loops = getattr(cls, "self_loops", False) if options.self_loops is None else options.self_loops
+    values = wanted(cls, options.edge_weights, options.edge_features, signed=".py:" in options.model)
+    names = ("task", "dtype", "partition", "order", "balance", "seed", "verify", "progress")
+    found = {name: getattr(options, name) for name in names}
+    return Source(options.data, normalize=options.normalize_features, features=not options.dry_run, self_loops=loops,
+                  edge_values=values, **found)._replace(**others)
+
+
+def graph_of(options: Any) -> Options:
+    """Return how the options say that a graph is computed with; without a number of rows fetched ahead 0 are."""
+    mode = "sar" if options.mode == "auto" or options.dry_run else options.mode
+    return Options(mode, options.prefetch or 0, options.backward, options.columns)
+
+
+def model_of(options: Any, cls: Any = None) -> ModelSpec:
+    """Return which model the options name."""
+    told = {name: value for name in MODEL_OPTIONS if (value := getattr(options, name)) is not None}
+    return ModelSpec(options.model, cls or model_class(options.model), told, options.dtype)
+
+
+class Batches(NamedTuple):
+    """Minibatches of `size` seeds a step. The other fields are as for `NeighborLoader`; None is what it takes by default."""
+
+    size: int
+    fanouts: list[int] | None = None
+    eval_fanouts: list[int] | None = None
+    remote: str | HEC = "exact"
+    sampler: str | None = None
+    sample_ahead: int | None = None
+    batches: str | None = None
+    lr_scale: str = "none"
+
+
+def batches_of(options: Any) -> Batches | None:
+    """Return the minibatches that the options ask for, None where they ask for none."""
+    if not options.batch_size:
+        return None
+    names = ("fanouts", "eval_fanouts", "sampler", "sample_ahead", "batches")
+    found = {name: getattr(options, name) for name in names}
+    return Batches(options.batch_size, remote=remote(vars(options)), lr_scale=options.lr_scale or "none", **found)
+
+
+def remote(options: Mapping[str, Any]) -> str | HEC:
+    """Return what happens at a neighbour of another rank, as `NeighborLoader` takes it.
+
+    Raises
+    ------
+    ConfigError
+        What `HEC` refuses.
+    """
+    if options.get("remote") != "hec":
+        return options.get("remote") or "exact"
+    return HEC(**{name: value for option, name in HEC_OPTIONS.items() if (value := options.get(option)) is not None})
+
+
+class Training(NamedTuple):
+    """How a model is trained, and how it is judged.
+
+    Attributes
+    ----------
+    loss, metric : str, optional
+        Of a `Task`; by default the task's own.
+    schedule : callable
+        Factor of the learning rate by epoch.
+    weight_decay_on : {"all", "first"}
+        All parameters, or those of the first layer.
+    mfg : bool
+        Compute at each layer only rows that reach a labelled one.
+    label_inputs : float, optional
+        The share of the training rows that show their labels.
+    propagated : path, optional
+        Folder that keeps propagated features.
+    smooth : CorrectAndSmooth, optional
+        What is made of the best model's output.
+    patience, clip_norm, eval_every, seed
+        As for `Stopping`, `Trainer`, `fit` and `nn.Random`.
+    """
+
+    epochs: int = 100
+    lr: float = 0.01
+    schedule: optim.Factor = optim.constant()
+    optimizer: str = "adam"
+    weight_decay: float = 0.0
+    weight_decay_on: str = "all"
+    clip_norm: float | None = None
+    patience: int | None = None
+    eval_every: int = 1
+    seed: int = 0
+    loss: str | None = None
+    metric: str | None = None
+    mfg: bool = False
+    label_inputs: float | None = None
+    propagated: str | None = None
+    smooth: CorrectAndSmooth | None = None
+
+    def make_optimizer(self, model: Any, lr: float) -> Callable[[Flat], optim.Optimizer]:
+        """Return what makes the optimizer of a model's parameters."""
+        first = next(iter(dict(model.named_parameters()))).split(".")[:2]
+        place = slice(1, 2) if first[-1].isdigit() else slice(2)  # convs.0 and activations.0 are one layer
+
+        def decay(name: str) -> float:
+            decays = self.weight_decay_on == "all" or name.split(".")[place] == first[place]
+            return self.weight_decay if decays else 0.0
+
+        if self.optimizer == "sgd":
+            return lambda flat: optim.SGD(flat, lr, momentum=0.9, weight_decay=decay)
+        return lambda flat: optim.Adam(flat, lr, weight_decay=decay, decoupled=self.optimizer == "adamw")
+
+
+def training_of(options: Any) -> Training:
+    """Return how the options say that a model is trained."""
+    names = set(Training._fields) - {"schedule", "smooth"}
+    found = {name: getattr(options, name) for name in names}
+    smooth = smoothing_of(options) if options.correct_and_smooth else None
+    return Training(schedule=optim.schedule(options.lr_schedule, options.epochs), smooth=smooth, **found)
+
+
+def smoothing_of(options: Any) -> CorrectAndSmooth:
+    """Return how the options say that outputs are corrected and smoothed."""
+    told = {name: getattr(options, option) for option, name in SMOOTHING_OPTIONS.items()}
+    return CorrectAndSmooth(**{name: value for name, value in told.items() if value is not None})
+
+
+class Output(NamedTuple):
+    """What a run leaves and shows.
+
+    Attributes
+    ----------
+    every_epochs, every_seconds : number, optional
+        How often a checkpoint is written beside the last one.
+    trace : path, optional
+        Timeline of the first `trace_epochs` epochs.
+    progress : {"auto", "bar", "lines", "none"}
+    json : bool
+        End standard output with one line of JSON.
+    """
+
+    every_epochs: int | None = None
+    every_seconds: float | None = None
+    trace: str | None = None
+    trace_epochs: int = 3
+    progress: str = "none"
+    json: bool = False
+
+
+def output_of(options: Any) -> Output:
+    """Return what the options say that a run leaves."""
+    every_seconds = seconds(options.checkpoint_every)
+    every_epochs = None if every_seconds is not None else int(options.checkpoint_every) or None
+    return Output(every_epochs, every_seconds, options.trace, options.trace_epochs, options.progress, options.json)

@@ -1,0 +1,29 @@
+"""What several files of failures share."""
+
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tests.helpers.jobs import MPIEXEC, PRELUDE, SECONDS, Job
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Start a script on n ranks, wait for its end, and check that no process is left."""
+    pids, script = tmp_path / "pids", tmp_path / "script.py"
+    pids.mkdir()
+
+    def start(n_ranks, body, command=(), slow_end=False, **options):
+        script.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(body))
+        launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []
+        job = Job(pids, [*launcher, *command, sys.executable, str(script), str(pids)], **options)
+        end = time.monotonic() + SECONDS * slow_end  # a launcher that is killed waits for nobody
+        while job.running() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not job.running()
+        assert len(list(pids.iterdir())) == (n_ranks or 1), job.err
+        return job
+
+    return start
