@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError
+from sarlite.oracle.choices import among
 from sarlite.types import Array
 
 
@@ -40,8 +40,7 @@ FORMATS = {
 
 
 def format_of(dtype: str) -> Format:
-    if dtype not in FORMATS:
-        raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(map(repr, FORMATS))}")
+    among("dtype", dtype, FORMATS)
     return FORMATS[dtype]
 
 

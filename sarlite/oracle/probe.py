@@ -2,7 +2,7 @@
 decides.
 
 Rows of the inputs are codes of their own number: a one, the digits of the number, the digits' complements, mixed
-digits. What a result lacks or has too much of is then a row's code, and names it (`decode`). Digits are as wide as the
+digits. What a result lacks or has too much of is then a row's code, and names it (`locate`). Digits are as wide as the
 precision allows, with partial sums up to 2^24 in float32 (2^53, 2^11, 2^8 in float64, float16, bfloat16), and `Exact`
 proves each case.
 """
