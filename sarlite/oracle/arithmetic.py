@@ -7,7 +7,7 @@ holds
     value      the exact result, but for the roundings of float64 (longdouble where the function under test computes in
                float64)
     magnitude  the sum of the absolute values of all terms, |A| |X| |W|
-    error      what inexact inputs may add, as those that come from exp
+    error      what inexact inputs may add, as inputs that come from exp
     growth     log of (1 + u)^k, k the most roundings that a term passes: roundings add (e^growth - 1) (magnitude +
                error)
 
@@ -277,7 +277,7 @@ class Bounded:
             return self._bound(value, product(a.magnitude, b.magnitude), error, growth, rounds)
 
     def _bound(self, value, size, error, growth, rounds):
-        """A number of which `rounds` results may have been flushed to 0, and none may have overflowed."""
+        """A number whose `rounds` results may each have been flushed to 0; where one may overflow, the error is Inf."""
         with np.errstate(all="ignore"):
             error = error + self.tiny * rounds * (size > 0) if np.any(rounds) else error
             over = size + error > self.largest
@@ -296,7 +296,7 @@ class Bounded:
 
 
 def _each(f, x):
-    """A number of which each part went through a function that only moves or adds non-negative numbers."""
+    """A number each part of which went through a function that only moves or adds non-negative numbers."""
     return Bound(f(x.value), f(x.magnitude), f(x.error) if np.ndim(x.error) else x.error, x.growth)
 
 
@@ -310,7 +310,7 @@ def _most(growth):
 
 
 def _by_row(x, out):
-    """The growth of x as part of a result of which the rows are those of x, or not."""
+    """The growth of x in a result: by row where the result has the rows of x, else the largest."""
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)
 

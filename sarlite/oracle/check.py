@@ -51,7 +51,7 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
     accumulate : str, optional
         The dtype in which sums are promised; `dtype` where not given.
     index_dtype : "int64", "int32" or "int16"
-        With int16, on graphs that fit, elements are more than its numbers, as on a large graph those of int32.
+        With int16, graphs that fit have more elements than int16 has numbers, as large graphs have with int32.
     convert : (array) -> anything, optional
         What makes the function's inputs of NumPy arrays, as torch.from_numpy.
     seed : int
@@ -160,7 +160,7 @@ def _sampler(trial, entries, n_calls, index_dtype):
 
 
 def _shrink_first(trial: Trial) -> None:
-    """Replace the first finding by that of the smallest case that has one like it."""
+    """Replace the first finding by the like finding of the smallest case."""
     first = trial.report.first_bad
     if first is None or first.level not in (*JUDGES, "call") or first.level == "invariants":
         return

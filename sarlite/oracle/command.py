@@ -234,7 +234,7 @@ def _seconds(options):
 
 
 def _outer(options):
-    """The time limit of a call, beyond that of the program, which can be killed and is told apart."""
+    """The time limit of a call: longer than the program's own, as a program can be killed and a call cannot."""
     return 2 * options.time_limit + 60
 
 

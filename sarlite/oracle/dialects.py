@@ -190,7 +190,7 @@ def write(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a dialect's parameters, from those of the paper's."""
+    """The shapes of a dialect's parameters, from the shapes of the paper's."""
     table = places(layer, dialect, projected="root.weight" in shapes)
     return {table[name].name: table[name].shape(shape) for name, shape in shapes.items()}
 

@@ -72,7 +72,7 @@ class Difference:
         return self.reference.gradients(case, cotangents or self.cotangents, arithmetic)[self.output[1:]]
 
     def under(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> Number:
-        """Return what would have come were this the case, with what rounding may change of it."""
+        """Return what another case would have given, with the error that rounding may make."""
         with np.errstate(all="ignore"):
             value = np.asarray(self.evaluate(case, Plain(), cotangents).value)
             return Number(value, np.where(np.isfinite(value), 2.0**-20 * np.abs(value), 0.0))

@@ -24,7 +24,7 @@ class Index:
 
     @cached_property
     def order(self) -> Array:
-        """(k,) the entries by row, those of one row as they stand."""
+        """(k,) the entries by row; the entries of one row keep their order."""
         return np.argsort(self.rows, kind="stable")
 
     @cached_property

@@ -114,8 +114,7 @@ def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str,
 
 
 def _saved(how: Asking, reference: Reference, case: Case, seed: int) -> Saved:
-    """A case with its expected results and their bounds; of a probe these are 0, or infinite where nothing is proved.
-    """
+    """A case with its expected results and bounds; a probe's bounds are 0, or Inf where nothing is proved."""
     g: Mapping[str, Array] = {}
     numbers = dict(how.outputs(reference, case))
     try:

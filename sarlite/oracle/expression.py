@@ -148,7 +148,7 @@ def settled(x: Expr) -> Expr:
 
 
 def fixed(x: Expr) -> Expr:
-    """x, as a constant of which no gradient is taken."""
+    """x, as a constant: no gradient is taken of it."""
     return _elementwise("fixed", x)
 
 

@@ -22,14 +22,6 @@ SKIPPED = 77  # the exit status of a program that does not promise a case, as in
 _TOLD = 400  # bytes of a failing program's last words
 
 
-class ProgramError(SarliteError):
-    """A program ended with an error, took too long, or left no result."""
-
-
-class ProgramTimeout(ProgramError):
-    """A program took too long, and was killed with all that it had started."""
-
-
 class Command:
     """Words of a command, in which places as `{inputs}` are filled for each call.
 
@@ -192,3 +184,11 @@ def _end(process):
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+class ProgramError(SarliteError):
+    """A program ended with an error, took too long, or left no result."""
+
+
+class ProgramTimeout(ProgramError):
+    """A program took too long, and was killed with all that it had started."""

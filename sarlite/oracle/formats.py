@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError
+from sarlite.oracle.choices import among
 from sarlite.types import Array
 
 
@@ -40,13 +40,12 @@ FORMATS = {
 
 
 def format_of(dtype: str) -> Format:
-    if dtype not in FORMATS:
-        raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(map(repr, FORMATS))}")
+    among("dtype", dtype, FORMATS)
     return FORMATS[dtype]
 
 
 def rounded(value: Array, dtype: str) -> Array:
-    """The nearest numbers of a dtype; those of bfloat16 in float32 arrays."""
+    """The nearest numbers of a dtype; numbers of bfloat16 come in float32 arrays."""
     with np.errstate(over="ignore"):
         if dtype != "bfloat16":
             return np.asarray(value, dtype)

@@ -10,6 +10,7 @@ import numpy as np
 
 from sarlite.errors import ConfigError, DataError, whole
 from sarlite.oracle import dialects
+from sarlite.oracle.choices import among
 from sarlite.oracle.definition import Attributes, Definition, Shapes, define
 from sarlite.oracle.edges import EdgeList, Index
 from sarlite.oracle.expression import (
@@ -27,7 +28,7 @@ from sarlite.oracle.expression import (
     sqrt,
 )
 from sarlite.oracle.gradient import gradient
-from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, Layer, doubled, settle
+from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, Layer, agree, doubled, settle
 from sarlite.oracle.layers import LAYERS
 
 ACTIVATIONS = {"relu": relu, "elu": elu}
@@ -166,11 +167,10 @@ def _attribute_names(kind: str, training: bool) -> list[str]:
 
 
 def resolve(kind: str, attributes: Attributes, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], Any]:
-    """All attributes of a model: those of each layer are `each`, found anew where they are given."""
+    """All attributes of a model; `each` has the attributes of each layer, found anew where they are given."""
     given = {name: value for name, value in attributes.items() if value is not None and name != "each"}
     for name, values in OPTIONS.items():
-        if given.get(name, values[0]) not in values:
-            raise ConfigError(f"{name}: {given[name]!r} is none of {', '.join(map(repr, values))}")
+        among(name, given.get(name, values[0]), values)
     sizes = {name: whole(name, given[name], 1) for name in SIZES if name in given}
     own = {**_OWN, **given, **sizes}
     of_layer = {name: value for name, value in given.items() if name not in _OWN and name != "n_in"}
@@ -186,9 +186,7 @@ def resolve(kind: str, attributes: Attributes, state: Mapping[str, Any] | None) 
     told = {"layers": len(each), "batch_norm": bool(found.norms), "n_classes": _width(each[-1]),
             "n_in": each[0]["n_in"]}
     told |= {"hidden": each[0].get("n_feat", each[0].get("n_out"))} if len(each) > 1 else {}
-    for name, value in told.items():
-        if given.get(name, value) != value:
-            raise ConfigError(f"{name} is {given[name]!r}, but in the state {value!r}")
+    agree(given, told)
     for before, after in zip(each, each[1:]):
         if _width(before) != after["n_in"]:
             raise DataError(f"a layer gives {_width(before)} columns, but the next one takes {after['n_in']}")

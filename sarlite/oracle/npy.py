@@ -100,7 +100,7 @@ def read_folder(folder: Path) -> dict[str, Array]:
 
 
 def _header(path, field):
-    """The dtype and the shape of a file whose size is what they need."""
+    """The dtype and the shape of a file; the file's size is checked against both."""
     if path.is_symlink():
         raise DataError(f"{path}: {field}: it is a symbolic link")
     with regular(path).open("rb") as file:

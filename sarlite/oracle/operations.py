@@ -29,7 +29,7 @@ from sarlite.oracle.expression import (
 # (torch.scatter_reduce).
 TIES = ("lowest", "first", "all")
 EPSILON = {"pyg": 1e-16}  # what a dialect adds to the denominator of a softmax
-# whose softmax is NaN where all scores of a row are -Inf, by no promise; the paper's is 0
+# Where all scores of a row are -Inf, these dialects' softmax is NaN, by no promise; the paper's is 0.
 NAN_OF_MASKED = ("dgl", "pyg")
 
 
@@ -44,7 +44,7 @@ def mean(total, edges):
 
 
 def edge_softmax(scores, edges, dialect, epsilon=None):
-    """The softmax of a dialect; `epsilon` where it is not that of the operation."""
+    """The softmax of a dialect; `epsilon`, where given, is used in place of the dialect's."""
     out = softmax(scores, edges.by_dst, EPSILON.get(dialect, 0.0) if epsilon is None else epsilon)
     return promised(out, scores, edges.by_dst) if dialect in NAN_OF_MASKED else out
 

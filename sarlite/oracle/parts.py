@@ -18,7 +18,7 @@ __all__ = ["PARTS", "Division", "Part", "owners"]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one rank gets: its nodes, the edges into them, and the rows of the inputs that belong to these.
+    """What one rank gets: its nodes, the edges into its nodes, and the inputs' rows of both.
 
     Attributes
     ----------

@@ -185,7 +185,7 @@ def all_masked(scores: Array, index: Index) -> Array:
 
 
 def greatest(x: Array, best: Array, index: Index) -> Array:
-    """(k, ...) bool: the entries that are the greatest of their row; where that is NaN, those that are NaN."""
+    """(k, ...) bool: the entries that are the greatest of their row; in a row with NaN, the entries that are NaN."""
     return (x == best[index.rows]) | np.isnan(x)
 
 

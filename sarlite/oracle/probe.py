@@ -2,7 +2,7 @@
 decides.
 
 Rows of the inputs are codes of their own number: a one, the digits of the number, the digits' complements, mixed
-digits. What a result lacks or has too much of is then a row's code, and names it (`decode`). Digits are as wide as the
+digits. What a result lacks or has too much of is then a row's code, and names it (`locate`). Digits are as wide as the
 precision allows, with partial sums up to 2^24 in float32 (2^53, 2^11, 2^8 in float64, float16, bfloat16), and `Exact`
 proves each case.
 """
@@ -50,7 +50,7 @@ class NotExact(SarliteError):
 
 def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0,
           index_dtype: str = "int64", width: int = 17, skipped: list[str] | None = None) -> list[Case]:
-    """Return cases whose outputs are exact; where one has too few columns for a code, several that share it.
+    """Return cases whose outputs are exact; where one case has too few columns for a code, several share the code.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def expected(reference: Reference, case: Case) -> dict[str, Array]:
 
 
 def expected_gradients(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the exact gradients of a case by the name of the array, float64; those that are not exact are not there.
+    """Return the exact gradients of a case by the name of the array, float64; other gradients are left out.
     """
     if case not in _gradients or _gradients[case][0] is not g:
         found = reference.gradients(case, g, Exact(case.dtype))

@@ -38,7 +38,7 @@ def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Par
         def serve(part):
             try:
                 done.put((part.rank, function(part.rank, part, part.ids), None))
-            except BaseException as error:  # whatever it is, the run's caller hears of it
+            except BaseException as error:  # the run's caller hears of any error
                 done.put((part.rank, None, error))
 
         for part in parts:
@@ -56,10 +56,9 @@ def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Par
 
 
 def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Reference, *,
-                ranks: Sequence[int] = (1, 2, 3),
-                parts: Sequence[str] = PARTS, dtype: str = "float32", accumulate: str | None = None, seed: int = 0,
-                time_limit: float = 60.0, gradients: bool = True, expected_failures: Sequence[str] = (),
-                graphs: str | Sequence[str] = "*", **attributes: Any) -> Report:
+                ranks: Sequence[int] = (1, 2, 3), parts: Sequence[str] = PARTS, dtype: str = "float32",
+                accumulate: str | None = None, seed: int = 0, time_limit: float = 60.0, gradients: bool = True,
+                expected_failures: Sequence[str] = (), graphs: str | Sequence[str] = "*", **attributes: Any) -> Report:
     """Return what is wrong with a run on several ranks.
 
     Parameters

@@ -11,6 +11,7 @@ import numpy as np
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.oracle import layers, models, operations  # noqa: F401  registers them
 from sarlite.oracle.case import Case
+from sarlite.oracle.choices import among
 from sarlite.oracle.definition import REFERENCES, Shapes
 from sarlite.oracle.dialects import DIALECTS
 from sarlite.oracle.edges import EdgeList
@@ -40,19 +41,20 @@ class Reference:
         An unknown name, attribute or value.
     """
 
-    def __init__(self, name: str, *, dialect: str = "paper", state: Mapping[str, Array] | None = None,
-                 **attributes: Any) -> None:
-        self.definition = _known("reference", name, REFERENCES)
+    def __init__(self, name: str, *, dialect: str = "paper", state: Mapping[str, Array] | None = None, **attributes: Any
+                 ) -> None:
+        among("reference", name, REFERENCES)
+        self.definition = REFERENCES[name]
         self.name, self.dialect, self.state = name, dialect, state
-        _among("dialect", dialect, DIALECTS)
+        among("dialect", dialect, DIALECTS)
         self.attributes: dict[str, Any] = {"dialect": dialect}
         for key in attributes:
-            _known(f"attribute of {name}", key, self.definition.attributes)
+            among(f"attribute of {name}", key, self.definition.attributes)
         for key, allowed in self.definition.attributes.items():
             choice = isinstance(allowed, tuple)
             self.attributes[key] = attributes.get(key, allowed[0] if choice else allowed)
             if choice:
-                _among(key, self.attributes[key], allowed)
+                among(key, self.attributes[key], allowed)
         self.attributes, self.state = self.definition.resolve(self.attributes, state)
 
     @property
@@ -84,13 +86,13 @@ class Reference:
                 and last_word(name) not in self.definition.fixed]
 
     def refuses(self, case: Case) -> str | None:
-        """Why the dialect raises an error for these edges, where it does; the reference computes it anyway."""
+        """Why the dialect raises an error for these edges, or None; the reference computes the case anyway."""
         return self.definition.refuses(case.edges, case.attributes)
 
     def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0,
              dtype: str = "float32", width: int = 17, index_dtype: str = "int64") -> Case:
         """One input: normal numbers, of deviation 1 and for parameters 1/4, or integers from -3 to 3."""
-        _among("values", values, ("random", "integers"))
+        among("values", values, ("random", "integers"))
         rng = np.random.default_rng(seed)
 
         def drawn(shapes, scale=1.0):
@@ -189,13 +191,3 @@ def last_word(name: str) -> str:
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], values: str, dtype: str) -> Array:
     return rounded(rng.standard_normal(shape) if values == "random" else rng.integers(-3, 4, shape), dtype)
-
-
-def _known(what, name, table):
-    _among(what, name, tuple(table))
-    return table[name]
-
-
-def _among(what, value, allowed):
-    if value not in allowed:
-        raise ConfigError(f"{what}: {value!r} is none of {', '.join(map(repr, allowed))}")

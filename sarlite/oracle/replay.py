@@ -1,4 +1,4 @@
-"""One saved case again: what it says, and what a function makes of it now."""
+"""One saved case again: what was found in it, and what a function makes of it now."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -18,11 +18,11 @@ _MOST_EDGES = 20  # are written out
 
 
 def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
-           vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None,
-           convert: Callable[[Array], Any] | None = None, time_limit: float = 60.0, seed: int = 0) -> Report:
+           vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None, convert: Callable[[Array], Any] | None = None,
+           time_limit: float = 60.0, seed: int = 0) -> Report:
     """Check a function on one saved case: by == where its result is exact, by bounds, and by the same input twice.
 
-    Gradients are asked by the cotangents that were saved with it, or, where there are none, by those of `seed`.
+    Gradients are asked by the case's saved cotangents, or, where it has none, by cotangents of `seed`.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
     Raises
     ------
     DataError
-        The case cannot be read, or its cotangents are not those of its outputs.
+        The case cannot be read, or its cotangents have not the shapes of its outputs.
     ConfigError
         Its operation, its dialect or an attribute is unknown.
     """

@@ -11,10 +11,6 @@ from sarlite.oracle.finding import Finding, Verdict
 __all__ = ["Finding", "OracleError", "Report", "Verdict"]
 
 
-class OracleError(SarliteError, AssertionError):
-    """Raised by `Report.require`: a check found something."""
-
-
 @dataclass
 class Report:
     """What one check found.
@@ -31,7 +27,7 @@ class Report:
     uncovered : Counter
         What was not checked: reason -> how many times.
     examples : dict of str to str
-        The first case of a reason, and what was said of it.
+        Of each reason the first case, with what was said about the case.
     ratio : float
         The largest error over its bound that was seen; above 1 it is a proof of excess error.
     """
@@ -102,3 +98,7 @@ class Report:
             lines.append(f"  not covered: {reason} ({n} times" + (f"; as {example})" if example else ")"))
         lines += [f"  expected failure: {finding}" for finding in self.expected]
         return "\n".join(lines)
+
+
+class OracleError(SarliteError, AssertionError):
+    """Raised by `Report.require`: a check found something."""

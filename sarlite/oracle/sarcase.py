@@ -211,7 +211,7 @@ def _finding(told, case):
 
 
 def _has(told, what, fields):
-    """An object of just these fields."""
+    """Refuse what is no object, or has other fields than `fields`."""
     if not isinstance(told, dict):
         raise DataError(f"{what or 'case.json'} is no object")
     if odd := [name for name in told if name not in fields]:

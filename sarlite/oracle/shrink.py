@@ -28,7 +28,7 @@ def shrink(reference: Reference, case: Case, still_fails: Callable[[Case], bool]
     Returns
     -------
     Case
-        No single edge of it can be left out without its passing, unless calls ran out. Its name ends in "/small".
+        No single edge can be left out without the case's passing, unless calls ran out. Its name ends in "/small".
 
     Notes
     -----

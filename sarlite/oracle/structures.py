@@ -187,7 +187,7 @@ def half(draw: Draw, n: int, edges: int, way: str) -> EdgeList:
 
 
 def sparse_ids(draw: Draw, n: int, edges: int) -> EdgeList:
-    """Few edges among many rows, the first, the last and those beside powers of two among them."""
+    """Few edges among many rows: to and from the first row, the last, rows beside powers of two, and drawn ones."""
     edge = np.array([0, 1, n - 1, n - 2, *[2**k + d for k in range(1, 31) for d in (-1, 0, 1) if 2**k + d < n]])
     ends = np.concatenate([edge, draw.below(n, edges)])
     return _graph(ends[draw.permutation(len(ends))], ends[draw.permutation(len(ends))], n)

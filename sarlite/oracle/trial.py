@@ -20,10 +20,6 @@ EXPLANATIONS = 4  # findings whose cause is looked for; a function that is wrong
 KEPT = 20  # findings that keep their case; of the others, but the first of a verdict, the name is left
 
 
-class Stop(Exception):
-    """The function hangs: nothing more can be asked of it."""
-
-
 class Trial:
     """What the levels share.
 
@@ -62,16 +58,14 @@ class Trial:
         self.together: Sequence[Case] = ()
 
     def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
-                threads: int | None = None
-                ) -> dict[str, Array] | None:
+                threads: int | None = None) -> dict[str, Array] | None:
         """Return the outputs of one call; None, with a finding, where there are none that can be compared."""
         return self.noted(case, lambda given: call.outputs(self.worker, self.run, given, shapes, layout, threads),
                           layout)
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
-                  threads: int | None = None
-                  ) -> dict[str, Array] | None:
-        """Return the gradients of one call; those that it leaves out count as not covered."""
+                  threads: int | None = None) -> dict[str, Array] | None:
+        """Return the gradients of one call; gradients that the call leaves out count as not covered."""
         vjp = self.vjp
         assert vjp is not None
         found = self.noted(case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, "plain",
@@ -121,9 +115,9 @@ class Trial:
         expected = any(fnmatchcase(name, pattern) for pattern in self.expected_failures)
         (self.report.expected if expected else self.report.findings).append(finding)
 
-    def found(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array,
-              **fields: Any) -> None:
-        """Add a finding whose place is the first element of `bad`; `fields` are more of it, or others."""
+    def found(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array, **fields: Any
+              ) -> None:
+        """Add a finding whose place is the first element of `bad`; `fields` add to its fields, or replace them."""
         index = np.unravel_index(np.flatnonzero(bad)[0], bad.shape)
         row, column = _place(index, bad.shape)
         expected, error, got = difference.expected.value, difference.expected.error, difference.got
@@ -144,7 +138,7 @@ def _place(index, shape):
 @contextmanager
 def trying(report: Report, run: Callable, vjp: Callable | None, reference: Any, seconds: float, **options: Any
            ) -> Iterator[Trial]:
-    """Give a trial whose calls may take so many seconds. One that hangs ends the block, which counts as not covered.
+    """Give a trial whose calls may take so many seconds. A call that hangs ends the block; the rest is not covered.
 
     Parameters
     ----------
@@ -156,3 +150,7 @@ def trying(report: Report, run: Callable, vjp: Callable | None, reference: Any, 
             yield Trial(run, vjp, reference, report, worker, **options)
         except Stop:
             report.skip("what comes after a call that did not return")
+
+
+class Stop(Exception):
+    """The function hangs: nothing more can be asked."""

@@ -13,7 +13,8 @@ from sarlite.oracle.formats import rounded
 from sarlite.oracle.reference import Reference
 from sarlite.types import Array
 
-_FAR, _FARTHER = 1024.0, 8192.0  # between scores: exp of it vanishes; of a fifth of the other too
+# Differences of scores: exp of minus _FAR vanishes, and so does exp of minus a fifth of _FARTHER.
+_FAR, _FARTHER = 1024.0, 8192.0
 _EQUAL = 0.5  # scores up to here have exp(s - s) = 1 even where it is made as exp2 of two rounded products
 
 

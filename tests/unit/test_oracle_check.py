@@ -1,17 +1,17 @@
 """`oracle.check`: right functions pass, and every verdict is reached by a function that earns it."""
 
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from sarlite.errors import ConfigError
 from sarlite.oracle import OracleError, Reference, Report, Unsupported, Verdict, call, check, inputs, invariants, repeat
 from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import corpus, entry, named
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.trial import trying
+from sarlite.oracle.trial import Trial, trying
 from tests.helpers.oracle_candidates import graph_run, graph_vjp, kernel_sample, kernel_spmm, kernel_spmm_vjp, plain, spmm
 
 FEW = ("no-nodes", "ring-2", "repeated-3-4", "uniform-100-130", "in-star-65", "isolated-12-odd-ties", "clique-16")
@@ -118,12 +118,21 @@ def test_verdicts(run, level, verdict):
 
 
 def test_the_number_of_threads_must_not_matter():
-    def run(case):
-        return plain(case) + np.float32(sum(pool["num_threads"] for pool in threadpool_info()))
+    limit = []
 
-    case = Reference("spmm").case(entry("ring-2").edges)
-    with threadpool_limits(2), trial_of(run) as trial:
-        repeat.level(trial, case, n_cores=2)
+    @contextmanager
+    def limited(n):
+        limit.append(n)
+        yield
+        limit.clear()
+
+    def run(case):
+        return plain(case) + np.float32(len(limit))
+
+    reference = Reference("spmm")
+    trial = Trial(run, None, reference, Report(""), call.Worker(60.0, limited))
+    repeat.level(trial, reference.case(entry("ring-2").edges), n_cores=2)
+    trial.worker.close()
     bad = trial.report.first_bad
     assert bad.verdict is Verdict.NONDETERMINISTIC and bad.cause.startswith("one thread in place of all")
 
