@@ -1,4 +1,7 @@
-"""Parts made even: which counts METIS is to balance, and nodes moved and swapped where its one weight a node leaves others uneven."""
+"""Parts made even.
+
+METIS balances one weight a node. Here is which counts that weight mixes, and how nodes are moved and swapped where
+METIS leaves a count uneven. """
 
 import numpy as np
 
@@ -8,14 +11,14 @@ COUNTS = ("nodes", "edges", "train")
 TRAIN_SLACK = 1.1
 """No part has more than so many times its share of training nodes."""
 NODES_SLACK = 1.05
-"""Likewise of nodes, where METIS balances edges."""
+"""No part has more than so many times its share of nodes, where METIS balances edges."""
 UNEVEN = 1.5
 """Largest part over mean from which on a warning is due."""
 _NODES_SHARE = 0.05
 
 
 def check(balance):
-    """Return the counts to balance as a tuple, None where the degrees decide, or raise a ConfigError.
+    """Return the counts to balance as a tuple, or None where the degrees decide; raise a ConfigError for other words.
 
     Parameters
     ----------
@@ -31,7 +34,10 @@ def check(balance):
 
 
 def chosen(balance, degrees):
-    """Return the counts to balance; by default nodes and training nodes, and edges where the degrees deviate by more than their mean."""
+    """Return the counts to balance.
+
+    By default these are nodes and training nodes, and edges too where the degrees' standard deviation is above their
+    mean. """
     balance = check(balance)
     if balance is not None:
         return balance
@@ -46,10 +52,10 @@ def by_degrees(mean, deviation):
 def weights(degrees, balance):
     """Return METIS's weight of each node, int64, or None for ones.
 
-    A node weighs as much as its in-edges and a twentieth of the mean. METIS leaves the nodes uneven then, mostly those of low degree,
-    which `even_nodes` moves at little cost. (With a node as heavy as the mean degree neither count is even: R-MAT of 200,000 nodes and
-    4 million edges in 8 parts, largest over mean: nodes 1.95, edges 1.62; so 1.00 and 1.02, with as many cut edges.)
-    """
+    A node weighs as much as its in-edges and a twentieth of the mean degree. METIS then leaves the number of nodes
+    uneven, mostly of nodes of low degree, which `even_nodes` moves at little cost. Were a node as heavy as the mean
+    degree, neither count would be even. R-MAT of 200,000 nodes and 4 million edges in 8 parts, largest over mean: nodes
+    1.95 and edges 1.62 so, 1.00 and 1.02 with a twentieth, with as many cut edges. """
     if "edges" not in balance:
         return None
     each = degrees / max(degrees.mean(), 1e-300) + (_NODES_SHARE if "nodes" in balance else 0)
@@ -58,7 +64,7 @@ def weights(degrees, balance):
 
 
 def fill_empty(parts, n_parts):
-    """Give each empty part one node of the part that is largest at that time; there are at least as many nodes as parts."""
+    """Give each empty part one node of the part that is then the largest; there are at least as many nodes as parts."""
     sizes = np.bincount(parts, minlength=n_parts)
     for empty in np.flatnonzero(sizes == 0):
         giver = int(np.argmax(sizes))
@@ -69,7 +75,10 @@ def fill_empty(parts, n_parts):
 
 
 def even_nodes(xadj, adjncy, parts, n_parts, degrees):
-    """Move nodes of parts that have too many to parts that have few: of the lightest, which leave the edges even, those that cut least."""
+    """Move nodes from parts that have too many to parts that have few.
+
+    The lightest nodes are looked at, which leave the edges even; the nodes among them that cut the fewest edges move.
+    """
     share = parts.size / n_parts
     for _ in range(4 * n_parts):
         counts = np.bincount(parts, minlength=n_parts)
@@ -84,7 +93,7 @@ def even_nodes(xadj, adjncy, parts, n_parts, degrees):
 
 
 def swap_training(xadj, adjncy, parts, n_parts, train):
-    """Swap training nodes of parts that have too many against other nodes of parts that have too few."""
+    """Swap training nodes of parts that have too many against other nodes of parts that have too few training nodes."""
     n_train = np.count_nonzero(train)
     most = int(np.ceil(TRAIN_SLACK * n_train / n_parts))
     for _ in range(4 * n_parts):
@@ -109,14 +118,17 @@ def cheapest(xadj, adjncy, parts, nodes, home, away, count):
     owner = np.repeat(np.arange(nodes.size), lengths)
     first = np.cumsum(lengths) - lengths
     near = parts[adjncy[np.arange(owner.size) - first[owner] + xadj[nodes][owner]]]
-    cost = np.bincount(owner[near == home], minlength=nodes.size) - np.bincount(owner[near == away], minlength=nodes.size)
+    at_home, at_away = (np.bincount(owner[near == part], minlength=nodes.size) for part in (home, away))
+    cost = at_home - at_away
     return nodes[np.argsort(cost, kind="stable")[:count]]
 
 
 def warning(found):
     """Return a line that names the counts of `partition.measures` that are uneven, or None."""
     shown = {"nodes": "nodes", "edges": "edges", "train_nodes": "training nodes"}
-    uneven = [f"{word} {found['imbalance'][name]:.2f}" for name, word in shown.items() if found["imbalance"].get(name, 0) > UNEVEN]
+    imbalance = found["imbalance"]
+    uneven = [f"{word} {imbalance[name]:.2f}" for name, word in shown.items() if imbalance.get(name, 0) > UNEVEN]
     if not uneven:
         return None
-    return f"uneven parts: largest over mean is {', '.join(uneven)}; METIS with --balance nodes,edges,train evens them out"
+    remedy = "METIS with --balance nodes,edges,train evens them out"
+    return f"uneven parts: largest over mean is {', '.join(uneven)}; {remedy}"

@@ -11,7 +11,7 @@ TRANSPOSES = "transpose", "transpose_position", "edges_by_column"
 
 
 class Edges:
-    """Some edges of a part, as CSR over destination rows, and by column. The base of `Block` and of what is cut from one.
+    """Some edges of a part, as CSR over destination rows, and by column. The base of `Block` and of parts of a block.
 
     Attributes
     ----------
@@ -23,9 +23,9 @@ class Edges:
     indices : (n_edges,) int32 or int64
         Column of each edge: an index into the rows that `source` sends.
     positions : (n_edges,) same dtype as indices, or None
-        Place of each edge among the part's edges in source order; None where they are all of them.
+        Place of each edge among the part's edges in source order; None where these are all of the part's edges.
     numbers : (part's n_edges,) int, or None
-        Index into the part's edge values by that place; None where it is the place.
+        By that place, the index into the part's edge values; None where the index is the place.
     src_ids : (n_src,) int64
         Global node id of each column.
     offset : int
@@ -34,7 +34,7 @@ class Edges:
         The rank that owns the columns; "all" where the local rows are followed by every peer's.
     n_src, n_edges : int
     lasting : bool
-        Whether transposes are kept outside of a step's buffers; those of a batch go with it.
+        Whether transposes are kept outside of a step's buffers; a batch's transposes go with the batch.
     piece_edges : int
         The least edges of a piece.
     """
@@ -59,7 +59,7 @@ class Edges:
 
     @cached_property
     def labels(self):
-        """(n_edges,) `eid`, never None."""
+        """(n_edges,) `eid`, as an array also where that is None."""
         return np.arange(self.n_edges, dtype=self.indices.dtype) if self.eid is None else self.eid
 
     @cached_property
@@ -69,7 +69,7 @@ class Edges:
 
     @cached_property
     def transpose_position(self):
-        """(n_edges,) the position in `indices` of each edge of the transpose; only values of edges need it."""
+        """(n_edges,) the position in `indices` of each edge of the transpose; edge values alone need it."""
         return self._transposed()[2]
 
     @cached_property
@@ -80,7 +80,9 @@ class Edges:
 
     def _transposed(self, **options):
         arrays = self.indptr, self.indices, self.n_src
-        return kernels.outside_buffers(kernels.transpose, *arrays, **options) if self.lasting else kernels.transpose(*arrays, **options)
+        if self.lasting:
+            return kernels.outside_buffers(kernels.transpose, *arrays, **options)
+        return kernels.transpose(*arrays, **options)
 
     @cached_property
     def transpose_eid(self):
@@ -89,7 +91,7 @@ class Edges:
 
     @property
     def whole_indptr(self):
-        """(n_dst + 1,) indptr of a CSR that has all destination rows; made anew at each call where this one has not."""
+        """(n_dst + 1,) indptr of a CSR with all destination rows; made anew at each call where `rows` is not None."""
         if self.rows is None:
             return self.indptr
         ends = np.zeros(self.n_dst + 1, np.int64)
@@ -111,7 +113,7 @@ class Edges:
         return ColumnRange(self, a, b)
 
     def anew(self):
-        """The same edges; what is made of them from here on goes with the object, where it is made anew at little cost."""
+        """The same edges, as an object of their own where its transposes cost little: they go when the object goes."""
         return self
 
     @cached_property
@@ -128,20 +130,20 @@ class Edges:
 
     @cached_property
     def halves(self):
-        """The edges of the first rows and of the others, about as many each."""
+        """The edges of the first rows, and the edges of the other rows: about as many each."""
         middle = int(np.searchsorted(self.indptr, self.n_edges // 2))
         return self.between(0, middle), self.between(middle, len(self.indptr) - 1)
 
     def at_src(self, values):
-        """Return (n_edges, ...): of values of the columns, each edge's."""
+        """Return (n_edges, ...): the value of each edge's column."""
         return _gather(values, self.indices)
 
     def at_dst(self, values):
-        """Return (n_edges, ...): of values of the part's destination rows, each edge's."""
+        """Return (n_edges, ...): the value of each edge's destination row."""
         return _gather(values, self.dst)
 
     def at_edge(self, values):
-        """Return (n_edges, ...): of the part's edge values, each edge's; shared where they are in order."""
+        """Return (n_edges, ...): each edge's own of the part's edge values; `values` itself where they are in order."""
         return values if self.eid is None else _gather(values, self.eid)
 
     def sum_to_dst(self, values, out, **scale):
@@ -155,12 +157,14 @@ class Block(Edges):
     Parameters
     ----------
     order : (EdgeOrder, int), optional
-        Of the part's blocks, and which of them this is; without it the block's edges are all of the part's.
+        The order of the part's blocks, and the number of this block in it. Without an order the block's edges are all
+        of the part's.
     numbers, src_ids, n_dst, rows, offset, source, lasting
         See `Edges`.
     """
 
-    def __init__(self, indptr, indices, src_ids, n_dst=None, rows=None, *, order=None, numbers=None, offset=0, source=0, lasting=True):
+    def __init__(self, indptr, indices, src_ids, n_dst=None, rows=None, *, order=None, numbers=None, offset=0, source=0,
+                 lasting=True):
         self.indptr, self.indices, self.src_ids, self.rows, self.numbers = indptr, indices, src_ids, rows, numbers
         self.n_dst = len(indptr) - 1 if n_dst is None else n_dst
         self.order, self.offset, self.source, self.lasting = order, offset, source, lasting
@@ -173,8 +177,8 @@ class Block(Edges):
 class EdgeOrder:
     """Where the edges of each of a part's blocks stand among all of the part's edges in source order.
 
-    A row's edges from one part follow each other there, after those from parts before it; so the blocks' own `indptr` tell
-    the places, and nothing is kept an edge.
+    A row's edges from one part follow each other there, after its edges from the parts before. So the blocks' own
+    `indptr` tell the places, and nothing is kept an edge.
 
     Parameters
     ----------
@@ -220,11 +224,15 @@ class RowRange(Edges):
 
 
 class ColumnRange(Edges):
-    """The edges from some columns of a block: its transpose is a part of the block's; the CSR is made where it is needed."""
+    """The edges from some columns of a block.
+
+    Their transpose is a part of the block's; the CSR is made at first use.
+    """
 
     def __init__(self, block, a, b):
         self.block, self.range = block, slice(a, b)
-        self.n_dst, self.src_ids, self.offset, self.source = block.n_dst, block.src_ids[a:b], block.offset + a, block.source
+        self.n_dst, self.src_ids = block.n_dst, block.src_ids[a:b]
+        self.offset, self.source = block.offset + a, block.source
         self.piece_edges = block.piece_edges
 
     @cached_property
@@ -251,7 +259,7 @@ class ColumnRange(Edges):
 
     @cached_property
     def _edges(self):
-        """Their positions in the block."""
+        """The edges' positions in the block."""
         return np.flatnonzero((self.block.indices >= self.range.start) & (self.block.indices < self.range.stop))
 
     @cached_property
@@ -264,7 +272,10 @@ class ColumnRange(Edges):
 
 
 class Bundle(tuple):
-    """Several sets of edges from the same source rows, which one fetch serves; of one operator a member each."""
+    """Several sets of edges from the same source rows, which one fetch serves.
+
+    Each set is for one member of an operator.
+    """
 
     @property
     def n_src(self):

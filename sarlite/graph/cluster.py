@@ -1,20 +1,22 @@
-"""Clusters of nodes that share neighbours, by label propagation over streams of the edges: what an order of good locality is made of."""
+"""Clusters of nodes that share neighbours, by label propagation over streams of the edges: for an order of good
+locality."""
 
 import numpy as np
 
 from sarlite.graph.fennel import blocks
 
 PASSES = 6
-"""Times that the edges are read at most; it ends before where a pass moves less than a hundredth of the nodes."""
+"""How often the edges are read at most. A pass that moves less than a hundredth of the nodes is the last one."""
 _STILL = 1e-2
 _LOW = np.uint64(2**32 - 1)
 
 
 def clusters(edges, most, *, tell=lambda text: None):
-    """Assign every node to a cluster: that of most of its in-neighbours, as long as that one has less than `most` nodes.
+    """Assign every node to the cluster that most of its in-neighbours are in, as long as it has less than `most` nodes.
 
-    Every node begins as a cluster of its own. Nodes are taken by the thousand, as `fennel.fennel` takes them; of those that want a
-    cluster with too little room the first ones enter. Equal clusters are chosen from by a hash, another one each pass.
+    Every node begins as a cluster of its own. Nodes are taken by the thousand, as `fennel.fennel` takes them. Where
+    more of them want a cluster than it has room for, the first ones enter. A hash, another one each pass, chooses among
+    clusters with equally many in-neighbours.
 
     Parameters
     ----------
@@ -26,14 +28,13 @@ def clusters(edges, most, *, tell=lambda text: None):
     Returns
     -------
     (n_nodes,) uint32
-        Some node of each cluster's beginning: numbers with gaps.
+        The cluster of each node, named by one of the nodes that it began with: the names have gaps.
 
     Notes
     -----
-    Memory: 8 bytes a node, and about 150 MiB for a block of a million edges.
-    Source: Raghavan, Albert and Kumara 2007, "Near linear time algorithm to detect community structures in large-scale networks";
-    sizes bounded as by Meyerhenke, Sanders and Schulz 2014, "Partitioning complex networks via size-constrained clustering".
-    """
+    Memory: 8 bytes a node, and about 150 MiB for a block of a million edges. Source: Raghavan, Albert and Kumara 2007,
+    "Near linear time algorithm to detect community structures in large-scale networks"; sizes bounded as by Meyerhenke,
+    Sanders and Schulz 2014, "Partitioning complex networks via size-constrained clustering". """
     labels, sizes = np.arange(edges.n_nodes, dtype=np.uint32), np.ones(edges.n_nodes, np.int32)
     for turn in range(PASSES):
         tell(f"stream {turn + 1}")
@@ -58,7 +59,7 @@ def _place(labels, sizes, most, turn, first, last, degrees, sources):
 
 
 def _wanted(labels, sizes, most, turn, own, degrees, sources):
-    """The cluster with room that each node has most in-neighbours in; its own where there is none."""
+    """The cluster with room in which each node has the most in-neighbours; the node's own where no other has room."""
     keys = np.repeat(np.arange(own.size, dtype=np.uint64) << np.uint64(32), degrees) | labels[sources]
     keys.sort()
     begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] ^ np.uint64(1)) != 0)

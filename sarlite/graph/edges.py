@@ -5,10 +5,12 @@ import numpy as np
 from sarlite.errors import DataError
 from sarlite.graph import validation
 
-_CHUNK = 1 << 20  # edges at a time where a full-size temporary would cost memory
+CHUNK = 1 << 20
+"""Edges at a time where a full-size temporary would cost memory."""
 
 
-def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, deduplicate=False, edge_index=False):
+def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, deduplicate=False, edge_index=False,
+               chunk=CHUNK):
     """Sort edges into CSR: row i holds, ascending, the sources of the edges that end in node i.
 
     Parameters
@@ -23,6 +25,8 @@ def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, dedupli
         Keep the first of equal edges.
     edge_index : bool
         Return `edge_index` too.
+    chunk : int
+        Edges at a time; the result does not depend on it.
 
     Returns
     -------
@@ -49,36 +53,37 @@ def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, dedupli
     once = deduplicate or undirected
     if edge_index:
         indptr, origin = _grouped(_all_edges(dst, src, loops, undirected), n_nodes)
-        return _csr_with_origin(indptr, _all_edges(src, dst, loops, undirected), origin, src.size, once)
+        return _csr_with_origin(indptr, _all_edges(src, dst, loops, undirected), origin, src.size, once, chunk)
     keys = np.empty(src.size * (1 + undirected) + loops.size, np.uint64)
     bits = id_bits(n_nodes)
-    _pack(dst, src, bits, keys[: src.size])
+    _pack(dst, src, bits, keys[: src.size], chunk)
     if undirected:
-        _pack(src, dst, bits, keys[src.size : 2 * src.size])
-    _pack(loops, loops, bits, keys[keys.size - loops.size :])
+        _pack(src, dst, bits, keys[src.size : 2 * src.size], chunk)
+    _pack(loops, loops, bits, keys[keys.size - loops.size :], chunk)
     keys.sort()
-    return _decode(_first_of_equal(keys) if once else keys, n_nodes, bits)
+    return _decode(_first_of_equal(keys, chunk) if once else keys, n_nodes, bits, chunk)
 
 
 def add_self_loops(indptr, indices, first_row):
-    """Insert the self loops that miss, in ascending place.
+    """Insert the self loops that are missing, each at its place among the ascending sources.
 
     Parameters
     ----------
     indptr, indices : (n_rows + 1,) int64, (n_edges,) int
-        Rows `first_row`, `first_row` + 1, ... of a graph: row numbers of their sources, ascending in each row. Borrowed.
+        Rows `first_row`, `first_row` + 1, ... of a graph. `indices` are the row numbers of the sources, ascending in
+        each row. Borrowed.
     first_row : int
 
     Returns
     -------
     indptr, indices
-        With every row's own number in it.
+        Rows that each have their own number among their sources.
     added : (n_rows,) bool
         Whether the row's self loop was added.
     """
     n_rows = indptr.size - 1
     added, before = np.empty(n_rows, bool), np.empty(n_rows, np.int64)
-    for low, high in row_chunks(indptr, _CHUNK):
+    for low, high in row_chunks(indptr, CHUNK):
         rows = destinations(indptr[low : high + 1])
         away = indices[indptr[low] : indptr[high]] - (rows + (first_row + low))
         before[low:high] = np.bincount(rows[away < 0], minlength=high - low)
@@ -91,7 +96,7 @@ def add_self_loops(indptr, indices, first_row):
 def with_added_loops(values, indptr, indices, added, first_row, fill):
     """Return one value or row an edge for the edges that `add_self_loops` gave: `fill` at each loop that was added."""
     places = []
-    for low, high in row_chunks(indptr, _CHUNK):
+    for low, high in row_chunks(indptr, CHUNK):
         rows = destinations(indptr[low : high + 1])
         own = indices[indptr[low] : indptr[high]] == rows + (first_row + low)
         places.append(np.flatnonzero(own & added[low:high][rows]) + indptr[low])
@@ -100,7 +105,10 @@ def with_added_loops(values, indptr, indices, added, first_row, fill):
 
 
 def row_chunks(indptr, most, cuts=()):
-    """Yield (first, last) over the rows of a CSR: at most `most` edges and rows, or one row, and none across a row of `cuts`."""
+    """Yield ranges (first, last) of a CSR's rows, of at most `most` edges and rows, or of one row.
+
+    No range reaches across a row of `cuts`.
+    """
     stops = np.union1d(np.asarray(cuts, np.int64), [indptr.size - 1])
     first = 0
     while first < indptr.size - 1:
@@ -122,7 +130,7 @@ def ascending(lengths, columns, n_nodes):
     Parameters
     ----------
     lengths : (n_rows,) int
-        Of rows that stand one after the other in `columns`.
+        The number of columns of each row; rows stand one after the other in `columns`.
     columns : (n_edges,) int, at least 0 and below `n_nodes`
 
     Returns
@@ -147,7 +155,7 @@ def id_bits(n_nodes):
 
 
 def index_dtype(n):
-    """Return the dtype of numbers below `n`: int32, or int64 where they need it."""
+    """Return the dtype of numbers below `n`: int32, or int64 where int32 is too small."""
     return np.dtype(np.int32 if n <= 2**31 else np.int64)
 
 
@@ -165,7 +173,7 @@ def destinations(indptr, dtype=np.int64):
 
 
 def is_symmetric(indptr, indices):
-    """Tell whether every edge's reverse is an edge too, as often. Memory: 24 bytes an edge."""
+    """Tell whether every edge's reverse is an edge too, as many times. Memory: 24 bytes an edge."""
     n_nodes, dst = indptr.size - 1, destinations(indptr)
     forward = dst * n_nodes + indices
     forward.sort()
@@ -190,20 +198,20 @@ def _missing_loops(src, dst, n_nodes):
     return np.flatnonzero(missing)
 
 
-def _pack(high, low, bits, out):
+def _pack(high, low, bits, out, chunk):
     """Fill `out` with high * 2^bits + low."""
-    for at in range(0, out.size, _CHUNK):
-        piece = out[at : at + _CHUNK]
-        piece[...] = high[at : at + _CHUNK]
+    for at in range(0, out.size, chunk):
+        piece = out[at : at + chunk]
+        piece[...] = high[at : at + chunk]
         piece <<= np.uint64(bits)
-        piece |= low[at : at + _CHUNK].astype(np.uint64)
+        piece |= low[at : at + chunk].astype(np.uint64)
 
 
-def _first_of_equal(keys):
-    """Move the first of equal keys to the front, and return those."""
+def _first_of_equal(keys, chunk):
+    """Move the first of equal keys to the front, and return these first ones."""
     kept, before = 0, None
-    for at in range(0, keys.size, _CHUNK):
-        piece = keys[at : at + _CHUNK]
+    for at in range(0, keys.size, chunk):
+        piece = keys[at : at + chunk]
         first = np.ones(piece.size, bool)
         np.not_equal(piece[1:], piece[:-1], out=first[1:])
         first[0] = before is None or piece[0] != before
@@ -213,39 +221,42 @@ def _first_of_equal(keys):
     return keys[:kept]
 
 
-def _decode(keys, n_nodes, bits):
+def _decode(keys, n_nodes, bits, chunk):
     """Split sorted keys into CSR."""
     bounds = np.arange(n_nodes + 1, dtype=np.uint64) << np.uint64(bits)
     indptr = np.searchsorted(keys, bounds).astype(np.int64)
     indices = np.empty(keys.size, index_dtype(n_nodes))
-    for at in range(0, keys.size, _CHUNK):
-        indices[at : at + _CHUNK] = keys[at : at + _CHUNK] & np.uint64((1 << bits) - 1)
+    for at in range(0, keys.size, chunk):
+        indices[at : at + chunk] = keys[at : at + chunk] & np.uint64((1 << bits) - 1)
     return indptr, indices
 
 
 def _all_edges(one, other, loops, undirected):
-    """One end of all edges: as given, of their reverses, of the added self loops."""
+    """One end of all edges: of the given edges, of their reverses, of the added self loops."""
     return np.concatenate([one, other, loops] if undirected else [one, loops], dtype=np.uint32, casting="unsafe")
 
 
-def _grouped(rows, n_nodes):
-    """Return the CSR's indptr, and the positions of the edges row by row, ascending in each: a stable argsort."""
+def _grouped(rows, n_nodes, key_bits=64):
+    """Return the CSR's indptr, and the positions of the edges row by row, ascending in each: a stable argsort.
+
+    Row and position are sorted as one number, where this fits `key_bits`.
+    """
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=n_nodes))))
     places = max(1, int(rows.size).bit_length())
-    if id_bits(n_nodes) + places > 64:
+    if id_bits(n_nodes) + places > key_bits:
         return indptr, np.argsort(rows, kind="stable")
     keys = np.empty(rows.size, np.uint64)
-    _pack(rows, np.arange(rows.size, dtype=index_dtype(rows.size)), places, keys)
+    _pack(rows, np.arange(rows.size, dtype=index_dtype(rows.size)), places, keys, CHUNK)
     keys.sort()
     keys &= np.uint64((1 << places) - 1)
     return indptr, keys.view(np.int64)
 
 
-def _csr_with_origin(indptr, columns, origin, n_given, once):
+def _csr_with_origin(indptr, columns, origin, n_given, once, chunk):
     """Sort each row of the edges at `origin`, in pieces that fit the cache; `once` keeps the first of equal edges."""
     n_nodes, filled = indptr.size - 1, 0
     indices, kept = np.empty(columns.size, index_dtype(n_nodes)), np.diff(indptr)
-    for low, high in row_chunks(indptr, chunk_edges(n_nodes)):
+    for low, high in row_chunks(indptr, min(chunk, chunk_edges(n_nodes))):
         here, lengths = slice(indptr[low], indptr[high]), kept[low:high]
         sources = columns[origin[here]]
         order = ascending(lengths, sources, n_nodes)

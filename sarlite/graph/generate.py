@@ -4,13 +4,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sarlite.errors import ConfigError
+from sarlite.graph.draw import (
+    distinct_pairs,
+    generator,
+    pick,
+    pick_outside,
+    power_law_weights,
+    require,
+    require_room,
+    running_sums,
+)
 from sarlite.graph.edges import csr_by_dst
-from sarlite.profile import free_memory
 
-_MAX_ROUNDS = 500
 _MAX_NOISE = 1e30  # its normals are float32
-_MAX_NODES = 3_000_000_000  # the square of it fits 64 bits
 
 
 class Generated(NamedTuple):
@@ -26,7 +32,8 @@ class Generated(NamedTuple):
     n_classes: int
 
 
-def sbm(nodes=10000, classes=8, degree=15.0, features=64, homophily=0.65, noise=1.0, exponent=3.0, train=0.1, val=0.2, seed=0):
+def sbm(nodes=10000, classes=8, degree=15.0, features=64, homophily=0.65, noise=1.0, exponent=3.0, train=0.1, val=0.2,
+        seed=0):
     """Draw a degree-corrected stochastic block model with features that show the class only faintly.
 
     An edge picks one end in proportion to node weights and the other, with probability `homophily`, in the same class,
@@ -63,26 +70,27 @@ def sbm(nodes=10000, classes=8, degree=15.0, features=64, homophily=0.65, noise=
     The same options give the same arrays. Memory: 4 * nodes * features bytes and about 50 bytes an edge.
     Source: Karrer and Newman 2011, "Stochastic blockmodels and community structure in networks".
     """
-    _require(nodes >= 2, "nodes", nodes, "at least 2")
-    _require(1 <= classes <= nodes, "classes", classes, "1 to nodes")
-    _require(features >= 1, "features", features, "at least 1")
-    _require(0 <= homophily <= 1 and (homophily == 1 or classes > 1), "homophily", homophily, "0 to 1, and 1 for a single class")
-    _require(degree >= 0 and np.isfinite(degree), "degree", degree, "a number of at least 0")
-    _require(0 <= noise <= _MAX_NOISE, "noise", noise, f"0 to {_MAX_NOISE:g}")
-    _require_room(nodes, nodes * degree, features)
-    rng = _rng(seed)
+    require(nodes >= 2, "nodes", nodes, "at least 2")
+    require(1 <= classes <= nodes, "classes", classes, "1 to nodes")
+    require(features >= 1, "features", features, "at least 1")
+    fits = 0 <= homophily <= 1 and (homophily == 1 or classes > 1)
+    require(fits, "homophily", homophily, "0 to 1, and 1 for a single class")
+    require(degree >= 0 and np.isfinite(degree), "degree", degree, "a number of at least 0")
+    require(0 <= noise <= _MAX_NOISE, "noise", noise, f"0 to {_MAX_NOISE:g}")
+    require_room(nodes, nodes * degree, features)
+    rng = generator(seed)
     blocks = np.arange(nodes) * classes // nodes
     bounds = np.searchsorted(blocks, np.arange(classes + 1))
-    sums = _sums(_power_law_weights(rng, nodes, exponent, cap=60))
+    sums = running_sums(power_law_weights(rng, nodes, exponent, cap=60))
     low, high = sums[bounds[blocks]], sums[bounds[blocks + 1]]
 
     def draw(size):
-        u = _pick(rng, sums, 0.0, sums[-1], size)
-        inside = _pick(rng, sums, low[u], high[u], size)
-        outside = _pick_outside(rng, sums, low[u], high[u], size)
+        u = pick(rng, sums, 0.0, sums[-1], size)
+        inside = pick(rng, sums, low[u], high[u], size)
+        outside = pick_outside(rng, sums, low[u], high[u], size)
         return u, np.where(rng.random(size) < homophily, inside, outside)
 
-    u, v = _distinct_pairs(rng, draw, round(nodes * degree / 2), nodes)
+    u, v = distinct_pairs(rng, draw, round(nodes * degree / 2), nodes)
     ids = rng.permutation(nodes)
     labels = np.empty(nodes, np.int64)
     labels[ids] = blocks
@@ -93,7 +101,8 @@ def sbm(nodes=10000, classes=8, degree=15.0, features=64, homophily=0.65, noise=
     return Generated(indptr, indices, x, labels, *random_split(labels, train, val, rng), classes)
 
 
-def rmat(nodes=None, edges=None, scale=None, a=0.57, b=0.19, c=0.19, d=None, features=64, classes=8, train=0.1, val=0.2, seed=0):
+def rmat(nodes=None, edges=None, scale=None, a=0.57, b=0.19, c=0.19, d=None, features=64, classes=8, train=0.1, val=0.2,
+         seed=0):
     """Draw an R-MAT graph with random features, labels and splits.
 
     Each edge falls into one quadrant of the adjacency matrix with probability a, b, c or d, and again within it.
@@ -122,15 +131,16 @@ def rmat(nodes=None, edges=None, scale=None, a=0.57, b=0.19, c=0.19, d=None, fea
     -----
     Source: Chakrabarti, Zhan and Faloutsos 2004, "R-MAT: a recursive model for graph mining".
     """
-    _require((nodes is None) != (scale is None), "nodes and scale", (nodes, scale), "one of the two")
-    _require(scale is None or 1 <= scale <= 31, "scale", scale, "1 to 31")
+    require((nodes is None) != (scale is None), "nodes and scale", (nodes, scale), "one of the two")
+    require(scale is None or 1 <= scale <= 31, "scale", scale, "1 to 31")
     nodes = 1 << scale if nodes is None else nodes
-    _require(nodes >= 2, "nodes", nodes, "at least 2")
+    require(nodes >= 2, "nodes", nodes, "at least 2")
     d = 1 - a - b - c if d is None else d
-    _require(min(a, b, c, d) >= -1e-12 and abs(a + b + c + d - 1) < 1e-9, "a, b, c, d", (a, b, c, d), "shares that sum to 1")
+    shares = a, b, c, d
+    require(min(shares) >= -1e-12 and abs(sum(shares) - 1) < 1e-9, "a, b, c, d", shares, "shares that sum to 1")
     edges = min(16 * nodes, nodes * (nodes - 1) // 4 * 2) if edges is None else edges
-    _require_room(nodes, edges, features)
-    rng = _rng(seed)
+    require_room(nodes, edges, features)
+    rng = generator(seed)
 
     def draw(size):
         u, v = np.zeros(size, np.int64), np.zeros(size, np.int64)
@@ -140,9 +150,9 @@ def rmat(nodes=None, edges=None, scale=None, a=0.57, b=0.19, c=0.19, d=None, fea
         fits = (u < nodes) & (v < nodes)
         return u[fits], v[fits]
 
-    u, v = _distinct_pairs(rng, draw, _pairs(edges), nodes)
+    u, v = distinct_pairs(rng, draw, _pairs(edges), nodes)
     indptr, indices = csr_by_dst(u, v, nodes, undirected=True)
-    return Generated(indptr, indices, *_random_task(rng, nodes, features, classes, train, val), classes)
+    return Generated(indptr, indices, *random_task(rng, nodes, features, classes, train, val), classes)
 
 
 def power_law(nodes=100_000, edges=5_000_000, exponent=2.5, cap=60, smallest=200, largest=4000, inside=0.7, seed=0):
@@ -177,28 +187,28 @@ def power_law(nodes=100_000, edges=5_000_000, exponent=2.5, cap=60, smallest=200
     -----
     With the defaults degrees are about 6 / 31 / 350 / 2300 at the minimum, median, 99th percentile and maximum.
     """
-    _require(nodes >= 2, "nodes", nodes, "at least 2")
-    _require(0 <= inside <= 1, "inside", inside, "0 to 1")
-    _require(1 <= smallest <= largest, "smallest and largest", (smallest, largest), "1 <= smallest <= largest")
-    _require_room(nodes, edges, 0)
-    rng = _rng(seed)
+    require(nodes >= 2, "nodes", nodes, "at least 2")
+    require(0 <= inside <= 1, "inside", inside, "0 to 1")
+    require(1 <= smallest <= largest, "smallest and largest", (smallest, largest), "1 <= smallest <= largest")
+    require_room(nodes, edges, 0)
+    rng = generator(seed)
     bounds = _community_bounds(rng, nodes, smallest, largest)
-    sums = _sums(_power_law_weights(rng, nodes, exponent, cap))
+    sums = running_sums(power_law_weights(rng, nodes, exponent, cap))
     community = np.repeat(np.arange(bounds.size - 1), np.diff(bounds))
     low, high = sums[bounds[community]], sums[bounds[community + 1]]
 
     def draw_inside(size):
-        u = _pick(rng, sums, 0.0, sums[-1], size)
-        return u, _pick(rng, sums, low[u], high[u], size)
+        u = pick(rng, sums, 0.0, sums[-1], size)
+        return u, pick(rng, sums, low[u], high[u], size)
 
     def draw_across(size):
-        u = _pick(rng, sums, 0.0, sums[-1], size)
-        return u, _pick_outside(rng, sums, low[u], high[u], size)
+        u = pick(rng, sums, 0.0, sums[-1], size)
+        return u, pick_outside(rng, sums, low[u], high[u], size)
 
     n_pairs = _pairs(edges)
     n_inside = n_pairs if bounds.size == 2 else round(inside * n_pairs)
-    u, v = _distinct_pairs(rng, draw_inside, n_inside, nodes)
-    far_u, far_v = _distinct_pairs(rng, draw_across, n_pairs - n_inside, nodes)
+    u, v = distinct_pairs(rng, draw_inside, n_inside, nodes)
+    far_u, far_v = distinct_pairs(rng, draw_across, n_pairs - n_inside, nodes)
     return csr_by_dst(np.concatenate((u, far_u)), np.concatenate((v, far_v)), nodes, undirected=True)
 
 
@@ -217,8 +227,8 @@ def random_split(labels, train, val, rng):
     Returns
     -------
     train, val, test : (n_nodes,) bool
-        Disjoint; the labelled nodes that are neither in train nor in val are in test. A class with a node has one in train
-        if `train` is a share above 0.
+        Disjoint; the labelled nodes that are neither in train nor in val are in test. If `train` is a share above 0,
+        every class that has a node has one in train.
 
     Raises
     ------
@@ -226,10 +236,11 @@ def random_split(labels, train, val, rng):
         `train` or `val` is negative, or shares sum to more than 1.
     """
     for name, value in (("train", train), ("val", val)):
-        _require(value >= 0 and (isinstance(value, (int, np.integer)) or value <= 1), name, value, "a count, or a share of 0.0 to 1.0")
+        fits = value >= 0 and (isinstance(value, (int, np.integer)) or value <= 1)
+        require(fits, name, value, "a count, or a share of 0.0 to 1.0")
     shares = sum(value for value in (train, val) if isinstance(value, float))
-    _require(shares <= 1 + 1e-9, "train and val", (train, val), "shares that sum to at most 1")
-    rng = _rng(rng)
+    require(shares <= 1 + 1e-9, "train and val", (train, val), "shares that sum to at most 1")
+    rng = generator(rng)
     order = rng.permutation(np.flatnonzero(labels >= 0))
     order = order[np.argsort(labels[order], kind="stable")]
     _, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
@@ -249,48 +260,17 @@ def _count(amount, sizes, at_least):
     return np.full(sizes.size, min(amount, sizes.max(initial=0)), np.int64)
 
 
-def _random_task(rng, nodes, features, classes, train, val):
-    _require(features >= 1, "features", features, "at least 1")
-    _require(1 <= classes <= nodes, "classes", classes, "1 to nodes")
+def random_task(rng, nodes, features, classes, train, val):
+    require(features >= 1, "features", features, "at least 1")
+    require(1 <= classes <= nodes, "classes", classes, "1 to nodes")
     x = rng.standard_normal((nodes, features), dtype=np.float32)
     labels = rng.integers(0, classes, nodes)
     return x, labels, *random_split(labels, train, val, rng)
 
 
-def _rng(seed):
-    if isinstance(seed, np.random.Generator):
-        return seed
-    _require(seed >= 0, "seed", seed, "at least 0")
-    return np.random.Generator(np.random.PCG64(seed))
-
-
-def _require(holds, name, value, expected):
-    if not holds:
-        raise ConfigError(f"{name}: {value} cannot work, expected {expected}")
-
-
-def _require_room(nodes, edges, features):
-    """Refuse what would not fit into memory, before anything is drawn."""
-    _require(nodes <= _MAX_NODES, "nodes", nodes, f"at most {_MAX_NODES}")
-    needed, free = nodes * (4 * features + 60) + 50 * edges, free_memory()
-    room = f"what fits into {free:.3g} free bytes; this takes {needed:.3g}"
-    _require(needed <= free, "nodes, edges and features", (nodes, edges, features), room)
-
-
 def _pairs(edges):
-    _require(edges >= 0 and edges % 2 == 0, "edges", edges, "an even number: every edge is stored in both directions")
+    require(edges >= 0 and edges % 2 == 0, "edges", edges, "an even number: every edge is stored in both directions")
     return edges // 2
-
-
-def _power_law_weights(rng, nodes, exponent, cap):
-    """Pareto weights of tail exponent `exponent`, capped at `cap` times their mean after capping."""
-    _require(exponent > 2, "exponent", exponent, "more than 2")
-    _require(cap >= 1, "cap", cap, "at least 1")
-    raw = (1 - rng.random(nodes)) ** (-1 / (exponent - 1))
-    weights = raw
-    for _ in range(20):  # the cap lowers the mean, which lowers the cap; this settles geometrically
-        weights = np.minimum(raw, cap * weights.mean())
-    return weights
 
 
 def _community_bounds(rng, nodes, smallest, largest):
@@ -298,41 +278,3 @@ def _community_bounds(rng, nodes, smallest, largest):
     sizes = np.exp(rng.uniform(np.log(smallest), np.log(largest + 1), n_drawn)).astype(np.int64)
     ends = np.cumsum(np.clip(sizes, smallest, largest))
     return np.concatenate(([0], ends[ends < nodes], [nodes]))
-
-
-def _sums(weights):
-    return np.concatenate(([0.0], np.cumsum(weights)))
-
-
-def _pick(rng, sums, low, high, size):
-    """Pick nodes in proportion to weight where the running sum lies in low..high."""
-    return _locate(sums, low + rng.random(size) * (high - low))
-
-
-def _pick_outside(rng, sums, low, high, size):
-    """Pick nodes in proportion to weight where the running sum lies outside low..high."""
-    point = rng.random(size) * (sums[-1] - (high - low))
-    return _locate(sums, np.where(point < low, point, point + (high - low)))
-
-
-def _locate(sums, points):
-    return np.minimum(np.searchsorted(sums, points, side="right"), sums.size - 1) - 1
-
-
-def _distinct_pairs(rng, draw, n_pairs, nodes):
-    """Draw until there are `n_pairs` distinct pairs of different nodes; return their ends."""
-    _require(n_pairs <= nodes * (nodes - 1) // 2, "edges", 2 * n_pairs, f"at most {nodes * (nodes - 1)} for {nodes} nodes")
-    keys, gain = np.empty(0, np.int64), 1.0
-    for _ in range(_MAX_ROUNDS):
-        missing = n_pairs - keys.size
-        if missing <= 0:
-            break
-        u, v = draw(int(min(1.1 * missing / gain, 2 * n_pairs)) + 64)
-        before = keys.size
-        keys = np.union1d(keys, (np.minimum(u, v) * nodes + np.maximum(u, v))[u != v])
-        gain = max((keys.size - before) / max(u.size, 1), 0.01)
-    else:
-        _require(False, "edges", 2 * n_pairs, f"about {2 * keys.size} or fewer: so dense a graph of this shape was not found")
-    if keys.size > n_pairs:
-        keys = keys[np.sort(rng.permutation(keys.size)[:n_pairs])]
-    return keys // nodes, keys % nodes

@@ -1,6 +1,6 @@
 """Graphs of other libraries as edges with weights: SciPy's sparse arrays, torch's CSR tensors, networkx's graphs.
 
-None of them is imported; what they are is read off their methods.
+None of these libraries is imported: an object's methods tell what it is.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Entries(NamedTuple):
         Destination and source of each edge; where `indptr` is there, `rows` is None.
     values : (n_edges,) array
     indptr : array, or None
-        Of a CSR: its rows are in order.
+        Of a CSR, whose rows are in order.
     """
 
     shape: tuple
@@ -38,13 +38,13 @@ def entries(matrix, name="matrix"):
 
     Notes
     -----
-    In the order of `matrix.tocoo()`, that of `data` for CSR, CSC and COO; nothing is summed. BSR and DIA fill their blocks and
-    diagonals up with zeros, so in these two a zero is no entry.
+    Entries stand in the order of `matrix.tocoo()`, which for CSR, CSC and COO is the order of `data`. Nothing is
+    summed. BSR and DIA fill their blocks and diagonals up with zeros, so in these two a zero is no entry.
 
     Raises
     ------
     ConfigError, DataError
-        It is neither; it has not two dimensions.
+        The matrix is of neither kind; it has not two dimensions.
     """
     if hasattr(matrix, "crow_indices") and not hasattr(matrix, "tocoo"):
         return _of_torch(matrix, name)
@@ -67,7 +67,8 @@ def _of_torch(tensor, name):
         parts = [part().detach() for part in (tensor.crow_indices, tensor.col_indices, tensor.values)]
         found = [part.__array__() for part in parts]
     except (RuntimeError, TypeError) as error:  # another layout, or another device
-        raise ConfigError(f"{name}: a torch tensor must be sparse CSR on the CPU: {str(error).partition(chr(10))[0]}") from error
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{name}: a torch tensor must be sparse CSR on the CPU: {reason}") from error
     if len(tensor.shape) != 2 or found[2].ndim != 1:
         raise DataError(f"{name}: expected a matrix with one number an entry, found values of {found[2].shape}")
     return Entries(tuple(tensor.shape), None, found[1], found[2], found[0])
@@ -84,8 +85,9 @@ def refuse_weights(values, name, instead):
     """
     other = np.flatnonzero(~(values == 1))
     if len(other):
-        raise DataError(f"{name}: {len(other)} of {len(values)} edges have another value than 1, the first is {values[other[0]]} "
-                        f"(entry {other[0]}); weights are never left out silently: {instead} returns (graph, weights)")
+        first = f"the first is {values[other[0]]} (entry {other[0]})"
+        raise DataError(f"{name}: {len(other)} of {len(values)} edges have another value than 1, {first}; "
+                        f"weights are never left out silently: {instead} returns (graph, weights)")
 
 
 def networkx_edges(graph, weight):
@@ -100,7 +102,7 @@ def networkx_edges(graph, weight):
     Returns
     -------
     src, dst : (n_edges,) int64
-        In the order of `graph.edges`; of an undirected graph the same edges follow from dst to src, self loops excepted.
+        In the order of `graph.edges`. Behind the edges of an undirected graph stand their reverses, but for self loops.
     weights : (n_edges,) float64
     n_nodes : int
     """
@@ -109,7 +111,8 @@ def networkx_edges(graph, weight):
     place = {node: at for at, node in enumerate(graph.nodes)}
     found = [(place[u], place[v], w) for u, v, w in graph.edges(data=weight, default=1)]
     src, dst = (np.fromiter((edge[end] for edge in found), np.int64, len(found)) for end in (0, 1))
-    values = validation.weights(f"edge attribute {weight!r}", [edge[2] for edge in found], len(found)).astype(np.float64, copy=False)
+    values = validation.weights(f"edge attribute {weight!r}", [edge[2] for edge in found], len(found))
+    values = values.astype(np.float64, copy=False)
     if not graph.is_directed():
         back = np.flatnonzero(src != dst)
         src, dst, values = np.append(src, dst[back]), np.append(dst, src[back]), np.append(values, values[back])

@@ -1,4 +1,7 @@
-"""METIS's call, and the process of its own that makes it for a large graph; started by its path, it imports no sarlite and no MPI."""
+"""The call of METIS, and the process that makes the call for a large graph.
+
+The process is started by this file's path; it imports no sarlite and no MPI.
+"""
 
 import ctypes
 import json
@@ -10,9 +13,13 @@ import warnings
 
 
 def part_graph(pymetis, xadj, adjncy, weights, n_parts, seed):
-    """Return the part of each node, as METIS gives it: arrays without a copy, where this pymetis takes them so."""
+    """Return the part of each node, as METIS gives it.
+
+    This pymetis gets the arrays without a copy where it can take them so.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # xadj= and adjncy=: the form that old and new pymetis take without a copy
+        # of xadj= and adjncy=, the form that old and new pymetis take without a copy
+        warnings.simplefilter("ignore", DeprecationWarning)
         options = pymetis.Options(seed=seed % 2**31)
         return pymetis.part_graph(n_parts, xadj=xadj, adjncy=adjncy, vweights=weights, options=options)[1]
 
@@ -37,7 +44,7 @@ def main():
 
 
 def end_with(parent):
-    """Let the kernel end this process as soon as its parent is gone, however that ends; on Linux."""
+    """Let the kernel end this process as soon as its parent is gone, however the parent ends; on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:

@@ -1,4 +1,7 @@
-"""In which order a rank's rows stand: nodes that share neighbours together, so that rows gathered for one are in the cache for the next."""
+"""The order of a rank's rows: nodes that share neighbours stand together.
+
+So rows that were gathered for one node are in the cache for the next.
+"""
 
 import numpy as np
 
@@ -12,15 +15,15 @@ from sarlite.graph.renumber import edges_in_order
 
 METHODS = ("metis", "cluster")
 CLUSTER_NODES = 1000
-"""Nodes of a cluster: a mebibyte of 256 float32 features. From 250 to 2000 made no difference that could be measured."""
+"""Nodes of a cluster: a mebibyte of 256 float32 features. From 250 to 2000 nodes made no measurable difference."""
 
 
-def order(indptr, indices, method="metis", *, seed=0):
+def order(indptr, indices, method="metis", *, seed=0, cluster_nodes=None):
     """Return the nodes of a graph in an order with good locality.
 
-    METIS divides the graph into clusters of about `CLUSTER_NODES` nodes; the clusters follow each other as METIS numbers
-    them, by repeated bisection, and ids ascend within one. The order is of the whole graph and serves any number of parts:
-    the nodes of a part stand in it as far as the part has them.
+    METIS divides the graph into clusters. The clusters follow each other as METIS numbers them, by repeated bisection,
+    and ids ascend within a cluster. The order of the whole graph serves any number of parts: the nodes of a part stand
+    in it as they stand in the whole.
 
     Parameters
     ----------
@@ -30,6 +33,8 @@ def order(indptr, indices, method="metis", *, seed=0):
         "cluster" makes the clusters by label propagation, in less time and memory, and numbers them at random.
     seed : int
         Used by "metis" alone. The same arguments give the same order.
+    cluster_nodes : int, optional
+        About how many nodes a cluster of "metis" has, and how many one of "cluster" has at most; `CLUSTER_NODES`.
 
     Returns
     -------
@@ -49,17 +54,19 @@ def order(indptr, indices, method="metis", *, seed=0):
     check_method(method)
     n_nodes = indptr.size - 1
     if method == "cluster":
-        return by_cluster(EdgesInMemory(indptr, indices))
-    found = partition(indptr, indices, max(1, n_nodes // CLUSTER_NODES), method, balance="nodes", seed=seed)
+        return by_cluster(EdgesInMemory(indptr, indices), cluster_nodes=cluster_nodes)
+    n_clusters = max(1, n_nodes // (cluster_nodes or CLUSTER_NODES))
+    found = partition(indptr, indices, n_clusters, method, balance="nodes", seed=seed)
     return np.argsort(found, kind="stable").astype(index_dtype(n_nodes))
 
 
-def by_cluster(edges, tell=lambda text: None):
-    """Return the nodes of a graph, a `fennel.ReadableEdges`, by cluster of at most `CLUSTER_NODES`.
+def by_cluster(edges, tell=lambda text: None, cluster_nodes=None):
+    """Return the nodes of a graph, given as `fennel.ReadableEdges`, cluster by cluster.
 
-    Memory: 24 bytes a node, and a block.
-    """
-    return np.argsort(clusters(edges, CLUSTER_NODES, tell=tell), kind="stable").astype(index_dtype(edges.n_nodes))
+    A cluster has at most `cluster_nodes` nodes, by default `CLUSTER_NODES`. Memory: 24 bytes a node, and a block of
+    edges. """
+    found = clusters(edges, cluster_nodes or CLUSTER_NODES, tell=tell)
+    return np.argsort(found, kind="stable").astype(index_dtype(edges.n_nodes))
 
 
 def check_method(method):
@@ -73,13 +80,13 @@ def check_order(order, n_nodes, source):
     return validation.permutation(f"{source}: order", order, n_nodes, what="node", entry="place {at} has node {value},")
 
 
-def near_share(indptr, indices, order=None):
-    """Return the share of edges whose ends are less than `CLUSTER_NODES` places apart: in an order, or that of the ids.
+def near_share(indptr, indices, order=None, near=None):
+    """Return the share of edges whose ends are less than `near` places apart in an order, by default the ids' order.
 
-    Memory: 16 bytes a node, and a piece of the edges.
+    `near` is `CLUSTER_NODES` where it is not given. Memory: 16 bytes a node, and a piece of the edges.
     """
-    near, rows = 0, np.arange(indptr.size - 1) if order is None else np.asarray(order)
+    n_near, rows = 0, np.arange(indptr.size - 1) if order is None else np.asarray(order)
     for first, last, _, sources in edges_in_order(indptr, indices, rows):
         dst = np.repeat(np.arange(first, last), np.diff(indptr)[rows[first:last]])
-        near += np.count_nonzero(np.abs(dst - sources) < CLUSTER_NODES)
-    return near / indices.size if indices.size else 0.0
+        n_near += np.count_nonzero(np.abs(dst - sources) < (near or CLUSTER_NODES))
+    return n_near / indices.size if indices.size else 0.0

@@ -17,7 +17,7 @@ class InEdges(NamedTuple):
     indices : (n_edges,) int
         Source row numbers of the whole graph: a rank's rows follow those of the ranks before it.
     numbers : (n_edges,) int, or None
-        Index into edge values of each edge; None where it is its place.
+        Each edge's index into edge values; None where the index is the edge's place.
     added_loops : (n_dst,) bool, or None
         Whether a row's self loop was added to the data.
     """
@@ -32,11 +32,12 @@ class InEdges(NamedTuple):
         return len(self.indptr) - 1
 
     def sorted(self):
-        """Return the same edges with each row's in order of their sources; equal edges keep theirs."""
+        """Return the same edges, those of each row in the order of their sources; equal edges keep their order."""
         if is_sorted(self.indptr, self.indices):
             return self
         order = np.lexsort((self.indices, np.repeat(np.arange(self.n_dst), np.diff(self.indptr))))
-        return self._replace(indices=self.indices[order], numbers=order if self.numbers is None else self.numbers[order])
+        numbers = order if self.numbers is None else self.numbers[order]
+        return self._replace(indices=self.indices[order], numbers=numbers)
 
 
 def is_sorted(indptr, indices):
@@ -48,7 +49,7 @@ def is_sorted(indptr, indices):
 
 
 def find_error(edges, n_rows):
-    """Return a DataError that names the first thing wrong with a CSR of integers, the sources in 0 .. n_rows, or None."""
+    """Return a DataError that names the first thing wrong with a CSR of sources in 0 .. n_rows, or None."""
     indptr, indices = edges.indptr, edges.indices
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         return DataError(f"indptr does not ascend from 0 to {len(indices)} in {len(indptr)} entries")
@@ -65,13 +66,14 @@ class EdgesByOwner(NamedTuple):
     ----------
     edges : InEdges
     where : list
-        For each part the places of its edges, ascending; a slice where there is but one part.
-    columns : list of (n_edges of it,) int
-        For each of these edges the column: the place of its source among the rows that its part sends.
+        For each part the places of the edges from it, ascending; a slice where there is but one part.
+    columns : list of (n,) int
+        For each part the columns of these edges: the places of their sources among the rows that the part sends.
     lasting : bool
-        Whether the blocks stay; those of a batch do not.
+        Whether the blocks stay; a batch's blocks do not.
     grouped : bool
-        Whether a row's edges stand in the order of their parts, so that their places need not be kept; those of a batch do not.
+        Whether a row's edges stand in the order of their parts, so that the edges' places need not be kept. In a batch
+        they stand otherwise.
     """
 
     edges: InEdges
@@ -81,13 +83,15 @@ class EdgesByOwner(NamedTuple):
     grouped: bool = True
 
     def blocks(self, rank, ends, src_ids, offsets, dtype):
-        """Return a Block for each range of each part's columns: those of `rank` with all rows, the others with those that have edges.
+        """Return a Block for each range of each part's columns.
+
+        Blocks of `rank` have all destination rows, the other blocks the rows that have edges.
 
         Parameters
         ----------
         rank : int
         ends : list, a part, of lists of int
-            Where the ranges of its columns end; of one, at their number.
+            Where the ranges of its columns end; one range ends at their number.
         src_ids : list of (n_src,) int64, one a block
         offsets : list of int
             Columns before each block's.
@@ -98,9 +102,10 @@ class EdgesByOwner(NamedTuple):
             csrs.append(_rows_with_edges(whole.indptr, where, keep_all=q == rank))
             found.append((q, columns.astype(dtype, copy=False)))
             places.append(None if self.grouped or len(ends) == 1 else where.astype(dtype))
-        numbers, order = _as(whole.numbers, dtype), EdgeOrder(whole.n_dst, csrs) if len(csrs) > 1 and self.grouped else None
-        blocks = [Block(indptr, columns, ids, whole.n_dst, rows if rows is None else rows.astype(dtype), order=order and (order, k),
-                        numbers=numbers, offset=offset, source=q, lasting=self.lasting)
+        numbers = _as(whole.numbers, dtype)
+        order = EdgeOrder(whole.n_dst, csrs) if len(csrs) > 1 and self.grouped else None
+        blocks = [Block(indptr, columns, ids, whole.n_dst, rows if rows is None else rows.astype(dtype),
+                        order=order and (order, k), numbers=numbers, offset=offset, source=q, lasting=self.lasting)
                   for k, ((rows, indptr), (q, columns), ids, offset) in enumerate(zip(csrs, found, src_ids, offsets))]
         for block, where in zip(blocks, places):
             if where is not None:
@@ -108,7 +113,7 @@ class EdgesByOwner(NamedTuple):
         return blocks
 
     def _divided(self, ends):
-        """Yield (part, places, columns) of the edges from each range, columns counted from its first."""
+        """Yield (part, places, columns) of the edges from each range, columns counted from the range's first."""
         for q, (where, columns, at) in enumerate(zip(self.where, self.columns, ends)):
             if len(at) == 1:
                 yield q, where, columns
@@ -126,7 +131,8 @@ class EdgesByOwner(NamedTuple):
         indices = np.empty(len(self.edges.indices), dtype)
         for where, columns, offset in zip(self.where, self.columns, offsets):
             indices[where] = columns + dtype.type(offset)
-        return Block(self.edges.indptr, indices, src_ids, numbers=_as(self.edges.numbers, dtype), source="all", lasting=self.lasting)
+        numbers = _as(self.edges.numbers, dtype)
+        return Block(self.edges.indptr, indices, src_ids, numbers=numbers, source="all", lasting=self.lasting)
 
 
 def _as(array, dtype):
@@ -134,7 +140,7 @@ def _as(array, dtype):
 
 
 def _rows_with_edges(indptr, where, keep_all):
-    """Return (rows, indptr) of the edges at the places `where`; rows None keeps all, where that is smaller too."""
+    """Return (rows, indptr) of the edges at the places `where`; None keeps all rows, also where that is smaller."""
     if isinstance(where, slice):
         return None, indptr
     ends = np.searchsorted(where, indptr).astype(np.int64)
@@ -150,7 +156,7 @@ def owners(rows, offsets):
 
 
 def needed_rows(sets, offsets, rank):
-    """Return by part the places of each set's edges, and the distinct source rows that all sets need, counted from the part's first.
+    """Return by part the places of each set's edges, and the distinct source rows that all sets need.
 
     Parameters
     ----------
@@ -163,7 +169,8 @@ def needed_rows(sets, offsets, rank):
     Returns
     -------
     where : list, a set, of lists, a part, of (n,) places of edges
-    needs : list, a part, of (n,) int64, ascending; empty for `rank`
+    needs : list, a part, of (n,) int64
+        Source rows counted from the part's first, ascending; none of `rank`.
 
     Notes
     -----

@@ -1,5 +1,5 @@
-"""Which rank owns which node: METIS, random and contiguous partitions, a user's own, and what a partition costs."""
-
+"""Which rank owns which node: METIS, Fennel, random and contiguous partitions, a user's own, and what a partition
+costs."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from sarlite.graph.renumber import edges_in_order, sequence
 
 METHODS = ("metis", "fennel", "random", "contiguous")
 BALANCED = ("metis", "fennel")
-"""Methods that make parts even by other counts than the nodes."""
+"""Methods that can make parts even by other counts than the nodes."""
 MOST_PARTS = 1 << 24
 
 
@@ -26,17 +26,17 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
     n_parts : int
         May exceed the number of nodes; some parts are empty then, and only then.
     method : {"metis", "fennel", "random", "contiguous"}
-        "metis" cuts few edges and makes parts even by `balance`; "fennel" does so in less time and memory, and cuts some more;
-        "random" and "contiguous" make the nodes even exactly, by a permutation or by ranges of node ids.
+        "metis" cuts few edges and makes parts even by `balance`. "fennel" takes less time and memory, and cuts some
+        more edges. "random" and "contiguous" make the nodes even exactly, by a permutation or by ranges of node ids.
     train_mask : (n_nodes,) bool, optional
         Used by "metis" and "fennel" alone.
     balance : str or sequence, optional
         Used by "metis" and "fennel" alone: some of "nodes", "edges" (by destination) and "train" (training nodes),
-        "nodes,edges,train" as one word; by default nodes and training nodes, and edges where the in-degrees' standard deviation is above
-        their mean.
-        pymetis balances one weight a node. It is 1, or with "edges" a mix of the in-degree and a little for the node; then
-        light nodes are moved until no part has more than 1.05 times its share of the nodes, and training nodes swapped against others
-        until none has more than 1.1 times its share (rounded up) of those, the nodes that cost the fewest cut edges first.
+        "nodes,edges,train" as one word. By default nodes and training nodes, and edges too where the in-degrees'
+        standard deviation is above their mean. pymetis balances one weight a node: 1, or with "edges" a mix of the
+        in-degree and a little for the node. Then light nodes are moved until no part has more than 1.05 times its share
+        of the nodes. Training nodes are swapped against others until no part has more than 1.1 times its share of them,
+        rounded up. Nodes that cost the fewest cut edges go first.
     seed : int
         The same arguments give the same parts.
 
@@ -53,8 +53,8 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
     Notes
     -----
     METIS divides a large graph in a process of its own; see `graph.metis`.
-    Memory of "metis": of the graph, 4 bytes an edge, 8 more an edge of the symmetric graph, and what METIS takes, about 50; of
-    "fennel" 4 bytes a node and 96 MiB; the others 12 bytes a node.
+    Memory of "metis": 4 bytes an edge of the graph, 8 bytes an edge of the symmetric graph, and what METIS takes, about
+    50 bytes an edge. Of "fennel": 4 bytes a node and 96 MiB. Of the others: 12 bytes a node.
     Source: Karypis and Kumar 1998, "A fast and high quality multilevel scheme for partitioning irregular graphs".
     """
     n_nodes = indptr.size - 1
@@ -145,7 +145,8 @@ class Tally:
         """Return what `measures` makes of the counts."""
         self._next(None)
         nodes = np.diff(self.offsets)
-        return measures(nodes=nodes, edges=self.edges, train_nodes=train_nodes, halo_rows=self.halo_rows, cut_edges=int(self.cut.sum()))
+        return measures(nodes=nodes, edges=self.edges, train_nodes=train_nodes, halo_rows=self.halo_rows,
+                        cut_edges=int(self.cut.sum()))
 
     def _next(self, part):
         if self._part is not None:
@@ -155,20 +156,20 @@ class Tally:
 
 
 def measures(*, cut_edges, **counts):
-    """Put what was counted together.
+    """Return the measures of a partition from its counts.
 
     Parameters
     ----------
     cut_edges : int
         Edges whose source is in another part than their destination.
     nodes, edges, train_nodes, halo_rows : (n_parts,) int
-        Of each part; edges by destination, halo rows are distinct remote sources. Any of them.
+        Of each part, any of these. Edges count by destination; halo rows are distinct remote sources.
 
     Returns
     -------
     dict
-        "n_parts"; the counts as lists of int; "imbalance": of each maximum over mean, 1.0 where all are 0; "cut_edges" and
-        "cut_share". JSON can hold it.
+        "n_parts"; the counts as lists of int; "imbalance", the maximum over the mean of each count, 1.0 where all are
+        0; "cut_edges" and "cut_share". JSON can hold it.
     """
     counts = {name: np.asarray(count) for name, count in counts.items()}
     return {

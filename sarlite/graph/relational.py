@@ -4,15 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sarlite.graph.generate import (
-    _pick,
-    _power_law_weights,
-    _require,
-    _require_room,
-    _rng,
-    _sums,
-    random_split,
-)
+from sarlite.graph.draw import generator, pick, power_law_weights, require, require_room, running_sums
+from sarlite.graph.generate import random_split
 
 TYPES = {"paper": 0.38, "author": 0.585, "institution": 0.004, "field_of_study": 0.031}
 """Node type to its share of the nodes."""
@@ -51,13 +44,13 @@ class Relational(NamedTuple):
     n_classes: int
 
 
-def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features: int = 64, homophily: float = 0.7, noise: float = 1.0,
-        exponent: float = 2.5, train: float = 0.1, val: float = 0.2, seed: int = 0) -> "Relational":
-    """Draw papers, authors, institutions and fields, whose four relations mostly stay within a class, and the reverses of these.
+def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features: int = 64, homophily: float = 0.7,
+        noise: float = 1.0, exponent: float = 2.5, train: float = 0.1, val: float = 0.2, seed: int = 0) -> "Relational":
+    """Draw papers, authors, institutions and fields, joined by four relations and their reverses.
 
-    An edge picks its source in proportion to node weights, and its destination likewise: with probability `homophily` among those of
-    the same class. Papers alone have features, `centre[class] + noise * normal`, and labels; what the others know of classes, their
-    edges do.
+    Most edges stay within a class.     An edge picks its source in proportion to the nodes' weights, and its
+    destination too: with probability `homophily` among the nodes of the source's class. Papers alone have features,
+    `centre[class] + noise * normal`, and labels. The classes of the other types show in their edges alone.
 
     Parameters
     ----------
@@ -86,24 +79,29 @@ def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features
 
     Notes
     -----
-    The same options give the same arrays. Memory: 4 * features bytes a paper, and about 50 bytes an edge of the largest relation.
+    The same options give the same arrays. Memory: 4 * features bytes a paper, and about 50 bytes an edge of the largest
+    relation.
     """
-    _require(classes >= 1, "classes", classes, "at least 1")
-    _require(nodes >= 4 * classes, "nodes", nodes, f"at least {4 * classes}, one of each of 4 types and {classes} classes")
-    _require(features >= 1, "features", features, "at least 1")
-    _require(0 <= homophily <= 1, "homophily", homophily, "0 to 1")
-    _require(0 <= noise < np.inf, "noise", noise, "at least 0")
+    require(classes >= 1, "classes", classes, "at least 1")
+    least = 4 * classes
+    require(nodes >= least, "nodes", nodes, f"at least {least}, one of each of 4 types and {classes} classes")
+    require(features >= 1, "features", features, "at least 1")
+    require(0 <= homophily <= 1, "homophily", homophily, "0 to 1")
+    require(0 <= noise < np.inf, "noise", noise, "at least 0")
     edges = 26 * nodes if edges is None else edges
-    _require(edges >= 0 and edges % 2 == 0, "edges", edges, "an even number: every relation has its reverse")
-    _require_room(nodes, edges, features)
-    rng = _rng(seed)
+    require(edges >= 0 and edges % 2 == 0, "edges", edges, "an even number: every relation has its reverse")
+    require_room(nodes, edges, features)
+    rng = generator(seed)
     n_nodes = {name: max(classes, round(share * nodes)) for name, share in TYPES.items()}
     sides = {name: _Side(rng, n, classes, exponent) for name, n in n_nodes.items()}
-    found = {relation: _draw(rng, sides[relation[0]], sides[relation[2]], round(share * (edges // 2)), homophily, relation)
-             for relation, share in RELATIONS.items()}
+    found = {}
+    for relation, share in RELATIONS.items():
+        source, _, to = relation
+        found[relation] = _draw(rng, sides[source], sides[to], round(share * (edges // 2)), homophily, relation)
     labels = sides[TARGET].labels
     centres = rng.standard_normal((classes, features)) * (1.9 / np.sqrt(features))
-    x = rng.standard_normal((len(labels), features), dtype=np.float32) * np.float32(noise) + centres.astype(np.float32)[labels]
+    x = rng.standard_normal((len(labels), features), dtype=np.float32) * np.float32(noise)
+    x += centres.astype(np.float32)[labels]
     in_train, in_val, in_test = random_split(labels, train, val, rng)
     return Relational(n_nodes, with_reverses(found), {TARGET: x}, TARGET, labels, in_train, in_val, in_test, classes)
 
@@ -120,11 +118,11 @@ def reverse(relation):
 
 
 class _Side:
-    """The nodes of one type: in order of their classes, with running sums of their weights, and the ids that they get."""
+    """The nodes of one type in the order of their classes: running sums of their weights, and the nodes' ids."""
 
     def __init__(self, rng, n, classes, exponent):
         self.n, of = n, np.arange(n) * classes // n
-        self.sums = _sums(_power_law_weights(rng, n, exponent, cap=60))
+        self.sums = running_sums(power_law_weights(rng, n, exponent, cap=60))
         self.classes, bounds = of, np.searchsorted(of, np.arange(classes + 1))
         self.low, self.high = self.sums[bounds[:-1]], self.sums[bounds[1:]]
         self.ids = rng.permutation(n)
@@ -133,17 +131,18 @@ class _Side:
 
 
 def _draw(rng, source, to, n_edges, homophily, relation):
-    """Distinct pairs (src, dst) of ids."""
-    _require(n_edges <= source.n * to.n // 2, f"edges of {relation[1]}", n_edges, f"at most {source.n * to.n // 2} for its nodes")
+    """Draw distinct pairs (src, dst) of ids."""
+    name, most = f"edges of {relation[1]}", source.n * to.n // 2
+    require(n_edges <= most, name, n_edges, f"at most {most} for its nodes")
     keys = np.empty(0, np.int64)
     for _ in range(_MAX_ROUNDS):
         if keys.size >= n_edges:
             break
         size = int(1.2 * (n_edges - keys.size)) + 64
-        u = _pick(rng, source.sums, 0.0, source.sums[-1], size)
+        u = pick(rng, source.sums, 0.0, source.sums[-1], size)
         same, of = rng.random(size) < homophily, source.classes[u]
-        v = _pick(rng, to.sums, np.where(same, to.low[of], 0.0), np.where(same, to.high[of], to.sums[-1]), size)
+        v = pick(rng, to.sums, np.where(same, to.low[of], 0.0), np.where(same, to.high[of], to.sums[-1]), size)
         keys = np.union1d(keys, u * to.n + v)
-    _require(keys.size >= n_edges, f"edges of {relation[1]}", n_edges, f"about {keys.size} or fewer: so dense a relation was not found")
+    require(keys.size >= n_edges, name, n_edges, f"about {keys.size} or fewer: so dense a relation was not found")
     keys = keys[np.sort(rng.permutation(keys.size)[:n_edges])]
     return source.ids[keys // to.n], to.ids[keys % to.n]

@@ -52,9 +52,10 @@ def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None, pla
     sort : bool
         Let the sources of each row ascend; equal ones keep their order.
     read : callable, optional
-        read(indices, positions) gives some of `indices`; NumPy's indexing by default.
+        read(indices, positions) returns the `indices` at these positions; NumPy's indexing by default.
     place : (n_src,) int, optional
-        The new row number of each source, where sources are no rows of this graph; by default that of `rows`.
+        The new row number of each source, where sources are no rows of this graph; by default the one that `rows`
+        gives.
 
     Yields
     ------

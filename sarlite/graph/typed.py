@@ -1,4 +1,4 @@
-"""Nodes of several types divided together: one graph of them all, METIS or Fennel on it, and each type made even."""
+"""Nodes of several types divided together: one graph of all nodes, METIS or Fennel on it, and each type made even."""
 
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ class Joined(NamedTuple):
 
     @property
     def ends(self):
-        """Type k's nodes are ends[k] .. ends[k + 1]."""
+        """(n_types + 1,): type k's nodes are ends[k] .. ends[k + 1]."""
         return np.cumsum([0, *self.n_nodes.values()])
 
     def by_type(self, values):
@@ -41,8 +41,8 @@ def join(edges, n_nodes):
     """Return the `Joined` graph of {(source type, name, destination type): (src, dst)}; ids count by type."""
     ends = np.cumsum([0, *n_nodes.values()])
     start = dict(zip(n_nodes, ends))
-    src, dst = (np.concatenate([np.zeros(0, np.int64), *(np.asarray(pair[k]) + start[relation[2 * k]] for relation, pair in edges.items())])
-                for k in (0, 1))
+    src, dst = (np.concatenate([np.zeros(0, np.int64), *(np.asarray(pair[k]) + start[relation[2 * k]]
+                                                         for relation, pair in edges.items())]) for k in (0, 1))
     return Joined(*edge_lists.csr_by_dst(src, dst, int(ends[-1])), n_nodes)
 
 
@@ -54,11 +54,12 @@ def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
     graph : Joined
     n_parts : int
     method : {"metis", "fennel", "random", "contiguous"}
-        METIS and Fennel divide the nodes of all types together; the others each type, evenly.
+        METIS and Fennel divide the nodes of all types together; the other two divide each type, evenly.
     train : dict of str to (n,) bool, optional
-        Of types that have training nodes; used by METIS and Fennel alone, of which Fennel counts those of all types together.
+        For types that have training nodes. Used by METIS and Fennel alone; Fennel counts the training nodes of all
+        types together.
     balance : str or sequence, optional
-        As of `partition`; "nodes" are those of each type, "train" those of each of `train`.
+        As of `partition`, but nodes and training nodes of each type are to be even.
     seed : int
 
     Returns
@@ -72,9 +73,8 @@ def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
 
     Notes
     -----
-    METIS knows one weight a node. Where it leaves a type, or the training nodes of one, uneven, those of them that cut the fewest edges
-    move, until no part has more than `SLACK` times its share, rounded up.
-    """
+    METIS knows one weight a node. Where it leaves a type, or the training nodes of a type, uneven, nodes of them that
+    cut the fewest edges move, until no part has more than `SLACK` times its share, rounded up. """
     balancing.check(balance)
     if method in BALANCED and (n_parts == 1 or graph.indices.size == 0 or graph.indptr.size - 1 <= n_parts):
         method = "contiguous"
@@ -84,7 +84,8 @@ def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
                                     balance=balance, types=graph.ends, seed=seed))
     if method != "metis":
         nothing = np.zeros(0, np.int32)
-        return {name: partition(np.zeros(n + 1, np.int64), nothing, n_parts, method, seed=seed) for name, n in graph.n_nodes.items()}
+        return {name: partition(np.zeros(n + 1, np.int64), nothing, n_parts, method, seed=seed)
+                for name, n in graph.n_nodes.items()}
     degrees = np.diff(graph.indptr)
     balance = balancing.chosen(balance, degrees)
     symmetric = Symmetric(graph.indptr, graph.indices)
@@ -98,7 +99,7 @@ def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
 
 
 def _kinds(graph, train, balance):
-    """A number for each node; those of one number are to be even, of -1 none."""
+    """A number for each node: nodes of one number are to be even, nodes of -1 are not."""
     n_types, ends = len(graph.n_nodes), graph.ends
     kinds = np.repeat(np.arange(n_types), np.diff(ends)) if "nodes" in balance else np.full(ends[-1], -1)
     for at, name in enumerate(graph.n_nodes):
@@ -108,7 +109,7 @@ def _kinds(graph, train, balance):
 
 
 def _even(symmetric, parts, n_parts, nodes):
-    """Move some of `nodes` from parts that have too many to those that have the fewest."""
+    """Move some of `nodes` from parts that have too many of them to parts that have the fewest."""
     most = int(np.ceil(SLACK * nodes.size / n_parts))
     for _ in range(4 * n_parts):
         counts = np.bincount(parts[nodes], minlength=n_parts)

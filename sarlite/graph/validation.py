@@ -1,4 +1,4 @@
-"""Arrays and numbers that a caller gives, checked once at the door: kind, shape, range."""
+"""Checks of the arrays and numbers that a caller gives: kind, shape, range. Each error names the argument."""
 
 import operator
 
@@ -21,7 +21,7 @@ def count(name, value, least=0, most=MOST_NODES):
 
 
 def array(name, data):
-    """Return `data` as an array without Python objects in it, shared where it can be, or raise a DataError that names it."""
+    """Return `data` as an array, shared where it can be; a DataError where it is none, or holds Python objects."""
     try:
         found = np.asarray(data)
     except (ValueError, TypeError, RuntimeError, OverflowError, BufferError) as error:
@@ -48,7 +48,8 @@ def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry
     Raises
     ------
     DataError
-        Another kind, shape or length, or the first entry out of range. An empty array is of any kind.
+        Another kind, shape or length; an entry out of range, of which the first is named. An empty array may be of any
+        kind.
     """
     found = array(name, data)
     if found.ndim != 1:
@@ -69,12 +70,13 @@ def permutation(name, data, n, **how):
     missing = np.ones(n, bool)
     missing[found] = False
     if missing.any():
-        raise DataError(f"{name}: {how.get('what', 'id')} {int(np.argmax(missing))} is missing, so another is there twice")
+        first = f"{how.get('what', 'id')} {int(np.argmax(missing))}"
+        raise DataError(f"{name}: {first} is missing, so another is there twice")
     return found
 
 
 def bools(name, data, length):
-    """Return (length,) bools, or raise a DataError that names them."""
+    """Return (length,) bools, contiguous."""
     found = array(name, data)
     if found.dtype != bool or found.shape != (length,):
         raise DataError(f"{name}: expected {length} bools, found shape {found.shape}, dtype {found.dtype}")
@@ -85,7 +87,8 @@ def weights(name, data, length):
     """Return (length,) finite edge weights: float32 or float64 as they are, other numbers as float64."""
     found = array(name, data)
     if found.dtype.kind not in "biuf" or found.shape != (length,):
-        raise DataError(f"{name}: expected {length} numbers, one an edge, found shape {found.shape}, dtype {found.dtype}")
+        described = f"shape {found.shape}, dtype {found.dtype}"
+        raise DataError(f"{name}: expected {length} numbers, one an edge, found {described}")
     found = np.ascontiguousarray(found, found.dtype if found.dtype in (np.float32, np.float64) else np.float64)
     if not np.isfinite(found).all():
         at = int(np.argmin(np.isfinite(found)))

@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 
 
 def astype(x: Any, dtype: DType) -> Any:
-    """Cast `x`; between floats the gradient is cast back, elsewhere there is none."""
+    """Cast `x`. Between float dtypes the gradient is cast back; to and from other dtypes there is none."""
     if not isinstance(x, Tensor):
         return np.asarray(x, dtype)
     if x.dtype == dtype:
@@ -57,8 +57,12 @@ def astype(x: Any, dtype: DType) -> Any:
         return apply("astype", x, dtype=dtype)
 
 
-primitive("astype", lambda needs, x, dtype: (x.astype(dtype), (x.dtype,)), lambda g, needs, residuals, dtype: (g.astype(residuals[0]),),
-          owned=Owned.YES)  # fmt: skip
+primitive(
+    "astype",
+    lambda needs, x, dtype: (x.astype(dtype), (x.dtype,)),
+    lambda g, needs, residuals, dtype: (g.astype(residuals[0]),),
+    owned=Owned.YES,
+)
 
 
 # ---- pairs: out = f(a, b)
@@ -105,7 +109,8 @@ def _add(a, b):
 pair("add", _add, lambda g, a, b: g, lambda g, a, b: g, _never, _never, Owned.AS_G)
 pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never, Owned.AS_G)
 pair("mul", np.multiply, lambda g, a, b: g * b, lambda g, a, b: g * a, lambda needs: needs[1], lambda needs: needs[0])
-pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -(g / b) * (a / b), lambda needs: needs[1], any)  # b * b could underflow
+# not by b * b, which could underflow
+pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -(g / b) * (a / b), lambda needs: needs[1], any)
 pair("maximum", np.maximum, lambda g, a, b: np.where(a >= b, g, 0), lambda g, a, b: np.where(a >= b, 0, g), any, any)
 pair("minimum", np.minimum, lambda g, a, b: np.where(a <= b, g, 0), lambda g, a, b: np.where(a <= b, 0, g), any, any)
 
@@ -121,7 +126,8 @@ def _binary(name: str) -> Callable[[Operand, Operand], Tensor]:
 
 add, sub, mul, div = map(_binary, ("add", "sub", "mul", "div"))
 maximum, minimum = map(_binary, ("maximum", "minimum"))
-maximum.__doc__ = minimum.__doc__ = "Return the larger (smaller) of a and b elementwise; where they are equal, a gets the gradient."
+maximum.__doc__ = "Return the larger of a and b elementwise; where they are equal, a gets the gradient."
+minimum.__doc__ = "Return the smaller of a and b elementwise; where they are equal, a gets the gradient."
 
 
 def _where(needs, condition, a, b):

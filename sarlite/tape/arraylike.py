@@ -56,19 +56,24 @@ class ArrayLike(Declared):
         return self.data.tolist()
 
     def __array__(self, dtype: DType | None = None, copy: bool | None = None) -> Array:
-        """Give the values, shared where they can be, to `np.asarray`, `np.array` and lists in these: without gradient, as `numpy()`."""
+        """Give the values to `np.asarray` and `np.array`, shared where they can be.
+
+        As from `numpy()`, without gradient.
+        """
         return np.array(self.data, dtype=dtype, copy=copy)
 
     def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
-        """Give the values, shared where they can be, to `from_dlpack` of NumPy or another library: without gradient, as `numpy()`.
+        """Give the values to `from_dlpack` of NumPy or another library, shared where they can be, without gradient.
 
-        An array with negative strides (`x[::-1]`) is copied: torch ends the process where it meets one. A read-only array, such as a
-        constant tensor's, is marked so, or refused (BufferError) to a consumer that knows no such mark; torch does not keep to it.
+        An array with negative strides (`x[::-1]`) is copied: torch ends the process where it meets one. A read-only
+        array, such as a constant tensor's, is marked as read-only, or refused (BufferError) to a consumer that does not
+        know the mark; torch writes to such an array all the same.
         """
         array = self.data
         if min(array.strides, default=0) < 0:
             if copy is False:
-                raise BufferError("an array with negative strides cannot be shared by DLPack; without copy=False it is copied")
+                raise BufferError("an array with negative strides cannot be shared by DLPack; "
+                                  "without copy=False it is copied")
             array, copy = array.copy(), None
         return array.__dlpack__(copy=copy, **options)
 

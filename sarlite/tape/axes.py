@@ -132,7 +132,8 @@ def _extremum(name: str, arg: Callable[..., Any]) -> Callable[..., Tensor]:
         return reshape(out, tuple(1 if a in axes else n for a, n in enumerate(x.shape))) if keepdims else out
 
     operation.__name__ = name
-    operation.__doc__ = f"Return the {name} over an axis, a tuple of axes, or all; of equal entries the first gets the whole gradient."
+    operation.__doc__ = (f"Return the {name} over an axis, a tuple of axes, or all; "
+                         "of equal entries the first gets the whole gradient.")
     return operation
 
 
@@ -151,7 +152,10 @@ min = _extremum("min", np.argmin)
 
 
 def top(x, axis):
-    """The largest value over `axis`, kept; from it down nothing overflows. 0 where all are -inf."""
+    """The largest value over `axis`, which stays as an axis of length one; 0 where all values are -inf.
+
+    exp of x less the largest value does not overflow.
+    """
     largest = x.max(axis, keepdims=True, initial=-np.inf)
     return np.where(np.isneginf(largest), 0, largest)
 
@@ -169,8 +173,16 @@ def softmax_of(x, axis):
     return e / reduce.total(e, axis, keepdims=True)
 
 
-unary("log_softmax", log_softmax_of, lambda g, out, axis: g - np.exp(out) * reduce.total(g, axis, keepdims=True), keep="out")
-unary("softmax", softmax_of, lambda g, out, axis: out * (g - reduce.total(g * out, axis, keepdims=True)), keep="out")
+def _log_softmax_vjp(g, out, axis):
+    return g - np.exp(out) * reduce.total(g, axis, keepdims=True)
+
+
+def _softmax_vjp(g, out, axis):
+    return out * (g - reduce.total(g * out, axis, keepdims=True))
+
+
+unary("log_softmax", log_softmax_of, _log_softmax_vjp, keep="out")
+unary("softmax", softmax_of, _softmax_vjp, keep="out")
 
 
 def log_softmax(x: Operand, axis: int = -1) -> Tensor:
@@ -201,5 +213,8 @@ primitive("logsumexp", _logsumexp, _logsumexp_vjp, owned=Owned.YES)
 
 
 def logsumexp(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return log(sum(exp(x))) over an axis, a tuple of axes, or all; large values do not overflow, and -inf are terms of 0."""
+    """Return log(sum(exp(x))) over an axis, a tuple of axes, or all.
+
+    Large values do not overflow; a -inf is a term of 0.
+    """
     return apply("logsumexp", x, axis=of_axes(axis, x.ndim), keepdims=keepdims)

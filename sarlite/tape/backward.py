@@ -1,4 +1,4 @@
-"""The backward pass: gradients on their way from seeds to leaves. What `engine` says of ownership is done here."""
+"""The backward pass: gradients on their way from seeds to leaves, with the ownership that `engine` explains."""
 
 import numpy as np
 
@@ -36,7 +36,10 @@ def pull(seeds, since=-1):
 
 
 class Holders:
-    """How many sums of gradients are one array, to which nothing else refers. It is owned where there is one."""
+    """How many sums of gradients are one array, to which nothing else refers.
+
+    The array is owned where there is one sum.
+    """
 
     __slots__ = ("n",)
 
@@ -52,7 +55,7 @@ class Holders:
 
 
 class _Unknown(Holders):
-    """Of an array that others may refer to."""
+    """The holders of an array to which others may refer: it is never owned."""
 
     alone = False
 
@@ -86,11 +89,11 @@ class Arrivals:
             self.ends[key] = sink
 
     def into(self, sink):
-        """What a vjp may add to."""
+        """The sum at this sink, which a vjp may add to; None where there is none that is owned."""
         return _owned(*self.sums.get(id(sink), (None, _UNKNOWN)))
 
     def arrived(self):
-        """Yield (end, its gradient, whether that is owned)."""
+        """Yield (end, its gradient, whether the gradient is owned)."""
         for key, end in self.ends.items():
             g, holders = self.sums[key]
             yield end, g, holders.alone
@@ -116,14 +119,14 @@ def _pass(node, arrivals, release):
     if release:
         node.release()
     owners = _holders_of(results, PRIMITIVES[node.name].owned, g, holders)
-    del g  # where it was used up, a sum with what arrived before needs no memory beside it
+    del g  # where the vjp used g up, a sum with what arrived before takes no memory beside it
     for sink, d, holders in zip(node.sinks, results, owners):
         if d is not None:
             arrivals.add(sink, d, holders)
 
 
 def _holders_of(results, rule, g, holders):
-    """The holders of each of a vjp's results; `holders` are those of its g."""
+    """The holders of each of a vjp's results; `holders` are the holders of its g."""
     if rule is Owned.NO:
         return [_UNKNOWN] * len(results)
     shares = [rule is Owned.AS_G and _shares(d, g) for d in results]
@@ -135,7 +138,10 @@ def _holders_of(results, rule, g, holders):
 
 
 def _shares(d, g):
-    """Whether a result is g or a view of it, which of an empty g nothing tells but that it may not be written to."""
+    """Whether a result is g or a view of g.
+
+    Of an empty g only a view that is read-only can be told from a new array.
+    """
     return isinstance(d, np.ndarray) and (d is g or not d.flags.writeable or np.may_share_memory(d, g))
 
 
@@ -143,7 +149,7 @@ def _owned(g, holders):
     """g where it is owned, else None."""
     if not holders.alone:
         return None
-    if not g.flags.writeable:  # a view that it was shown as while another sum held it too
+    if not g.flags.writeable:  # g is a view that was made read-only while another sum held the array too
         g.flags.writeable = True
     return g
 
@@ -155,7 +161,7 @@ def _read_only(g):
 
 
 def same_layout(a, b):
-    """Whether two arrays are sums for `kernels.add`: of one float dtype and shape, contiguous."""
+    """Whether `kernels.add` takes two arrays: contiguous, of one shape and one float dtype."""
     return (a.shape == getattr(b, "shape", None) and a.dtype == b.dtype and a.dtype in (np.float32, np.float64)
             and a.flags.c_contiguous and b.flags.c_contiguous)  # fmt: skip
 

@@ -13,8 +13,11 @@ from sarlite.tape.arithmetic import plain
 from sarlite.tape.engine import Operand, Owned, Tensor, apply, primitive
 
 
-def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str, owned: Owned = Owned.YES) -> Callable[[Operand], Tensor]:
-    """Enter out = f(x) with gradient dx(g, kept, **params), where `keep` says which to keep: "x", "out" or "none"."""
+def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -> Callable[[Operand], Tensor]:
+    """Enter out = f(x) with gradient dx(g, kept, **params), and return the operation.
+
+    `keep` is "x", "out" or "none".
+    """
 
     def forward(needs, x, **params):
         out = np.asarray(f(x, **params))
@@ -23,7 +26,7 @@ def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str, o
     def vjp(g, needs, residuals, **params):
         return (dx(g, *residuals, **params),)
 
-    primitive(name, forward, vjp, owned=owned)
+    primitive(name, forward, vjp, owned=Owned.YES)
 
     def operation(x: Operand) -> Tensor:
         return apply(name, x)
@@ -43,8 +46,12 @@ def _softplus(x):
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
+def _abs_vjp(g, x):
+    return np.multiply(g, np.sign(x), out=np.zeros_like(g), where=x != 0)  # inf * 0 is NaN
+
+
 neg = unary("neg", np.negative, lambda g, _: -g, keep="none")
-abs = unary("abs", np.abs, lambda g, x: np.multiply(g, np.sign(x), out=np.zeros_like(g), where=x != 0), keep="x")  # inf * 0 is NaN
+abs = unary("abs", np.abs, _abs_vjp, keep="x")
 sqrt = unary("sqrt", np.sqrt, lambda g, out: g / (2 * out), keep="out")
 exp = unary("exp", np.exp, lambda g, out: g * out, keep="out")
 expm1 = unary("expm1", np.expm1, lambda g, x: g * np.exp(x), keep="x")  # out + 1 would lose small values of exp(x)
@@ -114,15 +121,16 @@ def clip(x: Operand, low: float | None = None, high: float | None = None) -> Ten
     return apply("clip", x, low=low, high=high)
 
 
-# ---- activations. Sigmoid, tanh and the normal distribution have reached their limits long before x = _FAR: there a factor x is bounded,
-# since infinity times a limit of 0 is NaN. The first three read only the sign of x, which out has too
+# ---- activations. Sigmoid, tanh and the normal distribution have reached their limits long before |x| = _FAR. So a
+# factor x is bounded there, since infinity times a limit of 0 is NaN. The vjps of relu, leaky relu and elu need the sign
+# of x alone, which out has too
 
 
 _FAR = 1e4
 
 
 def _relu(x):
-    """x, but 0 where x <= 0, so that NaN stays, and -0.0 becomes 0.0 as in `np.maximum(x, 0)`."""
+    """x, but 0 where x <= 0: NaN stays, and -0.0 becomes 0.0, as in `np.maximum(x, 0)`."""
     if not reduce.is_float(x) or not x.ndim:
         return np.where(x <= 0, x.dtype.type(0), x)
     rows = np.ascontiguousarray(x).reshape(len(x), math.prod(x.shape[1:]))
@@ -132,7 +140,7 @@ def _relu(x):
 
 
 def _relu_vjp(g, out):
-    """g where out > 0, else 0. A product takes half the time of a choice, but makes NaN of infinite g."""
+    """g where out > 0, else 0. A product takes half the time of `np.where`, but makes NaN of an infinite g."""
     mask = out > 0
     with np.errstate(invalid="ignore", over="ignore"):
         dx = g * mask
@@ -162,8 +170,12 @@ def _silu_vjp(g, x):
     return g * (s * (1 + x * (1 - s)))
 
 
+def _leaky_relu_vjp(g, out, slope):
+    return np.where(out > 0, g, slope * g)
+
+
 relu = unary("relu", _relu, _relu_vjp, keep="out")
-unary("leaky_relu", lambda x, slope: np.where(x > 0, x, slope * x), lambda g, out, slope: np.where(out > 0, g, slope * g), keep="out")
+unary("leaky_relu", lambda x, slope: np.where(x > 0, x, slope * x), _leaky_relu_vjp, keep="out")
 unary("elu", _elu, _elu_vjp, keep="out")
 silu = unary("silu", lambda x: np.maximum(x, -_FAR) * sigmoid_of(x), _silu_vjp, keep="x")
 silu.__doc__ = "Return x * sigmoid(x) elementwise (Elfwing, Uchibe and Doya 2018; also swish)."

@@ -7,14 +7,16 @@ A primitive is a pair of functions over ndarrays:
 
 `needs[i]` says whether input i wants a gradient, so that a primitive keeps only the residuals it will use.
 
-Ownership. In the backward pass one sum of gradients stands at each sink. It is *owned* where the engine holds the only reference to
-its memory; that is so for a sum that the engine made, and for what a vjp says is new (`Owned`). A g that is passed on to several sinks is
-owned by the last of them that takes it. The invariant: *an array is written to only where it is owned.* Thus
-- a vjp gets g writable where it is owned, and may overwrite it (nobody reads it again), else as a read-only view;
-- a further gradient is added to an owned sum in place, to another by a new array, which is owned;
-- a primitive that `adds` gets the owned sums of its sinks in `into` (None where there is none), adds to those it can, and returns the
-  same arrays: the identity tells the engine that they hold the gradient already;
-- a leaf's `grad` becomes an owned sum itself, and a copy of another.
+Ownership. In the backward pass one sum of gradients stands at each sink. The sum is *owned* where the engine holds the
+only reference to its memory: so is a sum that the engine made, and an array that a vjp says is new (`Owned`). A g that
+is passed on to several sinks is owned by the last sink that takes it. The invariant: *an array is written to only where
+it is owned.* Thus
+- a vjp gets an owned g writable, and may overwrite it (nobody reads it again), and another g as a read-only view;
+- a further gradient is added to an owned sum in place; with a sum that is not owned it makes a new array, which is
+  owned;
+- a primitive that `adds` gets the owned sums of its sinks in `into` (None where a sink has none), adds to the sums that
+  it can, and returns the same arrays: their identity tells the engine that they hold the gradient already;
+- a leaf's `grad` becomes the owned sum itself, and a copy of a sum that is not owned.
 """
 
 from collections.abc import Sequence
@@ -53,8 +55,9 @@ from sarlite.tape.recording import (
 from sarlite.types import Array
 
 __all__ = [
-    "PRIMITIVES", "Application", "Node", "Observer", "Operand", "Owned", "Primitive", "Tensor", "apply", "as_array", "grad_enabled",
-    "no_grad", "now", "observed", "primitive", "pull", "reachable", "retained", "same_layout", "set_grad", "watch_reads", "written_over",
+    "PRIMITIVES", "Application", "Node", "Observer", "Operand", "Owned", "Primitive", "Tensor", "apply", "as_array",
+    "grad_enabled", "no_grad", "now", "observed", "primitive", "pull", "reachable", "retained", "same_layout",
+    "set_grad", "watch_reads", "written_over",
 ]  # fmt: skip
 
 
@@ -68,22 +71,23 @@ class Tensor(ArrayLike):
     requires_grad : bool
         Whether `backward` fills `grad`.
     constant : bool
-        The caller promises that the values never change, so what is computed from them alone may be kept (`Graph.aggregate`).
-        `data` is then a read-only view. What operations return is not constant.
+        The caller promises that the values never change. So results that are computed from them alone may be kept
+        (`Graph.aggregate`). `data` is then a read-only view. The result of an operation is not constant.
 
     Attributes
     ----------
     data : ndarray
         Assigning another one is a change (`changed`).
     grad : ndarray or None
-        Accumulated; where it is already an array, it is added to in place.
+        The sum over all backward passes. Where it is an array already, gradients are added to it in place.
     version : int
-        How often the values were changed; see `changed`. One count with views (`t[1:]`, `t.T`) and with what `detach` returns.
+        How often the values were changed; see `changed`. A tensor, its views (`t[1:]`, `t.T`) and the tensors that
+        `detach` returns have one count together.
 
     Notes
     -----
-    `==` and the other comparisons are elementwise, as an ndarray's, and give bool tensors without gradient; `bool`, `float` and `int`
-    take a tensor of one value. As a key, or in a set, a tensor is compared by identity.
+    `==` and the other comparisons are elementwise, as an ndarray's, and return bool tensors without gradient. `bool`,
+    `float` and `int` take a tensor of one value. As a key, or in a set, a tensor is compared by identity.
     """
 
     __slots__ = ("_data", "requires_grad", "grad", "node", "time", "volatile", "constant", "_changes", "__weakref__")
@@ -123,12 +127,13 @@ class Tensor(ArrayLike):
         if self.constant:
             raise ValueError("a constant tensor's values never change")
         if self.requires_grad and (value.shape != self.shape or value.dtype != self.dtype):
-            raise ShapeError(f"the new data {value.dtype} {value.shape} do not fit the tensor's {self.dtype} {self.shape}")
+            new, own = f"{value.dtype} {value.shape}", f"{self.dtype} {self.shape}"
+            raise ShapeError(f"the new data {new} do not fit the tensor's {own}")
         self._data = value
         self.changed()
 
     def changed(self) -> None:
-        """Tell that the values were changed in place: a backward pass that needs the old ones will raise."""
+        """Tell that the values were changed in place: a backward pass that needs the old values will raise."""
         self._changes.count += 1
 
     @property
@@ -136,14 +141,15 @@ class Tensor(ArrayLike):
         return self._changes.count
 
     def __repr__(self) -> str:
-        values = np.array2string(self._data, separator=", ", threshold=20, edgeitems=2, prefix=f"{type(self).__name__}(")
-        return f"{type(self).__name__}({values}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
+        name = type(self).__name__
+        values = np.array2string(self._data, separator=", ", threshold=20, edgeitems=2, prefix=f"{name}(")
+        return f"{name}({values}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
 
     def detach(self) -> "Tensor":
         """Return a tensor of the same data without history."""
         result = Tensor(self._data)
         result.volatile = self.volatile  # the values still come from remote rows
-        result._changes = self._changes  # and change with this tensor's
+        result._changes = self._changes  # a change of this tensor's values is a change of the result's
         return result
 
     def backward(self, g: Any = None, *, retain_graph: bool = False) -> None:
@@ -161,7 +167,8 @@ class Tensor(ArrayLike):
         ShapeError
             If g has another shape or dtype.
         RuntimeError
-            If the tape was used before; if a tensor was changed whose values it needs. No `grad` is touched then.
+            If the tape was used before; if a tensor was changed whose values the backward pass needs. No `grad` is
+            touched then.
 
         Notes
         -----
@@ -216,11 +223,13 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
     ----------
     inputs : Tensor, ndarray or scalar
     sinks : sequence of Node or Tensor
-        Further places that the vjp returns gradients for, after those of `inputs`; their values are not passed.
+        Further places for which the vjp returns gradients, after the gradients of `inputs`. Their values are not
+        passed.
     """
     tensors = [x if isinstance(x, Tensor) else None for x in inputs]
     takes_rows = PRIMITIVES[name].takes_rows
-    arrays = [x if t is None else t.rows if takes_rows and t.rows is not None else t._data for x, t in zip(inputs, tensors)]
+    arrays = [x if t is None else t.rows if takes_rows and t.rows is not None else t._data
+              for x, t in zip(inputs, tensors)]
     places = [t.sink if t is not None else None for t in tensors] + list(sinks)
     if not state.grad:
         places = [None] * len(places)
@@ -238,14 +247,18 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
     if any(needs):
         result.requires_grad = True
         volatile = result.volatile and _keeps_volatile(tensors, arrays, residuals)
-        result.node = Node(name, places, needs, residuals, params, volatile, result._changes, _read(tensors, sinks, residuals, result))
+        read = _read(tensors, sinks, residuals, result)
+        result.node = Node(name, places, needs, residuals, params, volatile, result._changes, read)
     for observer in state.observers:
         observer.applied(Application(name, inputs, params, needs, result))
     return result
 
 
 def written_over(x: Tensor, result: Tensor) -> Tensor:
-    """Return `result`, whose primitive has written it over x: the backward pass of any other operation that needs x's values raises."""
+    """Return `result`, which its primitive has written over x.
+
+    The backward pass of any other operation that needs x's values then raises.
+    """
     if result.node is not None:
         result.node.read = tuple(item for item in result.node.read if item[0] is not x._changes)
     x.changed()
@@ -253,20 +266,20 @@ def written_over(x: Tensor, result: Tensor) -> Tensor:
 
 
 def _keeps_volatile(tensors, arrays, residuals):
-    """Whether a residual may depend on a volatile input: every array but the steady inputs themselves."""
+    """Whether a residual may depend on a volatile input: every array may, but the inputs that are not volatile."""
     steady = {id(a) for t, a in zip(tensors, arrays) if t is None or not t.volatile}
     found, known = _arrays(residuals)
     return not known or any(id(a) not in steady for a in found)
 
 
 def _read(tensors, sinks, residuals, result):
-    """(changes, count) of each tensor whose values residuals hold: as an array, or in an object that only its primitive can read.
+    """(changes, count) of each tensor whose values the residuals hold, and of each sink.
 
-    Those of `sinks`, whose values were not passed, are read in ways of the primitive's own. An object may say that it does not hold the
-    result (`keeps_result`).
-    """
+    Residuals hold values as an array, or in an object that only the primitive can read; such an object may say that it
+    does not hold the result (`keeps_result`). The primitive reads the values of `sinks` in ways of its own. """
     arrays, known = _arrays(residuals)
-    tensors = [t for t in tensors if t is not None and not t.constant and t.rows is None and (not known or _holds(arrays, t._data))]
+    tensors = [t for t in tensors if t is not None and not t.constant and t.rows is None
+               and (not known or _holds(arrays, t._data))]
     if _holds(arrays, result._data) or any(getattr(value, "keeps_result", False) for value in residuals):
         tensors.append(result)
     changes = [t._changes for t in tensors] + [s.changes if isinstance(s, Node) else s._changes for s in sinks]

@@ -8,17 +8,17 @@ import numpy as np
 from sarlite.tape.engine import Tensor, no_grad, pull
 
 
-def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Any], *, eps: float = 1e-6, rtol: float = 1e-6, atol: float = 1e-7,
-              directions: int = 3, entries: int = 200, seed: int = 0) -> None:
+def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Any], *, eps: float = 1e-6, rtol: float = 1e-6,
+              atol: float = 1e-7, directions: int = 3, entries: int = 200, seed: int = 0) -> None:
     """Check the gradient of L = sum(c * f(*inputs)), for a random c, against (L(x + eps v) - L(x - eps v)) / (2 eps).
 
     Parameters
     ----------
     f : callable
-        Takes the inputs as Tensors and returns a Tensor of any shape. It must be a function: called twice, it returns the same.
+        Takes the inputs as Tensors and returns a Tensor of any shape. Called twice, it must return the same values.
     inputs : sequence of arrays or Tensors of float64
-        Arrays are copied. The data of Tensors, such as a module's parameters, is changed in place and put back;
-        those without `requires_grad` are not checked.
+        Arrays are copied. The data of Tensors, such as a module's parameters, is changed in place and put back. Tensors
+        without `requires_grad` are not checked.
     eps : float
         Step; away from kinks, central differences of order-one values are good to about 1e-9 at 1e-6.
     rtol, atol : float

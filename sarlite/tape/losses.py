@@ -1,8 +1,7 @@
 """Losses: cross entropy, negative log-likelihood, binary cross entropy, squared and absolute error.
 
-Each takes the rows that count, weights, and how the rows' losses are reduced; `count` makes a rank's loss its share of the mean over
-all ranks.
-"""
+Each takes the rows that count, weights, and how the rows' losses are reduced. With `count` a rank's loss is its share
+of the mean over all ranks. """
 
 import numpy as np
 
@@ -16,7 +15,8 @@ from sarlite.tape.rows import row_numbers
 from sarlite.tape.shaping import take
 from sarlite.types import Array
 
-_PART = 1 << 15
+PART_VALUES = 1 << 15
+"""Logits at a time, so that what softmax makes of them stays in the cache and takes no memory to speak of."""
 
 # ---- of rows and classes
 
@@ -27,7 +27,7 @@ def _at(labels, rows):
 
 
 def _reduced(losses, weight, divisor):
-    """Weigh the rows' losses, and sum and divide them unless `divisor` is None."""
+    """Multiply the rows' losses by their weights; sum and divide them unless `divisor` is None."""
     losses = losses if weight is None else losses * weight
     return losses if divisor is None else np.asarray(reduce.total(losses.astype(np.float64)) / divisor, losses.dtype)
 
@@ -38,21 +38,21 @@ def _factor(g, weight, divisor):
     return g if weight is None else (g * weight[:, None]).astype(weight.dtype, copy=False)
 
 
-def _cross_entropy(needs, logits, labels, rows, weight, divisor):
+def _cross_entropy(needs, logits, labels, rows, weight, divisor, part_values=PART_VALUES):
     chosen = labels if rows is None else labels[rows]
     losses = np.empty(len(chosen), logits.dtype)
-    for part in _parts(len(chosen), logits):
+    for part in _parts(len(chosen), logits, part_values):
         log_p = log_softmax_of(_picked(logits, rows, part), -1)
         losses[part] = -log_p[np.arange(len(log_p)), chosen[part]]
     return _reduced(losses, weight, divisor), (logits, labels, rows, weight) if needs[0] else ()
 
 
-def _cross_entropy_vjp(g, needs, residuals, divisor):
+def _cross_entropy_vjp(g, needs, residuals, divisor, part_values=PART_VALUES):
     logits, labels, rows, weight = residuals
     chosen, factor = labels if rows is None else labels[rows], _factor(g, weight, divisor)
     apart = rows is None or (np.diff(rows) > 0).all()
     d = np.empty(logits.shape, logits.dtype) if rows is None else np.zeros(logits.shape, logits.dtype)
-    for part in _parts(len(chosen), logits) if apart else [slice(None)]:
+    for part in _parts(len(chosen), logits, part_values) if apart else [slice(None)]:
         d_rows = softmax_of(_picked(logits, rows, part), -1)
         d_rows[np.arange(len(d_rows)), chosen[part]] -= 1
         d_rows *= factor if np.ndim(factor) == 0 else factor[part]
@@ -65,9 +65,9 @@ def _cross_entropy_vjp(g, needs, residuals, divisor):
     return d, None, None, None
 
 
-def _parts(n, logits):
-    """Slices of n rows that stay in the cache: what softmax makes of a part takes no memory to speak of."""
-    some = max(_PART // max(logits.shape[1], 1), 1)
+def _parts(n, logits, part_values):
+    """Slices of n rows, each of `part_values` logits or one row."""
+    some = max(part_values // max(logits.shape[1], 1), 1)
     return [slice(start, start + some) for start in range(0, n, some)]
 
 
@@ -76,7 +76,8 @@ def _picked(logits, rows, part):
 
 
 def _nll(needs, log_p, labels, rows, weight, divisor):
-    return _reduced(-log_p[_at(labels, rows)], weight, divisor), (labels, rows, weight, log_p.shape, log_p.dtype) if needs[0] else ()
+    kept = (labels, rows, weight, log_p.shape, log_p.dtype) if needs[0] else ()
+    return _reduced(-log_p[_at(labels, rows)], weight, divisor), kept
 
 
 def _nll_vjp(g, needs, residuals, divisor):
@@ -103,11 +104,12 @@ def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None 
     rows : (n,) array of bools, slice, or (k,) array of row numbers, optional
         The rows that count; all of them without it.
     count : float, optional
-        The divisor of "mean": the number of selected rows over all ranks, or with weights the sum of theirs. This rank's own without it.
+        The divisor of "mean": the number of selected rows over all ranks, or with weights the sum of their weights. By
+        default this rank's own number or sum.
     weight : (n_classes,) array, optional
-        By class.
+        One a class.
     row_weight : (n,) array, optional
-        By row. w_row is the product of both.
+        One a row. w_row is the product of the row's weight and its class's.
     reduction : {"mean", "sum", "none"}
         "none" returns the selected rows' losses, (k,).
 
@@ -128,11 +130,12 @@ def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None 
     return _of_classes("cross_entropy", logits, labels, rows, count, weight, row_weight, reduction)
 
 
-def nll(log_p: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *, weight: Operand | None = None,
-        row_weight: Operand | None = None, reduction: str = "mean") -> Tensor:
+def nll(log_p: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *,
+        weight: Operand | None = None, row_weight: Operand | None = None, reduction: str = "mean") -> Tensor:
     """Return 1/count * the sum over the selected rows of - w_row log_p[row, labels[row]].
 
-    `cross_entropy` of what `log_softmax` returned. All else is as there; nothing of log_p's size is kept.
+    This is the `cross_entropy` of logits whose `log_softmax` is log_p. Parameters, results and errors are those of
+    `cross_entropy`. Nothing of log_p's size is kept.
     """
     return _of_classes("nll", log_p, labels, rows, count, weight, row_weight, reduction)
 
@@ -154,7 +157,7 @@ def _of_classes(name, x, labels, rows, count, weight, row_weight, reduction):
 
 
 def _weights(x, chosen, rows, weight, row_weight):
-    """The selected rows' weights in x's dtype; None for ones."""
+    """The selected rows' weights in x's dtype; None where all are 1."""
     found = None
     for name, given, n, index in (("weight", weight, x.shape[1], chosen), ("row_weight", row_weight, len(x), rows)):
         if given is not None:
@@ -179,7 +182,8 @@ def _check_labels(labels, chosen, rows, n_classes):
     wrong = np.flatnonzero((chosen < 0) | (chosen >= n_classes))
     if len(wrong):
         first = wrong[0] if rows is None else rows[wrong[0]]
-        raise DataError(f"labels[{first}] = {labels[first]}: not an integer in [0, {n_classes}), as wide as the logits are")
+        raise DataError(f"labels[{first}] = {labels[first]}: not an integer in [0, {n_classes}), "
+                        "as wide as the logits are")
 
 
 # ---- of values and targets
@@ -191,15 +195,37 @@ def _bce(x, t):
     return np.multiply(size, miss, out=np.zeros_like(size), where=miss != 0) + np.log1p(np.exp(-size))
 
 
-pair("bce_with_logits", _bce, lambda g, x, t: g * (sigmoid_of(x) - t), lambda g, x, t: -g * x, any, lambda needs: needs[0])
-pair("squared_error", lambda x, t: np.square(np.subtract(x, t)), lambda g, x, t: 2 * g * (x - t), lambda g, x, t: 2 * g * (t - x), any, any)
-pair("absolute_error", lambda x, t: np.abs(np.subtract(x, t)), lambda g, x, t: g * np.sign(x - t), lambda g, x, t: g * np.sign(t - x),
-     any, any)
+pair(
+    "bce_with_logits",
+    _bce,
+    lambda g, x, t: g * (sigmoid_of(x) - t),
+    lambda g, x, t: -g * x,
+    any,
+    lambda needs: needs[0],
+)
+pair(
+    "squared_error",
+    lambda x, t: np.square(np.subtract(x, t)),
+    lambda g, x, t: 2 * g * (x - t),
+    lambda g, x, t: 2 * g * (t - x),
+    any,
+    any,
+)
+pair(
+    "absolute_error",
+    lambda x, t: np.abs(np.subtract(x, t)),
+    lambda g, x, t: g * np.sign(x - t),
+    lambda g, x, t: g * np.sign(t - x),
+    any,
+    any,
+)
 
 
-def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
-                    weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return 1/count * sum of -w (t log p + (1 - t) log(1 - p)), p = sigmoid(logits), over the values of the selected rows.
+def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None,
+                    *, weight: Operand | None = None, reduction: str = "mean") -> Tensor:
+    """Return 1/count * sum of -w (t log p + (1 - t) log(1 - p)), p = sigmoid(logits).
+
+    The sum is over the values of the selected rows.
 
     Parameters
     ----------
@@ -209,9 +235,10 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
     rows : (n,) array of bools, slice, or (k,) array of row numbers, optional
         The rows that count; all of them without it.
     count : float, optional
-        The divisor of "mean": the number of selected values over all ranks. This rank's own without it; weights do not change it.
+        The divisor of "mean": the number of selected values over all ranks, by default of this rank alone. Weights do
+        not change it.
     weight : array, optional
-        w, broadcast to logits' shape: (n_classes,) by class, (n, 1), or (n,) for 1-D logits, by row.
+        w, broadcast to logits' shape: (n_classes,) is one a class; (n, 1), or (n,) for 1-D logits, is one a row.
     reduction : {"mean", "sum", "none"}
         "none" returns the selected rows' losses.
 
@@ -231,20 +258,21 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
     return _of_values("bce_with_logits", logits, targets, rows, count, weight, reduction)
 
 
-def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *, weight: Operand | None = None,
-        reduction: str = "mean") -> Tensor:
+def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
+        weight: Operand | None = None, reduction: str = "mean") -> Tensor:
     """Return 1/count * sum of w (x - targets)^2 over the values of the selected rows.
 
-    `targets` is any array or Tensor of x's shape, which may want a gradient too; all else is as in `bce_with_logits`.
+    `targets` is any array or Tensor of x's shape, and may want a gradient too. The other parameters are those of
+    `bce_with_logits`.
     """
     return _of_values("squared_error", x, targets, rows, count, weight, reduction)
 
 
-def mae(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *, weight: Operand | None = None,
-        reduction: str = "mean") -> Tensor:
-    """Return 1/count * sum of w |x - targets| over the values of the selected rows; its gradient is 0 where they are equal.
+def mae(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
+        weight: Operand | None = None, reduction: str = "mean") -> Tensor:
+    """Return 1/count * sum of w |x - targets| over the values of the selected rows.
 
-    All else is as in `mse`.
+    The gradient is 0 where x and the target are equal. The parameters are those of `mse`.
     """
     return _of_values("absolute_error", x, targets, rows, count, weight, reduction)
 

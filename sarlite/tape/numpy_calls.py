@@ -1,7 +1,7 @@
-"""NumPy's functions of tensors: each is the tape's operation of that meaning, or is refused by name. None loses a gradient silently.
+"""NumPy's functions of tensors: each is the tape's operation of the same meaning, or is refused by name.
 
-The ways out to values stay: `np.asarray(tensor)`, `np.array` of tensors, `float`, `numpy()`, `a[...] = tensor`, DLPack.
-"""
+So none loses a gradient silently. Values, without gradient, are still had by `np.asarray(tensor)`, `np.array` of
+tensors, `float`, `numpy()`, `a[...] = tensor` and DLPack. """
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,8 @@ def _power(a, b):
 
 
 UFUNCS: dict[Any, Callable[..., Any]] = {
-    np.add: arithmetic.add, np.subtract: arithmetic.sub, np.multiply: arithmetic.mul, np.divide: arithmetic.div, np.power: _power,
-    np.maximum: arithmetic.maximum, np.minimum: arithmetic.minimum, np.matmul: product.matmul,
+    np.add: arithmetic.add, np.subtract: arithmetic.sub, np.multiply: arithmetic.mul, np.divide: arithmetic.div,
+    np.power: _power, np.maximum: arithmetic.maximum, np.minimum: arithmetic.minimum, np.matmul: product.matmul,
     np.greater: arithmetic.greater, np.greater_equal: arithmetic.greater_equal, np.less: arithmetic.less,
     np.less_equal: arithmetic.less_equal, np.equal: arithmetic.equal, np.not_equal: arithmetic.not_equal,
     np.bitwise_and: arithmetic.bitwise_and, np.bitwise_or: arithmetic.bitwise_or, np.invert: arithmetic.invert,
@@ -26,7 +26,7 @@ UFUNCS: dict[Any, Callable[..., Any]] = {
     np.expm1: elementwise.expm1, np.log: elementwise.log, np.log1p: elementwise.log1p, np.tanh: elementwise.tanh,
 }  # fmt: skip
 
-# function: (operation, most positional arguments for which both mean the same, names likewise)
+# function: (operation, the most positional arguments that mean the same to both, keywords that mean the same to both)
 FUNCTIONS: dict[Any, tuple[Callable[..., Any], int, tuple[str, ...]]] = {
     np.where: (arithmetic.where, 3, ()),
     np.concatenate: (shaping.concat, 2, ("axis",)),
@@ -47,16 +47,17 @@ FUNCTIONS: dict[Any, tuple[Callable[..., Any], int, tuple[str, ...]]] = {
     np.einsum: (product.einsum, 32, ()),
 }
 
-# Nothing that these return depends on values.
+# What these return does not depend on values.
 OF_SHAPES: set[Any] = {
-    np.shape, np.ndim, np.size, np.zeros_like, np.ones_like, np.empty_like, np.result_type, np.shares_memory, np.may_share_memory,
+    np.shape, np.ndim, np.size, np.zeros_like, np.ones_like, np.empty_like, np.result_type, np.shares_memory,
+    np.may_share_memory,
 }  # fmt: skip
 
 # What these return is bools, indices or text, which have no gradient to lose.
 OF_VALUES: set[Any] = {
     np.isnan, np.isinf, np.isfinite, np.signbit, np.logical_and, np.logical_or, np.logical_xor, np.logical_not,
-    np.allclose, np.isclose, np.array_equal, np.array_equiv, np.any, np.all, np.argmax, np.argmin, np.argsort, np.nonzero, np.flatnonzero,
-    np.count_nonzero, np.searchsorted, np.array_repr, np.array_str, np.array2string,
+    np.allclose, np.isclose, np.array_equal, np.array_equiv, np.any, np.all, np.argmax, np.argmin, np.argsort,
+    np.nonzero, np.flatnonzero, np.count_nonzero, np.searchsorted, np.array_repr, np.array_str, np.array2string,
 }  # fmt: skip
 
 
@@ -86,13 +87,13 @@ def array_function(self: Tensor, function: Any, types: Any, args: tuple[Any, ...
 
 
 def _arrays(arguments, read=True):
-    """Tensors' arrays in their places; `read` says whether their values are read, which those that watch must know."""
+    """The arguments with arrays in the place of tensors. `read`: whether values are read, which watchers must know."""
     return tuple(_array(a, read) for a in arguments)
 
 
 def _array(a, read):
     if isinstance(a, Tensor):
-        if a.rows is not None and not read:  # one value stands for all, which nobody reads
+        if a.rows is not None and not read:  # nobody reads the values, so one stands for all
             return np.broadcast_to(np.empty((), a.dtype), a.shape)
         return a.data if read else a._data
     return list(_arrays(a, read)) if isinstance(a, list) else _arrays(a, read) if isinstance(a, tuple) else a
@@ -100,5 +101,5 @@ def _array(a, read):
 
 def _refuse(name, *options):
     with_options = f" with {', '.join(options)}" if options else ""
-    raise TypeError(f"{name}{with_options} of a Tensor would lose the gradient: take an operation of sarlite.tape.ops or a method of "
-                    "the tensor; np.asarray(tensor) gives the values")
+    raise TypeError(f"{name}{with_options} of a Tensor would lose the gradient: take an operation of sarlite.tape.ops "
+                    "or a method of the tensor; np.asarray(tensor) gives the values")

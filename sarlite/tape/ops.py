@@ -3,7 +3,7 @@
     from sarlite.tape import ops
     ops.concat([ops.relu(h), h @ w])
 
-The primitives are entered in the modules imported here; a distributed aggregation is one more, in `sarlite.sar`.
+The modules imported here enter the primitives into the table. A distributed aggregation is one more, in `sarlite.sar`.
 """
 
 import math
@@ -80,11 +80,12 @@ from sarlite.types import Array
 
 # fmt: off
 __all__ = [
-    "abs", "add", "astype", "bce_with_logits", "bitwise_and", "bitwise_or", "clip", "concat", "cross_entropy", "cumsum", "div", "dropout",
-    "einsum", "elu", "equal", "exp", "expand_dims", "expm1", "flatten", "gelu", "getitem", "greater", "greater_equal", "invert",
-    "layer_norm", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "logsumexp", "mae", "matmul", "matmul_by_head", "max",
-    "maximum", "mean", "min", "minimum", "mse", "mul", "neg", "nll", "not_equal", "power", "relu", "reshape", "rpow", "scatter_add",
-    "sigmoid", "silu", "softmax", "softplus", "sqrt", "squeeze", "stack", "std", "sub", "sum", "take", "tanh", "transpose", "var", "where",
+    "abs", "add", "astype", "bce_with_logits", "bitwise_and", "bitwise_or", "clip", "concat", "cross_entropy", "cumsum",
+    "div", "dropout", "einsum", "elu", "equal", "exp", "expand_dims", "expm1", "flatten", "gelu", "getitem", "greater",
+    "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax",
+    "logsumexp", "mae", "matmul", "matmul_by_head", "max", "maximum", "mean", "min", "minimum", "mse", "mul", "neg",
+    "nll", "not_equal", "power", "relu", "reshape", "rpow", "scatter_add", "sigmoid", "silu", "softmax", "softplus",
+    "sqrt", "squeeze", "stack", "std", "sub", "sum", "take", "tanh", "transpose", "var", "where",
 ]
 # fmt: on
 
@@ -103,7 +104,10 @@ def _swap(operation):
 
 
 def _with_numbers(comparison):
-    """`==` or `!=`; what is no number or array of numbers is unequal as Python finds it, by identity."""
+    """`==` or `!=`.
+
+    A tensor and what is neither a number nor an array of numbers are compared by identity, as in Python.
+    """
 
     def compare(a: Tensor, b: Any) -> Any:
         if not isinstance(b, (Tensor, bool, int, float)) and as_array(b).dtype.kind not in "biuf":
@@ -145,8 +149,8 @@ _METHODS = {
     "T": property(transpose),
 }
 _NAMED = (
-    abs, astype, clip, cumsum, elu, exp, flatten, leaky_relu, log, log_softmax, logsumexp, matmul_by_head, max, mean, min, relu, reshape,
-    sigmoid, softmax, sqrt, squeeze, std, sum, take, tanh, transpose, var,
+    abs, astype, clip, cumsum, elu, exp, flatten, leaky_relu, log, log_softmax, logsumexp, matmul_by_head, max, mean,
+    min, relu, reshape, sigmoid, softmax, sqrt, squeeze, std, sum, take, tanh, transpose, var,
 )  # fmt: skip
 
 for _name, _method in _METHODS.items():

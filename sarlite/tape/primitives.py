@@ -19,9 +19,9 @@ class Owned(enum.Enum):
 class Primitive(NamedTuple):
     """A row of the table.
 
-    `adds` tells that vjp takes `into`: for each sink None or an array, to which it adds and which it returns. `takes_rows` tells that
-    forward may be given `kernels.Rows` in place of an array; then it does not write to the table.
-    """
+    `adds` tells that vjp takes `into`: for each sink None, or an array to which vjp adds and which it returns.
+    `takes_rows` tells that forward may be given `kernels.Rows` in place of an array; forward does not write to their
+    table. """
 
     forward: Callable[..., Any]
     vjp: Callable[..., Any] | None
@@ -42,7 +42,7 @@ def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | 
 
 
 class Changes:
-    """How often the values of a tensor were changed: one count with its views and with what `detach` returns."""
+    """How often the values of a tensor were changed. Its views, and what `detach` returns, share the count."""
 
     __slots__ = ("count", "shape")
 
@@ -59,9 +59,9 @@ class Node:
     volatile : bool
         A residual may depend on remote rows.
     changes : Changes
-        Of the result.
+        The result's.
     read : tuple of (Changes, int)
-        Of the tensors whose values the vjp will read, with their counts as it was recorded.
+        The changes of each tensor whose values the vjp will read, and their count when the node was recorded.
     """
 
     __slots__ = ("name", "sinks", "needs", "residuals", "params", "time", "volatile", "changes", "read", "__weakref__")
@@ -82,16 +82,17 @@ class Node:
     def check(self):
         """Raise RuntimeError where the vjp would not find what forward left."""
         if self.residuals is None:
-            raise RuntimeError(f"the tape of {self.name!r} was already used by backward(); its first call takes retain_graph=True")
+            raise RuntimeError(f"the tape of {self.name!r} was already used by backward(); "
+                               "its first call takes retain_graph=True")
         for changes, count in self.read:
             if changes.count != count:
                 raise RuntimeError(
-                    f"{self.name!r} needs values that have changed since: a tensor of shape {changes.shape} was at version {count}, "
-                    f"and is at {changes.count}. Call backward() before a step, a load or a new `data`"
+                    f"{self.name!r} needs values that have changed since: a tensor of shape {changes.shape} was at "
+                    f"version {count}, and is at {changes.count}. Call backward() before a step, a load or a new `data`"
                 )
 
     def release(self):
-        """Let go of all that may hold arrays; the node cannot be used again."""
+        """Let go of all that may hold arrays. The node cannot be used again."""
         self.residuals = self.params = None
         self.read = ()
 

@@ -15,14 +15,15 @@ from sarlite.tape.shaping import reshape
 
 
 def dense(x):
-    """The array that x is, or stands for."""
+    """x as an array; of `kernels.Rows` a copy of the rows."""
     return x.array() if isinstance(x, kernels.Rows) else x
 
 
 def _matmul(needs, a, b, *added, factors=2):
     c = dense(added[0]) if added else None
     into = c if c is None or (c.base is None and c.flags.writeable) else c.copy()
-    if isinstance(b, kernels.Rows) or (isinstance(a, kernels.Rows) and not (a.ndim == b.ndim == 2 and a.dtype == b.dtype)):
+    matrices = a.ndim == b.ndim == 2 and a.dtype == b.dtype
+    if isinstance(b, kernels.Rows) or (isinstance(a, kernels.Rows) and not matrices):
         a, b = dense(a), dense(b)
     return reduce.product(a, b, into=into), (a if needs[1] else None, b if needs[0] else None, a.shape, b.shape)
 
@@ -32,7 +33,9 @@ def _matmul_vjp(g, needs, residuals, into, factors=2):
     passed = [g] * len(needs[2:])
     g = np.ascontiguousarray(g)
     adds = len(shape_b) == 2 and into[0] is not None and into[0].flags.c_contiguous
-    da = reduce.unbroadcast(reduce.product(g, b, trans_b=True, into=into[0] if adds else None), shape_a) if needs[0] else None
+    da = None
+    if needs[0]:
+        da = reduce.unbroadcast(reduce.product(g, b, trans_b=True, into=into[0] if adds else None), shape_a)
     if not needs[1]:
         return da, None, *passed
     if len(shape_b) == 2:
@@ -44,14 +47,22 @@ primitive("matmul", _matmul, _matmul_vjp, owned=Owned.AS_G, adds=True, takes_row
 
 
 def matmul(a: Any, b: Any, add_to: Tensor | None = None) -> Tensor:
-    """Return a @ b over the last two axes; leading axes broadcast, 1-D operands are a row (left) or a column (right).
+    """Return a @ b over the last two axes.
+
+    Leading axes broadcast. A 1-D operand is a row on the left, a column on the right.
 
     Parameters
     ----------
     a, b : Tensor or array
     add_to : Tensor, optional
-        The product is added to it, for a matrix b; it has the product's shape and dtype. Its values are not needed any more: the sum is
-        written over them. A backward pass that needs them for another operation raises, as after `Tensor.changed`.
+        The product is added to this tensor, of the product's shape and dtype; b is then a matrix. The sum is written
+        over the tensor's values. A backward pass that needs these values for another operation raises, as after
+        `Tensor.changed`.
+
+    Raises
+    ------
+    ShapeError
+        If the operands' dtypes differ, or shapes do not fit.
     """
     a, b = operands(a, b)
     if not np.ndim(a) or not np.ndim(b):
@@ -71,7 +82,8 @@ def matmul(a: Any, b: Any, add_to: Tensor | None = None) -> Tensor:
 
 def _add_product(c, a, b):
     found = [(x.shape, x.dtype) for x in (c, a, b)]
-    if a.ndim < 2 or b.ndim != 2 or a.shape[-1] != len(b) or c.shape != (*a.shape[:-1], b.shape[1]) or not a.dtype == b.dtype == c.dtype:
+    fits = a.ndim >= 2 and b.ndim == 2 and a.shape[-1] == len(b) and c.shape == (*a.shape[:-1], b.shape[1])
+    if not fits or not a.dtype == b.dtype == c.dtype:
         raise ShapeError(f"cannot add to (shape, dtype) {found[0]} the product of {found[1]} and {found[2]}")
     out = apply("matmul", a, b, c, factors=2)
     return written_over(c, out) if out._data is c._data else out
@@ -88,7 +100,8 @@ def _by_head(needs, x, w):
 def _by_head_vjp(g, needs, residuals):
     x, w = residuals
     g = np.ascontiguousarray(g)
-    return [reduce.product_by_head(g, w, trans_b=True) if needs[0] else None, reduce.product_by_head_over_rows(x, g) if needs[1] else None]
+    dx = reduce.product_by_head(g, w, trans_b=True) if needs[0] else None
+    return dx, reduce.product_by_head_over_rows(x, g) if needs[1] else None
 
 
 primitive("matmul_by_head", _by_head, _by_head_vjp, owned=Owned.YES)
@@ -109,7 +122,7 @@ def matmul_by_head(x: Any, w: Any) -> Tensor:
     Raises
     ------
     ShapeError
-        Other shapes, or no floats of one dtype.
+        If the shapes are others, or x and w are not of one float dtype.
     """
     x, w = operands(x, w)
     if x.ndim != 3 or w.ndim != 3 or x.shape[1:] != w.shape[:2] or x.dtype != w.dtype or x.dtype.kind != "f":
@@ -132,13 +145,17 @@ def _einsum_vjp(g, needs, residuals, terms, out):
 
 
 def _einsum_gradient(g, i, arrays, shape, terms, out):
-    """The contraction with term i and the output exchanged; axes of term i alone, which were summed, are spread again."""
+    """The contraction with term i and the output exchanged.
+
+    Axes of term i alone, which were summed, are spread again.
+    """
     others = [k for k in range(len(terms)) if k != i]
     known = set(out).union(*(terms[k] for k in others))
     found = "".join(letter for letter in terms[i] if letter in known)
     subscripts = ",".join([out, *(terms[k] for k in others)])
     d = reduce.contract(f"{subscripts}->{found}", g, *(arrays[k] for k in others))
-    return np.broadcast_to(np.expand_dims(d, tuple(k for k, letter in enumerate(terms[i]) if letter not in known)), shape)
+    summed = tuple(k for k, letter in enumerate(terms[i]) if letter not in known)
+    return np.broadcast_to(np.expand_dims(d, summed), shape)
 
 
 primitive("einsum", _einsum, _einsum_vjp)
@@ -183,7 +200,8 @@ def _terms(subscripts):
             raise ConfigError(f"einsum {subscripts!r}: {term!r} is not of letters alone; '...' is not supported")
         for letter in term:
             if term.count(letter) > 1:
-                raise ConfigError(f"einsum {subscripts!r}: {letter!r} stands twice in {term!r}; diagonals are not supported")
+                raise ConfigError(f"einsum {subscripts!r}: {letter!r} stands twice in {term!r}; "
+                                  "diagonals are not supported")
     for letter in out:
         if letter not in left:
             raise ConfigError(f"einsum {subscripts!r}: {letter!r} of the output is in no term")

@@ -1,4 +1,4 @@
-"""What is recorded and who watches: contexts, each of one thread."""
+"""Contexts that say what is recorded and who watches. Each holds for the thread that enters it."""
 
 import itertools
 import threading
@@ -10,7 +10,7 @@ _clock = itertools.count()  # creation order is a topological order of the tape
 
 
 class _State(threading.local):
-    """What holds in this thread; changed by the contexts below alone."""
+    """What holds in this thread. The contexts below alone change it."""
 
     grad = True
     retained = False
@@ -51,7 +51,7 @@ def no_grad() -> AbstractContextManager[None]:
 
 
 def retained() -> bool:
-    """Whether the backward pass that runs now may run again: what a vjp reads must stay as it is."""
+    """Whether the backward pass that runs now may run again. Then what a vjp reads must stay as it is."""
     return state.retained
 
 
@@ -64,7 +64,7 @@ def retaining(again: bool) -> AbstractContextManager[None]:
 
 
 class Application(NamedTuple):
-    """One run of a primitive, as an observer gets it. `inputs` are tensors and arrays as given, `result` is the tensor."""
+    """One run of a primitive, for an observer: `inputs` are tensors and arrays as given, `result` is a tensor."""
 
     name: str
     inputs: tuple
@@ -74,7 +74,7 @@ class Application(NamedTuple):
 
 
 class Observer:
-    """What sees each primitive that this thread runs; a subclass overrides what it wants to see.
+    """Sees each primitive that this thread runs. A subclass overrides the methods of what it wants to see.
 
     A primitive may run others inside, as an aggregation with a Python message does: calls nest.
     """
@@ -84,15 +84,18 @@ class Observer:
         return nullcontext()
 
     def backward(self, name: str, params: dict[str, Any]) -> AbstractContextManager[Any]:
-        """Return a context to enter while its vjp computes."""
+        """Return a context to enter while the primitive's vjp computes."""
         return nullcontext()
 
     def applied(self, application: Application) -> None:
-        """Take what was just recorded (or, under `no_grad`, only computed)."""
+        """Take an application that was just recorded, or under `no_grad` only computed."""
 
 
 def observed(observer: "Observer") -> AbstractContextManager[None]:
-    """Return a context in which `observer` sees what this thread computes, inside of the observers that are there."""
+    """Return a context in which `observer` sees what this thread computes.
+
+    Observers that are there already stay outside.
+    """
     return _set("observers", (*state.observers, observer))
 
 
@@ -108,15 +111,16 @@ class Reads:
 
 @contextmanager
 def watch_reads() -> Iterator[Reads]:
-    """Yield a `Reads`, whose `seen` becomes True where this thread reads a volatile tensor's values: `.data`, `numpy()`, `item()`,
-    `bool`, `float`, `np.asarray`, DLPack. The tape cannot follow such values, so what is computed with them counts as dependent on
-    remote rows (case 2)."""
+    """Yield a `Reads`, whose `seen` becomes True where this thread reads a volatile tensor's values.
+
+    Values are read by `.data`, `numpy()`, `item()`, `bool`, `float`, `np.asarray` and DLPack. The tape cannot follow
+    values that were read, so results that are computed with them count as dependent on remote rows (case 2). """
     reads = Reads()
     with _set("readers", (*state.readers, reads)):
         yield reads
 
 
 def note_read() -> None:
-    """Tell all that watch that a volatile tensor was read."""
+    """Tell every watcher that a volatile tensor was read."""
     for reads in state.readers:
         reads.seen = True

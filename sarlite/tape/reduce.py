@@ -1,6 +1,6 @@
-"""The places where the tape adds up: every sum over an axis of a dense array is made by a function of this module.
+"""Every sum of the tape: a function of this module makes each sum over an axis of a dense array.
 
-Another way of summing is put in here, at one place each. None of them knows the tape.
+Another way of summing changes these functions alone. They do not know the tape.
 """
 
 import math
@@ -15,8 +15,10 @@ def is_float(x):
 
 
 def wide(x, axis):
-    """The dtype that a sum of x over `axis` adds up in: float64 for float32 over axis 0, these being the long sums, and the ones that
-    partitioning reorders; else x's own (None)."""
+    """The dtype in which a sum of x over `axis` adds up: float64 for float32 over axis 0, else None, which is x's own.
+
+    Sums over axis 0 are long, and partitioning reorders them.
+    """
     axes = range(x.ndim) if axis is None else np.atleast_1d(axis) % max(x.ndim, 1)
     return np.float64 if x.dtype == np.float32 and 0 in axes else None
 
@@ -34,7 +36,7 @@ def count(x, axis=None):
 
 
 def mean(x, axis=None, keepdims=False):
-    """Average over an axis, several, or all; of no values 0."""
+    """Average over an axis, several, or all; 0 where there are no values."""
     return total(x, axis, keepdims) / max(count(x, axis), 1)
 
 
@@ -46,7 +48,10 @@ def running(x, axis):
 
 
 def surely_finite(x):
-    """Whether the sum of all values is finite, and so each of them; False may be an overflow."""
+    """Whether the sum of all values is finite, and so each value is.
+
+    The sum of finite values may overflow, which is False.
+    """
     return bool(np.isfinite(np.add.reduce(x, axis=None)))
 
 
@@ -68,9 +73,9 @@ def flat(x):
 
 
 def product(a, b, trans_b=False, into=None):
-    """a @ b or a @ b.T, or add it to `into`; a matrix on the right takes one product, not one for each leading index.
+    """a @ b or a @ b.T, or add that to `into`. With a matrix b it is one product, not one for each leading index of a.
 
-    Of a matrix a may be `kernels.Rows`, with b a matrix of its dtype.
+    Where a and b are matrices of one dtype, a may be `kernels.Rows`.
     """
     if b.ndim != 2 or a.dtype != b.dtype or not is_float(a):
         return a @ (b.swapaxes(-1, -2) if trans_b else b)
@@ -106,8 +111,10 @@ def product_by_head_over_rows(x, g):
 
 
 def _taken(a):
-    """The matrix, and which of its rows are meant."""
-    return (np.ascontiguousarray(a.table), a.numbers) if isinstance(a, kernels.Rows) else (np.ascontiguousarray(flat(a)), None)
+    """A matrix, and the numbers of the rows of it that a is; None where a is all of them."""
+    if isinstance(a, kernels.Rows):
+        return np.ascontiguousarray(a.table), a.numbers
+    return np.ascontiguousarray(flat(a)), None
 
 
 def contract(subscripts, *arrays):
@@ -119,7 +126,7 @@ def contract(subscripts, *arrays):
 
 
 def scatter_rows(g, index, n_rows):
-    """Return out with out[index[i]] += g[i], the adjoint of a gather: a product with the sparse matrix of picks.
+    """Return out with out[index[i]] += g[i], the adjoint of a gather, as a product with a sparse matrix of picks.
 
     Each row is summed in the order of `g`, so the result does not depend on threads.
     """
@@ -130,5 +137,5 @@ def scatter_rows(g, index, n_rows):
 
 
 def add_at(out, index, values):
-    """Add values[i] to the entry of `out` that index names i-th, in this order."""
+    """Add values[i] to out[index[i]], in the order of i."""
     np.add.at(out, index, values)

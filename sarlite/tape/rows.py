@@ -12,9 +12,10 @@ def row_numbers(name, rows, n_rows):
     Parameters
     ----------
     name : str
-        What an error calls them.
+        The name of the rows in an error.
     rows : (n_rows,) array of bools, slice, range, or (k,) array of integers in [0, n_rows)
-        Where true, where it goes, or themselves, in this order. An empty sequence names no rows.
+        Bools name the rows where they are true, a slice the rows that it goes over, integers their own rows, in their
+        order. An empty sequence names no rows.
     n_rows : int
 
     Returns
@@ -40,7 +41,8 @@ def row_numbers(name, rows, n_rows):
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ShapeError(f"{name}: {array.dtype} {array.shape} is neither {n_rows} bools, nor a slice, nor row numbers")
     if n_rows > 2 and array.shape == (n_rows,) and array.max() <= 1 and array.min() >= 0:
-        raise DataError(f"{name}: {n_rows} integers 0 and 1 name rows 0 and 1 again and again; of a mask take .astype(bool)")
+        raise DataError(f"{name}: {n_rows} integers 0 and 1 name rows 0 and 1 again and again; "
+                        "of a mask take .astype(bool)")
     wrong = np.flatnonzero((array < 0) | (array >= n_rows))
     if len(wrong):
         raise DataError(f"{name}[{wrong[0]}] is {array[wrong[0]]}, but rows are 0 .. {n_rows - 1}" if n_rows else

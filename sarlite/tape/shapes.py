@@ -1,11 +1,13 @@
-"""A run of a model on shapes alone: the widths, the bytes kept for backward and the flops of every primitive, at any size.
+"""A run of a model on shapes alone: the widths, the bytes kept for backward and the flops of every primitive, at any
+size.
 
-    records = shapes.measure(lambda: model(graph, x))            # of one run
-    line = shapes.linear(make, [(4, 8), (6, 8), (4, 12)])        # make(rows, edges) returns such a function; three tiny ones tell all
+    records = shapes.measure(lambda: model(graph, x))            # one run
+    line = shapes.linear(make, [(4, 8), (6, 8), (4, 12)])        # runs of make(rows, edges)
     line.at(111_000_000, 1_600_000_000).kept_bytes
 
-A GNN computes row by row and edge by edge, so each length, each number of bytes and each number of flops is a + b rows + c edges with
-whole a, b and c. Runs on tiny graphs tell them exactly, and no array of the size in question is made.
+A GNN computes row by row and edge by edge. So each length, each number of bytes and each number of flops is
+a + b rows + c edges with whole a, b and c. Runs on tiny graphs tell a, b and c exactly, and no array of the size in
+question is made.
 """
 
 import gc
@@ -24,9 +26,9 @@ from sarlite.tape.engine import Node, Observer, Tensor, observed
 class Record(NamedTuple):
     """One application of a primitive.
 
-    `kept_bytes` counts the buffers that its node holds for backward, each once in a run, at the first node that holds it; what was there
-    before the run is not counted. `flops` are those of forward; `backward_flops` those of the gradients that are wanted.
-    """
+    `kept_bytes` counts the buffers that the application's node holds for backward. A buffer counts once in a run, at
+    the first node that holds it, and not at all where it was there before the run. `flops` are those of forward;
+    `backward_flops` those of the gradients that are wanted. """
 
     name: str
     inputs: tuple[tuple[int, ...], ...]
@@ -65,12 +67,13 @@ def measure(function: Callable[[], Any]) -> Records:
     Parameters
     ----------
     function : callable
-        Takes nothing and returns what it computed, such as the logits: as long as that lives, so does the tape behind it.
+        Takes nothing and returns its result, such as the logits. As long as the result lives, the tape behind it does.
 
     Notes
     -----
-    Calls `function` twice and holds both tapes: buffers that are behind both were there before (parameters, features, a graph's plan
-    and what it keeps of constants). So its effects, on running statistics for instance, come twice. Collective where `function` is.
+    Calls `function` twice and holds both tapes: buffers that are behind both were there before (parameters, features, a
+    graph's plan and what it keeps of constants). So effects of `function`, on running statistics for instance, come
+    twice. Collective where `function` is.
     """
     runs = [_Run(), _Run()]
     for run in runs:
@@ -83,7 +86,7 @@ def measure(function: Callable[[], Any]) -> Records:
 
 
 class _Run(Observer):
-    """What a run applied: its shapes, and its nodes as long as something else holds them."""
+    """What a run applied: the shapes, and the nodes as long as something else holds them."""
 
     def __init__(self):
         self.applied_here, self.nodes, self.result = [], [], None
@@ -116,7 +119,10 @@ class _Run(Observer):
 
 
 def _buffers_behind(node):
-    """Yield (address, bytes) of each buffer among a node's residuals and parameters, in containers and in objects such as operators."""
+    """Yield (address, bytes) of each buffer among a node's residuals and parameters.
+
+    Containers, and objects such as operators, are looked into.
+    """
     todo, seen = [(node.residuals, True), (list(node.params.values()) if node.params else (), False)], set()
     while todo:
         value, opens = todo.pop()
@@ -162,14 +168,15 @@ FLOPS = {
     "cross_entropy": lambda inputs, out: 4 * math.prod(inputs[0]),
     "layer_norm": lambda inputs, out: 8 * math.prod(out),
     "scatter_add": lambda inputs, out: math.prod(inputs[0]),
-} | dict.fromkeys(("reshape", "transpose", "getitem", "concat", "take", "astype", "piece", "to_columns", "to_rows"), lambda inputs, out: 0)
+} | dict.fromkeys(("reshape", "transpose", "getitem", "concat", "take", "astype", "piece", "to_columns", "to_rows"),
+                  lambda inputs, out: 0)
 
 
 def flops_of(name: str, inputs: Any, out: Any, params: dict[str, Any]) -> int:
-    """Count one application from shapes: by an operator's own `flops(inputs, out, **params)`, by the table, else one a value of the result.
+    """Count the flops of one application from shapes.
 
-    A formula counts what the algorithm does, an exponential or a comparison as one.
-    """
+    An operator's own `flops(inputs, out, **params)` counts them, or the table; without either a value of the result is
+    one. A formula counts what the algorithm does, an exponential or a comparison as one. """
     operator: Any = params.get("operator")
     if hasattr(operator, "flops"):
         return int(operator.flops(inputs, out, **params))
@@ -180,10 +187,10 @@ def flops_of(name: str, inputs: Any, out: Any, params: dict[str, Any]) -> int:
 
 
 def passes_of(needs: Any, params: dict[str, Any]) -> int:
-    """Count how often backward does what `flops_of` counts: once for each input that wants a gradient, or as an operator says.
+    """Count how often backward does what `flops_of` counts.
 
-    Of a product's inputs the first `factors` count, where that is given: to the others a gradient is passed on.
-    """
+    That is once for each input that wants a gradient, or as an operator's `passes` says. Where `factors` is given, as
+    of a product, the first so many inputs count: to the others the gradient is passed on. """
     operator: Any = params.get("operator")
     return int(operator.passes(needs)) if hasattr(operator, "passes") else sum(needs[: params.get("factors")])
 
@@ -192,12 +199,12 @@ def passes_of(needs: Any, params: dict[str, Any]) -> int:
 
 
 class Linear:
-    """A run at any size: every number in its records is a + b rows + ..., made by `linear`.
+    """A run at any size, made by `linear`: every number in its records is a + b rows + ....
 
     Attributes
     ----------
     coefficients : list of list of int
-        For each number in the records, in order: the constant and one factor for each size.
+        For each number in the records, in their order: the constant, and one factor for each size.
     """
 
     def __init__(self, coefficients: Any, template: Any) -> None:
@@ -210,7 +217,7 @@ class Linear:
 
 
 def linear(make: Callable[..., Callable[[], Any]], at: Sequence[Any]) -> Linear:
-    """Measure a function at a few small sizes and return the `Linear` that all of them lie on.
+    """Measure a function at a few small sizes and return the `Linear` on which all of these runs lie.
 
     Parameters
     ----------
@@ -234,7 +241,8 @@ def linear(make: Callable[..., Callable[[], Any]], at: Sequence[Any]) -> Linear:
     coefficients = []
     for column in zip(*values):
         row = [sum(a * n for a, n in zip(weights, column)) for weights in inverse]
-        if any(c.denominator != 1 for c in row) or any(sum(c * n for c, n in zip(row, (1, *s))) != v for s, v in zip(at, column)):
+        fits = all(sum(c * n for c, n in zip(row, (1, *sizes))) == value for sizes, value in zip(at, column))
+        if not fits or any(c.denominator != 1 for c in row):
             raise ConfigError(f"a length, bytes or flops of {list(column)} at the sizes {at} are not linear in them")
         coefficients.append([int(c) for c in row])
     return Linear(coefficients, runs[0])

@@ -56,14 +56,14 @@ def squeeze(x: Tensor | Array, axis: Axis = None) -> Tensor:
 
 
 def expand_dims(x: Tensor | Array, axis: int | tuple[int, ...]) -> Tensor:
-    """Insert axes of length 1, which get the positions `axis` in the result."""
+    """Insert axes of length 1 at the positions `axis` of the result."""
     axes = of_axes(axis, x.ndim + np.size(axis))
     rest = iter(x.shape)
     return reshape(x, tuple(1 if a in axes else next(rest) for a in range(x.ndim + len(axes))))
 
 
 def of_axes(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Return an axis or several as a tuple of numbers from 0; None names all."""
+    """Return an axis, or several, as a tuple of numbers from 0; None names all axes."""
     axes = range(ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
     for a in axes:
         if not -ndim <= a < ndim:
@@ -93,9 +93,8 @@ primitive("getitem", _getitem, _getitem_vjp, owned=Owned.YES)
 def getitem(x: Tensor, index: Any) -> Tensor:
     """Return x[index].
 
-    Integers, slices, None and Ellipsis give a view; an array of integers picks rows, as `take`, and one of bools
-    picks the rows where it is true. A slice of everything is `x` itself.
-    """
+    Integers, slices, None and Ellipsis return a view. An array of integers picks rows, as `take`; an array of bools
+    picks the rows where it is true. A slice of everything is `x` itself. """
     if isinstance(index, (list, np.ndarray, Tensor)):
         return take(x, _row_numbers(x, index))
     parts = index if isinstance(index, tuple) else (index,)
@@ -141,7 +140,7 @@ def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
 
 
 def _peek(index):
-    """An index's values, to check them: nothing that is returned depends on them."""
+    """An index's values, for a check alone: no result depends on them."""
     return index._data if isinstance(index, Tensor) else as_array(index)
 
 

@@ -1,4 +1,4 @@
-"""Rows of a table by number, which operations may read where they stand."""
+"""Rows of a table by number, as a tensor that operations may read where the rows stand."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +13,18 @@ from sarlite.types import Array
 
 
 class TableRows(Tensor):
-    """The tensor table[numbers]. A primitive that takes rows by number reads them in the table; any other gets a copy, and all do where
-    somebody makes it a leaf, which requires a gradient.
+    """The tensor table[numbers].
+
+    A primitive that `takes_rows` reads the rows in the table; any other primitive gets a copy. Where somebody makes the
+    tensor a leaf, which requires a gradient, every primitive gets a copy.
 
     Parameters
     ----------
     rows : Rows
         Borrowed: neither the table nor the numbers change as long as a tape may read them.
     make : callable
-        Returns the copy, a new array. It is made at most once, when first asked for; from then on it is what every operation reads.
+        Returns the copy, a new array. The copy is made at most once, when it is first asked for. From then on every
+        operation reads the copy.
     """
 
     __slots__ = ("_rows", "_made", "_make", "_whole")
@@ -29,7 +32,7 @@ class TableRows(Tensor):
     def __init__(self, rows: Rows, make: Callable[[], Array]) -> None:
         self._rows, self._make = rows, make
         self._made: Array | None = None
-        self._whole: TableRows | None = None  # whose first rows these are
+        self._whole: TableRows | None = None  # the TableRows whose first rows these are
         self.constant = self.volatile = self.requires_grad = False
         self._changes, self.grad, self.node, self.time = Changes(rows.shape), None, None, now()
 
@@ -39,13 +42,13 @@ class TableRows(Tensor):
         return None if copied or self.requires_grad else self._rows
 
     def first(self, n: int) -> "TableRows":
-        """Return the first n rows: of the table or, once there is one, of the copy."""
+        """Return the first n rows: of the table, or of the copy once there is one."""
         part = TableRows(self._rows.first(n), lambda: self.gathered()[:n])
         part._whole, part._changes = self, self._changes
         return part
 
     def and_more(self, numbers: Array) -> "TableRows":
-        """Return these rows of the table, and behind them further ones."""
+        """Return these rows of the table, and behind them the rows of further numbers."""
         rows = self._rows.and_more(numbers)
         return TableRows(rows, rows.array)
 

@@ -4,10 +4,14 @@ import weakref
 
 
 class TensorMap:
-    """Values by tensor, by identity; an entry lives as long as its tensor. (`WeakKeyDictionary` compares by `==`, which is elementwise.)"""
+    """Values by tensor, compared by identity. An entry lives as long as its tensor.
+
+    `WeakKeyDictionary` compares by `==`, which is elementwise.
+    """
 
     def __init__(self):
-        self._entries = {}  # id -> (reference, value); the reference's end removes the entry before the id is used again
+        # id -> (reference, value); as the tensor ends, the reference removes the entry, before the id is used again
+        self._entries = {}
 
     def __len__(self):
         return len(self._entries)

@@ -34,7 +34,7 @@ def test_it_cuts_little_more_than_metis(graphs, shuffled):
     assert every["imbalance"]["nodes"] < 1.06 and every["imbalance"]["edges"] < 1.12 and every["imbalance"]["train_nodes"] < 1.13
 
 
-def test_it_reads_a_graph_in_pieces(graphs, monkeypatch):
+def test_it_reads_a_graph_in_pieces(graphs):
     """Only pieces are asked for, in order, and each stream covers all edges once."""
     indptr, indices = graphs[1]
     asked = []
@@ -44,8 +44,7 @@ def test_it_reads_a_graph_in_pieces(graphs, monkeypatch):
             asked.append((indptr[first], indptr[last]))
             return super().sources(first, last)
 
-    monkeypatch.setattr(streaming, "_BLOCK_EDGES", 10_000)
-    parts = streaming.fennel(Pieces(indptr, indices), 3, balance="nodes")
+    parts = streaming.fennel(Pieces(indptr, indices), 3, balance="nodes", block_edges=10_000)
     assert report(indptr, indices, parts, 3)["cut_share"] < 0.4
     assert max(last - first for first, last in asked) <= 10_000
     streams = sum(first == 0 for first, _ in asked)
@@ -60,12 +59,11 @@ def test_a_node_that_fits_nowhere_goes_where_least_is():
     assert min(found["nodes"]) > 0 and sum(found["nodes"]) == 40 and sorted(found["edges"])[2] < 20
 
 
-def test_clusters_put_neighbours_together(graphs, monkeypatch):
-    monkeypatch.setattr(orders, "CLUSTER_NODES", 100)
+def test_clusters_put_neighbours_together(graphs):
     graph = graphs[1]
-    order = orders.order(*graph, "cluster")
-    assert sorted(order.tolist()) == list(range(2000)) and np.array_equal(order, orders.order(*graph, "cluster"))
-    near = [orders.near_share(*graph, nodes) for nodes in (order, orders.order(*graph, "metis"), None)]
+    order, again, by_metis = (orders.order(*graph, method, cluster_nodes=100) for method in ("cluster", "cluster", "metis"))
+    assert sorted(order.tolist()) == list(range(2000)) and np.array_equal(order, again)
+    near = [orders.near_share(*graph, nodes, near=100) for nodes in (order, by_metis, None)]
     assert near[0] > 0.6 * near[1] > 2 * near[2], near
     assert np.bincount(clusters(streaming.EdgesInMemory(*graph), 100)).max() <= 100
 

@@ -27,23 +27,22 @@ def graph():
     return made.indptr, made.indices
 
 
-def in_child(monkeypatch, graph):
-    monkeypatch.setattr(metis, "SMALL", 0)
-    return metis.Symmetric(*graph)
+def in_child(graph):
+    return metis.Symmetric(*graph, small=0)
 
 
 def test_a_process_of_its_own_gives_the_same_parts(graph, monkeypatch):
     here = metis.Symmetric(*graph)
     weights = np.diff(graph[0]) + 1
     expected = [here.divide(4, 7), here.divide(4, 7, weights)]
-    there = in_child(monkeypatch, graph)
+    there = in_child(graph)
     assert here.small and not there.small
     for parts, found in zip(expected, (there.divide(4, 7), there.divide(4, 7, weights))):
         assert found.dtype == np.int32 and np.array_equal(parts, found)
     assert not np.array_equal(*expected)
     monkeypatch.setattr(metis.os, "memfd_create", None, raising=False)
     monkeypatch.delattr(metis.os, "memfd_create")
-    assert np.array_equal(metis.Symmetric(*graph).divide(4, 7), expected[0])  # by a file without a name
+    assert np.array_equal(in_child(graph).divide(4, 7), expected[0])  # by a file without a name
 
 
 def test_nothing_of_an_mpi_launcher_reaches_it(graph, monkeypatch, tmp_path):
@@ -54,7 +53,7 @@ def test_nothing_of_an_mpi_launcher_reaches_it(graph, monkeypatch, tmp_path):
     for name in ("PMI_RANK", "PMI_FD", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "HYDRA_X", "SLURM_PROCID", "MPI_LOCALNRANKS", "PYTHONPATH"):
         monkeypatch.setenv(name, "1")
     with pytest.raises(ConfigError, match="METIS failed for 1500 nodes and 2 parts: word"):
-        in_child(monkeypatch, graph).divide(2, 0)
+        in_child(graph).divide(2, 0)
     names = seen.read_text().split()
     assert "PATH" in names and not [name for name in names if name.startswith(("PMI", "OMPI", "HYDRA", "SLURM", "MPI", "PYTHON"))]
 
@@ -65,7 +64,7 @@ def test_its_death_is_named_with_its_signal(graph, monkeypatch, tmp_path, number
     fake.write_text(f"import os; os.kill(os.getpid(), {int(number)})")
     monkeypatch.setattr(metis.metis_child, "__file__", str(fake))
     with pytest.raises(ConfigError, match="METIS's process for 1500 nodes and 2 parts was ended by " + word):
-        in_child(monkeypatch, graph).divide(2, 0)
+        in_child(graph).divide(2, 0)
 
 
 def test_ctrl_c_in_the_child_is_ctrl_c_here(graph, monkeypatch, tmp_path):
@@ -73,7 +72,7 @@ def test_ctrl_c_in_the_child_is_ctrl_c_here(graph, monkeypatch, tmp_path):
     fake.write_text("import os, signal; signal.signal(signal.SIGINT, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGINT)")
     monkeypatch.setattr(metis.metis_child, "__file__", str(fake))
     with pytest.raises(KeyboardInterrupt):
-        in_child(monkeypatch, graph).divide(2, 0)
+        in_child(graph).divide(2, 0)
 
 
 def test_an_error_of_metis_is_told(graph, monkeypatch, tmp_path):
@@ -83,7 +82,7 @@ def test_an_error_of_metis_is_told(graph, monkeypatch, tmp_path):
         def part_graph(*args, **kwargs):
             raise RuntimeError("no memory")
     """))
-    made = in_child(monkeypatch, graph)
+    made = in_child(graph)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="METIS failed for 1500 nodes and 2 parts: no memory"):
         made.divide(2, 0)
@@ -156,7 +155,7 @@ def test_the_interpreter_is_free_meanwhile(graph, monkeypatch, tmp_path):
     thread = threading.Timer(0.05, go.touch)
     thread.start()
     with pytest.raises(ConfigError, match="done"):
-        in_child(monkeypatch, graph).divide(2, 0)
+        in_child(graph).divide(2, 0)
     thread.join()
 
 

@@ -15,38 +15,31 @@ from sarlite.graph.generate import power_law
 from tests.helpers.strategies import KINDS, SETTINGS, edges, random_edges
 
 
-@pytest.fixture
-def small_clusters(monkeypatch):
-    monkeypatch.setattr(orders, "CLUSTER_NODES", 2)
-
-
 def assert_an_order(graph):
     indptr, indices = csr_by_dst(*graph)
-    found = orders.order(indptr, indices, seed=1)
+    found, again = (orders.order(indptr, indices, seed=1, cluster_nodes=2) for _ in range(2))
     assert found.dtype == np.int32 and np.sort(found).tolist() == list(range(graph.n_nodes))
-    assert found.tolist() == orders.order(indptr, indices, seed=1).tolist()
+    assert found.tolist() == again.tolist()
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_graph_gets_a_permutation(name, small_clusters):
+def test_every_kind_of_graph_gets_a_permutation(name):
     assert_an_order(KINDS[name])
 
 
 @SETTINGS
 @given(graph=edges())
 def test_any_graph_gets_a_permutation(graph):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(orders, "CLUSTER_NODES", 2)
-        assert_an_order(graph)
+    assert_an_order(graph)
 
 
-def test_a_shuffled_graph_gets_its_communities_back(monkeypatch):
+def test_a_shuffled_graph_gets_its_communities_back():
     """Relabelled at random, 2 % of the edges are between near nodes; in the order most of those within communities are."""
-    monkeypatch.setattr(orders, "CLUSTER_NODES", 50)
     indptr, indices = power_law(4000, 80_000, smallest=40, largest=60)
     shuffle = np.random.default_rng(0).permutation(4000)
     indptr, indices = csr_by_dst(shuffle[indices], shuffle[np.repeat(np.arange(4000), np.diff(indptr))], 4000)
-    before, after = orders.near_share(indptr, indices), orders.near_share(indptr, indices, orders.order(indptr, indices))
+    found = orders.order(indptr, indices, cluster_nodes=50)
+    before, after = (orders.near_share(indptr, indices, order, near=50) for order in (None, found))
     assert before < 0.05 and after > 0.5
 
 
@@ -56,10 +49,8 @@ def test_the_share_of_near_edges_is_what_a_loop_counts(graph, near, data):
     order = np.array(data.draw(st.permutations(range(graph.n_nodes))))
     place = {int(node): i for i, node in enumerate(order)}
     expected = [abs(place[int(u)] - place[int(v)]) < near for u, v in zip(graph.src, graph.dst)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(orders, "CLUSTER_NODES", near)
-        found = orders.near_share(*csr_by_dst(*graph), order)
-        by_id = orders.near_share(*csr_by_dst(*graph))
+    found = orders.near_share(*csr_by_dst(*graph), order, near=near)
+    by_id = orders.near_share(*csr_by_dst(*graph), near=near)
     assert found == pytest.approx(np.mean(expected) if expected else 0)
     assert by_id == pytest.approx((np.abs(graph.src - graph.dst) < near).mean() if expected else 0)
 
@@ -102,8 +93,8 @@ def test_an_unknown_method_is_refused_on_every_rank():
     assert sorted(refused) == [0, 1]
 
 
-def test_by_name_on_one_rank_and_on_three(small_clusters):
-    whole = Graph.from_edges(*KINDS["random"])
+def test_by_name_on_one_rank_and_on_three():
+    whole = Graph.from_edges(*random_edges(5000, 20_000))  # of which METIS makes five clusters
     order = orders.order(*whole.in_edges()[:2], seed=4)
     assert not (np.diff(order) > 0).all()
     assert whole.shard(Solo(), order="metis", seed=4).node_ids.tolist() == order.tolist()

@@ -88,12 +88,10 @@ def test_metis_gets_a_symmetric_graph(graph, chunk, both_ways):
         if u != v:
             expected[u].add(v)
             expected[v].add(u)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metis, "chunk_edges", lambda n_nodes: chunk)
-        for sources in (indices, shuffled.astype(np.int64)):
-            made = metis.Symmetric(indptr, sources)
-            xadj, adjncy = made.xadj, made.adjncy
-            assert [adjncy[low:high].tolist() for low, high in zip(xadj, xadj[1:])] == [sorted(near) for near in expected]
+    for sources in (indices, shuffled.astype(np.int64)):
+        made = metis.Symmetric(indptr, sources, chunk=chunk)
+        xadj, adjncy = made.xadj, made.adjncy
+        assert [adjncy[low:high].tolist() for low, high in zip(xadj, xadj[1:])] == [sorted(near) for near in expected]
 
 
 def test_metis_leaves_no_part_empty():
