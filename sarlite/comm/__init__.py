@@ -1,7 +1,7 @@
 """Communication between ranks.
 
-`protocol` is what the rest of sarlite is written against. `mpi` implements it over mpi4py, `threads` for N ranks as threads of one
-process, `solo` for one rank.
+The rest of sarlite is written against `protocol`. `mpi` implements it over mpi4py, `threads` for N ranks as threads of
+one process, `solo` for one rank.
 """
 
 from typing import Any
@@ -14,12 +14,12 @@ __all__ = ["Communicator", "Request", "Solo", "agree", "together", "wrap"]
 
 
 def wrap(comm: Any) -> Communicator:
-    """Return `comm` as a Communicator: itself, or the one that belongs to an mpi4py communicator.
+    """Return `comm` itself, or the Communicator that belongs to an mpi4py communicator.
 
     Notes
     -----
-    Collective for an mpi4py communicator when it is wrapped for the first time: its duplicate is made. It is kept with
-    the communicator, whatever is wrapped again later, and freed with it.
+    Collective for an mpi4py communicator that is wrapped for the first time: its duplicate is made. The mpi4py
+    communicator keeps the duplicate, also where it is wrapped again, and frees it at its own end.
     """
     if hasattr(comm, "Get_rank"):
         from sarlite.comm.mpi import wrapped

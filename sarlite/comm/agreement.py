@@ -1,4 +1,4 @@
-"""What ranks do together: an action that fails on all where it fails on one, and values that must be alike."""
+"""What ranks do together: an action that fails on every rank where it fails on one, and values that must be alike."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ def together(comm: Communicator, action: Callable[[], R]) -> R:
     Raises
     ------
     Exception
-        This rank's own; elsewhere what `raise_together` makes of the lowest failing rank's.
+        This rank's own exception; on other ranks what `raise_together` makes of the lowest failing rank's.
     """
     result: Any = None
     error: BaseException | None = None
@@ -40,7 +40,7 @@ def together(comm: Communicator, action: Callable[[], R]) -> R:
 
 
 def agree(comm: Communicator, value: Any, what: str) -> bytes:
-    """Raise DataError on every rank unless all ranks hold the same. Collective; 16 bytes a rank travel.
+    """Raise DataError on every rank unless all ranks hold the same value. Collective; 16 bytes a rank travel.
 
     Parameters
     ----------
@@ -58,5 +58,6 @@ def agree(comm: Communicator, value: Any, what: str) -> bytes:
     others = [rank for rank, found in enumerate(digests) if found != digests[0]]
     if others:
         plural = "ranks" if len(others) > 1 else "rank"
-        raise DataError(f"{what} is not the same on every rank: {plural} {', '.join(map(str, others))} and rank 0 differ")
+        told = f"{plural} {', '.join(map(str, others))} and rank 0 differ"
+        raise DataError(f"{what} is not the same on every rank: {told}")
     return digests[0]

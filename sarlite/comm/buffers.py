@@ -1,4 +1,4 @@
-"""Arrays as the bytes that travel, the reductions, and what ranks must agree on before either."""
+"""Arrays as the bytes that travel, the reductions, and the words of a call, which must be the same on every rank."""
 
 import hashlib
 
@@ -45,7 +45,7 @@ def check_reduction(array, op):
 
 
 def reduction_call(array, op):
-    """Return the words of an allreduce, which must be the same on every rank; raise ShapeError where it cannot be done."""
+    """Return the words of an allreduce, which must be the same on every rank; a ShapeError where it cannot be done."""
     check_reduction(array, op)
     return f"allreduce of {op} over {array.dtype} {array.shape}"
 
@@ -64,7 +64,8 @@ def alltoall_call(arrays, size):
         raise ShapeError(f"{len(arrays)} arrays are not one for each of {size} ranks")
     for array in arrays:
         as_bytes(array)
-    kinds = [f"{array.dtype} rows of shape {array.shape[1:]}" if array.ndim else "numbers without rows" for array in arrays]
+    kinds = [f"{array.dtype} rows of shape {array.shape[1:]}" if array.ndim else "numbers without rows"
+             for array in arrays]
     for rank, (array, kind) in enumerate(zip(arrays, kinds)):
         if not array.ndim or kind != kinds[0]:
             raise ShapeError(f"alltoall of {kinds[0]}, but {kind} for rank {rank}")
@@ -72,7 +73,7 @@ def alltoall_call(arrays, size):
 
 
 def described(describe, *args):
-    """Return `describe(*args)` and None, or words of the ShapeError that it raises and the error."""
+    """Return `describe(*args)` and None, or words of the ShapeError that it raises, and the error."""
     try:
         return describe(*args), None
     except ShapeError as error:
@@ -95,7 +96,7 @@ def check_received(n_bytes, expected, peer, tag):
 
 
 def digest(value):
-    """Return 16 bytes that tell arrays, bytes, or tuples, lists and dicts of such apart; of anything else its `repr`."""
+    """Return 16 bytes that tell values apart: arrays, bytes, tuples, lists and dicts of these; else the `repr`."""
     found = hashlib.blake2b(digest_size=16)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         found.update(f"array {value.dtype} {value.shape}".encode())

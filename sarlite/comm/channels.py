@@ -1,4 +1,4 @@
-"""What communicators have in common: duplicates and groups that are kept by name."""
+"""The base of every communicator: duplicates and groups that are kept by name, and `gather`."""
 
 import weakref
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from sarlite.errors import ShapeError
 from sarlite.types import Array
 
 MAX_TAG = 2**31 - 1
-"""Where tags are Python's numbers."""
+"""The largest tag of communicators whose tags are Python's numbers."""
 
 
 class Channels:
-    """What communicators have in common: `channel` by their `dup`, `group` by their `split`, and `gather` by their `alltoall`."""
+    """Gives a communicator `channel` by its `dup`, `group` by its `split`, and `gather` by its `alltoall`."""
 
     dup: Callable[[], Any]
     split: Callable[[int], Any]
@@ -25,7 +25,8 @@ class Channels:
         good = root in range(self.size) and bool(getattr(array, "ndim", False))
         calls = self.allgather(f"to rank {root}" if good else f"of no rows, or to rank {root}")
         if len(set(calls)) > 1 or not calls[0].startswith("to"):
-            told = ", ".join(f"gather {call} on rank {rank}" for rank, call in enumerate(calls) if call != calls[0] or not rank)
+            told = ", ".join(f"gather {call} on rank {rank}" for rank, call in enumerate(calls)
+                             if call != calls[0] or not rank)
             raise ShapeError(f"{told}: one rank of {self.size} must be the root, and arrays have rows")
         found = self.alltoall([array if rank == root else array[:0] for rank in range(self.size)])
         return found if self.rank == root else None
@@ -48,8 +49,13 @@ class Channels:
         held[number] = weakref.ref(holder)
         return number
 
+    def free_channels(self) -> None:
+        """Free every channel and group. Collective."""
+        for channel in self.__dict__.pop("_channels", {}).values():
+            channel.free()
+
     def drain_channels(self) -> None:
-        """Drain every channel and group, which brings threads that wait for messages there out of MPI. Collective."""
+        """Drain every channel and group, so that threads which wait for messages there come out of MPI. Collective."""
         for channel in self.__dict__.get("_channels", {}).values():
             channel.drain()
             if channel is not self:  # a `Solo` is its own channel

@@ -28,16 +28,16 @@ def tell(text):
 
 
 def end_within(seconds):
-    """End this process with a status that is not 0 unless it ends by itself; needs neither the interpreter's lock nor MPI.
+    """End this process after so many seconds, with a status that is not 0, unless it ends by itself.
 
-    Prints the stacks of all threads then. Takes the place of an earlier call; infinite `seconds` call that off.
-    """
+    The stacks of all threads are printed then. This needs neither the interpreter's lock nor MPI. A call takes the
+    place of an earlier one; infinite `seconds` call that off. """
     call_off()
     if seconds == float("inf"):
         return
     try:
         faulthandler.dump_traceback_later(seconds, exit=True, file=2)
-    except (RuntimeError, MemoryError):  # no thread for it; the kernel's own clock kills, unless a handler is there
+    except (RuntimeError, MemoryError):  # no thread to be had: the kernel's own clock kills, unless a handler is there
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
@@ -56,7 +56,10 @@ class Ending:
 
     def __init__(self, comm):
         self._comm, self._begun = comm, threading.Lock()
-        self._file = os.fdopen(os.memfd_create("sarlite-stacks"), "w+") if hasattr(os, "memfd_create") else tempfile.TemporaryFile("w+")
+        if hasattr(os, "memfd_create"):
+            self._file = os.fdopen(os.memfd_create("sarlite-stacks"), "w+")
+        else:
+            self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed by `close`
         self._reserve = bytes(RESERVE_BYTES)
 
     def close(self):
@@ -110,7 +113,7 @@ class Ending:
                 if self._comm.threaded and self._comm.size > 1:
                     self._comm.abort(None)
             finally:
-                os._exit(1)  # where this thread may not call MPI, or could not, the launcher ends the other ranks
+                os._exit(1)  # the launcher ends the other ranks where this thread may not call MPI, or could not
 
 
 def _words(cause):
@@ -128,6 +131,6 @@ def _try(action):
 
 
 def _speak_shortly():
-    """Where memory is too short for words of Python."""
+    """Say so and print the stacks, where memory is too short for words of Python."""
     os.write(2, b"sarlite: a rank ends, and has not the memory to say why; the stacks of its threads:\n")
     faulthandler.dump_traceback(2, all_threads=True)

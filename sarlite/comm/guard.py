@@ -39,7 +39,8 @@ def _hooks(ending, watchdog):
     """Let dead threads, SIGINT and SIGTERM end all ranks."""
 
     def thread_failed(args):
-        ending.end(args.exc_value or args.exc_type.__name__, f"thread {args.thread.name if args.thread else '?'} failed:\n")
+        name = args.thread.name if args.thread else "?"
+        ending.end(args.exc_value or args.exc_type.__name__, f"thread {name} failed:\n")
 
     hook, threading.excepthook = threading.excepthook, thread_failed
     try:
@@ -65,7 +66,8 @@ def _settle(comm, error, watchdog, ending):
     outcome = _outcome(error)
     rows = None
     if outcome is not None:
-        turn = min(comm.rank, 4) / 2 if isinstance(error, Interrupted) else 0.0  # so that one rank tells of a signal to all
+        # so that one rank tells all of a signal
+        turn = min(comm.rank, 4) / 2 if isinstance(error, Interrupted) else 0.0
         rows = watchdog.finish(*outcome, seconds=None if error is None else GRACE_SECONDS + turn)
     if rows is None or (rows[:, STATE] != outcome[0]).any():
         if error is None:
@@ -88,7 +90,7 @@ def _settle(comm, error, watchdog, ending):
 
 
 def _settle_failure(comm, error, watchdog, ending):
-    """As `_settle`, whatever comes between, such as a second Ctrl-C."""
+    """As `_settle`, but whatever else is raised there, such as a second Ctrl-C, ends the process."""
     try:
         _settle(comm, error, watchdog, ending)
     except SystemExit:
@@ -101,41 +103,44 @@ def _settle_failure(comm, error, watchdog, ending):
 def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) -> Iterator[Watchdog]:
     """Run the body of a `with` so that a failure anywhere ends every rank, with its cause on stderr. Collective.
 
-    ==============================================  =====================================================================
+    ==============================================  ================================================================
     what happens inside                             what follows
-    ==============================================  =====================================================================
-    exception in the main thread or another one     every rank ends within seconds, that traceback on stderr with the
-                                                    rank before each line, status not 0
-    SIGINT (Ctrl-C), SIGTERM on some or all ranks   every rank ends within seconds, also while the main thread is in C: one line;
-                                                    where it came to all, the status is 128 + the signal's number. Inside
-                                                    `interrupts.postponed()` it is only noted, for the program to end in good order
-    SarliteError on every rank                      each message once, without traceback; every rank exits with status 2
+    ==============================================  ================================================================
+    exception in the main thread or another one     every rank ends within seconds, that traceback on stderr with
+                                                    the rank before each line, status not 0
+    SIGINT (Ctrl-C), SIGTERM on some or all ranks   every rank ends within seconds, also while the main thread is in
+                                                    C: one line; where all ranks got the signal, the status is 128 +
+                                                    the signal's number. Inside `interrupts.postponed()` the signal
+                                                    is only noted, for the program to end in good order
+    SarliteError on every rank                      each message once, without traceback; every rank exits with
+                                                    status 2
     sys.exit on every rank                          every rank exits with its own status
     SarliteError or sys.exit on some ranks          after `GRACE_SECONDS`, as any other exception
     no rank calls `tick` for `stall_seconds`        every rank prints the stacks of its threads and ends, status 1
-    ==============================================  =====================================================================
+    ==============================================  ================================================================
 
     Parameters
     ----------
     comm : Communicator
-        Of the whole job. Threads as ranks are one process: give `Solo()` and their number, and put the guard around all.
+        The whole job's. Ranks that are threads are one process: give `Solo()` and their number, and put the guard
+        around all of them.
     stall_seconds : float
-        Longer than the slowest epoch, or than the slowest block when every fetched block ticks.
+        Longer than the slowest epoch, or than the slowest block where every fetched block calls `tick`.
     n_threads : int
         Ranks that are threads of this process.
 
     Yields
     ------
     Watchdog
-        Its `tick()` says that this rank makes progress; `interrupts` are an `Interrupts`.
+        Its `tick()` says that this rank makes progress; its `interrupts` are an `Interrupts`.
 
     Notes
     -----
-    Entering makes a channel of `comm`; leaving waits for every rank, so code after the body runs only when all ranks succeed.
+    Entering makes a channel of `comm`. Leaving waits for every rank, so code after the body runs only when all ranks
+    succeed.
 
-    The stall is looked for by a thread that exchanges 32 bytes per rank about once a second. It needs
-    MPI_THREAD_MULTIPLE. Without, each rank watches only its own counter, and so may take a long wait for a slow rank for
-    a stall.
+    A thread looks for the stall; it exchanges 32 bytes per rank about once a second. This needs MPI_THREAD_MULTIPLE.
+    Without it each rank watches its own counter alone, and may take a long wait for a slow rank for a stall.
 
     Alone (`Solo`), exceptions take Python's usual way, a thread that dies ends the process, and a stall is
     printed but does not end it, unless there are threads as ranks.

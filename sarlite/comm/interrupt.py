@@ -16,14 +16,15 @@ SAME_SECONDS = 1.0
 
 
 class Interrupts:
-    """What a process does with SIGINT and SIGTERM: it raises Interrupted in the main thread, or postpones that.
+    """What a process does with SIGINT and SIGTERM: raise Interrupted in the main thread, or postpone that.
 
     Attributes
     ----------
     noted : int
-        The signal that came while they were postponed; 0 without one. Whoever postpones looks at it, and ends in good order.
+        The signal that came while signals were postponed; 0 without one. The code that postpones looks at it, and ends
+        in good order.
     answer : str
-        What is written to stderr as a signal is noted.
+        This is written to stderr as a signal is noted.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,8 @@ class Interrupts:
     def postponed(self) -> Iterator[None]:
         """Only note the first signal that comes inside; a second one ends the process as outside. Any thread."""
         for number in self._taken:
-            signal.siginterrupt(number, True)  # a C library that took it over and gave it back leaves waits that no signal ends
+            # a C library that took the signal over and gave it back leaves waits that no signal ends
+            signal.siginterrupt(number, True)
         with self._lock:
             self._holders += 1
         try:
@@ -46,7 +48,10 @@ class Interrupts:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals over, in the main thread. What is ignored, as SIGINT in a background job, stays so."""
+        """Take the signals over, in the main thread.
+
+        A signal that is ignored, as SIGINT in a background job, stays so.
+        """
         self._taken = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._handle) for number in self._taken}
         try:
@@ -66,7 +71,10 @@ class Interrupts:
         raise Interrupted(signum)
 
     def met(self, seconds: float) -> bool:
-        """Whether the main thread meets the signal that just came within so many seconds, or may take its time. For another thread."""
+        """Whether the main thread meets the signal that just came within so many seconds, or may take its time.
+
+        For another thread to call.
+        """
         came = time.monotonic()
         if self._holders:
             self._first = came if self._first == -math.inf else self._first

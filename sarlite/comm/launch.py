@@ -1,4 +1,4 @@
-"""Which communicator a program runs on, and how many threads a rank may use."""
+"""Which communicator a program runs on, how its start is guarded, and how many threads a rank may use."""
 
 import atexit
 import ctypes
@@ -22,7 +22,7 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 
 
 def _launch(environ):
-    """The variable that tells of a launcher, its number, and whether that is every rank or only those on this node."""
+    """The variable that tells of a launcher, its number, and whether this counts every rank or this node's alone."""
     for name in _SIZE_VARIABLES:
         if environ.get(name, "").isdecimal():
             return name, int(environ[name]), True
@@ -48,17 +48,17 @@ def launched_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.environ) -> None:
-    """Guard a command from its first line until `guard` takes over. Not collective; may be called again, with other seconds.
+    """Guard a command from its first line until `guard` takes over. Not collective; may be called again.
 
     A crash in C prints its stack. Under a launcher of several ranks moreover:
 
-    - A rank that is not guarded after `seconds` prints the stacks of its threads and ends: it waits in MPI for one that was stopped,
-      or ended before it had connected.
-    - A rank that leaves Python before it has connected ends by SIGTERM, which has the launcher end the others. Otherwise MPICH's
-      leaves them waiting.
+    - A rank that is not guarded after `seconds` prints the stacks of its threads and ends. It waits in MPI for a rank
+      that was stopped, or that ended before it had connected.
+    - A rank that leaves Python before it has connected ends by SIGTERM, so that the launcher ends the other ranks.
+      MPICH's launcher leaves them waiting otherwise.
     - A rank whose launcher dies is killed (Linux).
 
-    And where Python ends, MPI's own end gets as many seconds.
+    When Python ends, MPI's own end gets as many seconds.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class _Start:
 
 
 def _leave():
-    """At Python's end: finalize MPI, which waits for every rank, while `end_within` still works; mpi4py would do it later."""
+    """At Python's end finalize MPI, which waits for every rank, while `end_within` works: mpi4py finalizes later."""
     if _Start.connected:
         from sarlite.comm import mpi
 
@@ -96,7 +96,7 @@ def _leave():
 
 
 def _die_with_the_launcher():
-    """Have the kernel kill this process when its parent dies, as the ranks of a killed launcher live on."""
+    """Let the kernel kill this process when its parent dies: the ranks of a killed launcher would live on."""
     parent, pr_set_pdeathsig = os.getppid(), 1
     try:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -153,15 +153,15 @@ def _world():
 
 def _mismatch(name, n_ranks, size):
     return (
-        f"the launcher started {n_ranks} ranks ({name}={n_ranks}), but MPI sees {size}: every process would train alone. "
-        "Start with the mpiexec of the MPI that mpi4py uses (`python -c 'from mpi4py import MPI; "
+        f"the launcher started {n_ranks} ranks ({name}={n_ranks}), but MPI sees {size}: every process would train "
+        "alone. Start with the mpiexec of the MPI that mpi4py uses (`python -c 'from mpi4py import MPI; "
         f"print(MPI.Get_library_version())'`; after {install('mpich')} it is the mpiexec beside python), "
         f"or unset {name} to run one rank alone."
     )
 
 
 def host():
-    """What names this machine: containers may share a host name, and machines an image."""
+    """The name of this machine and its boot: containers may share a host name, and machines an image."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return socket.gethostname(), file.read().strip()
@@ -198,7 +198,7 @@ def _quota(files: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cg
 
 
 def _read_quota(folder):
-    """How many cores' time a control group may take of version 2 or 1; None where it has no limit."""
+    """How many cores' time a control group, of version 2 or 1, may take; None where it has no limit."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
             quota, period = " ".join((folder / name).read_text() for name in names).split()
@@ -212,8 +212,8 @@ def _read_quota(folder):
 def default_threads(comm: Communicator) -> int:
     """Return how many threads this rank may use without oversubscribing its cores, at least 1. Collective.
 
-    A core that k ranks may run on counts 1/k: ranks that share all cores share them evenly, and a rank bound to cores of
-    its own uses them all. The CPU quota of a control group, such as a container's, is shared evenly by the ranks in it.
+    A core that k ranks may run on counts 1/k: ranks that share all cores share them evenly, and a rank that is bound to
+    cores of its own uses all of these. The ranks in a control group, such as a container, share its CPU quota evenly.
     """
     quota = _quota()
     found = comm.allgather((host(), _cores(), quota))
@@ -227,8 +227,8 @@ def default_threads(comm: Communicator) -> int:
 def default_prefetch(comm: Communicator, n_threads: int) -> int:
     """Return how many peers' rows to fetch ahead: 1 where that can hide something, else 0. Collective.
 
-    A transfer hides behind computing on a network, and on one host where each rank has a core to spare; where all cores compute, the
-    thread that fetches takes their time.
+    A transfer hides behind computing on a network, and on one host where each rank has a core to spare. Where all cores
+    compute, the thread that fetches takes their time.
 
     Parameters
     ----------

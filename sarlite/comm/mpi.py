@@ -1,11 +1,12 @@
 """The communicator over MPI.
 
-Importing it initialises MPI, if the program has not done so: mpi4py asks for MPI_THREAD_MULTIPLE and finalizes when
-Python ends. MPI_Finalize waits for every rank, so a rank that fails must call `abort`, as `guard` does.
+Importing this module initialises MPI, if the program has not done so: mpi4py asks for MPI_THREAD_MULTIPLE, and
+finalizes MPI when Python ends. MPI_Finalize waits for every rank, so a rank that fails must call `abort`, as `guard`
+does.
 
-Waiting is MPI's own. MPICH spins while it waits but yields the core, and a loop of Test and short sleeps was measured
-against it on 2 cores: with 2 ranks a step took 1.0 to 2.8 times as long, with 4 ranks 1.0 to 31 times (the most for small messages).
-"""
+Waiting is MPI's own. MPICH spins while it waits but yields the core. A loop of Test and short sleeps was measured
+against it on 2 cores: with 2 ranks a step took 1.0 to 2.8 times as long, with 4 ranks 1.0 to 31 times, the most for
+small messages. """
 
 import os
 import zlib
@@ -25,7 +26,7 @@ from sarlite.comm.buffers import (
 )
 from sarlite.comm.channels import Channels
 from sarlite.comm.ending import tell
-from sarlite.comm.mpi_transfers import Incoming, Outgoing, Traffic, errors_named, pieces
+from sarlite.comm.mpi_transfers import PIECE_BYTES, Incoming, Outgoing, Traffic, errors_named, pieces
 from sarlite.comm.requests import Staged
 from sarlite.errors import SarliteError
 from sarlite.types import Array
@@ -60,10 +61,12 @@ class MpiCommunicator(Channels):
     ----------
     comm : mpi4py.MPI.Intracomm
         Duplicated, so that sarlite's messages meet no others. Collective.
+    piece_bytes : int
+        A longer array travels in pieces of this size. The same on every rank.
     """
 
-    def __init__(self, comm: Any) -> None:
-        self._comm = comm.Dup()
+    def __init__(self, comm: Any, piece_bytes: int = PIECE_BYTES) -> None:
+        self._comm, self._piece_bytes = comm.Dup(), piece_bytes
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -74,15 +77,15 @@ class MpiCommunicator(Channels):
     def start_send(self, array: Array, peer: int, tag: int = 0) -> Any:
         data = as_bytes(array)
         with errors_named():
-            requests = [self._comm.Isend([piece, MPI.BYTE], peer, tag) for piece in pieces(data)]
+            requests = [self._comm.Isend([piece, MPI.BYTE], peer, tag) for piece in self._pieces(data)]
         return Outgoing(requests, data, peer, tag, self._traffic)
 
     def start_recv(self, array: Array, peer: int, tag: int = 0) -> Any:
         data = as_bytes(array, writable=True)
         with errors_named():
-            requests = [self._comm.Recv_init([piece, MPI.BYTE], peer, tag) for piece in pieces(data)]
+            requests = [self._comm.Recv_init([piece, MPI.BYTE], peer, tag) for piece in self._pieces(data)]
             MPI.Prequest.Startall(requests)
-        return Incoming(requests, data, peer, tag, self._traffic)
+        return Incoming(requests, data, peer, tag, self._traffic, self._piece_bytes)
 
     def drain(self) -> None:
         self._traffic.cancel()
@@ -110,7 +113,7 @@ class MpiCommunicator(Channels):
         call, error = described(broadcast_call, array, root, self.rank, self.size)
         self._check_call(call, error)
         with errors_named():
-            for piece in pieces(as_bytes(array)):
+            for piece in self._pieces(as_bytes(array)):
                 self._comm.Bcast([piece, MPI.BYTE], root)
         return array
 
@@ -118,7 +121,7 @@ class MpiCommunicator(Channels):
         broadcast_call(array, root, self.rank, self.size)
         data = as_bytes(array)
         with errors_named():
-            return _Collective([self._comm.Ibcast([piece, MPI.BYTE], root) for piece in pieces(data)], data)
+            return _Collective([self._comm.Ibcast([piece, MPI.BYTE], root) for piece in self._pieces(data)], data)
 
     def start_allreduce(self, array: Array, op: str = "sum") -> Staged:
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
@@ -127,7 +130,7 @@ class MpiCommunicator(Channels):
         key = _key(call, error)
         yield self._start_reduction(key, "min")
         self._check_keys(key, call, error)
-        for piece in pieces(array.reshape(-1)):
+        for piece in self._pieces(array.reshape(-1)):
             yield self._start_reduction(piece, op)
 
     def _start_reduction(self, piece, op):
@@ -148,7 +151,7 @@ class MpiCommunicator(Channels):
     def allreduce(self, array: Array, op: str = "sum") -> Array:
         self._check_call(*described(reduction_call, array, op))
         with errors_named():
-            for piece in pieces(array.reshape(-1)):
+            for piece in self._pieces(array.reshape(-1)):
                 self._comm.Allreduce(MPI.IN_PLACE, piece, _OPS[op])
         return array
 
@@ -165,19 +168,18 @@ class MpiCommunicator(Channels):
             self._comm.Barrier()
 
     def dup(self) -> "MpiCommunicator":
-        return MpiCommunicator(self._comm)
+        return MpiCommunicator(self._comm, self._piece_bytes)
 
     def split(self, colour: int) -> "MpiCommunicator":
         with errors_named():
             part = self._comm.Split(colour, self.rank)
-        found = MpiCommunicator(part)
+        found = MpiCommunicator(part, self._piece_bytes)
         part.Free()
         return found
 
     def free(self) -> None:
         """Free this communicator and its channels. Collective."""
-        for channel in self.__dict__.pop("_channels", {}).values():
-            channel.free()
+        self.free_channels()
         self.drain()
         self._traffic.close()
         with errors_named():
@@ -188,6 +190,9 @@ class MpiCommunicator(Channels):
             tell(str(reason))
         self._comm.Abort(1)
 
+    def _pieces(self, array):
+        return pieces(array, self._piece_bytes)
+
     def _start_allgather(self, row, rows):
         """Start to gather every rank's `row` into `rows`: for the watchdog, which must not wait inside MPI."""
         with errors_named():
@@ -195,7 +200,7 @@ class MpiCommunicator(Channels):
 
 
 def _key(call, error):
-    """Two numbers whose minima over the ranks are each other's negatives when all ranks make the same call, without error."""
+    """Two numbers of a call. Their minima over the ranks add up to 0 where all ranks make this call without error."""
     number = zlib.crc32(call.encode())
     return np.array([-(2**32) if error else number, -number], np.int64)
 
@@ -217,10 +222,14 @@ def wrapped(comm: Any) -> MpiCommunicator:
 
 
 def _forget_shared_memory(comm):
-    """Remove the name of MPICH's shared memory, which every rank has mapped; else a job that dies leaves it. Collective."""
+    """Remove the name of MPICH's shared memory, which every rank has mapped; a job that dies would leave it.
+
+    Collective.
+    """
     comm.barrier()
     with suppress(OSError), open("/proc/self/maps") as maps:
-        mapped = {line.split()[5] for line in maps if " /dev/shm/mpich_shm_" in line and not line.endswith("(deleted)\n")}
+        mapped = {line.split()[5] for line in maps
+                  if " /dev/shm/mpich_shm_" in line and not line.endswith("(deleted)\n")}
         for path in mapped:
             with suppress(FileNotFoundError):  # another rank was first
                 os.unlink(path)
@@ -240,6 +249,6 @@ def world() -> MpiCommunicator:
 
 
 def finalize() -> None:
-    """End MPI, which waits for every rank, unless that is done. Collective."""
+    """End MPI, which waits for every rank, unless it has ended. Collective."""
     if not MPI.Is_finalized():
         MPI.Finalize()

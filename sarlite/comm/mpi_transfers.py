@@ -1,9 +1,9 @@
 """Sends and receives over MPI that can be cancelled. Only this module and `mpi` import mpi4py.
 
-A thread that waits is inside MPI_Wait, which yields its core (MPICH's MPI_Waitany does not: on full cores a message took
-3 to 5 times as long) and leaves Python to other threads. Another thread wakes it by MPI_Cancel. Receives are persistent
-requests for that: what a wait completes stays a valid handle until it is freed here. MPI cannot cancel a send.
-"""
+A thread that waits is inside MPI_Wait, which yields its core and leaves Python to other threads. (MPICH's MPI_Waitany
+does not yield: on full cores a message took 3 to 5 times as long.) Another thread wakes the waiting one by MPI_Cancel.
+So receives are persistent requests: the handle of a request that a wait has completed stays valid until it is freed
+here. MPI cannot cancel a send. """
 
 import atexit
 import sys
@@ -20,9 +20,7 @@ from sarlite.comm.ending import tell
 from sarlite.errors import PeerError, ShapeError
 
 PIECE_BYTES = 1 << 30
-"""A longer array travels in pieces of this size, since MPI before version 4 counts in 32 bits. The same on every rank."""
-
-
+"""A longer array travels in pieces of this size, since MPI before version 4 counts in 32 bits."""
 LEAVE_SECONDS = 1.0
 """How long the end of Python waits for other threads to come out of MPI."""
 _INSIDE: list[int] = []  # the threads that are in a call of MPI
@@ -41,16 +39,19 @@ def errors_named():
         _INSIDE.remove(thread)
 
 
-def pieces(array):
-    """The parts of a flat array that travel one by one. One shorter than `PIECE_BYTES`, maybe empty, is always the last."""
-    length = max(1, PIECE_BYTES // max(1, array.itemsize))
+def pieces(array, piece_bytes=PIECE_BYTES):
+    """The parts of a flat array that travel one by one.
+
+    The last one is always shorter than `piece_bytes`, and may be empty.
+    """
+    length = max(1, piece_bytes // max(1, array.itemsize))
     return [array[start : start + length] for start in range(0, array.size + 1, length)]
 
 
 class Traffic:
     """What one communicator has sent and received: messages by peer, and the transfers that are not done.
 
-    Messages that were sent and never received are thereby known, also those still on their way.
+    So messages that were sent and never received are known, also while they are still on their way.
     """
 
     def __init__(self, size):
@@ -78,22 +79,22 @@ class Traffic:
             self._given_up = [send for send in self._given_up if not MPI.Request.Testall(send[0])]
 
     def cancel(self, waited_for=False):
-        """Cancel the transfers that are not done, or those alone that a thread waits for."""
+        """Cancel the transfers that are not done; with `waited_for` only the ones that a thread waits for."""
         with self._lock:
             found = [transfer for transfer in self._open if not waited_for or transfer.is_waited_for()]
         for transfer in found:
             transfer.cancel()
 
     def close(self):
-        """Nothing will be sent or received any more."""
+        """Tell that nothing will be sent or received any more."""
         _TRAFFIC.discard(self)
 
     def drain(self, comm):
-        """Receive, and drop, all that has been sent and not received. Every rank has cancelled."""
+        """Receive and drop every message that has been sent and not received. Every rank has cancelled before."""
         sent = np.empty_like(self._sent)
         comm.Alltoall(self._sent, sent)
         for peer, n in enumerate(sent - self._received):
-            for _ in range(n):  # what comes later from this peer was sent after it began to drain
+            for _ in range(n):  # a message that comes later from this peer was sent after the peer began to drain
                 message = comm.Mprobe(peer, MPI.ANY_TAG, status := MPI.Status())
                 message.Recv([np.empty(status.Get_count(MPI.BYTE), np.uint8), MPI.BYTE])
         self._received[:] = sent
@@ -103,14 +104,14 @@ class Traffic:
 
 
 _TRAFFIC: set = set()
-"""Of every communicator, since MPI uses the buffers of transfers whatever Python forgets."""
+"""The traffic of every communicator, since MPI uses the buffers of transfers also after Python has forgotten them."""
 
 
 class Transfer:
-    """The started pieces of one array, of which one thread at a time completes the first."""
+    """The started pieces of one array. One thread at a time completes the first of them."""
 
     leaving = False
-    """Whether Python ends: who waits then would be inside MPI while it is finalized."""
+    """Whether Python ends. A thread that waits then would be inside MPI while it is finalized."""
 
     def __init__(self, requests, buffer, peer, tag, traffic):
         self._requests, self._buffer = deque(requests), buffer
@@ -176,7 +177,7 @@ class Transfer:
         return True
 
     def _end(self):
-        """Raise what went wrong."""
+        """Raise the error, if there is one."""
         if self._error is not None:
             raise self._error
 
@@ -185,7 +186,7 @@ class Transfer:
         self._give_up()
 
     def _pop(self, status=None):
-        """The first piece is done, or has failed where there is no status."""
+        """Drop the first piece, which is done, or without a status has failed."""
         self._requests.popleft()
         if not self._requests:
             self._free()
@@ -196,7 +197,7 @@ class Transfer:
         self._free()
 
     def _free(self):
-        """No piece is left."""
+        """Forget the buffer: no piece is left."""
         self._buffer = None
         self._traffic.end(self)
 
@@ -209,7 +210,7 @@ class Outgoing(Transfer):
         traffic.start(self, peer, len(requests))
 
     def _wake(self):
-        return False  # who waits for it goes on once the message is received or drained
+        return False  # a thread that waits goes on once the message is received or drained
 
     def _give_up(self):
         self._traffic.give_up(list(self._requests), self._buffer)
@@ -219,9 +220,9 @@ class Outgoing(Transfer):
 class Incoming(Transfer):
     """A receive, which also checks how much arrived."""
 
-    def __init__(self, requests, buffer, peer, tag, traffic):
+    def __init__(self, requests, buffer, peer, tag, traffic, piece_bytes):
         super().__init__(requests, buffer, peer, tag, traffic)
-        self._n_bytes, self._left = 0, buffer.size
+        self._n_bytes, self._left, self._piece_bytes = 0, buffer.size, piece_bytes
         traffic.start(self, peer, 0)
 
     def _wake(self):
@@ -241,7 +242,7 @@ class Incoming(Transfer):
         if status is not None:
             n_bytes = status.Get_count(MPI.BYTE)
             self._n_bytes, self._left = self._n_bytes + n_bytes, self._left - n_bytes
-            if n_bytes < min(self._left + n_bytes, PIECE_BYTES):
+            if n_bytes < min(self._left + n_bytes, self._piece_bytes):
                 self._give_up()  # a short piece is the last
 
     def _end(self):

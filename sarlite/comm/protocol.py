@@ -14,7 +14,7 @@ class Request(Protocol):
         Raises
         ------
         ShapeError
-            The message has not the size of the receive's buffer; the ranks' arrays of a reduction differ.
+            A message has another size than the receive's buffer; the ranks' arrays of a reduction differ.
         PeerError
             The peer failed, or the request was cancelled.
         """
@@ -25,16 +25,17 @@ class Request(Protocol):
     def cancel(self) -> None:
         """Give up a send or a receive. Not for reductions.
 
-        Returns once nothing will be written into the buffer any more, and it may be dropped. A thread that waits for a
-        receive gets PeerError; under MPI one that waits for a send waits on until the message is received or drained.
-        A request that is done stays done; what was already matched may still be delivered before this returns.
+        Returns once nothing will be written into the buffer any more; the buffer may then be dropped. A thread that
+        waits for a receive gets PeerError. Under MPI a thread that waits for a send waits on until the message is
+        received or drained. A request that is done stays done. A message that was already matched may still be
+        delivered before this returns.
 
         Notes
         -----
         A cancelled receive leaves its message to the next receive with the same source and tag, and under MPI a
-        cancelled send may still be received: go on with another tag, or `drain`. MPI cannot take back a send: until it
-        is received or drained, its array is kept by a reference, and if it is changed, that is what arrives.
-        """
+        cancelled send may still be received: go on with another tag, or `drain`. MPI cannot take back a send. Until the
+        send is received or drained, its array is kept by a reference; if the array is changed, the changed values
+        arrive. """
 
 
 class Communicator(Protocol):
@@ -53,8 +54,8 @@ class Communicator(Protocol):
     Messages with the same source, destination and tag arrive in the order they were started. Threads of one rank that
     communicate at once need different tags, and for collectives communicators of their own (`dup`, `channel`).
 
-    `alltoall`, `broadcast`, `allreduce` and `start_allreduce` raise ShapeError on every rank when the ranks' calls do not fit together.
-    """
+    `alltoall`, `broadcast`, `allreduce` and `start_allreduce` raise ShapeError on every rank when the ranks' calls do
+    not fit together. """
 
     rank: int
     size: int
@@ -69,13 +70,13 @@ class Communicator(Protocol):
         """
 
     def start_recv(self, array: Array, peer: int, tag: int = 0) -> Request:
-        """Start to receive into a C-contiguous array of just the size that `peer` sends."""
+        """Start to receive into a C-contiguous array of exactly the size that `peer` sends."""
 
     def drain(self) -> None:
         """Cancel the requests of sends and receives that are not done, and drop the messages that no receive has met.
 
-        Afterwards the communicator is as new: no message from before is received by anyone, whatever its tag. For
-        channels, whose requests may outlive what a program gave up.
+        Afterwards the communicator is as new: nobody receives a message from before, whatever its tag. This is for
+        channels, whose requests may outlive the work that a program gave up.
         """
 
     def alltoall(self, arrays: list[Array]) -> list[Array]:
@@ -93,24 +94,24 @@ class Communicator(Protocol):
         """
 
     def broadcast(self, array: Array, root: int) -> Array:
-        """Fill the C-contiguous `array` with the root's, of the same shape and dtype, and return it.
+        """Fill the C-contiguous `array` with the root's array, of the same shape and dtype, and return it.
 
-        Waits without the GIL: a thread may be in here on one communicator while others use other ones.
+        Waits without the GIL: other threads may use other communicators meanwhile.
         """
 
     def start_broadcast(self, array: Array, root: int) -> Request:
-        """Start a `broadcast`; the request is done once `array` may be read, on the root changed.
+        """Start a `broadcast`. The request is done once `array` may be read, and on the root changed.
 
-        The ranks must have agreed on root, shape and dtype before: they are not compared on every communicator. Several may be under
-        way, if all ranks start them in one order; until they are done, nothing else collective may be called on this communicator.
+        The ranks must have agreed on root, shape and dtype before: not every communicator compares them. Several
+        broadcasts may be under way, if all ranks start them in one order. Until they are done, nothing else collective
+        may be called on this communicator.
         """
 
     def start_allreduce(self, array: Array, op: str = "sum") -> Request:
         """Start an `allreduce`; `array` holds the result once the request is done.
 
-        It goes on while some thread waits for it or tests it. Until it is done, nothing else collective may be called on
-        this communicator: give it a channel.
-        """
+        The reduction goes on while some thread waits for it or tests it. Until it is done, nothing else collective may
+        be called on this communicator: give it a channel. """
 
     def allreduce(self, array: Array, op: str = "sum") -> Array:
         """Reduce elementwise over ranks, in place, and return `array`; op is "sum", "max" or "min".
@@ -136,7 +137,7 @@ class Communicator(Protocol):
         Raises
         ------
         ShapeError
-            On every rank: the arrays do not fit together, or the root is no rank or not the same on all.
+            On every rank: the arrays do not fit together, or the root is no rank or not the same on all ranks.
         """
 
     def allgather(self, value: Any) -> list[Any]:
@@ -152,22 +153,28 @@ class Communicator(Protocol):
         """Return a communicator of the same ranks whose messages never meet this one's."""
 
     def channel(self, name: str) -> "Communicator":
-        """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are made often."""
+        """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are many."""
 
     def split(self, colour: int) -> "Communicator":
-        """Return a communicator of the ranks that gave the same `colour`, a number >= 0, numbered in the order of their ranks here."""
+        """Return a communicator of the ranks that gave the same `colour`, a number >= 0, in rank order."""
 
     def group(self, name: str, colour: int) -> "Communicator":
-        """Return the `split` kept under `name`, made at the first call, whose colours hold."""
+        """Return the `split` kept under `name`. The colours of the first call hold."""
 
     def numbered(self, name: str, holder: Any) -> int:
-        """Return a number that is above those of all living holders of `name` on any rank, and `holder`'s as long as it lives. Collective.
+        """Return a number above the numbers of all living holders of `name` on any rank.
 
-        Those whose threads communicate side by side take channels by it, since on one channel their calls would meet.
+        It is `holder`'s as long as it lives.
+
+        Holders whose threads communicate side by side name their channels by it, since on one channel their calls would
+        meet.
         """
 
     def free(self) -> None:
-        """Drain a duplicate that was made by `dup`, or a `split`, and its channels, and give them back."""
+        """Drain a communicator that `dup` or `split` made, and its channels, and give them back."""
 
     def abort(self, reason: Any) -> None:
-        """Print `reason`, unless it is None, and end every rank at once; threads as ranks get PeerError instead."""
+        """Print `reason`, unless it is None, and end every rank at once.
+
+        Ranks that are threads get PeerError instead.
+        """

@@ -8,12 +8,12 @@ from sarlite.errors import SarliteError
 
 
 class Staged:
-    """The request of something that takes several steps, each started when the one before is done.
+    """The request of work in several steps, each of which is started when the step before is done.
 
     Parameters
     ----------
     steps : generator of requests
-        The first is started here, the others by whoever waits or tests. What it raises, `wait` raises.
+        The first step is started here, the others by whoever waits or tests. `wait` raises what the generator raises.
     """
 
     def __init__(self, steps: Iterator[Any]) -> None:

@@ -1,9 +1,8 @@
 """N ranks as threads of one process: for tests, and for embedding without MPI.
 
-Messages are rendezvous without a copy in between: a send waits in its mailbox until the receive with its (context,
-source, destination, tag) comes, and whichever side waits first copies from array to array. A wait that can never end,
-because a rank failed or returned, raises PeerError.
-"""
+A message is copied once, from array to array: a send waits in its mailbox until the receive with its (context, source,
+destination, tag) comes, and the side that waits first makes the copy. A wait that can never end, because a rank failed
+or returned, raises PeerError. """
 
 import contextvars
 import pickle
@@ -111,11 +110,11 @@ class _Copy:
     def run(self):
         if self.sizes[0] == self.sizes[1]:
             np.copyto(self.receive.data, self.send.data)
-        self.send.data = self.receive.data = None  # a side that waits later keeps the other side's array alive no longer
+        self.send.data = self.receive.data = None  # a side that waits later must not keep the other side's array alive
 
 
 class _End:
-    """The request of one side of a message. Ranks are the world's."""
+    """The request of one side of a message. Its ranks are numbered as in the world."""
 
     def __init__(self, comm, data, peer, tag, sends):
         self.world, self.open = comm._world, comm._open
@@ -169,7 +168,10 @@ class _End:
 
 
 class _Meeting:
-    """The request of a collective call, at which every member, a rank of the world, leaves a value for all."""
+    """The request of a collective call, at which every member leaves a value for all.
+
+    Members are ranks of the world.
+    """
 
     def __init__(self, world, rank, members, key, call, value):
         self._world, self._rank, self._members = world, rank, members
@@ -192,7 +194,7 @@ class _Meeting:
             return self._all_here()
 
     def result(self, error=None):
-        """Every rank's value, when all are here and made the same call; `error`, or ShapeError, when they did not."""
+        """Every rank's value, once all are here. Raises `error`, or ShapeError unless all ranks made the same call."""
         calls, values = zip(*(self._here[rank] for rank in self._members))
         check_calls(calls, error)
         return list(values)
@@ -213,8 +215,9 @@ class ThreadCommunicator(Channels):
     threaded, max_tag = True, MAX_TAG
     _open: set[Any]
 
-    def __init__(self, world: Any, rank: int, context: tuple[int, ...] = (), members: tuple[int, ...] | None = None) -> None:
-        self._members = tuple(range(world.size)) if members is None else members  # by rank here, ranks of the world
+    def __init__(self, world: Any, rank: int, context: tuple[int, ...] = (),
+                 members: tuple[int, ...] | None = None) -> None:
+        self._members = tuple(range(world.size)) if members is None else members  # ranks of the world, by rank here
         self.rank, self.size = rank, len(self._members)
         self._world, self._context, self._open = world, context, set()
         self._n_meetings = self._n_dups = 0
@@ -247,7 +250,8 @@ class ThreadCommunicator(Channels):
 
     def _broadcast(self, array, root, call, error):
         keys = self._next_key(), self._next_key()  # here, since others may meet before this goes on
-        yield (first := self._arrive(keys[0], call, array if self.rank == root else None))  # the others' would live on in slow ranks
+        sent = array if self.rank == root else None  # slow ranks would keep the other ranks' arrays alive
+        yield (first := self._arrive(keys[0], call, sent))
         arrays = first.result(error)
         if self.rank != root:
             np.copyto(as_bytes(array), as_bytes(arrays[root]))
@@ -291,12 +295,11 @@ class ThreadCommunicator(Channels):
         colours = self._meet("split", colour)
         self._n_dups += 1
         here = [rank for rank, found in enumerate(colours) if found == colour]
-        members = tuple(self._members[rank] for rank in here)  # which tell the parts' messages apart
+        members = tuple(self._members[rank] for rank in here)  # in the context they tell the parts' messages apart
         return ThreadCommunicator(self._world, here.index(self.rank), (*self._context, self._n_dups, *members), members)
 
     def free(self) -> None:
-        for channel in self.__dict__.pop("_channels", {}).values():
-            channel.free()
+        self.free_channels()
         self.drain()
 
     def abort(self, reason: Any) -> None:

@@ -19,9 +19,9 @@ WORKING, DONE, REFUSED, EXITED = range(4)
 PROGRESS, STATE, DIGEST, STALLED_MS = range(4)  # the columns of a row
 ARRIVED_NAP_SECONDS = 0.005
 ANSWER_SECONDS = 5.0
-"""How much longer than for a stall, which all ranks tell together, one waits for another rank's watchdog."""
+"""How much longer a watchdog waits for another rank's watchdog than for a stall, which all ranks tell together."""
 MET_SECONDS, ALONE_MET_SECONDS = 1.0, 5.0
-"""How long the main thread may take to meet a signal: of a rank, whose peers wait, and of a process that can only be slow."""
+"""How long the main thread may take to meet a signal: in a rank, whose peers wait, and in a process alone."""
 
 
 class Alarm:
@@ -73,7 +73,8 @@ class Watchdog:
         self._ticks = self._seen = self._seen_own = 0
         self._moved = time.monotonic()
         self._state, self._final, self._settled = (WORKING, 0), None, threading.Event()
-        self._channel = comm.channel("watchdog") if comm.size > 1 and hasattr(comm, "_start_allgather") else None  # collective
+        exchanges = comm.size > 1 and hasattr(comm, "_start_allgather")
+        self._channel = comm.channel("watchdog") if exchanges else None  # collective
         self._together = self._channel is not None and comm.threaded
         self._watch = self._watch_together if self._together else self._watch_alone
         self._mine, self._rows = np.zeros(4, np.int64), np.zeros((self._size, 4), np.int64)
@@ -94,7 +95,7 @@ class Watchdog:
         Parameters
         ----------
         state, digest : int
-            How this rank has finished, and a number that tells its reason from others.
+            How this rank has finished, and a number that tells the reason from other reasons.
         seconds : float or None
             How long to wait for the other ranks; None is for ever, or until a stall is found.
 
@@ -130,7 +131,7 @@ class Watchdog:
         return self._mine
 
     def _gather(self, seconds=None):
-        """Every rank's row, or None when they are not there after so many seconds."""
+        """Every rank's row, or None where the rows are not there after so many seconds."""
         rows, end = self._rows, time.monotonic() + (seconds or float("inf"))
         request = self._channel._start_allgather(self._row(), rows)
         while not request.test():

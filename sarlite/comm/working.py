@@ -16,25 +16,28 @@ _PYTHON, _PACKAGES = (sysconfig.get_path(name) + os.sep for name in ("stdlib", "
 
 
 @contextlib.contextmanager
-def working(tick: Callable[[], object]) -> Iterator[None]:
+def working(tick: Callable[[], object], interval: float = INTERVAL_SECONDS) -> Iterator[None]:
     """Call `tick` as long as this thread, or a child of the process, computes.
 
-    Reading, dividing and partitioning have no steps to count, and one rank may do them for an hour while the others wait.
+    Reading, dividing and partitioning have no steps to count, and one rank may do them for an hour while the others
+    wait.
 
     Parameters
     ----------
     tick : callable
         A watchdog's.
+    interval : float
+        Seconds between two looks.
 
     Notes
     -----
-    A thread looks every 0.25 s whether processor time has passed since. A thread that is blocked takes none. MPI takes it while it waits,
-    so nothing counts where this thread is in a function of `sarlite.comm`. Children are seen on Linux alone.
-    """
+    A thread looks whether this thread has taken processor time since its last look. A thread that is blocked takes
+    none. MPI takes processor time while it waits, so nothing counts while this thread is in a function of
+    `sarlite.comm`. Children are seen on Linux alone. """
     over, meter = threading.Event(), _Meter(threading.get_ident())
 
     def watch():
-        while not over.wait(INTERVAL_SECONDS):
+        while not over.wait(interval):
             if meter.has_moved():
                 tick()
 

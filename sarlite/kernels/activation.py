@@ -12,7 +12,10 @@ ACTIVATIONS = {"identity": 0, "relu": 1, "elu": 2}
 
 
 class Normal(NamedTuple):
-    """Batch norm's affine map of each column: ``(x - mean) * inv_std * gamma``; mean and inv_std (F,) float64, gamma (F,) x's dtype."""
+    """Batch norm's affine map of each column: ``(x - mean) * inv_std * gamma``.
+
+    mean and inv_std are (F,) float64, gamma is (F,) of x's dtype.
+    """
 
     mean: np.ndarray
     inv_std: np.ndarray
@@ -30,7 +33,8 @@ class Mask(NamedTuple):
 def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
     """Overwrite ``out = f(y) * k``.
 
-    ``y = (x - mean) * inv_std * gamma + beta`` with a `normal`, ``x + beta`` or x without; k is `dropout`'s factor, 1 without a `mask`.
+    ``y = (x - mean) * inv_std * gamma + beta`` with a `normal`, else ``x + beta`` or x. k is `dropout`'s factor;
+    without a `mask` it is 1.
 
     Parameters
     ----------
@@ -61,8 +65,9 @@ def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
     call(f"sar_activate_forward_{FLOATS[x.dtype]}", out, {**activation, "x": x})
 
 
-def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, x=None, out=None, means=None, dx=None, sums=None):
-    """Overwrite the gradient of x, or the column sums that it needs, or both; ``dy = g * k * f'(y)``.
+def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, x=None, out=None, means=None, dx=None,
+                      sums=None):
+    """Overwrite the gradient of x, or the column sums that this gradient needs, or both; ``dy = g * k * f'(y)``.
 
     ``sums[0] = sum_r dy`` and ``sums[1] = sum_r dy * xhat`` are the gradients of beta and gamma;
     ``dx = gamma * inv_std * (dy - means[0] - xhat * means[1])``; without a `normal`, sums[1] is 0 and ``dx = dy``.
@@ -71,13 +76,14 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
     ----------
     g : (n, F) float32 or float64
     kind, alpha, normal, beta, mask
-        As in `activate`; beta is read for "elu" alone, and gamma too unless dx is asked for.
+        As in `activate`. beta is read for "elu" alone, and so is gamma unless dx is asked for.
     x : g's shape and dtype
         The input, needed with a `normal` and for "elu".
     out : g's shape and dtype
-        The result, needed for "relu", whose mask is where it is above 0: no random numbers are drawn.
+        The result, needed for "relu": the mask is where the result is above 0, so no random numbers are drawn.
     means : (2, F) float64
-        Needed for dx with a `normal`: `sums` over all ranks, divided by the number of all rows; zeros where mean and inv_std are constants.
+        Needed for dx with a `normal`: the `sums` of all ranks, divided by the number of rows of all ranks; zeros where
+        mean and inv_std are constants.
     dx : g's shape and dtype, optional
         It may be g itself.
     sums : (2, F) float64, optional
@@ -89,7 +95,7 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
 
     Notes
     -----
-    O(n * F) time; one pass a call. With sums 16 * threads * F bytes, and the same result for the same number of threads.
+    O(n * F) time; one pass a call. With sums 16 * threads * F bytes; the result depends on the number of threads alone.
     """
     n, n_feat = columns(g, "g")
     activation = _activation(kind, alpha, normal, beta, mask, g.dtype, n, n_feat, "elu")
@@ -106,11 +112,15 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
         check("sums", sums, dtype=np.float64, shape=(2, n_feat), out=True)
     n_threads = team(g)
     workspace = None if sums is None else np.empty((n_threads, 2, n_feat))
-    call(f"sar_activate_backward_{FLOATS[g.dtype]}", dx, sums, workspace, g, out, means, {**activation, "x": x}, n_threads)
+    call(f"sar_activate_backward_{FLOATS[g.dtype]}", dx, sums, workspace, g, out, means, {**activation, "x": x},
+         n_threads)
 
 
 def _activation(kind, alpha, normal, beta, mask, dtype, n, n_feat, with_beta=None):
-    """Check what both directions take; return it as fields of sar_activation. `with_beta`: the one kind that reads beta."""
+    """Check the arguments of both directions; return the fields of sar_activation.
+
+    `with_beta`: the one kind that reads beta.
+    """
     if kind not in ACTIVATIONS:
         raise ShapeError(f"kind must be one of {', '.join(ACTIVATIONS)}, got {kind!r}")
     if normal is not None:
@@ -123,4 +133,5 @@ def _activation(kind, alpha, normal, beta, mask, dtype, n, n_feat, with_beta=Non
         check("ids", mask.ids, dtype=np.int64, shape=(n,))
         drop = {"ids": mask.ids, "key": key64(mask.key), "p": probability(mask.p)}
     affine = {} if normal is None else normal._asdict()
-    return {**affine, "beta": beta, "dropout": drop, "kind": ACTIVATIONS[kind], "alpha": float(alpha), "n_rows": n, "n_feat": n_feat}
+    return {**affine, "beta": beta, "dropout": drop, "kind": ACTIVATIONS[kind], "alpha": float(alpha), "n_rows": n,
+            "n_feat": n_feat}

@@ -43,7 +43,7 @@ class Dropout(NamedTuple):
 
 
 def _attention(csr, z, src, n_src, at_dst, slope, dropout):
-    """Check what both directions share; return it as fields of sar_attention. `at_dst`: an array with a row for each destination."""
+    """Check the arguments of both directions; return the fields of sar_attention. `at_dst` has a row a destination."""
     check("z", z, dtype=FLOATS, shape=(n_src, None, None))
     z_heads, n_feat = z.shape[1:]
     check("src", src, dtype=z.dtype, shape=(len(z), None if z_heads == 1 else z_heads))
@@ -51,8 +51,8 @@ def _attention(csr, z, src, n_src, at_dst, slope, dropout):
     if dropout is not None:
         check("dropout.src_ids", dropout.src_ids, dtype=np.int64, shape=(len(z),))
         check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(len(at_dst),))
-        drop = {"src_ids": dropout.src_ids, "dst_ids": dropout.dst_ids, "n_nodes": int(dropout.n_nodes), "key": key64(dropout.key),
-                "p": probability(dropout.p)}
+        drop = {"src_ids": dropout.src_ids, "dst_ids": dropout.dst_ids, "n_nodes": int(dropout.n_nodes),
+                "key": key64(dropout.key), "p": probability(dropout.p)}
     return {"csr": csr, "z": z, "src": src, "dropout": drop, "slope": float(slope), "n_src": len(z),
             "n_heads": src.shape[1], "z_heads": z_heads, "n_feat": n_feat}
 
@@ -60,8 +60,9 @@ def _attention(csr, z, src, n_src, at_dst, slope, dropout):
 def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout=None, accumulate=True):  # noqa: E741
     """Add one block of edges to the online softmax of graph attention.
 
-    ``s = leaky_relu(src[j] + dst[i], slope)``, ``i = rows[row]`` (the row itself when `rows` is None); the running maximum `m` moves
-    and `acc`, `l` are corrected by ``exp(old - new)``; ``l += sum exp(s - m)``; ``acc += sum mask / (1-p) * exp(s - m) * z[j]``.
+    ``s = leaky_relu(src[j] + dst[i], slope)`` with ``i = rows[row]``, or the row itself when `rows` is None. The
+    running maximum `m` moves, and `acc` and `l` are corrected by ``exp(old - new)``. Then ``l += sum exp(s - m)`` and
+    ``acc += sum mask / (1-p) * exp(s - m) * z[j]``.
 
     Parameters
     ----------
@@ -79,9 +80,10 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
     rows : (n_dst,), indices' dtype, optional
         Row of the outputs of each row of the CSR, each at most once; default: the same row, and n_out is n_dst.
     dropout : Dropout, optional
-        Drops coefficients after the softmax: it acts on acc, not on l. Its dst_ids are (n_out,).
+        Drops coefficients after the softmax: in acc, not in l. Its dst_ids are (n_out,).
     accumulate : bool
-        Without it m, l and acc of the CSR's rows start at -inf, 0, 0 here, whatever they hold; other rows stay as they are.
+        Without it m, l and acc of the CSR's rows start at -inf, 0, 0 here, whatever they hold. Other rows stay as they
+        are.
 
     Raises
     ------
@@ -106,7 +108,9 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
 
 
 def attend_finish(m, l, acc):  # noqa: E741
-    """Finish the online softmax: ``acc /= l`` and ``l = 1 / l``. Rows without edges, or with scores of -inf alone: acc = l = m = 0.
+    """Finish the online softmax: ``acc /= l`` and ``l = 1 / l``.
+
+    Rows without edges, or with scores of -inf alone, get acc = l = m = 0.
 
     Parameters
     ----------
@@ -131,7 +135,9 @@ def attend_finish(m, l, acc):  # noqa: E741
 
 
 def attend_ends(dst, m, scale, g, out):
-    """Return what `attend_backward` reads of each destination: dst, m, 1 / l and ``delta = sum_d g * out``, side by side.
+    """Return the values of each destination that `attend_backward` reads, side by side.
+
+    These are dst, m, 1 / l and ``delta = sum_d g * out``.
 
     Parameters
     ----------
@@ -151,7 +157,7 @@ def attend_ends(dst, m, scale, g, out):
 
     Notes
     -----
-    O(n_dst * H * D) time. m and 1 / l stand apart: as one number, m + log l, the digits of l are lost beside a large m.
+    O(n_dst * H * D) time. m and 1 / l are two numbers: in one, m + log l, the digits of l are lost beside a large m.
     """
     check("dst", dst, dtype=FLOATS, shape=(None, None))
     check("m", m, dtype=dst.dtype, shape=dst.shape)
@@ -163,12 +169,13 @@ def attend_ends(dst, m, scale, g, out):
     return np.stack((dst, m, scale, delta), axis=-1)
 
 
-def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slope, dropout=None, sums=None, accumulate=True):
+def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slope, dropout=None, sums=None,
+                    accumulate=True):
     """Add the gradients of finished attention over one block of edges, walking the transpose.
 
     ``alpha = exp(s - m[i]) / l[i]``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
-    ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``. A z of one head gets what all
-    heads add.
+    ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``. Where z has one
+    head, all heads add to its gradient.
 
     Parameters
     ----------
@@ -178,7 +185,7 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
     z, src, slope, dropout
         As given to `attend`.
     ends : (n_dst, H, 4), z's dtype
-        Of `attend_ends`.
+        What `attend_ends` returns.
     g : (n_dst, H, D), z's dtype
         Gradient of the finished output.
     dz, dsrc, ddst : as z, src, and (n_dst, H), z's dtype
@@ -186,8 +193,8 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
     accumulate : bool
         Without it dz and dsrc are overwritten.
     sums : (threads, n_dst, H) float64, optional
-        Accumulates each thread's part of ddst. The caller zeroes it once for all blocks of a backward pass, and ends with
-        `attend_backward_finish`. Default: this call does both.
+        Accumulates each thread's part of ddst. The caller zeroes `sums` once for all blocks of a backward pass, and
+        ends with `attend_backward_finish`. By default this call does both.
 
     Raises
     ------
@@ -196,9 +203,9 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
 
     Notes
     -----
-    O(n_edges * H * D) time; without `sums` 8 * threads * n_dst * H bytes for them. Threads' parts are added in thread order, so
-    ddst is the same for the same number of threads. No more threads run than `sums` has parts. SAR alg. 2 and sec. 3.3.
-    """
+    O(n_edges * H * D) time; without `sums` 8 * threads * n_dst * H bytes for them. The threads' parts are added in
+    thread order, so ddst is the same for the same number of threads. No more threads run than `sums` has parts. SAR
+    alg. 2 and sec. 3.3. """
     n_src, end = check_csr(t_indptr, check("t_indices", t_indices), ("t_indptr", "t_indices"))
     csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
     attention = _attention(csr, z, src, n_src, ends, slope, dropout)
@@ -216,8 +223,8 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
         check("ddst", ddst, dtype=z.dtype, shape=(n_dst, n_heads), out=True)
     elif ddst is not None or len(sums) == 0:
         raise ShapeError(f"sums must have a part for each thread and take the place of ddst; got shape {sums.shape}")
-    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, parts, ends, g, attention, accumulate,
-         min(n_threads, len(parts)), n_dst)
+    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, parts, ends, g, attention,
+         accumulate, min(n_threads, len(parts)), n_dst)
     if sums is None:
         attend_backward_finish(parts, ddst)
 

@@ -1,4 +1,4 @@
-"""Memory that arrays give back and get again."""
+"""`Buffers`: memory that arrays give back and further arrays get again."""
 
 import contextvars
 import ctypes
@@ -21,7 +21,10 @@ def _set_handler():
 
 
 def _capsule(handler, end):
-    """NumPy's capsule of a handler. Arrays and contexts hold it; with the last of them the C function `end` ends what it belongs to."""
+    """NumPy's capsule of a handler. Arrays and contexts hold it.
+
+    After the last of them the C function `end` frees the handler.
+    """
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     address, destructor = (int(ffi.cast("uintptr_t", p)) for p in (handler, ffi.addressof(lib, end)))
@@ -35,27 +38,28 @@ _entered: contextvars.ContextVar[tuple] = contextvars.ContextVar("entered", defa
 
 
 def outside_buffers(function, *args, **options):
-    """Call a function outside of any `Buffers`, for arrays that stay: among those of a step they would leave gaps."""
+    """Call a function outside of any `Buffers`: for arrays that stay, which would leave gaps among a step's arrays."""
     return contextvars.Context().run(function, *args, **options)
 
 
 class Buffers:
-    """While entered, arrays that this context makes start at a cache line, and large ones reuse the memory of freed ones.
+    """While entered, new arrays of this context start at a cache line, and large ones reuse the memory of freed ones.
 
         buffers = Buffers()
         with buffers:
             ...                     # any NumPy code; arrays may outlive the block and the buffers
 
-    A training step makes arrays of the same sizes in every epoch: after the first it takes no fresh memory, so that the system
-    has no pages to clear. Large arrays (256 KiB) stand in one range of addresses, each in the first free place that is large enough.
+    A training step makes arrays of the same sizes in every epoch. After the first epoch it takes no fresh memory, so
+    that the system has no pages to clear. Large arrays (256 KiB) stand in one range of addresses, each in the first
+    free place that is large enough.
 
     Notes
     -----
-    Local to the context (`contextvars`): a new thread starts outside, a copied context inside; several threads may be inside at once.
-    Memory: the most that was in use at once and some gaps, kept until `trim` or the end of the object; arrays and contexts that outlive
-    it stay valid. The range is as long as the machine's memory, but only what is touched takes any; where the system
-    refuses so many addresses (`ulimit -v`), large arrays are `malloc`'s. Source: NumPy's NEP 49;
-    MG-GCN reuses its buffers across layers and passes likewise.
+    Local to the context (`contextvars`): a new thread starts outside, a copied context inside. Several threads may be
+    inside at once. Memory: the most that was in use at once and some gaps, kept until `trim` or the end of the object.
+    Arrays and contexts that outlive the object stay valid. The range is as long as the machine's memory, but only pages
+    that are touched take memory. Where the system refuses so many addresses (`ulimit -v`), large arrays are `malloc`'s.
+    Source: NumPy's NEP 49. MG-GCN, too, reuses its buffers across layers and passes.
     """
 
     def __init__(self) -> None:
@@ -63,7 +67,8 @@ class Buffers:
         if not self._buffers:
             raise MemoryError("no memory for the table of buffers")
         self._handler = _capsule(self._buffers, "sar_buffers_end")
-        weakref.finalize(self, lib.sar_buffers_close, self._buffers).atexit = False  # runs while `_handler` is still there
+        closing = weakref.finalize(self, lib.sar_buffers_close, self._buffers)  # runs while `_handler` is still there
+        closing.atexit = False
 
     def __enter__(self) -> "Buffers":
         _entered.set((*_entered.get(), (self._handler, _set(self._handler))))

@@ -1,11 +1,12 @@
-"""The lines of a cache of rows."""
+"""`Lines`: which rows the lines of a cache have, and how old they are."""
 
 import numpy as np
 
 from sarlite.errors import ShapeError
 from sarlite.kernels.native import LINE, call, check, check_apart, check_rows, row_width
 
-MOST = 2**31 - 1  # lines and rows of the halo: their numbers are int32
+MOST = 2**31 - 1
+"""Lines, and rows of the halo, at most: their numbers are int32."""
 _EVER = 2**63 - 1  # no row is that old
 
 
@@ -19,9 +20,9 @@ class Lines:
     Parameters
     ----------
     n_lines : int
-        At least 0; more than n_halo are never used.
+        At least 0. No more than n_halo of them are ever used.
     n_halo : int
-        Rows of the halo, which are known by their number. Below 2^31, as n_lines.
+        Rows of the halo, which are known by their number. Below 2^31, as is n_lines.
 
     Raises
     ------
@@ -30,8 +31,8 @@ class Lines:
 
     Notes
     -----
-    Memory: 24 (n_lines + 1) + 4 n_halo bytes. A direct index finds a row's line, a ring orders the lines. One call at a time.
-    """
+    Memory: 24 (n_lines + 1) + 4 n_halo bytes. A direct index finds a row's line, a ring orders the lines. Only one
+    thread may be in a call at a time. """
 
     def __init__(self, n_lines, n_halo):
         for name, n in (("n_lines", n_lines), ("n_halo", n_halo)):
@@ -48,18 +49,18 @@ class Lines:
     def store(self, halo, made, rows, out):
         """Give rows a line, one after another, and copy them there.
 
-        A row keeps the line that its number has, else takes an empty one, else the oldest, whose row is forgotten. Among the lines of its
-        `made` it is then the newest.
+        A row keeps the line that its number has. Else it takes an empty line, or the oldest line, whose row is
+        forgotten. Among the lines with the same `made` it is then the newest.
 
         Parameters
         ----------
         halo : (n,) int32
-            Numbers of the rows; n may exceed n_lines, and a number may be there more than once.
+            Numbers of the rows. n may exceed n_lines, and a number may be there more than once.
         made : (n,) int64
             The step in which each row was made, at least 0.
         rows : (n, ...) float32 or float64
         out : (n_lines, ...), rows' dtype and trailing shape
-            The rows of the lines. Overwritten where a row has a line now.
+            The rows of the lines. Overwritten where one of `rows` has a line now.
 
         Raises
         ------
@@ -68,7 +69,8 @@ class Lines:
 
         Notes
         -----
-        O(n) time, and for each row a look at each newer step that lines have rows of. The copies are made on all threads, the rest on one.
+        O(n) time, and for each row a look at each newer step of which lines have rows. All threads make the copies; one
+        does the rest.
         """
         self._check(halo)
         check("made", made, dtype=np.int64, shape=(len(halo),))
@@ -92,7 +94,7 @@ class Lines:
         now : int
             The step of the lookup, at least 0.
         life : int, optional
-            The largest age of a hit: now - made <= life. Default: any.
+            The largest age of a hit: now - made <= life. By default any age is.
 
         Returns
         -------
@@ -112,7 +114,8 @@ class Lines:
         if not 0 <= now <= _EVER:
             raise ShapeError(f"now must be a step, at least 0, got {now}")
         found = np.empty(len(halo), np.int32)
-        call("sar_cache_lookup", found, self.lines, self.place, halo, int(now), _EVER if life is None else int(life), len(halo))
+        life = _EVER if life is None else int(life)
+        call("sar_cache_lookup", found, self.lines, self.place, halo, int(now), life, len(halo))
         return found
 
     def order(self):

@@ -11,32 +11,32 @@ def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None):
 
     Parameters
     ----------
-    a : (m, k) float32 or float64; with `rows` (., k). Its rows, and those of `out`, may be apart, as in a slice of a larger array.
+    a : (m, k) float32 or float64; with `rows` (any, k)
+        The rows of a, and of `out`, may be apart, as in a slice of a larger array.
     b : (k, n), a's dtype, or (n, k) with `trans_b`
     out : (m, n), a's dtype
     trans_b, accumulate : bool
     rows : (m,) int32 or int64, optional
-        Of a, which are multiplied, in this order: ``a[rows] @ b``, without a copy of them all.
+        The rows of a that are multiplied, in this order: ``a[rows] @ b``, without a copy of all of them.
 
     Raises
     ------
     ShapeError
-        Naming the argument; also for a row that a has not.
+        Naming the argument; also for a row that a does not have.
 
     Notes
     -----
-    O(m n k) time, and a copy of b, whose n is rounded up to a multiple of 32; with `rows` copies of 126 rows a thread. A row of the
-    result depends on the same row of a, and on b, alone: neither on threads nor on the other rows.
-    Source: Goto and van de Geijn 2008.
-    """
+    O(m n k) time, and a copy of b, whose n is rounded up to a multiple of 32; with `rows` copies of 126 rows a thread.
+    A row of the result depends on the same row of a, and on b, alone: neither on threads nor on the other rows. Source:
+    Goto and van de Geijn 2008. """
     rows, (m, k) = _taken(a, rows)
     n = check("b", b, dtype=a.dtype, shape=(None, None)).shape[0 if trans_b else 1]
     check("b", b, shape=(n, k) if trans_b else (k, n))
     check("out", out, dtype=a.dtype, shape=(m, n), out=True, rows_apart=True)
     check_apart(out, a=a, b=b)
     taken = 0 if rows is None else threads() * lib.SAR_GEMM_BLOCK * k
-    call(f"sar_gemm_forward_{FLOATS[a.dtype]}", *_at(out), _lines(k * _whole(n) + taken, a.dtype), *_at(a), rows, b, trans_b,
-         accumulate, m, n, k)
+    workspace = _lines(k * _whole(n) + taken, a.dtype)
+    call(f"sar_gemm_forward_{FLOATS[a.dtype]}", *_at(out), workspace, *_at(a), rows, b, trans_b, accumulate, m, n, k)
 
 
 def gemm_backward(a, g, out, *, rows=None):
@@ -44,20 +44,21 @@ def gemm_backward(a, g, out, *, rows=None):
 
     Parameters
     ----------
-    a, g : (k, m), (k, n) float32 or float64; with `rows` a is (., m). Their rows may be apart, as in `gemm`.
+    a, g : (k, m), (k, n) float32 or float64; with `rows` a is (any, m)
+        Rows may be apart, as in `gemm`.
     out : (m, n), a's dtype
     rows : (k,) int32 or int64, optional
-        Of a, that were multiplied: ``out = a[rows].T @ g``.
+        The rows of a that were multiplied: ``out = a[rows].T @ g``.
 
     Raises
     ------
     ShapeError
-        Naming the argument; also for a row that a has not.
+        Naming the argument; also for a row that a does not have.
 
     Notes
     -----
-    O(m n k) time; each thread sums its share of the rows, so threads * (m * n + 40,448) values of memory, with `rows` 256 m more a
-    thread. They are added in thread order: the same bits for the same number of threads.
+    O(m n k) time. Each thread sums its share of the rows, which takes threads * (m * n + 40,448) values of memory, with
+    `rows` 256 m more a thread. The shares are added in thread order: the same bits for the same number of threads.
     """
     rows, (k, m) = _taken(a, rows)
     n = check("g", g, dtype=a.dtype, shape=(k, None), rows_apart=True).shape[1]
@@ -70,7 +71,7 @@ def gemm_backward(a, g, out, *, rows=None):
 
 
 def _taken(a, rows):
-    """Check a matrix and which of its rows are meant; return these as int64, and the shape of what they make."""
+    """Check a matrix and the numbers of its rows; return the numbers as int64, and the shape of a[rows]."""
     n, width = check("a", a, dtype=FLOATS, shape=(None, None), rows_apart=True).shape
     if rows is None:
         return None, (n, width)
@@ -90,7 +91,7 @@ def _whole(n):
 
 
 def _lines(n, dtype):
-    """n values, not set, from the start of a cache line on."""
+    """An array of n values that are not set, which begins at a cache line."""
     memory = np.empty(n * dtype.itemsize + 63, np.uint8)
     begin = -memory.ctypes.data % 64
     return memory[begin : begin + n * dtype.itemsize].view(dtype)

@@ -11,7 +11,8 @@ from sarlite.errors import ConfigError, ShapeError
 try:
     from sarlite._native import ffi, lib
 except ImportError as error:
-    raise ImportError(f"the compiled module sarlite._native is missing; build it with: pip install -e . ({error})") from error
+    remedy = "build it with: pip install -e ."
+    raise ImportError(f"the compiled module sarlite._native is missing; {remedy} ({error})") from error
 
 FLOATS = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
 INDEXES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
@@ -31,14 +32,12 @@ _STATUS = {
     lib.SAR_LABEL_OUT_OF_BOUNDS: "label has an entry that is negative or outside order",
     lib.SAR_DEGREE_TOO_LARGE: "indptr has a row of 2^32 - 1 edges or more",
 }
-
-
 _ISAS = {"portable": lib.SAR_PORTABLE, "avx2": lib.SAR_AVX2, "avx512": lib.SAR_AVX512}  # in ascending order
-_functions: dict[str, Any] = {}  # kernel to its version for the instruction set in use
+_functions: dict[str, Any] = {}  # each kernel's version for the instruction set in use, by the kernel's name
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """Return the names of the instruction sets that this build has kernels for and this processor runs, the widest last."""
+    """Return the instruction sets, widest last, for which this build has kernels and which this processor runs."""
     built = (name for name in _ISAS if hasattr(lib, f"sar_spmm_forward_f32_i32_{name}"))
     return tuple(name for name in built if lib.sar_can_run(_ISAS[name]))
 
@@ -81,12 +80,15 @@ def call(kernel, *args):
 
 
 def struct(fields):
-    """Return what `call` makes of a dict, for several calls: fields by their names in C; those that are left out are NULL or 0."""
+    """Return what `call` makes of a dict, for several calls.
+
+    Fields go by their names in C; missing ones are NULL or 0.
+    """
     return [_value(fields)]
 
 
 def _value(a):
-    """What cffi takes, and holds on to."""
+    """What cffi takes in the place of an argument; it keeps the argument alive."""
     if isinstance(a, np.ndarray):
         return ffi.from_buffer(_C_ARRAYS[a.dtype], a)
     if isinstance(a, dict):
@@ -95,7 +97,10 @@ def _value(a):
 
 
 def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False):
-    """Check one array; `dtype` is a dtype or a table of allowed ones, None in `shape` allows any length; a matrix's rows may be apart."""
+    """Check one array, and return it.
+
+    `dtype` is a dtype, or a table of the allowed ones. None in `shape` allows any length. With `rows_apart` the rows of
+    a matrix need not follow each other. """
     if not isinstance(a, np.ndarray):
         raise ShapeError(f"{name} must be a NumPy array, got {type(a).__name__}")
     if isinstance(dtype, dict):
@@ -135,7 +140,7 @@ def check_rows(name, a, n=None, *, dtype=FLOATS, out=False):
     """Check an array of rows, with any trailing shape."""
     check(name, a, dtype=dtype, out=out)
     if a.ndim == 0 or (n is not None and len(a) != n):
-        raise ShapeError(f"{name} must have {'rows' if n is None else f'{n} rows'}; got shape {a.shape}, dtype {a.dtype}")
+        raise ShapeError(f"{name} must have {'rows' if n is None else f'{n} rows'}; {_got(a)}")
     return a
 
 
@@ -148,7 +153,7 @@ def check_csr(indptr, indices, names=("indptr", "indices")):
     """Check a CSR; return (n_dst, end of the edges)."""
     check(names[0], indptr, dtype=np.int64, shape=(None,))
     if len(indptr) == 0 or indptr[0] < 0 or indptr[-1] < indptr[0]:
-        raise ShapeError(f"{names[0]} must be offsets, one more than rows; got shape {indptr.shape}, dtype {indptr.dtype}")
+        raise ShapeError(f"{names[0]} must be offsets, one more than rows; {_got(indptr)}")
     end = int(indptr[-1])
     if indices is not None:
         check(names[1], indices, dtype=INDEXES, shape=(None,))
@@ -158,7 +163,10 @@ def check_csr(indptr, indices, names=("indptr", "indices")):
 
 
 def check_csr_rows(rows, n_rows, n_out, index, out_name="out"):
-    """Check the output row of each CSR row; without them the CSR has a row for each of the `n_out` of the output."""
+    """Check the output row of each CSR row.
+
+    Without `rows` the CSR must have a row for each of the `n_out` output rows.
+    """
     if rows is not None:
         check("rows", rows, dtype=index, shape=(n_rows,))
     elif n_out != n_rows:
@@ -166,9 +174,10 @@ def check_csr_rows(rows, n_rows, n_out, index, out_name="out"):
 
 
 def check_apart(out, /, **inputs):
+    """Check that an output shares memory with no input; an input that is None is passed over."""
     for name, a in inputs.items():
         if a is not None and np.may_share_memory(out, a):
-            raise ShapeError(f"{name} must not share memory with the output; got shape {a.shape}, dtype {a.dtype}")
+            raise ShapeError(f"{name} must not share memory with the output; {_got(a)}")
 
 
 def index_dtype(*arrays):
@@ -202,8 +211,8 @@ def set_threads(n: int) -> None:
     if n < 1:
         raise ShapeError(f"n must be at least 1, got {n}")
     if n > 1 and threading.get_ident() == _forked.get("thread"):
-        raise ConfigError(f"{n} threads: OpenMP's did not survive the fork that made this process, so its kernels use one thread; "
-                          'start processes by "spawn", or call the kernels in another thread')
+        raise ConfigError(f"{n} threads: OpenMP's did not survive the fork that made this process, so its kernels use "
+                          'one thread; start processes by "spawn", or call the kernels in another thread')
     call("sar_set_threads", int(n))
 
 
@@ -211,7 +220,7 @@ _forked: dict[str, int] = {}
 
 
 def _after_fork():
-    """OpenMP's threads are gone in a forked child, and the thread that had them would wait for them for ever."""
+    """Use one thread in a forked child: OpenMP's threads are gone, and the thread that had them would wait for ever."""
     if _functions.keys() - {"name", "sar_set_threads"}:  # some kernel has run
         _forked["thread"] = threading.get_ident()
         lib.sar_set_threads(1)

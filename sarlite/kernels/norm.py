@@ -1,4 +1,4 @@
-"""Column moments."""
+"""Mean and squared deviations of columns."""
 
 import numpy as np
 
@@ -31,9 +31,8 @@ def column_moments(x, mean, m2):
 
     Notes
     -----
-    O(n * F) time, 16 * threads * F bytes. Welford's update, ranges of rows merged in thread order (Chan, Golub, LeVeque 1979):
-    the same result for the same number of threads.
-    """
+    O(n * F) time, 16 * threads * F bytes. Welford's update; ranges of rows are merged in thread order (Chan, Golub,
+    LeVeque 1979), so the result is the same for the same number of threads. """
     n, n_feat = columns(x)
     check("mean", mean, dtype=np.float64, shape=(n_feat,), out=True)
     check("m2", m2, dtype=np.float64, shape=(n_feat,), out=True)

@@ -19,7 +19,10 @@ from sarlite.kernels.native import (
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some rows of a table, that stand for the array table[numbers]; numbers (n,) int32 or int64 lie in the table."""
+    """Some rows of a table, which stand for the array table[numbers].
+
+    numbers (n,) are int32 or int64, and rows of the table.
+    """
 
     table: np.ndarray
     numbers: np.ndarray
@@ -45,7 +48,10 @@ class Rows:
         return Rows(self.table, self.numbers[:n])
 
     def numbers_at(self, index: np.ndarray) -> np.ndarray:
-        """Return numbers[index], new, in index's dtype, for spmm's `indices`; (k,) int32 or int64 within 0 .. n, which is trusted."""
+        """Return numbers[index], a new array of index's dtype, for spmm's `indices`.
+
+        index is (k,) int32 or int64 in 0 .. n, which is trusted.
+        """
         if index.dtype != self.numbers.dtype:
             return self.numbers[index].astype(index.dtype)
         out = index.copy()
@@ -53,7 +59,7 @@ class Rows:
         return out
 
     def and_more(self, numbers: np.ndarray) -> "Rows":
-        """Return these rows and behind them further ones of the table."""
+        """Return these rows, and behind them the table's rows of further numbers."""
         return Rows(self.table, np.concatenate([self.numbers, numbers]))
 
     def array(self) -> np.ndarray:
@@ -104,7 +110,8 @@ def gather_rows(x, index, out):
     check("index", index, dtype=INDEXES, shape=(None,))
     check("out", out, dtype=x.dtype, shape=(len(index), *x.shape[1:]), out=True)
     check_apart(out, x=x)
-    call(f"sar_gather_rows_forward_{FLOATS[x.dtype]}_{INDEXES[index.dtype]}", out, x, index, len(x), len(index), row_width(x))
+    kernel = f"sar_gather_rows_forward_{FLOATS[x.dtype]}_{INDEXES[index.dtype]}"
+    call(kernel, out, x, index, len(x), len(index), row_width(x))
 
 
 def scatter_add_rows(rows, index, out):
@@ -130,8 +137,8 @@ def scatter_add_rows(rows, index, out):
     check("index", index, dtype=INDEXES, shape=(len(rows),))
     check("out", out, dtype=rows.dtype, shape=(None, *rows.shape[1:]), out=True)
     check_apart(out, rows=rows)
-    call(f"sar_gather_rows_backward_{FLOATS[rows.dtype]}_{INDEXES[index.dtype]}", out, rows, index, len(out), len(index),
-          row_width(rows))
+    kernel = f"sar_gather_rows_backward_{FLOATS[rows.dtype]}_{INDEXES[index.dtype]}"
+    call(kernel, out, rows, index, len(out), len(index), row_width(rows))
 
 
 def add(a, b, out):
@@ -180,9 +187,8 @@ def dropout(x, ids, key, p, out):
 
     Notes
     -----
-    O(n * F) time. Element c is dropped when word c % 4 of Philox4x32-10 with counter (id_low, id_high, c // 4, 0) and key
-    (key_low, key_high) is below floor(p * 2^32). The gradient is the same call on g. Salmon et al., SC 2011.
-    """
+    O(n * F) time. Element c is dropped when word c % 4 of Philox4x32-10, with counter (id_low, id_high, c // 4, 0) and
+    key (key_low, key_high), is below floor(p * 2^32). The gradient is the same call on g. Salmon et al., SC 2011. """
     check_rows("x", x)
     check("ids", ids, dtype=np.int64, shape=(len(x),))
     check("out", out, dtype=x.dtype, shape=x.shape, out=True)

@@ -8,7 +8,7 @@ from sarlite.errors import ShapeError
 from sarlite.kernels.native import INDEXES, call, check, check_csr, key64, lib, struct, threads
 
 SAMPLERS = {"uniform": lib.SAR_UNIFORM, "replace": lib.SAR_REPLACE, "labor": lib.SAR_LABOR}
-_FEW = 32  # up to so many picks a row are drawn without a workspace
+_FEW = 32  # so many picks a row, or fewer, are drawn without a workspace
 _PARTS = 32  # ranges of columns that new rows are counted in
 
 
@@ -25,15 +25,15 @@ class Numbering:
     Parameters
     ----------
     n_columns : int
-        Rows that a source may be: those of the part, and of its halo.
+        The rows that a source may be: the part's rows and its halo rows.
     dtype : int32 or int64
         Of rows and sources.
 
     Notes
     -----
-    Memory: n_columns ((1 + threads) / 8 + the bytes of an index), and 8 n_columns once "labor" picks for
-    rows of as many edges. A batch costs O(its rows and edges) and a look at n_columns / 4096 words a layer.
-    One batch at a time. Between batches no bit is set; `clear` sees to that after a batch that failed.
+    Memory: n_columns ((1 + threads) / 8 + the bytes of an index), and 8 n_columns once "labor" picks for rows that have
+    n_columns edges or more together. A batch costs O(its rows and edges) and a look at n_columns / 4096 words a layer.
+    One batch at a time. Between batches no bit is set; `clear` unsets all bits after a batch that failed.
     """
 
     def __init__(self, n_columns, dtype):
@@ -42,11 +42,12 @@ class Numbering:
         self.members, self.place = np.zeros(self.n_words, np.uint64), np.empty(n_columns, self.dtype)
         self.seen = np.zeros((self.n_threads, self.n_words), np.uint64)
         self.summary = np.zeros((self.n_threads, self.n_words // 64), np.uint64)
-        self.struct = struct({name: getattr(self, name) for name in ("members", "place", "seen", "summary", "n_words", "n_threads")})
+        fields = ("members", "place", "seen", "summary", "n_words", "n_threads")
+        self.struct = struct({name: getattr(self, name) for name in fields})
 
     @cached_property
     def variates(self):
-        """(n_columns,) uint64: where `sample` puts the variates of "labor", when the rows have as many edges; a work array."""
+        """(n_columns,) uint64: where `sample` puts the variates of "labor" when the rows have so many edges."""
         return np.empty(self.n_columns, np.uint64)
 
     def begin(self, seeds):
@@ -59,16 +60,16 @@ class Numbering:
         Parameters
         ----------
         rows : (n_rows,) of the dtype
-            The batch's so far.
+            The batch's rows so far.
         seeds : (n,) of the dtype
-            Columns; some may be there more than once, or be rows of the batch already.
+            Columns. A seed may be there more than once, or be a row of the batch already.
 
         Returns
         -------
         rows : (n_rows + k,) of the dtype
-            The further ones are the distinct new seeds, in the order of their first places.
+            The batch's rows, and behind them the distinct new seeds in the order of their first places.
         numbers : (n,) int64
-            Of each seed among the rows.
+            The place of each seed among the rows.
         """
         check("rows", rows, dtype=self.dtype, shape=(None,))
         check("seeds", seeds, dtype=self.dtype, shape=(None,))
@@ -106,7 +107,7 @@ class Numbering:
         return joined
 
     def end(self, rows):
-        """Forget these rows, which may be added again."""
+        """Forget these rows of the batch; they may be added again."""
         self._call("end", self.members, check("rows", rows, dtype=self.dtype, shape=(None,)), len(rows))
 
     def finish(self, rows):
@@ -138,18 +139,18 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
     k : int
         Picks a row, at least 0.
     kind : {"uniform", "replace", "labor"}
-        min(k, degree) distinct edges, any as likely; k draws, none from a row without edges; those of the k smallest variates of the
-        sources (parallel edges have a variate each).
+        "uniform": min(k, degree) distinct edges, each as likely. "replace": k draws, none from a row without edges.
+        "labor": the edges with the k smallest variates of their sources; parallel edges have a variate each.
     key : int
         TableRows modulo 2^64.
     loops : (n,) bool, optional
-        Rows with an added self loop, an edge from the row of the same number: it is always given and does not count.
+        Rows with an added self loop, an edge from the row of the same number: it is always picked and does not count.
     dst_ids : (n,) int64, optional
-        Global id of each row, which a pick goes by; default: its number.
+        Global id of each row, which decides its picks; by default the row's number.
     src_ids : (n_columns,) int64, optional
-        Global id of each source, which "labor" goes by; default: its number.
+        Global id of each source, which decides its variate of "labor"; by default the source's number.
     numbering : Numbering, optional
-        Notes the sources that its batch does not have.
+        Notes the sources that its batch does not have yet.
 
     Returns
     -------
@@ -165,12 +166,12 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
 
     Notes
     -----
-    O(n_picks) time, times log k where k > 32; for "labor" O(edges of the rows). Draw t of a row is word t % 4 of Philox4x32-10 with counter
-    (id_low, id_high, t // 4, attempt) and the key, made an integer below n by Lemire's method, attempt by attempt, so that all are
-    as likely; distinct ones are Floyd's. A variate is words 0 and 1 of the counter (id_low, id_high, which of parallel edges, 0). The same
-    for any number of threads.
-    Source: Bentley and Floyd 1987; Lemire 2019; Salmon et al. 2011; Balin and Catalyurek 2023 (LABOR-0).
-    """
+    O(n_picks) time, times log k where k > 32; for "labor" O(edges of the rows). Draw t of a row is word t % 4 of
+    Philox4x32-10 with the key and the counter (id_low, id_high, t // 4, attempt). Lemire's method makes the word an
+    integer below n, attempt by attempt, so that all integers are as likely. Distinct draws are Floyd's. A variate is
+    words 0 and 1 of the counter (id_low, id_high, number among parallel edges, 0). The picks are the same for any
+    number of threads. Source: Bentley and Floyd 1987; Lemire 2019; Salmon et al. 2011; Balin and Catalyurek 2023
+    (LABOR-0). """
     n, n_edges = check_csr(indptr, check("indices", indices, dtype=INDEXES))
     index = indices.dtype
     if n_edges > np.iinfo(index).max:
@@ -186,10 +187,11 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
         check("dst_ids", dst_ids, dtype=np.int64, shape=(n,))
     if src_ids is not None:
         check("src_ids", src_ids, dtype=np.int64, shape=(None,))
-    fields = {"indptr": indptr, "indices": indices, "loops": loops, "dst_ids": dst_ids, "src_ids": src_ids, "rows": rows,
-              "n_rows": len(rows), "k": int(k), "kind": SAMPLERS[kind], "key": key64(key)}
+    fields = {"indptr": indptr, "indices": indices, "loops": loops, "dst_ids": dst_ids, "src_ids": src_ids,
+              "rows": rows, "n_rows": len(rows), "k": int(k), "kind": SAMPLERS[kind], "key": key64(key)}
     suffix, out_indptr = INDEXES[index], np.empty(len(rows) + 1, np.int64)
-    if kind == "labor" and numbering is not None and int((indptr[rows + 1] - indptr[rows]).sum()) >= numbering.n_columns:
+    labor = kind == "labor" and numbering is not None
+    if labor and int((indptr[rows + 1] - indptr[rows]).sum()) >= numbering.n_columns:
         fields["variates"] = numbering.variates
         call(f"sar_sample_variates_{suffix}", numbering.variates, fields, numbering.n_columns)
     sampling = struct(fields)
@@ -198,6 +200,6 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
     team = threads() if numbering is None else min(threads(), numbering.n_threads)
     n_set = 2 << int(2 * k).bit_length() if k > _FEW and int(np.diff(out_indptr).max(initial=0)) >= k else 0
     workspace = np.empty((team, 2 * k + n_set), np.uint64) if n_set else None
-    call(f"sar_sample_{suffix}", sources, positions, None if numbering is None else numbering.struct, workspace, out_indptr, sampling,
-         0 if workspace is None else workspace.shape[1], team)
+    call(f"sar_sample_{suffix}", sources, positions, None if numbering is None else numbering.struct, workspace,
+         out_indptr, sampling, 0 if workspace is None else workspace.shape[1], team)
     return out_indptr, sources, positions

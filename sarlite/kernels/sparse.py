@@ -18,7 +18,10 @@ from sarlite.kernels.native import (
 
 
 def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
-    """Check what spmm and edge_dot share; return it as fields of sar_sum, and the suffix. `names`: of `dst_rows` and of `edge_rows`."""
+    """Check the arguments that spmm and edge_dot share; return the fields of sar_sum and the kernel's suffix.
+
+    `names` are the names of `dst_rows` and of `edge_rows`.
+    """
     n_dst, end = check_csr(indptr, indices)
     check_rows("x", x)
     if indices is None and len(x) < end:
@@ -31,7 +34,8 @@ def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
     if eid is not None:
         check("eid", eid, dtype=index, shape=(None,))
         if len(eid) < end:
-            raise ShapeError(f"eid must have at least {end} edges (indptr[-1]); got shape {eid.shape}, dtype {eid.dtype}")
+            found = f"got shape {eid.shape}, dtype {eid.dtype}"
+            raise ShapeError(f"eid must have at least {end} edges (indptr[-1]); {found}")
     n_heads = 1
     if edge_rows is not None:
         check(edge_name, edge_rows, dtype=x.dtype, out=edge_name == "out")
@@ -49,8 +53,8 @@ def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
 def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale=None, dst_scale=None, accumulate=True):
     """Add the weighted sum of each row's neighbours.
 
-    ``out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:]`` with ``r = rows[i]``, or i when
-    `rows` is None, and ``c = indices[e]``, or e when `indices` is None (a segment sum over edges).
+    ``out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:]`` with ``r = rows[i]``,
+    or i when `rows` is None, and ``c = indices[e]``, or e when `indices` is None (a segment sum over edges).
 
     Parameters
     ----------
@@ -75,8 +79,8 @@ def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale
 
     Notes
     -----
-    O(n_edges * F) time, no memory. A row is summed by one thread, so the result does not depend on the number of threads.
-    The gradient of x is the same call on the transpose with the scales exchanged. SAR Eq. 1 and 2.
+    O(n_edges * F) time, no memory. One thread sums a row, so the result does not depend on the number of threads. The
+    gradient of x is the same call on the transpose with the scales exchanged. SAR Eq. 1 and 2.
     """
     shared, suffix = _spmm_operands(indptr, indices, rows, out, x, eid, weight, ("out", "weight"))
     if src_scale is not None:
@@ -124,9 +128,10 @@ def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None)
 def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=None, order=None):
     """Update a running maximum or minimum of each row's neighbours, with its argument.
 
-    For edge e of row i with ``r = indices[e]`` (or e when `indices` is None) the candidate is ``(x[r,f], label)``, where label is
-    ``label[e]`` if given, else ``offset + r``. It replaces ``(out[t,f], arg[t,f])``, ``t = rows[i]`` (or i when `rows` is None), when
-    ``arg[t,f] < 0``, when it is better, or when it is equal and ``order[candidate] < order[arg]``. A NaN wins over any number and stays.
+    For edge e of row i with ``r = indices[e]`` (or e when `indices` is None) the candidate is ``(x[r,f], label)``,
+    where label is ``label[e]`` if given, else ``offset + r``. With ``t = rows[i]`` (or i when `rows` is None), the
+    candidate replaces ``(out[t,f], arg[t,f])`` when ``arg[t,f] < 0``, when the candidate's value is better, or when the
+    values are equal and ``order[candidate] < order[arg]``. A NaN wins over any number and stays.
 
     Parameters
     ----------
@@ -134,7 +139,7 @@ def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=N
     indices : (n_edges,) int32 or int64, or None
     x : (n_src, ...) float32 or float64
     out : (n_out, ...), x's dtype and trailing shape
-        Updated. The caller prepares it; where arg is -1 the value does not matter.
+        Updated. The caller makes it; where arg is -1 the value does not matter.
     arg : indices' dtype, out's shape
         Updated. -1: no candidate yet.
     sign : {1, -1}
@@ -168,7 +173,8 @@ def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=N
     if label is not None:
         check("label", label, dtype=index, shape=(None,))
         if len(label) < end:
-            raise ShapeError(f"label must have at least {end} edges (indptr[-1]); got shape {label.shape}, dtype {label.dtype}")
+            found = f"got shape {label.shape}, dtype {label.dtype}"
+            raise ShapeError(f"label must have at least {end} edges (indptr[-1]); {found}")
     elif offset < 0 or offset + len(x) - 1 > np.iinfo(index).max:
         raise ShapeError(f"offset must keep labels within {index}, got {offset} with {len(x)} rows")
     if order is not None:
@@ -188,7 +194,7 @@ def extremum_backward(g, arg, dx, offset=0):
     ----------
     g : (n_dst, ...) float32 or float64
     arg : g's shape, int32 or int64
-        Labels from `extremum`; those outside ``offset .. offset + n_src`` (other blocks, -1) are passed over.
+        Labels from `extremum`. Labels outside ``offset .. offset + n_src`` (other blocks', and -1) are passed over.
     dx : (n_src, ...), g's dtype and trailing shape
         Accumulates.
     offset : int
@@ -207,7 +213,8 @@ def extremum_backward(g, arg, dx, offset=0):
     check("arg", arg, dtype=INDEXES, shape=g.shape)
     check("dx", dx, dtype=g.dtype, shape=(None, *g.shape[1:]), out=True)
     check_apart(dx, g=g)
-    call(f"sar_extremum_backward_{FLOATS[g.dtype]}_{INDEXES[arg.dtype]}", dx, g, arg, int(offset), len(g), len(dx), row_width(g))
+    kernel = f"sar_extremum_backward_{FLOATS[g.dtype]}_{INDEXES[arg.dtype]}"
+    call(kernel, dx, g, arg, int(offset), len(g), len(dx), row_width(g))
 
 
 def transpose(indptr, indices, n_src, *, rows=None, position=True):
@@ -221,7 +228,7 @@ def transpose(indptr, indices, n_src, *, rows=None, position=True):
     n_src : int
         Number of columns.
     rows : (n_dst,), indices' dtype, optional
-        What to call each row of the CSR in `t_indices`; default: its position.
+        The name of each row of the CSR in `t_indices`; by default its position.
     position : bool
         Whether to return `perm`.
 
@@ -240,18 +247,21 @@ def transpose(indptr, indices, n_src, *, rows=None, position=True):
 
     Notes
     -----
-    O(n_edges + n_src + n_dst) time and no memory beside the results; a stable counting sort, the same for any number of threads.
-    """
+    O(n_edges + n_src + n_dst) time and no memory beside the results. A stable counting sort, whose result is the same
+    for any number of threads. """
     n_dst, n_edges = check_csr(indptr, check("indices", indices, dtype=INDEXES))
     if indptr[0] != 0 or n_edges != len(indices):
-        raise ShapeError(f"indices must hold just the edges of indptr, {n_edges}; got shape {indices.shape}, dtype {indices.dtype}")
+        found = f"got shape {indices.shape}, dtype {indices.dtype}"
+        raise ShapeError(f"indices must hold just the edges of indptr, {n_edges}; {found}")
     check_csr_rows(rows, n_dst, n_dst, indices.dtype)
     if max(n_dst if rows is None else 0, n_edges if position else 0) > np.iinfo(indices.dtype).max:
-        raise ShapeError(f"indices must have dtype int64 for {n_dst} rows and {n_edges} edges; got dtype {indices.dtype}")
+        raise ShapeError(f"indices must have dtype int64 for {n_dst} rows and {n_edges} edges; "
+                         f"got dtype {indices.dtype}")
     t_indptr, t_indices = np.empty(n_src + 1, np.int64), np.empty(n_edges, indices.dtype)
     perm = np.empty(n_edges, indices.dtype) if position else None
     try:
         call(f"sar_transpose_{INDEXES[indices.dtype]}", t_indptr, t_indices, perm, indptr, indices, rows, n_dst, n_src)
     except ShapeError:  # which does not know the argument
-        raise ShapeError(f"indices must lie in 0 .. {n_src}; got {indices.min()} .. {indices.max()}, shape {indices.shape}") from None
+        found = f"got {indices.min()} .. {indices.max()}, shape {indices.shape}"
+        raise ShapeError(f"indices must lie in 0 .. {n_src}; {found}") from None
     return t_indptr, t_indices, perm

@@ -37,30 +37,34 @@ def test_mpi(name, comm):
     CHECKS[name](comm)
 
 
+def in_pieces(n_bytes):
+    """A duplicate of the world whose arrays travel in pieces."""
+    from mpi4py import MPI
+
+    from sarlite.comm import mpi
+
+    return mpi.MpiCommunicator(MPI.COMM_WORLD, piece_bytes=n_bytes)
+
+
 @pytest.mark.parametrize("name", CHECKS)
-def test_mpi_in_pieces(name, comm, monkeypatch):
-    from sarlite.comm import mpi_transfers
-
-    monkeypatch.setattr(mpi_transfers, "PIECE_BYTES", 8000 if name in LONG else 24)
+def test_mpi_in_pieces(name):
+    comm = in_pieces(8000 if name in LONG else 24)
     CHECKS[name](comm)
+    comm.free()
 
 
-def test_pieces_are_cut_at_the_constant(monkeypatch):
+def test_pieces_are_cut_by_their_bytes():
     from sarlite.comm import mpi_transfers
 
     assert mpi_transfers.PIECE_BYTES < 2**31
-    monkeypatch.setattr(mpi_transfers, "PIECE_BYTES", 16)
     for n, sizes in [(10, [4, 4, 2]), (8, [4, 4, 0]), (0, [0])]:
-        assert [piece.size for piece in mpi_transfers.pieces(np.zeros(n, np.float32))] == sizes
+        assert [piece.size for piece in mpi_transfers.pieces(np.zeros(n, np.float32), 16)] == sizes
 
 
 @pytest.mark.parametrize("n_sent", [0, 1, 2, 3, 4, 5, 6, 7])
 @pytest.mark.parametrize("n_expected", [0, 2, 3, 4, 6, 7])
-def test_wrong_sizes_in_pieces(comm, monkeypatch, n_sent, n_expected):
-    from sarlite.comm import mpi_transfers
-
-    monkeypatch.setattr(mpi_transfers, "PIECE_BYTES", 24)
-    alone = comm.dup()
+def test_wrong_sizes_in_pieces(comm, n_sent, n_expected):
+    alone = in_pieces(24)
     receive = alone.start_recv(np.empty(n_expected), (comm.rank - 1) % comm.size)
     send = alone.start_send(np.zeros(n_sent), (comm.rank + 1) % comm.size)
     if n_sent == n_expected:

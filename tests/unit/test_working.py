@@ -9,15 +9,9 @@ import time
 import pytest
 
 from sarlite.comm import working
-from sarlite.comm.working import INTERVAL_SECONDS
 
 pytestmark = pytest.mark.timeout(30)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(working, "INTERVAL_SECONDS", 0.05)
-    assert INTERVAL_SECONDS < 1
+SOON = 0.05
 
 
 def _compute(enough):
@@ -27,7 +21,7 @@ def _compute(enough):
 
 def test_computing_is_progress():
     ticked = threading.Event()
-    with working.working(ticked.set):
+    with working.working(ticked.set, SOON):
         _compute(ticked.is_set)
     assert not any(thread.name == "sarlite-working" for thread in threading.enumerate())
 
@@ -44,7 +38,7 @@ def test_being_blocked_is_none(block):
         counts.append(len(ticks))
 
     timers = [threading.Timer(0.2, count), threading.Timer(0.5, count), threading.Timer(0.5, os.write, (PIPE[1], b"x"))]
-    with working.working(lambda: ticks.append(0)):
+    with working.working(lambda: ticks.append(0), SOON):
         for timer in timers:
             timer.start()
         block()
@@ -56,7 +50,7 @@ def test_being_blocked_is_none(block):
 def test_a_child_that_computes_is_progress():
     ticked = threading.Event()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
-        with working.working(ticked.set):
+        with working.working(ticked.set, SOON):
             assert ticked.wait(20)
         child.kill()
 
@@ -68,7 +62,7 @@ def test_waiting_for_a_rank_is_none(spin):
     timer = threading.Timer(0.5, lambda: (over.append(0), event.set()))
     timer.start()
     wait = compile(spin, working._COMM + "mpi.py", "exec")
-    with working.working(lambda: ticks.append(0)):
+    with working.working(lambda: ticks.append(0), SOON):
         exec(wait, {"over": over, "event": event})
     timer.join()
     assert not ticks
