@@ -29,7 +29,7 @@ from sarlite.train.small import Facts, Relations, Shape
 from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 
 SPLITS = ("train", "val", "test")
-TRIAL_ROWS = 1000
+TRIAL_ROWS = 2000
 """Rows of the larger trial, peers' rows too."""
 MOST_RANKS, FEW_RANKS = 16, (4, 8)
 """Of more ranks trials are on few: what a further peer takes there, each peer takes."""

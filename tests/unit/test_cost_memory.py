@@ -42,7 +42,7 @@ def test_trials_of_any_size_tell_the_same(model, tmp_path):
     config = resolve({**QUIET, "data": "sbm:nodes=4000,degree=10,features=32", "layers": 2, "hidden": 32, "prefetch": 0, **model})
     made, sizes, _ = counted(Solo(), config, tmp_path)
     peaks = []
-    for n_rows in (500, 1000, 4000):
+    for n_rows in (1000, 2000, 4000):
         other = costs.Model(config, made.make, made.facts, trial_rows=n_rows)
         other.warm_bytes = 1
         peaks.append(other.cost(Setting("sar"), sizes, 0).peak_bytes - sizes.there_bytes)
@@ -77,11 +77,11 @@ def test_caches_hold_what_was_said(flags, tmp_path):
         model, sizes, part = counted(comm, config, tmp_path)
         trainer = model.make(comm, config, part)
         fit(trainer, epochs)
-        historical, told = trainer.loader.historical, sizes.batches
+        caches, told = trainer.batches.caches, sizes.batches
         row = {k: ((1,), np.dtype(np.float32)) for k in range(2)}
         pushed = np.array(comm.allgather(told.pushes[0][1].sent))
         assert pushed[:, comm.rank].tolist() == told.pushes[0][1].received
-        return told.lines, [len(cache) for cache in historical.caches], told.held_bytes(row)
+        return told.lines, [len(table) for table in caches.tables], told.held_bytes(row)
 
     for lines, there, held in threads.run(2, both, 1):
         assert lines == there and held > 0
