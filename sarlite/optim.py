@@ -253,7 +253,7 @@ def steps(every: int, factor: float) -> Factor:
 
 
 def warmup(epochs: int, then: Factor) -> Factor:
-    """Return a factor that rises from 1/epochs at epoch 0 to 1 at epoch epochs - 1; `then` follows, from its epoch 0."""
+    """Return a factor that rises from 1/epochs at epoch 0 to 1 at epoch epochs - 1; then follows `then`."""
     return Warmup(epochs, then)
 
 
