@@ -18,10 +18,13 @@ import harness
 import numpy as np
 
 from sarlite import kernels
-from sarlite.oracle import decode, locate, probe
+from sarlite.oracle import locate, probe
 from sarlite.oracle.check import check
 from sarlite.oracle.corpus import Draw
+from sarlite.oracle.difference import Difference
 from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.explain import cause_of
+from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
 from sarlite.train.loop import set_threads
 
@@ -92,7 +95,7 @@ def locate_all(args):
                 place, row = int(draw.below(edges.n_edges, 1)[0]), int(draw.below(edges.n_dst, 1)[0])
                 got, own, source = planted.result(kind, place, row, trial % 2 == 1)
                 begin = time.perf_counter()
-                cause, named = decode.explain(reference, case, "out", expected, got, book=book)
+                cause, named = cause_of(Difference(reference, case, "out", Number(expected), got, book=book))
                 times.append(1e3 * (time.perf_counter() - begin))
                 found += told(edges, kind, cause, named, own, source, row)
             rows.append({"reduce": reduce, "kind": kind, "edges": edges.n_edges, "width": args.width, "located": found,

@@ -17,10 +17,12 @@ def hold(options):
     from sarlite.comm import launch
     from sarlite.profile import Memory, trim
     from sarlite.train import config
-    from sarlite.train.load import load_part
+    from sarlite.train.load import load
+    from sarlite.train.settings import graph_of, source_of
 
     comm, memory = launch.connect(), Memory()
-    part = load_part(config.resolve(options), comm, Path(options["run_dir"]), False)
+    resolved = config.resolve(options)
+    part = load(comm, source_of(resolved, None), graph_of(resolved), Path(options["run_dir"]))
     peak = memory.peak()
     trim()
     held = Memory().base - memory.base

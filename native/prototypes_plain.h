@@ -45,12 +45,6 @@ void sar_buffers_end(void *capsule);
 int64_t sar_buffers_fresh(const struct sar_buffers *b);
 int64_t sar_buffers_bytes(const struct sar_buffers *b);
 
-struct sar_recorder;
-struct sar_recorder *sar_recorder_open(void);
-void sar_recorder_close(struct sar_recorder *r);
-void sar_recorder_end(void *capsule);
-int64_t sar_recorder_count(struct sar_recorder *r);
-int64_t sar_recorder_take(struct sar_recorder *r, int64_t *events, int64_t room);
 int sar_philox4x32(uint32_t *restrict out, const uint32_t *restrict counter, const uint32_t *restrict key);
 int sar_transpose_i32(int64_t *restrict t_indptr, int32_t *restrict t_indices, int32_t *restrict position,
                       const int64_t *restrict indptr, const int32_t *restrict indices, const int32_t *restrict rows,

@@ -1,4 +1,4 @@
-"""For all command lines: a parser whose errors are one line with a suggestion, `--version`, and types of options."""
+"""For all command lines: a parser whose errors are one line with a suggestion, and types of options."""
 
 import argparse
 import difflib

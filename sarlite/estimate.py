@@ -55,7 +55,7 @@ class Row(NamedTuple):
     step_received_bytes: int
     step_sent_bytes: int
     evaluation_sent_bytes: int
-    sent_bytes: dict[str, int]
+    sent_bytes: dict[str, float]
     messages: int
     flops: int
     exact: bool
@@ -126,7 +126,7 @@ def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
     def most(way, segment):
         return max(sum(getattr(cost, way)[segment].values()) for cost in costs)
 
-    phases: dict[str, int] = {}
+    phases: dict[str, float] = {}
     for cost in costs:
         for phase, n in cost.sent["step"].items():
             phases[phase] = phases.get(phase, 0) + n

@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from sarlite import kernels, nn
 from sarlite.comm import together
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.command import Parser, parse_own
-from sarlite.data import node_rows, spec, table
+from sarlite.data import node_rows, spec, textfile
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, DataError, needs
 from sarlite.files import try_whole
@@ -43,7 +44,6 @@ TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "columns", "p
          "ranks", "stall-timeout", "propagated", "progress", "verify")  # fmt: skip
 """Options of `sarlite.train` that this command has too. The checkpoint says those of data and model where they are not given."""
 _KEPT = (*resume.LASTING, *MODEL_OPTIONS, "data")
-_PIECE = 1 << 20  # ids of --nodes at a time
 
 
 def parse(argv=None):
@@ -68,18 +68,18 @@ def parse(argv=None):
 
 
 @naming_flags
-def predict(comm, config, tick=lambda: None, interrupts=None):
+def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     """Run a checkpoint's model on a data set and write each rank's rows into their places of one file. Collective.
 
-    Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before probabilities comes
-    NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels, (rows, n_labels) uint8. With
-    --embeddings a layer's rows alone.
+    Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
+    probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
+    (rows, n_labels) uint8. With --embeddings a layer's rows alone. Ids of --nodes are sent `at_once` at a time.
 
     Raises
     ------
     SarliteError
-        On every rank together: the checkpoint cannot be read, is of another model, or of other features or classes than the data; a
-        node is none; a file cannot be written. What stood there before is intact then.
+        On every rank together: the checkpoint cannot be read, is of another model, or of other features or classes than
+        the data; a node is none; a file cannot be written. What stood there before is intact then.
 
     Notes
     -----
@@ -99,7 +99,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None):
     part = load(comm, run.source._replace(allow_empty=SPLITS), graph, Path(config.out).absolute().parent, tick)
     part.graph.profile.on_progress = tick
     together(comm, lambda: _check_data(config, options, meta, part))
-    places, rows, n_rows = _wanted(comm, config.nodes, options.data, part.graph)
+    places, rows, n_rows = _wanted(comm, config.nodes, options.data, part.graph, at_once)
     with errors_of(options.model):
         found = _computed(comm, config, run, part, tensors, meta)
     for path, array in zip(_paths(config, options.task), _arrays(config, options.task, found)):
@@ -149,7 +149,7 @@ def _check_data(config, options, meta, part):
         raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {options.data} have {told}")
 
 
-def _wanted(comm, file, data, graph):
+def _wanted(comm, file, data, graph, at_once):
     """Of this rank's rows, the places in the files and their own numbers; and how many rows the files have. Collective."""
     ids = np.asarray(graph.dst_ids)
     if file is None:
@@ -159,8 +159,8 @@ def _wanted(comm, file, data, graph):
     n = comm.bcast(None if nodes is None else len(nodes))
     order, places, rows = np.argsort(ids, kind="stable"), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     ascending = ids[order]
-    for at in range(0, n, _PIECE):
-        size = min(_PIECE, n - at)
+    for at in range(0, n, at_once):
+        size = min(at_once, n - at)
         piece = comm.broadcast(np.empty(size, np.int64) if nodes is None else nodes[at : at + size].copy(), 0)
         spots = np.minimum(np.searchsorted(ascending, piece), max(len(ids) - 1, 0))
         own = np.flatnonzero(ascending[spots] == piece) if len(ids) else places[0]
@@ -173,7 +173,7 @@ def _nodes(file, n_nodes, names):
     """The ids of --nodes, checked, (n,) int64; `names` are the nodes', where they have some."""
     if names is not None and Path(file).suffix != ".npy":
         return names.read(file, "nodes")
-    found = table.read(file, "nodes", np.int64)
+    found = textfile.read(file, "nodes", np.int64)
     if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 1):
         raise DataError(f"{file}: nodes: expected one whole number a line, found {found.shape[1]} columns of {found.dtype}")
     found = found.reshape(-1)
@@ -199,7 +199,8 @@ def _computed(comm, config, run, part, tensors, meta):
         x = _with_labels(comm, training, part, x, n_out)
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     with kernels.Buffers(), no_grad():
-        x = {name: Tensor(a, constant=True) for name, a in x.items()} if isinstance(x, dict) else Tensor(x, constant=True)
+        constant = partial(Tensor, constant=True)
+        x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
         output = model.eval()(graph, x)
         check_output(output, type(model).__name__, part.graph.n_dst, n_out)
         return as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()

@@ -66,7 +66,7 @@ def smooth(comm, config, tick=lambda: None, interrupts=None):
         graph = graph._replace(prefetch=default_prefetch(comm, config.threads or default_threads(comm)))
     values = Wanted(edge_weight="there", edge_features=False)
     source = source_of(config, None, dtype=None, features=False, edge_values=values)
-    part = load(comm, source, graph, Path(config.out).absolute().parent, tick)  # where every rank sees what is divided anew
+    part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
     part.graph.profile.on_progress = tick
     probabilities = together(comm, lambda: _probabilities(config, part.graph, part.n_classes))
     scores = corrected(part.graph, probabilities, part.rows.labels, part.rows.train)

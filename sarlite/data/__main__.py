@@ -9,31 +9,33 @@ from pathlib import Path
 
 from sarlite.command import Parser, byte_size
 from sarlite.data import budget, format, names, pigo, scratch
-from sarlite.data.divide import divide, make_order, make_parts, record, structure
+from sarlite.data.divide import divide
 from sarlite.data.divide_streamed import divide_streamed
-from sarlite.data.quality import quality, quality_lines
-from sarlite.data.relational import command as relational
+from sarlite.data.parts import make_parts, plan, structure, training
+from sarlite.data.quality import measured, quality, quality_lines
 from sarlite.data.spec import (
     FORMS,
     is_relational,
     load,
     load_streamed,
     made_lines,
+    names_in_memory,
     native_directory,
     source_path,
 )
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
+from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.graph import balance as balancing
 from sarlite.graph import order as orders
-from sarlite.graph.partition import METHODS, report
+from sarlite.graph.partition import METHODS
 from sarlite.progress import KINDS, Progress
 
 _MOST_PARTS = 1 << 20
 
 
 def main(arguments=None):
-    """Run one command and return the exit status: 0, 2 with a message on stderr where the input is at fault, or 130 after Ctrl-C."""
+    """Run one command; return the exit status: 0, 2 where the input is at fault or 130 after Ctrl-C."""
     faulthandler.enable(2)  # a crash in C names its place
     try:
         options = _parser().parse_args(arguments)
@@ -54,20 +56,22 @@ def _parser():
     top = Parser(prog="python -m sarlite.data", description=__doc__, epilog=f"SPEC is one of\n{FORMS}")
     commands = top.add_subparsers(required=True, metavar="{convert,info,partition,report,export}")
 
-    convert = commands.add_parser("convert", help="write SPEC into DIR in the native format", epilog=f"SPEC is one of\n{FORMS}")
+    forms = f"SPEC is one of\n{FORMS}"
+    convert = commands.add_parser("convert", help="write SPEC into DIR in the native format", epilog=forms)
     convert.set_defaults(run=_convert)
     convert.add_argument("spec", metavar="SPEC")
     convert.add_argument("directory", metavar="DIR")
-    convert.add_argument("--undirected", action="store_true", default=None, help="add the reverse of every edge; keep each edge once")
-    convert.add_argument("--self-loops", action="store_true", default=None, help="add the self loops that are missing")
-    convert.add_argument("--deduplicate", action="store_true", default=None, help="keep equal edges once")
-    convert.add_argument("--normalize-features", action="store_true", default=None, help="make each row of the features sum to one")
+    for flag, what in (("--undirected", "add the reverse of every edge; keep each edge once"),
+                       ("--self-loops", "add the self loops that are missing"),
+                       ("--deduplicate", "keep equal edges once"),
+                       ("--normalize-features", "make each row of the features sum to one")):
+        convert.add_argument(flag, action="store_true", default=None, help=what)
     _add_memory(convert, "of edges:, npz: and mag:, read in pieces and sorted on disk, beside DIR")
     convert.add_argument("--overwrite", action="store_true", help="replace DIR if it is a data set")
     _add_allow_empty(convert)
     _add_progress(convert)
 
-    info = commands.add_parser("info", help="describe SPEC", epilog=f"SPEC is one of\n{FORMS}")
+    info = commands.add_parser("info", help="describe SPEC", epilog=forms)
     info.set_defaults(run=_info)
     info.add_argument("spec", metavar="SPEC")
     info.add_argument("--parts", type=int, metavar="N", help="partition into N and describe that too")
@@ -81,23 +85,23 @@ def _parser():
     divided.add_argument("directory", metavar="DIR")
     divided.add_argument("--parts", type=int, metavar="N", required=True)
     _add_method(divided)
-    divided.add_argument("--order", choices=("none", *orders.METHODS), default="none",
-                         help="of the rows of a part: ids ascend [none], or nodes that share neighbours together")  # fmt: skip
-    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused where it would take more")
+    rows = "of the rows of a part: ids ascend [none], or nodes that share neighbours together"
+    divided.add_argument("--order", choices=("none", *orders.METHODS), default="none", help=rows)
+    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused if it would take more")
     _add_progress(divided)
     divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
 
-    export = commands.add_parser("export", help="write SPEC in another program's format, by original id", epilog=f"SPEC is one of\n{FORMS}")
+    export = commands.add_parser("export", help="write SPEC in another program's format, by original id", epilog=forms)
     export.set_defaults(run=_export)
     export.add_argument("spec", metavar="SPEC")
     export.add_argument("output", metavar="OUT", help="a file of format pigo, a folder of format mggcn")
-    export.add_argument("--format", choices=pigo.WRITERS, required=True,
-                        help="PIGO's binary CSR of the graph alone, or MG-GCN's four files")  # fmt: skip
+    written = "PIGO's binary CSR of the graph alone, or MG-GCN's four files"
+    export.add_argument("--format", choices=pigo.WRITERS, required=True, help=written)
     export.add_argument("--overwrite", action="store_true", help="replace files that are there")
     _add_allow_empty(export)
 
-    told = commands.add_parser("report", help="what the parts of DIR cost: cut, halo rows, balance, edges by pair of parts")
+    told = commands.add_parser("report", help="what parts of DIR cost: cut, halo rows, balance, edges by pair of parts")
     told.set_defaults(run=_report)
     told.add_argument("directory", metavar="DIR")
     told.add_argument("--json", action="store_true", help="print one JSON object")
@@ -112,122 +116,105 @@ def _add_memory(command, what):
 
 
 def _add_progress(command):
-    command.add_argument("--progress", choices=KINDS, default="auto", help="bar, or a line every few seconds [bar on a terminal]")
+    told = "bar, or a line every few seconds [bar on a terminal]"
+    command.add_argument("--progress", choices=KINDS, default="auto", help=told)
 
 
 def _add_method(command):
-    command.add_argument(
-        "--method", default="metis", metavar="|".join((*METHODS, "FILE")), help="default metis; FILE has one part a line, or is .npy"
-    )
-    command.add_argument("--balance", default="auto", metavar="nodes,edges,train",
-                         help="what METIS or Fennel makes even [nodes and train, and edges where the degrees are skewed]")  # fmt: skip
+    command.add_argument("--method", default="metis", metavar="|".join((*METHODS, "FILE")),
+                         help="default metis; FILE has one part a line, or is .npy")
+    even = "what METIS or Fennel makes even [nodes and train, and edges where the degrees are skewed]"
+    command.add_argument("--balance", default="auto", metavar="nodes,edges,train", help=even)
     command.add_argument("--seed", type=int, default=0)
 
 
 def _add_allow_empty(command):
-    splits = ("train", "val", "test")
-    command.add_argument(
-        "--allow-empty", action="append", choices=splits, default=[], help="accept this split with no node; may be repeated"
-    )
+    command.add_argument("--allow-empty", action="append", choices=SPLITS, default=[],
+                         help="accept this split with no node; may be repeated")
 
 
 def _convert(options):
-    if is_relational(options.spec):
-        return relational.convert(options)
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
-    if options.memory is not None:
-        _convert_streamed(options, {"normalize": options.normalize_features, **changes})
-        return
-    source, progress = native_directory(options.spec), Progress(options.progress)
-    with _reading(source) if source and not _same(source, options.directory) else contextlib.nullcontext():
-        with progress.step(f"read {options.spec}", reads=source_path(options.spec)):
-            dataset = load(options.spec, verify=True, allow_empty=options.allow_empty, normalize=options.normalize_features, **changes)
-        mapping = names.arrays(source) if source else None
-        format.write(options.directory, dataset, names=mapping, overwrite=options.overwrite, progress=progress)
-    _tell_of(options.directory, dataset)
-    for line in made_lines(options.spec, dataset):
-        print(line)
-
-
-def _convert_streamed(options, changes):
-    n_bytes, progress, out = budget.left(options.memory), Progress(options.progress), Path(os.path.realpath(options.directory))
-    format.GraphWriter(out, overwrite=options.overwrite)  # which refuses, before anything is read, what may not be replaced
-    with scratch.beside(out) as folder:
+    changes |= {"normalize": options.normalize_features, "allow_empty": options.allow_empty}
+    n_bytes, progress, out = _memory(options), Progress(options.progress), Path(os.path.realpath(options.directory))
+    format.GraphWriter(out, overwrite=options.overwrite)  # refuses, before anything is read, what may not be replaced
+    with contextlib.ExitStack() as held:
+        held.enter_context(_reading(native_directory(options.spec), but=out))
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
-            dataset, mapping = load_streamed(options.spec, folder, n_bytes, allow_empty=options.allow_empty, tell=step.tell, **changes)
+            if n_bytes is None:
+                dataset = load(options.spec, verify=True, relational=is_relational(options.spec), **changes)
+                mapping = names_in_memory(options.spec, held.enter_context(scratch.beside(out)), budget.LEAST)
+            else:
+                folder = held.enter_context(scratch.beside(out))
+                dataset, mapping = load_streamed(options.spec, folder, n_bytes, tell=step.tell, **changes)
         format.write(out, dataset, names=mapping, overwrite=options.overwrite, progress=progress)
-    _tell_of(options.directory, dataset)
-
-
-def _tell_of(directory, dataset):
-    print(f"{directory}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features")
+    if dataset.relational:
+        counts = (f"{dataset.n_nodes:,} nodes of {len(dataset.nodes)} types, "
+                  f"{dataset.n_edges:,} edges of {len(dataset.edges)} relations")
+    else:
+        counts = f"{dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features"
+    print("\n".join((f"{options.directory}: {counts}", *made_lines(options.spec, dataset))))
 
 
 def _info(options):
     if options.parts is not None:
         _check_method(options)
-    if is_relational(options.spec):
-        return relational.info(options)
-    dataset = load(options.spec, verify=options.verify, allow_empty=options.allow_empty)
+    relational = is_relational(options.spec)
+    dataset = load(options.spec, verify=options.verify, allow_empty=options.allow_empty, relational=relational)
     facts, found = summary(dataset), None
     if options.parts is not None:
-        parts, graph = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed), structure(dataset)
-        found = report(graph.indptr, graph.indices, parts, options.parts, graph.train)
+        graph = structure(dataset)
+        parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed,
+                           graph=lambda: graph)
+        found = measured(dataset, graph, parts, options.parts, training(dataset))
     if options.json:
         print(json.dumps({**facts, **({"partition": found} if found else {})}))
         return
     print("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset))))
     if found:
-        print("\n".join(("", *report_lines(found, *part_bytes(dataset, found)))))
-        _warn(found)
+        print()
+        _tell(dataset, found)
 
 
 def _partition(options):
     _check_method(options)
-    if "target" in format.read_meta(options.directory):
-        return relational.partition(options)
-    output, progress = options.output or options.directory, Progress(options.progress)
-    n_bytes = None if options.memory is None else budget.left(options.memory)
+    output, progress, n_bytes = options.output or options.directory, Progress(options.progress), _memory(options)
     with contextlib.ExitStack() as held:
-        if not _same(output, options.directory):
-            held.enter_context(_reading(options.directory))
-        mapping = names.arrays(options.directory)
-        overwrite = options.overwrite or not options.output
+        held.enter_context(_reading(options.directory, but=output))
+        overwrite, mapping = options.overwrite or not options.output, names.arrays(options.directory)
         out = held.enter_context(format.GraphWriter(output, names=mapping, overwrite=overwrite))  # which locks it
         with progress.step(f"check {options.directory}", reads=options.directory):
-            dataset = format.open(options.directory, verify=True).check(allow_empty=("train", "val", "test"))
-        with progress.step(f"divide into {options.parts} parts by {options.method}") as step:
-            parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed, n_bytes=n_bytes,
-                               tell=step.tell)
-        with progress.step(f"order {options.order}") as step:
-            order = make_order(dataset, options.order, seed=options.seed, n_bytes=n_bytes, tell=step.tell)
-        division = record(options.parts, options.method, options.order, options.seed, options.balance)
-        near = None if order is None or n_bytes else _near_shares(dataset, order)  # before the files that it reads are replaced
+            dataset = format.open(options.directory, verify=True).check(allow_empty=SPLITS)
+        parts, order, division = plan(dataset, options.parts, options.method, options.order, balance=options.balance,
+                                      seed=options.seed, n_bytes=n_bytes, progress=progress)
+        near = None
+        if order is not None and not n_bytes and len(dataset.nodes) == 1:  # before the files that it reads are replaced
+            near = _near_shares(dataset, order)
         with progress.step(f"write {output}", dataset.n_bytes) as out.step:
             if n_bytes is None:
-                found = divide(dataset, parts, options.parts, out, order=order, division=division)
+                divide(dataset, parts, options.parts, out, order=order, division=division)
             else:
                 folder = held.enter_context(scratch.beside(output))
-                found = divide_streamed(dataset, parts, options.parts, out, folder, n_bytes, order=order, division=division)
-    print("\n".join(report_lines(found, *part_bytes(dataset, found))))
-    _warn(found)
+                divide_streamed(dataset, parts, options.parts, out, folder, n_bytes, order=order, division=division)
+        del parts, order
+        dataset = format.open(output)
+        with progress.step(f"count {output}", dataset.n_edges) as step:
+            found = quality(dataset, n_bytes, step, tiles=False)
+    _tell(dataset, found)
     if near is not None:
         print(near)
 
 
 def _export(options):
-    source = native_directory(options.spec)
-    with _reading(source) if source else contextlib.nullcontext():
+    with _reading(native_directory(options.spec)):
         dataset = load(options.spec, verify=True, allow_empty=options.allow_empty)
         pigo.WRITERS[options.format](options.output, dataset, overwrite=options.overwrite)
     print(f"{options.output}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges")
 
 
 def _report(options):
-    n_bytes, progress = None if options.memory is None else budget.left(options.memory), Progress(options.progress)
+    n_bytes, progress = _memory(options), Progress(options.progress)
     with _reading(options.directory):
-        if "target" in format.read_meta(options.directory):
-            raise ConfigError(f"{options.directory}: relational, where report takes graphs of one kind; info --parts tells of parts")
         dataset = format.open(options.directory)
         dataset.check_edges()
         with progress.step(f"count {options.directory}", dataset.n_edges) as step:
@@ -235,26 +222,31 @@ def _report(options):
     if options.json:
         print(json.dumps(found))
         return
-    print("\n".join((*report_lines(found, *part_bytes(dataset, found)), *quality_lines(found))))
-    _warn(found)
+    _tell(dataset, found, quality_lines(found))
 
 
-def _reading(directory):
-    """Hold what keeps other processes from replacing a native data set."""
+def _memory(options):
+    return None if options.memory is None else budget.left(options.memory)
+
+
+def _reading(directory, but=None):
+    """Hold a lock that keeps others from replacing a native data set: none on the directory `but`, or on None."""
+    if directory is None or (but is not None and os.path.realpath(directory) == os.path.realpath(but)):
+        return contextlib.nullcontext()
     return scratch.locked(Path(directory) / format.META, exclusive=False)
-
-
-def _same(one, other):
-    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _near_shares(dataset, order):
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
-    return f"edges between nodes less than {orders.CLUSTER_NODES:,} places apart: {near:.1f} %, by node id {by_id:.1f} %"
+    places = f"{orders.CLUSTER_NODES:,} places apart"
+    return f"edges between nodes less than {places}: {near:.1f} %, by node id {by_id:.1f} %"
 
 
-def _warn(found):
+def _tell(dataset, found, more=()):
+    """Print what parts cost, and warn where they are uneven."""
+    own = () if dataset.relational else part_bytes(dataset, found)
+    print("\n".join((*report_lines(found, *own), *more)))
     text = balancing.warning(found)
     if text:
         print(f"warning: {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Binary files of a header and arrays behind it, little-endian: mapped only after the file's size is what its header says, and written."""
+"""Little-endian files of a header and arrays behind it: written, and mapped once the size is what the header says."""
 
 import contextlib
 import math
@@ -45,7 +45,7 @@ def header(path, *fields):
 
 
 def arrays(path, offset, *fields):
-    """Map the arrays that stand one after the other from `offset` to the end of a file, read-only; they may be unaligned.
+    """Map the arrays that stand one after the other from `offset` to a file's end, read-only; they may be unaligned.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def file_size(path):
 
 @contextlib.contextmanager
 def output(path, overwrite=False):
-    """Give a function that appends arrays, or bytes, to a file that appears whole or not at all; mapped arrays are streamed.
+    """Give a function that appends arrays or bytes to a file, which appears whole or not at all; maps are streamed.
 
     Raises
     ------

@@ -16,8 +16,8 @@ def left(n_bytes):
     Parameters
     ----------
     n_bytes : int
-        The resident memory of this process: Python and its libraries, arrays, and the pages of mapped files in use. What the
-        system keeps of files in its cache is not in it.
+        The resident memory of this process: Python and its libraries, arrays, and the pages of mapped files in use.
+        What the system keeps of files in its cache is not in it.
 
     Raises
     ------
@@ -27,11 +27,18 @@ def left(n_bytes):
     base = Memory().base
     found = n_bytes - base - RESERVE
     if found < LEAST:
-        raise ConfigError(f"--memory: {readable(n_bytes)} is too little: {(base + RESERVE + LEAST) >> 20} MiB are the least")
+        least = (base + RESERVE + LEAST) >> 20
+        raise ConfigError(f"--memory: {readable(n_bytes)} is too little: {least} MiB are the least")
     return found
 
 
 def check(n_bytes, available, what):
     """Raise a ConfigError where `what` takes more than is available; None is no limit."""
     if available is not None and n_bytes > available:
-        raise ConfigError(f"--memory: {what} takes {-(-n_bytes >> 20):,} MiB, but {available >> 20:,} MiB are left of it")
+        needed, there = -(-n_bytes >> 20), available >> 20
+        raise ConfigError(f"--memory: {what} takes {needed:,} MiB, but {there:,} MiB are left of it")
+
+
+def at_once(n_bytes, most=1 << 20, each=128):
+    """Return how many rows are worked on at a time, `most` at most, where `n_bytes` may be taken; None is no limit."""
+    return most if n_bytes is None else max(1, min(most, n_bytes // each))

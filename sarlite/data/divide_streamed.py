@@ -1,23 +1,21 @@
-"""Rows and edges written in the order in which parts own them, in bounded memory: as `divide`, through external sorts."""
+"""What `divide` writes, in bounded memory: rows and edges in the order in which parts own them, by external sorts."""
 
 from pathlib import Path
 
 import numpy as np
 
 from sarlite.data import budget
-from sarlite.data.dataset import SPLITS
-from sarlite.data.divide import Facts, counts_up
+from sarlite.data.divide import by_type, counts_up, edge_arrays, origin_needed, row_arrays
 from sarlite.data.external import Sorter, csr, packed
 from sarlite.data.mapped import copied
 from sarlite.graph.edges import index_dtype, row_chunks
-from sarlite.graph.partition import Tally
 
-_STEP = 1 << 20  # rows, and edges, at a time
 NODE_BYTES = 16
-"""Memory a node: its part, its row number by id and by stored row, and whether a part needs it, and some. An order takes 4 or 8 more."""
+"""Memory a node: its part, its row number by id and by stored row, and some. An order takes 4 or 8 more."""
 
 
-def divide_streamed(dataset, parts, n_parts, sink, folder, n_bytes, *, order=None, division=None):
+def divide_streamed(dataset, parts, n_parts, sink, folder, n_bytes, *, order=None, division=None,
+                    least=budget.LEAST // 8):
     """Write what `divide` writes, bit for bit.
 
     Parameters
@@ -25,44 +23,50 @@ def divide_streamed(dataset, parts, n_parts, sink, folder, n_bytes, *, order=Non
     dataset, parts, n_parts, sink, order, division
         As for `divide`; the arrays are mapped.
     folder : path
-        Private, the caller's to remove: it takes about as much as the data set, and 12 bytes an edge more.
+        Private, the caller's to remove: it takes about as much as the largest table, and 12 bytes an edge more.
     n_bytes : int
         Of memory at most, for `NODE_BYTES` a node and the sorts.
-
-    Returns
-    -------
-    dict
-        As `divide`.
+    least : int
+        Bytes that must be left for the sorts.
 
     Raises
     ------
     ConfigError
         `n_bytes` is too small for so many nodes.
     """
-    n_nodes, folder = dataset.n_nodes, Path(folder)
-    own = n_nodes * (NODE_BYTES + (0 if order is None else order.itemsize))
-    budget.check(own + budget.LEAST // 8, n_bytes, f"a partition of {n_nodes:,} nodes")
-    offsets = np.concatenate(([0], np.cumsum(np.bincount(parts, minlength=n_parts)))).astype(np.int64)
-    place = places(parts, offsets, order)
-    del parts
-    write_ids(place, sink)
-    place = by_row(dataset, place)
-    for field in ("features", "labels", *SPLITS):
-        write_rows(getattr(dataset, field), place, sink, field, folder, n_bytes - own)
-    tally = Tally(offsets)
-    origin = dataset.edge_ids is not None or not counts_up(place)
-    write_edges(dataset, place, offsets, sink, tally.add, folder, n_bytes - own, origin=origin)
-    train = sum(np.bincount(_part(offsets, place[at : at + _STEP][copied(dataset.train, at, min(at + _STEP, n_nodes))]), minlength=n_parts)
-                for at in range(0, n_nodes, _STEP)) if n_nodes else np.zeros(n_parts, np.int64)  # fmt: skip
-    sink.finish(Facts(dataset.name, dataset.n_classes, dataset.provenance, offsets, division, dataset.task))
-    return tally.measures(train)
+    own = dataset.n_nodes * NODE_BYTES + (0 if order is None else order.nbytes)
+    budget.check(own + least, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
+    sorts = _Sorts(folder, n_bytes - own)
+    rows, offsets = {}, {}
+    for name, part, nodes in by_type(dataset, parts, order):
+        table, out = dataset.nodes[name], sink.of(dataset.nodes[name])
+        offsets[name] = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=n_parts)))).astype(np.int64)
+        place = _places(part, offsets[name], nodes, sorts.at_once)
+        _write_ids(place, out, sorts.at_once)
+        rows[name] = _by_row(table, place, sorts.at_once)
+        for field, array in row_arrays(table).items():
+            _write_rows(array, rows[name], out, field, sorts)
+    for (source, _, to), table in dataset.edges.items():
+        origin = origin_needed(table, rows[source], rows[to])
+        _write_edges(table, rows[source], rows[to], sink.of(table), sorts, origin)
+    sink.finish(dataset, offsets, division)
 
 
-def places(parts, offsets, order):
+class _Sorts:
+    """Where tables are sorted, in how much memory, and how many rows are read at a time."""
+
+    def __init__(self, folder, n_bytes):
+        self.folder, self.n_bytes, self.at_once = Path(folder), n_bytes, budget.at_once(n_bytes)
+
+    def sorter(self, **columns):
+        return Sorter(self.folder, self.n_bytes, **columns)
+
+
+def _places(parts, offsets, order, at_once):
     """Return the row number that each node gets, by original id."""
     place, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
-    for at in range(0, parts.size, _STEP):
-        nodes = np.arange(at, min(at + _STEP, parts.size)) if order is None else order[at : at + _STEP]
+    for at in range(0, parts.size, at_once):
+        nodes = np.arange(at, min(at + at_once, parts.size)) if order is None else order[at : at + at_once]
         part = parts[nodes]
         by_part, counts = np.argsort(part, kind="stable"), np.bincount(part, minlength=free.size)
         first = np.cumsum(counts) - counts
@@ -71,72 +75,61 @@ def places(parts, offsets, order):
     return place
 
 
-def write_ids(place, sink):
+def _write_ids(place, out, at_once):
     """Write the original ids of rows, where they do not count up."""
     if counts_up(place):
         return
     ids = np.empty_like(place)
-    for at in range(0, place.size, _STEP):
-        ids[place[at : at + _STEP]] = np.arange(at, min(at + _STEP, place.size), dtype=place.dtype)
-    sink.array("ids", ids.shape, ids.dtype).write(ids)
+    for at in range(0, place.size, at_once):
+        ids[place[at : at + at_once]] = np.arange(at, min(at + at_once, place.size), dtype=place.dtype)
+    out.array("ids", ids.shape, ids.dtype).write(ids)
 
 
-def by_row(dataset, place):
+def _by_row(table, place, at_once):
     """Return the row number that each stored row gets."""
-    if dataset.ids is None:
+    if table.ids is None:
         return place
     out = np.empty_like(place)
-    for at in range(0, place.size, _STEP):
-        out[at : at + _STEP] = place[copied(dataset.ids, at, min(at + _STEP, place.size))]
+    for at in range(0, place.size, at_once):
+        out[at : at + at_once] = place[copied(table.ids, at, min(at + at_once, place.size))]
     return out
 
 
-def write_rows(array, place, sink, field, folder, n_bytes):
+def _write_rows(array, place, out, field, sorts):
     """Write an array of a row a node by new row number."""
-    out = sink.array(field, array.shape, array.dtype)
-    sorter = Sorter(folder, n_bytes, rows=(array.dtype, array.shape[1:]))
-    step = max(1, min(_STEP, (1 << 25) // max(1, array.nbytes // max(1, len(array)))))
+    stream, sorter = out.array(field, array.shape, array.dtype), sorts.sorter(rows=(array.dtype, array.shape[1:]))
+    row_bytes = max(1, array.nbytes // max(1, len(array)))
+    step = max(1, min(sorts.at_once, (1 << 25) // row_bytes))
     for at in range(0, len(array), step):
         last = min(at + step, len(array))
         sorter.add(place[at:last], rows=copied(array, at, last))
     for _, columns in sorter.pieces():
-        out.write(columns["rows"])
+        stream.write(columns["rows"])
 
 
-def write_edges(dataset, place, offsets, sink, tally, folder, n_bytes, *, origin, sources=None):
-    """Write edges as `divide` does; `sources` has the new row number of each source row, by default the rows' own."""
-    fields = {name: name for name in ("edge_weight", "edge_features") if getattr(dataset, name) is not None}
-    dtypes = {name: (getattr(dataset, name).dtype, getattr(dataset, name).shape[1:]) for name in fields}
-    if origin:
-        dtypes["edge_ids"] = (index_dtype(dataset.n_edges), ())
-    sorter = Sorter(folder, n_bytes, **dtypes)
-    for dst, src, first, last in _renumbered(dataset, place, place if sources is None else sources):
-        columns = {name: copied(getattr(dataset, name), first, last) for name in fields}
+def _write_edges(table, sources, destinations, out, sorts, origin):
+    """Write edges as `divide` does; `sources` and `destinations` have the new row number of each stored row."""
+    forms = edge_arrays(table, origin)
+    values = [name for name in table.VALUES if name in forms]
+    sorter = sorts.sorter(**{name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items() if name != "indices"})
+    for dst, src, first, last in _renumbered(table, sources, destinations, sorts.at_once):
+        columns = {name: copied(getattr(table, name), first, last) for name in values}
         if origin:
-            columns["edge_ids"] = np.arange(first, last) if dataset.edge_ids is None else copied(dataset.edge_ids, first, last)
+            ids = table.edge_ids
+            columns["edge_ids"] = np.arange(first, last) if ids is None else copied(ids, first, last)
         sorter.add(packed(dst, src), **columns)
-    shapes = {"indptr": ((dataset.n_nodes + 1,), np.int64), "indices": ((dataset.n_edges,), index_dtype(dataset.n_sources)),
-              **{name: ((dataset.n_edges, *shape), dtype) for name, (dtype, shape) in dtypes.items()}}
-    outs = {name: sink.array(name, *facts) for name, facts in shapes.items()}
-    for ends, dst, src, columns in csr(sorter, dataset.n_nodes, dataset.n_sources):
-        outs["indptr"].write(ends)
-        for name, values in {"indices": src, **columns}.items():
-            outs[name].write(values)
-        cuts = np.concatenate(([0], np.searchsorted(dst, offsets[1:-1]), [dst.size]))
-        for low, high in zip(cuts, cuts[1:]):
-            if low < high:
-                tally(int(dst[low]), None, src[low:high])
+    streams = {"indptr": out.array("indptr", (table.n_destinations + 1,), np.int64)}
+    streams |= {name: out.array(name, *form) for name, form in forms.items()}
+    for ends, _, src, columns in csr(sorter, table.n_destinations, table.n_sources):
+        for name, rows in {"indptr": ends, "indices": src, **columns}.items():
+            streams[name].write(rows)
 
 
-def _renumbered(dataset, place, sources):
+def _renumbered(table, sources, destinations, at_once):
     """Yield (destinations, sources, first, last) of the stored edges first .. last, by their new row numbers."""
-    for row in range(0, dataset.n_nodes, _STEP):
-        ends = copied(dataset.indptr, row, min(row + _STEP, dataset.n_nodes) + 1)
-        for low, high in row_chunks(ends, _STEP):
+    for row in range(0, table.n_destinations, at_once):
+        ends = copied(table.indptr, row, min(row + at_once, table.n_destinations) + 1)
+        for low, high in row_chunks(ends, at_once):
             first, last = int(ends[low]), int(ends[high])
-            dst = np.repeat(place[row + low : row + high], np.diff(ends[low : high + 1]))
-            yield dst, sources[copied(dataset.indices, first, last)], first, last
-
-
-def _part(offsets, rows):
-    return np.searchsorted(offsets, rows, side="right") - 1
+            dst = np.repeat(destinations[row + low : row + high], np.diff(ends[low : high + 1]))
+            yield dst, sources[copied(table.indices, first, last)], first, last

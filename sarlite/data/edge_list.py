@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sarlite.data import table
+from sarlite.data import textfile
 from sarlite.data.mapped import fresh
 from sarlite.data.mapped import pieces as mapped_pieces
 from sarlite.data.npyfile import load as load_npy
@@ -15,8 +15,8 @@ _PIECE = 1 << 20  # edges read at a time
 _SPARSE = 1000  # nodes an edge end above which a largest id is a typing error rather than a number of nodes
 
 
-def read(path, nodes=None, classes=None, features=None, labels=None, split=None, train_ids=None, val_ids=None, test_ids=None,
-         names=None, task=None, train=0.6, val=0.2, seed=0, graph=None):
+def read(path, nodes=None, classes=None, features=None, labels=None, split=None, train_ids=None, val_ids=None,
+         test_ids=None, names=None, task=None, train=0.6, val=0.2, seed=0, graph=None):
     """Read edges from text (two columns) or .npy, (2, E) or (E, 2); docs/data.md tells the files' formats.
 
     Parameters
@@ -28,12 +28,14 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
     features : path, optional
         .npy or text with one row a node; by default one column of ones.
     labels : path, optional
-        .npy or text with one integer a node, -1 where unlabelled, or the numbers of `task`; by default nobody has a label.
+        .npy or text with one integer a node, -1 where unlabelled, or the numbers of `task`; by default nobody has a
+        label.
     split : path, optional
         none, train, val or test a node, a line each or in a .npy file of text.
     train_ids, val_ids, test_ids : path, optional
-        Instead: the nodes of a split, by id in any order, .npy or text; or .npy masks of bool. Without these and `split`, drawn as
-        `random_split(labels, train, val, seed)`; of a task other than classify all labelled nodes are one class.
+        Instead: the nodes of a split, by id in any order, .npy or text; or .npy masks of bool. Without these and
+        `split`, drawn as `random_split(labels, train, val, seed)`; of a task other than classify all labelled nodes are
+        one class.
     names : path
         Refused: `convert --memory` takes it.
     task : str, optional
@@ -53,17 +55,22 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
         A split without `labels`, or two of them.
     """
     if names is not None:
-        raise ConfigError("names: nodes known by names are numbered by `python -m sarlite.data convert` with --memory alone")
+        raise ConfigError("names: nodes known by names are numbered by `python -m sarlite.data convert` with --memory "
+                          "alone")
     path = existing(path)
-    where = {name: file for name, file in (("train", train_ids), ("val", val_ids), ("test", test_ids)) if file is not None}
-    check_options(labels, split, where, task)
+    where = check_options(labels, split, train_ids, val_ids, test_ids, task)
     src, dst, told, weight = graph(path) if graph else (*_edges(path), None, None)
     largest = max(int(ends.max()) if ends.size else -1 for ends in (src, dst))
-    x = None if features is None else table.read(features, "features", np.float32)
-    y, n_classes = (None, classes or 0) if labels is None else read_labels(table.read(labels, "labels", np.float64), labels, classes, task)
-    codes = None if split is None else table.names(split, "split", NAMES)
-    rows = {"features": (features, x), "labels": (labels, y), "split": (split, codes), "n": (path, None if told is None else range(told))}
-    n_nodes = count(path, nodes, largest, src.size, {name: (file, len(array)) for name, (file, array) in rows.items() if array is not None})
+    x = None if features is None else textfile.read(features, "features", np.float32)
+    y, n_classes = None, classes or 0
+    if labels is not None:
+        y, n_classes = read_labels(textfile.read(labels, "labels", np.float64), labels, classes, task)
+    codes = None if split is None else textfile.names(split, "split", NAMES)
+    there = (("features", features, x), ("labels", labels, y), ("split", split, codes))
+    rows = {name: (file, len(array)) for name, file, array in there if array is not None}
+    if told is not None:
+        rows["n"] = path, told
+    n_nodes = count(path, nodes, largest, src.size, rows)
     check_nodes(n_nodes, 1 if x is None else 0, path)
     x = np.ones((n_nodes, 1), np.float32) if x is None else x
     y = np.full(n_nodes, -1) if y is None else y
@@ -78,13 +85,16 @@ def read(path, nodes=None, classes=None, features=None, labels=None, split=None,
                     task=task or "classify", edge_weight=weight)
 
 
-def check_options(labels, split, where, task):
-    """Raise a ConfigError for options that do not go together."""
-    for name in ("task" if task is not None else None, "split" if split is not None else None, *(f"{name}_ids" for name in where)):
-        if name is not None and labels is None:
-            raise ConfigError(f"{name}: needs labels=FILE")
+def check_options(labels, split, train_ids, val_ids, test_ids, task):
+    """Return the files of ids, by split; raise a ConfigError for options that do not go together."""
+    ids = {"train_ids": train_ids, "val_ids": val_ids, "test_ids": test_ids}
+    given = [name for name, value in {"task": task, "split": split, **ids}.items() if value is not None]
+    if given and labels is None:
+        raise ConfigError(f"{given[0]}: needs labels=FILE")
+    where = {name.removesuffix("_ids"): file for name, file in ids.items() if file is not None}
     if split is not None and where:
         raise ConfigError(f"split and {next(iter(where))}_ids: one of the two")
+    return where
 
 
 def count(path, nodes, largest, n_edges, rows):
@@ -122,11 +132,13 @@ def pieces(path):
 
 def _pairs(path):
     if path.suffix != ".npy":
-        yield from (pairs if pairs.size else np.empty((0, 2), np.int64) for pairs in table.stream(path, "edges", np.int64))
+        for pairs in textfile.stream(path, "edges", np.int64):
+            yield pairs if pairs.size else np.empty((0, 2), np.int64)
         return
     pairs = load_npy(path, "edges", "iu")
     if pairs.shape == (2, 2):
-        raise DataError(f"{path}: edges: shape (2, 2) is two edges by rows or by columns, and nothing says which: write them as text")
+        raise DataError(f"{path}: edges: shape (2, 2) is two edges by rows or by columns, and nothing says which: "
+                        "write them as text")
     if pairs.size == 0:
         yield np.empty((0, 2), np.int64)
     elif pairs.ndim == 2 and pairs.shape[0] == 2:
@@ -152,10 +164,11 @@ def ids(path, name, n_nodes):
     """Return a split's nodes, by id."""
     if path is None:
         return np.empty(0, np.int64)
-    found = table.read(path, f"{name} split", np.int64)
+    found = textfile.read(path, f"{name} split", np.int64)
     if found.dtype == bool:
         if found.shape != (n_nodes, 1) or found.view(np.uint8).max(initial=0) > 1:
-            raise DataError(f"{path}: {name} split: a mask of shape {found.shape}, expected ({n_nodes},), one true or false a node")
+            raise DataError(f"{path}: {name} split: a mask of shape {found.shape}, expected ({n_nodes},), one true or "
+                            "false a node")
         return np.flatnonzero(found[:, 0])
     if found.size and found.shape[1] != 1:
         raise DataError(f"{path}: {name} split: expected one node id a line, found {found.shape[1]} columns")

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
+from sarlite.data import budget
 from sarlite.errors import ConfigError, writing
 from sarlite.graph.edges import index_dtype
 
 _SAMPLES = 2048  # keys of a run that are remembered, from which the ranges are made
-_PIECE, _PIECE_BYTES = 1 << 20, 1 << 25  # records given out at a time
+_PIECE_BYTES = 1 << 25  # of records given out at a time
+_ROWS = 1 << 20  # without edges, whose entries of indptr are given out at a time
 _LOW = np.uint64(2**32 - 1)
 
 
@@ -35,14 +37,15 @@ class Sorter:
 
     Notes
     -----
-    What fits is sorted in memory and nothing is written. Memory a record: the key, the columns, and 17 bytes where there are columns.
+    What fits is sorted in memory and nothing is written. Memory a record: the key, the columns, and 17 bytes where
+    there are columns.
     """
 
     def __init__(self, folder, n_bytes, *, once=False, **columns):
         self._folder, self._once, self.n_records = Path(folder), once, 0
         self.columns = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in columns.items()}
         each = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self.columns.values())
-        self._piece = max(1, min(_PIECE, _PIECE_BYTES // (8 + each)))
+        self._piece = max(1, min(budget.at_once(n_bytes, each=32), _PIECE_BYTES // (8 + each)))
         self._room = max(64, n_bytes // (8 + each + (17 if columns else 1)))
         self._buffers, self._filled, self._runs, self._samples = None, 0, [], []
 
@@ -59,7 +62,7 @@ class Sorter:
                 self._spill()
 
     def pieces(self):
-        """Yield (keys, columns by name), all records in order, up to a million at a time; the sorter is empty afterwards."""
+        """Yield (keys, columns by name): all records in order, a million at a time. The sorter is empty afterwards."""
         if not self._runs:
             yield from self._sorted(self._filled)
         else:
@@ -152,16 +155,17 @@ def csr(sorter, n_nodes, n_sources):
     for keys, columns in sorter.pieces():
         dst = (keys >> np.uint64(32)).astype(np.int64)
         nothing, last = slice(0, 0), int(dst[-1]) + 1
-        while row < last - _PIECE:  # many rows without edges
-            ends = np.searchsorted(dst, np.arange(row, row + _PIECE)) + n_edges
+        while row < last - _ROWS:  # many rows without edges
+            ends = np.searchsorted(dst, np.arange(row, row + _ROWS)) + n_edges
             yield ends, dst[nothing], dst[nothing], {name: values[nothing] for name, values in columns.items()}
-            row += _PIECE
-        yield np.searchsorted(dst, np.arange(row, last)) + n_edges, dst, (keys & _LOW).astype(index_dtype(n_sources)), columns
+            row += _ROWS
+        src = (keys & _LOW).astype(index_dtype(n_sources))
+        yield np.searchsorted(dst, np.arange(row, last)) + n_edges, dst, src, columns
         row, n_edges = last, n_edges + keys.size
     none = np.empty(0, np.int64)
     columns = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in sorter.columns.items()}
-    for first in range(row, n_nodes + 1, _PIECE):
-        yield np.full(min(_PIECE, n_nodes + 1 - first), n_edges), none, none.astype(index_dtype(n_sources)), columns
+    for first in range(row, n_nodes + 1, _ROWS):
+        yield np.full(min(_ROWS, n_nodes + 1 - first), n_edges), none, none.astype(index_dtype(n_sources)), columns
 
 
 class _Run:
@@ -188,8 +192,9 @@ class _Run:
         dtype, shape = self._columns[name]
         if mapped:
             return np.memmap(self._paths[name], dtype, "r", 0, (last, *shape))[first:]
-        each = dtype.itemsize * int(np.prod(shape))
-        return np.fromfile(self._paths[name], dtype, (last - first) * int(np.prod(shape)), offset=first * each).reshape(-1, *shape)
+        each = int(np.prod(shape))
+        found = np.fromfile(self._paths[name], dtype, (last - first) * each, offset=first * each * dtype.itemsize)
+        return found.reshape(-1, *shape)
 
     def place(self, key):
         """Return how many keys are below `key`."""
@@ -208,4 +213,5 @@ def write_all(file, values):
 
 
 def _empty(n, columns):
-    return {"": np.empty(n, np.uint64), **{name: np.empty((n, *shape), dtype) for name, (dtype, shape) in columns.items()}}
+    made = {name: np.empty((n, *shape), dtype) for name, (dtype, shape) in columns.items()}
+    return {"": np.empty(n, np.uint64), **made}

@@ -6,7 +6,8 @@ from itertools import combinations, islice
 
 import numpy as np
 
-from sarlite.data import table
+from sarlite.data import textfile
+from sarlite.data.folders import key
 from sarlite.data.ogb import csv_pieces, read_csv, total
 from sarlite.data.raw import (
     check_nodes,
@@ -16,13 +17,11 @@ from sarlite.data.raw import (
     mask,
     whole_labels,
 )
-from sarlite.data.relational.names import key
 from sarlite.errors import DataError, reading, regular
 from sarlite.graph.relational import Relational, reverse, with_reverses
 from sarlite.types import Path as AnyPath
 
 _MOST_TYPES = 1 << 12
-_LINES = 1 << 16  # of names, read at a time
 _NAMES = "_entidx2name.csv.gz"
 
 
@@ -35,9 +34,11 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True, names
     classes : int, optional
         By default the largest label + 1.
     reverses : bool
-        Add each relation's reverse, as "rev_" and its name. Stored is one direction: without the reverses nothing reaches authors.
+        Add each relation's reverse, as "rev_" and its name. Stored is one direction: without the reverses nothing
+        reaches authors.
     names : bool
-        Raise where the folder names no nodes. The names themselves are kept by `python -m sarlite.data convert` (`names_in`).
+        Raise where the folder names no nodes. The names themselves are kept by `python -m sarlite.data convert`
+        (`names_in`).
 
     Returns
     -------
@@ -47,20 +48,22 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True, names
     Raises
     ------
     DataError
-        Naming the file and, where there is one, the line: a relation that names an unknown type or is there twice, an edge to a node
-        that is not there, files that are missing, damaged or disagree in length, other than one type with labels.
+        Naming the file and, where there is one, the line: a relation that names an unknown type or is there twice, an
+        edge to a node that is not there, files that are missing, damaged or disagree in length, other than one type
+        with labels.
 
     Notes
     -----
-    Files, below `raw/`: `num-node-dict.csv.gz`, types and numbers of nodes; `triplet-type-list.csv.gz`, a relation a line;
-    `relations/h___r___t/edge.csv.gz` and `num-edge-list.csv.gz`; `nodetype-has-label.csv.gz`; `node-feat/TYPE/node-feat.csv.gz` of
-    the types that `nodetype-has-feat.csv.gz` names, where it is there; `node-label/TYPE/node-label.csv.gz`; below
-    `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`.
-    A csv is parsed line by line, some million numbers a second.
+    Files, below `raw/`: `num-node-dict.csv.gz`, types and numbers of nodes; `triplet-type-list.csv.gz`, a relation a
+    line; `relations/h___r___t/edge.csv.gz` and `num-edge-list.csv.gz`; `nodetype-has-label.csv.gz`;
+    `node-feat/TYPE/node-feat.csv.gz` of the types that `nodetype-has-feat.csv.gz` names, where it is there;
+    `node-label/TYPE/node-label.csv.gz`; below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`. A csv
+    is parsed line by line, some million numbers a second.
     """
     folder = Folder(path, reverses, names)
     edges = {relation: folder.all_edges(relation) for relation in folder.relations}
-    features = {name: read_csv(file, "features", np.float32, n_rows=folder.n_nodes[name]) for name, file in folder.features.items()}
+    features = {name: read_csv(file, "features", np.float32, n_rows=folder.n_nodes[name])
+                for name, file in folder.features.items()}
     n = folder.n_nodes[folder.target]
     labels = whole_labels(read_csv(folder.labels, "labels", np.float64, n_rows=n, columns=1), folder.labels)
     n_classes = count_classes(labels, folder.labels, classes)
@@ -96,8 +99,8 @@ class Folder:
         for relation, back in self.relations.items():
             key(*(back or relation))
             if back in self.relations:
-                raise DataError(f"{raw / 'triplet-type-list.csv.gz'}: relation {','.join(relation)!r}: its reverse, {','.join(back)!r}, is "
-                                f"stored too; reverses=false reads what is stored")  # fmt: skip
+                raise DataError(f"{raw / 'triplet-type-list.csv.gz'}: relation {','.join(relation)!r}: its reverse, "
+                                f"{','.join(back)!r}, is stored too; reverses=false reads what is stored")
         self.target = _labelled(raw / "nodetype-has-label.csv.gz", self.n_nodes)
         self.features = _features(raw, self.n_nodes)
         self.labels = raw / "node-label" / self.target / "node-label.csv.gz"
@@ -107,10 +110,10 @@ class Folder:
         """Return what the folder says of a relation's number of edges."""
         return total(self._of(relation) / "num-edge-list.csv.gz", most=1)
 
-    def edges(self, relation):
+    def edges(self, relation, batch=textfile.BATCH):
         """Yield (src, dst) of a relation's edges in pieces of (n,) int64."""
         file, first = self._of(relation) / "edge.csv.gz", 0
-        for piece in csv_pieces(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2):
+        for piece in csv_pieces(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2, batch=batch):
             for column, name in zip(piece.T, relation[::2]):
                 bad = (column < 0) | (column >= self.n_nodes[name])
                 if bad.any():
@@ -131,16 +134,17 @@ class Folder:
             at = here.stop
         return src, dst
 
-    def names_of(self, name):
+    def names_of(self, name, n_lines=textfile.BATCH[0]):
         """Yield the lines' numbers and the names, as bytes, of a type's nodes, some ten thousand at a time."""
         file, n = self.names[name], self.n_nodes[name]
         with reading(file, "names"), gzip.open(regular(file), "rt", encoding="utf-8", newline="") as stream:
-            rows, at = csv.reader(table.lines(stream)), 0
+            rows, at = csv.reader(textfile.lines(stream)), 0
             next(rows, None)  # ent idx,ent name
-            while batch := list(islice(rows, _LINES)):
+            while batch := list(islice(rows, n_lines)):
                 for node, row in enumerate(batch, at):
                     if len(row) != 2 or row[0].strip() != str(node) or not row[1].strip():
-                        raise DataError(f"{file}: names: line {node + 2}: expected {node} and a name, found {','.join(row)!r}")
+                        raise DataError(f"{file}: names: line {node + 2}: expected {node} and a name, found "
+                                        f"{','.join(row)!r}")
                 yield range(at + 2, at + 2 + len(batch)), [row[1].strip().encode() for row in batch]
                 at += len(batch)
         if at != n:
@@ -153,9 +157,12 @@ class Folder:
         if len(found) != 1:
             names = ", ".join(entry.name for entry in found) or "none"
             raise DataError(f"{split}: split: expected one folder with {self.target}/train.csv.gz, found {names}")
-        where = {name: found[0] / self.target / f"{file}.csv.gz" for name, file in (("train", "train"), ("val", "valid"), ("test", "test"))}
-        masks = [mask(n, f"{file}: {name} split", (ids[:, 0] for ids in csv_pieces(file, f"{name} split", np.int64, columns=1, most=n)))
-                 for name, file in where.items()]  # fmt: skip
+        files = {"train": "train", "val": "valid", "test": "test"}
+        where = {name: found[0] / self.target / f"{file}.csv.gz" for name, file in files.items()}
+        masks = []
+        for name, file in where.items():
+            pieces = csv_pieces(file, f"{name} split", np.int64, columns=1, most=n)
+            masks.append(mask(n, f"{file}: {name} split", (ids[:, 0] for ids in pieces)))
         for (one, a), (other, b) in combinations(zip(where, masks), 2):
             if (a & b).any():
                 raise DataError(f"{where[other]}: node {int(np.argmax(a & b))} is in {one} too")
@@ -179,7 +186,7 @@ def _named(folder, n_nodes):
 def _rows(file, field):
     """Yield (number, words) of each line that is not empty."""
     with reading(file, field), gzip.open(regular(file), "rt", encoding="utf-8") as stream:
-        for number, line in enumerate(table.lines(stream), 1):
+        for number, line in enumerate(textfile.lines(stream), 1):
             if line.strip():
                 yield number, [word.strip() for word in line.split(",")]
             if number > _MOST_TYPES:
@@ -190,7 +197,8 @@ def _by_type(file, field):
     """The one row below a header of node types, as a dict; and the row's line."""
     rows = list(_rows(file, field))
     if len(rows) != 2 or len(rows[0][1]) != len(rows[1][1]):
-        raise DataError(f"{file}: {field}: expected a line of node types and one of as many values, found {len(rows)} lines")
+        raise DataError(f"{file}: {field}: expected a line of node types and one of as many values, found {len(rows)} "
+                        "lines")
     (_, names), (line, values) = rows
     if len(set(names)) != len(names):
         raise DataError(f"{file}: {field}: a node type is there twice: {', '.join(names)}")
@@ -211,10 +219,12 @@ def _relations(file, n_nodes):
     found = []
     for line, words in _rows(file, "relations"):
         if len(words) != 3:
-            raise DataError(f"{file}: line {line}: expected source type, relation, destination type, found {','.join(words)!r}")
+            raise DataError(f"{file}: line {line}: expected source type, relation, destination type, "
+                            f"found {','.join(words)!r}")
         for name in (words[0], words[2]):
             if name not in n_nodes:
-                raise DataError(f"{file}: line {line}: relation {','.join(words)!r}: node type {name!r} is none of {', '.join(n_nodes)}")
+                raise DataError(f"{file}: line {line}: relation {','.join(words)!r}: "
+                                f"node type {name!r} is none of {', '.join(n_nodes)}")
         if tuple(words) in found:
             raise DataError(f"{file}: line {line}: relation {','.join(words)!r} is there twice")
         found.append(tuple(words))
@@ -223,7 +233,8 @@ def _relations(file, n_nodes):
 
 def _features(raw, n_nodes):
     """The files of the types with features: those that a list names, where there is one, else all that are there."""
-    there, told = sorted(path.parent.name for path in (raw / "node-feat").glob("*/node-feat.csv.gz")), raw / "nodetype-has-feat.csv.gz"
+    there = sorted(path.parent.name for path in (raw / "node-feat").glob("*/node-feat.csv.gz"))
+    told = raw / "nodetype-has-feat.csv.gz"
     for name in there:
         if name not in n_nodes:
             raise DataError(f"{raw / 'node-feat' / name}: node type {name!r} is none of {', '.join(n_nodes)}")
@@ -242,5 +253,6 @@ def _true(file, field):
 def _labelled(file, n_nodes):
     named, line = _true(file, "types with labels")
     if len(named) != 1 or named[0] not in n_nodes:
-        raise DataError(f"{file}: line {line}: expected one type of {', '.join(n_nodes)} with labels, found {', '.join(named) or 'none'}")
+        raise DataError(f"{file}: line {line}: expected one type of {', '.join(n_nodes)} with labels, "
+                        f"found {', '.join(named) or 'none'}")
     return named[0]

@@ -50,7 +50,7 @@ def gather(array, positions):
 
 
 def copied(array, start, stop, dtype=None):
-    """Return `array[start:stop]` as a C-contiguous array of `dtype`; of a whole map read from its file, without mapped pages."""
+    """Return `array[start:stop]`, C-contiguous and of `dtype`; of a whole map it is read from the file, not mapped."""
     dtype = np.dtype(dtype or array.dtype)
     if not _is_whole_map(array):
         return np.ascontiguousarray(array[start:stop], dtype)
@@ -64,13 +64,14 @@ def copied(array, start, stop, dtype=None):
 
 
 def _read(array, start, stop, row_bytes):
-    count = (stop - start) * math.prod(array.shape[1:])
-    return np.fromfile(array.filename, array.dtype, count, offset=array.offset + start * row_bytes).reshape(stop - start, *array.shape[1:])
+    shape = (stop - start, *array.shape[1:])
+    found = np.fromfile(array.filename, array.dtype, math.prod(shape), offset=array.offset + start * row_bytes)
+    return found.reshape(shape)
 
 
 def _is_whole_map(array):
-    whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None and array.mode == "r"
-    return whole and array.flags.c_contiguous  # in Fortran's order its rows are no pieces of the file
+    whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None
+    return whole and array.mode == "r" and array.flags.c_contiguous  # rows in Fortran's order are no pieces of the file
 
 
 def fresh(array):

@@ -1,4 +1,4 @@
-"""Nodes known by names, or by numbers with gaps: the mapping to 0 .. n - 1, made in bounded memory and kept with the data set.
+"""Nodes known by names, or by numbers with gaps: the mapping to 0 .. n - 1, made in bounded memory, kept with the data.
 
 Of a relational data set a folder for each node type whose nodes have names, names/TYPE/, in place of names/:
 
@@ -16,19 +16,21 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sarlite.data import npyfile, parquet, table
+from sarlite.data import budget, npyfile, parquet, textfile
 from sarlite.data.external import Sorter
-from sarlite.data.format import META, NAMES, read_meta
+from sarlite.data.folders import key
 from sarlite.data.mapped import fresh
-from sarlite.data.relational.names import key
+from sarlite.data.meta import NAMES
+from sarlite.data.meta import read as read_meta
 from sarlite.data.spool import Spool
+from sarlite.data.tables import NODE
+from sarlite.data.writer import META
 from sarlite.errors import DataError, reading, writing
 from sarlite.graph.edges import row_chunks
 from sarlite.types import Array
 from sarlite.types import Path as AnyPath
 
 _LINES = 1 << 16  # read at a time
-_BYTES = 1 << 20  # of names written at a time
 
 
 class Names:
@@ -39,7 +41,7 @@ class Names:
     directory : path
         Of a data set in the native format that was converted with names.
     node_type : str, optional
-        Of a relational data set, whose nodes are meant.
+        Of a relational data set: the type whose nodes are meant.
 
     Attributes
     ----------
@@ -57,7 +59,8 @@ class Names:
     """
 
     def __init__(self, directory: AnyPath, node_type: str | None = None) -> None:
-        records, place = _kept(directory), "names" if node_type is None else f"names/{key(node_type)}"
+        records = _kept(directory)
+        place = _place(records, node_type)
         if place not in records:
             whose = "its nodes" if node_type is None else f"nodes of type {node_type}"
             raise DataError(f"{Path(directory) / META}: names: none; {whose} are known by numbers alone")
@@ -69,14 +72,14 @@ class Names:
         return [self._name(node).decode() for node in np.asarray(ids).tolist()]
 
     def ids(self, names: Iterable[str]) -> Array:
-        """Return the original ids of nodes, by name: (n,) int64; raises a DataError that names the first unknown one."""
+        """Return the original ids of nodes by name, (n,) int64; raises a DataError that tells the first unknown."""
         names = list(names)
         found = self._find([name.encode() for name in names])
         if (found < 0).any():
             raise DataError(f"{self._directory}: names: no node is named {names[int(np.argmax(found < 0))]!r}")
         return found
 
-    def read(self, path: AnyPath, field: str) -> Array:
+    def read(self, path: AnyPath, field: str, n_lines: int = _LINES) -> Array:
         """Return the original ids of the nodes that a file names, (n,) int64.
 
         Parameters
@@ -85,6 +88,8 @@ class Names:
             Text of a name a line, or Parquet of one column.
         field : str
             For messages.
+        n_lines : int
+            Lines that are read at a time.
 
         Raises
         ------
@@ -93,10 +98,10 @@ class Names:
 
         Notes
         -----
-        Memory: the result, and some ten thousand names.
+        Memory: the result, and `n_lines` names.
         """
         found, row = [np.empty(0, np.int64)], "row" if Path(path).suffix == ".parquet" else "line"
-        for numbers, names in _words(path, field, 1):
+        for numbers, names in _words(path, field, 1, n_lines):
             found.append(self._find(names))
             if (found[-1] < 0).any():
                 at = int(np.argmax(found[-1] < 0))
@@ -107,7 +112,8 @@ class Names:
         """The ids of nodes by name in bytes, -1 where there is none."""
         at = np.searchsorted(self._hashes, _digests(names)[:, 0])
         found = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
-        return np.array([node if node >= 0 and self._name(node) == name else -1 for name, node in zip(names, found)], np.int64)
+        same = [node >= 0 and self._name(node) == name for name, node in zip(names, found)]
+        return np.where(np.array(same, bool), found, -1)
 
     def _name(self, node):
         return bytes(self._bytes[self._ends[node] : self._ends[node + 1]])
@@ -115,7 +121,8 @@ class Names:
 
 def known(directory: AnyPath, node_type: str | None = None) -> bool:
     """Tell whether the nodes of a data set in the native format have names, of a relational one those of a type."""
-    return ("names" if node_type is None else f"names/{key(node_type)}") in _kept(directory)
+    records = _kept(directory)
+    return _place(records, node_type) in records
 
 
 def arrays(directory):
@@ -128,7 +135,15 @@ def _kept(directory):
     """The records of each mapping of a directory, by its folder."""
     meta = read_meta(directory)
     found = meta.get("names", {})
-    return {f"names/{name}": records for name, records in found.items()} if "target" in meta else {"names": found} if found else {}
+    if "target" in meta:
+        return {f"names/{name}": records for name, records in found.items()}
+    return {"names": found} if found else {}
+
+
+def _place(records, node_type):
+    """The folder of a type's names: of a graph of one kind names/ alone."""
+    typed = f"names/{key(node_type or NODE)}"
+    return "names" if node_type in (None, NODE) and typed not in records else typed
 
 
 def _opened(directory, place, records):
@@ -174,7 +189,8 @@ def numbered(path, listed, folder, n_bytes):
     path : path
         Text of two words a line, no header, or Parquet of two columns.
     listed : path or None
-        A name a line, or a column: line i, from 0 on, is node i. Without it the nodes are those of the edges, in the order of their hashes.
+        A name a line, or a column: line i, from 0 on, is node i. Without it the nodes are those of the edges, in the
+        order of their hashes.
     folder : path
         Made; the caller's to remove. It takes about 50 bytes an edge.
     n_bytes : int
@@ -190,21 +206,24 @@ def numbered(path, listed, folder, n_bytes):
     Raises
     ------
     DataError
-        A file cannot be read, a line has not as many words; a name is not in `listed`, or is there twice; two names have one hash.
+        A file cannot be read, a line has not as many words; a name is not in `listed`, or is there twice; two names
+        have one hash.
     """
     with writing(folder):
         for name in ("runs-ends", "runs-known", "runs-places"):
             (folder / name).mkdir(parents=True)
     ends = Sorter(folder / "runs-ends", n_bytes // 3, check=(np.uint64, ()), place=(np.int64, ()))
-    known = None if listed else Sorter(folder / "runs-known", n_bytes // 3, once=True, first=(np.int64, ()), length=(np.int64, ()))
+    whole = (np.int64, ())
+    known = None if listed else Sorter(folder / "runs-known", n_bytes // 3, once=True, first=whole, length=whole)
     spools = _spools(folder)
     words = spools["bytes"] if listed else Spool(folder / "words", np.uint8)
-    n_listed = _add_listed(_words(listed, "names", 1), ends, spools) if listed else None
-    _add_ends(path, ends, known, words)
+    n_lines = budget.at_once(n_bytes, _LINES)
+    n_listed = _add_listed(_words(listed, "names", 1, n_lines), ends, spools) if listed else None
+    _add_ends(_words(path, "edges", 2, n_lines), ends, known, words)
     places = Sorter(folder / "runs-places", n_bytes // 3, node=(np.int64, ()))
     n_nodes = _match(ends, places, spools, path, listed, n_listed)
     if not listed:
-        _write_known(known, words.array(), spools)
+        _write_known(known, words.array(), spools, budget.at_once(n_bytes))
     return _pairs(places), n_nodes, {name: spool.array() for name, spool in spools.items()}
 
 
@@ -221,10 +240,10 @@ def _add_listed(pieces, ends, spools):
     return n
 
 
-def _add_ends(path, ends, known, words):
+def _add_ends(pieces, ends, known, words):
     """Give the ends of the edges the places 0, 1, ..., sources even."""
     n = 0
-    for _, names in _words(path, "edges", 2):
+    for _, names in pieces:
         unique = {name: at for at, name in enumerate(dict.fromkeys(names))}
         made = _digests(list(unique))
         digests = made[[unique[name] for name in names]]
@@ -237,7 +256,8 @@ def _add_ends(path, ends, known, words):
 
 
 def _match(ends, places, spools, path, listed, n_listed, first_line=1):
-    """Give every place its node: that of the first place of the same hash. Returns the number of nodes; `places` is None without edges."""
+    """Give every place the node of the first place of its hash, and return how many nodes; without edges no `places`.
+    """
     hash_before, head = None, None  # head: (check, place, node) of the last hash
     n_nodes = 0
     for keys, columns in ends.pieces():
@@ -247,14 +267,16 @@ def _match(ends, places, spools, path, listed, n_listed, first_line=1):
         nodes = -1 - place[heads] if listed else np.arange(n_nodes, n_nodes + heads.size)
         if listed and (place[heads] >= 0).any():
             at = int(place[heads][place[heads] >= 0].min())
-            raise DataError(f"{path}: edges: the {('source', 'destination')[at % 2]} of edge {at // 2} is not in {listed}")
+            end = ("source", "destination")[at % 2]
+            raise DataError(f"{path}: edges: the {end} of edge {at // 2} is not in {listed}")
         if not new[0]:
             nodes, heads = np.concatenate(([head[1]], nodes)), np.concatenate(([0], heads))
         group = np.cumsum(new) - new[0]
         first_check = check[heads] if new[0] else np.concatenate(([head[0]], check[heads[1:]]))
         if (check != first_check[group]).any():
             found = int(keys[int(np.argmax(check != first_check[group]))])
-            raise DataError(f"{path}: {'names' if places is None else 'edges'}: two names have the same hash, {found:#x}")
+            field = "names" if places is None else "edges"
+            raise DataError(f"{path}: {field}: two names have the same hash, {found:#x}")
         again = np.flatnonzero((place < 0) & ~new)
         if again.size:
             line, first = (first_line + int(node) for node in (-1 - place[again[0]], nodes[group[again[0]]]))
@@ -268,14 +290,14 @@ def _match(ends, places, spools, path, listed, n_listed, first_line=1):
     return n_listed if listed else n_nodes
 
 
-def _write_known(known, words, spools):
-    """Write the names in the order of their hashes."""
+def _write_known(known, words, spools, n_bytes):
+    """Write the names in the order of their hashes, `n_bytes` at a time."""
     end = 0
     spools["ends"].write([0])
     for _, columns in known.pieces():
         first, lengths = columns["first"], columns["length"]
         stops = np.cumsum(lengths)
-        for low, high in row_chunks(np.concatenate(([0], stops)), _BYTES):
+        for low, high in row_chunks(np.concatenate(([0], stops)), n_bytes):
             here = lengths[low:high]
             shift = first[low:high] - (np.cumsum(here) - here)
             spools["bytes"].write(fresh(words)[np.arange(here.sum()) + np.repeat(shift, here)])
@@ -294,21 +316,22 @@ def _pairs(places):
 
 def _digests(names):
     """Return (n, 2) uint64, the BLAKE2b of 16 bytes of each name."""
-    return np.frombuffer(b"".join(hashlib.blake2b(name, digest_size=16).digest() for name in names), "<u8").reshape(-1, 2)
+    digests = b"".join(hashlib.blake2b(name, digest_size=16).digest() for name in names)
+    return np.frombuffer(digests, "<u8").reshape(-1, 2)
 
 
-def _words(path, field, width):
-    """Yield the lines' numbers and the words of a file, `width` a line, as a list of bytes, some ten thousand lines at a time."""
+def _words(path, field, width, n_lines):
+    """Yield the numbers of `n_lines` lines and their words, `width` a line, as a list of bytes."""
     if Path(path).suffix == ".parquet":
         row = 0
         for words in parquet.words(path, field, width):
             yield range(row, row + len(words) // width), [word.encode() for word in words]
             row += len(words) // width
         return
-    with reading(path, field), table.opened(path) as file:
-        numbered_lines = ((number, line.strip()) for number, line in enumerate(table.lines(file), 1))
+    with reading(path, field), textfile.opened(path) as file:
+        numbered_lines = ((number, line.strip()) for number, line in enumerate(textfile.lines(file), 1))
         kept = ((number, line) for number, line in numbered_lines if line and not line.startswith("#"))
-        while batch := list(islice(kept, _LINES)):
+        while batch := list(islice(kept, n_lines)):
             words = [word.encode() for number, line in batch for word in _split(path, field, number, line, width)]
             yield [number for number, _ in batch], words
 

@@ -68,15 +68,16 @@ def write(comm, path, ids, rows, n_nodes):
 
     Notes
     -----
-    Rank 0 makes a private file beside `path`; each rank writes its rows at their places and fsyncs; then rank 0 renames the file. Rows
-    whose ids follow each other are one write. Memory: a copy of the rows.
+    Rank 0 makes a private file beside `path`; each rank writes its rows at their places and fsyncs; then rank 0 renames
+    the file. Rows whose ids follow each other are one write. Memory: a copy of the rows.
     """
     agree(comm, (rows.shape[1:], str(rows.dtype)), f"{path}: width and dtype of the rows")
     n_rows = sum(comm.allgather(len(ids)))
     if n_rows != n_nodes:
         raise DataError(f"{path}: {n_rows} rows of {n_nodes} nodes")
     with contextlib.ExitStack() as held:
-        name, offset = comm.bcast(together(comm, lambda: _begin(held, path, (n_nodes, *rows.shape[1:]), rows.dtype, comm.rank)))
+        shape = (n_nodes, *rows.shape[1:])
+        name, offset = comm.bcast(together(comm, lambda: _begin(held, path, shape, rows.dtype, comm.rank)))
         together(comm, lambda: _put(path, name, offset, np.asarray(ids), rows))
         together(comm, lambda: _end(held, path))
 
@@ -87,7 +88,8 @@ def _begin(held, path, shape, dtype, rank):
         return None
     header = io.BytesIO()
     little = np.dtype(dtype).newbyteorder("<")
-    np.lib.format.write_array_header_1_0(header, {"descr": np.lib.format.dtype_to_descr(little), "fortran_order": False, "shape": shape})
+    descr = np.lib.format.dtype_to_descr(little)
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
     with writing(path):
         name, file = held.enter_context(whole(path))
         file.write(header.getvalue())

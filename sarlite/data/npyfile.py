@@ -1,4 +1,4 @@
-"""One .npy file: written with its hash, and mapped only after its header and size agree with each other and with what is expected."""
+"""One .npy file: written with its hash, and mapped once header, size and what is expected agree."""
 
 import builtins
 import contextlib
@@ -15,7 +15,7 @@ from sarlite.errors import DataError, reading, regular
 
 HEAD = 1 << 14  # bytes that a header may take; NumPy refuses one of more than 10,000
 _ONE_AT_A_TIME = threading.Lock()
-"""NumPy parses headers by `ast`, which since Python 3.11 counts the depth of all threads together: two in it may get a SystemError."""
+"""NumPy parses headers by `ast`. From Python 3.11 on two threads in it may get a SystemError."""
 
 
 class Stream:
@@ -49,7 +49,8 @@ class Stream:
     def write(self, rows):
         """Append rows; memory-mapped ones are streamed."""
         if rows.shape[1:] != self.shape[1:] or rows.shape[0] > self._missing:
-            raise ValueError(f"rows of shape {rows.shape} for an array of shape {self.shape} that misses {self._missing}")
+            raise ValueError(f"rows of shape {rows.shape} for an array of shape {self.shape} that misses "
+                             f"{self._missing}")
         for _, piece in pieces(rows):
             if piece.size:
                 self._put(memoryview(np.ascontiguousarray(piece, self.dtype)).cast("B"))
@@ -137,7 +138,7 @@ def verify(path, record, field):
 
 
 def header(head, kinds="biuf"):
-    """Return (dtype, shape, whether in Fortran's order, where the data begin) from the first `HEAD` bytes of a .npy file.
+    """Return (dtype, shape, whether in Fortran's order, where the data begin) from a .npy file's first `HEAD` bytes.
 
     Raises
     ------
@@ -167,7 +168,8 @@ def _look(path, field, kinds="biuf"):
         size = os.fstat(file.fileno()).st_size
     expected = offset + dtype.itemsize * math.prod(shape)
     if size != expected:
-        raise DataError(f"{path}: {field}: {size} bytes, but its header needs {expected}: the file was cut or something was added")
+        raise DataError(f"{path}: {field}: {size} bytes, but its header needs {expected}: "
+                        "the file was cut or something was added")
     return dtype, shape, fortran, offset, size
 
 

@@ -25,7 +25,7 @@ from sarlite.graph.generate import random_split
 
 
 def read(path, classes=None, task=None, train=20, val=30, seed=0):
-    """Read adj_indptr, adj_indices, adj_shape, adj_data (weights if not all are 1), attr_* (or a dense attr_matrix) and labels.
+    """Read adj_indptr, adj_indices, adj_shape, adj_data (weights if not all are 1), attr_* or attr_matrix, and labels.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ def read(path, classes=None, task=None, train=20, val=30, seed=0):
     task : str, optional
         What the labels are, as of `raw.read_labels`.
     train, val : int or float
-        The file has no split, so one is drawn: nodes a class, or with a decimal point the share of each class; of a task
-        other than classify all labelled nodes are one class.
+        The file has no split, so one is drawn: nodes a class, or with a decimal point the share of each class; of a
+        task other than classify all labelled nodes are one class.
     seed : int
 
     Returns
@@ -71,7 +71,7 @@ def edge_weight(path, name, n_edges):
 
 
 def weights(where, values, n_edges):
-    """Return weights of the right shape as they are, or None where they are not there or all ones; raises a DataError."""
+    """Return weights as they are, or None where there are none or all are 1; raises a DataError for another shape."""
     if values is None or (values.shape == (n_edges,) and all((piece == 1).all() for _, piece in pieces(values))):
         return None
     if values.shape != (n_edges,):
@@ -80,7 +80,7 @@ def weights(where, values, n_edges):
 
 
 def member(path, name, optional=False, folder=None):
-    """Return one array of an .npz file; an uncompressed one is memory-mapped, read-only, and a compressed one where a folder is given.
+    """Return one array of an .npz file, mapped read-only; of a compressed member that takes a folder.
 
     Parameters
     ----------
@@ -110,7 +110,8 @@ def member(path, name, optional=False, folder=None):
                     check_room(n_bytes, f"{path}: {name}")
                     file.seek(offset)
                     data = file.read()  # to the end, where its checksum is compared
-                    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C") if data else np.empty(shape, dtype)
+                    found = np.frombuffer(data, dtype) if data else np.empty(0, dtype)
+                    return found.reshape(shape, order="F" if fortran else "C")
             return np.memmap(path, dtype, "r", _data_offset(path, info) + offset, shape, "F" if fortran else "C")
 
 
@@ -150,10 +151,12 @@ def _features(path):
 def check_matrix(path, matrix):
     """Raise a DataError unless `attr_matrix` is a matrix of numbers."""
     if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
-        raise DataError(f"{path}: attr_matrix: expected a matrix of numbers, found shape {matrix.shape}, dtype {matrix.dtype}")
+        raise DataError(f"{path}: attr_matrix: expected a matrix of numbers, found shape {matrix.shape}, dtype "
+                        f"{matrix.dtype}")
 
 
 def check_attributes(path, shape):
     """Raise a DataError unless `attr_shape` is two numbers."""
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
-        raise DataError(f"{path}: attr_shape: {shape.ravel()[:3].tolist()}, expected the numbers of nodes and of features")
+        raise DataError(f"{path}: attr_shape: {shape.ravel()[:3].tolist()}, expected the numbers of nodes and of "
+                        "features")

@@ -1,10 +1,10 @@
-"""The raw folders of the Open Graph Benchmark: ogbn-arxiv, ogbn-products and ogbn-proteins (csv.gz), ogbn-papers100M (npz)."""
+"""Raw folders of the Open Graph Benchmark: ogbn-arxiv, ogbn-products, ogbn-proteins (csv.gz), ogbn-papers100M (npz)."""
 
 import gzip
 
 import numpy as np
 
-from sarlite.data import npz, table
+from sarlite.data import npz, textfile
 from sarlite.data.raw import (
     RawGraph,
     check_nodes,
@@ -31,14 +31,14 @@ def read(path, classes=None, task=None, features=None):
     task : str, optional
         What the labels are, as of `raw.read_labels`; by default classes, of ogbn-proteins "multilabel".
     features : {"edges", "species", "both"}, optional
-        Of ogbn-proteins, whose nodes have none: the mean of the features of a node's edges, as in OGB's examples, by default; its species,
-        one-hot by ascending number; or both side by side.
+        Of ogbn-proteins, whose nodes have none: the mean of the features of a node's edges, as in OGB's examples, by
+        default; its species, one-hot by ascending number; or both side by side.
 
     Returns
     -------
     RawGraph
-        Directed as stored, but ogbn-products (known by its split, sales_ranking) undirected, as OGB's own loader has it.
-        Unlabelled nodes (NaN in papers100M) get -1.
+        Directed as stored, but ogbn-products (known by its split, sales_ranking) undirected, as OGB's own loader has
+        it. Unlabelled nodes (NaN in papers100M) get -1.
 
     Raises
     ------
@@ -60,15 +60,17 @@ def read(path, classes=None, task=None, features=None):
         task = task or "multilabel"
     else:
         src, dst, features, labels = _from_npz(raw) if packed else _from_csv(raw)
-    where = {"train": split_kind / "train.csv.gz", "val": split_kind / "valid.csv.gz", "test": split_kind / "test.csv.gz"}
-    ids = {name: read_csv(file, f"{name} split", np.int64, columns=1, most=len(labels))[:, 0] for name, file in where.items()}
+    files = {"train": "train", "val": "valid", "test": "test"}
+    where = {name: split_kind / f"{file}.csv.gz" for name, file in files.items()}
+    ids = {name: read_csv(file, f"{name} split", np.int64, columns=1, most=len(labels))[:, 0]
+           for name, file in where.items()}
     split = masks(len(labels), where, **ids)
     name = path.resolve().name.replace("_", "-")
     undirected = split_kind.name in _INVERSE
     labels, n_classes = read_labels(labels, raw / ("node-label.npz" if packed else "node-label.csv.gz"), classes, task)
     edges_in = raw / ("data.npz" if packed else "edge.csv.gz")
-    return RawGraph(src, dst, features, labels, *split, n_classes=n_classes, name=name, undirected=undirected, edges_in=edges_in,
-                    task=task or "classify", edge_features=values)
+    return RawGraph(src, dst, features, labels, *split, n_classes=n_classes, name=name, undirected=undirected,
+                    edges_in=edges_in, task=task or "classify", edge_features=values)
 
 
 def _split_directory(path):
@@ -97,7 +99,8 @@ def _proteins(raw, wanted):
     edges = read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
     bad = np.argwhere((edges < 0) | (edges >= n_nodes))
     if len(bad):
-        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {bad[0, 0]} has node {edges[tuple(bad[0])]}, outside 0 <= id < {n_nodes}")
+        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {bad[0, 0]} has node {edges[tuple(bad[0])]}, "
+                        f"outside 0 <= id < {n_nodes}")
     values = read_csv(raw / "edge-feat.csv.gz", "edge features", np.float32, n_rows=n_edges)
     labels = read_csv(raw / "node-label.csv.gz", "labels", np.float32, n_rows=n_nodes)
     species = read_csv(raw / _SPECIES, "species", np.int64, n_rows=n_nodes, columns=1)[:, 0]
@@ -145,9 +148,9 @@ def total(path, most=_MAX_GRAPHS):
     return sum(counts[:, 0].tolist())
 
 
-def read_csv(path, field, dtype, n_rows=None, columns=None, most=None):
+def read_csv(path, field, dtype, n_rows=None, columns=None, most=None, batch=textfile.BATCH):
     """Return what `csv_pieces` yields as one array."""
-    found = csv_pieces(path, field, dtype, n_rows, columns, most)
+    found = csv_pieces(path, field, dtype, n_rows, columns, most, batch)
     if n_rows is None:
         return np.concatenate(list(found))
     out, at = None, 0
@@ -160,7 +163,7 @@ def read_csv(path, field, dtype, n_rows=None, columns=None, most=None):
     return out
 
 
-def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None):
+def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None, batch=textfile.BATCH):
     """Yield a .csv.gz of numbers without a header in pieces of rows, at least one.
 
     Parameters
@@ -171,6 +174,8 @@ def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None):
         Columns that it must have; by default as many as the first piece has.
     most : int, optional
         Without `n_rows`: rows that it may have.
+    batch : (int, int)
+        As of `textfile.read`.
 
     Raises
     ------
@@ -179,7 +184,7 @@ def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None):
     """
     n_read, width = 0, None
     with reading(path, field), gzip.open(regular(path), "rt", encoding="ascii") as file:
-        for piece in table.batches((line for line in table.lines(file) if line.strip()), dtype, ","):
+        for piece in textfile.batches((line for line in textfile.lines(file) if line.strip()), dtype, ",", batch):
             if columns is not None and piece.shape[1] != columns:
                 raise DataError(f"{path}: {field}: {piece.shape[1]} columns, expected {columns}")
             width = width or piece.shape[1]

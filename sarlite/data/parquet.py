@@ -22,7 +22,8 @@ def stream(path, field):
     parquet = needs("pyarrow.parquet", f"{path}: {field}")
     with reading(path, field), regular(path).open("rb") as file, parquet.ParquetFile(file) as archive:
         found = None
-        for found in map(lambda batch: _table(path, field, batch), archive.iter_batches(batch_size=_ROWS)):  # noqa: B007
+        for batch in archive.iter_batches(batch_size=_ROWS):
+            found = _table(path, field, batch)
             yield found
         if found is None:
             yield np.empty((0, max(1, len(archive.schema_arrow.names))))

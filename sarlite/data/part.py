@@ -1,19 +1,25 @@
 """The rows and edges that one rank owns, read from a data set without touching the rest of it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.data.dataset import Dataset
 from sarlite.data.mapped import copied
+from sarlite.data.tables import SPLITS, EdgeTable, NodeTable, Relation
 from sarlite.errors import ConfigError
 from sarlite.types import Array, DType
 
+_PIECE = 1 << 20
+
 
 class Rows(NamedTuple):
-    """The node data of one rank, row i for its i-th node."""
+    """The node data of one rank, row i for its i-th node; of several types labels and splits are the target's.
 
-    features: np.ndarray
+    `features` are an array, or where there are several types arrays by type.
+    """
+
+    features: Any
     labels: np.ndarray
     train: np.ndarray
     val: np.ndarray
@@ -31,10 +37,10 @@ class Part:
 
     Attributes
     ----------
-    offsets : (size + 1,) int64
-        Part p has the rows offsets[p] .. offsets[p + 1].
-    first_row, n_rows : int
-        This part's rows: `first_row` .. `first_row` + `n_rows`.
+    nodes : dict of str to NodePart
+    relations : dict of (source type, name, destination type) to EdgePart
+    offsets, first_row, n_rows
+        Of the target's `NodePart`.
 
     Raises
     ------
@@ -43,53 +49,116 @@ class Part:
 
     Notes
     -----
-    Memory: what is returned, and one piece of 32 MiB; nothing is O(n_nodes). Of a data set in memory views are returned where
-    they will do.
+    Methods without a type or a relation are of the target and of the only relation. Memory: what is returned, and one
+    piece of 32 MiB; nothing is O(n_nodes). Of a data set in memory views are returned where they will do.
     """
 
     def __init__(self, dataset: Dataset, rank: int, size: int) -> None:
         if dataset.n_parts % size and size > 1:
             raise ConfigError(f"{dataset.source}: {dataset.n_parts} parts cannot be put together to {size}")
-        self.dataset, self.offsets = dataset, np.asarray(dataset.offsets)[:: dataset.n_parts // size]
-        self.first_row, self._last_row = int(self.offsets[rank]), int(self.offsets[rank + 1])
-        self.n_rows = self._last_row - self.first_row
-        self._edges = slice(*(int(dataset.indptr[row]) for row in (self.first_row, self._last_row)))
+        self.dataset = dataset
+        self.nodes = {name: NodePart(table, rank, size) for name, table in dataset.nodes.items()}
+        self.relations: dict[Relation, EdgePart] = {
+            relation: EdgePart(table, self.nodes[relation[2]]) for relation, table in dataset.edges.items()}
+        self._target = self.nodes[dataset.target]
+        self.offsets, self.first_row, self.n_rows = self._target.offsets, self._target.first_row, self._target.n_rows
 
     def rows(self, dtype: DType | None = None, features: bool = True) -> Rows:
-        """Return the `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own.
+        """Return the target's `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own.
 
         Without `features` none is read: zeros of their shape stand there that take no memory.
         """
-        found = self.of_nodes("features", dtype) if features else self.nothing(dtype)
-        return Rows(found, *(self.of_nodes(name) for name in ("labels", "train", "val", "test")))
+        own = self._target
+        return Rows(own.features(dtype, features), *(own.read(name) for name in ("labels", *SPLITS)))
 
-    def nothing(self, dtype: DType | None = None) -> Array:
-        """Return zeros of the features' shape that take no memory."""
-        x = self.dataset.features
-        return np.broadcast_to(np.zeros((), dtype or x.dtype), (self.n_rows, x.shape[1]))
-
-    def edges(self) -> tuple[Array, Array]:
-        """Return the incoming edges as CSR: indptr (n_rows + 1,) int64, and the row numbers of their sources, ascending in a row."""
-        indptr = copied(self.dataset.indptr, self.first_row, self._last_row + 1)
-        return indptr - indptr[0], copied(self.dataset.indices, self._edges.start, self._edges.stop)
+    def typed_rows(self, dtype: DType | None = None, features: bool = True) -> Rows:
+        """Return `rows` with the features of each type that has some, by type."""
+        target = self._target
+        found = {name: own.features(dtype, features)
+                 for name, own in self.nodes.items() if own.table.features is not None}
+        return Rows(found, *(target.read(name) for name in ("labels", *SPLITS)))
 
     def node_ids(self) -> Array:
-        """Return the original ids of the rows, (n_rows,) int64."""
-        if self.dataset.ids is None:
-            return np.arange(self.first_row, self._last_row)
-        return self.of_nodes("ids", np.int64)
+        """Return the original ids of the target's rows, (n_rows,) int64."""
+        return self._target.ids()
+
+    def edges(self) -> tuple[Array, Array]:
+        """Return the incoming edges of the only relation as CSR, as `EdgePart.csr`."""
+        return self._edges.csr()
 
     def edge_ids(self) -> Array:
         """Return the original positions of the edges, (n_edges,) int64."""
-        if self.dataset.edge_ids is None:
-            return np.arange(self._edges.start, self._edges.stop)
-        return copied(self.dataset.edge_ids, self._edges.start, self._edges.stop, np.int64)
+        return self._edges.ids()
 
     def edge_values(self, name: str, dtype: DType | None = None) -> Array | None:
-        """Return "edge_weight" or "edge_features" of the edges, as they stand in `edges()`; None where the data set has none."""
-        array = getattr(self.dataset, name)
-        return None if array is None else copied(array, self._edges.start, self._edges.stop, dtype)
+        """Return "edge_weight" or "edge_features" as `EdgePart.values`."""
+        return self._edges.values(name, dtype)
 
-    def of_nodes(self, name: str, dtype: DType | None = None) -> Array:
+    def n_cut(self, relation: Relation, indices: Array) -> int:
+        """Count the sources of a relation, as `EdgePart.csr` has them, that another part owns."""
+        own = self.nodes[relation[0]]
+        low, high = own.first_row, own.first_row + own.n_rows
+        found = (indices[at : at + _PIECE] for at in range(0, indices.size, _PIECE))
+        return sum(int(np.count_nonzero((piece < low) | (piece >= high))) for piece in found)
+
+    @property
+    def _edges(self):
+        return self.relations[self.dataset.one_relation.relation]
+
+
+class NodePart:
+    """A rank's rows of one node type.
+
+    Attributes
+    ----------
+    table : NodeTable
+    offsets : (size + 1,) int64
+        Part p has the rows offsets[p] .. offsets[p + 1].
+    first_row, n_rows : int
+        This part's rows: `first_row` .. `first_row` + `n_rows`.
+    """
+
+    def __init__(self, table: NodeTable, rank: int, size: int) -> None:
+        self.table, self.offsets = table, np.asarray(table.offsets)[:: (len(table.offsets) - 1) // size]
+        self.first_row, self._end = int(self.offsets[rank]), int(self.offsets[rank + 1])
+        self.n_rows = self._end - self.first_row
+
+    def read(self, name: str, dtype: DType | None = None) -> Array:
         """Return one array's rows, (n_rows, ...), C-contiguous and of `dtype`, by default its own."""
-        return copied(getattr(self.dataset, name), self.first_row, self._last_row, dtype)
+        return copied(getattr(self.table, name), self.first_row, self._end, dtype)
+
+    def features(self, dtype: DType | None = None, read: bool = True) -> Array:
+        """Return the features' rows, or without `read` zeros of their shape that take no memory."""
+        if read:
+            return self.read("features", dtype)
+        x = self.table.features
+        assert x is not None
+        return np.broadcast_to(np.zeros((), dtype or x.dtype), (self.n_rows, x.shape[1]))
+
+    def ids(self) -> Array:
+        """Return the original ids of the rows, (n_rows,) int64."""
+        return np.arange(self.first_row, self._end) if self.table.ids is None else self.read("ids", np.int64)
+
+
+class EdgePart:
+    """A rank's edges of one relation: those into its rows of the destination type."""
+
+    def __init__(self, table: EdgeTable, rows: NodePart) -> None:
+        self.table, self._rows = table, (rows.first_row, rows.first_row + rows.n_rows)
+        self._first, self._end = (int(table.indptr[row]) for row in self._rows)
+
+    def csr(self) -> tuple[Array, Array]:
+        """Return indptr (n_rows + 1,) int64, and the sources' row numbers of their type, ascending in a row."""
+        indptr = copied(self.table.indptr, self._rows[0], self._rows[1] + 1)
+        return indptr - indptr[0], copied(self.table.indices, self._first, self._end)
+
+    def ids(self) -> Array:
+        """Return the original positions of the edges, (n_edges,) int64."""
+        if self.table.edge_ids is None:
+            return np.arange(self._first, self._end)
+        return copied(self.table.edge_ids, self._first, self._end, np.int64)
+
+    def values(self, name: str, dtype: DType | None = None) -> Array | None:
+        """Return "edge_weight" or "edge_features" of the edges, as they stand in `csr()`; None where there are none."""
+        array = getattr(self.table, name)
+        return None if array is None else copied(array, self._first, self._end, dtype)

@@ -1,9 +1,9 @@
 """Pickles of arrays, sparse matrices and dicts of lists, read without running them.
 
-`pickletools.genops` gives a pickle's instructions, and the machine here knows those that such pickles have. What they make is a number,
-a text, a tuple, list or dict, or a stand-in of this module: no class and no function that the file names is ever called, the memo is a
-dict, and an array is made of bytes whose number its dtype and shape must give. So a file can take some 64 times its size in memory and
-nothing else.
+`pickletools.genops` gives a pickle's instructions, and the machine here knows those that such pickles have. What they
+make is a number, a text, a tuple, list or dict, or a stand-in of this module: no class and no function that the file
+names is ever called, the memo is a dict, and an array is made of bytes whose number its dtype and shape must give. So a
+file can take some 64 times its size in memory and nothing else.
 """
 
 import io
@@ -45,7 +45,8 @@ def load(path):
     Raises
     ------
     DataError
-        The file is damaged, or holds or asks for anything but arrays of numbers, csr matrices, and dicts and lists of plain values.
+        The file is damaged, or holds or asks for anything but arrays of numbers, csr matrices, and dicts and lists of
+        plain values.
     """
     with reading(path, "pickle"):
         size = regular(path).stat().st_size
@@ -71,7 +72,8 @@ class _Machine:
             elif name in _STEPS:
                 _STEPS[name](self, argument)
             else:
-                raise ValueError(f"it has the instruction {name}; only NumPy and SciPy arrays and a dict of lists are read")
+                raise ValueError(f"it has the instruction {name}; only NumPy and SciPy arrays and a dict of lists are "
+                                 "read")
         raise ValueError("it does not end")
 
     def mark(self, _):
@@ -133,7 +135,7 @@ class _Machine:
 
 
     def as_bytes(self, text, encoding="latin1"):
-        """Return what Python 2 wrote as text, and Python 3 in old pickles too; of each text once, however often it is asked for."""
+        """Return the bytes that Python 2, and Python 3 in old pickles, wrote as text: one object for each text."""
         if type(text) is not str or encoding != "latin1":
             _refuse("encodes something other than bytes")
         if id(text) not in self.encoded:
@@ -142,7 +144,8 @@ class _Machine:
 
     def filled(self, version, shape, dtype, fortran, data):
         """Return the array of an array's state."""
-        if type(shape) is not tuple or len(shape) > _MAX_DIMENSIONS or any(type(length) is not int or length < 0 for length in shape):
+        good = type(shape) is tuple and len(shape) <= _MAX_DIMENSIONS
+        if not good or any(type(length) is not int or length < 0 for length in shape):
             _refuse("has an array whose shape is none")
         data = self.as_bytes(data) if type(data) is str else data
         if type(dtype) is not _Dtype or type(data) not in (bytes, bytearray):
@@ -161,7 +164,8 @@ def _refuse(what):
 def _plain(value):
     """Return the array or matrix, with its arrays, that a stand-in holds; any other value as it is."""
     if type(value) is Matrix:
-        value.state = {name: _plain(item) if type(item) is _Array else item for name, item in (value.state or {}).items()}
+        state = (value.state or {}).items()
+        value.state = {name: _plain(item) if type(item) is _Array else item for name, item in state}
     return value.value if type(value) is _Array else value
 
 
@@ -202,11 +206,13 @@ _GLOBALS = {
     ("collections", "defaultdict"): "dict",
     ("_codecs", "encode"): "encode",
 }
-_CALLS = {"array": _new_array, "dtype": _new_dtype, "matrix": _new_matrix, "dict": _new_dict, "encode": _Machine.as_bytes}
-_PUSH = {"BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING",
-         "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"}  # fmt: skip
-_MAKE = {"NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False, "EMPTY_TUPLE": tuple, "EMPTY_LIST": list,
-         "EMPTY_DICT": dict}  # fmt: skip
+_CALLS = {"array": _new_array, "dtype": _new_dtype, "matrix": _new_matrix, "dict": _new_dict,
+          "encode": _Machine.as_bytes}
+_PUSH = {"BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
+         "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+         "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"}
+_MAKE = {"NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
+         "EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict}
 _STEPS = {
     "PROTO": lambda m, _: None,
     "FRAME": lambda m, _: None,

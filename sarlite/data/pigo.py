@@ -45,7 +45,8 @@ def _edges(path):
 
 
 def read_csr(path):
-    """Map a PIGO-CSR-v2 file: the magic, bytes of a node id L and of an offset O, n, m, rows, columns, O[n + 1], L[m], weights or none.
+    """Map a PIGO-CSR-v2 file: magic, bytes of a node id L and of an offset O, n, m, rows, columns, O[n + 1], L[m],
+    weights.
 
     Returns
     -------
@@ -59,7 +60,8 @@ def read_csr(path):
 
     Notes
     -----
-    Nothing says whether a file has weights: it has where 4 or 8 bytes an edge (float32, float64) are behind the node ids.
+    Nothing says whether a file has weights: it has where 4 or 8 bytes an edge (float32, float64) are behind the node
+    ids.
     """
     first, _ = binary.header(path, ("magic", f"S{len(MAGIC)}"), ("L", "u1"), ("O", "u1"))
     if first["magic"] != MAGIC:
@@ -68,8 +70,8 @@ def read_csr(path):
         if first[name] not in _SIZES:
             raise DataError(f"{path}: {name}: {first[name]} bytes, expected 4 or 8")
     label, ordinal = _SIZES[first["L"]], _SIZES[first["O"]]
-    head, offset = binary.header(path, ("magic", f"S{len(MAGIC)}"), ("L", "u1"), ("O", "u1"), ("n", label), ("m", ordinal),
-                                 ("rows", label), ("columns", label))  # fmt: skip
+    counts = (("n", label), ("m", ordinal), ("rows", label), ("columns", label))
+    head, offset = binary.header(path, ("magic", f"S{len(MAGIC)}"), ("L", "u1"), ("O", "u1"), *counts)
     n, m = head["n"], head["m"]
     check_nodes(n, 0, f"{path}: n")
     for name in ("rows", "columns"):
@@ -80,10 +82,12 @@ def read_csr(path):
         spare = binary.file_size(path) - offset - first["O"] * (n + 1) - first["L"] * m
     if spare > 0:
         if spare not in (4 * m, 8 * m):
-            raise DataError(f"{path}: weights: {spare} bytes are behind the node ids, expected none, {4 * m} or {8 * m} for {m} edges")
+            raise DataError(f"{path}: weights: {spare} bytes are behind the node ids, "
+                            f"expected none, {4 * m} or {8 * m} for {m} edges")
         fields.append(("weights", f"<f{spare // m}", (m,)))
     indptr, indices, *weight = binary.arrays(path, offset, *fields)
-    return Csr(check_indptr(indptr, n, m, f"{path}: offsets"), indices, _weights(path, weight[0], m) if weight else None)
+    weight = _weights(path, weight[0], m) if weight else None
+    return Csr(check_indptr(indptr, n, m, f"{path}: offsets"), indices, weight)
 
 
 def _weights(path, values, n_edges):
@@ -94,7 +98,8 @@ def _weights(path, values, n_edges):
 
 
 def read_directory(path, classes=None):
-    """Read MG-GCN's graph.bin, features.bin (float32), labels.bin (int32) and sets.bin (uint32), matrices of one row a node.
+    """Read MG-GCN's graph.bin and matrices of a row a node: features.bin (float32), labels.bin (int32), sets.bin
+    (uint32).
 
     Parameters
     ----------
@@ -120,9 +125,11 @@ def read_directory(path, classes=None):
     sets = _matrix(path / SETS, "sets", "<u4", n_nodes, 1)[:, 0]
     if sets.max(initial=0) > _NONE:
         at = int(np.argmax(sets > _NONE))
-        raise DataError(f"{path / SETS}: sets: node {at} is in set {sets[at]}, expected 0 (train), 1 (val), 2 (test) or 3 (none)")
-    return RawGraph(destinations(graph.indptr), graph.indices, features, labels, *(sets == place for place in range(_NONE)),
-                    n_classes=n_classes, name=path.resolve().name, edge_weight=graph.weight, edges_in=path / GRAPH)  # fmt: skip
+        raise DataError(f"{path / SETS}: sets: node {at} is in set {sets[at]}, "
+                        "expected 0 (train), 1 (val), 2 (test) or 3 (none)")
+    split = (sets == place for place in range(_NONE))
+    return RawGraph(destinations(graph.indptr), graph.indices, features, labels, *split, n_classes=n_classes,
+                    name=path.resolve().name, edge_weight=graph.weight, edges_in=path / GRAPH)
 
 
 def _matrix(path, field, dtype, n_rows, n_columns=None):
@@ -134,7 +141,7 @@ def _matrix(path, field, dtype, n_rows, n_columns=None):
 
 
 def write(path, dataset, *, overwrite=False, ones=False):
-    """Write a data set's graph as PIGO-CSR-v2, by original id: what stands beside it (features, labels, splits) is left out.
+    """Write a data set's graph as PIGO-CSR-v2, by original id; features, labels and splits are left out.
 
     Parameters
     ----------
@@ -182,7 +189,8 @@ def write_directory(path, dataset, *, overwrite=False):
     path : path
         A folder, made where it is not there.
     dataset : Dataset
-        Of task "classify". Features and weights are rounded to float32; an unlabelled node has -1, one in no split set 3.
+        Of task "classify". Features and weights are rounded to float32; an unlabelled node has -1, one in no split set
+        3.
     overwrite : bool
         Replace the four files where they are there; graph.bin goes first and comes last.
 
@@ -195,7 +203,8 @@ def write_directory(path, dataset, *, overwrite=False):
     """
     path, dataset = Path(path), restored(_without_edge_features(dataset))
     if dataset.task != "classify":
-        raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, but {LABELS} holds one class a node")
+        raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, but {LABELS} holds one class a "
+                          "node")
     for name in (GRAPH, FEATURES, LABELS, SETS):
         binary.refuse_existing(path / name, overwrite)
     with writing(path):
@@ -204,7 +213,9 @@ def write_directory(path, dataset, *, overwrite=False):
     sets = np.full(dataset.n_nodes, _NONE, "<u4")
     for place, mask in enumerate((dataset.train, dataset.val, dataset.test)):
         sets[mask] = place
-    for name, array, dtype in ((FEATURES, dataset.features, "<f4"), (LABELS, dataset.labels[:, None], "<i4"), (SETS, sets[:, None], "<u4")):
+    matrices = ((FEATURES, dataset.features, "<f4"), (LABELS, dataset.labels[:, None], "<i4"),
+                (SETS, sets[:, None], "<u4"))
+    for name, array, dtype in matrices:
         with binary.output(path / name, overwrite) as put:
             put(np.array(array.shape, "<u4").tobytes())
             _put(put, array, dtype, f"{path / name}")
@@ -222,15 +233,16 @@ def _put(put, array, dtype, where):
 
 def _without_edge_features(dataset):
     if dataset.edge_features is not None:
-        raise ConfigError(f"{dataset.where('edge_features')}: the format has no place for features of edges; drop_edge_values drops them")
+        raise ConfigError(f"{dataset.where('edge_features')}: the format has no place for features of edges; "
+                          "drop_edge_values drops them")
     return dataset
 
 
 def _by_source(dataset):
     """Turn a data set's edges around into CSR by source, by original id."""
     dataset = restored(dataset)
-    weight = dataset.edge_weight
-    found = csr_by_dst(destinations(np.asarray(dataset.indptr)), dataset.indices, dataset.n_nodes, edge_index=weight is not None)
+    weight, dst = dataset.edge_weight, destinations(np.asarray(dataset.indptr))
+    found = csr_by_dst(dst, dataset.indices, dataset.n_nodes, edge_index=weight is not None)
     return Csr(*found[:2], None if weight is None else np.asarray(weight)[found[2]])
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.data import pickled, table
+from sarlite.data import pickled, textfile
 from sarlite.data.raw import RawGraph, check_nodes, dense, existing, masks, narrowed
 from sarlite.errors import DataError, reading
 from sarlite.types import Path as AnyPath
@@ -23,8 +23,8 @@ def read(path: AnyPath) -> RawGraph:
     Returns
     -------
     RawGraph
-        Undirected; features dense float32. Test nodes that the files leave out (Citeseer has 15) have features 0, label -1
-        and no split.
+        Undirected; features dense float32. Test nodes that the files leave out (Citeseer has 15) have features 0, label
+        -1 and no split.
 
     Raises
     ------
@@ -33,15 +33,18 @@ def read(path: AnyPath) -> RawGraph:
     """
     path = Path(path)
     existing(path.parent)
-    files = {name: path.with_name(f"ind.{path.name}.{name}") for name in ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")}
+    names = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
+    files = {name: path.with_name(f"ind.{path.name}.{name}") for name in names}
     x, tx, allx = (_features(files[name]) for name in ("x", "tx", "allx"))
     y, ty, ally = (_one_hot(files[name]) for name in ("y", "ty", "ally"))
     for labels, rows, name, other in ((y, x, "y", "x"), (ty, tx, "ty", "tx"), (ally, allx, "ally", "allx")):
         if labels.shape[0] != rows.shape[0]:
-            raise DataError(f"{files[name]}: labels: {labels.shape[0]} rows, but {files[other]} has {rows.shape[0]} of features")
+            raise DataError(f"{files[name]}: labels: {labels.shape[0]} rows, but {files[other]} has {rows.shape[0]} of "
+                            "features")
     for name, rows, whole in (("x", x, allx), ("tx", tx, allx), ("y", y, ally), ("ty", ty, ally)):
         if rows.shape[1] != whole.shape[1]:
-            raise DataError(f"{files[name]}: {rows.shape[1]} columns, but {files['all' + name[-1]]} has {whole.shape[1]}")
+            raise DataError(f"{files[name]}: {rows.shape[1]} columns, but {files['all' + name[-1]]} has "
+                            f"{whole.shape[1]}")
     test = _test_index(files["test.index"], tx.shape[0], allx.shape[0])
     n_nodes = max(allx.shape[0], int(test.max(initial=-1)) + 1)
     check_nodes(n_nodes, allx.shape[1] + ally.shape[1], files["test.index"])
@@ -54,8 +57,8 @@ def read(path: AnyPath) -> RawGraph:
     where = {"train": files["y"], "val": files["ally"], "test": files["test.index"]}
     val = np.arange(y.shape[0], y.shape[0] + _N_VAL)
     train, val, test = masks(n_nodes, where, train=np.arange(y.shape[0]), val=val, test=test)
-    return RawGraph(src, dst, features, labels, train, val, test, n_classes=ally.shape[1], name=path.name, undirected=True,
-                    edges_in=files["graph"])  # fmt: skip
+    return RawGraph(src, dst, features, labels, train, val, test, n_classes=ally.shape[1], name=path.name,
+                    undirected=True, edges_in=files["graph"])
 
 
 def _features(path):
@@ -89,12 +92,12 @@ def _described(value):
 
 
 def _test_index(path, n_rows, n_before):
-    index = table.read(path, "test.index", np.int64)
+    index = textfile.read(path, "test.index", np.int64)
     if index.shape != (n_rows, 1):
         raise DataError(f"{path}: test.index: {index.size} ids in lines of {index.shape[1]}, but {n_rows} test rows")
     if index.size and (index.min() < n_before or index.max() >= n_before + 100 * n_rows):
-        raise DataError(f"{path}: test.index: ids run from {index.min()} to {index.max()}, expected {n_before}, after allx's rows, to "
-                        f"about {n_before + n_rows}")  # fmt: skip
+        raise DataError(f"{path}: test.index: ids run from {index.min()} to {index.max()}, expected {n_before}, "
+                        f"after allx's rows, to about {n_before + n_rows}")
     return index[:, 0]
 
 

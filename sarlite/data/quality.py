@@ -5,31 +5,33 @@ import numpy as np
 from sarlite.data import budget
 from sarlite.data.mapped import copied, pieces
 from sarlite.graph.balance import UNEVEN
-from sarlite.graph.edges import row_chunks
-from sarlite.graph.partition import measures
+from sarlite.graph.partition import measures, report
 
-_STEP = 1 << 20  # rows, and edges, at a time
 _SHOWN = 16  # parts whose tiles are printed
 
 
-def quality(dataset, n_bytes=None, step=None):
+def quality(dataset, n_bytes=None, step=None, tiles=True):
     """Measure the parts of a data set as it stands.
 
     Parameters
     ----------
     dataset : Dataset
-        Its parts are those of `offsets`.
+        Its parts are those of each type's `offsets`.
     n_bytes : int, optional
         Of memory at most.
     step : progress.Step, optional
         Counts edges.
+    tiles : bool
+        Count the edges by pair of parts too.
 
     Returns
     -------
     dict
-        As `partition.measures`, and "tiles": the edges from part q's rows to part p's, at [p][q]; "needs": the share of q's rows that p
-        needs; "row_imbalance": the largest part's edges over the mean; "stage_imbalance": the largest tile of each column, added up,
-        over the edges of a part: what rounds in lockstep, as of mode broadcast, take longer than even ones. JSON can hold it.
+        As `partition.measures`, of all types together; of several types "types": each one's nodes by part. With `tiles`
+        "tiles": the edges from part q's rows to part p's, at [p][q]; "needs": the share of q's rows that p needs;
+        "row_imbalance": the largest part's edges over the mean; "stage_imbalance": the largest tile of each column,
+        added up, over the edges of a part: what rounds in lockstep, as of mode broadcast, take longer than even ones.
+        JSON can hold it.
 
     Raises
     ------
@@ -38,43 +40,35 @@ def quality(dataset, n_bytes=None, step=None):
 
     Notes
     -----
-    Memory: a byte a node, 24 bytes a pair of parts, and a piece of the edges.
+    Memory: a byte a node of the largest type, with `tiles` 24 bytes a pair of parts, and a piece of the edges.
     """
-    offsets, n_parts = np.asarray(dataset.offsets), dataset.n_parts
-    budget.check(dataset.n_nodes + 24 * n_parts**2, n_bytes, f"a report on {dataset.n_nodes:,} nodes in {n_parts:,} parts")
-    tiles, halo = np.zeros((n_parts, n_parts), np.int64), np.zeros((n_parts, n_parts), np.int64)
-    seen = np.zeros(dataset.n_nodes, bool)
-    for part in range(n_parts):
-        for sources in _sources(dataset, int(offsets[part]), int(offsets[part + 1])):
-            tiles[part] += np.bincount(np.searchsorted(offsets, sources, side="right") - 1, minlength=n_parts)
-            seen[sources] = True
-            if step is not None:
-                step.add(sources.size)
-        seen[offsets[part] : offsets[part + 1]] = False
-        halo[part] = [np.count_nonzero(seen[first:last]) for first, last in zip(offsets, offsets[1:])]
-        seen[:] = False
-    return _measured(dataset, tiles, halo)
+    n_parts, largest = dataset.n_parts, max(table.n_nodes for table in dataset.nodes.values())
+    needed = largest + 24 * n_parts**2 * tiles
+    budget.check(needed, n_bytes, f"a report on {dataset.n_nodes:,} nodes in {n_parts:,} parts")
+    counts = _Counts(n_parts, tiles)
+    for name in dataset.nodes:
+        _count_sources(dataset, name, counts, budget.at_once(n_bytes), step)
+    return _measured(dataset, counts)
 
 
-def _sources(dataset, first, last):
-    for row in range(first, last, _STEP):
-        ends = copied(dataset.indptr, row, min(row + _STEP, last) + 1)
-        for low, high in row_chunks(ends, _STEP):
-            for at in range(int(ends[low]), int(ends[high]), _STEP):
-                yield copied(dataset.indices, at, min(at + _STEP, int(ends[high])))
+def measured(dataset, graph, parts, n_parts, train):
+    """Return what a partition that is not stored costs.
 
+    Parameters
+    ----------
+    dataset : Dataset
+    graph, train
+        As `parts.structure` and `parts.training` give them.
+    parts : (n_nodes,) int
 
-def _measured(dataset, tiles, halo):
-    offsets, n_parts = np.asarray(dataset.offsets), len(tiles)
-    train = np.zeros(n_parts, np.int64)
-    for at, piece in pieces(dataset.train):
-        train += np.bincount(np.searchsorted(offsets, np.flatnonzero(piece) + at, side="right") - 1, minlength=n_parts)
-    nodes, edges = np.diff(offsets), tiles.sum(axis=1)
-    found = measures(nodes=nodes, edges=edges, train_nodes=train, halo_rows=halo.sum(axis=1), cut_edges=int(edges.sum() - tiles.trace()))
-    share = max(edges.sum() / n_parts, 1e-300)
-    return {**found, "tiles": tiles.tolist(), "needs": (halo / np.maximum(nodes, 1)).tolist(),
-            "row_imbalance": found["imbalance"]["edges"],
-            "stage_imbalance": float(tiles.max(axis=0).sum() / share) if edges.any() else 1.0}  # fmt: skip
+    Returns
+    -------
+    dict
+        As `quality` without tiles.
+    """
+    found = report(graph.indptr, graph.indices, parts, n_parts, train)
+    nodes = {name: np.bincount(own, minlength=n_parts) for name, own in dataset.by_type(parts).items()}
+    return {**found, **_types(nodes)}
 
 
 def quality_lines(found):
@@ -83,11 +77,72 @@ def quality_lines(found):
     needs = np.array(found["needs"])
     others = needs[~np.eye(len(needs), dtype=bool)]
     if others.size:
-        yield f"share of a peer's rows that a part needs: {100 * others.mean():.1f} % (largest {100 * others.max():.1f} %)"
+        mean, largest = 100 * others.mean(), 100 * others.max()
+        yield f"share of a peer's rows that a part needs: {mean:.1f} % (largest {largest:.1f} %)"
     if found["n_parts"] <= _SHOWN:
         yield "edges by part (rows) from each part (columns); below, % of that part's rows needed"
         yield from (" ".join(f"{count:>12,}" for count in row) for row in found["tiles"])
         yield from (" ".join(f"{100 * share:>12.1f}" for share in row) for row in found["needs"])
     if found["stage_imbalance"] > UNEVEN:
-        yield (f"mode broadcast would take about {found['stage_imbalance']:.1f} times as long as on even parts: --method random evens its "
-               f"rounds out; mode sar does not mind")  # fmt: skip
+        yield (f"mode broadcast would take about {found['stage_imbalance']:.1f} times as long as on even parts: "
+               f"--method random evens its rounds out; mode sar does not mind")
+
+
+class _Counts:
+    """By part: edges, cut edges and halo rows; and where they are asked for edges and halo rows by pair of parts."""
+
+    def __init__(self, n_parts, tiles):
+        self.edges, self.cut, self.halo = (np.zeros(n_parts, np.int64) for _ in range(3))
+        self.tiles, self.halo_tiles = (np.zeros((n_parts, n_parts), np.int64) if tiles else None for _ in range(2))
+
+
+def _count_sources(dataset, name, counts, at_once, step):
+    """Count the edges out of one type's rows, by the part of their destination."""
+    offsets = np.asarray(dataset.nodes[name].offsets)
+    relations = [table for relation, table in dataset.edges.items() if relation[0] == name]
+    seen = np.zeros(int(offsets[-1]), bool)
+    for part, (low, high) in enumerate(zip(offsets, offsets[1:])):
+        for table in relations:
+            for sources in _sources(table, dataset.nodes[table.relation[2]].offsets, part, at_once):
+                remote = sources[(sources < low) | (sources >= high)]
+                seen[remote] = True
+                counts.edges[part] += sources.size
+                counts.cut[part] += remote.size
+                if counts.tiles is not None:
+                    counts.tiles[part] += _by_part(offsets, sources)
+                if step is not None:
+                    step.add(sources.size)
+        counts.halo[part] += np.count_nonzero(seen)
+        if counts.tiles is not None:
+            counts.halo_tiles[part] += [np.count_nonzero(seen[first:last]) for first, last in zip(offsets, offsets[1:])]
+        seen[:] = False
+
+
+def _sources(table, offsets, part, at_once):
+    first, last = (int(copied(table.indptr, row, row + 1)[0]) for row in offsets[part : part + 2])
+    for at in range(first, last, at_once):
+        yield copied(table.indices, at, min(at + at_once, last))
+
+
+def _by_part(offsets, rows):
+    return np.bincount(np.searchsorted(offsets, rows, side="right") - 1, minlength=len(offsets) - 1)
+
+
+def _measured(dataset, counts):
+    types = {name: np.diff(table.offsets) for name, table in dataset.nodes.items()}
+    nodes, train = sum(types.values()), np.zeros(dataset.n_parts, np.int64)
+    for at, piece in pieces(dataset.train):
+        train += _by_part(np.asarray(dataset.offsets), np.flatnonzero(piece) + at)
+    found = measures(nodes=nodes, edges=counts.edges, train_nodes=train, halo_rows=counts.halo,
+                     cut_edges=int(counts.cut.sum()))
+    found |= _types(types)
+    if counts.tiles is None:
+        return found
+    share = counts.edges.sum() / dataset.n_parts
+    stages = float(counts.tiles.max(axis=0).sum() / share) if share else 1.0
+    return {**found, "tiles": counts.tiles.tolist(), "needs": (counts.halo_tiles / np.maximum(nodes, 1)).tolist(),
+            "row_imbalance": found["imbalance"]["edges"], "stage_imbalance": stages}
+
+
+def _types(nodes):
+    return {"types": {name: counts.tolist() for name, counts in nodes.items()}} if len(nodes) > 1 else {}

@@ -4,23 +4,19 @@ import contextlib
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from sarlite.comm import Communicator, agree, together
 from sarlite.comm.buffers import digest
 from sarlite.data import format, npyfile
 from sarlite.data import scratch as scratches
-from sarlite.data.divide import (
-    InMemory,
-    divide,
-    make_order,
-    make_parts,
-    record,
-    stored_order,
-)
+from sarlite.data.dataset import Dataset
+from sarlite.data.divide import InMemory, divide, record, stored_order
+from sarlite.data.parts import make_order, plan
 from sarlite.data.spec import load, native_directory, source_path
 from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
@@ -39,32 +35,11 @@ class Wanted(NamedTuple):
     seed: int
 
 
-class Kind(NamedTuple):
-    """How data sets of one kind, or relational ones, are read and divided.
-
-    Attributes
-    ----------
-    load : callable
-        As `spec.load`.
-    open : callable
-        Of a native directory.
-    divide : callable
-        (dataset, n_parts, directory, wanted, progress, seconds): write it so.
-    reordered : callable
-        (dataset, order, seed) -> the data set in memory, as one part in that order.
-    """
-
-    load: Any
-    open: Any
-    divide: Any
-    reordered: Any
-
-
 @contextlib.contextmanager
-def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored", balance: str = "auto", seed: int = 0,
-            verify: bool = False, scratch: AnyPath | None = None, progress: Progress = SILENT, seconds: dict[str, float] | None = None,
-            task: str | None = None, allow_empty: Collection[str] = (), kind: Kind | None = None,
-            **changes: bool | None) -> Iterator[Any]:
+def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored",
+            balance: str = "auto", seed: int = 0, verify: bool = False, scratch: AnyPath | None = None,
+            progress: Progress = SILENT, seconds: dict[str, float] | None = None, task: str | None = None,
+            allow_empty: Collection[str] = (), relational: bool = False, **changes: bool | None) -> Iterator[Dataset]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
     Parameters
@@ -73,8 +48,8 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     spec : str
         As `load` takes it. A native directory of a multiple of as many parts as there are ranks is used as it is.
     partition : str
-        "stored": as it is divided, else by METIS; a method of `graph.partition`, or a file of one part a node: divided anew by rank 0
-        where it is not stored so. On one rank nothing is divided.
+        "stored": as it is divided, else by METIS; a method of `graph.partition`, or a file of one part a node: divided
+        anew by rank 0 where it is not stored so. On one rank nothing is divided.
     order : {"stored", "none", "metis", "cluster"}
         The order of a part's rows: as stored, ascending ids, or by a method of `graph.order`.
     balance : str
@@ -83,34 +58,31 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     verify : bool
         Compare the files' sha256; of a native directory ranks that see the same files share them out.
     scratch : path, optional
-        Folder in which a private temporary folder is made for what is divided anew, removed as the context ends; every rank must
-        see it. By default, and where it lies in the data set itself, the system's.
+        Folder in which a private temporary folder is made for what is divided anew, removed as the context ends; every
+        rank must see it. By default, and where it lies in the data set itself, the system's.
     progress : Progress
         Rank 0's tells what it does.
     seconds : dict, optional
         On rank 0, how long making the parts took is put under "partition".
-    task, allow_empty, **changes
+    task, allow_empty, relational, **changes
         As for `load`.
-    kind : Kind, optional
-        `relational.ranks.KIND` for relational data sets.
 
     Yields
     ------
-    Dataset, or RelationalDataset
+    Dataset
         Whose parts are the ranks', or several neighbours one rank's; take a `Part` of it.
 
     Raises
     ------
     SarliteError
-        On every rank together; also where ranks see other data sets in one place, as on two hosts. Any other exception of one rank is
-        a PeerError on the others.
+        On every rank together; also where ranks see other data sets in one place, as on two hosts. Any other exception
+        of one rank is a PeerError on the others.
 
     Notes
     -----
-    Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes) integers, while it
-    divides; on one rank that is done in memory.
+    Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes)
+    integers, while it divides; on one rank that is done in memory.
     """
-    kind = kind or _ONE
     with contextlib.ExitStack() as held:
         native = comm.bcast(together(comm, lambda: _native(held, spec) if comm.rank == 0 else None))
         files = _files_to_verify(comm, native) if verify and native else None
@@ -122,18 +94,20 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         def prepare():
             if comm.rank:
                 return None, None
-            return _prepare(kind, comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds,
-                            {"task": task, "allow_empty": allow_empty}, changes)
+            expected = {"task": task, "allow_empty": allow_empty, "relational": relational}
+            return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds,
+                            expected, changes)
 
         dataset, where = together(comm, prepare)
         where = comm.bcast(where)
-        opened, meta = together(comm, lambda: (dataset, None) if where is None else (kind.open(where), format.read_meta(where)))
+        opened, meta = together(
+            comm, lambda: (dataset, None) if where is None else (format.open(where), format.read_meta(where)))
         agree(comm, meta, f"{where}: the data set, as meta.json describes it,")
         yield opened
         comm.barrier()
 
 
-def suits(dataset: Any, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
+def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
     """Tell whether a data set as it stands is divided as asked for."""
     stored = dataset.division or {"partition": None}
     same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
@@ -158,8 +132,8 @@ def _verify(files, progress):
 
 
 def _files_to_verify(comm, directory):
-    """The (path, record, field) whose sha256 this rank compares: ranks that see the same files share them out. Collective."""
-    files = together(comm, lambda: [(path, record, field, os.stat(path)) for path, record, field in format.files(directory)])
+    """The files whose sha256 this rank compares: ranks that see the same files share them out. Collective."""
+    files = together(comm, lambda: [(*file, os.stat(file[0])) for file in format.files(directory)])
     seen = digest([(field, stat.st_ino, stat.st_size, stat.st_mtime_ns) for _, _, field, stat in files])
     group = [rank for rank, other in enumerate(comm.allgather(seen)) if other == seen]
     loads, own = dict.fromkeys(group, 0), []
@@ -170,25 +144,25 @@ def _files_to_verify(comm, directory):
     return own
 
 
-def _prepare(kind, size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
+def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
     """Return the data set, or the directory where all ranks find it; `held` keeps both."""
     spec, partition = wanted.spec, wanted.partition
     balancing.check(wanted.balance)
     if partition not in ("stored", *METHODS) and not Path(partition).exists():
         raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
     with progress.step(f"read {spec}", reads=source_path(spec)):
-        dataset = kind.load(spec, verify=verify, **expected, **changes)
+        dataset = load(spec, verify=verify, **expected, **changes)
     good = suits(dataset, size, partition, wanted.order, wanted.balance)
     if size == 1:
-        return dataset if good else kind.reordered(dataset, wanted.order, wanted.seed), None
+        return dataset if good else _reordered(dataset, wanted.order, wanted.seed), None
     stored = None if any(changes.values()) else native
     if good and stored:
         return None, stored
     folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
-    kind.divide(dataset, size, folder / "data", wanted, progress, {} if seconds is None else seconds)
+    _divide(dataset, size, folder / "data", wanted, progress, seconds)
     if stored:
-        print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, for this run; "
-              f"`python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)  # fmt: skip
+        print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, "
+              "for this run; `python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)
     return None, str(folder / "data")
 
 
@@ -204,38 +178,24 @@ def _scratch(parent):
 
 
 def _divide(dataset, n_parts, directory, wanted, progress, seconds):
-    _, _, order, balance, seed = wanted
-    method = method_of(dataset, wanted)
-    begin = time.perf_counter()
-    with progress.step(f"divide into {n_parts} parts by {method}"):
-        parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed)
-    seconds["partition"] = time.perf_counter() - begin
-    kept = stored_order(dataset)
-    with progress.step(f"order {order}"):
-        nodes = make_order(dataset, "stored" if order == kept else order, seed=seed)
-    division = record(n_parts, method, kept if order == "stored" else order, seed, balance)
+    stored = (dataset.division or {"partition": "metis"})["partition"]
+    method = wanted.partition if wanted.partition != "stored" else stored if stored in METHODS else "metis"
+    order = "stored" if wanted.order == stored_order(dataset) else wanted.order
+    parts, nodes, division = plan(dataset, n_parts, method, order, balance=wanted.balance, seed=wanted.seed,
+                                  progress=progress, seconds=seconds)
     with progress.step("write the parts", dataset.n_bytes) as step, format.GraphWriter(directory, step=step) as out:
         divide(dataset, parts, n_parts, out, order=nodes, division=division)
 
 
-def method_of(dataset: Any, wanted: Wanted) -> str:
-    """Return the method that a data set is divided anew by."""
-    stored = (dataset.division or {"partition": "metis"})["partition"]
-    return wanted.partition if wanted.partition != "stored" else stored if stored in METHODS else "metis"
-
-
 def _reordered(dataset, order, seed):
     nodes = make_order(dataset, order, seed=seed)
-    sink = InMemory(dataset.source)
-    divide(dataset, make_parts(dataset, 1, "contiguous"), 1, sink, order=nodes, division=record(1, "contiguous", order, seed))
+    sink, division = InMemory(dataset.source), record(1, "contiguous", order, seed)
+    divide(dataset, np.zeros(dataset.n_nodes, np.int8), 1, sink, order=nodes, division=division)
     return sink.dataset
-
-
-_ONE = Kind(load, format.open, _divide, _reordered)
 
 
 def _outside(scratch, dataset):
     """The folder to make scratch in: never one of the data set's own."""
-    if scratch is None or (dataset.directory and Path(scratch).resolve().is_relative_to(Path(dataset.directory).resolve())):
-        return None
-    return scratch
+    own = dataset.directory and Path(dataset.directory).resolve()
+    inside = scratch is not None and own and Path(scratch).resolve().is_relative_to(own)
+    return None if inside else scratch

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.data.dataset import MAX_CLASSES, Dataset
+from sarlite.data.dataset import Dataset
 from sarlite.data.mapped import pieces
+from sarlite.data.tables import MAX_CLASSES, SPLITS, EdgeTable
 from sarlite.data.targets import MISSING, TASKS, labelled
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.profile import free_memory
 
 MAX_GAP = 100
-"""Labels in a row that no node has, above which the number of classes must be told: such labels are codes, years, or a mistake."""
+"""Where more labels in a row belong to no node, the number of classes must be told: they are codes, or a mistake."""
 MAX_NODES = 3_000_000_000
 
 _SAY = "; what is not one class a node is read with task=multilabel or task=regress"
@@ -24,7 +25,8 @@ CARRY_VALUES = "edges that carry values cannot be added or merged; drop_edge_val
 class RawGraph:
     """A data set as its source has it: an edge list, not yet CSR.
 
-    `undirected` says what the format means by an edge where the user does not say it; `edges_in` names the edges' file for messages.
+    `undirected` says what the format means by an edge where the user does not say it; `edges_in` names the edges' file
+    for messages.
     """
 
     src: np.ndarray
@@ -45,24 +47,27 @@ class RawGraph:
     @classmethod
     def of(cls, dataset):
         """Take a data set apart again, to change its edges."""
-        for name in ("edge_weight", "edge_features"):
+        for name in EdgeTable.VALUES:
             if getattr(dataset, name) is not None:
                 raise ConfigError(f"{dataset.where(name)}: {CARRY_VALUES}")
-        nodes = {name: getattr(dataset, name) for name in ("features", "labels", "train", "val", "test", "n_classes", "name", "task")}
+        names = ("features", "labels", *SPLITS, "n_classes", "name", "task")
+        nodes = {name: getattr(dataset, name) for name in names}
         return cls(np.asarray(dataset.indices), destinations(np.asarray(dataset.indptr)), **nodes)
 
-    def assemble(self, source, *, undirected=None, self_loops=False, deduplicate=False, normalize=False, provenance=None):
+    def assemble(self, source, *, undirected=None, self_loops=False, deduplicate=False, normalize=False,
+                 provenance=None):
         """Return the Dataset, its edges sorted by destination; see `csr_by_dst` for the options.
 
         `normalize` divides each row of the features by its sum; rows that sum to 0 stay.
         """
         undirected = self.undirected if undirected is None else undirected
         edges = {"undirected": undirected, "self_loops": self_loops, "deduplicate": deduplicate}
-        values = {name: getattr(self, name) for name in ("edge_weight", "edge_features") if getattr(self, name) is not None}
+        values = {name: getattr(self, name) for name in EdgeTable.VALUES if getattr(self, name) is not None}
         if values and any(edges.values()):
             raise ConfigError(f"{source}: {next(iter(values))}: {CARRY_VALUES}")
         try:
-            indptr, indices, *origin = csr_by_dst(self.src, self.dst, self.labels.shape[0], **edges, edge_index=bool(values))
+            n_nodes = self.labels.shape[0]
+            indptr, indices, *origin = csr_by_dst(self.src, self.dst, n_nodes, **edges, edge_index=bool(values))
         except DataError as error:
             raise DataError(f"{self.edges_in or source}: edges: {error}") from error
         features = row_normalized(self.features) if normalize else self.features
@@ -97,7 +102,7 @@ def masks(n_nodes, where, **ids):
 
 
 def mask(n_nodes, what, id_pieces):
-    """Return the (n_nodes,) bool of node ids that come in pieces; raises a DataError where one is no node, or is given twice."""
+    """Return the (n_nodes,) bool of node ids that come in pieces; raises a DataError for no node's, or one twice."""
     found = np.zeros(n_nodes, bool)
     for nodes in id_pieces:
         if nodes.size and nodes.dtype.kind not in "iu":
@@ -128,14 +133,16 @@ def count_classes(labels, where, told=None):
     Raises
     ------
     DataError
-        There are more than `MAX_CLASSES`, or without `told` more than `MAX_GAP` labels in a row that no node has, from 0 on.
+        There are more than `MAX_CLASSES`, or without `told` more than `MAX_GAP` labels in a row that no node has, from
+        0 on.
     ConfigError
         `told` does not reach the largest label.
     """
     top = max((int(piece.max()) for _, piece in pieces(labels)), default=-1)
     if told is not None:
         if not top < told <= MAX_CLASSES:
-            raise ConfigError(f"classes: {told} cannot work, expected {top + 1} to {MAX_CLASSES}: {where} has labels up to {top}")
+            raise ConfigError(f"classes: {told} cannot work, expected {top + 1} to {MAX_CLASSES}: "
+                              f"{where} has labels up to {top}")
         return told
     if top >= MAX_CLASSES:
         raise DataError(f"{where}: labels: the largest is {top}: number the classes from 0 on, at most {MAX_CLASSES}")
@@ -146,8 +153,8 @@ def count_classes(labels, where, told=None):
     gaps = np.diff(there) - 1
     if gaps.max(initial=0) > MAX_GAP:
         low = int(there[np.argmax(gaps)]) + 1
-        raise DataError(f"{where}: labels: no node has one of {low} to {low + int(gaps.max()) - 1}, but one has {top}, which would make "
-                        f"{top + 1} classes: number them from 0 on, or say classes={top + 1}")  # fmt: skip
+        raise DataError(f"{where}: labels: no node has one of {low} to {low + int(gaps.max()) - 1}, but one has {top}, "
+                        f"which would make {top + 1} classes: number them from 0 on, or say classes={top + 1}")
     return top + 1
 
 
@@ -197,8 +204,8 @@ def _zeros_and_ones(labels, where, first):
     bad = ~(missing | (labels == 0) | (labels == 1))
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        raise DataError(f"{where}: labels: node {first + row} has {labels[row, column]} in column {column}, expected 0, 1, or NaN where "
-                        f"unknown")
+        raise DataError(f"{where}: labels: node {first + row} has {labels[row, column]} in column {column}, "
+                        "expected 0, 1, or NaN where unknown")
     return np.where(missing, MISSING, np.where(missing, 0, labels)).astype(np.uint8)
 
 
@@ -208,7 +215,7 @@ def strata(labels, task):
 
 
 def whole_labels(labels, where, first=0):
-    """Return one integer label a node, from node `first` on, of integers or of floats with NaN for unlabelled (which becomes -1)."""
+    """Return one integer label a node, from node `first` on, of integers or floats; NaN, unlabelled, becomes -1."""
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -217,25 +224,29 @@ def whole_labels(labels, where, first=0):
     if labels.dtype.kind not in "iubf":
         raise DataError(f"{where}: labels: expected numbers, found dtype {labels.dtype}")
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
-    bad = ~missing & ((labels != np.floor(labels)) | (labels > 2**31) | (labels < -1)) if labels.dtype.kind != "b" else missing
+    bad = missing
+    if labels.dtype.kind != "b":
+        bad = ~missing & ((labels != np.floor(labels)) | (labels > 2**31) | (labels < -1))
     if bad.any():
         at = int(np.argmax(bad))
-        raise DataError(f"{where}: labels: node {first + at} has label {labels[at]}, expected a whole number, or -1 where it has none"
-                        f"{_SAY}")
+        raise DataError(f"{where}: labels: node {first + at} has label {labels[at]}, "
+                        f"expected a whole number, or -1 where it has none{_SAY}")
     return np.where(missing, -1, labels).astype(np.int64)
 
 
 def check_csr(indptr, indices, n_rows, n_columns, where):
-    """Return indptr and indices, int64 where they are unsigned; raises a DataError unless they are a CSR matrix of this shape."""
+    """Return indptr and indices, int64 in place of unsigned; raises a DataError unless they are CSR of this shape."""
     for name, array in (("indptr", indptr), ("indices", indices)):
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise DataError(f"{where}_{name}: expected one dimension of integers, found shape {array.shape}, dtype {array.dtype}")
+            raise DataError(f"{where}_{name}: expected one dimension of integers, "
+                            f"found shape {array.shape}, dtype {array.dtype}")
     starts = check_indptr(indptr, n_rows, indices.size, f"{where}_indptr")
     bad = (indices < 0) | (indices >= n_columns)
     if bad.any():
         at = int(np.argmax(bad))
         raise DataError(f"{where}_indices: entry {at} is {indices[at]}, outside 0 <= column < {n_columns}")
-    return starts, indices.astype(np.int64) if indices.dtype.kind == "u" else indices  # NumPy makes uint64 with int64 float64
+    unsigned = indices.dtype.kind == "u"  # NumPy makes float64 of uint64 and int64
+    return starts, indices.astype(np.int64) if unsigned else indices
 
 
 def check_indptr(indptr, n_rows, n_entries, where):

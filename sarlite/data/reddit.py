@@ -31,7 +31,8 @@ def read(path, classes=None):
         An archive or a member is missing or damaged, or members disagree in the number of nodes.
     """
     path = existing(path)
-    data, graph = path / "reddit_data.npz", path / next((name for name in _GRAPHS if (path / name).exists()), _GRAPHS[0])
+    graph = path / next((name for name in _GRAPHS if (path / name).exists()), _GRAPHS[0])
+    data = path / "reddit_data.npz"
     features, types = npz.member(data, "feature"), npz.member(data, "node_types")
     if features.ndim != 2:
         raise DataError(f"{data}: feature: expected a matrix of numbers, found shape {features.shape}")
@@ -48,15 +49,17 @@ def read(path, classes=None):
     n_graph = npz.square(npz.member(graph, "shape"), f"{graph}: shape")
     if n_graph != n_nodes:
         raise DataError(f"{graph}: shape: {n_graph} nodes, but {data} has {n_nodes}")
-    return RawGraph(src, dst, features, labels, *_split(types, data), n_classes=n_classes, name="reddit", edges_in=graph,
-                    edge_weight=npz.edge_weight(graph, "data", src.size))  # fmt: skip
+    return RawGraph(src, dst, features, labels, *_split(types, data), n_classes=n_classes, name="reddit",
+                    edges_in=graph, edge_weight=npz.edge_weight(graph, "data", src.size))
 
 
 def _split(types, path):
     if types.ndim != 1 or types.dtype.kind not in "iu":
-        raise DataError(f"{path}: node_types: expected one whole number a node, found shape {types.shape}, dtype {types.dtype}")
+        raise DataError(f"{path}: node_types: expected one whole number a node, "
+                        f"found shape {types.shape}, dtype {types.dtype}")
     bad = (types < 0) | (types >= len(_TYPES))
     if bad.any():
         at = int(np.argmax(bad))
-        raise DataError(f"{path}: node_types: node {at} has {types[at]}, expected 1 (train), 2 (val), 3 (test) or 0 (none)")
+        raise DataError(f"{path}: node_types: node {at} has {types[at]}, "
+                        "expected 1 (train), 2 (val), 3 (test) or 0 (none)")
     return tuple(types == _TYPES.index(name) for name in ("train", "val", "test"))

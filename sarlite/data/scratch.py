@@ -17,7 +17,7 @@ _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 @contextlib.contextmanager
 def folder(parent, prefix, mode=0o777):
-    """Make a private folder, give its path, and remove it; first remove those of the same prefix whose processes are gone.
+    """Make a private folder, give its path, and remove it; first remove folders of the prefix whose processes are gone.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ def folder(parent, prefix, mode=0o777):
 
     Notes
     -----
-    A process holds a lock on its folder as long as it lives, in whatever container or on whatever host; the folder has its name
-    only once it is locked. Where the file system knows no locks on folders nothing is removed.
+    A process holds a lock on its folder as long as it lives, in whatever container or on whatever host; the folder has
+    its name only once it is locked. Where the file system knows no locks on folders nothing is removed.
     """
     parent = Path(parent)
     parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def folder(parent, prefix, mode=0o777):
 
 @contextlib.contextmanager
 def beside(out):
-    """Make a folder for sorts beside a file or folder that is to be written, as `folder`; raises a DataError where it cannot be made."""
+    """Make a `folder` for sorts beside what is to be written; raises a DataError where it cannot be made."""
     out = Path(os.path.realpath(out))
     with contextlib.ExitStack() as held:
         with writing(out):

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,9 @@ from sarlite.data import (
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized
-from sarlite.data.relational import RelationalDataset
-from sarlite.data.relational import format as relational_format
-from sarlite.data.relational import streamed as relational_streamed
 from sarlite.errors import ConfigError, DataError, reading
-from sarlite.graph import generate, relational
+from sarlite.graph import generate
+from sarlite.graph import relational as relations
 from sarlite.types import Path as AnyPath
 
 
@@ -47,9 +44,10 @@ def _amount(text):
         return float(text)
 
 
-_CHANGES = {"drop_edge_values": _flag, "undirected": _flag, "self_loops": _flag, "deduplicate": _flag, "normalize": _flag}
+_CHANGES = dict.fromkeys(("drop_edge_values", "undirected", "self_loops", "deduplicate", "normalize"), _flag)
 _DRAWN = {"train": _amount, "val": _amount, "seed": int}
 _FILES = ("names", "features", "labels", "split", "train_ids", "val_ids", "test_ids")
+_CLASSES = {"homophily": float, "noise": float, "exponent": float}
 _TASK = {"features": int, "classes": int, **_DRAWN}
 _TABLES = {"classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}
 _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
@@ -64,36 +62,39 @@ _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: read
     "mag": (mag.read, {"classes": int, "reverses": _flag, "names": _flag}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "sbm": (generate.sbm, {"nodes": int, "degree": float, "homophily": float, "noise": float, "exponent": float, **_TASK}),
+    "sbm": (generate.sbm, {"nodes": int, "degree": float, **_CLASSES, **_TASK}),
     "rmat": (generate.rmat, {"nodes": int, "scale": int, "edges": int, **dict.fromkeys("abcd", float), **_TASK}),
-    "bter": (bter.make, {"nodes": int, "degree": float, "max_degree": int, "beta": float, "degrees": str, "cmax": float, "xi": float,
-                         "clustering": str, **_TASK}),
-    "relational": (relational.mag, {"nodes": int, "edges": int, "homophily": float, "noise": float, "exponent": float, **_TASK}),
+    "bter": (bter.make, {"nodes": int, "degree": float, "max_degree": int, "beta": float, "degrees": str,
+                         "cmax": float, "xi": float, "clustering": str, **_TASK}),
+    "relational": (relations.mag, {"nodes": int, "edges": int, **_CLASSES, **_TASK}),
 }
 _REPORTS = {"bter": bter.report}  # form: lines of what was asked beside what was made
 _RELATIONAL = ("mag", "relational")
-"""Forms of several node types and relations: `load_relational` takes them."""
+"""Forms of several node types and relations: `load` takes them with `relational`."""
 FORMS = """\
   DIR                     a directory in the native format (python -m sarlite.data convert)
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
-  ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options classes, task, features
-  edges:FILE              text, .npy or .parquet; options nodes, names, classes, task, features, labels, split or {train,val,test}_ids,
-                          train, val, seed
+  ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options
+                          classes, task, features
+  edges:FILE              text, .npy or .parquet; options nodes, names, classes, task, features, labels, split or
+                          {train,val,test}_ids, train, val, seed
   pigo:FILE               PIGO's binary CSR; options as of edges, but nodes
   mggcn:DIR               MG-GCN's graph.bin, features.bin, labels.bin, sets.bin; option classes
   roc:PREFIX              ROC's PREFIX.add_self_edge.lux, .feats.csv or .feats.bin, .label, .mask; option classes
   reddit:DIR              DGL's reddit_data.npz and reddit_graph.npz; option classes
   sbm:nodes=10000,...     stochastic block model; options nodes, classes, degree, features, homophily, noise, ...
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
-  bter:nodes=10000,...    BTER; options nodes, degree, max_degree, beta or degrees=FILE, cmax, xi or clustering=FILE, features, ...
+  bter:nodes=10000,...    BTER; options nodes, degree, max_degree, beta or degrees=FILE, cmax, xi or clustering=FILE,
+                          features, ...
   mag:DIR                 ogbn-mag, relational, the folder with raw/ and split/; options classes, reverses, names
-  relational:nodes=...    papers, authors, institutions and fields, relational; options nodes, edges, classes, features, homophily, ...
+  relational:nodes=...    papers, authors, institutions and fields, relational; options nodes, edges, classes, features,
+                          homophily, ...
 with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_edge_values"""
 
 
-def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (), task: str | None = None,
-         **changes: bool | None) -> Dataset:
+def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (),
+         task: str | None = None, relational: bool = False, **changes: bool | None) -> Dataset:
     """Read, map or generate the data set that `spec` names.
 
     Parameters
@@ -108,56 +109,74 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
         Splits that may be empty.
     task : {"classify", "multilabel", "regress"}, optional
         What the labels must be: read so where the form takes the option, else refused if they are not.
+    relational : bool
+        What the graph must be: of several node types and relations, or of one kind.
     **changes : bool
-        undirected, self_loops, deduplicate, normalize, drop_edge_values: as in the spec, which they override.
+        undirected, self_loops, deduplicate, normalize, drop_edge_values: as in the spec, which they override. A
+        relational graph takes drop_edge_values alone.
 
     Returns
     -------
     Dataset
-        Memory-mapped for a native directory without changes, else in memory. The rows of a native directory that is divided stand
-        by part: its `ids` say which they are.
+        Memory-mapped for a native directory without changes, else in memory. The rows of a native directory that is
+        divided stand by part: its `ids` say which they are.
 
     Raises
     ------
     ConfigError
-        Unknown form or option, or a value that cannot be read; the message lists what is known.
+        Unknown form or option, a value that cannot be read, or a graph of the other kind; the message lists what is
+        known.
     DataError
         As the reader and `Dataset.check` say.
     """
     with reading(f"data set {spec}"):
-        dataset = _read(str(spec), verify, changes, task)
+        dataset = _read(str(spec), verify, changes, task, relational)
         if task not in (None, dataset.task) and dataset.n_classes:  # nobody has a label where there are none
-            raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}: what says so is the reader's option "
-                              f"task={task}, of npz, ogb, edges and pigo")
+            raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}: what says so is "
+                              f"the reader's option task={task}, of npz, ogb, edges and pigo")
         return dataset.check(allow_empty) if check else dataset
 
 
-def _read(spec, verify, changes, task):
+def load_relational(spec: AnyPath, **options: Any) -> Dataset:
+    """Return what `load` does of a relational graph."""
+    return load(spec, relational=True, **options)
+
+
+def _read(spec, verify, changes, task, relational):
     form, path, options = _parse(spec)
-    if _is_relational(form, path):
-        raise ConfigError(f"data set {spec!r}: a relational graph, of several node types; this takes graphs of one kind")
+    _check_kind(spec, _is_relational(form, path), relational)
     if task and "task" in _READERS.get(form, (None, {}))[1] and (form not in ("edges", "pigo") or "labels" in options):
         options.setdefault("task", task)
-    wanted, provenance = _wanted(spec, options, changes)
-    if form in _READERS:
-        raw = _READERS[form][0](path, **options)
+    wanted, provenance = _wanted(spec, options, changes, relational)
+    if form is None:
+        return _changed(format.open(path, verify=verify), wanted)
+    found = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
+    if isinstance(found, RawGraph):
         if wanted.pop("drop_edge_values", False):
-            raw.edge_weight = raw.edge_features = None
-        return raw.assemble(spec, provenance=provenance, **wanted)
-    if form in _GENERATORS:
-        made = _GENERATORS[form][0](**options)
-        return _changed(Dataset(**made._asdict(), name=form, source=spec, provenance=provenance), wanted)
-    return _changed(format.open(path, verify=verify), wanted)
+            found.edge_weight = found.edge_features = None
+        return found.assemble(spec, provenance=provenance, **wanted)
+    about = {"name": form, "source": spec, "provenance": provenance}
+    made = Dataset.of_edge_lists(found, **about) if relational else Dataset(**found._asdict(), **about)
+    return _changed(made, wanted)
+
+
+def _check_kind(spec, found, relational):
+    if found and not relational:
+        raise ConfigError(f"data set {spec!r}: a relational graph, of several node types; this takes graphs of one "
+                          "kind")
+    if relational and not found:
+        raise ConfigError(f"data set {spec!r}: a graph of one kind, "
+                          "where a relational one, of several node types, is needed")
 
 
 def made_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
-    """Return lines that say how near a generated data set came to what its spec asked for; none of a form that hits it, or reads."""
+    """Return lines that say how near a generated data set came to its spec; none of a form that hits it, or reads."""
     form, _, options = _parse(str(spec))
     return _REPORTS[form](dataset.indptr, dataset.indices, **options) if form in _REPORTS else []
 
 
 def is_relational(spec: AnyPath) -> bool:
-    """Tell whether a spec names a relational graph; of a native directory meta.json is read, and raises as `format.read_meta`."""
+    """Tell whether a spec names a relational graph; of a native directory it reads meta.json, as `format.read_meta`."""
     form, path, _ = _parse(str(spec))
     return _is_relational(form, path)
 
@@ -166,81 +185,22 @@ def _is_relational(form, path):
     return form in _RELATIONAL or (form is None and "target" in format.read_meta(path))
 
 
-def load_relational(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (),
-                    task: str | None = None, **changes: bool | None) -> RelationalDataset:
-    """Read, map or generate the relational data set that `spec` names; arguments and errors are those of `load`.
-
-    Of the changes there is drop_edge_values alone; the others are refused.
-    """
-    with reading(f"data set {spec}"):
-        dataset = _read_relational(str(spec), verify, changes)
-        if task not in (None, dataset.task):
-            raise ConfigError(f"data set {spec}: the task of its labels is {dataset.task}, not {task}")
-        return dataset.check(allow_empty) if check else dataset
-
-
-def _read_relational(spec, verify, changes):
-    form, path, options, drop = _relational(spec, changes)
-    if form is None:
-        dataset = relational_format.open(path, verify=verify)
-    else:
-        made = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
-        dataset = RelationalDataset.of(made, **_about(form, spec, options))
-    return dataset.without_edge_values() if drop else dataset
-
-
-def _relational(spec, changes):
-    """As `_parse`, of relational data without the changes; and whether edge values are dropped."""
-    form, path, options = _parse(spec)
-    wanted = {name: options.pop(name, None) for name in _CHANGES}
-    wanted.update((name, value) for name, value in changes.items() if value is not None)
-    drop = wanted.pop("drop_edge_values")
-    if any(wanted.values()):
-        name = next(name for name, value in wanted.items() if value)
-        raise ConfigError(f"data set {spec!r}: {name} is of graphs of one kind, but this one is relational")
-    if not _is_relational(form, path):
-        raise ConfigError(f"data set {spec!r}: a graph of one kind, where a relational one, of several node types, is needed")
-    return form, path, options, drop
-
-
-def _about(form, spec, options):
-    return {"name": form, "source": spec, "provenance": {"spec": spec, "options": options, "sarlite": _version()}}
-
-
-def load_relational_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: Collection[str] = (),
-                             tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> RelationalDataset:
-    """Read the relational data set that `spec` names in bounded memory: as `load_relational`, bit for bit, but mapped from `folder`.
-
-    Arguments and errors are those of `load_streamed`; of the form mag:.
-    """
-    with reading(f"data set {spec}"):
-        form, path, options, _ = _relational(str(spec), changes)
-        _check_streams(form, relational_streamed.FORMS)
-        about = _about(form, str(spec), options)
-        return relational_streamed.read(form, path, folder, n_bytes, tell=tell, **options, **about).check(allow_empty)
-
-
-def _check_streams(form, forms):
-    if form not in forms:
-        raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
-                          f"{', '.join(f'{name}:' for name in forms)} {'are' if len(forms) > 1 else 'is'} read in bounded memory")
-
-
 def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: Collection[str] = (),
-                  tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> tuple[Dataset, dict[str, Any] | None]:
+                  tell: Callable[[str], None] = lambda text: None,
+                  **changes: bool | None) -> tuple[Dataset, dict[str, Any]]:
     """Read the data set that `spec` names in bounded memory: as `load`, bit for bit, but mapped from files in `folder`.
 
     Parameters
     ----------
     spec : str
-        Of the forms edges: and npz:.
+        Of one of the forms `streamed.FORMS`.
     folder, n_bytes, tell
         As for `streamed.read`.
 
     Returns
     -------
     Dataset
-    names : dict or None
+    names : dict
         The arrays of the nodes' names, for `format.write`, where the option `names` is given.
 
     Raises
@@ -252,17 +212,23 @@ def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: 
     """
     with reading(f"data set {spec}"):
         form, path, options = _parse(str(spec))
-        _check_streams(form, streamed.FORMS)
-        wanted, provenance = _wanted(str(spec), options, changes)
-        made, mapping = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance, tell=tell, **wanted)
+        if form not in streamed.FORMS:
+            raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
+                              f"{', '.join(f'{name}:' for name in streamed.FORMS)} are read in bounded memory")
+        wanted, provenance = _wanted(str(spec), options, changes, form in _RELATIONAL)
+        made, mapping = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance,
+                                      tell=tell, **wanted)
         return made.check(allow_empty), mapping
 
 
-def _wanted(spec, options, changes):
+def _wanted(spec, options, changes, relational):
     """Take the changes out of the options; return those that are wanted, and the provenance."""
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
     wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
+    odd = [name for name, value in wanted.items() if relational and value and name != "drop_edge_values"]
+    if odd:
+        raise ConfigError(f"data set {spec!r}: {odd[0]} is of graphs of one kind, but this one is relational")
     return wanted, {"spec": spec, "options": {**options, **wanted}, "sarlite": _version()}
 
 
@@ -273,22 +239,25 @@ def native_directory(spec: AnyPath) -> str | None:
 
 
 def names_of(spec: AnyPath, node_type: str | None = None) -> names.Names | None:
-    """Return the names of the nodes of a native directory, of a relational one those of a type; None where there are none, and for every
-    other spec."""
+    """Return the names of the nodes of a native directory, of a relational one the names of a type's nodes.
+
+    None where there are none, and for every other spec.
+    """
     form, path, _ = _parse(str(spec))
     return names.Names(path, node_type) if form is None and names.known(path, node_type) else None
 
 
-def relational_names(spec: AnyPath, folder: AnyPath, n_bytes: int) -> dict[str, Any]:
-    """Return the arrays of the nodes' names that relational data have, for `relational.format.write`; `n_bytes` of memory sort them.
+def names_in_memory(spec: AnyPath, folder: AnyPath, n_bytes: int) -> dict[str, Any]:
+    """Return the arrays of the nodes' names that data read by `load` have, for `format.write`.
 
-    Those of a native directory, and of the form mag: with the option `names`, made in `folder`; raises as `streamed.names_in`.
+    A native directory's own; of the form mag: with the option `names` made in `folder`, sorted in `n_bytes` of memory.
+    Raises as `streamed.names_in`.
     """
     form, path, options = _parse(str(spec))
     with reading(f"data set {spec}"):
         if form is None:
             return names.arrays(path)
-        return relational_streamed.names_in(form, path, folder, n_bytes) if options.get("names") else {}
+        return streamed.names_in(path, options, folder, n_bytes) if form in _RELATIONAL and options.get("names") else {}
 
 
 def source_path(spec: AnyPath) -> str | None:
@@ -319,7 +288,7 @@ def _parse(spec):
 
 
 def _forms():
-    return [line.split()[0] for line in FORMS.splitlines() if line.startswith("  ")]
+    return [line.split()[0] for line in FORMS.splitlines() if line.startswith("  ") and line[2] != " "]
 
 
 def _looks_like_path(text):
@@ -340,7 +309,8 @@ def _options(form, words, known):
         if word == "features=normalize":
             key, value = "normalize", "true"
         if key not in known:
-            raise ConfigError(f"data set option {key!r}: unknown for {form}; known are {', '.join(known)}{suggestion(key, known)}")
+            raise ConfigError(f"data set option {key!r}: unknown for {form}; "
+                              f"known are {', '.join(known)}{suggestion(key, known)}")
         if key in options:
             raise ConfigError(f"data set option {key!r}: given twice")
         if not value and known[key] is _flag:
@@ -358,14 +328,13 @@ def _changed(dataset, wanted):
     """Apply changes to a data set that is CSR already; without any it is returned as it is."""
     if not any(wanted.values()):
         return dataset
-    provenance = {**dataset.provenance, "changes": wanted}
+    dataset.provenance = {**dataset.provenance, "changes": dict(wanted)}
     if wanted.pop("drop_edge_values", False):
-        dataset = replace(dataset, edge_weight=None, edge_features=None, provenance=provenance)
-    edges = {name: value for name, value in wanted.items() if name != "normalize" and value}
-    if edges:
-        return RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=provenance, **wanted)
+        dataset.drop_edge_values()
+    if any(value for name, value in wanted.items() if name != "normalize"):
+        return RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=dataset.provenance, **wanted)
     if wanted.get("normalize"):
-        return replace(dataset, features=row_normalized(dataset.features), provenance=provenance)
+        dataset.features = row_normalized(dataset.features)
     return dataset
 
 

@@ -1,8 +1,9 @@
-"""What `python -m sarlite.data info` and `partition` say."""
+"""What `python -m sarlite.data info` and `partition` say of a data set."""
 
 import numpy as np
 
 from sarlite.command import readable
+from sarlite.data.tables import SPLITS
 from sarlite.data.targets import labelled
 from sarlite.graph.edges import destinations, is_symmetric
 
@@ -12,74 +13,123 @@ def summary(dataset):
 
     Notes
     -----
-    Memory: 24 bytes an edge, for the symmetry check.
+    Memory: of a graph of one kind 24 bytes an edge, for the symmetry check.
     """
+    labels = np.asarray(dataset.labels)
+    return {
+        "name": dataset.name,
+        "source": dataset.source,
+        **(_of_types(dataset) if dataset.relational else _of_one_kind(dataset, labels)),
+        "task": dataset.task,
+        "classes": dataset.n_classes,
+        "split": {name: int(np.count_nonzero(getattr(dataset, name))) for name in SPLITS},
+        "unlabelled": int(np.count_nonzero(~labelled(labels, dataset.task))),
+        "division": dataset.division and {**dataset.division, "nodes": _nodes_by_part(dataset)},
+        "total_bytes": int(dataset.n_bytes),
+    }
+
+
+def _of_one_kind(dataset, labels):
     indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
     degrees = np.diff(indptr)
     touched = degrees > 0
     touched[indices] = True
-    labels, classify = np.asarray(dataset.labels), dataset.task == "classify"
+    classify = dataset.task == "classify"
     return {
-        "name": dataset.name,
-        "source": dataset.source,
         "nodes": dataset.n_nodes,
         "edges": dataset.n_edges,
         "degree": {
-            "min": _int(degrees, np.min),
+            "min": int(degrees.min()) if degrees.size else 0,
             "median": float(np.median(degrees)) if degrees.size else 0.0,
-            "max": _int(degrees, np.max),
+            "max": int(degrees.max(initial=0)),
         },
         "isolated_nodes": int(np.count_nonzero(~touched)),
         "self_loops": int(np.count_nonzero(destinations(indptr) == indices)),
         "symmetric": is_symmetric(indptr, indices),
         "features": dataset.n_features,
         "feature_dtype": dataset.features.dtype.name,
-        "task": dataset.task,
-        "classes": dataset.n_classes,
-        "split": {name: int(np.count_nonzero(getattr(dataset, name))) for name in ("train", "val", "test")},
-        "unlabelled": int(np.count_nonzero(~labelled(labels, dataset.task))),
         "class_nodes": np.bincount(labels[labels >= 0], minlength=dataset.n_classes).tolist() if classify else None,
-        "bytes": {name: int(array.nbytes) for name, array in dataset.arrays().items()},
-        "division": dataset.division and {**dataset.division, "nodes": np.diff(dataset.offsets).tolist()},
-        "total_bytes": sum(int(array.nbytes) for array in dataset.arrays().values()),
+        "bytes": {name: int(array.nbytes) for table in dataset.tables for name, array in table.arrays().items()},
     }
 
 
+def _of_types(dataset):
+    relations = {".".join(relation): table for relation, table in dataset.edges.items()}
+    widths = {name: table.n_features for name, table in dataset.nodes.items()}
+    return {
+        "nodes": dataset.n_nodes_by_type,
+        "features": {name: width for name, width in widths.items() if width is not None},
+        "edges": {name: table.n_edges for name, table in relations.items()},
+        "in_degrees": {name: _degrees(np.diff(table.indptr)) for name, table in relations.items()},
+        "target": dataset.target,
+    }
+
+
+def _degrees(degrees):
+    return {"mean": float(degrees.mean()) if degrees.size else 0.0, "max": int(degrees.max(initial=0))}
+
+
+def _nodes_by_part(dataset):
+    found = {name: np.diff(table.offsets).tolist() for name, table in dataset.nodes.items()}
+    return found if dataset.relational else found[dataset.target]
+
+
 def part_bytes(dataset, found):
-    """Return the bytes of the input that each part holds: (local rows and edges, halo rows of features)."""
+    """Return the bytes of each part of a graph of one kind: of its rows and edges, and of its halo rows' features."""
     row, label = dataset.features.dtype.itemsize * dataset.n_features, dataset.labels.nbytes // max(1, dataset.n_nodes)
-    local = [nodes * (row + 19 + label) + edges * dataset.indices.dtype.itemsize for nodes, edges in zip(found["nodes"], found["edges"])]
+    index = dataset.indices.dtype.itemsize
+    local = [nodes * (row + 19 + label) + edges * index for nodes, edges in zip(found["nodes"], found["edges"])]
     return local, [rows * row for rows in found["halo_rows"]]
 
 
 def summary_lines(facts):
     """Yield the lines of a table of `summary`."""
+    rows = [("name", facts["name"]), *(_lines_of_types(facts) if "target" in facts else _lines_of_one_kind(facts)),
+            ("unlabelled", f"{facts['unlabelled']:,}"),
+            *((name, f"{count:,} nodes") for name, count in facts["split"].items()),
+            ("parts", _division(facts)), ("memory", readable(facts["total_bytes"]) + " for all arrays")]
+    yield from (f"{name:<15} {value}" for name, value in rows)
+
+
+def _lines_of_one_kind(facts):
     degree, classes = facts["degree"], facts["class_nodes"]
-    rows = {
-        "name": facts["name"],
-        "nodes": f"{facts['nodes']:,}",
-        "edges": f"{facts['edges']:,} ({'symmetric' if facts['symmetric'] else 'directed'}, {facts['self_loops']:,} self loops)",
-        "in-degree": f"{degree['min']:,} / {degree['median']:,g} / {degree['max']:,} (minimum / median / maximum)",
-        "isolated nodes": f"{facts['isolated_nodes']:,}",
-        "features": f"{facts['features']:,} {facts['feature_dtype']}",
-        "classes": f"{facts['classes']:,} (largest {max(classes, default=0):,} nodes, smallest {min(classes, default=0):,})"
-                   if classes is not None else f"none: {facts['classes']:,} {_OUTPUTS[facts['task']]} a node",
-        "unlabelled": f"{facts['unlabelled']:,}",
-        **{name: f"{count:,} nodes" for name, count in facts["split"].items()},
-        "parts": _division(facts["division"]),
-        "memory": readable(facts["total_bytes"]) + " for all arrays",
-    }
-    yield from (f"{name:<15} {value}" for name, value in rows.items())
+    kind = "symmetric" if facts["symmetric"] else "directed"
+    yield "nodes", f"{facts['nodes']:,}"
+    yield "edges", f"{facts['edges']:,} ({kind}, {facts['self_loops']:,} self loops)"
+    yield "in-degree", f"{degree['min']:,} / {degree['median']:,g} / {degree['max']:,} (minimum / median / maximum)"
+    yield "isolated nodes", f"{facts['isolated_nodes']:,}"
+    yield "features", f"{facts['features']:,} {facts['feature_dtype']}"
+    if classes is None:
+        yield "classes", f"none: {facts['classes']:,} {_OUTPUTS[facts['task']]} a node"
+    else:
+        sizes = f"largest {max(classes, default=0):,} nodes, smallest {min(classes, default=0):,}"
+        yield "classes", f"{facts['classes']:,} ({sizes})"
+
+
+def _lines_of_types(facts):
+    for name, n in facts["nodes"].items():
+        width = facts["features"].get(name)
+        yield "type", f"{name}: {n:,} nodes, {'no features' if width is None else f'{width:,} features'}"
+    for name, n in facts["edges"].items():
+        degrees = facts["in_degrees"][name]
+        yield "relation", f"{name}: {n:,} edges, in-degree {degrees['mean']:.3g} / {degrees['max']:,} (mean / maximum)"
+    what = "classes" if facts["task"] == "classify" else "outputs"
+    yield "labels", f"{facts['target']}: {facts['task']}, {facts['classes']:,} {what}"
 
 
 _OUTPUTS = {"multilabel": "labels of 0 or 1", "regress": "numbers"}
 
 
-def _division(division):
+def _division(facts):
+    division = facts["division"]
     if division is None:
         return "1 (not divided)"
-    largest = max(division["nodes"])
-    return f"{len(division['nodes']):,} by {division['partition']}, order {division['order']} (largest {largest:,} nodes)"
+    nodes, largest = division["nodes"], ""
+    if "target" in facts:
+        nodes = nodes[facts["target"]]
+    else:
+        largest = f" (largest {max(nodes):,} nodes)"
+    return f"{len(nodes):,} by {division['partition']}, order {division['order']}{largest}"
 
 
 def report_lines(found, local_bytes=None, halo_bytes=None):
@@ -94,7 +144,5 @@ def report_lines(found, local_bytes=None, halo_bytes=None):
         yield " ".join(f"{cell:>12}" for cell in cells)
     yield " ".join(f"{cell:>12}" for cell in ["max / mean"] + [f"{found['imbalance'][name]:.3f}" for name in names])
     yield f"cut edges {found['cut_edges']:,} ({100 * found['cut_share']:.1f} %)"
-
-
-def _int(values, reduce):
-    return int(reduce(values)) if values.size else 0
+    for name, counts in found.get("types", {}).items():
+        yield f"{name}: {min(counts):,} to {max(counts):,} nodes a part"

@@ -22,10 +22,10 @@ class Writer:
     """A data set directory in the making. Use it as a context; without `finish` nothing is left of it.
 
     Everything goes to a temporary directory beside `directory`, is fsynced, and takes the final name by a rename; so
-    whatever fails, `directory` is either absent, the old data set or the new one. (With `overwrite` the old one is first
-    renamed to `.NAME.old-*`; a machine that dies between the two renames leaves it there.) What a killed process left, `.NAME.tmp-*`,
-    goes as the next one writes there. A data set that is replaced is locked from the beginning of the context on: whoever replaces what
-    it reads, opens it inside.
+    whatever fails, `directory` is either absent, the old data set or the new one. (With `overwrite` the old one is
+    first renamed to `.NAME.old-*`; a machine that dies between the two renames leaves it there.) What a killed process
+    left, `.NAME.tmp-*`, goes as the next one writes there. A data set that is replaced is locked from the beginning of
+    the context on: whoever replaces what it reads, opens it inside.
 
     Parameters
     ----------
@@ -54,7 +54,8 @@ class Writer:
     """
 
     def __init__(self, directory, *, names=None, overwrite=False, step=None):
-        self.directory, self.records, self._files, self._overwrite = Path(os.path.realpath(directory)), {}, {}, overwrite
+        self.directory, self._overwrite = Path(os.path.realpath(directory)), overwrite
+        self.records, self._files = {}, {}
         _check_replaceable(self.directory, overwrite)
         self._names = names or {}
         self._held, self.step = contextlib.ExitStack(), step or Step("write")
@@ -63,7 +64,8 @@ class Writer:
         with self._held, writing(self.directory):
             self._held.enter_context(scratch.locked(self.directory / META, exclusive=True))
             _remove_old(self.directory)
-            self._temporary = self._held.enter_context(scratch.folder(self.directory.parent, f".{self.directory.name}.tmp-"))
+            private = scratch.folder(self.directory.parent, f".{self.directory.name}.tmp-")
+            self._temporary = self._held.enter_context(private)
             self._held = self._held.pop_all()
         return self
 
@@ -73,7 +75,7 @@ class Writer:
         self._held.close()
 
     def array(self, name, shape, dtype):
-        """Start the file `name`.npy, a path below the directory; returns a `File`, to write rows to. Several may be open at once."""
+        """Start the file `name`.npy, a path below the directory; returns a `File`. Several may be open at once."""
         with writing(self.directory / f"{name}.npy"):
             path = self._temporary / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)

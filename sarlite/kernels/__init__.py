@@ -16,7 +16,6 @@ from sarlite.kernels.activation import (
     activate,
     activate_backward,
 )
-from sarlite.kernels.allocations import Places, Recorder
 from sarlite.kernels.attention import (
     Dropout,
     attend,
@@ -55,8 +54,6 @@ __all__ = [
     "Mask",
     "Normal",
     "Numbering",
-    "Places",
-    "Recorder",
     "Rows",
     "SAMPLERS",
     "activate",

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from sarlite.oracle.sarcase import load, save
     from sarlite.oracle.state import load_state, state_of
 
-__all__ = ["REFERENCES", "Case", "EdgeList", "Finding", "OracleError", "Part", "Reference", "Report", "Unsupported", "Verdict", "check",
-           "check_ranks", "each_rank", "load", "load_state", "read_results", "replay", "save", "state_of", "write_parts"]
+__all__ = ["REFERENCES", "Case", "EdgeList", "Finding", "OracleError", "Part", "Reference", "Report", "Unsupported",
+           "Verdict", "check", "check_ranks", "each_rank", "load", "load_state", "read_results", "replay", "save",
+           "state_of", "write_parts"]
 
 lazy.names(__name__, {
     "Case": "sarlite.oracle.case", "EdgeList": "sarlite.oracle.edges", "Unsupported": "sarlite.oracle.call",
@@ -34,6 +35,8 @@ lazy.names(__name__, {
     **dict.fromkeys(("Reference", "REFERENCES"), "sarlite.oracle.reference"),
     "Part": "sarlite.oracle.parts", **dict.fromkeys(("check_ranks", "each_rank"), "sarlite.oracle.ranks"),
     **dict.fromkeys(("read_results", "write_parts"), "sarlite.oracle.part_files"),
-    **dict.fromkeys(("load", "save"), "sarlite.oracle.sarcase"), **dict.fromkeys(("load_state", "state_of"), "sarlite.oracle.state"),
-    **dict.fromkeys(("OracleError", "Report"), "sarlite.oracle.report"), **dict.fromkeys(("Finding", "Verdict"), "sarlite.oracle.finding"),
+    **dict.fromkeys(("load", "save"), "sarlite.oracle.sarcase"),
+    **dict.fromkeys(("load_state", "state_of"), "sarlite.oracle.state"),
+    **dict.fromkeys(("Finding", "Verdict"), "sarlite.oracle.finding"),
+    **dict.fromkeys(("OracleError", "Report"), "sarlite.oracle.report"),
 })  # fmt: skip

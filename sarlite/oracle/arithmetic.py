@@ -1,19 +1,23 @@
-"""The arithmetics that evaluate expressions: `Plain` (values) and `Bounded` (values with bounds of what any correct evaluation may give).
+"""The arithmetics that evaluate expressions: `Plain` (values) and `Bounded` (values with bounds of their errors).
 
-A number of `Bounded` stands for all results that an evaluation in a floating type may give, whatever the order of its sums, with or
-without FMA, and however its products are associated and distributed over its sums: A (X W) or (A X) W. It holds
+A number of `Bounded` stands for all results that an evaluation in a floating type may give, whatever the order of its
+sums, with or without FMA, and however its products are associated and distributed over its sums: A (X W) or (A X) W. It
+holds
 
-    value      the exact result, but for the roundings of float64 (longdouble where the function under test computes in float64)
+    value      the exact result, but for the roundings of float64 (longdouble where the function under test computes in
+               float64)
     magnitude  the sum of the absolute values of all terms, |A| |X| |W|
-    error      what inexact inputs may add, as those that come from exp
-    growth     log of (1 + u)^k, k the most roundings that a term passes: roundings add (e^growth - 1) (magnitude + error)
+    error      what inexact inputs may add, as inputs that come from exp
+    growth     log of (1 + u)^k, k the most roundings that a term passes: roundings add (e^growth - 1) (magnitude +
+               error)
 
-Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections 3.1 and 4.2, with (1 + u)^k - 1 in place of k u / (1 - k u): it holds
-also where k u is 1 or more. Behind what is not linear (exp, relu, a maximum) there is nothing to reassociate: there a number is settled,
-magnitude = |value|, growth = 0, and all of its bound is error.
+Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections 3.1 and 4.2, with (1 + u)^k - 1 in place of k u /
+(1 - k u): it holds also where k u is 1 or more. Behind what is not linear (exp, relu, a maximum) there is nothing to
+reassociate: there a number is settled, magnitude = |value|, growth = 0, and all of its bound is error.
 
-What a bound cannot see: errors below it. It is for the worst order; the error of a sum of k terms is seldom above sqrt(k) u. And it takes
-sums over rows of sums over edges row by row: a parameter's gradient that is summed in one sum over all edges may pass more roundings.
+What a bound cannot see: errors below it. It is for the worst order; the error of a sum of k terms is seldom above
+sqrt(k) u. And it takes sums over rows of sums over edges row by row: a parameter's gradient that is summed in one sum
+over all edges may pass more roundings.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ from sarlite.types import Array
 __all__ = ["Bounded", "Number", "Plain"]
 
 EXP = 4  # exp, log and tanh are taken to be within 4 units in the last place
-RESCALED = EXP + 2  # roundings of an online softmax's sum for each entry: to add it, and to rescale by exp of a difference
+# roundings of an online softmax's sum for each entry: to add it, and to rescale by exp of a difference
+RESCALED = EXP + 2
 
 
 class Bound(NamedTuple):
@@ -107,7 +112,8 @@ class Bounded:
     def log(self, x):
         error = self._total(x)
         with np.errstate(all="ignore"):
-            return self._settled(self.plain.log(x.value), np.where(x.value > error, error / (x.value - error), np.inf), EXP)
+            change = np.where(x.value > error, error / (x.value - error), np.inf)
+            return self._settled(self.plain.log(x.value), change, EXP)
 
     def sqrt(self, x):
         value, error = self.plain.sqrt(x.value), self._total(x)
@@ -131,7 +137,8 @@ class Bounded:
         size, error = (np.where(above, part, slope * part if slope else 0.0) for part in (g.magnitude, g.error))
         error = error + np.where(undecided, (1 - slope) * size, 0)
         rounds = 2 if slope else 0
-        return self._bound(self.plain.leaky_gradient(g.value, x.value, slope), size, error, g.growth + rounds * self.once, rounds)
+        return self._bound(self.plain.leaky_gradient(g.value, x.value, slope), size, error,
+                           g.growth + rounds * self.once, rounds)
 
     def where(self, x, mask):
         return _each(lambda part: np.where(mask, part, 0.0), x)
@@ -147,7 +154,8 @@ class Bounded:
     def matmul(self, a, b):
         value = self.plain.matmul(a.value, b.value)
         k = a.value.shape[1]
-        return self._bilinear(self.sizes.matmul, value, a, b, a.growth + _most(b.growth) + self.once + self._summed(k), k)
+        growth = a.growth + _most(b.growth) + self.once + self._summed(k)
+        return self._bilinear(self.sizes.matmul, value, a, b, growth, k)
 
     def sum(self, x, axes):
         k = int(np.prod([x.value.shape[a] for a in axes]))
@@ -158,15 +166,18 @@ class Bounded:
         return _each(np.transpose, x)._replace(growth=_most(x.growth))
 
     def reshape(self, x, shape):
-        return _each(lambda part: part.reshape(shape), x)._replace(growth=x.growth if shape[:1] == x.value.shape[:1] else _most(x.growth))
+        growth = x.growth if shape[:1] == x.value.shape[:1] else _most(x.growth)
+        return _each(lambda part: part.reshape(shape), x)._replace(growth=growth)
 
     def broadcast(self, x, shape):
-        return _each(lambda part: np.broadcast_to(part, shape), x)._replace(growth=_by_row(x, np.broadcast_to(x.value, shape)))
+        growth = _by_row(x, np.broadcast_to(x.value, shape))
+        return _each(lambda part: np.broadcast_to(part, shape), x)._replace(growth=growth)
 
     def concat(self, *parts, axis):
         error = np.concatenate([np.broadcast_to(p.error, p.value.shape) for p in parts], axis)
         growth = max(_most(p.growth) for p in parts)
-        return Bound(np.concatenate([p.value for p in parts], axis), np.concatenate([p.magnitude for p in parts], axis), error, growth)
+        return Bound(np.concatenate([p.value for p in parts], axis), np.concatenate([p.magnitude for p in parts], axis),
+                     error, growth)
 
     def slice(self, x, start, stop, axis):
         growth = x.growth[start:stop] if axis == 0 and np.ndim(x.growth) else x.growth
@@ -220,13 +231,15 @@ class Bounded:
         sure = sure if ties == "all" else first(sure, index, rank)
         error = np.where(sure | undecided, error, 0) + np.where(undecided, size, 0)
         size = np.where(sure | undecided, size, 0.0)
-        return self._bound(value, size, error, _entries(g, index) + (self.once if ties == "all" else 0), 1 if ties == "all" else 0)
+        return self._bound(value, size, error, _entries(g, index) + (self.once if ties == "all" else 0),
+                           1 if ties == "all" else 0)
 
     def softmax(self, scores, index, epsilon):
         value, s = self.plain.softmax(scores.value, index, epsilon), scores.value.astype(np.float64)
         top, count = by_row(np.maximum, s, index)[index.rows], _column(index.counts[index.rows], s)
         with np.errstate(all="ignore"):
-            # Scores may be shifted by the row's maximum, by log(sum of exp), or, where exp is not 0 then, by the maximum of all rows.
+            # Scores may be shifted by the row's maximum, by log(sum of exp), or, where exp is not 0 then, by the
+            # maximum of all rows.
             below = np.minimum(np.max(s, axis=0, initial=0) - top, -np.log(self.tiny))
             shift = np.maximum(np.abs(top) + (EXP + 2) * np.log(count), below)
             change = self._total(scores) + self.once * np.where(np.isfinite(s), top - s + shift, 0)
@@ -243,14 +256,16 @@ class Bounded:
         """All of a number's bound."""
         with np.errstate(all="ignore"):
             growth = np.expm1(_column(x.growth, x.value))
-            return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error), np.where(np.equal(x.error, 0), 0, np.inf))
+            return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error),
+                            np.where(np.equal(x.error, 0), 0, np.inf))
 
     def _summed(self, k):
         """The growth of a sum of k terms."""
         return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
 
     def _settled(self, value, error, rounds):
-        return self._bound(value, np.abs(value).astype(np.float64), np.asarray(error, np.float64), rounds * self.once, 0)
+        size = np.abs(value).astype(np.float64)
+        return self._bound(value, size, np.asarray(error, np.float64), rounds * self.once, 0)
 
     def _bilinear(self, product, value, a, b, growth, rounds):
         with np.errstate(all="ignore"):
@@ -262,7 +277,7 @@ class Bounded:
             return self._bound(value, product(a.magnitude, b.magnitude), error, growth, rounds)
 
     def _bound(self, value, size, error, growth, rounds):
-        """A number of which `rounds` results may have been flushed to 0, and none may have overflowed."""
+        """A number whose `rounds` results may each have been flushed to 0; where one may overflow, the error is Inf."""
         with np.errstate(all="ignore"):
             error = error + self.tiny * rounds * (size > 0) if np.any(rounds) else error
             over = size + error > self.largest
@@ -281,7 +296,7 @@ class Bounded:
 
 
 def _each(f, x):
-    """A number of which each part went through a function that only moves or adds non-negative numbers."""
+    """A number each part of which went through a function that only moves or adds non-negative numbers."""
     return Bound(f(x.value), f(x.magnitude), f(x.error) if np.ndim(x.error) else x.error, x.growth)
 
 
@@ -295,7 +310,7 @@ def _most(growth):
 
 
 def _by_row(x, out):
-    """The growth of x as part of a result of which the rows are those of x, or not."""
+    """The growth of x in a result: by row where the result has the rows of x, else the largest."""
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)
 

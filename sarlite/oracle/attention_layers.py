@@ -25,11 +25,15 @@ def _heads(out: Expr, inputs: Mapping[str, Any], attributes: Attributes) -> Expr
 
 
 def _attended(z: Expr, scores: Expr, edges: EdgeList, attributes: Attributes) -> Expr:
-    return propagate(z, edges.by_src, edges.by_dst, edge_softmax(scores, edges, attributes["dialect"], attributes["epsilon"]))
+    return propagate(z, edges.by_src, edges.by_dst,
+                     edge_softmax(scores, edges, attributes["dialect"], attributes["epsilon"]))
 
 
 def _gat(inputs, edges, attributes):
-    """sum_j a_ij z_j, a_ij = softmax_j(leaky(a_src . z_j + a_dst . z_i)), z = W h, by head (Velickovic et al. 2018, eq. 3, 4)."""
+    """sum_j a_ij z_j, a_ij = softmax_j(leaky(a_src . z_j + a_dst . z_i)), z = W h, by head.
+
+    Source: Velickovic et al. 2018, eq. 3, 4.
+    """
     edges, _ = looped(edges, None, attributes["self_loops"])
     n_heads, n_feat = inputs["attn_src"].shape
 
@@ -44,7 +48,10 @@ def _gat(inputs, edges, attributes):
 
 
 def _gatv2(inputs, edges, attributes):
-    """sum_j a_ij z_j, a_ij = softmax_j(a . leaky(z_j + q_i)), z = W_src h + b, q = W_dst h + b (Brody, Alon and Yahav 2022, eq. 7)."""
+    """sum_j a_ij z_j, a_ij = softmax_j(a . leaky(z_j + q_i)), z = W_src h + b, q = W_dst h + b.
+
+    Source: Brody, Alon and Yahav 2022, eq. 7.
+    """
     edges, _ = looped(edges, None, attributes["self_loops"])
     n_heads, n_feat = inputs["attn"].shape
     to = "linear_src" if attributes["share_weights"] else "linear_dst"
@@ -83,7 +90,8 @@ def _gatv2_shapes(n_in, attributes):
               "root.weight": (n_in, _out_width(attributes))}  # fmt: skip
     projected = _projected(n_in, attributes)
     last = bias and (attributes["dialect"] != "dgl" or projected)  # DGL's has one in its projected residual alone
-    return present(shapes, {"linear_src.bias": bias, "linear_dst.weight": apart, "linear_dst.bias": bias and apart, "bias": last,
+    return present(shapes, {"linear_src.bias": bias, "linear_dst.weight": apart, "linear_dst.bias": bias and apart,
+                            "bias": last,
                              "root.weight": projected})  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""Calls a function under test: on arrays of its own, in a time limit, and its answer is looked at before anything reads it."""
+"""Calls a function under test on arrays of its own, in a time limit, and looks at its answer before it is read."""
+
+from __future__ import annotations
 
 import queue
 import threading
@@ -14,22 +16,54 @@ from threadpoolctl import threadpool_limits
 from sarlite.errors import SarliteError, one_line
 from sarlite.oracle.case import Case
 from sarlite.oracle.finding import Verdict
+from sarlite.oracle.formats import as_array
 from sarlite.types import Array
 
 LAYOUTS = ("plain", "read-only", "strided")
 _LONG = "float64", "float32", "float16"
 
 
-class Unsupported(SarliteError, NotImplementedError):
-    """Raise it in a function under test for a case that it does not promise: the case counts as not covered."""
+def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
+            threads: int | None = None) -> dict[str, Array]:
+    """Return the outputs of one call by name, each of its own shape and dtype.
+
+    Raises
+    ------
+    Failure
+        The call raised, hung, changed its inputs, or returned something else.
+    """
+    handed = Handed(case, layout)
+    found = _call(worker, lambda: run(handed.case), handed, threads)
+    if not isinstance(found, Mapping):
+        if len(shapes) != 1:
+            raise Failure(Verdict.WRONG, f"returned {_kind(found)}, not a dict of {', '.join(shapes)}")
+        found = {next(iter(shapes)): found}
+    if missing := [name for name in shapes if name not in found]:
+        raise Failure(Verdict.WRONG, f"returned no {missing[0]}: a dict of {', '.join(shapes)} is wanted", missing[0])
+    return {name: checked(found[name], name, shape, case.dtype) for name, shape in shapes.items()}
 
 
-class Failure(Exception):
-    """A call gave no answer that can be compared; `hangs` where it never returned."""
+def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str, Array],
+              shapes: Mapping[str, tuple[int, ...]], layout: str = "plain", threads: int | None = None
+              ) -> dict[str, Array]:
+    """Return the gradients of one call by name.
 
-    def __init__(self, verdict: Verdict, cause: str, output: str = "", hangs: bool = False) -> None:
-        super().__init__(cause)
-        self.verdict, self.cause, self.output, self.hangs = verdict, cause, output, hangs
+    Those that it leaves out or gives as None are not there. Raises Failure.
+    """
+    handed = Handed(case, layout)
+
+    def gradient():
+        g = {name: handed.give(value) for name, value in cotangents.items()}
+        return vjp(handed.case, next(iter(g.values())) if len(g) == 1 else g)
+
+    found = _call(worker, gradient, handed, threads)
+    if not isinstance(found, Mapping):
+        raise Failure(Verdict.WRONG, f"vjp returned {_kind(found)}, not a dict of gradients by name")
+    if unknown := [name for name in found if name not in {*shapes, *case.arrays, *case.state}]:
+        raise Failure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is none of {', '.join(shapes)}",
+                      f"d{unknown[0]}")
+    return {name: checked(found[name], f"d{name}", shape, case.dtype) for name, shape in shapes.items()
+            if found.get(name) is not None}
 
 
 def laid_out(array: Array, layout: str) -> Array:
@@ -44,12 +78,13 @@ def laid_out(array: Array, layout: str) -> Array:
 
 
 class Handed:
-    """A case as one call gets it, `case`: every array a copy in this layout, remembered, so that a change of it is noticed."""
+    """A case as one call gets it, `case`: every array is a copy, remembered, so that a change is noticed."""
 
     def __init__(self, case: Case, layout: str = "plain") -> None:
         self.layout, self.convert, self.original = layout, case.convert, case
         self.held: list[tuple[Array, Array]] = []  # (copy, what it is of)
-        arrays, state = ({name: self._copy(value) for name, value in values.items()} for values in (case.arrays, case.state))
+        arrays, state = ({name: self._copy(value) for name, value in values.items()}
+                         for values in (case.arrays, case.state))
         self.case = replace(case, arrays=arrays, state=state, convert=self.give)
 
     def _copy(self, array):
@@ -72,10 +107,18 @@ class Handed:
 
 
 class Worker:
-    """A thread that makes the calls one after another. One that does not come back is left behind, as a daemon."""
+    """A thread that makes the calls one after another. One that does not come back is left behind, as a daemon.
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    Parameters
+    ----------
+    seconds : float
+        Of one call.
+    limits : (n) -> context manager
+        What sets the number of threads of BLAS and OpenMP for a call.
+    """
+
+    def __init__(self, seconds: float, limits: Callable[[int], Any] = threadpool_limits) -> None:
+        self.seconds, self.limits = seconds, limits
         self._jobs: queue.SimpleQueue | None = None
 
     def call(self, job: Callable[[], Any]) -> Any:
@@ -116,50 +159,13 @@ def working(seconds: float) -> Iterator[Worker]:
         worker.close()
 
 
-def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
-            threads: int | None = None) -> dict[str, Array]:
-    """Return the outputs of one call by name, each of its own shape and dtype.
-
-    Raises
-    ------
-    Failure
-        The call raised, hung, changed its inputs, or returned something else.
-    """
-    handed = Handed(case, layout)
-    found = _call(worker, lambda: run(handed.case), handed, threads)
-    if not isinstance(found, Mapping):
-        if len(shapes) != 1:
-            raise Failure(Verdict.WRONG, f"returned {_kind(found)}, not a dict of {', '.join(shapes)}")
-        found = {next(iter(shapes)): found}
-    if missing := [name for name in shapes if name not in found]:
-        raise Failure(Verdict.WRONG, f"returned no {missing[0]}: a dict of {', '.join(shapes)} is wanted", missing[0])
-    return {name: checked(found[name], name, shape, case.dtype) for name, shape in shapes.items()}
-
-
-def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
-              layout: str = "plain", threads: int | None = None) -> dict[str, Array]:
-    """Return the gradients of one call by name; those that it leaves out or gives as None are not there. Raises Failure."""
-    handed = Handed(case, layout)
-
-    def gradient():
-        g = {name: handed.give(value) for name, value in cotangents.items()}
-        return vjp(handed.case, next(iter(g.values())) if len(g) == 1 else g)
-
-    found = _call(worker, gradient, handed, threads)
-    if not isinstance(found, Mapping):
-        raise Failure(Verdict.WRONG, f"vjp returned {_kind(found)}, not a dict of gradients by name")
-    if unknown := [name for name in found if name not in {*shapes, *case.arrays, *case.state}]:
-        raise Failure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is none of {', '.join(shapes)}", f"d{unknown[0]}")
-    return {name: checked(found[name], f"d{name}", shape, case.dtype) for name, shape in shapes.items() if found.get(name) is not None}
-
-
 def _call(worker, function, handed, threads):
     """What a function returns, every array in it as a NumPy array of its own."""
 
     def job():
         if threads is None:
             return _plain(function())
-        with threadpool_limits(threads):
+        with worker.limits(threads):
             return _plain(function())
 
     found = guarded(worker, job)
@@ -197,17 +203,6 @@ def _is_array(value):
     return hasattr(value, "__array__") or hasattr(value, "__dlpack__")
 
 
-def as_array(value: Any) -> Any:
-    """Return a NumPy copy of what has `__array__` or `__dlpack__`, tensors that want a gradient included; anything else as it is."""
-    if hasattr(value, "detach"):
-        value = value.detach()
-    if "bfloat16" in str(getattr(value, "dtype", "")):
-        value = value.float() if hasattr(value, "float") else value.astype("float32")
-    if hasattr(value, "__array__"):
-        return np.array(np.asarray(value))
-    return np.array(np.from_dlpack(value)) if hasattr(value, "__dlpack__") else value
-
-
 def _kind(value):
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape}"
@@ -227,3 +222,15 @@ def checked(value: Any, name: str, shape: tuple[int, ...], dtype: str) -> Array:
 
 def _same_bits(a, b):
     return a.shape == b.shape and a.tobytes() == b.astype(a.dtype, copy=False).tobytes()
+
+
+class Unsupported(SarliteError, NotImplementedError):
+    """Raise it in a function under test for a case that it does not promise: the case counts as not covered."""
+
+
+class Failure(Exception):
+    """A call gave no answer that can be compared; `hangs` where it never returned."""
+
+    def __init__(self, verdict: Verdict, cause: str, output: str = "", hangs: bool = False) -> None:
+        super().__init__(cause)
+        self.verdict, self.cause, self.output, self.hangs = verdict, cause, output, hangs

@@ -1,21 +1,30 @@
-"""One input of an operation or a layer, as the function under test gets it."""
+"""`Case`: one input of an operation or a layer, as the function under test gets it.
+
+`Saved`: a case with all that belongs to it.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sarlite.oracle.edges import EdgeList
 from sarlite.types import Array
 
+if TYPE_CHECKING:
+    from sarlite.oracle.finding import Finding
+
 
 @dataclass(frozen=True, eq=False)
 class Case:
     """What the function under test gets: `run(case)` gives the output, `vjp(case, g)` the gradients by name.
 
-    Values are attributes: `case.src`, `case.dst`, `case.n_src`, `case.n_dst`, `case.n_edges`, `case.indptr`, `case.indices`, `case.eid`
-    (CSR by destination), each array by its name (`case.x`, `case.weight`), each attribute by its name (`case.reduce`), and `case.state`.
+    Values are attributes: `case.src`, `case.dst`, `case.n_src`, `case.n_dst`, `case.n_edges`, `case.indptr`,
+    `case.indices`, `case.eid` (CSR by destination), each array by its name (`case.x`, `case.weight`), each attribute by
+    its name (`case.reduce`), and `case.state`.
 
     Attributes
     ----------
@@ -31,11 +40,14 @@ class Case:
     state : dict of str to array
         Parameters by the names of the dialect; empty for an operation.
     dtype : str
-        Of inputs, state and expected outputs: "float64", "float32", "float16"; "bfloat16" values stand in float32 arrays, already rounded.
+        Of inputs, state and expected outputs: "float64", "float32", "float16"; "bfloat16" values stand in float32
+        arrays, already rounded.
     accumulate : str
         The dtype that sums are promised to be made in.
     index_dtype : str
         Of `src`, `dst`, `indptr`, `indices`, `eid` as the function gets them.
+    convert : function, optional
+        What makes what the function gets of an array, a copy; `call.Handed` sets it.
     """
 
     name: str
@@ -60,14 +72,39 @@ class Case:
             return self._given(self.arrays[name])
         if name in self.attributes:
             return self.attributes[name]
-        raise AttributeError(f"{self.op} has no {name!r}: it has src, dst, n_src, n_dst, n_edges, indptr, indices, eid, state, "
-                             + ", ".join([*self.arrays, *self.attributes]))
+        known = ", ".join(["src", "dst", "n_src", "n_dst", "n_edges", "indptr", "indices", "eid", "state", *self.arrays,
+                           *self.attributes])
+        raise AttributeError(f"{self.op} has no {name!r}: it has {known}")
 
     def _given(self, array: Array) -> Any:
-        array = np.array(array, order="C")  # the function's own copy
-        return array if self.convert is None else self.convert(array)
+        """The function's own copy."""
+        return np.array(array, order="C") if self.convert is None else self.convert(array)
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The state as the function gets it: own copies, converted."""
         return {name: self._given(value) for name, value in self.state.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """A case with what was asked of a function, what was expected, what the function gave and what was found: what a
+    .sarcase holds.
+
+    Attributes
+    ----------
+    case : Case
+    cotangents : dict of str to array
+        The gradient of each output that gradients were asked by; empty where none were.
+    expected, bounds, got : dict of str to array
+        Outputs by name, gradients as "d<name>": in float64, the largest error that rounding explains, and what the
+        function gave.
+    finding : Finding, optional
+    """
+
+    case: Case
+    cotangents: Mapping[str, Array] = field(default_factory=dict)
+    expected: Mapping[str, Array] = field(default_factory=dict)
+    bounds: Mapping[str, Array] = field(default_factory=dict)
+    got: Mapping[str, Array] = field(default_factory=dict)
+    finding: Finding | None = None

@@ -3,62 +3,55 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.oracle import (
-    call,
-    certified,
-    equality,
-    invariants,
-    probe,
-    repeat,
-    sampling,
-)
+from sarlite.oracle import call, inputs, repeat, sampling
 from sarlite.oracle.case import Case
-from sarlite.oracle.corpus import Entry, corpus
+from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, LEVELS
+from sarlite.oracle.corpus import Entry, corpus, named
+from sarlite.oracle.difference import Difference
 from sarlite.oracle.finding import Finding
-from sarlite.oracle.reference import Reference
+from sarlite.oracle.judge import above_bound, judge
+from sarlite.oracle.levels import CERTIFIED, JUDGES, shapes
+from sarlite.oracle.reference import Reference, described, given
 from sarlite.oracle.report import Report
 from sarlite.oracle.shrink import shrink as shrunk
-from sarlite.oracle.trial import Stop, Trial
+from sarlite.oracle.trial import Stop, Trial, trying
 from sarlite.types import Array
 
-LEVELS = {**{name: (name,) for name in ("probe", "certified", "repeat", "invariants")},
-          "ci": ("probe", "certified", "repeat", "invariants"), "all": ("probe", "certified", "repeat", "invariants"), "large": ("probe",)}
-DTYPES = tuple(certified.LOWER)
-JUDGES: dict[str, Callable[[Trial, Case], None]] = {}  # level -> what looks at one case
-_SHRINKING = 20.0  # seconds
+SHRINKING = 20.0  # seconds, at most, that the first case is made small
 
 
-def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None,
-          level: str = "ci", dtype: str = "float32", accumulate: str | None = None, index_dtype: str = "int64",
-          convert: Callable[[Array], Any] | None = None, seed: int = 0, time_limit: float = 60.0, expected_failures: Sequence[str] = (),
-          shrink: bool = True, graphs: str = "*", **attributes: Any) -> Report:
+def check(run: Callable[[Case], Any], reference: str | Reference, *,
+          vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None, level: str = "ci", dtype: str = "float32",
+          accumulate: str | None = None, index_dtype: str = "int64", convert: Callable[[Array], Any] | None = None,
+          seed: int = 0, time_limit: float = 60.0, expected_failures: Sequence[str] = (), shrink: bool = True,
+          graphs: str | Sequence[str] = "*", **attributes: Any) -> Report:
     """Return what is wrong with a function that computes an operation or a layer.
 
     Parameters
     ----------
     run : (case) -> array, or {output: array}
-        Anything with `__array__` or `__dlpack__`, of the case's dtype; a dict where there are several outputs. It gets copies, which it
-        must not write to.
+        Anything with `__array__` or `__dlpack__`, of the case's dtype; a dict where there are several outputs. It gets
+        copies, which it must not write to.
     reference : str or Reference
-        "spmm", with attributes: check(f, "spmm", reduce="mean"). Or a Reference, that also has a layer's weights. "sample" checks a
-        neighbour sampler: `run` returns the (n_picks,) numbers of the picked edges (`sampling.case`).
+        "spmm", with attributes: check(f, "spmm", reduce="mean"). Or a Reference, that also has a layer's weights.
+        "sample" checks a neighbour sampler: `run` returns the (n_picks,) numbers of the picked edges (`sampling.case`).
     vjp : (case, g) -> {name: array}, optional
-        Gradients of sum(output * g) by the names of `case.arrays` and `case.state`; g is a dict where there are several outputs. Without,
-        gradients count as not covered; so does each that it leaves out.
+        Gradients of sum(output * g) by the names of `case.arrays` and `case.state`; g is a dict where there are several
+        outputs. Without, gradients count as not covered; so does each that it leaves out.
     level : str
-        "probe": integers whose results are exact, compared by ==. "certified": error bounds. "repeat": the same input again, and on one
-        thread. "invariants". "ci": all four, on the smaller half of the corpus; "all": on all of it.
+        "probe": integers whose results are exact, compared by ==. "certified": error bounds. "repeat": the same input
+        again, and on one thread. "invariants". "ci": all four, on the smaller half of the corpus; "all": on all of it.
         "large": "probe" on more than 2^31 edges times columns; for functions that keep nothing by edge and column.
     dtype : "float64", "float32", "float16" or "bfloat16"
         Of inputs and outputs; values of bfloat16 come in float32 arrays.
     accumulate : str, optional
         The dtype in which sums are promised; `dtype` where not given.
     index_dtype : "int64", "int32" or "int16"
-        With int16, on graphs that fit, elements are more than its numbers, as on a large graph those of int32.
+        With int16, graphs that fit have more elements than int16 has numbers, as large graphs have with int32.
     convert : (array) -> anything, optional
         What makes the function's inputs of NumPy arrays, as torch.from_numpy.
     seed : int
@@ -69,8 +62,8 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callab
         Patterns (fnmatch) of case names: findings there do not count, and are told.
     shrink : bool
         Whether the case of the first finding is made small, for at most 20 s.
-    graphs : str
-        Pattern (fnmatch) of the names of the corpus's graphs that are taken.
+    graphs : str or sequence of str
+        Patterns (fnmatch) of the names of the corpus's graphs that are taken.
 
     Returns
     -------
@@ -83,51 +76,34 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *, vjp: Callab
 
     Notes
     -----
-    Not collective. A function that ends the process ends the check with it: `python -m sarlite.oracle check --command` keeps them apart.
+    Not collective. A function that ends the process ends the check with it: `python -m sarlite.oracle check --command`
+    keeps them apart.
     """
-    for name, value, allowed in (("level", level, LEVELS), ("dtype", dtype, DTYPES), ("accumulate", accumulate or dtype, DTYPES),
-                                 ("index_dtype", index_dtype, ("int64", "int32", "int16"))):
+    for name, value, allowed in (("level", level, LEVELS), ("dtype", dtype, DTYPES),
+                                 ("accumulate", accumulate or dtype, DTYPES),
+                                 ("index_dtype", index_dtype, INDEX_DTYPES)):
         if value not in allowed:
             raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(allowed)}")
-    options = {"dtype": dtype, "index_dtype": index_dtype}
-    entries = [entry for entry in corpus(level if level in ("ci", "large") else "all") if fnmatchcase(entry.name, graphs)]
+    entries = named(corpus(level if level in ("ci", "large") else "all"), graphs)
     if not entries:
         raise ConfigError(f"graphs: no graph of the corpus has a name like {graphs!r}")
     reference = given(reference, attributes)
     report = Report(f"{described(reference)}, {dtype}, level {level}, seed {seed}")
-    with call.working(time_limit) as worker:
-        trial = Trial(run, vjp, reference, report, worker, seed=seed, expected_failures=tuple(expected_failures), convert=convert)
-        try:
-            if reference.name == "sample":
-                _sampler(trial, entries, 1024 if level == "all" else 64, index_dtype)
-            else:
-                _corpus(trial, entries, LEVELS[level], options, accumulate or dtype)
-                if shrink:
-                    _shrink_first(trial)
-        except Stop:
-            report.skip("what comes after a call that did not return")
+    with trying(report, run, vjp, reference, time_limit, seed=seed, expected_failures=tuple(expected_failures),
+                convert=convert) as trial:
+        if reference.name == "sample":
+            _sampler(trial, entries, 1024 if level == "all" else 64, index_dtype)
+        else:
+            options = {"dtype": dtype, "index_dtype": index_dtype, "seed": seed}
+            _corpus(trial, entries, LEVELS[level], options, accumulate or dtype)
+            if shrink:
+                _shrink_first(trial)
     if vjp is None and reference.name != "sample":
         report.skip("gradients: no vjp was given")
     return report
 
 
-def given(reference: str | Reference, attributes: Mapping[str, Any]) -> Reference:
-    """Return a reference of a name and attributes; ConfigError where attributes come with a Reference, which has its own."""
-    if isinstance(reference, str):
-        return Reference(reference, **attributes)
-    if attributes:
-        raise ConfigError(f"attributes {', '.join(attributes)} belong into the Reference that is given")
-    return reference
-
-
-def described(reference: Reference) -> str:
-    """The reference with the attributes that are not the defaults."""
-    usual = Reference(reference.name).attributes
-    given = {name: value for name, value in reference.attributes.items() if isinstance(value, (str, int, float)) and value != usual[name]}
-    return f"{reference.name}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
-
-
-# ---- levels
+# ---- cases
 
 
 def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], options: dict, accumulate: str) -> None:
@@ -136,8 +112,8 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], opt
         if not entry.fits(options["index_dtype"]):
             trial.report.skip(f"graphs that are too large for {options['index_dtype']}", entry.name)
             continue
-        exact = _cases(trial, entry, _probes, options, accumulate) if "probe" in levels else []
-        random = _cases(trial, entry, _randoms, options, accumulate) if levels != ("probe",) else []
+        exact = _cases(trial, entry, inputs.exact, options, accumulate) if "probe" in levels else []
+        random = _cases(trial, entry, inputs.random, options, accumulate) if levels != ("probe",) else []
         trial.together = exact
         for level in levels:
             for case in exact if level == "probe" else random:
@@ -149,46 +125,29 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], opt
             _layouts(trial, first)
 
 
-def _probes(trial, entry, options):
-    return probe.cases(trial.reference, entry, seed=trial.seed, **options)
-
-
-def _randoms(trial, entry, options):
-    case = _suited(trial, entry.edges, name=f"{entry.name}/random", values="random", seed=trial.seed, width=entry.width, **options)
-    return [probe.special(trial.reference, case, entry.values)]
-
-
-def _suited(trial, edges, **options):
-    """A case of the reference; raises ConfigError where its formula has no meaning on these edges."""
-    case = trial.reference.case(edges, **options)
-    trial.reference.expressions(case)
-    return case
-
-
-def _cases(trial: Trial, entry: Entry, made: Callable[[Trial, Entry, dict], list[Case]], options: dict, accumulate: str) -> list[Case]:
+def _cases(trial: Trial, entry: Entry, made: Callable[..., list[Case]], options: dict, accumulate: str) -> list[Case]:
     """The cases of a graph; none, which counts as not covered, where the graph does not suit."""
     try:
-        return [case if case.accumulate == accumulate else replace(case, accumulate=accumulate) for case in made(trial, entry, options)]
-    except probe.NotExact as error:
-        trial.report.skip("graphs without an exact probe: integers, and whichever elements are exact", str(error))
-        integers = {**options, "name": f"{entry.name}/integers", "values": "integers", "seed": trial.seed, "width": entry.width}
-        return [replace(_suited(trial, entry.edges, **integers), accumulate=accumulate)]
+        cases = made(trial.reference, entry, trial.report, **options)
     except (ConfigError, ShapeError) as error:
         trial.report.skip("graphs that do not suit", f"{entry.name}: {error}")
-    return []
+        return []
+    return [case if case.accumulate == accumulate else replace(case, accumulate=accumulate) for case in cases]
 
 
 def _layouts(trial: Trial, case: Case) -> None:
-    """The same case in arrays that are read-only, and in arrays that are not contiguous: to refuse them is right, and told."""
-    expected = trial.reference.outputs(case, certified.arithmetic(case))
-    plain = trial.quietly(case, _shapes(expected))
+    """The same case in read-only arrays, and in arrays that are not contiguous: to refuse them is right, and told."""
+    expected = CERTIFIED.outputs(trial.reference, case)
+    plain = trial.quietly(case, shapes(expected))
     if plain is None:
         return
     for layout in call.LAYOUTS[1:]:
         one = replace(case, name=f"{case.name}/{layout}")
-        got = trial.outputs(one, _shapes(expected), layout)
+        got = trial.outputs(one, shapes(expected), layout)
         if got is not None and any(repeat.other_bits(got[name], plain[name]).any() for name in got):
-            certified.judge(trial, one, got, expected, "", lambda: expected, "call")
+            for name, array in got.items():
+                judge(trial, "call", [Difference(trial.reference, one, name, expected[name], array)],
+                      partial(above_bound, level="call"))
 
 
 def _sampler(trial, entries, n_calls, index_dtype):
@@ -197,26 +156,24 @@ def _sampler(trial, entries, n_calls, index_dtype):
     sampling.level(trial, attributes["k"], attributes["replace"], n_calls, graphs, index_dtype)
 
 
-def _shapes(numbers):
-    return {name: number.value.shape for name, number in numbers.items()}
-
-
 # ---- the smallest case
 
 
 def _shrink_first(trial: Trial) -> None:
-    """Replace the first finding by that of the smallest case that has one like it."""
+    """Replace the first finding by the like finding of the smallest case."""
     first = trial.report.first_bad
     if first is None or first.level not in (*JUDGES, "call") or first.level == "invariants":
         return
-    judge = JUDGES.get(first.level, certified.level)
-    until = time.monotonic() + _SHRINKING
+    judge = JUDGES.get(first.level, JUDGES["certified"])
+    until = time.monotonic() + SHRINKING
 
     def found(case: Case, explanations: int = 0) -> Finding | None:
-        scratch = Trial(trial.run, trial.vjp, trial.reference, Report(""), trial.worker, seed=trial.seed, convert=trial.convert)
+        scratch = Trial(trial.run, trial.vjp, trial.reference, Report(""), trial.worker, seed=trial.seed,
+                        convert=trial.convert)
         scratch.explanations = explanations
         judge(scratch, case)
-        return next((f for f in scratch.report.findings if f.verdict is first.verdict and f.output == first.output), None)
+        return next((f for f in scratch.report.findings if f.verdict is first.verdict and f.output == first.output),
+                    None)
 
     try:
         small = shrunk(trial.reference, first.case, lambda case: time.monotonic() < until and found(case) is not None)
@@ -224,8 +181,6 @@ def _shrink_first(trial: Trial) -> None:
     except Stop:
         return
     if smaller is not None:
-        cause = smaller.cause if smaller.cause == first.cause else f"{smaller.cause}; in {first.case.name}: {first.cause}"
+        cause = smaller.cause
+        cause += "" if cause == first.cause else f"; in {first.case.name}: {first.cause}"
         trial.report.findings[trial.report.findings.index(first)] = replace(smaller, level=first.level, cause=cause)
-
-
-JUDGES.update(probe=equality.level, certified=certified.level, repeat=repeat.level, invariants=invariants.level)

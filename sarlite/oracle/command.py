@@ -8,22 +8,24 @@ from typing import Any
 
 from sarlite.command import Parser
 from sarlite.errors import ConfigError, SarliteError
+from sarlite.oracle.choices import DTYPES, PARTS, USUAL
 from sarlite.oracle.finding import Verdict
 from sarlite.oracle.report import Report
 
 PASSED, FOUND, USAGE = 0, 1, 2
-_LEVELS = ("probe", "certified", "repeat", "invariants", "ci", "all")
-_DTYPES = ("float64", "float32", "float16", "bfloat16")
 # What `export` and `selfcheck` take where no operation is named.
-OPERATIONS = ("spmm reduce=sum", "spmm reduce=sum weighted=true", "spmm reduce=mean", "spmm reduce=max", "spmm reduce=min",
-              "spmm reduce=sym", "softmax", "sddmm", "attention kind=gat", "attention kind=gatv2", "attention kind=dot", "gather",
-              "scatter")
-_PROGRAM = """The program gets a case as a directory (docs/oracle.md: case.json and .npy files) and an empty directory, where it writes
-NAME.npy for each output, and dNAME.npy for each gradient where the case has cotangents. Exit status 77: it does not promise a case."""
+OPERATIONS = ("spmm reduce=sum", "spmm reduce=sum weighted=true", "spmm reduce=mean", "spmm reduce=max",
+              "spmm reduce=min",
+              "spmm reduce=sym", "softmax", "sddmm", "attention kind=gat", "attention kind=gatv2", "attention kind=dot",
+              "gather", "scatter")
+_PROGRAM = """The program gets a case as a directory (docs/oracle.md: case.json and .npy files) and an empty directory,
+where it writes NAME.npy for each output, and dNAME.npy for each gradient where the case has cotangents. Exit status 77:
+it does not promise a case."""
 
 
 def parser() -> argparse.ArgumentParser:
-    whole = Parser(prog="sarlite-oracle", description="Check graph kernels and layers in any language. Exit status: 0 nothing was found, "
+    whole = Parser(prog="sarlite-oracle",
+                   description="Check graph kernels and layers in any language. Exit status: 0 nothing was found, "
                    "1 something was, 2 a wrong call or file.")
     commands = whole.add_subparsers(required=True, metavar="COMMAND", dest="action")
 
@@ -32,50 +34,65 @@ def parser() -> argparse.ArgumentParser:
         one.set_defaults(run=run)
         return one
 
-    export = add(_export, "write cases of the corpus with expected results and bounds as .npy files, and a list of them, cases.txt")
+    export = add(_export, "write cases of the corpus with expected results and bounds as .npy files, and a list of "
+                 "them, cases.txt")
     export.add_argument("folder", type=Path, metavar="DIR")
     _operation(export, several=True)
-    export.add_argument("--level", choices=("probe", "certified", "ci", "all"), default="ci", help="default: %(default)s")
-    export.add_argument("--most-edges", type=int, default=1000, help="larger graphs are left out (default: %(default)s)")
+    export.add_argument("--level", choices=("probe", "certified", "ci", "all"), default="ci",
+                        help="default: %(default)s")
+    export.add_argument("--most-edges", type=int, default=1000,
+                        help="larger graphs are left out (default: %(default)s)")
     verify = add(_verify, "hold the results that a program wrote against the cases that it read")
     verify.add_argument("folder", type=Path, metavar="DIR", help="of export")
-    verify.add_argument("--results", type=Path, metavar="DIR", help="has PATH/NAME.npy for each PATH of cases.txt (default: DIR/results)")
+    verify.add_argument("--results", type=Path, metavar="DIR",
+                        help="has PATH/NAME.npy for each PATH of cases.txt (default: DIR/results)")
     replay = add(_replay, "show a saved case; with --command, check it again", _PROGRAM)
     replay.add_argument("case", type=Path, metavar="FAILURE.sarcase")
-    check = add(_check, "check a program, run for each case; with --ranks, a distributed one, run for each case and division", _PROGRAM)
+    check = add(_check, "check a program, run for each case; with --ranks, a distributed one, run for each case and "
+                "division", _PROGRAM)
     _operation(check)
     for one in (replay, check):
         one.add_argument("--command", dest="program", required=one is check, metavar="'./program {inputs} {outputs}'")
         one.add_argument("--gradients", action="store_true", help="the program gives gradients too")
-        one.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="seconds of one call (default: %(default)s)")
-    check.add_argument("--level", choices=_LEVELS, help="default: ci")
-    check.add_argument("--ranks", metavar="1,2,3", help="numbers of ranks: {inputs} has a folder a rank, {outputs} too, and {ranks} is "
+        one.add_argument("--time-limit", type=float, default=60.0, metavar="S",
+                         help="seconds of one call (default: %(default)s)")
+    check.add_argument("--level", choices=USUAL, help="default: ci")
+    check.add_argument("--ranks", metavar="1,2,3",
+                       help="numbers of ranks: {inputs} has a folder a rank, {outputs} too, and {ranks} is "
                        "their number, as in 'mpiexec -n {ranks} ./program {inputs} {outputs}'")
-    check.add_argument("--parts", metavar="KIND,KIND", help="how nodes are divided, with --ranks: contiguous, random, skewed, one empty "
+    check.add_argument("--parts", metavar="KIND,KIND",
+                       help="how nodes are divided, with --ranks: contiguous, random, skewed, one empty "
                        "(default: all)")
     check.add_argument("--expected-failure", action="append", default=[], metavar="PATTERN",
                        help="of case names, whose findings do not count")
     check.add_argument("--no-shrink", action="store_true", help="leave the case of the first finding as large as it is")
-    check.add_argument("--save", type=Path, metavar="FAILURE.sarcase", help="where the shrunk case of the first finding is saved")
-    own = add(_selfcheck, "compare the references with a second one in plain Python, and the corpus with its published hashes")
-    own.add_argument("--most-edges", type=int, default=12, help="of the graphs that are compared (default: %(default)s)")
+    check.add_argument("--save", type=Path, metavar="FAILURE.sarcase",
+                       help="where the shrunk case of the first finding is saved")
+    own = add(_selfcheck,
+              "compare the references with a second one in plain Python, and the corpus with its published hashes")
+    own.add_argument("--graphs", default="*", metavar="PATTERN", help="of names of the corpus's graphs (default: all)")
+    own.add_argument("--most-edges", type=int, default=12,
+                     help="of the graphs that are compared (default: %(default)s)")
     return whole
 
 
 def _operation(parser, several=False):
     if several:
-        parser.add_argument("--operation", action="append", metavar="'OPERATION NAME=VALUE ...'", help=f"default: {'; '.join(OPERATIONS)}")
+        parser.add_argument("--operation", action="append", metavar="'OPERATION NAME=VALUE ...'",
+                            help=f"default: {'; '.join(OPERATIONS)}")
     else:
-        parser.add_argument("operation", nargs="*", metavar="NAME=VALUE", help="an operation and its attributes, as: spmm reduce=mean; "
+        parser.add_argument("operation", nargs="*", metavar="NAME=VALUE",
+                            help="an operation and its attributes, as: spmm reduce=mean; "
                             f"default: each of {'; '.join(OPERATIONS)}")
-    parser.add_argument("--dtype", choices=_DTYPES, default="float32", help="default: %(default)s")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
     parser.add_argument("--index-dtype", choices=("int64", "int32"), default="int64", help="default: %(default)s")
-    parser.add_argument("--graphs", default="*", metavar="PATTERN", help="of names of the corpus's graphs (default: all)")
+    parser.add_argument("--graphs", default="*", metavar="PATTERN",
+                        help="of names of the corpus's graphs (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="of random values (default: %(default)s)")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status: 0, 1 where something was found, 2 with a message on stderr, or 130 after Ctrl-C."""
+    """Run one command; return 0, 1 where something was found, 2 with a message on stderr, or 130 after Ctrl-C."""
     try:
         options = parser().parse_args(words)
         return options.run(options)
@@ -116,8 +133,12 @@ def _export(options):
     from sarlite.oracle.exported import LIST, export
 
     references = [reference(text.split()) for text in options.operation or OPERATIONS]
-    paths = export(options.folder, references, level=options.level, dtype=options.dtype, index_dtype=options.index_dtype, seed=options.seed,
-                   most_edges=options.most_edges, graphs=options.graphs, shown=lambda text: print(f"writing {text}", file=sys.stderr))
+    def shown(text):
+        print(f"writing {text}", file=sys.stderr)
+
+    paths = export(options.folder, references, level=options.level, dtype=options.dtype,
+                   index_dtype=options.index_dtype,
+                   seed=options.seed, most_edges=options.most_edges, graphs=options.graphs, shown=shown)
     print(f"{len(paths)} cases in {options.folder / LIST}")
     return PASSED
 
@@ -130,7 +151,8 @@ def _verify(options):
 
 def _replay(options):
     from sarlite.oracle import sarcase
-    from sarlite.oracle.replay import reference_of, replay, told
+    from sarlite.oracle.reference import reference_of
+    from sarlite.oracle.replay import replay, told
 
     saved = sarcase.load(options.case)
     print(told(saved))
@@ -138,11 +160,13 @@ def _replay(options):
         reference_of(saved.case)
         return PASSED if saved.finding is None else FOUND
     program = _program(options, reference_of(saved.case))
-    return _told(replay(options.case, program.run, vjp=program.vjp if options.gradients else None, time_limit=_outer(options)))
+    return _told(replay(options.case, program.run, vjp=program.vjp if options.gradients else None,
+                        time_limit=_outer(options)))
 
 
 def _check(options):
-    references = [reference(options.operation)] if options.operation else [reference(text.split()) for text in OPERATIONS]
+    named = [options.operation] if options.operation else [text.split() for text in OPERATIONS]
+    references = [reference(words) for words in named]
     if options.parts is not None and options.ranks is None:
         raise ConfigError("--parts: needs --ranks")
     judge = _calls if options.ranks is None else _ranks
@@ -155,17 +179,20 @@ def _calls(options, wanted):
     from sarlite.oracle.check import check
 
     program = _program(options, wanted)
-    return lambda: check(program.run, wanted, vjp=program.vjp if options.gradients else None, level=options.level or "ci",
-                         dtype=options.dtype, index_dtype=options.index_dtype, seed=options.seed, time_limit=_outer(options),
-                         expected_failures=options.expected_failure, shrink=not options.no_shrink, graphs=options.graphs)
+    vjp = program.vjp if options.gradients else None
+    return lambda: check(program.run, wanted, vjp=vjp, level=options.level or "ci", dtype=options.dtype,
+                         index_dtype=options.index_dtype, seed=options.seed, time_limit=_outer(options),
+                         expected_failures=options.expected_failure, shrink=not options.no_shrink,
+                         graphs=options.graphs)
 
 
 def _ranks(options, wanted):
     """What checks a program of several ranks."""
-    from sarlite.oracle.part_files import RanksProgram
-    from sarlite.oracle.ranks import PARTS, check_ranks
+    from sarlite.oracle.external import RanksProgram
+    from sarlite.oracle.ranks import check_ranks
 
-    refused = [("--level", options.level), ("--no-shrink", options.no_shrink), ("--index-dtype", options.index_dtype != "int64")]
+    refused = [("--level", options.level), ("--no-shrink", options.no_shrink),
+               ("--index-dtype", options.index_dtype != "int64")]
     if given := [name for name, value in refused if value]:
         raise ConfigError(f"{given[0]}: does not go with --ranks")
     try:
@@ -175,8 +202,8 @@ def _ranks(options, wanted):
     parts = PARTS if options.parts is None else [word.strip() for word in options.parts.split(",")]
     program = RanksProgram(options.program, _seconds(options))
     return lambda: check_ranks(program, wanted, ranks=ranks, parts=parts, dtype=options.dtype, seed=options.seed,
-                               time_limit=_outer(options), gradients=options.gradients, expected_failures=options.expected_failure,
-                               graphs=options.graphs)
+                               time_limit=_outer(options), gradients=options.gradients,
+                               expected_failures=options.expected_failure, graphs=options.graphs)
 
 
 def _checked(options, wanted, check):
@@ -191,7 +218,7 @@ def _checked(options, wanted, check):
 def _selfcheck(options):
     from sarlite.oracle.selfcheck import selfcheck
 
-    return _told(selfcheck([reference(text.split()) for text in OPERATIONS], options.most_edges))
+    return _told(selfcheck([reference(text.split()) for text in OPERATIONS], options.most_edges, graphs=options.graphs))
 
 
 def _program(options, wanted):
@@ -207,7 +234,7 @@ def _seconds(options):
 
 
 def _outer(options):
-    """The time limit of a call, beyond that of the program, which can be killed and is told apart."""
+    """The time limit of a call: longer than the program's own, as a program can be killed and a call cannot."""
     return 2 * options.time_limit + 60
 
 

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache, cached_property, partial
 from pathlib import Path
 
@@ -62,8 +63,11 @@ class Entry:
         return sum(self.published[key] for key in ("n_src", "n_dst", "n_edges")) * self.width
 
     def fits(self, index_dtype: str) -> bool:
-        """Whether twice the rows and edges are numbers of `index_dtype`. Of int16 the elements of graphs that fit are not: there an index
-        that is made in the type of the rows overflows, as that of int32 does above 2^31, on small machines too."""
+        """Whether twice the rows and edges are numbers of `index_dtype`.
+
+        Elements of graphs that fit int16 are more than its numbers: an index of elements that is made in the type of
+        the rows overflows there, as an index of int32 does above 2^31, on small machines too.
+        """
         return 2 * max(self.published[key] for key in ("n_src", "n_dst", "n_edges")) <= np.iinfo(index_dtype).max
 
     @property
@@ -75,7 +79,8 @@ class Entry:
 def digest(edges: EdgeList) -> str:
     """Return the SHA-256 of n_src, n_dst, src and dst, in this order, as little-endian int64."""
     numbers = np.array([edges.n_src, edges.n_dst])
-    return hashlib.sha256(b"".join(part.astype("<i8").tobytes() for part in (numbers, edges.src, edges.dst))).hexdigest()
+    parts = [part.astype("<i8").tobytes() for part in (numbers, edges.src, edges.dst)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def described(edges: EdgeList) -> dict:
@@ -95,8 +100,9 @@ def corpus(level: str = "all") -> list[Entry]:
     Parameters
     ----------
     level : str
-        "all"; "ci": the half with the fewest edges and rows, times columns, and the smallest of each tag; "large": those of more than
-        2^31 edges times columns alone, for functions that keep nothing by edge and column (a float32 of each would be 8 GiB).
+        "all"; "ci": the half with the fewest edges and rows, times columns, and the smallest of each tag; "large":
+        those of more than 2^31 edges times columns alone, for functions that keep nothing by edge and column (a float32
+        of each would be 8 GiB).
 
     Raises
     ------
@@ -112,6 +118,12 @@ def corpus(level: str = "all") -> list[Entry]:
     first = {tag: e.name for e in reversed(order) for tag in e.tags}
     kept = {e.name for e in order[: len(entries) // 2]} | set(first.values())
     return [e for e in entries if e.name in kept]
+
+
+def named(entries: Iterable[Entry], patterns: str | Sequence[str]) -> list[Entry]:
+    """Return the graphs whose names are like a pattern, or like one of several (fnmatch)."""
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    return [e for e in entries if any(fnmatchcase(e.name, pattern) for pattern in patterns)]
 
 
 def entry(name: str) -> Entry:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from sarlite.errors import SarliteError
 from sarlite.oracle.case import Case
 from sarlite.oracle.definition import Shapes
 from sarlite.oracle.edges import EdgeList
@@ -15,34 +14,23 @@ from sarlite.oracle.reference import Reference
 from sarlite.types import Array
 
 
-def rows_of(reference: Reference, case: Case) -> dict[str, str | None]:
-    """Return what the first axis of each array of a case stands for: "src", "dst", "edge", or None; "src" where both rows are the same."""
-    for n_dst in (1013, 1009):  # primes, which no width is
-        try:
-            shapes = reference.arrays(EdgeList(np.zeros(1019, np.int64), np.zeros(1019, np.int64), 1009, n_dst), 1)
-        except SarliteError:
-            continue  # it takes one set of rows
-        kinds = {1009: "src", 1013: "dst", 1019: "edge"}
-        return {name: kinds.get(shapes[name][0]) if name in shapes and shapes[name] else None for name in case.arrays}
-    return dict.fromkeys(case.arrays)
-
-
 def on_edges(reference: Reference, case: Case, kept: Array) -> Case:
     """Return the case on the edges that `kept` names by position, the arrays by edge along with them."""
-    rows = rows_of(reference, case)
-    arrays = {name: array[kept] if rows[name] == "edge" else array for name, array in case.arrays.items()}
+    by = reference.arrays_by
+    arrays = {name: array[kept] if by.get(name) == "edge" else array for name, array in case.arrays.items()}
     return replace(case, edges=case.edges.select(kept), arrays=arrays)
 
 
 def on_used_rows(reference: Reference, case: Case) -> Case:
-    """Return the case without the rows that have no edge; where sources and destinations are one set, without those that have neither."""
-    e, rows = case.edges, rows_of(reference, case)
+    """Return the case without the rows that have no edge; nodes of one set go where they have neither end."""
+    e, by = case.edges, reference.arrays_by
     src, dst = np.flatnonzero(e.out_degrees), np.flatnonzero(e.in_degrees)
     if e.n_src == e.n_dst:
         src = dst = np.union1d(src, dst)
-    kept: dict[str | None, Array] = {"src": src, "dst": dst}
-    arrays = {name: array[kept.get(rows[name], slice(None))] for name, array in case.arrays.items()}
-    return replace(case, edges=EdgeList(np.searchsorted(src, e.src), np.searchsorted(dst, e.dst), len(src), len(dst)), arrays=arrays)
+    kept: dict[str | None, Array] = {"src": src, "dst": dst, "node": src}
+    arrays = {name: array[kept.get(by.get(name), slice(None))] for name, array in case.arrays.items()}
+    return replace(case, edges=EdgeList(np.searchsorted(src, e.src), np.searchsorted(dst, e.dst), len(src), len(dst)),
+                   arrays=arrays)
 
 
 def width_of(reference: Reference, case: Case) -> int | None:
@@ -53,11 +41,15 @@ def width_of(reference: Reference, case: Case) -> int | None:
 
 
 def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
-    """Return the case on columns start to stop - 1 of its inputs; the case itself where it has no width, or a state that was given."""
+    """Return the case on columns start to stop - 1 of its inputs.
+
+    The case itself where it has no width, or a state that was given.
+    """
     width = width_of(reference, case)
     if width is None or case.state and reference.state is not None:
         return case
-    arrays = _sliced(case.arrays, reference.arrays(case.edges, width), reference.arrays(case.edges, width + 1), start, stop)
+    arrays = _sliced(case.arrays, reference.arrays(case.edges, width), reference.arrays(case.edges, width + 1), start,
+                     stop)
     state = _sliced(case.state, reference.parameters(width), reference.parameters(width + 1), start, stop)
     return replace(case, arrays=arrays, state=state)
 

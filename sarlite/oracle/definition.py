@@ -31,8 +31,8 @@ class Definition:
     fixed : frozenset of str
         Arrays and parameters that get no gradient, as masks; the last word of a dotted name.
     draw : dict of str to (rng, shape, attributes) -> array
-        How arrays are drawn that are not plain random numbers, by the last word of their names. Of integers and bools the formula gets
-        the arrays themselves.
+        How arrays are drawn that are not plain random numbers, by the last word of their names. Of integers and bools
+        the formula gets the arrays themselves.
     resolve : (attributes, state) -> (attributes, state), optional
         Settles what depends on the dialect and on the state, and refuses what does not agree.
     refuses : (edges, attributes) -> str or None
@@ -51,7 +51,8 @@ class Definition:
     outputs_by: Mapping[str, str] = field(default_factory=lambda: {"out": "dst"})
     fixed: frozenset[str] = frozenset()
     draw: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    resolve: Callable[[Attributes, Any], tuple[dict[str, Any], Any]] = lambda attributes, state: (dict(attributes), state)
+    resolve: Callable[[Attributes, Any], tuple[dict[str, Any], Any]] = (
+        lambda attributes, state: (dict(attributes), state))  # fmt: skip
     refuses: Callable[[EdgeList, Attributes], str | None] = lambda edges, attributes: None
     has_vjp: bool = True
     layers: Callable[[Mapping[str, Expr], EdgeList, Attributes], list[Expr]] | None = None

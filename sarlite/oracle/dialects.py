@@ -1,7 +1,9 @@
-"""Dialects: by which names and in which layout a library's layers keep their parameters, and what its layers do by default.
+"""Dialects: by which names and in which layout a library's layers keep their parameters, and what its layers do by
+default.
 
-Formulas (layers.py) and sarlite's own layers use the names of dialect "paper". Of DGL these are GraphConv, SAGEConv, GATConv, GATv2Conv and
-RelGraphConv, with torch's BatchNorm1d; of PyG GCNConv, SAGEConv, GATConv, GATv2Conv, RGCNConv and BatchNorm.
+Formulas (layers.py) and sarlite's own layers use the names of dialect "paper". Of DGL these are GraphConv, SAGEConv,
+GATConv, GATv2Conv and RelGraphConv, with torch's BatchNorm1d; of PyG GCNConv, SAGEConv, GATConv, GATv2Conv, RGCNConv
+and BatchNorm.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import numpy as np
 
 from sarlite.errors import ConfigError, DataError
 from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.formats import as_array
 from sarlite.types import Array
 
 DIALECTS = ("paper", "dgl", "pyg")
 
 
 class Layout(NamedTuple):
-    """How a parameter stands in a library: `read` turns it into the paper's layout, `write` back; of arrays and of expressions."""
+    """How a parameter (array or expression) stands in a library: `read` gives the paper's layout, `write` back."""
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
@@ -49,35 +52,45 @@ def _linear(ours, theirs):
 PLACES: dict[tuple[str, str], dict[str, Place]] = {
     ("gcn", "dgl"): {"linear.weight": Place("weight"), "bias": Place("bias")},
     ("gcn", "pyg"): {"linear.weight": Place("lin.weight", TRANSPOSED), "bias": Place("bias")},
-    ("sage", "dgl"): {**_linear("root", "fc_self"), "neighbour.weight": Place("fc_neigh.weight", TRANSPOSED), **_linear("pool", "fc_pool")},
+    ("sage", "dgl"): {**_linear("root", "fc_self"), "neighbour.weight": Place("fc_neigh.weight", TRANSPOSED),
+                      **_linear("pool", "fc_pool")},
     ("sage", "pyg"): {"root.weight": Place("lin_r.weight", TRANSPOSED), "root.bias": Place("lin_l.bias"),
                       "neighbour.weight": Place("lin_l.weight", TRANSPOSED), **_linear("pool", "lin")},
     ("gat", "dgl"): {"linear.weight": Place("fc.weight", TRANSPOSED), "attn_src": Place("attn_l", BY_HEAD),
-                     "attn_dst": Place("attn_r", BY_HEAD), "bias": Place("bias"), "root.weight": Place("res_fc.weight", TRANSPOSED)},
+                     "attn_dst": Place("attn_r", BY_HEAD), "bias": Place("bias"),
+                     "root.weight": Place("res_fc.weight", TRANSPOSED)},
     ("gat", "pyg"): {"linear.weight": Place("lin.weight", TRANSPOSED), "attn_src": Place("att_src", BY_HEAD),
-                     "attn_dst": Place("att_dst", BY_HEAD), "bias": Place("bias"), "root.weight": Place("res.weight", TRANSPOSED)},
-    ("gatv2", "dgl"): {**_linear("linear_src", "fc_src"), **_linear("linear_dst", "fc_dst"), "attn": Place("attn", BY_HEAD),
+                     "attn_dst": Place("att_dst", BY_HEAD), "bias": Place("bias"),
+                     "root.weight": Place("res.weight", TRANSPOSED)},
+    ("gatv2", "dgl"): {**_linear("linear_src", "fc_src"), **_linear("linear_dst", "fc_dst"),
+                       "attn": Place("attn", BY_HEAD),
                        "root.weight": Place("res_fc.weight", TRANSPOSED)},
-    ("gatv2", "pyg"): {**_linear("linear_src", "lin_l"), **_linear("linear_dst", "lin_r"), "attn": Place("att", BY_HEAD),
+    ("gatv2", "pyg"): {**_linear("linear_src", "lin_l"), **_linear("linear_dst", "lin_r"),
+                       "attn": Place("att", BY_HEAD),
                        "bias": Place("bias"), "root.weight": Place("res.weight", TRANSPOSED)},
-    ("rgcn", "dgl"): {"bases": Place("linear_r.W"), "coefficients": Place("linear_r.coeff"), "root.weight": Place("loop_weight"),
+    ("rgcn", "dgl"): {"bases": Place("linear_r.W"), "coefficients": Place("linear_r.coeff"),
+                      "root.weight": Place("loop_weight"),
                       "bias": Place("h_bias")},
-    ("rgcn", "pyg"): {"bases": Place("weight"), "coefficients": Place("comp"), "root.weight": Place("root"), "bias": Place("bias")},
+    ("rgcn", "pyg"): {"bases": Place("weight"), "coefficients": Place("comp"), "root.weight": Place("root"),
+                      "bias": Place("bias")},
     ("batch_norm", "dgl"): {"gamma": Place("weight"), "beta": Place("bias"), "running_mean": Place("running_mean"),
                             "running_var": Place("running_var")},
-    ("batch_norm", "pyg"): {"gamma": Place("module.weight"), "beta": Place("module.bias"), "running_mean": Place("module.running_mean"),
+    ("batch_norm", "pyg"): {"gamma": Place("module.weight"), "beta": Place("module.bias"),
+                            "running_mean": Place("module.running_mean"),
                             "running_var": Place("module.running_var")},
 }  # fmt: skip
 PAPER = {
     "gcn": ("linear.weight", "bias"),
     "sage": ("root.weight", "root.bias", "neighbour.weight", "pool.weight", "pool.bias"),
     "gat": ("linear.weight", "attn_src", "attn_dst", "bias", "root.weight"),
-    "gatv2": ("linear_src.weight", "linear_src.bias", "linear_dst.weight", "linear_dst.bias", "attn", "bias", "root.weight"),
+    "gatv2": ("linear_src.weight", "linear_src.bias", "linear_dst.weight", "linear_dst.bias", "attn", "bias",
+              "root.weight"),
     "rgcn": ("bases", "coefficients", "root.weight", "bias"),
     "batch_norm": ("gamma", "beta", "running_mean", "running_var"),
 }
 PLACES |= {(layer, "paper"): {name: Place(name) for name in names} for layer, names in PAPER.items()}
-COUNTERS = ("num_batches_tracked",)  # torch's batch norm counts batches; nothing is computed with it at a fixed momentum
+# torch's batch norm counts batches; nothing is computed with it at a fixed momentum
+COUNTERS = ("num_batches_tracked",)
 
 # What a library's layer does where nothing else is asked: (layer, dialect) -> {attribute: value}
 BEHAVIOUR: dict[tuple[str, str], dict[str, Any]] = {
@@ -100,7 +113,8 @@ BEHAVIOUR |= {("gatv2", dialect): BEHAVIOUR["gat", dialect] for dialect in DIALE
 def refuses(layer: str, edges: EdgeList, attributes: Mapping[str, Any]) -> str | None:
     """Why a dialect's layer raises an error for these edges; None where it computes."""
     if not attributes.get("allow_zero_in_degree", True) and not edges.in_degrees.all():
-        return f"DGL raises where a row has no in-edge, as row {int(np.argmin(edges.in_degrees))}, without allow_zero_in_degree"
+        row = int(np.argmin(edges.in_degrees))
+        return f"DGL raises where a row has no in-edge, as row {row}, without allow_zero_in_degree"
     if layer == "batch_norm" and attributes["dialect"] != "paper" and attributes["training"] and edges.n_dst < 2:
         return f"torch's batch norm raises in training where there are {edges.n_dst} rows"
     return None
@@ -123,7 +137,8 @@ def places(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bo
         No such layer or dialect.
     """
     if (layer, dialect) not in PLACES:
-        raise ConfigError(f"no layer {layer!r} in the dialect {dialect!r}: there are {', '.join(PAPER)} in {', '.join(DIALECTS)}")
+        known = f"{', '.join(PAPER)} in {', '.join(DIALECTS)}"
+        raise ConfigError(f"no layer {layer!r} in the dialect {dialect!r}: there are {known}")
     table = dict(PLACES[layer, dialect])
     if dialect == "dgl" and layer in ("gat", "gatv2") and (projected or "res_fc.weight" in names):
         table["bias"] = Place("res_fc.bias")
@@ -175,13 +190,14 @@ def write(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a dialect's parameters, from those of the paper's."""
+    """The shapes of a dialect's parameters, from the shapes of the paper's."""
     table = places(layer, dialect, projected="root.weight" in shapes)
     return {table[name].name: table[name].shape(shape) for name, shape in shapes.items()}
 
 
 def arrays(state: Mapping[str, Any]) -> dict[str, Array]:
-    """Copies of a state as arrays: of anything with `__array__` or `__dlpack__`; torch tensors that require a gradient too.
+    """Copies of a state as arrays: of anything with `__array__` or `__dlpack__`; torch tensors that require a gradient
+    too.
 
     Raises
     ------
@@ -190,9 +206,9 @@ def arrays(state: Mapping[str, Any]) -> dict[str, Array]:
     """
     found = {}
     for name, value in state.items():
-        value = value.detach() if hasattr(value, "detach") else value
-        array = np.array(value if hasattr(value, "__array__") or not hasattr(value, "__dlpack__") else np.from_dlpack(value), order="C")
+        array = np.array(as_array(value), order="C")
         if array.dtype.kind not in "fiu":
             raise DataError(f"{name!r} is no array of numbers: {array.dtype} {array.shape}")
-        found[name] = array if array.dtype.kind == "f" or name.rpartition(".")[2] in COUNTERS else array.astype(np.float64)
+        kept = array.dtype.kind == "f" or name.rpartition(".")[2] in COUNTERS
+        found[name] = array if kept else array.astype(np.float64)
     return found

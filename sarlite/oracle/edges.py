@@ -1,4 +1,4 @@
-"""The structure that an operation works on: edges from source rows to destination rows, one entry an edge, duplicates counted."""
+"""The structure that an operation works on: edges from source rows to destination rows, duplicates counted."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,7 @@ class Index:
 
     @cached_property
     def order(self) -> Array:
-        """(k,) the entries by row, those of one row as they stand."""
+        """(k,) the entries by row; the entries of one row keep their order."""
         return np.argsort(self.rows, kind="stable")
 
     @cached_property
@@ -87,23 +87,23 @@ class EdgeList:
         """(n_edges,) the edges in the order of CSR by destination: by (dst, src), duplicates in the order given."""
         return np.lexsort((self.src, self.dst))
 
-    @cached_property
+    @property
     def indptr(self) -> Array:
         """(n_dst + 1,) of CSR by destination."""
-        return np.concatenate([[0], np.cumsum(self.in_degrees)])
+        return self.by_dst.indptr
 
     @property
     def indices(self) -> Array:
         """(n_edges,) the sources of CSR by destination."""
         return self.src[self.eid]
 
-    @cached_property
+    @property
     def in_degrees(self) -> Array:
-        return np.bincount(self.dst, minlength=self.n_dst)
+        return self.by_dst.counts
 
-    @cached_property
+    @property
     def out_degrees(self) -> Array:
-        return np.bincount(self.src, minlength=self.n_src)
+        return self.by_src.counts
 
     def reversed(self) -> "EdgeList":
         return EdgeList(self.dst, self.src, self.n_dst, self.n_src)

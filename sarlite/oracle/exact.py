@@ -1,4 +1,4 @@
-"""An arithmetic that proves results exact: `Exact` tells where every partial result, in any order, is a number of the dtype."""
+"""`Exact`: an arithmetic that tells where every partial result, in any order, is a number of the dtype."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from sarlite.oracle.edges import Index
 from sarlite.oracle.formats import format_of
-from sarlite.oracle.plain import Number, Plain, all_masked
+from sarlite.oracle.plain import Number, Plain, all_masked, by_row
 from sarlite.types import Array
 
 BITS = {name: round(-np.log2(format_of(name).unit)) for name in ("float64", "float32", "float16", "bfloat16")}
@@ -18,9 +18,11 @@ _VANISHES = -1000.0  # exp of it is 0 in every dtype
 
 @dataclass(frozen=True, eq=False)
 class Grained:
-    """Values that are multiples of `grain`, a power of two: Inf for a value that is 0 whatever the order, 0 where nothing is proved.
+    """Values that are multiples of `grain`, a power of two: Inf for a value that is 0 whatever the order, 0 where
+    nothing is proved.
 
-    `magnitude` is at least the sum of the absolute values of all terms. Where it is at most 2^bits grains, every partial sum is a number.
+    `magnitude` is at least the sum of the absolute values of all terms. Where it is at most 2^bits grains, every
+    partial sum is a number.
     """
 
     value: Array
@@ -29,7 +31,8 @@ class Grained:
 
 
 class Exact:
-    """Values in float64, with a proof: `result` has error 0 where the result is exact in every order of evaluation, else Inf.
+    """Values in float64, with a proof: `result` has error 0 where the result is exact in every order of evaluation,
+    else Inf.
 
     Parameters
     ----------
@@ -38,9 +41,10 @@ class Exact:
 
     Notes
     -----
-    An element is proved where all its partial sums are multiples of one power of two, fewer than 2^bits of it, none of them denormal or
-    near overflow. Divisors have to be powers of two, and what a root is taken of a square; exp and softmax have to meet equal scores, a
-    power of two of them, beside scores 1000 and more below. Kinks have to be missed.
+    An element is proved where all its partial sums are multiples of one power of two, fewer than 2^bits of it, none of
+    them denormal or near overflow. Divisors have to be powers of two, and what a root is taken of a square; exp and
+    softmax have to meet equal scores, a power of two of them, beside scores 1000 and more below. Kinks have to be
+    missed.
     """
 
     def __init__(self, dtype: str) -> None:
@@ -62,13 +66,15 @@ class Exact:
             magnitude = np.where(np.isfinite(value), magnitude, 0.0)
             proved = (magnitude <= self.limit * grain) & (magnitude < self.most) & (grain >= self.least)
             grain = np.where(np.isfinite(value), np.where(proved, grain, 0.0), np.inf)
-        return Grained(value, np.where(grain > 0, magnitude, np.maximum(magnitude, 1.0)), grain)  # what is not proved may not be 0
+        # what is not proved may not be 0
+        return Grained(value, np.where(grain > 0, magnitude, np.maximum(magnitude, 1.0)), grain)
 
     # ---- by element
 
     def add(self, *terms):
         grain = np.minimum.reduce(np.broadcast_arrays(*(t.grain for t in terms)))
-        total = self._made(self.plain.add(*(t.value for t in terms)), self.plain.add(*(t.magnitude for t in terms)), grain)
+        total = self._made(self.plain.add(*(t.value for t in terms)), self.plain.add(*(t.magnitude for t in terms)),
+                           grain)
         gone = (total.value == 0) & (total.grain > 0)  # terms that cancel leave a certain 0, whatever follows
         return Grained(total.value, np.where(gone, 0.0, total.magnitude), np.where(gone, np.inf, total.grain))
 
@@ -108,13 +114,15 @@ class Exact:
         return _choose(x.value > 0, x, lower, self.plain.leaky(x.value, slope))
 
     def leaky_gradient(self, g, x, slope):
-        lower = self.multiply(g, self.given(slope)) if slope else self.given(np.zeros(np.broadcast_shapes(g.value.shape, x.value.shape)))
+        shape = np.broadcast_shapes(g.value.shape, x.value.shape)
+        lower = self.multiply(g, self.given(slope)) if slope else self.given(np.zeros(shape))
         chosen = _choose(x.value > 0, g, lower, self.plain.leaky_gradient(g.value, x.value, slope))
         at_kink = (x.value == 0) & (slope != 0) | (x.grain == 0) & (16 * np.abs(x.value) < x.magnitude)
         return self._made(chosen.value, chosen.magnitude, np.where(at_kink & ~np.isinf(g.grain), 0.0, chosen.grain))
 
     def where(self, x, mask):
-        return Grained(self.plain.where(x.value, mask), np.where(mask, x.magnitude, 0.0), np.where(mask, x.grain, np.inf))
+        return Grained(self.plain.where(x.value, mask), np.where(mask, x.magnitude, 0.0),
+                       np.where(mask, x.grain, np.inf))
 
     def settled(self, x):
         """What is exact is one number, not the sum that it came from."""
@@ -143,7 +151,8 @@ class Exact:
         return _each(lambda part: np.broadcast_to(part, shape), x)
 
     def concat(self, *parts, axis):
-        return Grained(*(np.concatenate([np.broadcast_to(getattr(p, key), p.value.shape) for p in parts], axis) for key in _KEYS))
+        return Grained(*(np.concatenate([np.broadcast_to(getattr(p, key), p.value.shape) for p in parts], axis)
+                         for key in _KEYS))
 
     def slice(self, x, start, stop, axis):
         return _each(lambda part: self.plain.slice(part, start, stop, axis), x)
@@ -162,7 +171,8 @@ class Exact:
         grain = x.grain[used].min(initial=np.inf)
         if weight is not None:
             grain = _times(grain, weight.grain.min(initial=np.inf))
-        parts = [(x.value, None if weight is None else weight.value), (x.magnitude, None if weight is None else weight.magnitude)]
+        parts = [(x.value, None if weight is None else weight.value),
+                 (x.magnitude, None if weight is None else weight.magnitude)]
         value, magnitude = (self.plain.propagate(*part, source=source, target=target) for part in parts)
         return self._made(value, magnitude, np.where(magnitude == 0, np.inf, grain))
 
@@ -198,11 +208,13 @@ class Exact:
         fits &= (exact | (count == 1)) & (1.0 + epsilon == 1.0)
         value = np.where(at_best, 1 / np.maximum(count, 1)[index.rows], 0.0)
         proved = fits[index.rows]
-        return self._made(value, np.where(proved, value, 1.0), np.where(proved, _lowest_bit(value), 0.0))  # else up to 1, not 0
+        # else up to 1, not 0
+        return self._made(value, np.where(proved, value, 1.0), np.where(proved, _lowest_bit(value), 0.0))
 
     def promised(self, x, scores, index):
         open_ = all_masked(scores.value, index)
-        return Grained(x.value, np.where(open_, np.maximum(x.magnitude, 1.0), x.magnitude), np.where(open_, 0.0, x.grain))
+        return Grained(x.value, np.where(open_, np.maximum(x.magnitude, 1.0), x.magnitude),
+                       np.where(open_, 0.0, x.grain))
 
 
 _KEYS = ("value", "magnitude", "grain")
@@ -223,11 +235,7 @@ def _times(a, b):
 
 
 def _least_of_rows(grain: Array, index: Index) -> Array:
-    out = np.full((index.n, *grain.shape[1:]), np.inf)
-    full = np.flatnonzero(index.counts)
-    if len(full):
-        out[full] = np.minimum.reduceat(grain[index.order], index.indptr[full])
-    return out
+    return by_row(np.minimum, grain, index, np.inf)
 
 
 def _lowest_bit(value: Array) -> Array:

@@ -1,7 +1,8 @@
 """Formulas as expressions over named inputs, which several arithmetics evaluate.
 
-An `Expr` says which primitive is applied to which expressions; an arithmetic (arithmetic.py) what a primitive computes, and gradient.py its
-vector-Jacobian product. So one text of a formula gives exact values and bounds of error, of its results and of its gradients.
+An `Expr` says which primitive is applied to which expressions; an arithmetic (arithmetic.py) what a primitive computes,
+and gradient.py its vector-Jacobian product. So one text of a formula gives exact values and bounds of error, of its
+results and of its gradients.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def settled(x: Expr) -> Expr:
 
 
 def fixed(x: Expr) -> Expr:
-    """x, as a constant of which no gradient is taken."""
+    """x, as a constant: no gradient is taken of it."""
     return _elementwise("fixed", x)
 
 
@@ -185,12 +186,15 @@ def scatter_min(x: Expr, index: Index, ties: str = "first", rank: Array | None =
 
 
 def softmax(scores: Expr, index: Index, epsilon: float = 0.0) -> Expr:
-    """exp(s_e - m_i) / (epsilon + the sum of them) over the entries e of row i, m_i their maximum; 0 where all are -Inf."""
+    """exp(s_e - m_i) / (epsilon + the sum of them) over the entries e of row i, m_i their maximum; 0 where all are
+    -Inf.
+    """
     return Expr("softmax", (scores,), scores.shape, index=index, epsilon=epsilon)
 
 
 def promised(x: Expr, scores: Expr, index: Index) -> Expr:
-    """x (k, ...); where all scores of an entry's row are -Inf nothing is promised: no arithmetic decides these entries."""
+    """x (k, ...); where all scores of an entry's row are -Inf nothing is promised: no arithmetic decides these entries.
+    """
     return Expr("promised", (x, scores), x.shape, index=index)
 
 
@@ -210,7 +214,7 @@ def propagate(x: Expr, source: Index, target: Index, weight: Expr | None = None)
 
 
 def edge_dot(a: Expr, b: Expr, of_a: Index, of_b: Index, heads: int = 0) -> Expr:
-    """out[e] = sum of a[row of e] * b[row of e] over the features, (k, *heads), where `heads` is the number of axes that stay."""
+    """out[e] = sum of a[row of e] * b[row of e] over the features, (k, *heads): `heads` axes stay."""
     return Expr("edge_dot", (a, b), (len(of_a.rows), *a.shape[1 : 1 + heads]), of_a=of_a, of_b=of_b, heads=heads)
 
 
@@ -233,9 +237,12 @@ def topological(exprs: Iterable[Expr]) -> list[Expr]:
     return order
 
 
-def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Any, rounds: Mapping[str, int] | None = None
-             ) -> dict[str, Any]:
-    """The numbers of expressions in an arithmetic; `rounds` more roundings are allowed for an expression by its name."""
+def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Any,
+             rounds: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The numbers of expressions in an arithmetic.
+
+    `rounds` more roundings are allowed for an expression by its name.
+    """
     order = topological(exprs.values())
     users: dict[int, int] = {}
     for expr in [*(arg for e in order for arg in e.args), *exprs.values()]:

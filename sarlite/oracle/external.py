@@ -1,4 +1,4 @@
-"""A function under test that is a program in any language: inputs and results are files, each call a process of its own."""
+"""Functions under test that are programs in any language: inputs and results are files, each call a process."""
 
 import os
 import shlex
@@ -6,26 +6,20 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sarlite.errors import ConfigError, SarliteError, one_line
-from sarlite.oracle import npy, sarcase
-from sarlite.oracle.call import Unsupported
-from sarlite.oracle.case import Case
+from sarlite.oracle import npy, part_files, sarcase
+from sarlite.oracle.call import Failure, Unsupported
+from sarlite.oracle.case import Case, Saved
+from sarlite.oracle.finding import Verdict
+from sarlite.oracle.parts import Part
 from sarlite.types import Array
 
 SKIPPED = 77  # the exit status of a program that does not promise a case, as in Automake's tests
 _TOLD = 400  # bytes of a failing program's last words
-
-
-class ProgramError(SarliteError):
-    """A program ended with an error, took too long, or left no result."""
-
-
-class ProgramTimeout(ProgramError):
-    """A program took too long, and was killed with all that it had started."""
 
 
 class Command:
@@ -70,7 +64,8 @@ class Command:
         for name, value in places.items():
             words = [word.replace(f"{{{name}}}", str(value)) for word in words]
         with open(folder / "stderr", "w+b") as errors:
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                                       start_new_session=True)
             try:
                 status = process.wait(self.time_limit)
             except subprocess.TimeoutExpired:
@@ -86,14 +81,36 @@ class Command:
             raise ProgramError(f"{words[0]}: {cause}" + (f": {said}" if said else ""))
 
 
+    def exchange(self, write: Callable[[Path], Path], read: Callable[[Path], Any], folders: Sequence[str] = (),
+                 **places: Any) -> Any:
+        """Run it once on files, and return what `read` makes of its results; raises as `call` does.
+
+        Parameters
+        ----------
+        write : (folder) -> Path
+            Writes the inputs, and says where they are.
+        read : (folder) -> any
+        folders : sequence of str
+            What the folder of results has before the command begins.
+        """
+        with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
+            inputs, outputs = write(Path(name)), Path(name) / "results"
+            outputs.mkdir()
+            for each in folders:
+                (outputs / each).mkdir()
+            self.call(Path(name), inputs=inputs, outputs=outputs, **places)
+            return read(outputs)
+
+
 class Program:
     """Runs a command for each case.
 
     Parameters
     ----------
     command : str
-        As of `Command`: `{inputs}` is replaced by the case's directory (a .sarcase), `{outputs}` by an empty one. The program writes
-        `NAME.npy` there for each output, and, where the case has `cotangents`, `dNAME.npy` for each gradient.
+        As of `Command`: `{inputs}` is replaced by the case's directory (a .sarcase), `{outputs}` by an empty one. The
+        program writes `NAME.npy` there for each output, and, where the case has `cotangents`, `dNAME.npy` for each
+        gradient.
     outputs : sequence of str
         Names of the operation's outputs.
     time_limit : float
@@ -109,33 +126,57 @@ class Program:
         self.command, self.outputs = Command(command, time_limit), outputs
 
     def run(self, case: Case) -> dict[str, Array]:
-        found = self._results(sarcase.Saved(case))
+        found = self._results(Saved(case))
         return {name: found[name] for name in self._written(found, self.outputs)}
 
     def vjp(self, case: Case, g: Any) -> dict[str, Array]:
         cotangents = g if isinstance(g, Mapping) else {self.outputs[0]: g}
-        found = self._results(sarcase.Saved(case, cotangents))
+        found = self._results(Saved(case, cotangents))
         known = [name for name in (*case.arrays, *case.state) if f"d{name}" in found]
         self._written(found, [f"d{name}" for name in known] or [f"d{next(iter(case.arrays))}"])
         return {name: found[f"d{name}"] for name in known}
 
     def _results(self, saved):
-        with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as folder:
-            inputs = sarcase.save(saved, Path(folder) / "case.sarcase")
-            outputs = Path(folder) / "results"
-            outputs.mkdir()
-            self.command.call(Path(folder), inputs=inputs, outputs=outputs)
-            return read_arrays(outputs)
+        return self.command.exchange(lambda folder: sarcase.save(saved, folder / "case.sarcase"), npy.read_folder)
 
     def _written(self, found, names):
         if missing := [name for name in names if name not in found]:
-            raise ProgramError(f"wrote no {missing[0]}.npy: {', '.join(f'{name}.npy' for name in found) or 'nothing'} is there")
+            there = ", ".join(f"{name}.npy" for name in found) or "nothing"
+            raise ProgramError(f"wrote no {missing[0]}.npy: {there} is there")
         return names
 
 
-def read_arrays(folder: Path) -> dict[str, Array]:
-    """Return the arrays of a folder's .npy files by name; raises DataError, as `npy.read_result`."""
-    return {path.stem: npy.read_result(path, path.stem) for path in sorted(folder.glob("*.npy"))}
+class RanksProgram:
+    """A run for `check_ranks` that starts a command once for each case and division.
+
+    Parameters
+    ----------
+    command : str
+        As of `Command`, with `{ranks}` replaced by their number; `{outputs}` is a folder that has an empty one a rank,
+        "rank-0" and so on.
+    time_limit : float
+        Seconds of one run. One that takes longer ends the check.
+
+    Raises
+    ------
+    ConfigError
+        As of `Command`.
+    """
+
+    def __init__(self, command: str, time_limit: float = 60.0) -> None:
+        self.command = Command(command, time_limit)
+
+    def __call__(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
+        def write(folder):
+            return part_files.write_parts(parts, folder / "parts")
+
+        def read(outputs):
+            return part_files.read_results(outputs, parts)
+
+        try:
+            return self.command.exchange(write, read, [part_files.folder_of(part) for part in parts], ranks=len(parts))
+        except ProgramTimeout as error:
+            raise Failure(Verdict.WRONG, str(error), hangs=True) from error
 
 
 def _end(process):
@@ -143,3 +184,11 @@ def _end(process):
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+class ProgramError(SarliteError):
+    """A program ended with an error, took too long, or left no result."""
+
+
+class ProgramTimeout(ProgramError):
+    """A program took too long, and was killed with all that it had started."""

@@ -1,9 +1,13 @@
-"""A finding: what is wrong at one place, with its verdict and its arrays."""
+"""One thing that a check found: its verdict, its place, its probable cause."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sarlite.oracle.case import Saved
 
 
 class Verdict(Enum):
@@ -14,16 +18,6 @@ class Verdict(Enum):
     NONDETERMINISTIC = "two answers to one input"
     UNSUPPORTED = "the function refused what it was asked, and nothing was checked"
     PASS = "nothing was found"
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """The arrays of a finding, as `sarcase.Saved` has them: by the name of the output."""
-
-    cotangents: Mapping[str, Any] = field(default_factory=dict)
-    expected: Mapping[str, Any] = field(default_factory=dict)
-    bounds: Mapping[str, Any] = field(default_factory=dict)
-    got: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,8 +40,8 @@ class Finding:
     edges : tuple of (src, dst)
         What the difference decodes to.
     expected, got, bound : float, optional
-    evidence : Evidence, optional
-        The arrays that were compared; of later findings none.
+    evidence : Saved, optional
+        The case with the arrays that were compared; of later findings None.
     """
 
     verdict: Verdict
@@ -63,11 +57,13 @@ class Finding:
     expected: float | None = None
     got: float | None = None
     bound: float | None = None
-    evidence: Evidence | None = field(default=None, compare=False, repr=False)
+    evidence: Saved | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
-        places = [f"{name} {value}" for name in ("layer", "rank", "node", "column") if (value := getattr(self, name)) is not None]
+        places = [f"{name} {value}" for name in ("layer", "rank", "node", "column")
+                  if (value := getattr(self, name)) is not None]
         text = f"{self.level}, {getattr(self.case, 'name', self.case)}, " + ", ".join([self.output, *places])
         if self.got is not None:
-            text += f": expected {self.expected!r}" + (f" +- {self.bound:.3g}" if self.bound else "") + f", got {self.got!r}"
+            bound = f" +- {self.bound:.3g}" if self.bound else ""
+            text += f": expected {self.expected!r}{bound}, got {self.got!r}"
         return f"{text}; {self.cause}"

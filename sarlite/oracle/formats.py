@@ -1,12 +1,13 @@
-"""The floating types of functions under test: their units of rounding, their ranges, and rounding to them."""
+"""The floating types of functions under test, rounding to them, and arrays of other libraries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError
+from sarlite.oracle.choices import among
 from sarlite.types import Array
 
 
@@ -19,8 +20,8 @@ class Format:
     unit : float
         The largest relative error of a rounding.
     tiny : float
-        The largest absolute error near 0: the smallest normal number, as results below may be flushed to 0; of float16, which is not
-        flushed, the smallest number.
+        The largest absolute error near 0: the smallest normal number, as results below may be flushed to 0; of float16,
+        which is not flushed, the smallest number.
     largest : float
     """
 
@@ -39,13 +40,12 @@ FORMATS = {
 
 
 def format_of(dtype: str) -> Format:
-    if dtype not in FORMATS:
-        raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(map(repr, FORMATS))}")
+    among("dtype", dtype, FORMATS)
     return FORMATS[dtype]
 
 
 def rounded(value: Array, dtype: str) -> Array:
-    """The nearest numbers of a dtype; those of bfloat16 in float32 arrays."""
+    """The nearest numbers of a dtype; numbers of bfloat16 come in float32 arrays."""
     with np.errstate(over="ignore"):
         if dtype != "bfloat16":
             return np.asarray(value, dtype)
@@ -53,3 +53,14 @@ def rounded(value: Array, dtype: str) -> Array:
     bits = single.view(np.uint32)
     bits = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
     return np.where(np.isnan(single), single, bits.view(np.float32))
+
+
+def as_array(value: Any) -> Any:
+    """Return a NumPy copy of what has `__array__` or `__dlpack__`, also if it wants a gradient; else the value."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+    if "bfloat16" in str(getattr(value, "dtype", "")):
+        value = value.float() if hasattr(value, "float") else value.astype("float32")
+    if hasattr(value, "__array__"):
+        return np.array(np.asarray(value))
+    return np.array(np.from_dlpack(value)) if hasattr(value, "__dlpack__") else value

@@ -22,8 +22,10 @@ from sarlite.oracle.expression import (
 )
 
 
-def gradient(outputs: Mapping[str, Expr], cotangents: Mapping[str, Expr], inputs: Mapping[str, Expr]) -> dict[str, Expr]:
-    """The gradients of the sum of <output, cotangent> with respect to each input: reverse mode, an expression for each."""
+def gradient(outputs: Mapping[str, Expr], cotangents: Mapping[str, Expr], inputs: Mapping[str, Expr]
+             ) -> dict[str, Expr]:
+    """The gradients of the sum of <output, cotangent> with respect to each input: reverse mode, an expression for each.
+    """
     order = topological(outputs.values())
     wanted = {id(x) for x in inputs.values()}
     for expr in order:
@@ -93,7 +95,8 @@ def _slice_vjp(out, g, x, start, stop, axis):
     return (concat([zeros(start), g, zeros(x.shape[axis] - stop)], axis),)
 
 
-# Of each primitive: (its own expression, the cotangent, its arguments, its options) -> a product an argument, or a function that makes it.
+# Of each primitive: (its own expression, the cotangent, its arguments, its options) -> a product an argument, or a
+# function that makes it.
 VJPS: dict[str, Callable[..., Sequence[Any]]] = {
     "add": lambda out, g, *terms: [g] * len(terms),
     "negative": lambda out, g, x: (-g,),

@@ -1,19 +1,18 @@
 """Level `invariants`: what must hold between a function's own answers, whatever its formula.
 
-Two sides are compared that are linear in answers, so the bounds of level `certified`, taken through the same sums, say how far they may be
-apart. Of the reference nothing is used but the size of these bounds.
+Two sides are compared that are linear in answers, so the bounds of level `certified`, taken through the same sums, say
+how far they may be apart. Of the reference nothing is used but the size of these bounds.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError, ShapeError
 from sarlite.oracle.arithmetic import Number
 from sarlite.oracle.case import Case
-from sarlite.oracle.certified import arithmetic, ratios
+from sarlite.oracle.certified import arithmetic
+from sarlite.oracle.difference import Difference
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Verdict
 from sarlite.oracle.trial import Trial
@@ -32,15 +31,7 @@ class Relation:
     right: Side
 
 
-def row_kinds(reference: Any) -> dict[str, str]:
-    """Whether the rows of each array are "src", "dst", "edge" or "node" (where sources and destinations must be the same), else "whole"."""
-    for n_dst, kinds in ((7, {5: "src", 7: "dst", 11: "edge"}), (5, {5: "node", 11: "edge"})):
-        try:
-            shapes = reference.arrays(EdgeList(np.zeros(11, int), np.zeros(11, int), 5, n_dst), 13)
-        except (ConfigError, ShapeError):
-            continue
-        return {name: kinds.get(shape[0] if shape else 0, "whole") for name, shape in shapes.items()}
-    return {}
+Kind = Callable[[Trial, Case, np.random.Generator], Relation]
 
 
 def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
@@ -64,7 +55,8 @@ def split(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
     side = rng.random(case.n_edges) < 0.5
     parts = np.flatnonzero(side), np.flatnonzero(~side)
     halves = [_with(trial, case, case.edges.select(part), "split", {"edge": part}) for part in parts]
-    return Relation("splitting the edges into two parts", (case, *halves), lambda y, name: y[0], lambda y, name: y[1] + y[2])
+    return Relation("splitting the edges into two parts", (case, *halves), lambda y, name: y[0],
+                    lambda y, name: y[1] + y[2])
 
 
 def doubled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
@@ -87,27 +79,28 @@ def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
 def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
     """f(x) + f(y) = f(x + y), on numbers whose sums are exact in the dtype."""
     x = [rng.integers(-8, 9, np.shape(case.x)).astype(case.x.dtype) for _ in range(2)]
-    cases = [replace(case, name=f"{case.name}/linear", arrays={**case.arrays, "x": value}) for value in (*x, x[0] + x[1])]
+    cases = [replace(case, name=f"{case.name}/linear", arrays={**case.arrays, "x": value})
+             for value in (*x, x[0] + x[1])]
     return Relation("the sum of two inputs", tuple(cases), lambda y, name: y[0] + y[1], lambda y, name: y[2])
 
 
-def applicable(trial: Trial, case: Case) -> list[Callable[[Trial, Case, np.random.Generator], Relation]]:
+def applicable(trial: Trial, case: Case) -> list[Kind]:
     """The invariants that hold for an operation: of a layer or a model, relabelling alone."""
     if case.state or "edge" in trial.reference.outputs_by.values() or case.op not in ("spmm", "attention"):
         return [relabelled]
     attributes = case.attributes
     plain = not attributes.get("loops") and attributes.get("reduce") != "sym"
-    found: list[Callable[[Trial, Case, np.random.Generator], Relation]] = [relabelled]
+    found: list[Kind] = [relabelled]
     found += [isolated] * bool(case.edges.n_src and case.edges.n_dst) + [doubled] * plain
     if case.op == "spmm" and attributes.get("reduce") in ("sum", "mean", "sym"):
         found.append(linear)
     return found + [split] * (_sums(case) and plain)
 
 
-def level(trial: Trial, case: Case) -> None:
-    """Look at one of the invariants that hold, the next one for the next case."""
+def level(trial: Trial, case: Case, kinds: Sequence[Kind] | None = None) -> None:
+    """Look at one of the invariants that hold, or of `kinds`, the next one for the next case."""
     rng = np.random.default_rng([trial.seed, case.n_edges, case.n_dst])
-    kinds = applicable(trial, case)
+    kinds = applicable(trial, case) if kinds is None else kinds
     relation = kinds[trial.report.checked["invariant"] % len(kinds)](trial, case, rng)
     answers, bounds = [], []
     for one in relation.cases:
@@ -121,10 +114,11 @@ def level(trial: Trial, case: Case) -> None:
     for name in answers[0]:
         left, right = (side([y[name] for y in answers], name) for side in (relation.left, relation.right))
         bound = np.add(*(side([e[name] for e in bounds], name) for side in (relation.left, relation.right)))
-        bad = np.nan_to_num(ratios(right, Number(left, bound))) > 1
+        difference = Difference(trial.reference, relation.cases[-1], name, Number(left, bound), right)
+        bad = np.nan_to_num(difference.ratio) > 1
         if bad.any():
             cause = f"{relation.name} changes what must stay: {int(bad.sum())} of {bad.size} elements"
-            trial.found(Verdict.WRONG, "invariant", relation.cases[-1], name, cause, bad, right, left, bound)
+            trial.found(Verdict.WRONG, "invariant", difference, cause, bad)
 
 
 def _sums(case):
@@ -133,6 +127,6 @@ def _sums(case):
 
 def _with(trial, case, edges, name, rows):
     """The case on other edges, the rows of its arrays taken as `rows` says by kind."""
-    kinds = row_kinds(trial.reference)
-    arrays = {key: value[rows[kinds[key]]] if kinds.get(key) in rows else value for key, value in case.arrays.items()}
+    by = trial.reference.arrays_by
+    arrays = {key: value[rows[by[key]]] if by.get(key) in rows else value for key, value in case.arrays.items()}
     return replace(case, name=f"{case.name}/{name}", edges=edges, arrays=arrays)

@@ -1,4 +1,4 @@
-"""What a layer is, and how a `Reference` of one comes to its attributes: from the caller, the state's shapes, the dialect."""
+"""What a layer is, and where its `Reference` has its attributes from: the caller, the state's shapes, the dialect."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from sarlite.errors import ConfigError, DataError, whole
 from sarlite.oracle import dialects
+from sarlite.oracle.choices import among
 from sarlite.oracle.definition import Attributes, Definition, Shapes
 from sarlite.oracle.edges import EdgeList, Index
 from sarlite.oracle.expression import Expr, concat, constant, gather
@@ -69,7 +70,7 @@ class _Known(dict):
 
 
 def doubled(layer: Layer, attributes: Attributes, state: Mapping[str, Any]) -> set[str]:
-    """The names of a state whose values stand there twice, as torch saves shared weights: those of the destinations.
+    """The destinations' names of weights that stand twice in a state, as torch saves shared weights.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None
     Raises
     ------
     ConfigError
-        A value that is none of those possible, or another than the state's.
+        A value that is not allowed, or that is not the state's.
     DataError
         A parameter that is missing, unknown or of a wrong shape.
     """
@@ -111,11 +112,10 @@ def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None
     if state is not None:
         shapes = {name: tuple(value.shape) for name, value in dialects.read(layer.name, dialect, state).items()}
         told = layer.told(_Known(layer.name, dialect, shapes), given)
-    for name, value in told.items():
-        if given.get(name, value) != value:
-            raise ConfigError(f"{name} is {given[name]!r}, but in the state {value!r}")
+    agree(given, told)
     first = {name: values[0] for name, values in layer.options.items()}
-    settled = {"n_in": None, **layer.sizes, **layer.numbers, **first, **dialects.BEHAVIOUR.get((layer.name, dialect), {}), **told, **given}
+    settled = {"n_in": None, **layer.sizes, **layer.numbers, **first,
+               **dialects.BEHAVIOUR.get((layer.name, dialect), {}), **told, **given}
     if dialect == "dgl" and settled.get("heads") == "mean":
         raise ConfigError("heads 'mean': DGL's layers keep heads as an axis, and who calls them takes the mean")
     if state is not None:
@@ -123,9 +123,16 @@ def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None
     return settled
 
 
+def agree(given: Attributes, told: Attributes) -> None:
+    """Raise ConfigError where an attribute that is given is another than the state tells."""
+    for name, value in told.items():
+        if given.get(name, value) != value:
+            raise ConfigError(f"{name} is {given[name]!r}, but in the state {value!r}")
+
+
 def _checked(layer, name, value):
-    if name in layer.options and value not in layer.options[name]:
-        raise ConfigError(f"{name}: {value!r} is none of {', '.join(map(repr, layer.options[name]))}")
+    if name in layer.options:
+        among(name, value, layer.options[name])
     if name in layer.sizes or name == "n_in":
         return whole(name, value)
     if name in layer.numbers and not (isinstance(value, (int, float)) and np.isfinite(value)):
@@ -134,7 +141,7 @@ def _checked(layer, name, value):
 
 
 def _agree(layer, dialect, found, wanted):
-    """Refuse a state that is not of these shapes."""
+    """Refuse a state whose shapes are not the wanted ones."""
     place = dialects.places(layer.name, dialect, projected="root.weight" in wanted)
     for name in [*wanted, *found]:
         theirs = place[name].name if name in place else name
@@ -199,12 +206,14 @@ def looped(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeL
     Parameters
     ----------
     self_loops : {"none", "missing", "replace"}
-        As given; one of weight 1 where a row has none; one for every row in place of those that are there, keeping the weight of the last.
+        As given; one of weight 1 where a row has none; one for every row in place of those that are there, keeping the
+        weight of the last.
     """
     if self_loops == "none":
         return edges, weight
     if edges.n_src != edges.n_dst:
-        raise ConfigError(f"self_loops {self_loops!r}: there are {edges.n_src} source rows, but {edges.n_dst} destination rows")
+        raise ConfigError(f"self_loops {self_loops!r}: there are {edges.n_src} source rows, "
+                          f"but {edges.n_dst} destination rows")
     present = np.flatnonzero(edges.src == edges.dst)
     last = np.full(edges.n_dst, -1)
     last[edges.dst[present]] = present  # of several the last
@@ -212,7 +221,8 @@ def looped(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeL
         kept, own = np.arange(edges.n_edges), np.flatnonzero(last < 0)
     else:
         kept, own = np.flatnonzero(edges.src != edges.dst), np.arange(edges.n_dst)
-    joined = EdgeList(np.concatenate([edges.src[kept], own]), np.concatenate([edges.dst[kept], own]), edges.n_src, edges.n_dst)
+    joined = EdgeList(np.concatenate([edges.src[kept], own]), np.concatenate([edges.dst[kept], own]), edges.n_src,
+                      edges.n_dst)
     if weight is None:
         return joined, None
     places = np.concatenate([kept, np.where(last[own] < 0, edges.n_edges, last[own])])
@@ -230,5 +240,5 @@ def plus(out: Expr, term: Expr | None) -> Expr:
 
 
 def present(shapes: Shapes, wanted: Mapping[str, bool]) -> Shapes:
-    """The shapes without those that are not wanted."""
+    """The wanted ones of some shapes."""
     return {name: shape for name, shape in shapes.items() if wanted.get(name, True)}

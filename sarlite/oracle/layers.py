@@ -12,30 +12,9 @@ from sarlite.oracle import dialects
 from sarlite.oracle.attention_layers import GAT, GATV2
 from sarlite.oracle.definition import Attributes, define
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.expression import (
-    Expr,
-    constant,
-    gather,
-    propagate,
-    relu,
-    scatter_max,
-    scatter_sum,
-    settled,
-    sqrt,
-    where,
-)
-from sarlite.oracle.layer import (
-    LOOPS,
-    NO,
-    YES,
-    Layer,
-    definition,
-    looped,
-    own_rows,
-    plus,
-    present,
-    rows_of,
-)
+from sarlite.oracle.expression import Expr, constant, gather, propagate, relu, scatter_sum, settled, sqrt, where
+from sarlite.oracle.layer import LOOPS, NO, YES, Layer, definition, looped, own_rows, plus, present, rows_of
+from sarlite.oracle.operations import TIES, extremum, mean
 from sarlite.types import Array
 
 
@@ -86,14 +65,16 @@ def _gcn_told(shapes, attributes):
 
 
 def _sage(inputs, edges, attributes):
-    """W_root h_i + b + W (mean or max over j of h_j), max-pool: of relu(W_pool h_j + b_pool) (Hamilton, Ying and Leskovec 2017, eq. 3)."""
+    """W_root h_i + b + W (mean or max over j of h_j), max-pool: of relu(W_pool h_j + b_pool).
+
+    Source: Hamilton, Ying and Leskovec 2017, eq. 3.
+    """
     x = inputs["x"]
     if attributes["aggregator"] == "mean":
-        out = propagate(x, edges.by_src, edges.by_dst) / np.maximum(edges.in_degrees, 1)[:, None]
+        out = mean(propagate(x, edges.by_src, edges.by_dst), edges)
     else:
         pooled = relu(x @ inputs["pool.weight"] + inputs["pool.bias"]) if attributes["aggregator"] == "max-pool" else x
-        ties, rank = {"lowest": ("first", edges.src)}.get(attributes["ties"], (attributes["ties"], None))
-        out = scatter_max(gather(pooled, edges.by_src), edges.by_dst, ties, rank)
+        out = extremum(gather(pooled, edges.by_src), edges, "max", attributes["ties"])
     out = out @ inputs["neighbour.weight"]
     if "root.weight" in inputs:
         out = own_rows(inputs) @ inputs["root.weight"] + out
@@ -102,9 +83,11 @@ def _sage(inputs, edges, attributes):
 
 def _sage_shapes(n_in, attributes):
     n_out, pool = attributes["n_out"], attributes["aggregator"] == "max-pool"
-    shapes = {"root.weight": (n_in, n_out), "root.bias": (n_out,), "neighbour.weight": (n_in, n_out), "pool.weight": (n_in, n_in),
+    shapes = {"root.weight": (n_in, n_out), "root.bias": (n_out,), "neighbour.weight": (n_in, n_out),
+              "pool.weight": (n_in, n_in),
               "pool.bias": (n_in,)}  # fmt: skip
-    return present(shapes, {"root.weight": attributes["root"], "root.bias": attributes["bias"], "pool.weight": pool, "pool.bias": pool})
+    return present(shapes, {"root.weight": attributes["root"], "root.bias": attributes["bias"], "pool.weight": pool,
+                            "pool.bias": pool})
 
 
 def _sage_told(shapes, attributes):
@@ -114,7 +97,10 @@ def _sage_told(shapes, attributes):
 
 
 def _rgcn(inputs, edges, attributes):
-    """W_root h_i + b + sum_r (sum or mean over j in N_r(i)) W_r h_j, W_r = sum_b c_rb V_b (Schlichtkrull et al. 2018, eq. 2, 3)."""
+    """W_root h_i + b + sum_r (sum or mean over j in N_r(i)) W_r h_j, W_r = sum_b c_rb V_b.
+
+    Source: Schlichtkrull et al. 2018, eq. 2, 3.
+    """
     x, bases, relation = inputs["x"], inputs["bases"], np.asarray(inputs["relation"])
     n_bases, n_in, n_out = bases.shape
     weights = bases.reshape(n_bases, n_in * n_out)
@@ -124,7 +110,7 @@ def _rgcn(inputs, edges, attributes):
     for r in range(weights.shape[0]):
         part = edges.select(relation == r)
         rows = propagate(x, part.by_src, part.by_dst)
-        rows = rows / np.maximum(part.in_degrees, 1)[:, None] if attributes["reduce"] == "mean" else rows
+        rows = mean(rows, part) if attributes["reduce"] == "mean" else rows
         out = out + rows @ weights.slice(r, r + 1).reshape(n_in, n_out)
     if "root.weight" in inputs:
         out = out + own_rows(inputs) @ inputs["root.weight"]
@@ -133,12 +119,14 @@ def _rgcn(inputs, edges, attributes):
 
 def _within(name, index, n):
     if len(index) and (index.min() < 0 or index.max() >= n):
-        raise DataError(f"{name}: numbers from 0 to {n - 1} are asked for, but there is {index.min() if index.min() < 0 else index.max()}")
+        odd = index.min() if index.min() < 0 else index.max()
+        raise DataError(f"{name}: numbers from 0 to {n - 1} are asked for, but there is {odd}")
 
 
 def _rgcn_shapes(n_in, attributes):
     n_out, n_relations, n_bases = attributes["n_out"], attributes["n_relations"], attributes["n_bases"]
-    shapes = {"bases": (n_bases or n_relations, n_in, n_out), "coefficients": (n_relations, n_bases), "root.weight": (n_in, n_out),
+    shapes = {"bases": (n_bases or n_relations, n_in, n_out), "coefficients": (n_relations, n_bases),
+              "root.weight": (n_in, n_out),
               "bias": (n_out,)}  # fmt: skip
     return present(shapes, {"coefficients": n_bases > 0, "root.weight": attributes["root"], "bias": attributes["bias"]})
 
@@ -146,31 +134,32 @@ def _rgcn_shapes(n_in, attributes):
 def _rgcn_told(shapes, attributes):
     n_bases, n_in, n_out = shapes["bases"]
     n_relations, n_bases = shapes.get("coefficients", (n_bases, 0))
-    return {"n_in": n_in, "n_out": n_out, "n_relations": n_relations, "n_bases": n_bases, "root": "root.weight" in shapes,
+    return {"n_in": n_in, "n_out": n_out, "n_relations": n_relations, "n_bases": n_bases,
+            "root": "root.weight" in shapes,
             "bias": "bias" in shapes}  # fmt: skip
 
 
 def moments(x: Expr) -> tuple[Expr, Expr]:
     """The mean and the biased variance of each column, (1, n_feat)."""
-    mean = x.mean(0, keepdims=True)
-    difference = settled(x - mean)  # the moments of large means may not cancel
-    return mean, (difference * difference).mean(0, keepdims=True)
+    centre = x.mean(0, keepdims=True)
+    difference = settled(x - centre)  # the moments of large means may not cancel
+    return centre, (difference * difference).mean(0, keepdims=True)
 
 
 def _batch_norm(inputs, edges, attributes):
-    """(x - mean) / sqrt(var + eps) * gamma + beta, the moments of the rows or, out of training, the running ones (Ioffe, Szegedy 2015)."""
+    """(x - mean) / sqrt(var + eps) * gamma + beta, by the rows' moments or the running ones (Ioffe, Szegedy 2015)."""
     x = inputs["x"]
-    mean, var = moments(x) if attributes["training"] else (inputs["running_mean"], inputs["running_var"])
-    out = settled(x - mean) / sqrt(var + attributes["eps"])
+    centre, var = moments(x) if attributes["training"] else (inputs["running_mean"], inputs["running_var"])
+    out = settled(x - centre) / sqrt(var + attributes["eps"])
     return out if "gamma" not in inputs else out * inputs["gamma"] + inputs["beta"]
 
 
 def running(inputs: Mapping[str, Any], attributes: Attributes) -> dict[str, Expr]:
     """The running moments after a step: of the mean, and of the variance over n - 1."""
     x, momentum = inputs["x"], attributes["momentum"]
-    mean, var = moments(x)
+    centre, var = moments(x)
     n, n_feat = x.shape
-    new = {"running_mean": mean.reshape(n_feat), "running_var": var.reshape(n_feat) * n / max(n - 1, 1)}
+    new = {"running_mean": centre.reshape(n_feat), "running_var": var.reshape(n_feat) * n / max(n - 1, 1)}
     return {name: inputs[name] * (1.0 - momentum) + value * momentum for name, value in new.items() if name in inputs}
 
 
@@ -201,10 +190,11 @@ def _norm_outputs(inputs, attributes):
 
 LAYERS = {
     "gcn": Layer("gcn", _gcn, _gcn_shapes, _gcn_told, {"n_out": 4},
-                 {"norm": ("in", "both", "left", "right", "none"), "self_loops": LOOPS, "isolated": ("one", "zero"), "weighted": NO,
+                 {"norm": ("in", "both", "left", "right", "none"), "self_loops": LOOPS, "isolated": ("one", "zero"),
+                  "weighted": NO,
                   "bias": YES, "allow_zero_in_degree": YES}, arrays=_gcn_arrays),
     "sage": Layer("sage", _sage, _sage_shapes, _sage_told, {"n_out": 4},
-                  {"aggregator": ("mean", "max-pool", "max"), "ties": ("lowest", "first", "all"), "root": YES, "bias": YES}),
+                  {"aggregator": ("mean", "max-pool", "max"), "ties": TIES, "root": YES, "bias": YES}),
     "gat": GAT,
     "gatv2": GATV2,
     "rgcn": Layer("rgcn", _rgcn, _rgcn_shapes, _rgcn_told, {"n_out": 4, "n_relations": 3, "n_bases": 2},

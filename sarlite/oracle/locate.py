@@ -1,4 +1,4 @@
-"""Edges read off a difference: a row that lost, gained or confused one differs by what that edge carries, and this names its source."""
+"""Edges read off a difference: a wrong row differs by what an edge carries, and this names the edge's source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def direction(width: int) -> Array:
 class Codebook:
     """Rows by what stands in them: O(n log n) once, then O(log n) a look.
 
-    Rows are projected on one drawn direction of integers, in float64, which is exact for the integers of probes; a hit is compared in full.
+    Rows are projected on one drawn direction of integers, in float64, which is exact for the integers of probes; a hit
+    is compared in full.
     """
 
     def __init__(self, rows: Array) -> None:
@@ -73,15 +74,20 @@ class Flow:
 
 
 def flow(case: Case, output: str, given: Sequence[Array]) -> Flow | None:
-    """The sum that makes `output` of an spmm, where it is one; `given` are x, or the cotangents, of the cases that share a code."""
+    """The sum that makes `output` of an spmm, where it is one.
+
+    `given` are x, or the cotangents, of the cases that share a code.
+    """
     a = case.attributes
-    if case.op != "spmm" or a.get("reduce") not in ("sum", "mean", "sym") or a.get("loops") or output not in ("out", "dx"):
+    sums = case.op == "spmm" and a.get("reduce") in ("sum", "mean", "sym") and not a.get("loops")
+    if not sums or output not in ("out", "dx"):
         return None
     backward, edges = output == "dx", case.edges
     rows = np.concatenate([np.asarray(x, np.float64) for x in given], 1)
     weight = None if "weight" not in case.arrays else np.asarray(case.arrays["weight"], np.float64)
     of_src = edges.in_degrees if a.get("degrees") == "in" else edges.out_degrees
-    here, there = (np.maximum(d, 1)[:, None] for d in ((of_src, edges.in_degrees) if backward else (edges.in_degrees, of_src)))
+    here, there = (np.maximum(d, 1)[:, None]
+                   for d in ((of_src, edges.in_degrees) if backward else (edges.in_degrees, of_src)))
     divisor = None
     if a["reduce"] == "sym":
         rows, divisor = rows / np.sqrt(there), np.sqrt(here)[:, 0]
@@ -122,7 +128,8 @@ def read(flow: Flow, expected: Array, got: Array, book: Codebook | None = None) 
     found: list[Change] = []
     for v in bad:
         differences = list(_differences(flow, int(v), expected[v], got[v]))
-        explained = (how(flow, book, int(v), difference) for how in (_one_change, _two_changes) for difference in differences)
+        explained = (how(flow, book, int(v), difference) for how in (_one_change, _two_changes)
+                     for difference in differences)
         changes = next((c for c in explained if c is not None), None)
         if changes is None:
             return None
@@ -160,7 +167,10 @@ def _one_change(flow, book, v, difference):
 
 
 def _two_changes(flow, book, v, difference):
-    """The two changes that make a difference of row v, one of them by an edge of the row; None where no two do, or others do as well."""
+    """The two changes that make a difference of row v, one of them by an edge of the row.
+
+    None where no two do, or others do as well.
+    """
     mine, found = _mine(flow, v), {}
     carried = flow.rows[flow.edges.src[mine]] * (1.0 if flow.weight is None else flow.weight[mine, None])
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
@@ -192,7 +202,8 @@ def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
     while pending:
         change = pending.pop(0)
         partner = next((c for c in pending if _elsewhere(change, c)), None)
-        swap = next((c for c in pending if c.row == change.row and c.edge < 0 <= change.edge and change.times < 0), None)
+        swap = next((c for c in pending if c.row == change.row and c.edge < 0 <= change.edge and change.times < 0),
+                    None)
         if partner is not None:
             pending.remove(partner)
             lost, gained = (change, partner) if change.edge >= 0 else (partner, change)
@@ -201,11 +212,13 @@ def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
         elif swap is not None:
             pending.remove(swap)
             pair = _pair(flow, change.source, change.row)
-            texts.append(f"edge {change.edge} ({pair[0]} -> {pair[1]}) reads row {swap.source} in place of {change.source}")
+            name = f"edge {change.edge} ({pair[0]} -> {pair[1]})"
+            texts.append(f"{name} reads row {swap.source} in place of {change.source}")
         else:
             pair = _pair(flow, change.source, change.row)
             if change.edge >= 0:
-                texts.append(f"edge {change.edge} ({pair[0]} -> {pair[1]}) is {'lost' if change.times < 0 else 'counted twice'}")
+                how = "lost" if change.times < 0 else "counted twice"
+                texts.append(f"edge {change.edge} ({pair[0]} -> {pair[1]}) is {how}")
             else:
                 texts.append(f"row {change.row} counts row {change.source}, from which it has no edge")
         edges.append(pair)

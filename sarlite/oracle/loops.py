@@ -1,7 +1,8 @@
-"""The operations a second time, one number after the other, with gradients by hand: what the expressions are compared with.
+"""The operations a second time, one number after the other, with gradients by hand: what the expressions are compared
+with.
 
-Nothing here is shared with expression.py, plain.py or operations.py. Rational operations are computed in fractions, without any rounding;
-those with roots and exponentials in longdouble. For small graphs.
+Nothing here is shared with expression.py, plain.py or operations.py. Rational operations are computed in fractions,
+without any rounding; those with roots and exponentials in longdouble. For small graphs.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ def _spmm(case, v, g):
     terms = _scales(_terms(case, case.attributes["loops"]), case, reduce)
     if reduce not in ("max", "min"):
         if any(isinstance(value, np.floating) for value in x.flat):
-            terms = [(e, j, i, REAL(c.numerator) / REAL(c.denominator) if isinstance(c, Fraction) else c) for e, j, i, c in terms]
+            terms = [(e, j, i, REAL(c.numerator) / REAL(c.denominator) if isinstance(c, Fraction) else c)
+                     for e, j, i, c in terms]
         out, d = _sums(terms, x, weight, case.n_dst, g)
         return {"out": out}, d
     w = [1] * len(terms) if weight is None else [*weight, *[1] * (len(terms) - len(weight))]
@@ -294,4 +296,5 @@ def _attention(case, v, g):
     return results, d
 
 
-OPERATIONS = {"spmm": _spmm, "scatter": _scatter, "gather": _gather, "sddmm": _sddmm, "softmax": _softmax, "attention": _attention}
+OPERATIONS = {"spmm": _spmm, "scatter": _scatter, "gather": _gather, "sddmm": _sddmm, "softmax": _softmax,
+              "attention": _attention}

@@ -10,6 +10,7 @@ import numpy as np
 
 from sarlite.errors import ConfigError, DataError, whole
 from sarlite.oracle import dialects
+from sarlite.oracle.choices import among
 from sarlite.oracle.definition import Attributes, Definition, Shapes, define
 from sarlite.oracle.edges import EdgeList, Index
 from sarlite.oracle.expression import (
@@ -27,7 +28,7 @@ from sarlite.oracle.expression import (
     sqrt,
 )
 from sarlite.oracle.gradient import gradient
-from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, Layer, doubled, settle
+from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, Layer, agree, doubled, settle
 from sarlite.oracle.layers import LAYERS
 
 ACTIVATIONS = {"relu": relu, "elu": elu}
@@ -35,7 +36,7 @@ NORM = LAYERS["batch_norm"]
 
 
 class Parts(NamedTuple):
-    """A model's state by its layers and the batch norms between them: each {the name in the layer: (the name in the model, value)}."""
+    """A model's state by layers and norms between them: {the name in the layer: (the name in the model, value)}."""
 
     layers: list[dict[str, tuple[str, Any]]]
     norms: list[dict[str, tuple[str, Any]]]
@@ -49,8 +50,9 @@ def parts(kind: str, state: Mapping[str, Any]) -> Parts:
     kind : str
         Of LAYERS.
     state : dict of str to value
-        Names are a word, the layer's number, and the name in the layer, as "convs.0.lin.weight" or "conv1.lin.weight"; words with "norm"
-        or "bn" are batch norms. sarlite's models keep hidden layers' biases and norms in "activations.0.bias", "activations.0.norm.gamma".
+        Names are a word, the layer's number, and the name in the layer, as "convs.0.lin.weight" or "conv1.lin.weight";
+        words with "norm" or "bn" are batch norms. sarlite's models keep hidden layers' biases and norms in
+        "activations.0.bias", "activations.0.norm.gamma".
 
     Raises
     ------
@@ -63,7 +65,8 @@ def parts(kind: str, state: Mapping[str, Any]) -> Parts:
     for name, value in state.items():
         found = re.match(r"(.*?\D)(\d+)\.(.+)$", name)
         if not found:
-            raise DataError(f"{name!r} is of no layer: such names are a word, a number and the layer's own name, as 'convs.0.bias'")
+            raise DataError(f"{name!r} is of no layer: such names are a word, a number and the layer's own name, "
+                            "as 'convs.0.bias'")
         word, number, inner = found[1], int(found[2]), found[3]
         if word == "activations." and inner == "bias":
             layers.setdefault(number, {})["root.bias" if kind == "sage" else "bias"] = (name, value)
@@ -85,7 +88,8 @@ def _values(part):
     return {inner: value for inner, (_, value) in part.items()}
 
 
-def _forward(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes, convolved: list[Expr] | None = None) -> Expr:
+def _forward(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes,
+             convolved: list[Expr] | None = None) -> Expr:
     """The logits; what each convolution gives is put into `convolved`."""
     state = {name: value for name, value in inputs.items() if name not in ARRAYS}
     arrays = {name: value for name, value in inputs.items() if name in ARRAYS}
@@ -113,7 +117,8 @@ def cross_entropy(logits: Expr, labels: Any, mask: Any) -> Expr:
     rows = np.flatnonzero(mask)
     labels = np.asarray(labels)[rows]
     if len(rows) and (labels.min() < 0 or labels.max() >= n_classes):
-        raise DataError(f"labels: the model has {n_classes} classes, but there is {labels.min() if labels.min() < 0 else labels.max()}")
+        odd = labels.min() if labels.min() < 0 else labels.max()
+        raise DataError(f"labels: the model has {n_classes} classes, but there is {odd}")
     picked = gather(flat, Index(rows * n_classes + labels, n * n_classes))
     return (gather(total, Index(rows, n)) - picked).sum(0) / max(len(rows), 1)
 
@@ -125,12 +130,14 @@ def adam(parameter: Expr, g: Expr, first: Any, second: Any, step: int, attribute
     first = g * (1 - beta1) if first is None else first * beta1 + g * (1 - beta1)
     second = g * g * (1 - beta2) if second is None else second * beta2 + g * g * (1 - beta2)
     change = first / (1 - beta1**step) / (sqrt(second / (1 - beta2**step)) + attributes["epsilon_adam"])
-    return settled(parameter - change * attributes["lr"]), first, second  # settled: a sum would dissolve in the next step's sums
+    # settled: a sum would dissolve in the next step's sums
+    return settled(parameter - change * attributes["lr"]), first, second
 
 
 def _trained(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
     """The loss and the gradients of the last step, and the parameters after it."""
-    now = {name: value for name, value in inputs.items() if name not in ARRAYS and name.rpartition(".")[2] not in BUFFERS}
+    now = {name: value for name, value in inputs.items() if name not in ARRAYS
+           and name.rpartition(".")[2] not in BUFFERS}
     moments: dict[str, tuple[Any, Any]] = {name: (None, None) for name in now}
     outputs: dict[str, Expr] = {}
     for step in range(1, attributes["steps"] + 1):
@@ -145,7 +152,8 @@ def _trained(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: 
 
 BUFFERS = ("running_mean", "running_var", *dialects.COUNTERS)
 SIZES = {"layers": 2, "hidden": 8, "n_classes": 4, "steps": 1}
-OPTIONS: dict[str, tuple[Any, ...]] = {"activation": ("relu", "elu"), "batch_norm": (False, True), "training": (True, False)}
+OPTIONS: dict[str, tuple[Any, ...]] = {"activation": ("relu", "elu"), "batch_norm": (False, True),
+                                       "training": (True, False)}
 NUMBERS = {"eps": 1e-5, "lr": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon_adam": 1e-8, "weight_decay": 0.0}
 _OWN = {**SIZES, **NUMBERS, **{name: values[0] for name, values in OPTIONS.items()}}
 _TRAINING = ("steps", "lr", "beta1", "beta2", "epsilon_adam", "weight_decay")
@@ -154,31 +162,31 @@ _TRAINING = ("steps", "lr", "beta1", "beta2", "epsilon_adam", "weight_decay")
 def _attribute_names(kind: str, training: bool) -> list[str]:
     layer = LAYERS[kind]
     own = [name for name in _OWN if training or name not in _TRAINING]
-    return [*own, "n_in", "each", *(name for name in (*layer.sizes, *layer.options, *layer.numbers) if name not in ("n_out", *own))]
+    return [*own, "n_in", "each",
+            *(name for name in (*layer.sizes, *layer.options, *layer.numbers) if name not in ("n_out", *own))]
 
 
 def resolve(kind: str, attributes: Attributes, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], Any]:
-    """All attributes of a model: those of each layer are `each`, found anew where they are given."""
+    """All attributes of a model; `each` has the attributes of each layer, found anew where they are given."""
     given = {name: value for name, value in attributes.items() if value is not None and name != "each"}
     for name, values in OPTIONS.items():
-        if given.get(name, values[0]) not in values:
-            raise ConfigError(f"{name}: {given[name]!r} is none of {', '.join(map(repr, values))}")
+        among(name, given.get(name, values[0]), values)
     sizes = {name: whole(name, given[name], 1) for name in SIZES if name in given}
     own = {**_OWN, **given, **sizes}
     of_layer = {name: value for name, value in given.items() if name not in _OWN and name != "n_in"}
     if state is None:
         return {**attributes, **_asked(attributes, own), "each": _planned(kind, own, of_layer)}, None
     state = dialects.arrays(state)
-    twice = {part[name][0] for part in parts(kind, state).layers for name in doubled(LAYERS[kind], of_layer, _values(part))}
+    twice = {part[name][0] for part in parts(kind, state).layers
+             for name in doubled(LAYERS[kind], of_layer, _values(part))}
     state = {name: value for name, value in state.items() if name not in twice}
     found = parts(kind, state)
     each = [settle(LAYERS[kind], _for_layer(kind, of_layer, k == len(found.layers) - 1), _values(part))
             for k, part in enumerate(found.layers)]  # fmt: skip
-    told = {"layers": len(each), "batch_norm": bool(found.norms), "n_classes": _width(each[-1]), "n_in": each[0]["n_in"]}
+    told = {"layers": len(each), "batch_norm": bool(found.norms), "n_classes": _width(each[-1]),
+            "n_in": each[0]["n_in"]}
     told |= {"hidden": each[0].get("n_feat", each[0].get("n_out"))} if len(each) > 1 else {}
-    for name, value in told.items():
-        if given.get(name, value) != value:
-            raise ConfigError(f"{name} is {given[name]!r}, but in the state {value!r}")
+    agree(given, told)
     for before, after in zip(each, each[1:]):
         if _width(before) != after["n_in"]:
             raise DataError(f"a layer gives {_width(before)} columns, but the next one takes {after['n_in']}")
@@ -192,7 +200,10 @@ def _asked(attributes, own):
 
 
 def _for_layer(kind, of_layer, last):
-    """What a layer is told: heads are side by side, in the last layer their mean; numbers of heads and features are the hidden layers'."""
+    """What a layer is told: heads are side by side, in the last layer their mean.
+
+    Numbers of heads and features are the hidden layers'.
+    """
     if kind not in ("gat", "gatv2"):
         return of_layer
     told = {name: value for name, value in of_layer.items() if not last or name not in ("n_heads", "n_feat")}
@@ -225,12 +236,13 @@ def _parameters(kind: str, width: int, attributes: Attributes) -> Shapes:
     shapes: Shapes = {}
     dialect = attributes["dialect"]
     for k, own in enumerate(attributes["each"]):
-        n_in = own["n_in"] if own["n_in"] is not None else attributes["n_in"] if attributes["n_in"] is not None else width
+        n_in = next(n for n in (own["n_in"], attributes["n_in"], width) if n is not None)
         of_layer = dialects.shapes_in(kind, dialect, LAYERS[kind].shapes(n_in, own))
         shapes |= {f"convs.{k}.{name}": shape for name, shape in of_layer.items()}
         if attributes["batch_norm"] and k < len(attributes["each"]) - 1:
             of_norm = NORM.shapes(_width(own), {"affine": True, "tracked": True})
-            shapes |= {f"norms.{k}.{name}": shape for name, shape in dialects.shapes_in("batch_norm", dialect, of_norm).items()}
+            theirs = dialects.shapes_in("batch_norm", dialect, of_norm)
+            shapes |= {f"norms.{k}.{name}": shape for name, shape in theirs.items()}
     return shapes
 
 
@@ -238,7 +250,9 @@ def _definition(kind: str, training: bool) -> Definition:
     layer: Layer = LAYERS[kind]
 
     def formula(inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
-        return _trained(kind, inputs, edges, attributes) if training else {"out": _forward(kind, inputs, edges, attributes)}
+        if training:
+            return _trained(kind, inputs, edges, attributes)
+        return {"out": _forward(kind, inputs, edges, attributes)}
 
     def layers(inputs, edges, attributes):
         convolved: list[Expr] = []
@@ -247,21 +261,25 @@ def _definition(kind: str, training: bool) -> Definition:
 
     def arrays(edges, width, attributes):
         if edges.n_src != edges.n_dst:
-            raise ConfigError(f"a model's layers are of one set of nodes, not {edges.n_src} source rows and {edges.n_dst} destination rows")
+            raise ConfigError(f"a model's layers are of one set of nodes, not {edges.n_src} source rows "
+                              f"and {edges.n_dst} destination rows")
         first = attributes["each"][0]
         shapes = layer.arrays(edges, width if attributes["n_in"] is None else attributes["n_in"], first)
         return {**shapes, **({"labels": (edges.n_dst,), "mask": (edges.n_dst,)} if training else {})}
 
     def refuses(edges, attributes):
+        why = dialects.refuses(kind, edges, attributes["each"][0])
+        if why or not attributes["batch_norm"]:
+            return why
         norm = {"dialect": attributes["dialect"], "training": attributes["training"]}
-        return dialects.refuses(kind, edges, attributes["each"][0]) or (dialects.refuses("batch_norm", edges, norm)
-                                                                        if attributes["batch_norm"] else None)  # fmt: skip
+        return dialects.refuses("batch_norm", edges, norm)
 
     return Definition(
-        f"{kind}-training" if training else f"{kind}-model", formula, arrays, dict.fromkeys(_attribute_names(kind, training)),
+        f"{kind}-training" if training else f"{kind}-model", formula, arrays,
+        dict.fromkeys(_attribute_names(kind, training)),
         lambda width, attributes: _parameters(kind, width, attributes), {} if training else {"out": "dst"}, FIXED,
-        {**DRAWN, "labels": _labels, "mask": _mask}, lambda attributes, state: resolve(kind, attributes, state), refuses, not training,
-        None if training else layers,
+        {**DRAWN, "labels": _labels, "mask": _mask}, lambda attributes, state: resolve(kind, attributes, state),
+        refuses, not training, None if training else layers,
     )  # fmt: skip
 
 

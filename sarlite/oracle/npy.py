@@ -1,7 +1,8 @@
-"""Arrays as .npy files, for any language: memory is taken only after header, size of the file and record agree with each other."""
+"""Arrays as .npy files: memory is taken only after header, size of the file and record agree with each other."""
 
 import hashlib
 import io
+import json
 import math
 import os
 import re
@@ -21,21 +22,38 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}")
 
 
 def plain(name: object, field: str) -> str:
-    """Return a name that is safe as part of a file's; raises DataError: it is empty, long, hidden, a path, or has other characters."""
+    """Return a name that is safe as part of a file's.
+
+    Raises DataError: it is empty, long, hidden, a path, or has other characters.
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
         raise DataError(f"{field}: {name!r} is not a plain name of letters, digits, '_', '-' and '.'")
     return name
 
 
 def write(path: Path, array: Array) -> dict[str, Any]:
-    """Write an array in C's order, little-endian, and return its record: file, dtype, shape and the SHA-256 of the whole file."""
+    """Write an array in C's order, little-endian; return its record: file, dtype, shape and SHA-256 of the file."""
     value = np.asarray(array, np.asarray(array).dtype.newbyteorder("<"), order="C")
     if value.dtype.str not in DTYPES:
         raise DataError(f"{path}: dtype {value.dtype} is none of {', '.join(DTYPES)}")
     file = io.BytesIO()
     np.lib.format.write_array(file, value, allow_pickle=False)
     path.write_bytes(file.getbuffer())
-    return {"file": path.name, "dtype": value.dtype.str, "shape": list(value.shape), "sha256": _sha256(file.getbuffer())}
+    return {"file": path.name, "dtype": value.dtype.str, "shape": list(value.shape),
+            "sha256": _sha256(file.getbuffer())}
+
+
+def write_group(folder: Path, group: str, values: Mapping[str, Array]) -> dict[str, Any]:
+    """Write arrays as GROUP.NAME.npy, and return their records by name."""
+    return {name: write(folder / f"{group}.{plain(name, group)}.npy", value) for name, value in values.items()}
+
+
+def write_json(path: Path, told: Mapping[str, Any], where: Path) -> None:
+    """Write a case.json; a DataError about `where`: an attribute is no JSON."""
+    try:
+        path.write_text(json.dumps(told, indent=1, allow_nan=False) + "\n")
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: attributes cannot be written as JSON: {error}") from error
 
 
 def read(folder: Path, field: str, record: Mapping[str, Any]) -> Array:
@@ -44,8 +62,8 @@ def read(folder: Path, field: str, record: Mapping[str, Any]) -> Array:
     Raises
     ------
     DataError
-        Its name is not plain; it is missing, no regular file or a link; its header, its size or its hash are not the record's; it has
-        `LIMIT` bytes or more.
+        Its name is not plain; it is missing, no regular file or a link; its header, its size or its hash are not the
+        record's; it has `LIMIT` bytes or more.
     """
     where = f"{folder}: {field}"
     if set(record) != {"file", "dtype", "shape", "sha256"}:
@@ -54,15 +72,20 @@ def read(folder: Path, field: str, record: Mapping[str, Any]) -> Array:
     with reading(path, field):
         header = _header(path, field)
         if [header[0], list(header[1])] != [record["dtype"], record["shape"]]:
-            raise DataError(f"{path}: {field}: {header[0]} {list(header[1])}, but case.json says {record['dtype']} {record['shape']}")
+            told = f"{record['dtype']} {record['shape']}"
+            raise DataError(f"{path}: {field}: {header[0]} {list(header[1])}, but case.json says {told}")
         content = path.read_bytes()
         if (found := _sha256(content)) != record["sha256"]:
-            raise DataError(f"{path}: {field}: sha256 {found}, but case.json says {record['sha256']}: the file was changed")
+            raise DataError(f"{path}: {field}: sha256 {found}, but case.json says {record['sha256']}: "
+                            "the file was changed")
         return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
 
 
 def read_result(path: Path, field: str, shape: Sequence[int] | None = None) -> Array:
-    """Return the array that another program wrote, in C's or Fortran's order; raises DataError as `read` does, or for another `shape`."""
+    """Return the array that another program wrote, in C's or Fortran's order.
+
+    Raises DataError as `read` does, or for another `shape`.
+    """
     with reading(path, field):
         _, found = _header(path, field)
         if shape is not None and found != tuple(shape):
@@ -71,8 +94,13 @@ def read_result(path: Path, field: str, shape: Sequence[int] | None = None) -> A
             return np.lib.format.read_array(file, allow_pickle=False)
 
 
+def read_folder(folder: Path) -> dict[str, Array]:
+    """Return the arrays of a folder's .npy files by name; raises DataError, as `read_result`."""
+    return {path.stem: read_result(path, path.stem) for path in sorted(folder.glob("*.npy"))}
+
+
 def _header(path, field):
-    """The dtype and the shape of a file whose size is what they need."""
+    """The dtype and the shape of a file; the file's size is checked against both."""
     if path.is_symlink():
         raise DataError(f"{path}: {field}: it is a symbolic link")
     with regular(path).open("rb") as file:

@@ -1,4 +1,7 @@
-"""The operations on edges as formulas: spmm, scatter, gather, sddmm, softmax and attention. Edge e goes from j = src[e] to i = dst[e]."""
+"""The operations on edges as formulas: spmm, scatter, gather, sddmm, softmax and attention.
+
+Edge e goes from j = src[e] to i = dst[e].
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,12 @@ from sarlite.oracle.expression import (
     sqrt,
 )
 
-# Who gets the gradient of a maximum: the entry of the lowest source, the first of the edges, or all in equal shares (torch.scatter_reduce).
+# Who gets the gradient of a maximum: the entry of the lowest source, the first of the edges, or all in equal shares
+# (torch.scatter_reduce).
 TIES = ("lowest", "first", "all")
 EPSILON = {"pyg": 1e-16}  # what a dialect adds to the denominator of a softmax
-NAN_OF_MASKED = ("dgl", "pyg")  # whose softmax is NaN where all scores of a row are -Inf, by no promise; the paper's is 0
+# Where all scores of a row are -Inf, these dialects' softmax is NaN, by no promise; the paper's is 0.
+NAN_OF_MASKED = ("dgl", "pyg")
 
 
 def extremum(messages, edges, reduce, ties):
@@ -39,7 +44,7 @@ def mean(total, edges):
 
 
 def edge_softmax(scores, edges, dialect, epsilon=None):
-    """The softmax of a dialect; `epsilon` where it is not that of the operation."""
+    """The softmax of a dialect; `epsilon`, where given, is used in place of the dialect's."""
     out = softmax(scores, edges.by_dst, EPSILON.get(dialect, 0.0) if epsilon is None else epsilon)
     return promised(out, scores, edges.by_dst) if dialect in NAN_OF_MASKED else out
 
@@ -53,13 +58,16 @@ def with_loops(edges: EdgeList) -> EdgeList:
 
 
 def symmetric(x, edges, weight=None, degrees="both"):
-    """D^-1/2 A D^-1/2 x, where degrees count edges (1 where there are none): at the source those out of it, or with "in" those into it."""
+    """D^-1/2 A D^-1/2 x; degrees are at least 1, and count at the source edges out of it, or with "in" into it."""
     source = edges.in_degrees if degrees == "in" else edges.out_degrees
     if len(source) != edges.n_src:
-        raise ConfigError(f"degrees: 'in' takes one set of rows; there are {edges.n_src} source rows, and {edges.n_dst} destination rows")
-    column = (-1, *[1] * (len(x.shape) - 1))
-    x = x / sqrt(constant(np.maximum(source, 1).reshape(column)))
-    return propagate(x, edges.by_src, edges.by_dst, weight) / sqrt(constant(np.maximum(edges.in_degrees, 1).reshape(column)))
+        raise ConfigError(f"degrees: 'in' takes one set of rows; there are {edges.n_src} source rows, "
+                          f"and {edges.n_dst} destination rows")
+
+    def root(degrees):
+        return sqrt(constant(np.maximum(degrees, 1).reshape(-1, *[1] * (len(x.shape) - 1))))
+
+    return propagate(x / root(source), edges.by_src, edges.by_dst, weight) / root(edges.in_degrees)
 
 
 # ---- spmm: out_i = reduce over e into i of weight_e * x_j
@@ -84,7 +92,8 @@ def _spmm_arrays(edges, width, attributes):
     return {"x": (edges.n_src, width), **({"weight": (edges.n_edges,)} if attributes["weighted"] else {})}
 
 
-define(Definition("spmm", _spmm, _spmm_arrays, {"reduce": ("sum", "mean", "max", "min", "sym"), "weighted": (False, True), "ties": TIES,
+define(Definition("spmm", _spmm, _spmm_arrays,
+                  {"reduce": ("sum", "mean", "max", "min", "sym"), "weighted": (False, True), "ties": TIES,
                                                 "loops": (False, True), "degrees": ("both", "in")}))
 
 # ---- scatter: out_i = reduce over e into i of messages_e; gather: out_e = x_j
@@ -115,21 +124,25 @@ def _sddmm(inputs, edges, attributes):
     return {"out": x + y if op == "add" else x - y if op == "sub" else x * y}
 
 
-define(Definition("sddmm", _sddmm, lambda edges, width, attributes: {"x": (edges.n_src, width), "y": (edges.n_dst, width)},
+define(Definition("sddmm", _sddmm,
+                  lambda edges, width, attributes: {"x": (edges.n_src, width), "y": (edges.n_dst, width)},
                   {"op": ("dot", "add", "sub", "mul")}, outputs_by={"out": "edge"}))
 
 # ---- softmax: out_e = exp(scores_e) / sum over the edges into i of exp(scores), (n_edges, heads = width)
 
-define(Definition("softmax", lambda inputs, edges, attributes: {"out": edge_softmax(inputs["scores"], edges, attributes["dialect"])},
+define(Definition("softmax", lambda inputs, edges, attributes: {"out": edge_softmax(inputs["scores"], edges,
+                                                                                    attributes["dialect"])},
                   lambda edges, width, attributes: {"scores": (edges.n_edges, width)}, outputs_by={"out": "edge"}))
 
-# ---- attention: out_i = sum over e into i of mask_e softmax(score)_e v_j, (n_dst, heads, width); coefficients: mask_e softmax(score)_e
+# ---- attention: out_i = sum over e into i of mask_e softmax(score)_e v_j, (n_dst, heads, width); coefficients: mask_e
+# softmax(score)_e
 
 
 def attention_scores(inputs, edges, attributes):
     """(n_edges, heads), and what is summed.
 
-    gat    leaky(el_j + er_i), of z                     Velickovic et al. 2018, el and er being the two halves of a'[z_j, z_i]
+    gat    leaky(el_j + er_i), of z                     Velickovic et al. 2018, el and er being the two halves of
+           a'[z_j, z_i]
     gatv2  a' leaky(z_src_j + z_dst_i), of z_src        Brody et al. 2022
     dot    q_i' k_j / sqrt(width), of v                 Vaswani et al. 2017
     """
@@ -161,7 +174,8 @@ def _attention_arrays(edges, width, attributes):
 
 
 define(Definition("attention", _attention, _attention_arrays,
-                  {"kind": ("gat", "gatv2", "dot"), "heads": 2, "slope": 0.2, "masked": (False, True), "coefficients": (False, True)},
+                  {"kind": ("gat", "gatv2", "dot"), "heads": 2, "slope": 0.2, "masked": (False, True),
+                   "coefficients": (False, True)},
                   outputs_by={"out": "dst", "coefficients": "edge"}, fixed=frozenset(["mask"]),
                   draw={"mask": lambda rng, shape, attributes: 2.0 * rng.integers(0, 2, shape)}))
 

@@ -5,63 +5,27 @@ case.json
     name, op, dtype, attributes     as in a .sarcase
     n_nodes, n_ranks
     owner           record of the rank of each node, (n_nodes,) int64
-    ranks           list of one object a rank: folder ("rank-0"), ids, src, dst, eids (records), arrays, state, cotangents (records by
+    ranks           list of one object a rank: folder ("rank-0"), ids, src, dst, eids (records), arrays, state,
+                    cotangents (records by
                     name), results (what is to be written: name -> shape)
 
-A record is {"file", "dtype", "shape", "sha256"}, in the rank's folder; `owner` beside case.json. What each means tells `Part`: src and dst
-are global ids, rows of arrays those of `ids` and `eids`. A rank writes NAME.npy for each of `results` into its folder of the results:
-outputs always; "layers.0" and so on, and gradients "d<name>", where it promises them.
+A record is {"file", "dtype", "shape", "sha256"}, in the rank's folder; `owner` beside case.json. What each means tells
+`Part`: src and dst are global ids, rows of arrays those of `ids` and `eids`. A rank writes NAME.npy for each of
+`results` into its folder of the results: outputs always; "layers.0" and so on, and gradients "d<name>", where it
+promises them.
 """
 
-import json
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sarlite.errors import DataError
 from sarlite.oracle import npy
-from sarlite.oracle.call import Failure
-from sarlite.oracle.external import Command, ProgramTimeout
-from sarlite.oracle.finding import Verdict
 from sarlite.oracle.parts import Part
 from sarlite.oracle.sarcase import SCHEMA
-from sarlite.types import Array
 
 _OF_EDGES = ("ids", "src", "dst", "eids")
 _BY_NAME = ("arrays", "state", "cotangents")
-
-
-class RanksProgram:
-    """A run for `check_ranks` that starts a command once for each case and division.
-
-    Parameters
-    ----------
-    command : str
-        As of `Command`, with `{ranks}` replaced by their number; `{outputs}` is a folder that has an empty one a rank, "rank-0" and so on.
-    time_limit : float
-        Seconds of one run. One that takes longer ends the check.
-
-    Raises
-    ------
-    ConfigError
-        As of `Command`.
-    """
-
-    def __init__(self, command: str, time_limit: float = 60.0) -> None:
-        self.command = Command(command, time_limit)
-
-    def __call__(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
-        with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as folder:
-            inputs, outputs = Path(folder) / "parts", Path(folder) / "results"
-            write_parts(parts, inputs)
-            for part in parts:
-                (outputs / _folder(part)).mkdir(parents=True)
-            try:
-                self.command.call(Path(folder), inputs=inputs, outputs=outputs, ranks=len(parts))
-            except ProgramTimeout as error:
-                raise Failure(Verdict.WRONG, str(error), hangs=True) from error
-            return read_results(outputs, parts)
 
 
 def write_parts(parts: Sequence[Part], folder: str | Path) -> Path:
@@ -85,13 +49,11 @@ def write_parts(parts: Sequence[Part], folder: str | Path) -> Path:
     except FileExistsError:
         raise DataError(f"{folder}: something else stands there; parts are written to a new directory") from None
     first = parts[0]
-    told = {"schema": SCHEMA, "name": first.name, "op": first.op, "dtype": first.dtype, "attributes": dict(first.attributes),
+    told = {"schema": SCHEMA, "name": first.name, "op": first.op, "dtype": first.dtype,
+            "attributes": dict(first.attributes),
             "n_nodes": first.n_nodes, "n_ranks": len(parts), "owner": npy.write(folder / "owner.npy", first.owner),
-            "ranks": [_written(part, folder / _folder(part)) for part in parts]}  # fmt: skip
-    try:
-        (folder / "case.json").write_text(json.dumps(told, indent=1, allow_nan=False) + "\n")
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{folder}: attributes cannot be written as JSON: {error}") from error
+            "ranks": [_written(part, folder / folder_of(part)) for part in parts]}  # fmt: skip
+    npy.write_json(folder / "case.json", told, folder)
     return folder
 
 
@@ -108,24 +70,22 @@ def read_results(folder: str | Path, parts: Sequence[Part]) -> list[dict[str, An
     Raises
     ------
     DataError
-        Naming the file: a rank has no folder, a .npy file there is none of its results, or it has another shape than was promised, another
-        size than its header needs, or is a link. No memory is taken for it.
+        Naming the file: a rank has no folder, a .npy file there is none of its results, or it has another shape than
+        was promised, another size than its header needs, or is a link. No memory is taken for it.
     """
-    return [_result(Path(folder) / _folder(part), part) for part in parts]
+    return [_result(Path(folder) / folder_of(part), part) for part in parts]
 
 
-def _folder(part):
+def folder_of(part: Part) -> str:
+    """Return the name of a rank's folder."""
     return f"rank-{part.rank}"
 
 
 def _written(part: Part, folder: Path) -> dict[str, Any]:
     folder.mkdir()
-
-    def named(group: str, values: Mapping[str, Array]) -> dict[str, Any]:
-        return {name: npy.write(folder / f"{group}.{npy.plain(name, group)}.npy", value) for name, value in values.items()}
-
-    return {"folder": folder.name, **{name: npy.write(folder / f"{name}.npy", getattr(part, name)) for name in _OF_EDGES},
-            **{group: named(group, getattr(part, group)) for group in _BY_NAME},
+    return {"folder": folder.name,
+            **{name: npy.write(folder / f"{name}.npy", getattr(part, name)) for name in _OF_EDGES},
+            **{group: npy.write_group(folder, group, getattr(part, group)) for group in _BY_NAME},
             "results": {name: list(shape) for name, shape in part.results.items()}}  # fmt: skip
 
 

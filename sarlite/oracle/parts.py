@@ -1,6 +1,6 @@
-"""How a case is cut among ranks: `Part` is what one of them gets."""
+"""How a case is divided among ranks: `Part` is what one rank gets, `Division` the whole."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,16 +8,17 @@ import numpy as np
 from numpy.random import Generator, Philox
 
 from sarlite.oracle.case import Case
-from sarlite.oracle.invariants import row_kinds
+from sarlite.oracle.choices import PARTS
+from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
 from sarlite.types import Array
 
-PARTS = ("contiguous", "random", "skewed", "one empty")
+__all__ = ["PARTS", "Division", "Part", "owners"]
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one rank gets: its nodes, the edges into them, and the rows of the inputs that belong to these.
+    """What one rank gets: its nodes, the edges into its nodes, and the inputs' rows of both.
 
     Attributes
     ----------
@@ -39,7 +40,8 @@ class Part:
     name, op, dtype : str
         Of the case, as in `Case`.
     results : dict of str to shape
-        What may be given back, as `read_results` has it: outputs by name, "layers.0" and so on of a model, gradients as "d<name>".
+        What may be given back, as `read_results` has it: outputs by name, "layers.0" and so on of a model, gradients as
+        "d<name>".
     """
 
     rank: int
@@ -61,7 +63,10 @@ class Part:
 
 
 def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
-    """Return the (n_nodes,) rank of each node: equal ranges; at random; half of the rest to each; equal ranges on all ranks but one."""
+    """Return the (n_nodes,) rank of each node, divided in the way `kind` of PARTS.
+
+    Equal ranges; at random; half of the rest to each rank; equal ranges on all ranks but one.
+    """
     rng = Generator(Philox([seed, n_nodes, size]))
     place = np.arange(n_nodes)
     if kind == "contiguous":
@@ -78,31 +83,70 @@ def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
     return rank + (rank >= empty)
 
 
-def cut(reference: Reference, case: Case, cotangents: Mapping[str, Array], owner: Array, size: int) -> list[Part]:
-    """Return the parts of a case: copies."""
-    edges, kinds, by = case.edges, row_kinds(reference), reference.outputs_by
-    wanted = _wanted(reference, case, bool(cotangents))
-    parts = []
-    for rank in range(size):
-        ids, eids = np.flatnonzero(owner == rank), np.flatnonzero(owner[edges.dst] == rank)
+@dataclass(frozen=True, eq=False)
+class Division:
+    """A case, the cotangents that gradients are asked by, and the rank that each node belongs to.
 
-        def rows(value, kind, ids=ids, eids=eids):
-            return np.array(value) if kind == "whole" else value[eids if kind == "edge" else ids]
+    Attributes
+    ----------
+    reference : Reference
+    case : Case
+    cotangents : dict of str to array
+        Empty where no gradients are asked.
+    owner : (n_nodes,) int
+    size : int
+        The number of ranks.
+    """
 
-        results = {name: shape if kind == "whole" else (len(eids if kind == "edge" else ids), *shape[1:])
-                   for name, (shape, kind) in wanted.items()}
-        parts.append(Part(rank, size, edges.n_dst, ids, owner.copy(), edges.src[eids], edges.dst[eids], eids,
-                          {name: rows(value, kinds[name]) for name, value in case.arrays.items()},
-                          {name: np.array(value) for name, value in case.state.items()},
-                          {name: rows(value, by.get(name, "whole")) for name, value in cotangents.items()}, dict(case.attributes),
-                          case.name, case.op, case.dtype, results))
-    return parts
+    reference: Reference
+    case: Case
+    cotangents: Mapping[str, Array]
+    owner: Array
+    size: int
 
+    def rows(self, rank: int, kind: str) -> Array:
+        """The global numbers of a rank's rows: of its edges where `kind` is "edge", else of its nodes."""
+        return np.flatnonzero(self.owner[self.case.edges.dst] == rank if kind == "edge" else self.owner == rank)
 
-def _wanted(reference, case, gradients):
-    """(shape, kind of rows) of each result on the whole graph, by name."""
-    kinds, by, given = row_kinds(reference), reference.outputs_by, {**case.arrays, **case.state}
-    wanted = {name: (expr.shape, by.get(name, "whole")) for name, expr in reference.expressions(case)[1].items()}
-    wanted |= {name: (expr.shape, "dst") for name, expr in reference.layer_expressions(case).items()}
-    names = reference.differentiable(case) if gradients else ()
-    return wanted | {f"d{name}": (np.shape(given[name]), kinds.get(name, "whole")) for name in names}
+    def of_rank(self, value: Array, rank: int, kind: str) -> Array:
+        """A copy of the rank's rows; all of a "whole" array."""
+        return np.array(value) if kind == "whole" else value[self.rows(rank, kind)]
+
+    def part(self, number: Number, rank: int, kind: str) -> Number:
+        """A rank's rows of a number, or all of a "whole" one, with their bounds."""
+        error = np.broadcast_to(number.error, number.value.shape)
+        return Number(self.of_rank(number.value, rank, kind), self.of_rank(error, rank, kind))
+
+    def together(self, arrays: Sequence[Array], kind: str, shape: tuple[int, ...]) -> Array:
+        """The rows of all ranks in their places."""
+        out = np.zeros(shape, arrays[0].dtype)
+        for rank, array in enumerate(arrays):
+            out[self.rows(rank, kind)] = array
+        return out
+
+    def parts(self) -> list[Part]:
+        """What each rank gets: copies."""
+        case, by, wanted = self.case, self.reference.arrays_by, self._wanted()
+        outputs_by, edges, parts = self.reference.outputs_by, case.edges, []
+        for rank in range(self.size):
+            ids, eids = self.rows(rank, "node"), self.rows(rank, "edge")
+            arrays = {name: self.of_rank(value, rank, by[name]) for name, value in case.arrays.items()}
+            state = {name: np.array(value) for name, value in case.state.items()}
+            cotangents = {name: self.of_rank(value, rank, outputs_by.get(name, "whole"))
+                          for name, value in self.cotangents.items()}
+            results = {name: shape if kind == "whole" else (len(eids if kind == "edge" else ids), *shape[1:])
+                       for name, (shape, kind) in wanted.items()}
+            parts.append(Part(rank, self.size, edges.n_dst, ids, self.owner.copy(), edges.src[eids], edges.dst[eids],
+                              eids, arrays,
+                              state, cotangents, dict(case.attributes), case.name, case.op, case.dtype, results))
+        return parts
+
+    def _wanted(self):
+        """(shape, kind of rows) of each result on the whole graph, by name."""
+        case, reference = self.case, self.reference
+        by, outputs_by, given = reference.arrays_by, reference.outputs_by, {**case.arrays, **case.state}
+        wanted = {name: (expr.shape, outputs_by.get(name, "whole"))
+                  for name, expr in reference.expressions(case)[1].items()}
+        wanted |= {name: (expr.shape, "dst") for name, expr in reference.layer_expressions(case).items()}
+        names = reference.differentiable(case) if self.cotangents else ()
+        return wanted | {f"d{name}": (np.shape(given[name]), by.get(name, "whole")) for name in names}

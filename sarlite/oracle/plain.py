@@ -128,10 +128,12 @@ class Plain:
         weight, rows = weight[target.order].reshape(-1, lead), source.rows[target.order]
         flat = x.reshape(len(x), lead, int(np.prod(x.shape[1 + heads :])))
         out = [self._product(weight[:, k], rows, target, flat[:, k]) for k in range(lead)]
-        return np.stack(out, 1).reshape(target.n, *x.shape[1:]) if out else np.zeros((target.n, *x.shape[1:]), self.dtype)
+        return np.stack(out, 1).reshape(target.n, *x.shape[1:]) if out else np.zeros((target.n, *x.shape[1:]),
+                                                                                     self.dtype)
 
     def _product(self, weight, columns, index, x):
-        """The sparse matrix of `weight`, or ones, by x: its row i has the entries of row i of the index, at `columns`."""
+        """The sparse matrix of `weight`, or ones, by x: its row i has the entries of row i of the index, at `columns`.
+        """
         data = np.ones(len(columns), self.dtype) if weight is None else np.ascontiguousarray(weight)
         from scipy import sparse  # takes longer to import than all of the oracle
 
@@ -168,9 +170,9 @@ class Plain:
         return np.where(won, g[index.rows], self.dtype.type(0))
 
 
-def by_row(reduce: np.ufunc, x: Array, index: Index) -> Array:
-    """(n, ...) the entries of each row reduced; 0 where there is none."""
-    out = np.zeros((index.n, *x.shape[1:]), x.dtype)
+def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
+    """(n, ...) the entries of each row reduced; `empty` where there is none."""
+    out = np.full((index.n, *x.shape[1:]), empty, x.dtype)
     full = np.flatnonzero(index.counts)
     if len(full):
         out[full] = reduce.reduceat(x[index.order], index.indptr[full])
@@ -183,7 +185,7 @@ def all_masked(scores: Array, index: Index) -> Array:
 
 
 def greatest(x: Array, best: Array, index: Index) -> Array:
-    """(k, ...) bool: the entries that are the greatest of their row; where that is NaN, those that are NaN."""
+    """(k, ...) bool: the entries that are the greatest of their row; in a row with NaN, the entries that are NaN."""
     return (x == best[index.rows]) | np.isnan(x)
 
 

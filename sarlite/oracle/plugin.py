@@ -11,25 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sarlite.oracle.choices import USUAL
+
 if TYPE_CHECKING:
     from sarlite.oracle.reference import Reference
     from sarlite.oracle.report import Report
 
-LEVELS = ("probe", "certified", "repeat", "invariants", "ci", "all")
 _KEY = "sarlite_oracle"  # of the fixture, and of what reports carry, from xdist's workers too
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sarlite", "sarlite.oracle")
-    group.addoption("--oracle-level", choices=LEVELS, help="level of checks that name none themselves (default: ini oracle_level, or ci)")
+    group.addoption("--oracle-level", choices=USUAL,
+                    help="level of checks that name none themselves (default: ini oracle_level, or ci)")
     group.addoption("--oracle-seed", type=int, default=0, metavar="N", help="seed of random values (default: 0)")
-    group.addoption("--oracle-save", metavar="DIR", help="where the shrunk case of a failing check is saved, as DIR/TEST.sarcase")
+    group.addoption("--oracle-save", metavar="DIR",
+                    help="where the shrunk case of a failing check is saved, as DIR/TEST.sarcase")
     parser.addini("oracle_level", "level of checks that name none themselves", default="ci")
-    parser.addini("oracle_expected_failures", "patterns (fnmatch) of cases whose findings do not count", type="linelist")
+    parser.addini("oracle_expected_failures", "patterns (fnmatch) of cases whose findings do not count",
+                  type="linelist")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "oracle_expected_failures(*patterns): patterns (fnmatch) of cases whose findings do not count here")
+    marker = "oracle_expected_failures(*patterns): patterns (fnmatch) of cases whose findings do not count here"
+    config.addinivalue_line("markers", marker)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -40,7 +45,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 class Oracle:
     """What the fixture gives: `check` and `check_ranks` of sarlite.oracle with the options of this pytest run.
 
-    A check that finds something fails the test and saves the case where --oracle-save says; one that covers nothing skips it.
+    A check that finds something fails the test and saves the case where --oracle-save says; one that covers nothing
+    skips it.
     """
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
@@ -84,7 +90,7 @@ class Oracle:
 
 @pytest.fixture
 def sarlite_oracle(request: pytest.FixtureRequest) -> Oracle:
-    """`check` and `check_ranks` of sarlite.oracle, with this run's level, seed, expected failures and folder for failures."""
+    """`check` and `check_ranks` with this run's level, seed, expected failures and folder for failures."""
     return Oracle(request)
 
 
@@ -114,7 +120,8 @@ def _last_reports(terminalreporter):
     found = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
-            if getattr(report, "when", None) in ("setup", "call") and any(key == _KEY for key, _ in report.user_properties):
+            if getattr(report, "when", None) in ("setup", "call") and any(key == _KEY
+                                                                          for key, _ in report.user_properties):
                 if report.when == "call" or not report.passed:
                     found[report.nodeid] = report
     return [found[nodeid] for nodeid in sorted(found)]

@@ -1,8 +1,10 @@
-"""Level `probe`: inputs whose exact result every correct function gives, whatever its order of evaluation, so that `==` decides.
+"""Level `probe`: inputs whose exact result every correct function gives, whatever its order of evaluation, so that `==`
+decides.
 
-Rows of the inputs are codes of their own number: a one, the digits of the number, the digits' complements, mixed digits. What a result
-lacks or has too much of is then a row's code, and names it (`decode`). Digits are as wide as the precision allows, with partial sums up to
-2^24 in float32 (2^53, 2^11, 2^8 in float64, float16, bfloat16), and `Exact` proves each case.
+Rows of the inputs are codes of their own number: a one, the digits of the number, the digits' complements, mixed
+digits. What a result lacks or has too much of is then a row's code, and names it (`locate`). Digits are as wide as the
+precision allows, with partial sums up to 2^24 in float32 (2^53, 2^11, 2^8 in float64, float16, bfloat16), and `Exact`
+proves each case.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from sarlite.oracle.corpus import Entry
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.exact import BITS, Exact
 from sarlite.oracle.formats import rounded
+from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
 from sarlite.oracle.values import (
     Scores,
@@ -32,21 +35,22 @@ from sarlite.oracle.values import (
 )
 from sarlite.types import Array
 
-__all__ = ["NotExact", "cases", "cotangents", "expected", "expected_gradients", "special"]
+__all__ = ["NotExact", "cases", "cotangents", "expected", "expected_gradients", "gradient_numbers", "numbers",
+           "special"]
 
 _MOST_BITS = 16  # of a digit
 
-_exact_outputs: WeakKeyDictionary[Case, dict[str, Array]] = WeakKeyDictionary()
-_exact_gradients: WeakKeyDictionary[Case, tuple[Any, dict[str, Array]]] = WeakKeyDictionary()
+_outputs: WeakKeyDictionary[Case, dict[str, Number]] = WeakKeyDictionary()
+_gradients: WeakKeyDictionary[Case, tuple[Any, dict[str, Array]]] = WeakKeyDictionary()
 
 
 class NotExact(SarliteError):
     """No input of this kind has an exact result on this graph: the message says why."""
 
 
-def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0, index_dtype: str = "int64",
-          width: int = 17, skipped: list[str] | None = None) -> list[Case]:
-    """Return cases whose outputs are exact; where one has too few columns for a code, several that share it.
+def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0,
+          index_dtype: str = "int64", width: int = 17, skipped: list[str] | None = None) -> list[Case]:
+    """Return cases whose outputs are exact; where one case has too few columns for a code, several share the code.
 
     Parameters
     ----------
@@ -98,7 +102,7 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
         g = {name: rounded(codes(shape, bits, seed + 1), case.dtype) for name, shape in shapes.items()}
         with np.errstate(all="ignore"):
             found = reference.gradients(case, g, Exact(case.dtype))
-        exact = {name: number.value for name, number in found.items() if np.all(number.error == 0)}
+        exact = _exact_ones(found)
         if bits == 1 and best is not None and len(exact) <= len(best[1]):
             break
         if best is None or len(exact) > len(best[1]):
@@ -108,23 +112,40 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
     assert best is not None
     if not best[1]:
         raise NotExact(f"{case.name}: no gradient is exact in {case.dtype} for any cotangent of integers")
-    _exact_gradients[case] = best
+    _gradients[case] = best
     return best[0]
 
 
+def numbers(reference: Reference, case: Case) -> dict[str, Number]:
+    """Return the outputs of a case: their error is 0 where they are exact, and Inf where nothing is proved."""
+    if case not in _outputs:
+        with np.errstate(all="ignore"):
+            found = reference.outputs(case, Exact(case.dtype))
+        _outputs[case] = {name: Number(n.value, n.error if np.any(n.error) else 0.0) for name, n in found.items()}
+    return _outputs[case]
+
+
+def gradient_numbers(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, Number]:
+    """Return the gradients of a case that are exact."""
+    return {name: Number(value) for name, value in expected_gradients(reference, case, g).items()}
+
+
 def expected(reference: Reference, case: Case) -> dict[str, Array]:
-    """Return the exact outputs of a case, float64."""
-    if case not in _exact_outputs:
-        _exact_outputs[case] = _proved(reference.outputs(case, Exact(case.dtype)), case)
-    return _exact_outputs[case]
+    """Return the exact outputs of a case, float64; raises NotExact where one is not."""
+    return _proved(numbers(reference, case), case)
 
 
 def expected_gradients(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the exact gradients of a case by the name of the array, float64; those that are not exact are not there."""
-    if case not in _exact_gradients or _exact_gradients[case][0] is not g:
+    """Return the exact gradients of a case by the name of the array, float64; other gradients are left out.
+    """
+    if case not in _gradients or _gradients[case][0] is not g:
         found = reference.gradients(case, g, Exact(case.dtype))
-        _exact_gradients[case] = g, {name: number.value for name, number in found.items() if np.all(number.error == 0)}
-    return _exact_gradients[case][1]
+        _gradients[case] = g, _exact_ones(found)
+    return _gradients[case][1]
+
+
+def _exact_ones(numbers):
+    return {name: number.value for name, number in numbers.items() if np.all(number.error == 0)}
 
 
 # ---- which inputs
@@ -137,10 +158,11 @@ class _Filling:
         self.reference, self.edges, self.width, self.dtype, self.seed = reference, edges, width, dtype, seed
         self.values, self.index_dtype, self.name = values, index_dtype, name
         self.scores = Scores(reference, edges, kind, seed)
-        self.blank = reference.case(edges, name=name, values="integers", seed=seed, dtype=dtype, width=width, index_dtype=index_dtype)
+        self.blank = reference.case(edges, name=name, values="integers", seed=seed, dtype=dtype, width=width,
+                                    index_dtype=index_dtype)
 
     def first_bits(self):
-        """Digits that may fit: by the longest sum, and where gradients are products, by the sum of these over the columns."""
+        """Digits that fit the longest sum, and where gradients are products, the products' sum over the columns."""
         bits, longest = BITS[self.dtype], int(max(self.edges.in_degrees.max(initial=1), 1))
         most = min(_MOST_BITS, bits - 1, bits - (longest - 1).bit_length())
         if len(self.reference.differentiable(self.blank)) > 1:
@@ -172,7 +194,7 @@ class _Filling:
         return rounded(self.scores.coded(name, codes(shape, bits, self.seed, start)), self.dtype)
 
     def _state(self):
-        """-1, 0 and 1, so that sums stay short, and no two rows alike for long; 0 for vectors of attention, so that scores are equal."""
+        """-1, 0 and 1: sums stay short, few rows are alike; vectors of attention are 0, so that scores are equal."""
         if self.reference.state is not None:
             return self.blank.state
         state = dict(self.blank.state)
@@ -208,8 +230,7 @@ def _exact(filling, bits):
     """The cases of such digits; raises NotExact where one is not."""
     found = []
     for case in filling.made(bits):
-        with np.errstate(all="ignore"):
-            _exact_outputs[case] = _proved(filling.reference.outputs(case, Exact(case.dtype)), case)
+        expected(filling.reference, case)
         found.append(case)
     return found
 
@@ -221,9 +242,11 @@ def _proved(numbers, case):
 
 
 def _reason(numbers, case):
-    name, error = next((name, np.asarray(number.error)) for name, number in numbers.items() if np.any(number.error != 0))
+    name, error = next((name, np.asarray(number.error)) for name, number in numbers.items()
+                       if np.any(number.error != 0))
     text = f"{name} is exact in {case.dtype} for no integers that tell rows apart"
     if not error.ndim:
         return text
     row = int(np.flatnonzero(error.reshape(len(error), -1).any(1))[0])
-    return f"{text}: row {row}" + (f", which has {case.edges.in_degrees[row]} in-edges" if len(error) == case.edges.n_dst else "")
+    degree = f", which has {case.edges.in_degrees[row]} in-edges" if len(error) == case.edges.n_dst else ""
+    return f"{text}: row {row}{degree}"

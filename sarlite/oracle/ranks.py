@@ -4,23 +4,21 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError, whole
-from sarlite.oracle import call, certified
-from sarlite.oracle.check import described, given
-from sarlite.oracle.corpus import corpus
-from sarlite.oracle.diagnose import Diagnosis
+from sarlite.oracle import call, certified, judge
+from sarlite.oracle.corpus import corpus, named
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding, Verdict
-from sarlite.oracle.invariants import row_kinds
-from sarlite.oracle.parts import PARTS, Part, cut, owners
-from sarlite.oracle.reference import Reference
+from sarlite.oracle.formats import as_array
+from sarlite.oracle.on_rank import OnRank
+from sarlite.oracle.parts import PARTS, Division, Part, owners
+from sarlite.oracle.reference import Reference, described, given, suited
 from sarlite.oracle.report import Report
-from sarlite.oracle.trial import Stop, Trial, evidence_of
+from sarlite.oracle.trial import trying
 from sarlite.types import Array
 
 N_GRAPHS = 8
@@ -28,7 +26,8 @@ MOST_EDGES = 2000
 
 
 def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Part]], list[Any]]:
-    """Return a run of N threads, each of which calls `function(rank, part, ids)`; how they talk to each other is the function's business.
+    """Return a run of N threads, each of which calls `function(rank, part, ids)`; how they talk to each other is the
+    function's business.
 
     The first exception of a rank ends the run: the others are left behind, as daemons.
     """
@@ -39,7 +38,7 @@ def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Par
         def serve(part):
             try:
                 done.put((part.rank, function(part.rank, part, part.ids), None))
-            except BaseException as error:  # whatever it is, the run's caller hears of it
+            except BaseException as error:  # the run's caller hears of any error
                 done.put((part.rank, None, error))
 
         for part in parts:
@@ -56,20 +55,21 @@ def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Par
     return run
 
 
-def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Reference, *, ranks: Sequence[int] = (1, 2, 3),
-                parts: Sequence[str] = PARTS, dtype: str = "float32", accumulate: str | None = None, seed: int = 0,
-                time_limit: float = 60.0, gradients: bool = True, expected_failures: Sequence[str] = (), graphs: str = "*",
-                **attributes: Any) -> Report:
+def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Reference, *,
+                ranks: Sequence[int] = (1, 2, 3), parts: Sequence[str] = PARTS, dtype: str = "float32",
+                accumulate: str | None = None, seed: int = 0, time_limit: float = 60.0, gradients: bool = True,
+                expected_failures: Sequence[str] = (), graphs: str | Sequence[str] = "*", **attributes: Any) -> Report:
     """Return what is wrong with a run on several ranks.
 
     Parameters
     ----------
     run : (list of Part) -> list of results, one a rank
-        A result is a dict: each output's rows of this rank by name ("out"; rows by edge in the order of the part's edges), and
-        "gradients": {name: array}, of sum(output * cotangent) over all ranks: rows of this rank for arrays by node or edge, the whole
-        gradient for a parameter. Or the one output alone. Of a model also "layers": each convolution's rows, before norm and activation.
-        `each_rank` makes such a run from a function of one rank. Under a launcher every process calls `check_ranks` with `ranks=[size]`
-        and `lambda parts: comm.allgather(mine(parts[comm.rank]))`: cases are the same everywhere.
+        A result is a dict: each output's rows of this rank by name ("out"; rows by edge in the order of the part's
+        edges), and "gradients": {name: array}, of sum(output * cotangent) over all ranks: rows of this rank for arrays
+        by node or edge, the whole gradient for a parameter. Or the one output alone. Of a model also "layers": each
+        convolution's rows, before norm and activation. `each_rank` makes such a run from a function of one rank. Under
+        a launcher every process calls `check_ranks` with `ranks=[size]` and `lambda parts:
+        comm.allgather(mine(parts[comm.rank]))`: cases are the same everywhere.
     reference : str or Reference
         Of a graph whose sources and destinations are the same nodes.
     ranks : sequence of int
@@ -83,8 +83,9 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
     Returns
     -------
     Report
-        Findings have the level "ranks", and name the layer, the rank and the global id of the first row that is wrong. Errors are held
-        against the bounds of level `certified`; the run is called twice on each division, with other values, so that stale rows show.
+        Findings have the level "ranks", and name the layer, the rank and the global id of the first row that is wrong.
+        Errors are held against the bounds of level `certified`; the run is called twice on each division, with other
+        values, so that stale rows show.
 
     Raises
     ------
@@ -96,93 +97,89 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
         raise ConfigError(f"parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
     sizes, chosen = [whole("ranks", n, 1) for n in ranks], chosen_graphs(graphs)
     report = Report(f"{described(reference)} on {', '.join(map(str, sizes))} ranks, {dtype}, seed {seed}")
-    with call.working(time_limit) as worker:
-        trial = Trial(run, None, reference, report, worker, seed=seed, expected_failures=tuple(expected_failures))
-        try:
-            for name, edges in chosen:
-                for size in sizes:
-                    for kind in parts if size > 1 else parts[:1]:
-                        _division(trial, name, edges, size, kind, {"dtype": dtype}, accumulate or dtype, gradients)
-        except Stop:
-            report.skip("what comes after a run that did not return")
+    with trying(report, run, None, reference, time_limit, seed=seed,
+                expected_failures=tuple(expected_failures)) as trial:
+        for name, edges in chosen:
+            for size in sizes:
+                for kind in parts if size > 1 else parts[:1]:
+                    _divided(trial, name, edges, size, kind, {"dtype": dtype}, accumulate or dtype, gradients)
     if not gradients:
         report.skip("gradients: not asked for")
     return report
 
 
-def chosen_graphs(pattern: str = "*") -> list[tuple[str, EdgeList]]:
-    """Return some graphs of the corpus whose sources are the destinations: the two that tell the most, and some of all sizes."""
-    entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"] and 0 < e.published["n_edges"] <= MOST_EDGES]
-    entries = [e for e in entries if fnmatchcase(e.name, pattern)]
+def chosen_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeList]]:
+    """Return some graphs whose sources are the destinations: the two that tell the most, and some of all sizes."""
+    entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"]
+               and 0 < e.published["n_edges"] <= MOST_EDGES]
+    entries = named(entries, pattern)
     if not entries:
         raise ConfigError(f"graphs: no graph that is cut among ranks has a name like {pattern!r}")
     entries.sort(key=lambda e: (e.published["n_edges"], e.name))
-    telling = sorted(entries, key=lambda e: ("random" not in e.tags, abs(np.log(e.published["n_edges"] / 200)), e.name))[:2]
+    telling = sorted(entries, key=lambda e: ("random" not in e.tags, abs(np.log(e.published["n_edges"] / 200)),
+                                             e.name))[:2]
     places = np.linspace(0, len(entries) - 1, N_GRAPHS - 2).astype(int)
     return [(entry.name, entry.edges) for entry in dict.fromkeys([*telling, *(entries[k] for k in places)])]
 
 
-def _division(trial, name, edges, size, kind, options, accumulate, gradients):
-    """One graph in one division: two calls, with other values, so that what is left of the first shows in the second."""
+def _divided(trial, name, edges, size, kind, options, accumulate, gradients):
+    """One graph in one division: two calls, with other values, so that what is left of the first shows in the second.
+    """
     owner, before = owners(kind, edges.n_dst, size, trial.seed), None
     for k, values in enumerate(("integers", "random")):
         label = f"{name}/{size} ranks/{kind}/{values}"
         try:
-            case = trial.reference.case(edges, name=label, values=values, seed=trial.seed + k, width=5, **options)
-            trial.reference.expressions(case)
+            case = suited(trial.reference, edges, name=label, values=values, seed=trial.seed + k, width=5, **options)
         except (ConfigError, ShapeError) as error:
             trial.report.skip("graphs that do not suit", f"{name}: {error}")
             return
         case = replace(case, accumulate=accumulate)
         cotangents = trial.reference.cotangents(case, values, trial.seed + k) if gradients else {}
-        before = _one(trial, case, cotangents, owner, size, before)
+        division = Division(trial.reference, case, cotangents, owner, size)
+        _run(trial, division, before)
+        before = division
 
 
-def _one(trial, case, cotangents, owner, size, before):
-    """One run; returns its case and cotangents, for the diagnosis of the next."""
-    kinds, by = row_kinds(trial.reference), trial.reference.outputs_by
-    diagnosis = Diagnosis(trial.reference, case, cotangents, owner, size, kinds, before)
-    expected = trial.reference.outputs(case, certified.arithmetic(case))
-    results = _results(trial, case, cut(trial.reference, case, cotangents, owner, size), expected)
-    if results is None:
-        return case, cotangents
-    if _layers(trial, case, diagnosis, results):
-        return case, cotangents
-    wrong = False
-    for name, number in expected.items():
-        wrong |= _rows(trial, case, diagnosis, name, name, number, [result[name] for result in results], by.get(name, "whole"))
-    if not cotangents or wrong:  # a gradient of what is wrong already says nothing more
-        return case, cotangents
-    exact = trial.reference.gradients(case, cotangents, certified.arithmetic(case))
-    for name, number in exact.items():
+def _run(trial, division, before):
+    """One run: its layers, its outputs, then, where these are right, its gradients."""
+    reference, case = trial.reference, division.case
+    bounds = certified.arithmetic(case)
+    expected = reference.outputs(case, bounds)
+    results = _results(trial, division, expected)
+    if results is None or _layers(trial, division, before, results):
+        return
+    wrong = [_rows(trial, division, before, name, number, [result[name] for result in results])
+             for name, number in expected.items()]  # fmt: skip
+    if not division.cotangents or any(wrong):  # a gradient of what is wrong already says nothing more
+        return
+    for name, number in reference.gradients(case, division.cotangents, bounds).items():
         given = [result.get("gradients", {}).get(name) for result in results]
         if any(value is None for value in given):
             trial.report.skip(f"the gradient of {name}, which a rank does not return", case.name)
             continue
-        arrays = [call.as_array(value) for value in given]
-        _rows(trial, case, diagnosis, name, f"d{name}", number, arrays, kinds.get(name, "whole"))
-    return case, cotangents
+        _rows(trial, division, before, f"d{name}", number, [as_array(value) for value in given], of=name)
 
 
-def _layers(trial, case, diagnosis, results):
-    """Hold what each convolution of a model gives against the reference, where results have it; whether something is wrong."""
-    expected = trial.reference.layers(case, certified.arithmetic(case))
+def _layers(trial, division, before, results):
+    """Hold what each convolution of a model gives against the reference; whether something is wrong."""
+    expected = trial.reference.layers(division.case, certified.arithmetic(division.case))
     if not expected:
         return False
     given = [result.get("layers") for result in results]
     if any(layers is None or len(layers) != len(expected) for layers in given):
-        trial.report.skip("the layers' results, which a rank does not return", case.name)
+        trial.report.skip("the layers' results, which a rank does not return", division.case.name)
         return False
-    for k, number in enumerate(expected):
-        arrays = [call.as_array(layers[k]) for layers in given]
-        if _rows(trial, case, diagnosis, k, f"layers.{k}", number, arrays, "dst"):
-            return True
-    return False
+    return any(_rows(trial, division, before, f"layers.{k}", number, [as_array(layers[k]) for layers in given], layer=k)
+               for k, number in enumerate(expected))  # fmt: skip
 
 
-def _results(trial, case, parts, expected):
+def _results(trial, division, expected):
     """Each rank's result as a dict of arrays; None, with a finding, where that cannot be."""
-    found = trial.noted(case, lambda given: call.guarded(trial.worker, lambda: [_plain(result, expected) for result in trial.run(parts)]))
+    case, parts = division.case, division.parts()
+    def job():
+        return [_plain(result, expected) for result in trial.run(parts)]
+
+    found = trial.noted(case, lambda given: call.guarded(trial.worker, job))
     if found is None:
         return None
     if len(found) != len(parts):
@@ -191,7 +188,8 @@ def _results(trial, case, parts, expected):
     for rank, result in enumerate(found):
         missing = [name for name in expected if result.get(name) is None]
         if missing:
-            trial.add(Finding(Verdict.WRONG, "call", case, missing[0], f"rank {rank} returned no {missing[0]}", rank=rank))
+            trial.add(Finding(Verdict.WRONG, "call", case, missing[0], f"rank {rank} returned no {missing[0]}",
+                              rank=rank))
             return None
     return found
 
@@ -199,44 +197,30 @@ def _results(trial, case, parts, expected):
 def _plain(result, expected):
     if not isinstance(result, Mapping):
         result = {next(iter(expected)): result}
-    return {name: value if isinstance(value, (Mapping, list, tuple)) else call.as_array(value) for name, value in result.items()}
+    return {name: value if isinstance(value, (Mapping, list, tuple)) else as_array(value)
+            for name, value in result.items()}
 
 
-def _rows(trial, case, diagnosis, name, output, number, arrays, kind):
-    """Hold one output or gradient of every rank against its rows; whether something is wrong."""
-    wanted = [diagnosis.part(number, rank, kind) for rank in range(diagnosis.size)]
-    for rank, (array, part) in enumerate(zip(arrays, wanted)):
+def _rows(trial, division, before, output, number, arrays, of=None, layer=None):
+    """Hold one output of every rank, or the gradient `of` an array, against its rows; whether something is wrong."""
+    case, reference = division.case, trial.reference
+    kind = "dst" if layer is not None else reference.outputs_by.get(output, "whole")
+    kind = kind if of is None else reference.arrays_by.get(of, "whole")
+    g = None if of is None else division.cotangents
+    place = {"division": division, "before": before, "kind": kind, "layer": layer, "whole": number, "arrays": arrays}
+    asked = [OnRank(reference, case, output, division.part(number, rank, kind), array, g, rank=rank, **place)
+             for rank, array in enumerate(arrays)]
+    for one in asked:
         try:
-            call.checked(array, output, part.value.shape, case.dtype)
+            call.checked(one.got, output, one.expected.value.shape, case.dtype)
         except call.Failure as failure:
-            trial.add(Finding(Verdict.WRONG, "call", case, output, f"rank {rank}: {failure.cause}", rank=rank))
+            trial.add(Finding(Verdict.WRONG, "call", case, output, f"rank {one.rank}: {failure.cause}", rank=one.rank))
             return True
-    ratio = [certified.ratios(array, part) for array, part in zip(arrays, wanted)]
-    trial.report.checked["ranks"] += 1
-    trial.report.skip("elements that no bound decides", f"{case.name}, {output}", sum(int(np.isnan(r).sum()) for r in ratio))
-    trial.report.ratio = max(trial.report.ratio, *(float(np.nan_to_num(r, posinf=np.inf).max(initial=0)) for r in ratio))
-    rank = next((k for k, r in enumerate(ratio) if (np.nan_to_num(r) > 1).any()), None)
-    if rank is None:
-        return False
-    bad, part = np.nan_to_num(ratio[rank]) > 1, wanted[rank]
-    cause = f"{int(bad.sum())} of {bad.size} elements of rank {rank} differ"
-    if trial.explanations > 0:
-        trial.explanations -= 1
-        cause = diagnosis.cause(rank, name, output == f"d{name}", kind, number, arrays)
+    return judge.judge(trial, "ranks", asked, _found)
+
+
+def _found(trial, one, bad):
+    cause, edges = judge.explained(trial, one, bad, one.looks, f" of rank {one.rank}")
     row = int(np.argwhere(bad)[0][0]) if bad.ndim else None
-    node = row if kind == "whole" else int(diagnosis.rows(rank, kind)[row])
-    trial.found(Verdict.WRONG, "ranks", case, output, cause, bad, arrays[rank], np.asarray(part.value), part.error, rank=rank, node=node,
-                layer=name if isinstance(name, int) else None, edges=diagnosis.edges,
-                evidence=evidence_of(output, _whole(diagnosis, number, arrays, kind, rank), number.value,
-                                     np.broadcast_to(number.error, number.value.shape), diagnosis.cotangents))
-    return True
-
-
-def _whole(diagnosis, number, arrays, kind, rank):
-    """The rows of all ranks in their places; of a parameter, what this rank has."""
-    if kind == "whole":
-        return arrays[rank]
-    out = np.zeros(number.value.shape, arrays[rank].dtype)
-    for q, array in enumerate(arrays):
-        out[diagnosis.rows(q, kind)] = array
-    return out
+    node = row if one.kind == "whole" else int(one.rows[row])
+    trial.found(Verdict.WRONG, "ranks", one, cause, bad, rank=one.rank, node=node, layer=one.layer, edges=edges)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, SarliteError
 from sarlite.oracle import layers, models, operations  # noqa: F401  registers them
 from sarlite.oracle.case import Case
+from sarlite.oracle.choices import among
 from sarlite.oracle.definition import REFERENCES, Shapes
 from sarlite.oracle.dialects import DIALECTS
 from sarlite.oracle.edges import EdgeList
@@ -39,23 +41,38 @@ class Reference:
         An unknown name, attribute or value.
     """
 
-    def __init__(self, name: str, *, dialect: str = "paper", state: Mapping[str, Array] | None = None, **attributes: Any) -> None:
-        self.definition = _known("reference", name, REFERENCES)
+    def __init__(self, name: str, *, dialect: str = "paper", state: Mapping[str, Array] | None = None, **attributes: Any
+                 ) -> None:
+        among("reference", name, REFERENCES)
+        self.definition = REFERENCES[name]
         self.name, self.dialect, self.state = name, dialect, state
-        _among("dialect", dialect, DIALECTS)
+        among("dialect", dialect, DIALECTS)
         self.attributes: dict[str, Any] = {"dialect": dialect}
         for key in attributes:
-            _known(f"attribute of {name}", key, self.definition.attributes)
+            among(f"attribute of {name}", key, self.definition.attributes)
         for key, allowed in self.definition.attributes.items():
             choice = isinstance(allowed, tuple)
             self.attributes[key] = attributes.get(key, allowed[0] if choice else allowed)
             if choice:
-                _among(key, self.attributes[key], allowed)
+                among(key, self.attributes[key], allowed)
         self.attributes, self.state = self.definition.resolve(self.attributes, state)
 
     @property
     def outputs_by(self) -> Mapping[str, str]:
         return self.definition.outputs_by
+
+    @cached_property
+    def arrays_by(self) -> dict[str, str]:
+        """Of each array "src", "dst", "edge", or "node" where both ends must be one set of nodes; else "whole"."""
+        n_src, n_dst, n_edges = 1009, 1013, 1019  # primes, which no width is
+        rows = {n_src: "src", n_dst: "dst", n_edges: "edge"}
+        for n, kinds in ((n_dst, rows), (n_src, {**rows, n_src: "node"})):
+            try:
+                shapes = self.arrays(EdgeList(np.zeros(n_edges, int), np.zeros(n_edges, int), n_src, n), 1)
+            except SarliteError:
+                continue  # it takes one set of rows
+            return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in shapes.items()}
+        return {}
 
     def arrays(self, edges: EdgeList, width: int) -> Shapes:
         return self.definition.arrays(edges, width, self.attributes)
@@ -65,23 +82,25 @@ class Reference:
 
     def differentiable(self, case: Case) -> list[str]:
         """The names that a vector-Jacobian product gives: arrays and state."""
-        return [name for name in (*case.arrays, *case.state) if self.definition.has_vjp and last_word(name) not in self.definition.fixed]
+        return [name for name in (*case.arrays, *case.state) if self.definition.has_vjp
+                and last_word(name) not in self.definition.fixed]
 
     def refuses(self, case: Case) -> str | None:
-        """Why the dialect raises an error for these edges, where it does; the reference computes it anyway."""
+        """Why the dialect raises an error for these edges, or None; the reference computes the case anyway."""
         return self.definition.refuses(case.edges, case.attributes)
 
-    def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0, dtype: str = "float32", width: int = 17,
-             index_dtype: str = "int64") -> Case:
-        """One input: normal numbers, of deviation 1 and for parameters 1/4, or integers from -3 to 3, that are numbers of `dtype`."""
-        _among("values", values, ("random", "integers"))
+    def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0,
+             dtype: str = "float32", width: int = 17, index_dtype: str = "int64") -> Case:
+        """One input: normal numbers, of deviation 1 and for parameters 1/4, or integers from -3 to 3."""
+        among("values", values, ("random", "integers"))
         rng = np.random.default_rng(seed)
 
         def drawn(shapes, scale=1.0):
             return {key: self._draw(key, rng, shape, values, dtype, scale) for key, shape in shapes.items()}
 
         arrays = drawn(self.arrays(edges, width))
-        scale = 0.25 if values == "random" else 1.0  # else the scores of attention would be large, and so the bounds of their errors
+        # else the scores of attention would be large, and so the bounds of their errors
+        scale = 0.25 if values == "random" else 1.0
         state = drawn(self.parameters(width), scale) if self.state is None else dict(self.state)
         return Case(name, self.name, edges, arrays, dict(self.attributes), state, dtype, dtype, index_dtype)
 
@@ -103,21 +122,23 @@ class Reference:
         return evaluate(self.expressions(case)[1], {**case.arrays, **case.state}, arithmetic)
 
     def layers(self, case: Case, arithmetic: Any) -> list[Number]:
-        """Of a model, what each convolution gives, before norm and activation, one row a node; of anything else an empty list."""
+        """What each convolution of a model gives, before norm and activation, one row a node; else an empty list."""
         return list(evaluate(self.layer_expressions(case), {**case.arrays, **case.state}, arithmetic).values())
 
     def layer_expressions(self, case: Case) -> dict[str, Any]:
         """What `layers` evaluates, as "layers.0" and so on."""
         if self.definition.layers is None:
             return {}
-        return {f"layers.{k}": expr for k, expr in enumerate(self.definition.layers(self._inputs(case), case.edges, case.attributes))}
+        return {f"layers.{k}": expr
+                for k, expr in enumerate(self.definition.layers(self._inputs(case), case.edges, case.attributes))}
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], arithmetic: Any) -> dict[str, Number]:
         """Of the sum of <output, cotangent>, with respect to each array and each parameter that has one."""
         inputs, outputs = self.expressions(case)
         wanted = {name: inputs[name] for name in self.differentiable(case)}
         products = gradient(outputs, {name: constant(cotangents[name]) for name in outputs}, wanted)
-        further = max(0, int(case.edges.in_degrees.max(initial=0)) + case.n_dst - case.n_src)  # (A X)' G may stand for X' (A' G)
+        # (A X)' G may stand for X' (A' G)
+        further = max(0, int(case.edges.in_degrees.max(initial=0)) + case.n_dst - case.n_src)
         return evaluate(products, {**case.arrays, **case.state}, arithmetic, dict.fromkeys(case.state, further))
 
     def _draw(self, key, rng, shape, values, dtype, scale):
@@ -127,6 +148,42 @@ class Reference:
         return draw(rng, shape, values, dtype) * np.asarray(scale, np.float32 if dtype == "bfloat16" else dtype)
 
 
+def given(reference: str | Reference, attributes: Mapping[str, Any]) -> Reference:
+    """Return a reference of a name and attributes.
+
+    ConfigError where attributes come with a Reference, which has its own.
+    """
+    if isinstance(reference, str):
+        return Reference(reference, **attributes)
+    if attributes:
+        raise ConfigError(f"attributes {', '.join(attributes)} belong into the Reference that is given")
+    return reference
+
+
+def reference_of(case: Case) -> Reference:
+    """Return the reference that a case is of.
+
+    ConfigError where its operation, its dialect or an attribute is unknown.
+    """
+    attributes = {name: value for name, value in case.attributes.items() if name != "dialect"}
+    return Reference(case.op, dialect=case.attributes.get("dialect", "paper"), state=case.state or None, **attributes)
+
+
+def described(reference: Reference) -> str:
+    """Return the reference's name with the attributes that are not the defaults."""
+    usual = Reference(reference.name).attributes
+    told = {name: value for name, value in reference.attributes.items() if isinstance(value, (str, int, float))
+            and value != usual[name]}
+    return f"{reference.name}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
+
+def suited(reference: Reference, edges: EdgeList, **options: Any) -> Case:
+    """Return a case of a reference; ConfigError or ShapeError where the formula has no meaning on these edges."""
+    case = reference.case(edges, **options)
+    reference.expressions(case)
+    return case
+
+
 def last_word(name: str) -> str:
     """Of a dotted name: "running_var" of "norms.0.running_var"."""
     return name.rpartition(".")[2]
@@ -134,13 +191,3 @@ def last_word(name: str) -> str:
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], values: str, dtype: str) -> Array:
     return rounded(rng.standard_normal(shape) if values == "random" else rng.integers(-3, 4, shape), dtype)
-
-
-def _known(what, name, table):
-    _among(what, name, tuple(table))
-    return table[name]
-
-
-def _among(what, value, allowed):
-    if value not in allowed:
-        raise ConfigError(f"{what}: {value!r} is none of {', '.join(map(repr, allowed))}")

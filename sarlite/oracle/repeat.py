@@ -5,29 +5,33 @@ import os
 import numpy as np
 
 from sarlite.oracle.case import Case
+from sarlite.oracle.difference import Difference
 from sarlite.oracle.finding import Verdict
+from sarlite.oracle.plain import Number
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 
 
-def level(trial: Trial, case: Case) -> None:
-    """Call three times: twice as it is, once with one thread."""
+def level(trial: Trial, case: Case, n_cores: int | None = None) -> None:
+    """Call three times: twice as it is, and, where there are more cores than one, once with one thread."""
+    n_cores = os.cpu_count() or 1 if n_cores is None else n_cores
     expected = trial.reference.expressions(case)[1]
     shapes = {name: expr.shape for name, expr in expected.items()}
-    _compare(trial, case, lambda threads: trial.outputs(case, shapes, threads=threads), "")
+    _compare(trial, case, n_cores, lambda threads: trial.outputs(case, shapes, threads=threads), "")
     if trial.vjp is not None and trial.reference.differentiable(case):
         cotangents = trial.cotangents or trial.reference.cotangents(case, "random", trial.seed)
         given = {name: np.shape(value) for name, value in {**case.arrays, **case.state}.items()}
         shapes = {name: given[name] for name in trial.reference.differentiable(case)}
-        _compare(trial, case, lambda threads: trial.gradients(case, cotangents, shapes, threads=threads), "d", cotangents)
+        _compare(trial, case, n_cores, lambda threads: trial.gradients(case, cotangents, shapes, threads=threads), "d",
+                 cotangents)
 
 
-def _compare(trial, case, call, prefix, cotangents=None):
+def _compare(trial, case, n_cores, call, prefix, cotangents=None):
     first = call(None)
     if first is None:
         return
     kinds = [(None, "the same call again")]
-    if (os.cpu_count() or 1) > 1:
+    if n_cores > 1:
         kinds.append((1, "one thread in place of all"))
     else:
         trial.report.skip("other numbers of threads: this machine has one core", case.name)
@@ -40,8 +44,9 @@ def _compare(trial, case, call, prefix, cotangents=None):
             differ = other_bits(first[name], again[name])
             if differ.any():
                 text = f"{cause}: {int(differ.sum())} of {differ.size} elements differ"
-                trial.found(Verdict.NONDETERMINISTIC, "repeat", case, prefix + name, text, differ, again[name], first[name],
-                            cotangents=cotangents)
+                before = Number(first[name], None)
+                difference = Difference(trial.reference, case, prefix + name, before, again[name], cotangents)
+                trial.found(Verdict.NONDETERMINISTIC, "repeat", difference, text, differ)
                 return
 
 

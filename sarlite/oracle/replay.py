@@ -1,27 +1,28 @@
-"""One saved case again: what it says, and what a function makes of it now."""
+"""One saved case again: what was found in it, and what a function makes of it now."""
 
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sarlite.errors import DataError
-from sarlite.oracle import call, sarcase
-from sarlite.oracle.case import Case
-from sarlite.oracle.check import JUDGES, described
-from sarlite.oracle.reference import Reference
+from sarlite.oracle import sarcase
+from sarlite.oracle.case import Case, Saved
+from sarlite.oracle.levels import JUDGES
+from sarlite.oracle.reference import described, reference_of
 from sarlite.oracle.report import Report
-from sarlite.oracle.trial import Stop, Trial
+from sarlite.oracle.trial import trying
 from sarlite.types import Array
 
 LEVELS = ("probe", "certified", "repeat")
 _MOST_EDGES = 20  # are written out
 
 
-def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *, vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None,
-           convert: Callable[[Array], Any] | None = None, time_limit: float = 60.0, seed: int = 0) -> Report:
+def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
+           vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None, convert: Callable[[Array], Any] | None = None,
+           time_limit: float = 60.0, seed: int = 0) -> Report:
     """Check a function on one saved case: by == where its result is exact, by bounds, and by the same input twice.
 
-    Gradients are asked by the cotangents that were saved with it, or, where there are none, by those of `seed`.
+    Gradients are asked by the case's saved cotangents, or, where it has none, by cotangents of `seed`.
 
     Parameters
     ----------
@@ -37,28 +38,18 @@ def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *, vjp: Cal
     Raises
     ------
     DataError
-        The case cannot be read, or its cotangents are not those of its outputs.
+        The case cannot be read, or its cotangents have not the shapes of its outputs.
     ConfigError
         Its operation, its dialect or an attribute is unknown.
     """
     saved = sarcase.load(path)
     case, reference = saved.case, reference_of(saved.case)
     report = Report(f"{described(reference)}, {case.dtype}, {case.name}")
-    with call.working(time_limit) as worker:
-        trial = Trial(run, vjp, reference, report, worker, seed=seed, convert=convert,
-                      cotangents=_cotangents(path, saved, reference))
-        try:
-            for level in LEVELS:
-                JUDGES[level](trial, case)
-        except Stop:
-            report.skip("what comes after a call that did not return")
+    cotangents = _cotangents(path, saved, reference)
+    with trying(report, run, vjp, reference, time_limit, seed=seed, convert=convert, cotangents=cotangents) as trial:
+        for level in LEVELS:
+            JUDGES[level](trial, case)
     return report
-
-
-def reference_of(case: Case) -> Reference:
-    """Return the reference that a case is of; ConfigError where its operation, its dialect or an attribute is unknown."""
-    attributes = {name: value for name, value in case.attributes.items() if name != "dialect"}
-    return Reference(case.op, dialect=case.attributes.get("dialect", "paper"), state=case.state or None, **attributes)
 
 
 def _cotangents(path, saved, reference):
@@ -70,13 +61,16 @@ def _cotangents(path, saved, reference):
     return saved.cotangents or None
 
 
-def told(saved: sarcase.Saved) -> str:
+def told(saved: Saved) -> str:
     """What a saved case is, in a few lines: shapes, attributes, its edges where they are few, and what was found."""
     case = saved.case
     edges = f"{case.n_edges} edges from {case.n_src} to {case.n_dst} rows"
     lines = [f"{case.op}, {case.name}: {edges}, {case.dtype}, sums in {case.accumulate}"]
-    lines += ["  " + ", ".join(f"{name}={value!r}" for name, value in case.attributes.items())] if case.attributes else []
+    if case.attributes:
+        lines.append("  " + ", ".join(f"{name}={value!r}" for name, value in case.attributes.items()))
     lines += ["  " + ", ".join(f"{name} {tuple(value.shape)}" for name, value in {**case.arrays, **case.state}.items())]
     if case.n_edges <= _MOST_EDGES:
-        lines.append("  edges " + ", ".join(f"{u} -> {v}" for u, v in zip(case.edges.src.tolist(), case.edges.dst.tolist())))
-    return "\n".join([*lines, f"  found: {saved.finding}" if saved.finding is not None else "  nothing was found in it"])
+        lines.append("  edges " + ", ".join(f"{u} -> {v}"
+                                            for u, v in zip(case.edges.src.tolist(), case.edges.dst.tolist())))
+    found = f"  found: {saved.finding}" if saved.finding is not None else "  nothing was found in it"
+    return "\n".join([*lines, found])

@@ -1,4 +1,4 @@
-"""What a check found: a verdict, findings that name the place, and what was not covered."""
+"""What one check found, and what it did not cover."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,9 +8,7 @@ from sarlite.errors import ConfigError, SarliteError
 from sarlite.oracle import sarcase
 from sarlite.oracle.finding import Finding, Verdict
 
-
-class OracleError(SarliteError, AssertionError):
-    """Raised by `Report.require`: a check found something."""
+__all__ = ["Finding", "OracleError", "Report", "Verdict"]
 
 
 @dataclass
@@ -29,7 +27,7 @@ class Report:
     uncovered : Counter
         What was not checked: reason -> how many times.
     examples : dict of str to str
-        The first case of a reason, and what was said of it.
+        Of each reason the first case, with what was said about the case.
     ratio : float
         The largest error over its bound that was seen; above 1 it is a proof of excess error.
     """
@@ -51,7 +49,10 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of the findings; UNSUPPORTED alone does not count where something was checked. Where nothing was, UNSUPPORTED."""
+        """The worst of the findings.
+
+        UNSUPPORTED alone does not count where something was checked. Where nothing was, UNSUPPORTED.
+        """
         found = {finding.verdict for finding in self.findings} - {Verdict.UNSUPPORTED}
         if not found and not self.checked.total():
             return Verdict.UNSUPPORTED
@@ -74,11 +75,11 @@ class Report:
         return self
 
     def save(self, path: str | Path) -> Path:
-        """Write the case of `first_bad`, shrunk, as a .sarcase directory, with what was expected, what came, and the cotangents.
+        """Write the case of `first_bad`, shrunk, as a .sarcase directory, with what was expected, what came, and the
+        cotangents.
 
         Raises ConfigError where there is none.
         """
-
         bad = self.first_bad
         if bad is None or bad.case is None:
             raise ConfigError(f"{path}: nothing to save, the verdict is {self.verdict.name}")
@@ -97,3 +98,7 @@ class Report:
             lines.append(f"  not covered: {reason} ({n} times" + (f"; as {example})" if example else ")"))
         lines += [f"  expected failure: {finding}" for finding in self.expected]
         return "\n".join(lines)
+
+
+class OracleError(SarliteError, AssertionError):
+    """Raised by `Report.require`: a check found something."""

@@ -1,11 +1,13 @@
-"""Level `certified` of a neighbour sampler: each call's picks are possible, and over many calls every one is as likely as it should be.
+"""Level `certified` of a neighbour sampler: each call's picks are possible, and over many calls every one is as likely
+as it should be.
 
-Each count that is looked at is binomial, so the chance that a right sampler is called wrong is at most FALSE_ALARM: the sum over all counts
-of the exact probability of a count as far out (both tails; Bonferroni). Counted are, over rows of one in-degree and over calls: picks by
-place in the row, picks by edge, sets of picks where there are few, and how often two rows, and two calls, have the same set.
+Each count that is looked at is binomial, so the chance that a right sampler is called wrong is at most FALSE_ALARM: the
+sum over all counts of the exact probability of a count as far out (both tails; Bonferroni). Counted are, over rows of
+one in-degree and over calls: picks by place in the row, picks by edge, sets of picks where there are few, and how often
+two rows, and two calls, have the same set.
 
-It cannot see a bias smaller than about 7 standard deviations of these counts, which is 25 % of a probability of 1/3 after 64 calls and 6 %
-after 1,024; nor a dependence of three rows.
+It cannot see a bias smaller than about 7 standard deviations of these counts, which is 25 % of a probability of 1/3
+after 64 calls and 6 % after 1,024; nor a dependence of three rows.
 """
 
 from collections import Counter
@@ -22,6 +24,7 @@ from sarlite.oracle import call
 from sarlite.oracle.case import Case
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding, Verdict
+from sarlite.oracle.formats import as_array
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 
@@ -41,7 +44,7 @@ def graph(seed: int = 0) -> EdgeList:
 
 
 def case(edges: EdgeList, k: int, replace: bool, seed: int, name: str, index_dtype: str = "int64") -> Case:
-    """`case.k` of each row's in-edges are to be picked, all where there are fewer; with `case.replace`, k of any row with edges."""
+    """`case.k` of each row's in-edges are to be picked, all of fewer; with `case.replace`, k of any row with edges."""
     return Case(name, "sample", edges, {}, {"k": k, "replace": replace, "seed": seed}, index_dtype=index_dtype)
 
 
@@ -70,7 +73,8 @@ def replace_seed(one: Case, seed: int) -> Case:
 
 def picks(trial: Trial, one: Case) -> list[Array] | None:
     """Return each row's picks of one call as places in the row; None, with a finding, where they cannot be picks."""
-    found = trial.noted(one, lambda given: call.guarded(trial.worker, lambda: call.as_array(trial.run(call.Handed(given).case))))
+    found = trial.noted(one, lambda given: call.guarded(trial.worker,
+                                                        lambda: as_array(trial.run(call.Handed(given).case))))
     if found is None:
         return None
     if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in "iu":
@@ -98,13 +102,15 @@ def _impossible(one, found):
     if not one.replace and len(np.unique(found)) < len(found):
         values, counts = np.unique(found, return_counts=True)
         e = values[counts > 1][0]
-        return {"cause": f"edge {e} ({edges.src[e]} -> {edges.dst[e]}) is picked {counts.max()} times without replacement",
+        name = f"edge {e} ({edges.src[e]} -> {edges.dst[e]})"
+        return {"cause": f"{name} is picked {counts.max()} times without replacement",
                 "node": int(edges.dst[e]), "edges": ((int(edges.src[e]), int(edges.dst[e])),)}
     wanted = np.where(edges.in_degrees > 0, k, 0) if one.replace else np.minimum(edges.in_degrees, k)
     got = np.bincount(edges.dst[found], minlength=edges.n_dst)
     if not np.array_equal(wanted, got):
         row = int(np.flatnonzero(wanted != got)[0])
-        return {"cause": f"picks of a row of {edges.in_degrees[row]} in-edges, k = {k}", "node": row, "expected": float(wanted[row]),
+        return {"cause": f"picks of a row of {edges.in_degrees[row]} in-edges, k = {k}", "node": row,
+                "expected": float(wanted[row]),
                 "got": float(got[row])}
     return None
 
@@ -122,8 +128,8 @@ def _distribution(trial, one, drawn):
     if tails[worst] < limit:
         where, row, edge = counts[worst][3:]
         cause = f"{where}: a chance of {tails[worst]:.1e}, below {limit:.1e}"
-        trial.add(Finding(Verdict.WRONG, "sampling", one, "out", cause, node=row, edges=edge, expected=float(n[worst] * p[worst]),
-                          got=float(observed[worst])))
+        trial.add(Finding(Verdict.WRONG, "sampling", one, "out", cause, node=row, edges=edge,
+                          expected=float(n[worst] * p[worst]), got=float(observed[worst])))
 
 
 def _counts(one: Case, drawn: list[list[Array]]) -> Iterator[tuple[int, int, float, str, int | None, tuple]]:

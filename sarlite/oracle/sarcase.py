@@ -8,7 +8,8 @@ case.json
     attributes      as {"reduce": "mean", "dialect": "paper"}
     src, dst        records of the edges' rows, (n_edges,) int64
     arrays, state, cotangents, expected, bounds, got
-                    records by name; `cotangents`, `expected` (outputs, and gradients as d<name>), `bounds` and `got` may be empty
+                    records by name; `cotangents`, `expected` (outputs, and gradients as d<name>), `bounds` and `got`
+                    may be empty
     finding         what was found, or null
 
 A record is {"file", "dtype", "shape", "sha256"}, the hash of the whole .npy file.
@@ -19,49 +20,25 @@ import math
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 from sarlite.errors import DataError, SarliteError, reading, regular, whole
 from sarlite.oracle import npy
-from sarlite.oracle.case import Case
+from sarlite.oracle.case import Case, Saved
+from sarlite.oracle.choices import DTYPES, INDEX_DTYPES
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding, Verdict
-from sarlite.types import Array
 
 SCHEMA = 1
 _GROUPS = ("arrays", "state", "cotangents", "expected", "bounds", "got")
-_TEXTS = {"dtype": ("float64", "float32", "float16", "bfloat16"), "accumulate": ("float64", "float32", "float16", "bfloat16"),
-          "index_dtype": ("int64", "int32", "int16")}
+_TEXTS = {"dtype": DTYPES, "accumulate": DTYPES, "index_dtype": INDEX_DTYPES}
 _FIELDS = ("schema", "name", "op", "n_src", "n_dst", *_TEXTS, "attributes", "src", "dst", *_GROUPS, "finding")
 _PLACES = ("layer", "rank", "node", "column")
 _NUMBERS = ("expected", "got", "bound")
 _FINDING = ("verdict", "level", "output", "cause", *_PLACES, *_NUMBERS, "edges")
 _JSON_LIMIT = 1 << 24  # bytes
 _ROWS_LIMIT = npy.LIMIT // 8  # what is counted by row takes 8 bytes each
-
-
-@dataclass(frozen=True, eq=False)
-class Saved:
-    """What a .sarcase holds.
-
-    Attributes
-    ----------
-    case : Case
-    cotangents : dict of str to array
-        The gradient of each output that gradients were asked by; empty where none were.
-    expected, bounds, got : dict of str to array
-        Outputs by name, gradients as "d<name>": in float64, the largest error that rounding explains, and what the function gave.
-    finding : Finding, optional
-    """
-
-    case: Case
-    cotangents: Mapping[str, Array] = field(default_factory=dict)
-    expected: Mapping[str, Array] = field(default_factory=dict)
-    bounds: Mapping[str, Array] = field(default_factory=dict)
-    got: Mapping[str, Array] = field(default_factory=dict)
-    finding: Finding | None = None
 
 
 def save(item: Saved | Finding | Case, path: str | os.PathLike[str]) -> Path:
@@ -76,14 +53,15 @@ def save(item: Saved | Finding | Case, path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     DataError
-        Something else stands at `path`; a name is not one of letters, digits, "_", "-" and "."; an attribute is no JSON.
+        Something else stands at `path`; a name is not one of letters, digits, "_", "-" and "."; an attribute is no
+        JSON.
 
     Notes
     -----
     The files are written to a private name beside `path`, which is then renamed.
     """
     if isinstance(item, Finding):
-        item = Saved(item.case, finding=item, **({} if item.evidence is None else vars(item.evidence)))
+        item = replace(item.evidence or Saved(item.case), finding=item)
     elif isinstance(item, Case):
         item = Saved(item)
     path = Path(path)
@@ -92,7 +70,7 @@ def save(item: Saved | Finding | Case, path: str | os.PathLike[str]) -> Path:
     private, old = (path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.{end}") for end in ("tmp", "old"))
     private.mkdir(parents=True)
     try:
-        (private / "case.json").write_text(_json(path, _described(item, private)))
+        npy.write_json(private / "case.json", _described(item, private), path)
         if path.is_dir():
             path.rename(old)
         private.rename(path)
@@ -108,8 +86,8 @@ def load(path: str | os.PathLike[str]) -> Saved:
     Raises
     ------
     DataError
-        In one line with file, field and value: a field is missing, unknown or impossible; a file's name leads elsewhere; a file's header,
-        size or hash is another; more than 4 GiB. Found before memory is taken.
+        In one line with file, field and value: a field is missing, unknown or impossible; a file's name leads
+        elsewhere; a file's header, size or hash is another; more than 4 GiB. Found before memory is taken.
     """
     folder = Path(path)
     source = folder / "case.json"
@@ -130,23 +108,16 @@ def _parsed(source):
     return told
 
 
-def _json(path, described):
-    try:
-        return json.dumps(described, indent=1, allow_nan=False) + "\n"
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{path}: attributes cannot be written as JSON: {error}") from error
-
-
 def _described(item, folder):
     case = item.case
     arrays = {"src": case.edges.src, "dst": case.edges.dst}
     groups = {"arrays": case.arrays, "state": case.state, **{name: getattr(item, name) for name in _GROUPS[2:]}}
     return {
-        "schema": SCHEMA, "name": case.name, "op": case.op, "n_src": int(case.edges.n_src), "n_dst": int(case.edges.n_dst),
+        "schema": SCHEMA, "name": case.name, "op": case.op, "n_src": int(case.edges.n_src),
+        "n_dst": int(case.edges.n_dst),
         **{name: getattr(case, name) for name in _TEXTS}, "attributes": dict(case.attributes),
         **{name: npy.write(folder / f"{name}.npy", value) for name, value in arrays.items()},
-        **{group: {name: npy.write(folder / f"{group}.{npy.plain(name, group)}.npy", value) for name, value in values.items()}
-           for group, values in groups.items()},
+        **{group: npy.write_group(folder, group, values) for group, values in groups.items()},
         "finding": None if item.finding is None else _told(item.finding),
     }  # fmt: skip
 
@@ -171,9 +142,10 @@ def _loaded(folder, told):
     n_src, n_dst = (_rows(told, name) for name in ("n_src", "n_dst"))
     _within(folder, told)
     src, dst = (_index(folder, told, name) for name in ("src", "dst"))
-    groups = {group: {name: npy.read(folder, f"{group}.{name}", record) for name, record in told[group].items()} for group in _GROUPS}
-    case = Case(told["name"], told["op"], EdgeList(src, dst, n_src, n_dst), groups.pop("arrays"), _attributes(told["attributes"]),
-                groups.pop("state"), **{name: told[name] for name in _TEXTS})
+    groups = {group: {name: npy.read(folder, f"{group}.{name}", record) for name, record in told[group].items()}
+              for group in _GROUPS}
+    case = Case(told["name"], told["op"], EdgeList(src, dst, n_src, n_dst), groups.pop("arrays"),
+                _attributes(told["attributes"]), groups.pop("state"), **{name: told[name] for name in _TEXTS})
     return Saved(case, finding=None if told["finding"] is None else _finding(told["finding"], case), **groups)
 
 
@@ -239,7 +211,7 @@ def _finding(told, case):
 
 
 def _has(told, what, fields):
-    """An object of just these fields."""
+    """Refuse what is no object, or has other fields than `fields`."""
     if not isinstance(told, dict):
         raise DataError(f"{what or 'case.json'} is no object")
     if odd := [name for name in told if name not in fields]:

@@ -28,11 +28,12 @@ def shrink(reference: Reference, case: Case, still_fails: Callable[[Case], bool]
     Returns
     -------
     Case
-        No single edge of it can be left out without its passing, unless calls ran out. Its name ends in "/small".
+        No single edge can be left out without the case's passing, unless calls ran out. Its name ends in "/small".
 
     Notes
     -----
-    Source: Zeller and Hildebrandt 2002, "Simplifying and isolating failure-inducing input": halves first, then ever smaller parts.
+    Source: Zeller and Hildebrandt 2002, "Simplifying and isolating failure-inducing input": halves first, then ever
+    smaller parts.
     """
     attempts = _Attempts(still_fails, most_calls)
     for _ in range(2):
@@ -73,7 +74,8 @@ def _edges(reference, case, attempts):
         ranges = [np.arange(a, b) for a, b in zip(bounds[:-1], bounds[1:])]
         rest = [] if parts == 2 else [np.setdiff1d(np.arange(n), part, assume_unique=True) for part in ranges]
         tries = [*(ranges if parts <= 8 else ()), *rest]
-        found = next((smaller for kept in tries if len(kept) < n and attempts(smaller := cut.on_edges(reference, case, kept))), None)
+        found = next((smaller for kept in tries if len(kept) < n
+                      and attempts(smaller := cut.on_edges(reference, case, kept))), None)
         if found is not None:
             case, parts = found, max(2, parts // 2)
         elif parts >= n:

@@ -12,11 +12,13 @@ from sarlite.oracle import dialects
 from sarlite.oracle.models import parts
 from sarlite.types import Array
 
-KINDS = {"GCNConv": "gcn", "SAGEConv": "sage", "GATConv": "gat", "GATv2Conv": "gatv2", "RGCNConv": "rgcn", "BatchNorm": "batch_norm"}
+KINDS = {"GCNConv": "gcn", "SAGEConv": "sage", "GATConv": "gat", "GATv2Conv": "gatv2", "RGCNConv": "rgcn",
+         "BatchNorm": "batch_norm"}
 
 
 class Piece(NamedTuple):
-    """A layer or norm of a sarlite module: its kind, and sarlite's name of each of its parameters by the paper's name."""
+    """A layer or norm of a sarlite module: its kind, and sarlite's name of each of its parameters by the paper's name.
+    """
 
     kind: str
     names: dict[str, str]
@@ -28,23 +30,26 @@ def load_state(module: Any, state: Mapping[str, Any], dialect: str) -> None:
     Parameters
     ----------
     module : sarlite.nn.Module
-        A GCNConv, SAGEConv, GATConv, GATv2Conv or BatchNorm, or a model of one kind of layers with batch norms between them.
+        A GCNConv, SAGEConv, GATConv, GATv2Conv or BatchNorm, or a model of one kind of layers with batch norms between
+        them.
     state : dict of str to array
-        As `module.state_dict()` of torch gives it: torch tensors, arrays, or anything with `__array__` or `__dlpack__`. Of a model the
-        names are a word, the layer's number and the layer's own name, as "convs.0.lin.weight", "norms.0.module.weight".
+        As `module.state_dict()` of torch gives it: torch tensors, arrays, or anything with `__array__` or `__dlpack__`.
+        Of a model the names are a word, the layer's number and the layer's own name, as "convs.0.lin.weight",
+        "norms.0.module.weight".
     dialect : "dgl", "pyg" or "paper" (sarlite's own names)
 
     Raises
     ------
     DataError
-        A name that is missing or unknown, a wrong shape, or values that the module's dtype cannot hold; nothing is changed then.
+        A name that is missing or unknown, a wrong shape, or values that the module's dtype cannot hold; nothing is
+        changed then.
     ConfigError
         An unknown dialect, or a module without such layers.
 
     Notes
     -----
-    Parameters alone: PyG's GCNConv, GATConv and GATv2Conv add self loops by themselves, sarlite's graph does (`self_loops=True`).
-    DGL's GATv2Conv has no bias of its result; sarlite's becomes 0 then.
+    Parameters alone: PyG's GCNConv, GATConv and GATv2Conv add self loops by themselves, sarlite's graph does
+    (`self_loops=True`). DGL's GATv2Conv has no bias of its result; sarlite's becomes 0 then.
     """
     layers, norms = _pieces(module)
     arrays, own = dialects.arrays(state), module.state_dict()
@@ -54,7 +59,8 @@ def load_state(module: Any, state: Mapping[str, Any], dialect: str) -> None:
         found = parts(layers[0].kind, arrays)
         there, here = (len(found.layers), len(found.norms)), (len(layers), len(norms))
         if there != here:
-            raise DataError(f"a state of {there[0]} layers and {there[1]} norms, but the model has {here[0]} and {here[1]}")
+            counts = f"{there[0]} layers and {there[1]} norms, but the model has {here[0]} and {here[1]}"
+            raise DataError(f"a state of {counts}")
         new = {}
         for k, (piece, part) in enumerate([*zip(layers, found.layers), *zip(norms, found.norms)]):
             where = f"layer {k}: " if k < len(layers) else f"norm {k - len(layers)}: "
@@ -88,8 +94,10 @@ def state_of(module: Any, dialect: str) -> dict[str, Array]:
     own = module.state_dict()
     if isinstance(layers, Piece):
         return _written(layers, dialect, own)
-    numbered = [(f"convs.{k}", piece) for k, piece in enumerate(layers)] + [(f"norms.{k}", piece) for k, piece in enumerate(norms)]
-    return {f"{where}.{name}": value for where, piece in numbered for name, value in _written(piece, dialect, own).items()}
+    numbered = [(f"convs.{k}", piece) for k, piece in enumerate(layers)] + [(f"norms.{k}", piece)
+                                                                            for k, piece in enumerate(norms)]
+    return {f"{where}.{name}": value for where, piece in numbered
+            for name, value in _written(piece, dialect, own).items()}
 
 
 def _pieces(module: Any) -> tuple[Any, list[Piece]]:
@@ -106,7 +114,8 @@ def _pieces(module: Any) -> tuple[Any, list[Piece]]:
             (norms if kind == "batch_norm" else layers).append(Piece(kind, names))
     kinds = sorted({piece.kind for piece in layers})
     if len(kinds) != 1:
-        raise ConfigError(f"{type(module).__name__} has layers of {' and '.join(kinds) or 'no kind that is known'}; one is asked for")
+        found_kinds = " and ".join(kinds) or "no kind that is known"
+        raise ConfigError(f"{type(module).__name__} has layers of {found_kinds}; one is asked for")
     between = [name for name, _, inner in found if type(inner).__name__ == "Activation"]
     for piece, name in zip(layers, between):  # sarlite's models keep a hidden layer's bias where it is added
         if f"{name}.bias" in own:
@@ -118,7 +127,8 @@ def _kind(module):
     return next((KINDS[base.__name__] for base in type(module).__mro__ if base.__name__ in KINDS), "")
 
 
-def _renamed(piece: Piece, own: Mapping[str, Array], dialect: str, state: Mapping[str, Array], where: str) -> dict[str, Array]:
+def _renamed(piece: Piece, own: Mapping[str, Array], dialect: str, state: Mapping[str, Array], where: str
+             ) -> dict[str, Array]:
     """A layer's state by sarlite's names."""
     read = dict(dialects.read(piece.kind, dialect, state))
     table = dialects.places(piece.kind, dialect, state)
@@ -127,7 +137,8 @@ def _renamed(piece: Piece, own: Mapping[str, Array], dialect: str, state: Mappin
     for name in sorted(piece.names.keys() - read.keys()):
         raise DataError(f"{where}{table[name].name if name in table else name!r} is missing from the state")
     for name in sorted(read.keys() - piece.names.keys()):
-        raise DataError(f"{where}{table[name].name!r} has no place in sarlite's layer, which has {', '.join(piece.names)}")
+        known = ", ".join(piece.names)
+        raise DataError(f"{where}{table[name].name!r} has no place in sarlite's layer, which has {known}")
     return {piece.names[name]: value for name, value in read.items()}
 
 

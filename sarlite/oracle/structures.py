@@ -187,16 +187,18 @@ def half(draw: Draw, n: int, edges: int, way: str) -> EdgeList:
 
 
 def sparse_ids(draw: Draw, n: int, edges: int) -> EdgeList:
-    """Few edges among many rows, the first, the last and those beside powers of two among them."""
+    """Few edges among many rows: to and from the first row, the last, rows beside powers of two, and drawn ones."""
     edge = np.array([0, 1, n - 1, n - 2, *[2**k + d for k in range(1, 31) for d in (-1, 0, 1) if 2**k + d < n]])
     ends = np.concatenate([edge, draw.below(n, edges)])
     return _graph(ends[draw.permutation(len(ends))], ends[draw.permutation(len(ends))], n)
 
 
 FAMILIES: dict[str, Callable[..., EdgeList]] = {
-    "empty": empty, "single": single, "in-star": in_star, "out-star": out_star, "both-star": both_star, "clique": clique, "chain": chain,
+    "empty": empty, "single": single, "in-star": in_star, "out-star": out_star, "both-star": both_star,
+    "clique": clique, "chain": chain,
     "ring": ring, "loops": loops, "repeated": repeated, "doubled": doubled, "uniform": uniform, "bipartite": bipartite,
-    "complete": complete, "isolated": isolated, "powers": powers, "regular": regular, "matched": matched, "skewed": skewed, "grid": grid,
+    "complete": complete, "isolated": isolated, "powers": powers, "regular": regular, "matched": matched,
+    "skewed": skewed, "grid": grid,
     "tree": tree, "components": components, "ordered": ordered, "half": half, "sparse-ids": sparse_ids,
 }  # fmt: skip
 
@@ -206,7 +208,10 @@ _HARD = ("negative", "ties", "scores", "masked", "unreachable", "denormal")
 
 
 def listed() -> Iterator[tuple[str, tuple, tuple[str, ...], dict]]:
-    """Yield (family, sizes, tags, options) of each graph; options are `width` and `values` where they are not taken in turn."""
+    """Yield (family, sizes, tags, options) of each graph.
+
+    Options are `width` and `values` where they are not taken in turn.
+    """
     yield from _small()
     yield from _stars()
     yield from _exact_degrees()
@@ -227,7 +232,8 @@ def _small():
     yield from _each("single", [(1, 0, 0), (2, 0, 1), (2, 1, 0), (3, 2, 2)], "fewer nodes than parts")
     yield from _each("single", [(17, 16, 0), (17, 0, 16), (1000, 999, 998)], "zero degree", "isolated nodes")
     yield from _each("loops", [1, 2, 17, 256, (5, 2), (16, 4), (3, 257)], "self loops")
-    yield from _each("repeated", [(n, times) for n in (1, 2, 5) for times in (2, 3, 4, 16, 255, 256, 257, 1000)], "duplicate edges")
+    yield from _each("repeated", [(n, times) for n in (1, 2, 5) for times in (2, 3, 4, 16, 255, 256, 257, 1000)],
+                     "duplicate edges")
     yield from _each("doubled", [(5, 8), (17, 64), (100, 500), (1000, 4000)], "duplicate edges")
     some = [(n, which) for n in (6, 33, 300) for which in ("first", "last", "odd", "most")]
     yield from _each("isolated", some, "isolated nodes", "zero degree")
@@ -241,13 +247,15 @@ def _stars():
 
 
 def _exact_degrees():
-    yield from _each("powers", [(n, 2, most) for n in (3, 16, 33, 100, 256, 257, 1000, 4096) for most in (4, 32)], "powers of two")
+    yield from _each("powers", [(n, 2, most) for n in (3, 16, 33, 100, 256, 257, 1000, 4096) for most in (4, 32)],
+                     "powers of two")
     yield from _each("powers", [(n, 2, 1024) for n in (5, 64)] + [(20_000, 2, 8)], "powers of two")
     yield from _each("regular", [(n, d) for n in (5, 20, 33, 257) for d in (1, 4)], "powers of four")
     yield from _each("regular", [(17, 16), (100, 16), (65, 64), (300, 64), (1000, 4), (5000, 4)], "powers of four")
     less_one = [(n, d) for n in (17, 100) for d in (3, 15)] + [(100, 63), (1000, 3), (5000, 3)]
     yield from _each("regular", less_one, "powers of four with loops")
-    mixed = [(8, 1, 4), (30, 1, 4, 16), (85, 1, 4, 16, 64), (300, 4, 1, 1), (1000, 1, 4, 16), (64, 0, 4), (300, 0, 1, 16)]
+    mixed = [(8, 1, 4), (30, 1, 4, 16), (85, 1, 4, 16, 64), (300, 4, 1, 1), (1000, 1, 4, 16), (64, 0, 4),
+             (300, 0, 1, 16)]
     yield from _each("matched", mixed, "powers of four", "self loops", "duplicate edges")
     less_one = [(8, 0, 3), (30, 3, 15), (85, 0, 3, 15, 63), (1000, 0, 3), (300, 3, 3, 15)]
     yield from _each("matched", less_one, "powers of four with loops")
@@ -256,19 +264,23 @@ def _exact_degrees():
 def _shapes():
     yield from _each("clique", [2, 3, 4, 5, 9, 16, 17, 33, 65, 128], "clique")
     yield from _each("clique", [(n, "loops") for n in (2, 3, 4, 8, 16, 31, 64, 128)], "clique", "self loops")
-    yield from _each("chain", [(n, way) for n in (2, 17, 1000) for way in ("up", "down", "shuffled")] + [(20_000, "shuffled")], "chain")
+    chains = [(n, way) for n in (2, 17, 1000) for way in ("up", "down", "shuffled")]
+    yield from _each("chain", [*chains, (20_000, "shuffled")], "chain")
     yield from _each("ring", [2, 3, 17, 256, 257, 10_000], "chain")
     two_sides = [(3, 7, 2), (100, 1, 64), (1, 100, 4), (64, 300, 4), (300, 64, 16), (1000, 10, 256), (10, 1000, 8)]
     yield from _each("bipartite", two_sides, "bipartite")
     yield from _each("complete", [(1, 1), (1, 64), (64, 1), (4, 17), (17, 4), (32, 32), (100, 64)], "bipartite")
-    drawn = [(3, 5), (10, 30), (17, 100), (100, 250), (100, 1000), (257, 3000), (1000, 5000), (3000, 9000), (50, 20_000)]
+    drawn = [(3, 5), (10, 30), (17, 100), (100, 250), (100, 1000), (257, 3000), (1000, 5000), (3000, 9000),
+             (50, 20_000)]
     yield from _each("uniform", drawn, "random")
     yield from _each("uniform", [(40, 100, 60), (500, 2000, 30), (30, 2000, 500)], "bipartite", "random")
-    yield from _each("skewed", [(n, e, way) for n, e in ((20, 100), (300, 3000), (5000, 20_000)) for way in ("in", "out")], "skewed")
+    yield from _each("skewed", [(n, e, way) for n, e in ((20, 100), (300, 3000), (5000, 20_000))
+                                for way in ("in", "out")], "skewed")
     yield from _each("grid", [(1, 5), (4, 4), (7, 13), (30, 30)], "grid")
     yield from _each("tree", [3, 17, 300, 1000], "tree")
     yield from _each("components", [(2, 3), (10, 5), (30, 9)], "components")
-    yield from _each("ordered", [(n, e, way) for n, e in ((17, 60), (200, 2000)) for way in ("src", "dst", "dst-down")], "edge order")
+    yield from _each("ordered", [(n, e, way) for n, e in ((17, 60), (200, 2000)) for way in ("src", "dst", "dst-down")],
+                     "edge order")
     halves = [(n, e, way) for n, e in ((4, 6), (50, 300), (1000, 3000)) for way in ("into", "across")]
     yield from _each("half", halves, "empty part", "zero degree")
     yield from _each("sparse-ids", [(70_000, 20), (300, 10), (33_000, 30), (140_000, 40)], "row numbers above 2^15")

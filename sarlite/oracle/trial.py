@@ -1,6 +1,7 @@
 """One function under test, the reference that it is held against, and the report that grows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -9,17 +10,14 @@ import numpy as np
 
 from sarlite.oracle import call
 from sarlite.oracle.case import Case
-from sarlite.oracle.finding import Evidence, Finding, Verdict
+from sarlite.oracle.difference import Difference
+from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.report import Report
 from sarlite.types import Array
 
 EXPLANATIONS = 4  # findings whose cause is looked for; a function that is wrong everywhere has many
 
 KEPT = 20  # findings that keep their case; of the others, but the first of a verdict, the name is left
-
-
-class Stop(Exception):
-    """The function hangs: nothing more can be asked of it."""
 
 
 class Trial:
@@ -50,8 +48,8 @@ class Trial:
         The probes of the graph at hand, that share a code.
     """
 
-    def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *, seed: int = 0,
-                 expected_failures: tuple[str, ...] = (), convert: Callable[[Array], Any] | None = None,
+    def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *,
+                 seed: int = 0, expected_failures: tuple[str, ...] = (), convert: Callable[[Array], Any] | None = None,
                  cotangents: Mapping[str, Array] | None = None) -> None:
         self.run, self.vjp, self.reference, self.report, self.worker = run, vjp, reference, report, worker
         self.seed, self.expected_failures, self.convert = seed, tuple(expected_failures), convert
@@ -59,24 +57,29 @@ class Trial:
         self.explanations = EXPLANATIONS
         self.together: Sequence[Case] = ()
 
-    def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain", threads: int | None = None
-                ) -> dict[str, Array] | None:
+    def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
+                threads: int | None = None) -> dict[str, Array] | None:
         """Return the outputs of one call; None, with a finding, where there are none that can be compared."""
-        return self.noted(case, lambda given: call.outputs(self.worker, self.run, given, shapes, layout, threads), layout)
+        return self.noted(case, lambda given: call.outputs(self.worker, self.run, given, shapes, layout, threads),
+                          layout)
 
-    def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], threads: int | None = None
-                  ) -> dict[str, Array] | None:
-        """Return the gradients of one call; those that it leaves out count as not covered."""
+    def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
+                  threads: int | None = None) -> dict[str, Array] | None:
+        """Return the gradients of one call; gradients that the call leaves out count as not covered."""
         vjp = self.vjp
         assert vjp is not None
-        found = self.noted(case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, "plain", threads))
+        found = self.noted(case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, "plain",
+                                                              threads))
         for name in shapes if found is not None else ():
             if name not in found:
                 self.report.skip(f"the gradient of {name}, which vjp does not return", case.name)
         return found
 
     def noted(self, case: Case, function: Callable[[Case], Any], layout: str = "plain") -> Any:
-        """Return what `function` makes of the case as it is given; None where that fails, with a finding or counted as not covered."""
+        """Return what `function` makes of the case as it is given.
+
+        None where that fails, with a finding or counted as not covered.
+        """
         try:
             return function(self._given(case))
         except call.Failure as failure:
@@ -112,21 +115,17 @@ class Trial:
         expected = any(fnmatchcase(name, pattern) for pattern in self.expected_failures)
         (self.report.expected if expected else self.report.findings).append(finding)
 
-    def found(self, verdict: Verdict, level: str, case: Case, output: str, cause: str, bad: Array, got: Array, expected: Array,
-              bound: Array | None = None, *, cotangents: Mapping[str, Array] | None = None, **place: Any) -> None:
-        """Add a finding whose place is the first element of `bad`; `cotangents` are those that a gradient was asked by."""
+    def found(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array, **fields: Any
+              ) -> None:
+        """Add a finding whose place is the first element of `bad`; `fields` add to its fields, or replace them."""
         index = np.unravel_index(np.flatnonzero(bad)[0], bad.shape)
         row, column = _place(index, bad.shape)
-        evidence = evidence_of(output, got, expected, bound, cotangents)
-        self.add(Finding(verdict, level, case, output, cause, expected=float(expected[index]), got=float(got[index]),
-                         bound=None if bound is None else float(bound[index]),
-                         **{"node": row, "column": column, "evidence": evidence, **place}))
-
-
-def evidence_of(output: str, got: Array, expected: Array, bound: Array | None, cotangents: Mapping[str, Array] | None) -> Evidence:
-    """The arrays of a finding about one output."""
-    bounds = {} if bound is None else {output: np.asarray(bound, np.float64)}
-    return Evidence(dict(cotangents or {}), {output: np.asarray(expected, np.float64)}, bounds, {output: got})
+        expected, error, got = difference.expected.value, difference.expected.error, difference.got
+        bound = None if error is None else float(np.broadcast_to(error, got.shape)[index])
+        found = {"node": row, "column": column, "expected": float(expected[index]), "got": float(got[index]),
+                 "bound": bound,
+                 "evidence": difference.evidence, **fields}
+        self.add(Finding(verdict, level, difference.case, difference.output, cause, **found))
 
 
 def _place(index, shape):
@@ -136,7 +135,22 @@ def _place(index, shape):
     return int(index[0]), int(np.ravel_multi_index(index[1:], shape[1:])) if len(shape) > 1 else None
 
 
-def equal(a: Array, b: Array) -> Array:
-    """Where two arrays hold the same number, NaN being one of them."""
-    with np.errstate(invalid="ignore"):
-        return (a == b) | (np.isnan(a) & np.isnan(b))
+@contextmanager
+def trying(report: Report, run: Callable, vjp: Callable | None, reference: Any, seconds: float, **options: Any
+           ) -> Iterator[Trial]:
+    """Give a trial whose calls may take so many seconds. A call that hangs ends the block; the rest is not covered.
+
+    Parameters
+    ----------
+    report, run, vjp, reference, **options
+        As of `Trial`.
+    """
+    with call.working(seconds) as worker:
+        try:
+            yield Trial(run, vjp, reference, report, worker, **options)
+        except Stop:
+            report.skip("what comes after a call that did not return")
+
+
+class Stop(Exception):
+    """The function hangs: nothing more can be asked."""

@@ -1,4 +1,4 @@
-"""The numbers that stand in the inputs of a probe: codes of row numbers, weights that tell edges apart, scores, and what is special."""
+"""The numbers in a probe's inputs: codes of rows, weights that tell edges apart, scores, and special values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from sarlite.oracle.formats import rounded
 from sarlite.oracle.reference import Reference
 from sarlite.types import Array
 
-_FAR, _FARTHER = 1024.0, 8192.0  # between scores: exp of it vanishes; of a fifth of the other too
+# Differences of scores: exp of minus _FAR vanishes, and so does exp of minus a fifth of _FARTHER.
+_FAR, _FARTHER = 1024.0, 8192.0
 _EQUAL = 0.5  # scores up to here have exp(s - s) = 1 even where it is made as exp2 of two rounded products
 
 
 def mixed(numbers: Array, seed: int) -> Array:
     """(n,) of int64 from 0: 31 bits that look random."""
     key = np.uint64(splitmix64(seed % 2**64))
-    return (splitmix64(np.asarray(numbers).astype(np.uint64) * np.uint64(GAMMA) ^ key) >> np.uint64(33)).astype(np.int64)
+    counter = np.asarray(numbers).astype(np.uint64) * np.uint64(GAMMA)
+    return (splitmix64(counter ^ key) >> np.uint64(33)).astype(np.int64)
 
 
 def code_columns(n: int, bits: int) -> int:
@@ -29,7 +31,7 @@ def code_columns(n: int, bits: int) -> int:
 
 
 def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array:
-    """Return (n, ...): columns `start` on of the code of each row: 1, the digits of its number, their complements, then mixed digits."""
+    """Return (n, ...) columns `start` on of each row's code: 1, its number's digits, the complements, mixed digits."""
     if not shape:
         return np.ones(())
     n, width, ids = shape[0], int(np.prod(shape[1:])), np.arange(shape[0])
@@ -63,7 +65,7 @@ def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Ar
 
 
 def kinds(reference: Reference, width: int, values: str) -> tuple[str, ...]:
-    """Return the kinds of probes of an operation: of softmax and attention equal scores, and scores of which one takes all."""
+    """Return the kinds of an operation's probes: of softmax and attention equal scores, and scores with one winner."""
     attributes = reference.attributes
     if reference.name not in ("softmax", "attention"):
         return ("codes",)
@@ -124,12 +126,15 @@ class Scores:
 
 
 def special(reference: Reference, case: Case, values: str) -> Case:
-    """Return a case with what `values` (corpus.VALUES) says about its inputs; the same numbers where it says nothing about them.
+    """Return a case with what `values` (corpus.VALUES) says about its inputs; the same numbers where it says nothing
+    about them.
 
-    "negative": all below 0, and so all maxima. "ties": what a ReLU leaves of few integers. "unreachable": NaN and Inf in rows that no edge
-    leaves. "denormal": below the smallest normal number. "scores": +-1e4. "masked": -Inf at all edges of every second row.
+    "negative": all below 0, and so all maxima. "ties": what a ReLU leaves of few integers. "unreachable": NaN and Inf
+    in rows that no edge leaves. "denormal": below the smallest normal number. "scores": +-1e4. "masked": -Inf at all
+    edges of every second row.
     """
-    return replace(case, arrays={name: _special(reference, case, name, array, values) for name, array in case.arrays.items()})
+    return replace(case, arrays={name: _special(reference, case, name, array, values)
+                                 for name, array in case.arrays.items()})
 
 
 def _special(reference, case, name, array, values):
@@ -149,7 +154,8 @@ def _special(reference, case, name, array, values):
         return rounded(np.maximum(np.floor(np.abs(wide)) % 4 - 1, 0), case.dtype)
     if values == "denormal":
         return rounded(wide * {"float16": 2.0**-22, "float64": 2.0**-1070}.get(case.dtype, 2.0**-130), case.dtype)
-    if values == "unreachable" and name in ("x", "z", "z_src", "v") and not case.state and not case.attributes.get("loops"):
+    loops = case.attributes.get("loops")
+    if values == "unreachable" and name in ("x", "z", "z_src", "v") and not case.state and not loops:
         spoilt = np.choose(_column(np.arange(len(array)) % 3, array.ndim), (np.nan, np.inf, -np.inf))
         return np.where(_column(edges.out_degrees == 0, array.ndim), spoilt, array).astype(array.dtype)
     return array

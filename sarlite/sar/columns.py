@@ -1,9 +1,9 @@
 """Aggregation by columns: ranks exchange their rows for columns, each sums all edges for its columns, and sums go back.
 
 The N ranks stand in a grid of R rows by C columns. A group of C ranks that follow each other shares its rows: an
-all-to-all within it brings each rank, for its own rows of all columns, all rows of the group of a C-th of the columns. A
-graph of the R groups, whose peers are the ranks of one column, aggregates these in any mode; with R = 1 it is the whole
-graph and has no peers. Then another all-to-all brings each rank the sums of its own rows.
+all-to-all within it brings each rank, for its own rows of all columns, all rows of the group of a C-th of the columns.
+A graph of the R groups, whose peers are the ranks of one column, aggregates these in any mode; with R = 1 it is the
+whole graph and has no peers. Then another all-to-all brings each rank the sums of its own rows.
 """
 
 import math
@@ -67,7 +67,7 @@ class ColumnLayout(NamedTuple):
         return out
 
     def to_rows(self, y: Array, phase: str) -> Array:
-        """Return this rank's rows, whole; what several ranks have is added. y (n of the group, ...). Collective within the group."""
+        """Return this rank's rows, whole; what several ranks have is added. y (n of the group, ...). Collective."""
         own, starts = self.transport.comm.rank, self._starts()
         out = np.empty((self.counts[own], *self.shape), y.dtype)
         found = [np.empty((self.counts[own], *self._shape(q)), y.dtype) for q in range(len(self.pieces))]
@@ -81,7 +81,7 @@ class ColumnLayout(NamedTuple):
         return out
 
     def _exchange(self, phase, outgoing, incoming):
-        """Send `outgoing(q)` to each other rank q, and fill `incoming[q]`, an array that follows itself in memory, with what it sends."""
+        """Send `outgoing(q)` to each other rank q, and fill `incoming[q]`, a contiguous array, with what q sends."""
         size, own = len(self.counts), self.transport.comm.rank
         with AllToAll(self.transport, phase) as exchange:
             receives = [exchange.receive(incoming[(own - s) % size], (own - s) % size) for s in range(1, size)]
@@ -148,7 +148,8 @@ class Grid:
 
     def __init__(self, comm: Any, n_columns: int, graph: Any, transport: Transport, counts: "Counts") -> None:
         self.n_rows, self.n_columns, self.graph, self.transport = comm.size // n_columns, n_columns, graph, transport
-        self._counts, self._kept = counts, TensorMap()  # constant Tensor of edge values -> {this rank's piece: the group's}
+        self._counts = counts
+        self._kept = TensorMap()  # constant Tensor of edge values -> {this rank's piece: the group's}
         self.structure_bytes = _bytes_of(graph)
 
     def aggregate(self, call: Any) -> Tensor:
@@ -175,7 +176,8 @@ class Grid:
         by_columns = [self._to_columns(x, place, pieces) for x, place in zip(inputs, call.places)]
         out = aggregate(self.graph.schedule, call.make(self.graph), by_columns)
         layout = ColumnLayout(self.transport, self._counts.dst, pieces, shape)
-        return tape.apply("to_rows", out, layout=layout).reshape(self._counts.dst[self.transport.comm.rank], *rows.shape[1:])
+        n_own = self._counts.dst[self.transport.comm.rank]
+        return tape.apply("to_rows", out, layout=layout).reshape(n_own, *rows.shape[1:])
 
     def _to_columns(self, x, place, pieces):
         """Of edge values that are constant what came is kept, as they are the same in each epoch."""
@@ -199,7 +201,8 @@ class Counts(NamedTuple):
 def _pieces(n_ranks, n_heads, n_feat, whole_heads):
     by_head = 1 if whole_heads else math.gcd(n_ranks, n_heads)
     by_feature = n_ranks // by_head
-    return tuple((_part(n_heads, by_head, k // by_feature), _part(n_feat, by_feature, k % by_feature)) for k in range(n_ranks))
+    return tuple((_part(n_heads, by_head, k // by_feature), _part(n_feat, by_feature, k % by_feature))
+                 for k in range(n_ranks))
 
 
 def _part(n, n_parts, k):
@@ -207,12 +210,13 @@ def _part(n, n_parts, k):
 
 
 def groups(comm: Any, n_columns: int) -> tuple[Any, Any]:
-    """Return the communicators of this rank's group and of its column, the same each time. Collective at the first call."""
+    """Return the communicators of this rank's group and of its column. Collective at the first call."""
     group = comm.group(f"row of {n_columns}", comm.rank // n_columns)
     return group, Solo() if n_columns == comm.size else comm.group(f"column of {n_columns}", comm.rank % n_columns)
 
 
-def gather(group: Any, edges: InEdges, ids: list[Array | None], n_src: int, n_rows: int) -> tuple[InEdges, list[Array | None], Counts]:
+def gather(group: Any, edges: InEdges, ids: list[Array | None], n_src: int,
+           n_rows: int) -> tuple[InEdges, list[Array | None], Counts]:
     """Put the rows of a group together, on each of its ranks. Collective within it.
 
     Parameters
@@ -236,12 +240,14 @@ def gather(group: Any, edges: InEdges, ids: list[Array | None], n_src: int, n_ro
     Memory and bytes received: 4 or 8 bytes an edge of the group, twice that where edge values are in another order, and
     8 bytes a row.
     """
-    facts = group.allgather((n_src, edges.n_dst, len(edges.indices), edges.numbers is not None, edges.added_loops is not None))
+    has = edges.numbers is not None, edges.added_loops is not None
+    facts = group.allgather((n_src, edges.n_dst, len(edges.indices), *has))
     counts = Counts(*(tuple(int(fact[k]) for fact in facts) for k in range(3)))
     numbers = loops = None
     if any(fact[3] for fact in facts):
         before = sum(counts.edge[: group.rank])
-        numbers = _all(group, before + (np.arange(len(edges.indices)) if edges.numbers is None else edges.numbers.astype(np.int64)))
+        own = np.arange(len(edges.indices)) if edges.numbers is None else edges.numbers.astype(np.int64)
+        numbers = _all(group, before + own)
     if any(fact[4] for fact in facts):
         loops = _all(group, np.zeros(edges.n_dst, bool) if edges.added_loops is None else edges.added_loops)
     degrees = _all(group, np.diff(edges.indptr))
@@ -257,4 +263,5 @@ def _all(group, array):
 def _bytes_of(graph):
     blocks = graph.plan.blocks
     arrays = [array for block in blocks for array in (block.indptr, block.indices, block.rows, block.src_ids)]
-    return sum(array.nbytes for array in (*arrays, blocks[0].numbers, graph.dst_ids, graph.in_degrees) if array is not None)
+    arrays += [blocks[0].numbers, graph.dst_ids, graph.in_degrees]
+    return sum(array.nbytes for array in arrays if array is not None)

@@ -16,8 +16,8 @@ def main(argv: Sequence[str] | None = None, parse: Callable[..., Any] | None = N
          action: Callable[[], Any] | None = None) -> int:
     """Train as the command line says; return the exit status, or exit with it.
 
-    Another command on ranks gives its own `parse(argv)`, which returns what `config.parse` does, and `action()`, which returns the
-    function (comm, config, tick, interrupts) that every rank runs, with the threads that the options say.
+    Another command on ranks gives its own `parse(argv)`, which returns what `config.parse` does, and `action()`, which
+    returns the function (comm, config, tick, interrupts) that every rank runs, with the threads that the options say.
     """
     launch.begin()
     config, error = _parse(argv, parse or _options)
@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None, parse: Callable[..., Any] | None = N
     with guard(comm, stall, config.ranks if config else 1) as watch:
         raise_together(comm, error)
         agree_on_options(comm, config)
-        return _run(comm, config, watch, _with_threads((action or _train)()))  # whose imports take long: they are guarded
+        found = (action or _train)()  # imports take long: they are guarded
+        return _run(comm, config, watch, _with_threads(found))
 
 
 def _parse(argv, parse):

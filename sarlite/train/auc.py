@@ -5,12 +5,9 @@ import numpy as np
 from sarlite.comm import Communicator
 from sarlite.types import Array
 
-_SCORES = 1 << 20
-"""Of a rank, sorted at a time; columns are taken together up to that."""
 
-
-def pairs(comm: Communicator, scores: Array, positive: Array) -> list[tuple[int, int]]:
-    """Return of each column, over all ranks, twice the number of pairs in order, ties as half, and the number of pairs. Collective.
+def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 << 20) -> list[tuple[int, int]]:
+    """Return of each column, over all ranks, twice the number of pairs in order, ties as half, and that of pairs. Collective.
 
     Parameters
     ----------
@@ -18,6 +15,8 @@ def pairs(comm: Communicator, scores: Array, positive: Array) -> list[tuple[int,
     scores : (n_local, k) array of floats
         None of them NaN.
     positive : (n_local, k) array of bools
+    at_once : int
+        A rank's scores that are sorted at a time: columns are taken together up to so many.
 
     Returns
     -------
@@ -32,7 +31,7 @@ def pairs(comm: Communicator, scores: Array, positive: Array) -> list[tuple[int,
     million scores and a column. All numbers are whole, so the result does not depend on how rows are divided.
     """
     longest = int(comm.allreduce(np.array([len(scores)]), "max")[0])
-    width = max(1, _SCORES // max(1, longest))
+    width = max(1, at_once // max(1, longest))
     return [found for at in range(0, scores.shape[1], width)
             for found in _pairs(comm, scores[:, at : at + width], positive[:, at : at + width])]
 

@@ -1,4 +1,4 @@
-"""What goes with what: the one table of options, and of options and kinds of run, that are refused together, and why."""
+"""What goes with what: the one table of options, and of options and kinds of run, that are refused together."""
 
 from collections.abc import Callable, Mapping
 from inspect import signature
@@ -7,41 +7,41 @@ from typing import Any, NamedTuple
 from sarlite.errors import ConfigError
 from sarlite.train.options import HEC_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
 
-_RELATIONAL = "{option}: does not go with relational graphs, as --data {data} is"
-_NOTHING_SAMPLED = "{option}: the model {model} needs no neighbours in training, so nothing is sampled"
-_BY_ROWS = "{option} does not go with {other}: parts of the graph are computed by rows"
-_NOT_REVERSED = "{option} does not go with {other}: parts of the graph have no reversed edges"
-_UNCOUNTED = "{option}: the costs of minibatches of the model {model}, which have no edges, are not counted"
-_CLASSES = "{option}: is of classes, but the task is {task}"
-
 REFUSED: list[tuple[str, str, str]] = [
-    # an option, or "option value"   another option, or a kind of run of `KINDS`   what the error says
-    ("mfg", "batch_size", "{option} is of full-batch training: minibatches, of {other}, compute only what reaches their "
-                          "seeds anyway"),
-    ("columns", "batch_size", _BY_ROWS),
-    ("columns", "mfg", _BY_ROWS),
-    ("backward fetch", "batch_size", _NOT_REVERSED),
-    ("backward fetch", "mfg", _NOT_REVERSED),
-    ("label_inputs", "batches of a cache", "{option} does not go with --remote hec: its rows were made when labels that a "
-                                           "step hides were shown"),
+    # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
+    ("mfg", "batch_size",
+     "{option} is of full-batch training: minibatches, of {other}, compute only what reaches their seeds anyway"),
+    *((option, other, "{option} does not go with {other}: parts of the graph " + why)
+      for option, why in (("columns", "are computed by rows"), ("backward fetch", "have no reversed edges"))
+      for other in ("batch_size", "mfg")),
+    ("label_inputs", "batches of a cache",
+     "{option} does not go with --remote hec: its rows were made when labels that a step hides were shown"),
     ("eval_fanouts", "other layers", "{option} has {n_eval_fanouts} entries, but --fanouts {n_fanouts}"),
-    ("model", "relational model, plain data", "{option} {model}: takes relational graphs, but --data {data} is of one kind"),
-    ("model", "plain model, relational data", "{option} {model}: takes graphs of one kind, but --data {data} is relational: "
-                                              "--model rgcn or rgat takes it"),
-    *((name, "relational data", _RELATIONAL) for name in (
+    ("model", "relational model, plain data",
+     "{option} {model}: takes relational graphs, but --data {data} is of one kind"),
+    ("model", "plain model, relational data",
+     "{option} {model}: takes graphs of one kind, but --data {data} is relational: --model rgcn or rgat takes it"),
+    *((option, "relational data", "{option}: does not go with relational graphs, as --data {data} is") for option in (
         "batch_size", "mfg", "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features",
         "backward fetch", "edge_weights", "edge_features", "columns", "weight_decay_on first")),
     ("embeddings", "relational data", "{option} {embeddings}: does not go with relational graphs"),
-    ("batch_size", "sampled rows without fan-outs", "{option} needs --fanouts: the in-edges picked a row, one number a layer"),
-    *((name, "model of propagated rows", _NOTHING_SAMPLED) for name in MINIBATCH_OPTIONS if name not in ("batches", "lr_scale")),
-    *((name, "minibatches without edges", _UNCOUNTED) for name in ("dry_run", "mode auto", "memory_limit")),
+    ("batch_size", "sampled rows without fan-outs",
+     "{option} needs --fanouts: the in-edges picked a row, one number a layer"),
+    *((option, "model of propagated rows",
+       "{option}: the model {model} needs no neighbours in training, so nothing is sampled")
+      for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
+    *((option, "minibatches without edges",
+       "{option}: the costs of minibatches of the model {model}, which have no edges, are not counted")
+      for option in ("dry_run", "mode auto", "memory_limit")),
     ("edge_features", "model without edge features", "{option}: the model {model} takes no edge features"),
     ("edge_weights", "largest of neighbours", "{option}: aggregator max-pool takes none, --aggregator mean does"),
-    ("label_inputs", "propagated rows", "{option} {label_inputs}: the model {model} trains on features that were propagated before"),
+    ("label_inputs", "propagated rows",
+     "{option} {label_inputs}: the model {model} trains on features that were propagated before"),
     ("propagated", "nothing propagated", "{option} {propagated}: the model {model} propagates nothing before training"),
-    ("fanouts", "propagated rows", "--model {model}: for minibatches of propagated features its class must have an attribute powers"),
-    ("label_inputs", "other task than classify", _CLASSES),
-    ("correct_and_smooth", "other task than classify", _CLASSES),
+    ("fanouts", "propagated rows",
+     "--model {model}: for minibatches of propagated features its class must have an attribute powers"),
+    *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
+      for option in ("label_inputs", "correct_and_smooth")),
 ]
 
 NEEDED: list[tuple[tuple[str, ...], str]] = [
@@ -53,7 +53,7 @@ NEEDED: list[tuple[tuple[str, ...], str]] = [
 
 
 class Run(NamedTuple):
-    """What is known of a run: its options; before data are read its model's class and whether data are relational; then all."""
+    """What is known of a run: its options; before data are read the model's class and whether data are relational; then all."""
 
     options: Mapping[str, Any]
     cls: Any = None
@@ -77,7 +77,8 @@ _OFF = {"batch_size": 0, "columns": 1}
 KINDS: dict[str, Callable[[Run], Any]] = {
     "relational data": lambda run: run.relational,
     "relational model, plain data": lambda run: run.relational is False and getattr(run.cls, "relational", False),
-    "plain model, relational data": lambda run: run.cls and run.relational and not getattr(run.cls, "relational", False),
+    "plain model, relational data": lambda run: (
+        run.cls and run.relational and not getattr(run.cls, "relational", False)),
     "model of propagated rows": lambda run: hasattr(run.cls, "powers") and run.has("batch_size"),
     "sampled rows without fan-outs": lambda run: run.cls and not hasattr(run.cls, "powers") and not run.has("fanouts"),
     "minibatches without edges": lambda run: run.cls and run.has("batch_size") and not run.has("fanouts"),
@@ -88,7 +89,8 @@ KINDS: dict[str, Callable[[Run], Any]] = {
     "nothing propagated": lambda run: run.model is not None and not hasattr(run.model, "powers"),
     "other task than classify": lambda run: run.task not in (None, "classify"),
     "batches of a cache": lambda run: run.has("batch_size") and run.has("remote hec"),
-    "other layers": lambda run: run.has("fanouts") and len(run.options["fanouts"]) != len(run.options["eval_fanouts"] or ()),
+    "other layers": lambda run: (
+        run.has("fanouts") and len(run.options["fanouts"]) != len(run.options["eval_fanouts"] or ())),
 }
 
 

@@ -19,8 +19,8 @@ from sarlite.train.combinations import Run, only_needed, refuse
 from sarlite.train.options import GROUPS, KEYWORDS, METAVARS, MINIBATCH_OPTIONS, MODEL_OPTIONS, OPTIONS
 from sarlite.types import Path as AnyPath
 
-__all__ = ["GROUPS", "MINIBATCH_OPTIONS", "OPTIONS", "add_options", "add_taken", "naming_flags", "parse", "parser", "read_toml",
-           "resolve", "to_toml"]  # fmt: skip
+__all__ = ["GROUPS", "MINIBATCH_OPTIONS", "OPTIONS", "add_options", "add_taken", "naming_flags", "parse", "parser",
+           "read_toml", "resolve", "to_toml"]  # fmt: skip
 R = TypeVar("R")
 _MAX_BYTES = 1 << 20  # of a configuration file
 
@@ -95,8 +95,8 @@ def _is_gone(key, value):
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser. Defaults are filled in by `resolve`, so that a file can come between."""
     p = Parser(prog="python -m sarlite.train", usage="%(prog)s [options]", argument_default=argparse.SUPPRESS,
-               description="Train a graph neural network, full-batch and exactly or on minibatches, on the ranks of mpiexec or on "
-                           "--ranks threads.\n"
+               description="Train a graph neural network, full-batch and exactly or on minibatches, on the ranks of mpiexec "
+                           "or on --ranks threads.\n"
                            "Each option with its [default]; all of them may stand in a file, as `hidden = 64`: --config.")
     for title, options in GROUPS.items():
         group = p.add_argument_group(title)
@@ -117,7 +117,7 @@ def add_options(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None
 
 
 def add_taken(parser: Parser, names: Sequence[str], others: Mapping[str, tuple[Any, Any, str]] | None = None) -> None:
-    """Add some of the training command's options to another command's parser; `others` stand for those of their names."""
+    """Add some of the training command's options to another command's parser; `others` take the place of theirs."""
     specs = {name.replace("_", "-"): spec for name, spec in OPTIONS.items()} | dict(others or {})
     add_options(parser, {name: specs[name] for name in names})
 
@@ -136,7 +136,8 @@ def _models_own(name):
     classes = {**MODELS, **RELATIONAL}.items()
     own = {model: inspect.signature(cls).parameters.get(KEYWORDS.get(name, name)) for model, cls in classes}
     none = "as dropout" if name.endswith("dropout") else "none"
-    return ", ".join(f"{model} {none if p.default is None else _word(p.default)}" for model, p in own.items() if p is not None)
+    words = {model: none if p.default is None else _word(p.default) for model, p in own.items() if p is not None}
+    return ", ".join(f"{model} {word}" for model, word in words.items())
 
 
 def _word(default):
@@ -150,10 +151,10 @@ def _flag(name):
 
 
 _AT_LEAST = {
-    "batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1, "hidden": 1,
-    "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1, "trace_epochs": 1,
-    "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1, "embedding": 1,
-    "memory_limit": 1,
+    "batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1,
+    "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1,
+    "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1,
+    "embedding": 1, "memory_limit": 1,
 }  # fmt: skip
 _SHARES = ("dropout", "input_dropout", "attention_dropout", "teleport")
 
@@ -172,8 +173,10 @@ def _check_range(shown, name, value):
         raise ConfigError(f"{shown} is not above 0")
 
 
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
-          byte_size: "a size such as 2GiB", fanouts: "a list of picks a row, such as [5, 10, 15]"}  # fmt: skip
+_KINDS = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
+    byte_size: "a size such as 2GiB", fanouts: "a list of picks a row, such as [5, 10, 15]",
+}  # fmt: skip
 
 
 def _typed(name, value, where):

@@ -22,7 +22,6 @@ from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.schedule.messages import row_bytes
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import no_grad
-from sarlite.tape.rows import row_numbers
 from sarlite.train import minibatch, sampled, small, trial
 from sarlite.train.load import Part, widths
 from sarlite.train.owners import PIECE_BYTES
@@ -30,10 +29,10 @@ from sarlite.train.small import Facts, Relations, Shape
 from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 
 SPLITS = ("train", "val", "test")
-TRIAL_ROWS = 2000
+TRIAL_ROWS = 1000
 """Rows of the larger trial, peers' rows too."""
-MOST_RANKS = 16
-"""Of more ranks, trials are on half as many and on as many: what a peer takes, each of them takes."""
+MOST_RANKS, FEW_RANKS = 16, (4, 8)
+"""Of more ranks trials are on few: what a further peer takes there, each peer takes."""
 GAPS = 1.04
 """Memory that arrays take for each byte of theirs: between them places stay free, and pages are whole (`kernels.Buffers`)."""
 _ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process, whose arrays are traced together
@@ -173,25 +172,28 @@ class Model:
     def _trials(self, config, shape):
         """The trials, with how many times smaller each is and on how many ranks.
 
-        Where the part is not small they are two, of which the second is half as large; of many ranks one more, on more of a few.
+        Where the part is not small they are two, of which the second is half as large; of many ranks as many on few and on twice as few.
         """
         few = not self.facts.relations and config.columns == shape.laid_out == 1 and shape.size > MOST_RANKS
-        sizes = (MOST_RANKS // 2, MOST_RANKS) if few else (shape.size,)
+        sizes = FEW_RANKS if few else (shape.size,)
         n_halo, n_src = sum(found.n_halo for found in shape.exchanged.values()), sum(found.n_src for found in shape.exchanged.values())
         n_halo = n_halo * sizes[-1] // shape.size
         k = max(1.0, ((n_src if self.facts.relations else shape.n_rows) + n_halo) / self.trial_rows)
         if not self.warm_bytes:
             self.warm_bytes = _growth(lambda: self._trial(config, shape, k * self.trial_rows / 40, sizes[0]))
-        chosen = [(k, sizes[0]), *([(2 * k, sizes[0])] if k > 1 else []), *((k, more) for more in sizes[1:])]
-        return [(each, n_ranks, self._trial(config, shape, each, n_ranks)) for each, n_ranks in chosen]
+        scales = (k, 2 * k) if k > 1 else (k,)
+        return [(each, n_ranks, self._trial(config, shape, each, n_ranks)) for n_ranks in sizes for each in scales]
 
     def _trial(self, config, shape, k, n_ranks):
         tracemalloc.start()
         try:
             comm, config = Mirror(shape.rank if n_ranks == shape.size else 0, n_ranks, config.columns), small.options(config)
+            gc.disable()  # what is freed is freed where it is let go of
             graph = small.graph(comm, config, self.facts, shape, MODES[config.mode], k)
-            return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)))
+            return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)),
+                             shape.layer_sizes)
         finally:
+            gc.enable()
             tracemalloc.stop()
 
 
@@ -228,7 +230,7 @@ class _Telling:
         batches = self.sizes.batches
         return Cost(max(self.sizes.load_bytes, round(self._peak() + warm_bytes)), sent, received,
                     round(self._counted(lambda found: found.segments["step"].n_messages)), packed, round(flops),
-                    self._counted(lambda found: found.remote_buffers), 1 if batches is None else batches.n_steps,
+                    self._counted(lambda found: found.remote_buffers) + self._ahead()[0], 1 if batches is None else batches.n_steps,
                     sum(row_bytes(template) for templates in rows for template in templates or () if template))
 
     # ---- bytes
@@ -300,33 +302,24 @@ class _Telling:
 
     # ---- sizes
 
-    def _line(self, name, number: Callable[[Segment], float]) -> float:
-        """A number of a segment at the real size, on the line through two trials; what grows, grows with the rows of all plans."""
-        (k, few, first), *others = self.trials
-        a, rows = number(first.segments[name]), self._rows(first.segments[name])
-        real, slope = self._real_rows(name, first, k), 0.0
-        for _, n_ranks, other in others:
-            b, fewer = number(other.segments[name]), self._rows(other.segments[name])
-            if n_ranks == few and rows != fewer:
-                slope = (a - b) / (rows - fewer)
-            elif n_ranks > few:
-                a += self._of_peers(b - a, n_ranks - few) * (real / rows)
-        return a + slope * (real - rows)
-
-    def _of_peers(self, more, n_ranks):
-        """What all peers take that no trial has, where so many ranks take `more`."""
-        return more / n_ranks * (self.sizes.shape.size - self.trials[0][1])
+    def _line(self, name: str, number: Callable[[Segment], float]) -> float:
+        """A number of a segment at the real size, and on all ranks, on the line through the trials' numbers."""
+        found = []
+        for n_ranks in dict.fromkeys(n_ranks for _, n_ranks, _ in self.trials):
+            (k, segment), *half = [(k, each.segments[name]) for k, other, each in self.trials if other == n_ranks]
+            at = [(self._rows(each), number(each)) for each in (segment, *(each for _, each in half))]
+            found.append((n_ranks, _on_line(at, self._real_rows(name, segment, k))))
+        return _on_line(found, self.sizes.shape.size)
 
     def _counted(self, number):
         """A number of messages or of peers, which are not more on larger parts."""
-        a, *others = (number(found) for _, _, found in self.trials)
-        return a + self._of_peers(others[-1] - a, self.trials[-1][1] - self.trials[0][1]) if self.trials[-1][1] > self.trials[0][1] else a
+        return _on_line(list({n_ranks: (n_ranks, number(found)) for _, n_ranks, found in self.trials}.values()), self.sizes.shape.size)
 
     def _rows(self, segment):
         return sum(segment.rows.values()) or 1
 
-    def _real_rows(self, name, first, k):
-        several, rows = self._several(name), first.segments[name].rows
+    def _real_rows(self, name, segment, k):
+        several, rows = self._several(name), segment.rows
         if several is None:
             return sum(self._part(over, self.sizes.exchanged).n_src for over in rows) or k
         return max(sum(self._part(over, {**self.sizes.exchanged, **batch}).n_src for over in rows) for batch in several.batches)
@@ -339,7 +332,24 @@ class _Telling:
         held = 0
         if self.sizes.batches is not None:
             held = self.sizes.batches.held_bytes(self.trial.widths)
-        return self.sizes.there_bytes + held + GAPS * arrays + self._structure() + self._writing()
+        return self.sizes.there_bytes + held + GAPS * arrays + self._ahead()[1] + self._structure() + self._writing()
+
+    def _ahead(self):
+        """Peers whose rows a thread has fetched ahead, at most, and the bytes of these and of gradients that travel meanwhile."""
+        peers, most, parts = 0, 0, dict(self.sizes.exchanged)
+        for several in (self.sizes.batches, self.sizes.scored):
+            parts |= several.batches[0] if several else {}
+        for made in (made for segment in self.trial.segments.values() for made in segment.aggregations):
+            plan, size = self._plan(made.over, parts)
+            pieces = plan.forward if made.gradients is None else plan.backward
+            coming = [piece for piece in pieces if piece.n_rows]
+            if not self.config.prefetch or len(pieces) == 1 or not coming:
+                continue
+            rows = max(piece.n_rows * piece.share.denominator for piece in coming)
+            fetched, gradients = (sum(row_bytes(t) for t in templates or () if t) for templates in (made.fetched, made.gradients))
+            ahead = min(self.config.prefetch, size - 2) if made.fetched else 0
+            peers, most = max(peers, ahead), max(most, rows * (ahead * fetched + 2 * gradients))
+        return peers, most
 
     def _structure(self):
         """What the real graph has that neither the part, as it was laid out, nor a trial has: other parts' edges of a group."""
@@ -355,6 +365,15 @@ class _Telling:
         if relations is None or relations.n_nodes.keys() <= self.facts.n_features.keys():
             return 0
         return (1 if self.sizes.shape.rank else 3) * PIECE_BYTES
+
+
+def _on_line(points, x):
+    """The value at x on the line through the first two (x, value); the first's where there is but one."""
+    (a, value), *others = points
+    if not others or others[0][0] == a or others[0][1] == value:
+        return value
+    (b, other), *_ = others
+    return value + (value - other) / (a - b) * (x - a)
 
 
 # ---- of a run
@@ -384,17 +403,19 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
         facts = with_exchanges(comm, config, make, facts, graph)
     there = part.memory.now() if there is None else there
     sharing = comm.size if config.ranks > 1 else 1
-    features = [*part.rows.features.values()] if facts.relations else [part.rows.features]  # type: ignore[attr-defined]
+    features = [*part.rows.features.values()] if facts.relations else [part.rows.features]
     read = sum(x.dtype.itemsize * x.size for x in features if x.strides[0])
     missing = sum(x.dtype.itemsize * x.size for x in features) - read
     batches = scored = None
     if config.batch_size:
         batches, scored = sampled.of_run(config, part)
     shape = shape_of(comm, config, part)
+    for several in (batches, scored):
+        shape = shape._replace(layer_sizes={**shape.layer_sizes, **(several.sizes if several else {})})
     if config.mfg:
         flows = _flows(comm, config, part, make, facts, trainer)
         more = {name: exchanged(uncounted(graph.comm), layer.plan) for name, layer in flows.items()}
-        shape = shape._replace(exchanged={**shape.exchanged, **more})
+        shape = shape._replace(exchanged={**shape.exchanged, **more}, layer_sizes={name: layer.sizes for name, layer in flows.items()})
     return Model(config, make, facts), Sizes(shape, max(0, there // sharing - read), peak // sharing + missing, batches, scored)
 
 
@@ -461,9 +482,7 @@ def _flows(comm, config, part, make, facts, trainer):
                 return count_layers(tiny.model, graph, tiny.x)
 
         n_layers = together(comm, asked)
-        rows: Any = part.rows
-        splits = [row_numbers(name, getattr(rows, name), part.graph.n_dst) for name in SPLITS]
-        made = minibatch.flows(part, n_layers, rows.features)
+        made = [*minibatch.flows(part, n_layers, part.rows.features).values()]
     else:
-        made, n_layers = (trainer.flow, trainer.scored_flow), trainer.n_layers
-    return {(name, k): layer for name, each in zip(("training", "scoring"), made) for k, layer in enumerate(each.layers(n_layers))}
+        made = [trainer.batches.batch, trainer.scoring.batch]
+    return {(name, k): layer for name, each in zip(("training", "scoring"), made) for k, layer in enumerate(each.graphs)}

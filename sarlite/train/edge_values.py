@@ -16,9 +16,9 @@ _LOOPS = {"edge_weight": 1, "edge_features": 0}  # of a self loop that is added
 
 
 class Wanted(NamedTuple):
-    """What a run makes of each array: True uses it, and it must be there; "there" uses it where it is; False leaves it; None refuses it.
+    """What a run makes of each array, and whether weights may be negative.
 
-    `signed` says whether weights may be negative.
+    True uses an array, and it must be there; "there" uses it where it is; False leaves it; None refuses it.
     """
 
     edge_weight: bool | str | None = None
@@ -38,14 +38,18 @@ def wanted(cls: Any, edge_weights: bool | None, edge_features: bool | None, sign
     return Wanted(how("edge_weights", edge_weights), how("edge_features", edge_features), signed)
 
 
-def used(comm: Communicator, dataset: Any, wanted: Wanted, spec: str) -> list[str]:
-    """Return the names of the arrays that the graph gets. Collective.
+def used(comm: Communicator, dataset: Any, wanted: Wanted, spec: str, typed: bool = False) -> list[str]:
+    """Return the names of the arrays that the graph gets; of relational data, `typed`, none. Collective.
 
     Raises
     ------
     ConfigError
-        On every rank: an array is missing, or there and nothing is told of it. Naming the option that tells.
+        On every rank: an array is missing, or there and nothing is told of it, naming the option that tells; edges of
+        relational data carry values, which no relational model uses.
     """
+    if typed:
+        _refuse(comm, dataset)
+        return []
     return together(comm, lambda: [name for name in ARRAYS if _is_used(name, dataset, wanted, spec)])
 
 
@@ -55,13 +59,13 @@ def _is_used(name, dataset, wanted, spec):
         raise ConfigError(f"{option}: --data {spec} have no {option.replace('_', ' ')}", option)
     if there and how is None:
         flag = option.replace("_", "-")
-        raise ConfigError(f"data {spec}: {name}: the model uses them only where asked: --{flag}; --no-{flag} trains without",
-                          "data")
+        raise ConfigError(f"data {spec}: {name}: the model uses them only where asked: --{flag}; --no-{flag} trains "
+                          f"without", "data")
     return there and bool(how)
 
 
-def refuse(comm: Communicator, dataset: Any) -> None:
-    """Raise a ConfigError on every rank where edges of a relational data set carry values, which no relational model uses."""
+def _refuse(comm, dataset):
+    """Raise on every rank where edges of relational data carry values."""
     for edges in dataset.edges.values():
         for name in ARRAYS:
             if getattr(edges, name) is not None:
@@ -75,7 +79,8 @@ def read(part: Part, names: list[str], wanted: Wanted, dtype: Any, spec: str) ->
     Raises
     ------
     DataError
-        A weight is not finite, or negative where degrees are taken, naming the data, the edge's original position, and the value.
+        A weight is not finite, or negative where degrees are taken, naming the data, the edge's original position, and
+        the value.
     """
     found = {name: part.edge_values(name, dtype) if name in names else None for name in ARRAYS}
     weight = found["edge_weight"]
@@ -84,11 +89,13 @@ def read(part: Part, names: list[str], wanted: Wanted, dtype: Any, spec: str) ->
         if bad.any():
             at = int(np.argmax(bad))
             least = "finite" if wanted.signed else "0 or more, and finite, as their sums are degrees"
-            raise DataError(f"data {spec}: edge_weight of edge {part.edge_ids()[at]} is {weight[at]}, but must be {least}", "data")
+            edge = part.edge_ids()[at]
+            raise DataError(f"data {spec}: edge_weight of edge {edge} is {weight[at]}, but must be {least}", "data")
     return found
 
 
-def with_loops(values: dict[str, Array | None], indptr: Array, indices: Array, added: Array, first_row: int) -> dict[str, Array | None]:
+def with_loops(values: dict[str, Array | None], indptr: Array, indices: Array, added: Array,
+               first_row: int) -> dict[str, Array | None]:
     """Return the values with those of the self loops that `add_self_loops` gave: weights of 1, features of 0."""
     return {name: None if array is None else with_added_loops(array, indptr, indices, added, first_row, _LOOPS[name])
             for name, array in values.items()}

@@ -22,7 +22,7 @@ def identity(graph, rows, n_classes):
     graph : Graph, or NodeType
         This rank's part, with or without added self loops. Values on its edges, where it has them, are part of the identity.
         Of relational data the node type that has labels.
-    rows : data.part.Rows, or RelationalRows
+    rows : data.part.Rows
         This rank's, in the graph's order.
     n_classes : int
 

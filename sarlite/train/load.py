@@ -14,8 +14,6 @@ from sarlite.comm.working import working
 from sarlite.data.divide import stored_order
 from sarlite.data.part import Part as DataPart
 from sarlite.data.ranks import divided
-from sarlite.data.relational import RelationalPart
-from sarlite.data.relational.ranks import KIND
 from sarlite.data.spec import is_relational
 from sarlite.graph import balance as balancing
 from sarlite.graph.edges import add_self_loops
@@ -72,7 +70,7 @@ class Part(NamedTuple):
     ----------
     graph : Graph, or NodeType
         Of relational data the node type that has labels.
-    rows : data.part.Rows, or RelationalRows
+    rows : data.part.Rows
         Features of relational data are by node type.
     n_classes : int
     summary : dict
@@ -100,7 +98,8 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
          tick: Callable[[], Any] = lambda: None, choose: Callable[[Part], Options] | None = None) -> Part:
     """Read this rank's rows and build its graph. Collective.
 
-    Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks need it.
+    Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks
+    need it.
 
     Parameters
     ----------
@@ -122,9 +121,8 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
     """
     with working(tick):
         options.check(comm)
-        read = _read_relational if relational(comm, source.spec) else _read_plain
         begin, seconds = time.perf_counter(), {"partition": 0.0}
-        found, make = read(comm, source, scratch, seconds)
+        found, make = _read(comm, source, scratch, seconds, relational(comm, source.spec))
         for text in (balancing.warning(found.summary["partition"]), _lockstep(comm, options, found.summary)):
             if text and comm.rank == 0:
                 print(f"warning: {text}", file=sys.stderr, flush=True)
@@ -142,44 +140,38 @@ def relational(comm: Communicator, spec: str) -> bool:
     return comm.bcast(together(comm, lambda: comm.rank == 0 and is_relational(spec)))
 
 
-def _read_plain(comm, source, scratch, seconds):
-    """Read data of one node type; return the `Part` without a graph, and what makes a graph of options."""
-    wanted = source.edge_values
-    with divided(comm, source.spec, normalize=source.normalize, **_division(source, scratch, seconds)) as dataset:
-        names = edge_values.used(comm, dataset, wanted, source.spec)
+def _read(comm, source, scratch, seconds, typed):
+    """Read this rank's rows; return the `Part` without a graph, and what makes a graph of options. Collective.
+
+    Of relational data, `typed`, features are by node type, and what is to be exchanged is found at its first use.
+    """
+    kind = {"relational": True} if typed else {"normalize": source.normalize}
+    with divided(comm, source.spec, **kind, **_division(source, scratch, seconds)) as dataset:
+        names = edge_values.used(comm, dataset, source.edge_values, source.spec, typed)
         memory = memory_from_here(comm)
         part = DataPart(dataset, comm.rank, comm.size)
-        rows, (indptr, indices), ids = part.rows(source.dtype, source.features), part.edges(), part.node_ids()
-        found = _part(comm, source, dataset, rows, memory, (part.n_rows, indices.size, _n_cut(part, indices)))
-        values = together(comm, partial(edge_values.read, part, names, wanted, source.dtype, source.spec))
-        first_row = part.first_row
+        rows = (part.typed_rows if typed else part.rows)(source.dtype, source.features)
+        edges = {relation: own.csr() for relation, own in part.relations.items()}
+        ids = {name: own.ids() for name, own in part.nodes.items()}
+        found = _part(comm, source, dataset, rows, memory, part, edges)
+        values = {} if typed else together(comm, partial(edge_values.read, part, names, source.edge_values, source.dtype,
+                                                         source.spec))
+        first_row, target = part.first_row, dataset.target
     found.summary["edge_values"] = [edge_values.ARRAYS[name].replace("_", " ") for name in names]
     del dataset, part  # which one rank has in memory
-    added = None
+    if typed:
+        return found, lambda options: HeteroGraph.from_part(comm, edges, ids, mode=options.mode,
+                                                            prefetch=options.prefetch).of(target)
+    ((indptr, indices),), added = edges.values(), None
     if source.self_loops:
         indptr, indices, added = add_self_loops(indptr, indices, first_row)
         values = edge_values.with_loops(values, indptr, indices, added, first_row)
 
     def make(options):
-        graph = Graph.from_part(comm, indptr, indices, node_ids=ids, added_loops=added, **options._asdict())
+        graph = Graph.from_part(comm, indptr, indices, node_ids=ids[target], added_loops=added, **options._asdict())
         return graph.with_edge_values(*values.values()) if names else graph
 
     return found, make
-
-
-def _read_relational(comm, source, scratch, seconds):
-    """Read relational data, as `_read_plain`; what is to be exchanged is found at its first use."""
-    with divided(comm, source.spec, kind=KIND, **_division(source, scratch, seconds)) as dataset:
-        edge_values.refuse(comm, dataset)
-        memory = memory_from_here(comm)
-        part = RelationalPart(dataset, comm.rank, comm.size)
-        rows, edges, ids = part.rows(source.dtype, source.features), part.edges(), part.node_ids()
-        n_edges = sum(indices.size for _, indices in edges.values())
-        n_cut = sum(part.n_cut(relation, indices) for relation, (_, indices) in edges.items())
-        found = _part(comm, source, dataset, rows, memory, (part.n_rows, n_edges, n_cut))
-        target = dataset.target
-    del dataset, part  # which one rank has in memory
-    return found, lambda options: HeteroGraph.from_part(comm, edges, ids, mode=options.mode, prefetch=options.prefetch).of(target)
 
 
 def _division(source, scratch, seconds):
@@ -189,15 +181,17 @@ def _division(source, scratch, seconds):
     return {**options, "progress": Progress(source.progress), "scratch": scratch, "seconds": seconds}
 
 
-def _part(comm, source, dataset, rows, memory, counts):
-    """This rank's `Part`, without a graph; `counts` are its numbers of rows, edges and cut edges. Collective."""
-    of_all = lambda n: sum(n.values()) if isinstance(n, dict) else n  # noqa: E731
+def _part(comm, source, dataset, rows, memory, part, edges):
+    """This rank's `Part`, without a graph. Collective."""
+    n_edges = sum(indices.size for _, indices in edges.values())
+    n_cut = sum(part.n_cut(relation, indices) for relation, (_, indices) in edges.items())
+    n_rows = sum(own.n_rows for own in part.nodes.values())
     summary = {
-        "data": source.spec, "nodes": of_all(dataset.n_nodes), "edges": of_all(dataset.n_edges),
+        "data": source.spec, "nodes": dataset.n_nodes, "edges": dataset.n_edges,
         "features": told_widths(rows.features) or "no" if isinstance(rows.features, dict) else dataset.n_features,
         "classes": dataset.n_classes, "task": dataset.task, "ordered": stored_order(dataset) != "none",
         "method": (dataset.division or {"partition": "none"})["partition"],
-        "partition": _measures(comm, rows.train, *counts),
+        "partition": _measures(comm, rows.train, n_rows, n_edges, n_cut),
     }  # fmt: skip
     return Part(None, rows, dataset.n_classes, summary, memory, {}, dataset.task)
 
@@ -209,22 +203,13 @@ def _measures(comm, train, n_rows, n_edges, n_cut):
     return measures(cut_edges=ranks[:, 3].sum(), **{name: ranks[:, at] for at, name in enumerate(names)})
 
 
-_PIECE = 1 << 20
-
-
-def _n_cut(part, indices):
-    """How many of a part's edges come from another part."""
-    low, high = part.first_row, part.first_row + part.n_rows
-    pieces = (indices[at : at + _PIECE] for at in range(0, indices.size, _PIECE))
-    return sum(np.count_nonzero((piece < low) | (piece >= high)) for piece in pieces)
-
-
 def _lockstep(comm, options, summary):
     """Warn of parts whose blocks are uneven, where every round of mode broadcast lasts as long as its largest block."""
     method = summary["method"]
     if options.mode == "broadcast" and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
-        return (f"--mode broadcast takes as long as the largest block of each round, and those of {method} parts are uneven "
-                f"(python -m sarlite.data report says how much): --partition random evens them out, --mode sar does not mind")
+        return (f"--mode broadcast takes as long as the largest block of each round, and those of {method} parts are "
+                f"uneven (python -m sarlite.data report says how much): --partition random evens them out, --mode sar does "
+                f"not mind")
     return None
 
 
@@ -235,8 +220,8 @@ FIRST_BYTES = (8, 1 << 10, 1 << 14)
 def memory_from_here(comm: Communicator) -> Memory:
     """Return a `Memory` that counts from now on; first send each peer a few small messages. Collective.
 
-    What MPI takes for itself it takes with the first messages to each peer (MPICH on one host: 1 MiB on 2 ranks, 5 on 8). So it is
-    of the process, as MPI's code is, and not of a run.
+    What MPI takes for itself it takes with the first messages to each peer (MPICH on one host: 1 MiB on 2 ranks, 5 on
+    8). So it is of the process, as MPI's code is, and not of a run.
     """
     for n_bytes in FIRST_BYTES:
         for _ in range(2):

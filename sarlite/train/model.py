@@ -64,8 +64,8 @@ def model_class(spec: str) -> Any:
     if spec.endswith(".py"):
         raise ConfigError(f"model {spec!r} names no class: {spec}:Class", "model")
     if not colon or not path.endswith(".py"):
-        raise ConfigError(f"model {spec!r} is not one of {', '.join(known)}, nor path/to/file.py:Class{suggestion(spec, known)}",
-                          "model")
+        raise ConfigError(f"model {spec!r} is not one of {', '.join(known)}, nor path/to/file.py:Class"
+                          f"{suggestion(spec, known)}", "model")
     if not Path(path).is_file():
         raise _refused(spec, f"no file {path}")
     found = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -115,8 +115,8 @@ def make_model(spec: ModelSpec, n_in: Any, n_out: int, rng: nn.Random, graph: Gr
     n_out : int
     rng : nn.Random
     graph : Graph, or NodeType, optional
-        This rank's part, for the values on its edges: a class that takes `edge_features` gets how many an edge has. A relational
-        class is given it after n_out.
+        This rank's part, for the values on its edges: a class that takes `edge_features` gets how many an edge has. A
+        relational class is given it after n_out.
     batches : settings.Batches, optional
         What the model will train on; by default the whole graph.
 

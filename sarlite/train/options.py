@@ -85,7 +85,8 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "correct-scale": (None, float, "what errors are multiplied by [automatic, by row]"),
         "smooth-alpha": (None, float, f"as --correct-alpha, of what is smoothed [{CorrectAndSmooth.smooth_alpha}]"),
         "smooth-iterations": (None, int, f"iterations; 0 does not smooth [{CorrectAndSmooth.smooth_iterations}]"),
-        "smooth-normalization": (None, NORMALIZATIONS, f"as --correct-normalization [{CorrectAndSmooth.smooth_normalization}]"),
+        "smooth-normalization": (None, NORMALIZATIONS, f"as --correct-normalization "
+                                 f"[{CorrectAndSmooth.smooth_normalization}]"),
     },
     "minibatches": {
         "batch-size": (0, int, "seeds of all ranks a step; 0 trains full-batch"),
@@ -153,8 +154,8 @@ KEYWORDS = {"gat_form": "form", "relation_weights": "evaluation"}
 """Keywords of a model's class that have another name than the option."""
 MINIBATCH_OPTIONS = tuple(name.replace("-", "_") for name in GROUPS["minibatches"] if name != "batch-size")
 HEC_OPTIONS = {
-    "hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "hec_delay": "delay", "on_miss": "on_miss", "push": "push",
-    "push_by": "push_by", "halo_features": "features",
+    "hec_lines": "lines", "hec_life": "life", "hec_limit": "limit", "hec_delay": "delay", "on_miss": "on_miss",
+    "push": "push", "push_by": "push_by", "halo_features": "features",
 }  # fmt: skip
 """Options of the cache of embeddings alone, with the names of `minibatch.HEC`'s arguments."""
 SMOOTHING_OPTIONS = {
@@ -163,11 +164,11 @@ SMOOTHING_OPTIONS = {
 }  # fmt: skip
 """Options of Correct and Smooth, with the names of `CorrectAndSmooth`'s arguments."""
 METAVARS = {
-    "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "layers": "N", "hidden": "N", "heads": "N", "out-heads": "N",
-    "dropout": "SHARE", "input-dropout": "SHARE", "attention-dropout": "SHARE", "epochs": "N", "lr": "RATE",
+    "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "layers": "N", "hidden": "N", "heads": "N",
+    "out-heads": "N", "dropout": "SHARE", "input-dropout": "SHARE", "attention-dropout": "SHARE", "epochs": "N", "lr": "RATE",
     "lr-schedule": "SCHEDULE", "weight-decay": "RATE", "seed": "N", "eval-every": "EPOCHS", "prefetch": "PEERS",
-    "partition": "METHOD", "balance": "WHAT", "threads": "N", "ranks": "N", "stall-timeout": "SECONDS", "run-dir": "DIR",
-    "checkpoint-every": "EPOCHS|TIME", "resume": "FILE", "trace": "FILE.json", "trace-epochs": "EPOCHS",
+    "partition": "METHOD", "balance": "WHAT", "threads": "N", "ranks": "N", "stall-timeout": "SECONDS",
+    "run-dir": "DIR", "checkpoint-every": "EPOCHS|TIME", "resume": "FILE", "trace": "FILE.json", "trace-epochs": "EPOCHS",
     "batch-size": "SEEDS", "fanouts": "K,K,..", "eval-fanouts": "K,K,..", "hops": "N", "n-bases": "N", "embedding": "N",
     "teleport": "SHARE", "label-inputs": "SHARE", "propagated": "DIR", "correct-alpha": "SHARE",
     "correct-iterations": "N", "correct-scale": "FACTOR", "smooth-alpha": "SHARE", "smooth-iterations": "N",

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +91,7 @@ def compare(comm: Communicator, model: Model, sizes: Sizes, limit: Limit, settin
     for setting, reason in settings.items():
         try:
             if not reason:
-                found[setting] = together(comm, lambda setting=setting: model.cost(setting, sizes, prefetch))
+                found[setting] = together(comm, partial(model.cost, setting, sizes, prefetch))
         except ConfigError as error:
             if not setting.options:
                 raise

@@ -26,7 +26,7 @@ _MAX_META_BYTES = 1 << 20
 
 
 def inputs(comm, model, part, data=None, folder=None, verify=True):
-    """Return this rank's input rows of a model: the features, or [S^k X, for each k of `model.powers`] side by side. Collective.
+    """Return this rank's input rows of a model: its features, or [S^k X, for each k of `model.powers`]. Collective.
 
     Parameters
     ----------
@@ -51,7 +51,8 @@ def inputs(comm, model, part, data=None, folder=None, verify=True):
 
     Notes
     -----
-    Sends, under the phase "propagation", what as many aggregations as the largest power send, once. Memory: the result and two powers.
+    Sends, under the phase "propagation", what as many aggregations as the largest power send, once. Memory: the result
+    and two powers.
     """
     powers = getattr(model, "powers", None)
     if powers is None:
@@ -107,7 +108,8 @@ def _writing(folder):
 
 def _begin(held, folder):
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ConfigError(f"propagated {folder}: exists and is no folder of propagated features; it is not replaced", ARGUMENT)
+        raise ConfigError(f"propagated {folder}: exists and is no folder of propagated features; it is not replaced",
+                          ARGUMENT)
     with _writing(folder):
         return str(held.enter_context(scratches.folder(folder.absolute().parent, f".{folder.name}.tmp-")))
 
@@ -154,11 +156,15 @@ def _read_meta(folder, facts, powers):
     for name in ("added_self_loops", "dtype"):
         if meta[name] != facts[name]:
             words = name.replace("_", " ")
-            raise DataError(f"propagated {folder}: {words} {meta[name]} there and {facts[name]} here; name another folder", ARGUMENT)
+            raise _other(folder, f"{words} {meta[name]} there and {facts[name]} here; name another folder")
     other = difference(meta["data"], facts["data"])
     if other:
-        raise DataError(f"propagated {folder}: of other data: {other}; name another folder, or remove this one", ARGUMENT)
+        raise _other(folder, f"of other data: {other}; name another folder, or remove this one")
     missing = [k for k in powers if k and f"hop{k}" not in meta["arrays"]]
     if missing:
-        raise DataError(f"propagated {folder}: it has no hop {missing[0]}; name another folder, or remove this one", ARGUMENT)
+        raise _other(folder, f"it has no hop {missing[0]}; name another folder, or remove this one")
     return meta
+
+
+def _other(folder, reason):
+    return DataError(f"propagated {folder}: {reason}", ARGUMENT)

@@ -134,13 +134,15 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
                  f"{summary['features']} features, {summary['classes']} {_OUTPUTS[summary['task']]}"
                  + (f", with {' and '.join(summary['edge_values'])}" if summary.get("edge_values") else "")),
         ("ranks", f"{size}, mode {run.graph.mode}, prefetch {run.graph.prefetch}, partition {summary['method']}, "
-                  f"{100 * summary['partition']['cut_share']:.1f} % of edges cut{', nodes reordered' if summary['ordered'] else ''}"),
+                  f"{100 * summary['partition']['cut_share']:.1f} % of edges cut"
+                  f"{', nodes reordered' if summary['ordered'] else ''}"),
         *_grid(counted.get("grid")),
         ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "
                     f"training nodes {balance['train_nodes']:.2f}, edges {balance['edges']:.2f}"),
         ("load", duration(times["load"])),
         ("partition", duration(times["partition"]) if times["partition"] else "none in this run"),
-        ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}{_PATIENT.format(patience) if patient else ''}"),
+        ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}"
+                   f"{_PATIENT.format(patience) if patient else ''}"),
         *_minibatches(run.batches, size, counted),
         *_message_flow(counted),
         *_relations(counted),
@@ -238,5 +240,6 @@ def _remote(live, options, size):
 def json_line(run, size, counted, best):
     """Return the line of JSON that `--json` ends with."""
     key = best.task.key
-    return json.dumps({"ranks": size, "mode": run.graph.mode, "seed": run.training.seed, f"test_{key}": best.scores[f"test_{key}"],
+    return json.dumps({"ranks": size, "mode": run.graph.mode, "seed": run.training.seed,
+                       f"test_{key}": best.scores[f"test_{key}"],
                        f"best_val_{key}": best.scores[f"val_{key}"], **counted})

@@ -1,4 +1,4 @@
-"""One whole run of the training command on one rank: options, what they mean, data, graph, model, trainer, fit, save, report."""
+"""One whole run on one rank: options, what they mean, data, graph, model, trainer, fit, save, report."""
 
 import argparse
 import sys
@@ -54,7 +54,8 @@ def train(comm, options, tick=lambda: None, interrupts=None):
     SarliteError
         On every rank together.
     SystemExit
-        On every rank, with 128 + its number, where a signal came; rank 0 has written a checkpoint and told how to go on.
+        On every rank, with 128 + the signal's number, where one came; rank 0 has written a checkpoint and told how to
+        go on.
     """
     run = together(comm, lambda: settings(options))
     known = Run(vars(options), run.model.cls, relational(comm, run.source.spec))
@@ -88,7 +89,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     there = part.memory.now()  # without what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     rng = nn.Random(run.training.seed)
-    model = _model(comm, run, part, rng)
+    model = new_model(comm, run, part, rng)
     together(comm, lambda: refuse(known._replace(model=model)))
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
@@ -97,8 +98,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
 
     stored |= {option: True for name, option in ARRAYS.items() if getattr(part.graph, name, None) is not None}
     about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task}
-    part = part._replace(rows=None)  # the trainer has what it needs of them; with labels as inputs, or powers, other features
-    trim()  # of them, and of messages that brought halo rows' features
+    part = part._replace(rows=None)  # the trainer has what it needs of the rows
+    trim()  # of the rows, and of messages that brought halo rows' features
     stopping = Stopping(run.training.patience, optim.plateau_of(run.training.schedule))
     start, best = 0, Best(trainer.task)
     if resumed:
@@ -108,8 +109,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick))
 
 
-def _model(comm, run, part, rng):
-    """The model, as wide as the data, with labels as inputs wider. Collective."""
+def new_model(comm, run, part, rng):
+    """Return the model of a run, as wide as the data, and with labels as inputs wider. Collective."""
     n_in = widths(part.rows)
     n_in = n_in + part.n_classes if run.training.label_inputs else n_in
     return together(comm, lambda: make_model(run.model, n_in, part.n_classes, rng, part.graph, run.batches))
@@ -198,16 +199,18 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
     if comm.rank == 0:
         times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
-        print(report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process), flush=True)
+        told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
+        print(told, flush=True)
         if run.output.json:
             print(report.json_line(run, comm.size, counted, saving.best), flush=True)
     return counted
 
 
 def _warn_of_batch_norm(comm, run, model):
-    if run.training.mfg and comm.rank == 0 and any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules()):
-        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the full graph's",
-              file=sys.stderr, flush=True)
+    normalizes = any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules())
+    if run.training.mfg and normalizes and comm.rank == 0:
+        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the "
+              "full graph's", file=sys.stderr, flush=True)
 
 
 # ---- what `planning`, `costs` and `minibatch` take: options by name
@@ -232,7 +235,7 @@ def _costs(comm, options, run, part, *more):
 def _make_trainer(comm, options, cls, schedule, part, data):
     """The trainer of a part that is not a run's own, as costs are counted of."""
     run, rng = settings(options, cls), nn.Random(options.seed)
-    return make_trainer(comm, run, part, _model(comm, run, part, rng), rng, data)
+    return make_trainer(comm, run, part, new_model(comm, run, part, rng), rng, data)
 
 
 def _n_widths(model):

@@ -14,6 +14,7 @@ from sarlite.sar.schedule.messages import row_bytes
 from sarlite.tape import Tensor
 from sarlite.train.load import Part
 from sarlite.train.minibatch import loaders
+from sarlite.train.settings import settings
 from sarlite.types import Array
 
 MOST = 16
@@ -44,6 +45,8 @@ class Sampled(NamedTuple):
     ----------
     batches : list of dict of Exchanged
         Of each what its layers exchange, by (kind, layer).
+    sizes : dict of (n_src, n_dst, n_edges)
+        Of the first batch's layers, of all ranks.
     pushes : list of dict of Pushed
         Of each by layer; of caches of embeddings.
     n_steps : int
@@ -61,6 +64,7 @@ class Sampled(NamedTuple):
     """
 
     batches: list[dict[Any, Exchanged]]
+    sizes: dict[Any, tuple[int, int, int]]
     pushes: list[dict[int, Pushed]]
     n_steps: int
     moved: Array
@@ -83,37 +87,38 @@ def of_run(config: argparse.Namespace, part: Part) -> tuple[Sampled, Sampled | N
     rows: Any = part.rows
     graph, nothing = part.graph, np.zeros((part.graph.n_dst, 1), config.dtype)
     with graph.profile.phase("setup"):
-        made = loaders(config, part._replace(rows=rows._replace(features=nothing)), nothing)
+        made = loaders(settings(config), part._replace(rows=rows._replace(features=nothing)), nothing, rows_alone=False)
         found = {name: _sampled(graph, loader, config, name == "scoring") for name, loader in made.items()}
-    return found["loader"], found.get("scoring")
+    return found["batches"], found.get("scoring")
 
 
 def _sampled(graph, loader, config, scores):
     comm = Solo() if config.remote in ("local", "hec") and not scores else graph.comm
-    batches, pushes, start, kind = [], [], _bytes(graph), "scored" if scores else "batch"
-    n, n_layers, historical = min(len(loader), MOST), len(config.fanouts), loader.historical
+    batches, sizes, pushes, start, kind = [], {}, [], _bytes(graph), "scored" if scores else "batch"
+    n, n_layers, caches = min(len(loader), MOST), len(config.fanouts), loader.caches
     loader.seeds(0)
     cut = _bytes(graph) - start
     with closing(iter(loader)) as made:
         for _ in range(n):
             batch = next(made)
             layers: Any = batch.layers(n_layers)
-            if historical:
+            if caches:
                 layers = [_entered(layer, batch, k) for k, layer in enumerate(layers)]
-                pushes.append(_pushed(graph.comm, historical))
+                pushes.append(_pushed(graph.comm, caches))
+            sizes = sizes or {(kind, k): layer.sizes for k, layer in enumerate(layers)}
             batches.append({(kind, k): exchanged(uncounted(comm), layer.plan) for k, layer in enumerate(layers)})
             del batch, layers
     loader.drain()
     counted = _bytes(graph) - start - cut
     held: dict[str, Any] = {}
-    if historical:
+    if caches:
         counted -= np.sum([own.n_bytes(((1,), np.dtype(config.dtype))) for each in pushes for own in each.values()], 0, dtype=int)
         arrived = [sum(sum(each[k].received) for each in pushes if k in each) for k in range(n_layers)]
         further = config.epochs * len(loader) - n
-        held = {"lines": [min(cache.n_lines, round(len(cache) + rows / n * further)) for cache, rows in zip(historical.caches, arrived)],
-                "newest": list(historical.n_newest), "delay": historical.settings.delay}
+        held = {"lines": [min(table.n_lines, round(len(table) + rows / n * further)) for table, rows in zip(caches.tables, arrived)],
+                "newest": list(caches.n_newest), "delay": caches.settings.delay}
     n_made = n if n == len(loader) else min(n + loader.sample_ahead, len(loader))
-    return Sampled(batches, pushes, len(loader), counted / n_made, cut, loader.sample_ahead, **held)
+    return Sampled(batches, sizes, pushes, len(loader), counted / n_made, cut, loader.sample_ahead, **held)
 
 
 def _entered(layer, batch, place):
@@ -121,11 +126,11 @@ def _entered(layer, batch, place):
     return layer.enter(batch.x if place == 0 else Tensor(np.zeros((layer.n_src, 1), batch.x.dtype)))[0]
 
 
-def _pushed(comm, historical):
+def _pushed(comm, caches):
     """By layer the last push, as this rank and its peers know it. Collective."""
-    ranks = comm.allgather(historical.pushed)
-    return {layer: Pushed(comm.rank, sent, [own[layer][comm.rank] for own in ranks], historical.dated)
-            for layer, sent in historical.pushed.items()}
+    ranks = comm.allgather(caches.pushed)
+    return {layer: Pushed(comm.rank, sent, [own[layer][comm.rank] for own in ranks], caches.dated)
+            for layer, sent in caches.pushed.items()}
 
 
 def _bytes(graph):

@@ -149,7 +149,8 @@ def restore(trainer, stopping, resumed, path, batches=None):
     Raises
     ------
     CheckpointError
-        On every rank: the state is of another model, or a file of caches is another one than the checkpoint was written with.
+        On every rank: the state is of another model, or a file of caches is another one than the checkpoint was written
+        with.
     """
     (tensors, meta), best = resumed, Best(trainer.task)
     try:

@@ -69,7 +69,7 @@ def model_of(options: Any, cls: Any = None) -> ModelSpec:
 
 
 class Batches(NamedTuple):
-    """Minibatches of `size` seeds a step; the other fields are as for `NeighborLoader`, and None is what it takes by default."""
+    """Minibatches of `size` seeds a step. The other fields are as for `NeighborLoader`; None is what it takes by default."""
 
     size: int
     fanouts: list[int] | None = None

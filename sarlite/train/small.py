@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.data.part import Rows
-from sarlite.data.relational.part import RelationalRows
 from sarlite.graph.edges import add_self_loops
 from sarlite.sar.cost import Exchanged, expected
 from sarlite.sar.graph.graph import Graph
@@ -104,6 +103,8 @@ class Shape(NamedTuple):
         "rows" and "edges" of this rank and of the ranks that share its rows; without a grid of all ranks.
     laid_out : int
         Ranks that share rows.
+    layer_sizes : dict of (kind, layer) to (n_src, n_dst, n_edges)
+        Of all ranks, of message-flow graphs and of the first batch.
     """
 
     rank: int
@@ -113,6 +114,7 @@ class Shape(NamedTuple):
     exchanged: Mapping[Any, Exchanged]
     group: Mapping[str, tuple[int, int]] = {}
     laid_out: int = 1
+    layer_sizes: Mapping[Any, tuple[int, int, int]] = {}
 
     def small_splits(self, k: float) -> list[int]:
         """Return the splits of a part k times smaller, with so many training rows that some show their labels and some do not."""
@@ -182,7 +184,7 @@ def part(nodes: Any, config: argparse.Namespace, facts: Facts, shape: Shape, k: 
     else:
         own = nodes.graph.node_ids
         x = {name: np.ones((len(own[name]), n), config.dtype) for name, n in facts.n_features.items()}
-        rows = RelationalRows(x, *facts.targets(n_rows, splits))
+        rows = Rows(x, *facts.targets(n_rows, splits))
     return Part(nodes, rows, facts.n_classes, {}, None, {}, facts.task)  # type: ignore[arg-type]
 
 
@@ -239,8 +241,8 @@ def _relational(comm, config, relations, shape, mode, k):
 
 
 def options(config: argparse.Namespace) -> argparse.Namespace:
-    """Return the options of a trial: one step an epoch, batches made when they are asked for, no file."""
-    changed: dict[str, Any] = {"propagated": None}
+    """Return the options of a trial: one step an epoch, no file, and no thread that is ahead, by how much nobody could say."""
+    changed: dict[str, Any] = {"propagated": None, "prefetch": 0}
     if config.batch_size:
         changed |= {"batch_size": 1 << 30, "sample_ahead": 0}
     return argparse.Namespace(**{**vars(config), **changed})

@@ -15,8 +15,9 @@ PREDICTIONS = "predictions.npy"
 def after_training(trainer: Any, best: Any, smooth: CorrectAndSmooth, folder: Path) -> dict[str, Any]:
     """Correct and smooth the best model's output, and write what comes out into the run's folder. Collective.
 
-    The smoothed scores are kept where the validation accuracy is not lower than before; else the model's probabilities stay. So the file
-    holds the smoothed scores, or the probabilities, in the data's node order. The trainer's model is the best one from here on.
+    The smoothed scores are kept where the validation accuracy is not lower than before; else the model's probabilities
+    stay. So the file holds the smoothed scores, or the probabilities, in the data's node order. The trainer's model is the
+    best one from here on.
 
     Returns
     -------

@@ -6,6 +6,7 @@ and flops grow in a straight line with the sizes, so that two trials, one twice 
 
 import gc
 import tracemalloc
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -59,6 +60,7 @@ class Segment(NamedTuple):
     aggregations : list of Aggregation
         Each over a plan; `named` gives plans names.
     turns : list of Turned
+        While a trial runs each with the counts that it turns.
     counted : Counter of (phase, "sent" or "received") to int
         Bytes beside the aggregations and the turns.
     flops : (int, int)
@@ -71,7 +73,7 @@ class Segment(NamedTuple):
     """
 
     aggregations: list[Aggregation]
-    turns: list[Turned]
+    turns: list[Any]
     counted: Counter[tuple[str, str]]
     flops: tuple[int, int]
     n_messages: int
@@ -193,12 +195,12 @@ class _Notes(Observer):
         self.flops[0] += n
         self.flops[1] += n * passes_of(needs[: len(inputs)], params)
         if name in ("to_columns", "to_rows"):
-            self._dtypes[id(params["turn"])] = result.dtype.itemsize
-            self._turn(name == "to_rows", params["turn"], "forward")
+            self._dtypes[id(params["layout"])] = result.dtype.itemsize
+            self._turn(name == "to_rows", params["layout"], "forward")
 
     def backward(self, name, params):
         if name in ("to_columns", "to_rows"):
-            self._turn(name == "to_columns", params["turn"], "backward")
+            self._turn(name == "to_columns", params["layout"], "backward")
         return nullcontext()
 
     def _turn(self, back, turn, phase):
@@ -225,7 +227,7 @@ class Trial(NamedTuple):
     widths: dict[int, Any]
 
 
-def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
+def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: Any) -> Trial:
     """Make a trainer and take two epochs, each with an evaluation; return what was done.
 
     Parameters
@@ -235,12 +237,17 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
         Whose structure is not counted as memory.
     make_trainer : callable -> Trainer
         Makes the rows, too.
+    layer_sizes : dict of (kind, layer) to (n_src, n_dst, n_edges)
+        Of the run's message-flow graphs, or of one of its batches: by these an order of products is chosen.
     """
-    profile, segments, best, widths = graph.profile, {}, {}, {}
+    profile, best = graph.profile, {}
+    segments: dict[str, Segment] = {}
+    widths: dict[int, Any] = {}
     notes = _Notes(profile, comm.sent)
 
     @contextmanager
     def segment(name: str) -> Iterator[None]:
+        gc.collect()
         notes.begin()
         tracemalloc.reset_peak()
         with observed(notes):
@@ -252,7 +259,7 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
     profile.reset()
     with segment("start"):
         trainer = make_trainer()
-    _prepare(trainer, widths)
+    _prepare(trainer, widths, layer_sizes)
     for epoch in range(2):
         with segment(SEGMENTS[2 * epoch + 1]):
             trainer.epoch(epoch)
@@ -262,7 +269,7 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
     names = _names(trainer)
     for name, found in segments.items():
         beside = _beside(found, comm.size // comm.columns)
-        layers = _Layers(names, name, getattr(trainer.loader, "sampler", None))
+        layers = _Layers(names, name, getattr(trainer.batches, "sampler", None))
         aggregations = [made._replace(over=layers.name(made.over)) for made in found.aggregations]
         turns = [turn._replace(place=_place(trainer.graph, counts)) for counts, turn in found.turns]
         segments[name] = found._replace(aggregations=aggregations, turns=turns, counted=beside, rows=layers.rows)
@@ -270,10 +277,10 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any]) -> Trial:
 
 
 class _Sampling:
-    """A loader whose sampling is counted as such, also in an evaluation."""
+    """A loader whose sampling is counted as such, also in an evaluation, and whose layers are told to have the run's sizes."""
 
-    def __init__(self, loader, profile):
-        vars(self).update(_loader=loader, _profile=profile)
+    def __init__(self, loader, profile, sizes):
+        vars(self).update(_loader=loader, _profile=profile, _sizes=sizes)
 
     def __getattr__(self, name):
         return getattr(self._loader, name)
@@ -291,26 +298,48 @@ class _Sampling:
                 batch = next(batches, None)
             if batch is None:
                 return
+            for layer, sizes in zip(batch.layers(len(self._sizes)), self._sizes):
+                _tell(layer, sizes)
+                del layer
             yield batch
             del batch
 
 
-def _prepare(trainer, widths):
+def _tell(layer, sizes):
+    """Let a layer, and what it becomes where rows of a cache join it, have these sizes."""
+    layer._all_sizes, enter = sizes, type(layer).enter
+    if "enter" in vars(type(layer)):
+        itself = weakref.ref(layer)
+
+        def entered(h):
+            found = enter(itself(), h)
+            found[0]._all_sizes = sizes
+            return found
+
+        layer.enter = entered
+
+
+def _prepare(trainer, widths, layer_sizes):
     """As in a run: of learned rows all but one have a gradient, votes travel with the loss. Note the rows that caches are entered with."""
-    for name in ("loader", "scoring"):
-        if hasattr(getattr(trainer, name, None), "sampler"):
-            setattr(trainer, name, _Sampling(getattr(trainer, name), trainer.graph.profile))
+    for name, kind in (("batches", "batch"), ("scoring", "scored")):
+        source = getattr(trainer, name)
+        if hasattr(source, "sampler"):
+            own = [size for (of, _), size in layer_sizes.items() if of == kind]
+            setattr(trainer, name, _Sampling(source, trainer.graph.profile, own))
+    for name, source in (("training", trainer.batches), ("scoring", trainer.scoring)):
+        for k, layer in enumerate(getattr(getattr(source, "batch", None), "graphs", ())):
+            layer._all_sizes = layer_sizes[name, k]
     trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)
-    trainer.votes.ask = lambda: (0.0,) * (len(SIGNALS) + 2)
-    historical = getattr(trainer.loader, "historical", None)
-    if historical is not None:
-        enter = historical.enter
+    trainer.riders.own = lambda: (0.0,) * (len(SIGNALS) + 2)
+    caches = getattr(trainer.batches, "caches", None)
+    if caches is not None:
+        enter = caches.enter
 
         def entered(layer, step, rows, h, *others):
             widths[layer] = h.shape[1:], h.dtype
             return enter(layer, step, rows, h, *others)
 
-        historical.enter = entered
+        caches.enter = entered
 
 
 def _names(trainer):
@@ -321,8 +350,8 @@ def _names(trainer):
     schedule = (graph if graph.grid is None else graph.grid.graph).schedule
     names = {} if schedule.reverse is None else {id(schedule.reverse.plan): "reverse"}
     names[id(schedule.plan)] = "edges"
-    for name, flow in (("training", "flow"), ("scoring", "scored_flow")):
-        layers = getattr(trainer, flow).layers(trainer.n_layers) if hasattr(trainer, flow) else ()
+    for name, source in (("training", trainer.batches), ("scoring", trainer.scoring)):
+        layers = getattr(getattr(source, "batch", None), "graphs", ())  # of a message-flow batch, which stays
         names |= {id(layer.plan): (name, k) for k, layer in enumerate(layers)}
     return names
 

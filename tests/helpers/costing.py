@@ -6,10 +6,11 @@ import numpy as np
 
 from sarlite.comm import threads
 from sarlite.data import format, load
-from sarlite.train import costs, edge_values, relational, run
+from sarlite.train import costs, run
 from sarlite.train.config import resolve
-from sarlite.train.load import load_part
+from sarlite.train.load import load as load_part
 from sarlite.train.model import model_class
+from sarlite.train.settings import graph_of, source_of
 
 MODELS = {
     "gcn": dict(model="gcn", input_dropout=0.0),
@@ -49,7 +50,8 @@ def check_bytes(tmp_path, n_ranks, modes, **options):
     told, _ = dry_run(tmp_path, n_ranks, **options)
     for mode in modes:
         real = threads.run(n_ranks, trained, tmp_path / mode, **options, mode=mode)[0]
-        sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in (real["sent_bytes"], told[mode]["run_sent_bytes"]))
+        both = real["sent_bytes"], told[mode]["run_sent_bytes"]
+        sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in both)
         assert sent == said and (n_ranks == 1 or sum(sent.values()) > 0), (mode, sent, said)
         assert options["prefetch"] or real["live_remote_buffers"] == math.ceil(told[mode]["remote_buffers"]), mode
     return said
@@ -58,9 +60,7 @@ def check_bytes(tmp_path, n_ranks, modes, **options):
 def counted(comm, config, folder):
     """The `Model` and `Sizes` of a run, and its part."""
     cls = model_class(config.model)
-    hetero = config.data.startswith("relational:")
-    values = {} if hetero else {"self_loops": True, "edge_values": edge_values.wanted(config, cls)}
-    part = (relational.load_part if hetero else load_part)(config, comm, folder, **values)
+    part = load_part(comm, source_of(config, cls, self_loops=True), graph_of(config), folder)
     return *costs.of_run(comm, config, cls, part, run._make_trainer), part
 
 

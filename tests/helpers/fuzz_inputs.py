@@ -14,7 +14,7 @@ import scipy.sparse
 from sarlite.data import format, load, pigo
 from sarlite.data.divide import divide
 from sarlite.data.summary import summary, summary_lines
-from sarlite.data.table import read_parts
+from sarlite.data.textfile import read_parts
 from sarlite.train import checkpoint, config
 
 ALL = ("train", "val", "test")

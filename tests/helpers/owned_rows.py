@@ -30,6 +30,15 @@ class Learned(nn.Module):
         return self.sage(graph, ops.concat([x, self.table(), self.low().astype(np.float64)], 1))
 
 
+class OneTable(nn.Module):
+    def __init__(self, ids, rng, dtype=np.float64, width=4):
+        self.table = nn.Embedding(ids, width, rng=rng, dtype=dtype)
+        self.last = nn.Linear(width, 3, rng=rng, dtype=np.float64)
+
+    def __call__(self, graph, x):
+        return self.last(self.table().astype(np.float64))
+
+
 OPTIMIZERS = {
     "adam": lambda flat: optim.Adam(flat, 0.02, weight_decay=lambda name: 0.01 if "table" in name else 1e-3),
     "adamw": lambda flat: optim.Adam(flat, 0.02, weight_decay=0.01, decoupled=True),

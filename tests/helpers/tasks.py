@@ -1,7 +1,5 @@
 """Small data sets of each task, on one graph."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from sarlite.data import format, load
@@ -21,7 +19,8 @@ def dataset(task, columns=3):
     labels = {"classify": np.array(found.labels), "multilabel": (numbers > 0).astype(np.uint8), "regress": numbers}[task]
     labels[out] = {"classify": -1, "multilabel": MISSING, "regress": np.nan}[task]
     labels = labels[:, 0] if columns == 1 and task == "regress" else labels
-    return replace(found, labels=labels, test=test, task=task, n_classes=4 if task == "classify" else columns)
+    found.labels, found.test, found.task, found.n_classes = labels, test, task, 4 if task == "classify" else columns
+    return found
 
 
 def stored(folder, task, columns=3):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sarlite.comm import Solo
-from sarlite.data.relational import format
+from sarlite.data import format
 from sarlite.data.spec import load_relational
 from tests.helpers.predicting import predict_here
 from tests.helpers.relational_runs import SPEC, relational_run

@@ -30,7 +30,8 @@ def test_bytes_of_backward_pieces_and_of_ranges(tmp_path):
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("options", [dict(columns=2, hidden=17), dict(columns=2, hidden=4, layers=3, clip_norm=0.5, data=FEW), dict(columns=4)])
+@pytest.mark.parametrize("options", [dict(columns=2, hidden=17), dict(columns=2, hidden=4, layers=3, clip_norm=0.5, data=FEW),
+                                     dict(columns=4)])
 @pytest.mark.parametrize("name", ["gcn", "sage", "gat", "appnp"])
 def test_bytes_of_columns_are_those_of_the_run(name, options, tmp_path):
     said = check_bytes(tmp_path, 4, ["sar", "oneshot", "broadcast"], **{"prefetch": 1, "epochs": 2, **MODELS[name], **options})
@@ -93,8 +94,8 @@ def test_bytes_of_a_relational_graph_are_those_of_the_run(name, n_ranks, prefetc
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize("name", ["gcn", "sage", "max", "gat", "labels"])
 def test_bytes_of_minibatches_are_those_of_the_run(name, n_ranks, remote, sampler, tmp_path):
-    fanouts = (-1, -1) if sampler == "full" else (3, 2)
-    check_bytes(tmp_path, n_ranks, MODES, **{**MODELS.get(name, LABELS), **BATCHES, "remote": remote, "fanouts": fanouts, "sampler": sampler})
+    options = {**MODELS.get(name, LABELS), **BATCHES, "remote": remote, "sampler": sampler}
+    check_bytes(tmp_path, n_ranks, MODES, fanouts=(-1, -1) if sampler == "full" else (3, 2), **options)
 
 
 @pytest.mark.sampled(4)
@@ -114,5 +115,5 @@ def test_bytes_of_caches_are_those_of_the_run(name, mode, on_miss, flags, tmp_pa
 def test_bytes_of_sampled_evaluation_are_those_of_the_run(name, n_ranks, eval_every, remote, tmp_path):
     if name == "labels" and remote == "hec":
         pytest.skip("refused: rows of a cache were made while other labels were shown")
-    options = {**MODELS.get(name, LABELS), **BATCHES, "remote": remote, "fanouts": (3, 2), "eval_fanouts": (4, -1), "eval_every": eval_every}
-    check_bytes(tmp_path, n_ranks, ["sar"], **options)
+    options = {**MODELS.get(name, LABELS), **BATCHES, "remote": remote, "fanouts": (3, 2), "eval_fanouts": (4, -1)}
+    check_bytes(tmp_path, n_ranks, ["sar"], eval_every=eval_every, **options)

@@ -26,7 +26,7 @@ CASES = [
     ("indptr", lambda d: change(d.indptr, 23, 10**6), "indptr: entry 24 is .*, less than the entry before"),
     ("indptr", lambda d: change(d.indptr, 0, 1), "indptr: starts with 1, expected 0"),
     ("indptr", lambda d: d.indptr[:0], "indptr: expected at least one entry"),
-    ("indptr", lambda d: d.indptr[:-1], "features: expected 59 rows, found 60"),
+    ("indptr", lambda d: d.indptr[:-1], "59 destinations, but node has 60 nodes"),
     ("features", lambda d: change(d.features, (3, 2), np.nan), "features: row 3, column 2 is nan, expected a finite number"),
     ("features", lambda d: change(d.features, (59, 4), -np.inf), "features: row 59, column 4 is -inf"),
     ("features", lambda d: d.features[:, 0], "features: expected 2 dimension"),

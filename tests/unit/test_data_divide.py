@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from sarlite.comm import Solo, threads
 from sarlite.data import Dataset, format, load, ranks
 from sarlite.data.__main__ import main
-from sarlite.data.divide import InMemory, divide, make_order, make_parts, restored, structure
+from sarlite.data.divide import InMemory, divide, restored
 from sarlite.data.part import Part
+from sarlite.data.parts import make_order, make_parts, structure, training
+from sarlite.data.quality import quality
 from sarlite.errors import ConfigError, DataError, PeerError
 from sarlite.graph import order as orders
 from sarlite.graph.edges import add_self_loops, csr_by_dst, destinations, with_added_loops
@@ -61,13 +63,13 @@ def test_dividing_keeps_rows_and_edges(dataset, n_parts, data):
     parts = np.array(data.draw(st.lists(st.integers(0, n_parts - 1), min_size=n, max_size=n)))
     order = data.draw(st.none() | st.permutations(range(n)).map(np.array))
     sink = InMemory()
-    found = divide(dataset, parts, n_parts, sink, order=order)
+    divide(dataset, parts, n_parts, sink, order=order)
     assert_same(sink.dataset, dataset)
     ids, offsets = sink.dataset.node_ids, sink.dataset.offsets
     assert [ids[low:high].tolist() for low, high in zip(offsets, offsets[1:])] == [
         [node for node in (range(n) if order is None else order.tolist()) if parts[node] == part] for part in range(n_parts)
     ]
-    assert found == report(dataset.indptr, dataset.indices, parts, n_parts, dataset.train)
+    assert quality(sink.dataset, tiles=False) == report(dataset.indptr, dataset.indices, parts, n_parts, dataset.train)
     again = InMemory()
     divide(sink.dataset, parts[::-1], n_parts, again)  # of divided data, by original ids too
     assert_same(again.dataset, dataset)
@@ -76,7 +78,7 @@ def test_dividing_keeps_rows_and_edges(dataset, n_parts, data):
     assert back.equals(dataset)
     graph = structure(again.dataset)
     assert np.array_equal(graph.indptr, dataset.indptr) and np.array_equal(graph.indices, dataset.indices)
-    assert np.array_equal(graph.train, dataset.train)
+    assert np.array_equal(training(again.dataset), dataset.train)
 
 
 @settings(max_examples=100, deadline=None)
@@ -285,13 +287,12 @@ def test_corrupt_files_are_named_on_every_rank(stored, dataset):
     assert_same(gathered(2, str(stored), verify=True), dataset)
 
 
-def test_ids_that_are_no_permutation_are_named(stored, dataset, monkeypatch):
+def test_ids_that_are_no_permutation_are_named(stored, dataset):
     dataset.ids = np.arange(60) // 2
     format.write(stored, dataset, overwrite=True)
     for at_once in (1 << 24, 7):
-        monkeypatch.setattr("sarlite.data.dataset._IDS", at_once)
         with pytest.raises(DataError, match="nodes/node/ids.npy: ids: no row has id 30"):
-            format.open(stored, verify=True).check()
+            format.open(stored, verify=True).check(ids_at_once=at_once)
     dataset.ids = np.arange(60) + 1
     format.write(stored, dataset, overwrite=True)
     with pytest.raises(DataError, match="ids.npy: ids: entry 59 is 60, outside 0 <= id < 60"):

@@ -10,12 +10,10 @@ import textwrap
 import numpy as np
 import pytest
 
-from sarlite.data import format as one_kind
-from sarlite.data import mag, table
+from sarlite.data import format, streamed
 from sarlite.data.__main__ import main
 from sarlite.data.names import Names
-from sarlite.data.relational import format, streamed
-from sarlite.data.spec import load_relational, load_relational_streamed
+from sarlite.data.spec import load_relational, load_streamed
 from sarlite.errors import ConfigError, DataError
 
 N_NODES = {"paper": 60, "author": 80, "field of ü": 9, "none": 0}
@@ -58,33 +56,34 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("options", ["", ",reverses=false,classes=7"])
-def test_it_is_the_one_made_in_memory(folder, tmp_path, monkeypatch, options):
-    """In runs of hundreds of edges, pieces of a few lines."""
-    monkeypatch.setattr(table, "_BATCH", (25, 1 << 20))
+def test_it_is_the_one_made_in_memory(folder, tmp_path, options):
+    """In runs of hundreds of edges, pieces of some lines."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    one, two = load_relational(f"mag:{folder}{options}"), load_relational_streamed(f"mag:{folder}{options}", scratch, 6000)
+    one, (two, names) = load_relational(f"mag:{folder}{options}"), load_streamed(f"mag:{folder}{options}", scratch, 6000)
+    assert names == {}
     assert len(one.edges) == (5 if options else 10) and isinstance(two.nodes["paper"].features, np.memmap) and two.equals(one)
     topics, cites = (two.edges[relation] for relation in list(RELATIONS)[2:0:-1])
     assert topics.edge_ids is None and cites.edge_ids is not None and scratch in cites.indices.filename.parents
     assert not list(scratch.rglob("*.run"))
     for name, dataset in (("one", one), ("two", two)):
         format.write(tmp_path / name, dataset)
-    assert one_kind.read_meta(tmp_path / "one") == one_kind.read_meta(tmp_path / "two")
+    assert format.read_meta(tmp_path / "one") == format.read_meta(tmp_path / "two")
 
 
 def test_the_command(folder, tmp_path, capsys):
     out = tmp_path / "out"
     for name, more in (("one", []), ("two", ["--memory", "1GiB"])):
         assert main(["convert", f"mag:{folder}", str(out / name), *more]) == 0
-    assert "names" not in one_kind.read_meta(out / "one") and not (out / "one" / "names").exists()
+    assert "names" not in format.read_meta(out / "one") and not (out / "one" / "names").exists()
     one, two = capsys.readouterr().out.replace(str(out), "").split("two")
     assert two[:-1] in one and "149 nodes of 4 types, 3,800 edges of 10 relations" in two
     assert (out / "one" / "meta.json").read_text() == (out / "two" / "meta.json").read_text()
     for spec, words, text in ((f"mag:{folder}", ["--memory", "20MiB"], "--memory: 20 MiB is too little"),
                               (f"mag:{folder},undirected", ["--memory", "1GiB"], "undirected is of graphs of one kind"),
                               (f"mag:{folder}", ["--memory", "1GiB", "--normalize-features"], "normalize is of graphs of one kind"),
-                              (str(out / "one"), ["--memory", "1GiB"], "a native directory is read whole; mag: is read in bounded memory"),
+                              (str(out / "one"), ["--memory", "1GiB"],
+                               "a native directory is read whole; edges:, npz:, mag: are read in bounded memory"),
                               ("relational:nodes=300", ["--memory", "1GiB"], "the form relational: is read whole"),
                               (f"mag:{folder}", ["--memory", "1GiB", "--allow-empty", "val"], None)):
         assert main(["convert", spec, str(out / "three"), *words]) == (2 if text else 0)
@@ -105,8 +104,7 @@ def names_of(folder, **changed):
 
 
 @pytest.mark.parametrize("memory", [[], ["--memory", "1GiB"]])
-def test_names_by_type(folder, tmp_path, memory, monkeypatch):
-    monkeypatch.setattr(mag, "_LINES", 17)
+def test_names_by_type(folder, tmp_path, memory):
     known, out = names_of(folder), tmp_path / "out"
     (folder / "mapping" / "labelidx2venuename.csv.gz").write_bytes(b"")
     assert main(["convert", f"mag:{folder},names", str(out), *memory]) == 0
@@ -120,6 +118,13 @@ def test_names_by_type(folder, tmp_path, memory, monkeypatch):
         for node_type in ("field of ü", None):
             with pytest.raises(DataError, match="names: none; .* are known by numbers alone"):
                 Names(where, node_type)
+
+
+def test_names_in_little_memory(folder, tmp_path):
+    """Some lines at a time."""
+    names_of(folder)
+    one, two = (streamed.names_in(folder, {"names": True}, tmp_path / str(n_bytes), n_bytes) for n_bytes in (1 << 20, 2000))
+    assert one.keys() == two.keys() and all(np.array_equal(array, two[name]) for name, array in one.items())
 
 
 HEAD = "ent idx,ent name\n"
@@ -149,10 +154,9 @@ def test_names_that_are_not_there(folder, tmp_path, capsys):
     assert "mapping: names: no file TYPE_entidx2name.csv.gz of paper, author" in capsys.readouterr().err
 
 
-def test_splits_must_fit(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(streamed, "_SPLIT_BYTES", 1 << 20)
-    with pytest.raises(ConfigError, match="--memory: a split of 60 nodes takes 60 MiB, but 59 MiB are left"):
-        load_relational_streamed(f"mag:{folder}", tmp_path, 59 << 20)
+def test_splits_must_fit(folder, tmp_path):
+    with pytest.raises(ConfigError, match="--memory: a split of 60 nodes takes 1 MiB, but 0 MiB are left"):
+        load_streamed(f"mag:{folder}", tmp_path, 239)
 
 
 CITES, FEATURES, LABELS = ("raw/relations/paper___cites___paper/edge.csv.gz", "raw/node-feat/paper/node-feat.csv.gz",
@@ -163,7 +167,8 @@ BAD = {
     "a cut file": (CITES, gzip.compress(lines([[3, 4]] * 900).encode())[:-9], "edges: cannot be read"),
     "a count": ("raw/relations/paper___cites___paper/num-edge-list.csv.gz", "-900\n", "-900 is negative"),
     "a label": (LABELS, lines([[1.0]] * 50 + [[0.5]] + [[1.0]] * 9), "node 50 has label 0.5"),
-    "a feature": (FEATURES, lines([[1, 2]] * 25 + [[1, 2, 3]] * 35), "more or wider than the 60 rows of 2 expected"),
+    "a feature": (FEATURES, lines([[1, 2]] * 46 + [[1, 2, 3]] * 14),
+                  ("the number of columns changed from 2 to 3", "more or wider than the 60 rows of 2 expected")),
     "not finite": (FEATURES, lines([[1, 2]] * 59 + [[1, np.inf]]), "type paper: features: row 59, column 1 is inf"),
     "twice": ("split/time/paper/test.csv.gz", lines(np.r_[:25, 1][:, None]), "test split: node id 1 is given twice"),
     "two splits": ("split/time/paper/test.csv.gz", lines(np.arange(60)[:, None]), "is in train too"),
@@ -174,16 +179,16 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_folder_is_refused(folder, tmp_path, monkeypatch, name):
-    """As in memory, in pieces of 25 lines."""
-    monkeypatch.setattr(table, "_BATCH", (25, 1 << 20))
+def test_a_bad_folder_is_refused(folder, tmp_path, name):
+    """In memory, and in pieces of 46 lines."""
     file, text, message = BAD[name]
     write(folder, **{file: text})
     (tmp_path / "scratch").mkdir()
-    for run in (load_relational, lambda spec: load_relational_streamed(spec, tmp_path / "scratch", 6000)):
+    messages = message if isinstance(message, tuple) else (message, message)
+    for expected, run in zip(messages, (load_relational, lambda spec: load_streamed(spec, tmp_path / "scratch", 6000))):
         with pytest.raises(DataError) as caught:
             run(f"mag:{folder}")
-        assert message in str(caught.value), str(caught.value)
+        assert expected in str(caught.value), str(caught.value)
 
 
 def run(code, folder, out, *more):
@@ -195,7 +200,7 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
     code = """
         import os, sys
         from sarlite.data.__main__ import main
-        from sarlite.data.relational import streamed
+        from sarlite.data import streamed
         merged, left = streamed.merged, [3]
         def die(*given):
             left[0] -= 1

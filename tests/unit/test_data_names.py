@@ -24,13 +24,12 @@ def folder(tmp_path_factory):
 
 def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(names, "_LINES", 50)
     rest = ["--undirected", "--memory", "1GiB", "--progress", "none"]
     assert main(["convert", "edges:e.txt,names=n.txt,labels=y.txt", str(tmp_path / "d"), *rest]) == 0
     assert main(["partition", str(tmp_path / "d"), "--parts", "3", "--method", "random", "--output", str(tmp_path / "p")]) == 0
     expected = load("edges:numbers.txt,labels=y.txt", undirected=True)
     found = format.open(tmp_path / "d", verify=True)
-    assert all(np.array_equal(found.arrays()[name], array) for name, array in expected.arrays().items())
+    assert found.equals(expected)
     for where in (tmp_path / "d", tmp_path / "p"):
         known = Names(where)
         assert known.of([3, 119, 0]) == [NAMED[3], NAMED[119], NAMED[0]] and known.ids(NAMED).tolist() == list(range(120))
@@ -47,9 +46,7 @@ def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("n_bytes", [30_000, 1 << 22])
-def test_names_of_edges_alone(folder, tmp_path, monkeypatch, n_bytes):
-    monkeypatch.setattr(names, "_LINES", 70)
-    monkeypatch.setattr(names, "_BYTES", 90)
+def test_names_of_edges_alone(folder, tmp_path, n_bytes):
     pieces, n_nodes, mapping = numbered(folder / "e.txt", None, tmp_path / "names", n_bytes)
     src, dst = (np.concatenate(ends) for ends in zip(*pieces))
     lines = [line.split() for line in (folder / "e.txt").read_text(encoding="utf-8").splitlines()[1:]]

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from sarlite.data import Dataset, format, quality
+from sarlite.data import Dataset, format
 from sarlite.data.__main__ import main
+from sarlite.data.quality import quality
 from sarlite.errors import ConfigError
 from sarlite.graph.edges import csr_by_dst
 
@@ -22,8 +23,7 @@ def divided(tmp_path_factory):
     return path
 
 
-def test_it_counts_what_a_loop_counts(divided, monkeypatch, capsys):
-    monkeypatch.setattr(quality, "_STEP", 17)
+def test_it_counts_what_a_loop_counts(divided, capsys):
     dataset = format.open(divided)
     part = np.searchsorted(dataset.offsets, np.arange(200), side="right") - 1
     tiles, needed = np.zeros((3, 3), int), [[set() for _ in range(3)] for _ in range(3)]
@@ -33,6 +33,7 @@ def test_it_counts_what_a_loop_counts(divided, monkeypatch, capsys):
             needed[part[row]][part[source]].add(int(source))
     assert main(["report", str(divided), "--json", "--memory", "1GiB"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert found == quality(dataset, n_bytes=1000)  # in pieces of a few edges
     assert found["tiles"] == tiles.tolist() and found["edges"] == tiles.sum(axis=1).tolist()
     sizes = np.diff(dataset.offsets)
     assert found["needs"] == [[len(needed[p][q]) / sizes[q] if p != q else 0 for q in range(3)] for p in range(3)]
@@ -47,4 +48,4 @@ def test_it_counts_what_a_loop_counts(divided, monkeypatch, capsys):
 
 def test_too_little_memory(divided):
     with pytest.raises(ConfigError, match="a report on 200 nodes in 3 parts takes 1 MiB, but 0 MiB are left of it"):
-        quality.quality(format.open(divided), 100)
+        quality(format.open(divided), 100)

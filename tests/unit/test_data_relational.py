@@ -7,18 +7,14 @@ import numpy as np
 import pytest
 
 from sarlite.comm import Solo, threads
-from sarlite.data import budget, load, npyfile, ranks
-from sarlite.data import divide_streamed as tables
-from sarlite.data import format as one_kind
+from sarlite.data import Dataset, Part, budget, format, load, npyfile, parts, ranks
 from sarlite.data.__main__ import main
-from sarlite.data.relational import RelationalDataset, RelationalPart, divide, format
-from sarlite.data.relational.command import measured
-from sarlite.data.relational.dataset import Edges, Nodes
-from sarlite.data.relational.divide_streamed import divide_streamed
-from sarlite.data.relational.names import key, words
-from sarlite.data.relational.quality import quality
-from sarlite.data.relational.ranks import KIND
+from sarlite.data.divide import InMemory, divide
+from sarlite.data.divide_streamed import divide_streamed
+from sarlite.data.folders import key, words
+from sarlite.data.quality import measured, quality
 from sarlite.data.spec import is_relational, load_relational
+from sarlite.data.tables import EdgeTable, NodeTable
 from sarlite.data.writer import meta_hash
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import fennel, typed
@@ -34,11 +30,12 @@ def odd_dataset(**changes):
     rows = {"labels": np.array([0, 1, 0, 2, -1]), "train": split == 0, "val": split == 1, "test": split == 2}
     edges = {"indptr": np.array([0, 2, 2, 4, 5, 7]), "indices": np.array([2, 0, 1, 1, 0, 2, 2]),
              "edge_weight": np.arange(7, dtype=np.float32), "edge_features": np.arange(14.0).reshape(7, 2)}
-    nodes = {ODD: Nodes(ODD, 3, features=np.arange(6.0).reshape(3, 2)),
-             PLACE: Nodes(PLACE, 5, n_classes=3, **{**rows, **{name: changes[name] for name in changes if name in rows}})}
-    relations = {LIKES: Edges(LIKES, 3, **{**edges, **{name: changes[name] for name in changes if name in edges}}),
-                 EMPTY: Edges(EMPTY, 5, np.zeros(4, np.int64), np.empty(0, np.int32))}
-    return RelationalDataset(nodes, {**relations, **changes.get("more", {})}, changes.get("target", PLACE), provenance={"by": "hand"})
+    nodes = [NodeTable(ODD, 3, features=np.arange(6.0).reshape(3, 2)),
+             NodeTable(PLACE, 5, n_classes=3, **{**rows, **{name: changes[name] for name in changes if name in rows}})]
+    relations = [EdgeTable(LIKES, 3, **{**edges, **{name: changes[name] for name in changes if name in edges}}),
+                 EdgeTable(EMPTY, 5, np.zeros(4, np.int64), np.empty(0, np.int32))]
+    more = [EdgeTable(relation, 0, np.zeros(1, np.int64), np.empty(0, np.int32)) for relation in changes.get("more", ())]
+    return Dataset.of_tables(nodes, relations + more, changes.get("target", PLACE), provenance={"by": "hand"})
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +74,7 @@ def test_a_round_trip_is_bit_equal(whole, kept):
     opened = format.open(kept, verify=True)
     assert whole.equals(opened) and opened.check() is opened and is_relational(kept) and is_relational(SPEC)
     assert isinstance(opened.nodes["paper"].features, np.memmap) and opened.provenance["options"]["seed"] == 1
-    assert opened.n_features == {"paper": 4} and list(opened.edges) == list(whole.edges) and opened.target == "paper"
+    assert opened.n_features == 4 and list(opened.edges) == list(whole.edges) and opened.target == "paper"
     assert not whole.equals(load_relational(SPEC.replace("seed=1", "seed=2")))
 
 
@@ -92,25 +89,28 @@ def test_odd_names_and_edge_values(stored):
     again = format.open(stored)
     format.write(stored.parent / "e", again)
     assert again.equals(format.open(stored.parent / "e", verify=True))
-    assert words(key(ODD), 1) == (ODD,) and again.without_edge_values().edges[LIKES].edge_weight is None
+    again.drop_edge_values()
+    assert words(key(ODD), 1) == (ODD,) and again.edges[LIKES].edge_weight is None
 
 
 def gathered(n_ranks, spec, whole, **options):
     """What the ranks hold together, by original id: node rows, and the edges of each relation."""
 
     def work(comm):
-        with ranks.divided(comm, spec, kind=KIND, **options) as dataset:
-            part = RelationalPart(dataset, comm.rank, comm.size)
-            return part.rows(), part.node_ids(), part.edge_ids(), part.edges(), {name: t.node_ids for name, t in dataset.nodes.items()}
+        with ranks.divided(comm, spec, relational=True, **options) as dataset:
+            part = Part(dataset, comm.rank, comm.size)
+            ids, at = ({name: own.ids() for name, own in tables.items()} for tables in (part.nodes, part.relations))
+            edges = {relation: own.csr() for relation, own in part.relations.items()}
+            return part.typed_rows(), ids, at, edges, {name: table.node_ids for name, table in dataset.nodes.items()}
 
     found = threads.run(n_ranks, work) if n_ranks > 1 else [work(Solo())]
     every = found[0][4]  # the original ids of all rows, in the order of the files
-    for name, n in whole.n_nodes.items():
+    for name, n in whole.n_nodes_by_type.items():
         assert np.array_equal(np.concatenate([ids[name] for _, ids, *_ in found]), every[name])
         assert np.array_equal(np.sort(every[name]), np.arange(n))
     for rows, ids, *_ in found:
         own = ids[whole.target]
-        assert list(rows.features) == [*whole.n_features] and rows.labels.tolist() == whole.nodes[whole.target].labels[own].tolist()
+        assert list(rows.features) == ["paper"] and rows.labels.tolist() == whole.nodes[whole.target].labels[own].tolist()
         for split in ("train", "val", "test"):
             assert np.array_equal(getattr(rows, split), getattr(whole.nodes[whole.target], split)[own])
         for name, x in rows.features.items():
@@ -158,23 +158,22 @@ def test_parts_are_even_by_type(whole):
 
 def test_rows_of_the_sources_alone_change_places():
     """Edges of a row then stand in another order, which is remembered; and back."""
-    data, sink, back = odd_dataset(indices=np.array([0, 1, 1, 1, 0, 2, 2])), divide.Memory(), divide.Memory()
-    divide.divide(data, {ODD: np.array([1, 0, 1]), PLACE: np.zeros(5, int)}, 2, sink)
+    data, sink, back = odd_dataset(indices=np.array([0, 1, 1, 1, 0, 2, 2])), InMemory(), InMemory()
+    divide(data, np.array([1, 0, 1, *np.zeros(5, int)]), 2, sink)
     assert sink.dataset.nodes[ODD].node_ids.tolist() == [1, 0, 2] and sink.dataset.nodes[PLACE].ids is None
     assert edges_in(sink.dataset, LIKES) == edges_in(data, LIKES)
     assert np.array_equal(sink.dataset.nodes[ODD].features, data.nodes[ODD].features[[1, 0, 2]])
-    divide.divide(sink.dataset, {ODD: np.zeros(3, int), PLACE: np.zeros(5, int)}, 1, back)
+    divide(sink.dataset, np.zeros(8, int), 1, back)
     assert edges_in(back.dataset, LIKES) == edges_in(data, LIKES) and back.dataset.nodes[ODD].ids is None
 
 
 def test_a_partition_from_a_file(whole, kept, tmp_path):
-    parts = np.random.default_rng(0).integers(0, 3, sum(whole.n_nodes.values()))
-    np.save(tmp_path / "parts.npy", parts)
+    where = np.random.default_rng(0).integers(0, 3, whole.n_nodes)
+    np.save(tmp_path / "parts.npy", where)
     found = gathered(3, kept, whole, partition=str(tmp_path / "parts.npy"))
-    ends = np.cumsum([0, *whole.n_nodes.values()])
-    for at, name in enumerate(whole.n_nodes):
+    for name, own in whole.by_type(where).items():
         for rank, (_, ids, *_) in enumerate(found):
-            assert ids[name].tolist() == np.flatnonzero(parts[ends[at] : ends[at + 1]] == rank).tolist()
+            assert ids[name].tolist() == np.flatnonzero(own == rank).tolist()
 
 
 def test_the_command(kept, tmp_path, capsys):
@@ -199,24 +198,23 @@ def test_the_command(kept, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("method, order", [("random", None), ("contiguous", None), ("random", "shuffled")])
-def test_dividing_in_bounded_memory_writes_the_same(kept, stored, tmp_path, monkeypatch, method, order):
+def test_dividing_in_bounded_memory_writes_the_same(kept, stored, tmp_path, method, order):
     """Twice, so that rows are read that stand in no order of ids; with values on edges; in runs of a few records."""
-    monkeypatch.setattr(tables, "_STEP", 25)
-    monkeypatch.setattr(budget, "check", lambda *given: None)
     (tmp_path / "runs").mkdir()
     for first, before in enumerate((kept, stored)):
         for turn, n_parts in enumerate((4, 3)):
             dataset = format.open(before)
-            parts = divide.make_parts(dataset, n_parts, method, seed=turn)
-            ids = order and {name: np.random.default_rng(turn).permutation(n) for name, n in dataset.n_nodes.items()}
-            for streamed in (False, True):
-                with format.RelationalWriter(tmp_path / f"{first}-{turn}-{streamed}") as out:
-                    more = (tmp_path / "runs", 24 * sum(dataset.n_nodes.values()) + 6000) if streamed else ()
-                    (divide_streamed if streamed else divide.divide)(dataset, parts, n_parts, out, *more, order=ids)
+            where, rng = parts.make_parts(dataset, n_parts, method, seed=turn), np.random.default_rng(turn)
+            ids = order and np.concatenate([rng.permutation(own) for own in dataset.by_type(np.arange(dataset.n_nodes)).values()])
             one, two = (tmp_path / f"{first}-{turn}-{streamed}" for streamed in (False, True))
-            assert one_kind.read_meta(one) == one_kind.read_meta(two) and not os.listdir(tmp_path / "runs")
+            with format.GraphWriter(one) as out:
+                divide(dataset, where, n_parts, out, order=ids)
+            with format.GraphWriter(two) as out:
+                divide_streamed(dataset, where, n_parts, out, tmp_path / "runs", 24 * dataset.n_nodes + 6000, order=ids, least=6000)
+            assert format.read_meta(one) == format.read_meta(two) and not os.listdir(tmp_path / "runs")
             assert format.open(one).equals(format.open(two, verify=True).check())
-            assert quality(format.open(two)) == measured(divide.joined(dataset), parts, n_parts, divide.training(dataset))
+            told = measured(dataset, parts.structure(dataset), where, n_parts, parts.training(dataset))
+            assert quality(format.open(two), tiles=False) == told
             before = two
 
 
@@ -226,12 +224,38 @@ def test_the_command_in_bounded_memory(kept, tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().out
     assert main([*words, "--output", str(tmp_path / "two"), "--memory", "1GiB"]) == 0
     assert capsys.readouterr().out == said and "paper: 38 to 38 nodes a part" in said
-    assert one_kind.read_meta(tmp_path / "one") == one_kind.read_meta(tmp_path / "two")
+    assert format.read_meta(tmp_path / "one") == format.read_meta(tmp_path / "two")
     monkeypatch.setattr(budget, "left", lambda n_bytes: 99_999)
-    for more in (["--method", "metis"], ["--order", "cluster"]):
+    for more, text in ((["--method", "metis"], "METIS takes about 0 MiB for 2,000 edges, but 0 MiB are there"),
+                       (["--order", "metis"], "METIS takes about 0 MiB for 2,000 edges, but 0 MiB are there"),
+                       (["--order", "cluster"], "--memory: the order of 302 nodes takes 129 MiB, but 0 MiB are left of it")):
         assert main([*words, *more, "--output", str(tmp_path / "three"), "--memory", "1GiB"]) == 2
-        assert "--memory: one graph of all types, for METIS and orders, takes 1 MiB" in capsys.readouterr().err
+        assert text in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["one", "two"]
+
+
+def test_a_report_counts_what_a_loop_counts(kept, tmp_path, capsys):
+    """Edges by pair of parts over all relations; a row that several relations need is one halo row."""
+    out = str(tmp_path / "d")
+    assert main(["partition", str(kept), "--parts", "3", "--method", "random", "--output", out, "--progress", "none"]) == 0
+    dataset = format.open(out)
+    part = {name: np.searchsorted(table.offsets, np.arange(table.n_nodes), side="right") - 1 for name, table in dataset.nodes.items()}
+    tiles, needed = np.zeros((3, 3), int), [[set() for _ in range(3)] for _ in range(3)]
+    for (source, _, to), table in dataset.edges.items():
+        for row, column in zip(np.repeat(np.arange(table.n_destinations), np.diff(table.indptr)), table.indices):
+            p, q = part[to][row], part[source][column]
+            tiles[p, q] += 1
+            needed[p][q].add((source, int(column)))
+    capsys.readouterr()
+    assert main(["report", out, "--json", "--memory", "1GiB"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    sizes = [sum(int((own == q).sum()) for own in part.values()) for q in range(3)]
+    assert found == quality(dataset, n_bytes=1000) and found["tiles"] == tiles.tolist() and found["nodes"] == sizes
+    assert found["needs"] == [[len(needed[p][q]) / sizes[q] if p != q else 0 for q in range(3)] for p in range(3)]
+    assert found["halo_rows"] == [sum(len(needed[p][q]) for q in range(3) if q != p) for p in range(3)]
+    assert main(["report", out]) == 0
+    said = capsys.readouterr().out
+    assert "row imbalance" in said and "paper: 38 to 38 nodes a part" in said
 
 
 def test_one_kind_and_relational_are_not_mistaken(kept):
@@ -240,7 +264,7 @@ def test_one_kind_and_relational_are_not_mistaken(kept):
             load(spec)
     with pytest.raises(ConfigError, match="a graph of one kind, where a relational one"):
         load_relational("sbm:nodes=30")
-    with pytest.raises(ConfigError, match="the task of its labels is classify, not regress"):
+    with pytest.raises(ConfigError, match="their task is classify, not regress"):
         load_relational(SPEC, task="regress")
 
 
@@ -291,12 +315,12 @@ def test_damaged_files_are_named(stored):
 
 
 def verified(comm, folder):
-    with ranks.divided(comm, folder, kind=KIND, verify=True):
+    with ranks.divided(comm, folder, relational=True, verify=True):
         pass
 
 
 BAD = {
-    "unknown type": ({"more": {("venue", "of", PLACE): None}}, "relation venue.of.node: node type 'venue' is none of"),
+    "unknown type": ({"more": [("venue", "of", PLACE)]}, "relation venue.of.node: node type 'venue' is none of"),
     "a source that is none": ({"indices": np.array([2, 0, 1, 1, 0, 2, 3])}, "indices: edge 6 comes from node 3, outside 0 <= id < 3"),
     "falling rows": ({"indptr": np.array([0, 2, 1, 4, 5, 7])}, "indptr: entry 2 is 1, less than the entry before"),
     "few destinations": ({"indptr": np.array([0, 2, 2, 4, 7])}, "4 destinations, but node has 5 nodes"),
@@ -343,42 +367,42 @@ def test_a_write_that_fails_leaves_nothing(whole, tmp_path, monkeypatch):
 LARGER = "relational:nodes=4000,edges=60000,classes=8,features=4,train=0.3"
 
 
-def test_fennel_divides_each_type_evenly(tmp_path, monkeypatch):
+def test_fennel_divides_each_type_evenly(tmp_path):
     """From rows as they stand, in files and in memory, on a graph of which METIS cuts about as much."""
     data = load_relational(LARGER)
-    parts, train = divide.make_parts(data, 4, "fennel"), divide.training(data)
-    metis = divide.make_parts(data, 4, "metis")
-    graph = divide.joined(data)
-    cut, other = (measured(graph, each, 4, train)["cut_share"] for each in (parts, metis))
+    found, train, graph = parts.make_parts(data, 4, "fennel"), parts.training(data), parts.structure(data)
+    metis, own_train = parts.make_parts(data, 4, "metis"), {"paper": data.by_type(train)["paper"]}
+    cut, other = (measured(data, graph, each, 4, train)["cut_share"] for each in (found, metis))
     assert cut < 0.6 and cut < 1.5 * other  # a random division cuts three quarters
-    for own in parts.values():
+    by_type = data.by_type(found)
+    for own in by_type.values():
         assert np.bincount(own, minlength=4).max() <= np.ceil(1.03 * own.size / 4)
-    chosen = parts["paper"][train["paper"]]
+    chosen = by_type["paper"][own_train["paper"]]
     assert np.bincount(chosen, minlength=4).max() <= np.ceil(fennel.SLACK["train"] * chosen.size / 4)
-    assert all(np.array_equal(own, parts[name]) for name, own in typed.divide(graph, 4, "fennel", train=train, balance="auto").items())
-    uneven = divide.make_parts(data, 4, "fennel", balance="edges")
+    held = typed.divide(graph, 4, "fennel", train=own_train, balance="auto")
+    assert all(np.array_equal(own, by_type[name]) for name, own in held.items())
+    uneven = data.by_type(parts.make_parts(data, 4, "fennel", balance="edges"))
     assert any(np.bincount(own, minlength=4).max() > np.ceil(1.03 * own.size / 4) for own in uneven.values())
     for memory in ([], ["--memory", "1GiB"]):
         out = tmp_path / f"out{len(memory)}"
         format.write(out, data)
         assert main(["partition", str(out), "--parts", "4", "--method", "fennel", "--progress", "none", *memory]) == 0
         kept = format.open(out)
-        found = RelationalPart(kept, 1, 4)
-        assert all(np.array_equal(ids, np.flatnonzero(parts[name] == 1)) for name, ids in found.node_ids().items())
+        of_rank = Part(kept, 1, 4).nodes
+        assert all(np.array_equal(own.ids(), np.flatnonzero(by_type[name] == 1)) for name, own in of_rank.items())
         assert kept.division["partition"] == "fennel" and quality(kept)["cut_share"] == pytest.approx(cut)
-    again = divide.make_parts(kept, 4, "fennel")  # rows by part now: ids are the original ones still
-    assert measured(graph, again, 4, train)["cut_share"] <= 1.05 * cut
-    monkeypatch.setattr(divide, "_SORT_BYTES", 1 << 40)
+    again = parts.make_parts(kept, 4, "fennel")  # rows by part now: ids are the original ones still
+    assert measured(data, graph, again, 4, train)["cut_share"] <= 1.05 * cut
     with pytest.raises(ConfigError, match="--memory: a partition of 4,000 nodes takes"):
-        divide.make_parts(data, 4, "fennel", n_bytes=1 << 30)
+        parts.make_parts(data, 4, "fennel", n_bytes=fennel.BLOCK_BYTES + parts.SORT_BYTES)
     for n_parts, made in ((1, data), (5000, data), (2, odd_dataset())):
-        assert {name: own.size for name, own in divide.make_parts(made, n_parts, "fennel").items()} == made.n_nodes
+        assert parts.make_parts(made, n_parts, "fennel").size == made.n_nodes
 
 
-def test_fennel_sees_the_edges_of_all_types(monkeypatch):
+def test_fennel_sees_the_edges_of_all_types():
     """What comes for any nodes is what stands in one graph of all types."""
     data = load_relational(SPEC)
-    seen, graph = divide.Stored(data), divide.joined(data)
+    seen, graph = parts.StoredEdges(data), parts.structure(data)
     assert (seen.n_nodes, seen.n_edges) == (graph.indptr.size - 1, graph.indices.size)
     for first, last in ((0, seen.n_nodes), (100, 130), (113, 115), (288, 302), (7, 7)):
         ends, sources = seen.indptr(first, last), seen.sources(first, last)

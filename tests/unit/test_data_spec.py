@@ -9,7 +9,7 @@ import pytest
 
 from sarlite.data import format, load
 from sarlite.data.__main__ import main
-from sarlite.data.divide import make_parts
+from sarlite.data.parts import make_parts
 from sarlite.data.summary import part_bytes, report_lines
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import order as orders

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sarlite.data import external, format, load, streamed, table
+from sarlite.data import format, load
 from sarlite.data.__main__ import main
 from sarlite.data.external import Sorter
 from sarlite.data.spec import load_streamed
@@ -56,10 +56,8 @@ def folder(tmp_path_factory):
 def test_a_streamed_data_set_is_the_one_made_in_memory(folder, tmp_path, monkeypatch, spec, changes):
     """In runs of hundreds of records, pieces of a few nodes."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(streamed, "_STEP", 70)
     expected = load(spec, allow_empty=EMPTY, **changes)
-    monkeypatch.setattr(streamed, "_SPLIT_BYTES", 0)
-    found, _ = load_streamed(spec, tmp_path, 6000, allow_empty=EMPTY, **changes)
+    found, _ = load_streamed(spec, tmp_path, 64 * 310, allow_empty=EMPTY, **changes)
     assert list((tmp_path / "runs").iterdir()) == [] and isinstance(found.indices, np.memmap)
     for name, dataset in (("one", expected), ("two", found)):
         format.write(tmp_path / name, dataset)
@@ -74,7 +72,8 @@ def test_the_command_streams(folder, tmp_path, monkeypatch, capsys):
     assert main(["convert", spec, str(tmp_path / "two"), "--undirected", "--memory", "1GiB"]) == 0
     assert (tmp_path / "one" / "meta.json").read_text() == (tmp_path / "two" / "meta.json").read_text()
     assert sorted(os.listdir(tmp_path)) == ["one", "two"]
-    for words, text in ((["sbm:nodes=50", "--memory", "1GiB"], "--memory: the form sbm: is read whole; edges:, npz: are read in bounded"),
+    for words, text in ((["sbm:nodes=50", "--memory", "1GiB"],
+                         "--memory: the form sbm: is read whole; edges:, npz:, mag: are read in bounded"),
                         ([spec, "--memory", "20MiB"], "--memory: 20 MiB is too little"),
                         ([spec, "--memory", "much"], "--memory: 'much' is no size"),
                         (["edges:e.txt,nodes=5", "--memory", "1GiB"], "e.txt: edges: node id 278 is outside 0 <= id < 5")):
@@ -83,8 +82,7 @@ def test_the_command_streams(folder, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("once", [False, True])
-def test_equal_keys_keep_their_order(tmp_path, monkeypatch, once):
-    monkeypatch.setattr(external, "_PIECE", 7)
+def test_equal_keys_keep_their_order(tmp_path, once):
     rng = np.random.default_rng(1)
     keys, values = rng.integers(0, 40, 2000), np.arange(2000)
     sorter = Sorter(tmp_path, 400 * 33, once=once, place=(np.int64, ()), row=(np.float32, (2,)))
@@ -102,9 +100,8 @@ def test_equal_keys_keep_their_order(tmp_path, monkeypatch, once):
 
 
 def test_what_is_wrong_is_named_by_its_node(folder, tmp_path, monkeypatch):
-    """In pieces of 70 lines."""
+    """In pieces of 46 lines."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(table, "_BATCH", (70, 1 << 20))
     labels = ["0"] * N_NODES
     labels[250] = "0.5"
     (tmp_path / "y.txt").write_text("\n".join(labels))

@@ -5,9 +5,12 @@ import os
 import numpy as np
 import pytest
 
-from sarlite.data import Dataset, divide_streamed, format, load
+from sarlite.data import Dataset, format, load
 from sarlite.data.__main__ import main
-from sarlite.data.divide import Stored, divide, make_order, make_parts
+from sarlite.data.divide import divide
+from sarlite.data.divide_streamed import divide_streamed
+from sarlite.data.parts import StoredEdges, make_order, make_parts
+from sarlite.data.quality import quality
 from sarlite.errors import ConfigError
 from sarlite.graph import metis
 from sarlite.graph.edges import csr_by_dst
@@ -29,23 +32,22 @@ def stored(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method, order, again", [("random", "cluster", "random"), ("contiguous", "none", None)])
-def test_it_writes_what_dividing_in_memory_writes(stored, tmp_path, monkeypatch, method, order, again):
-    monkeypatch.setattr(divide_streamed, "_STEP", 25)
-    monkeypatch.setattr(divide_streamed.budget, "check", lambda *given: None)
+def test_it_writes_what_dividing_in_memory_writes(stored, tmp_path, method, order, again):
     one = two = stored
     for turn, (name, n_parts) in enumerate([(method, 4), (again, 3)][: 2 if again else 1]):
-        found = []
         for streamed in (False, True):
             dataset = format.open(two if streamed else one)
             parts, nodes = make_parts(dataset, n_parts, name, seed=turn), make_order(dataset, order)
             where = tmp_path / f"{turn}-{streamed}"
             (tmp_path / "runs").mkdir(exist_ok=True)
             with format.GraphWriter(where) as out:
-                more = (tmp_path / "runs", 90 * 30 + 6000) if streamed else ()
-                found.append((divide_streamed.divide_streamed if streamed else divide)(dataset, parts, n_parts, out, *more, order=nodes))
-        assert found[0] == found[1]
+                if streamed:
+                    divide_streamed(dataset, parts, n_parts, out, tmp_path / "runs", 90 * 30 + 6000, order=nodes, least=6000)
+                else:
+                    divide(dataset, parts, n_parts, out, order=nodes)
         one, two = tmp_path / f"{turn}-False", tmp_path / f"{turn}-True"
         assert format.read_meta(one) == format.read_meta(two) and not os.listdir(tmp_path / "runs")
+        assert quality(format.open(one)) == quality(format.open(two), n_bytes=1000)
 
 
 def test_the_command_in_bounded_memory(tmp_path, capsys):
@@ -63,7 +65,7 @@ def test_the_command_in_bounded_memory(tmp_path, capsys):
 def test_fennel_reads_files_as_it_reads_arrays(stored):
     dataset = format.open(stored)
     parts = partition(np.asarray(dataset.indptr), np.asarray(dataset.indices), 4, "fennel", train_mask=dataset.train)
-    assert np.array_equal(fennel(Stored(dataset), 4, train=dataset.train), parts)
+    assert np.array_equal(fennel(StoredEdges(dataset), 4, train=dataset.train), parts)
     assert np.array_equal(make_parts(dataset, 4, "fennel"), parts)
 
 

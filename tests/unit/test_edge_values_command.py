@@ -47,7 +47,8 @@ def archive(path, weights=True):
 def native(folder, n_parts=4):
     """A divided native directory with weights and two features an edge, and the data set that it was made of."""
     from sarlite.data import format
-    from sarlite.data.divide import divide, make_parts, record
+    from sarlite.data.divide import divide, record
+    from sarlite.data.parts import make_parts
 
     data = load(archive(folder / "a.npz"))
     data.edge_features = np.random.default_rng(1).standard_normal((data.n_edges, 2))

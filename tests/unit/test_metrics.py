@@ -98,7 +98,6 @@ def test_nothing_to_tell():
 def test_scores_are_sorted_in_ranges(monkeypatch):
     """Each rank sorts about its share of the distinct scores, also where one rank holds all; columns come in groups."""
     largest, groups, sort = [], [], auc._sorted_range
-    monkeypatch.setattr(auc, "_SCORES", 1000)
 
     def watched(comm, own, k):
         found = sort(comm, own, k)
@@ -111,9 +110,9 @@ def test_scores_are_sorted_in_ranges(monkeypatch):
     positive = np.random.default_rng(2).random((500, 3)) < 0.3
 
     def work(comm, owner):
-        return auc.pairs(comm, *(a[owner == comm.rank] for a in (scores, positive)))
+        return auc.pairs(comm, *(a[owner == comm.rank] for a in (scores, positive)), at_once=1000)
 
-    one = auc.pairs(Solo(), scores, positive)
+    one = auc.pairs(Solo(), scores, positive, at_once=1000)
     assert [found / (2 * n) for found, n in one] == [plain_auc(scores[:, c], positive[:, c]) for c in range(3)]
     assert groups == [2, 1]
     largest.clear()

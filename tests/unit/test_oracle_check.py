@@ -1,6 +1,5 @@
 """`oracle.check`: right functions pass, and every verdict is reached by a function that earns it."""
 
-import importlib
 import threading
 from contextlib import contextmanager
 
@@ -8,37 +7,44 @@ import numpy as np
 import pytest
 
 from sarlite.errors import ConfigError
-from sarlite.oracle import OracleError, Reference, Unsupported, Verdict, call, check
+from sarlite.oracle import OracleError, Reference, Report, Unsupported, Verdict, call, check, inputs, invariants, repeat
 from sarlite.oracle.case import Case
-from sarlite.oracle.corpus import corpus
+from sarlite.oracle.corpus import corpus, entry, named
 from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.trial import Trial, trying
 from tests.helpers.oracle_candidates import graph_run, graph_vjp, kernel_sample, kernel_spmm, kernel_spmm_vjp, plain, spmm
 
 FEW = ("no-nodes", "ring-2", "repeated-3-4", "uniform-100-130", "in-star-65", "isolated-12-odd-ties", "clique-16")
 
 
-@pytest.fixture
-def few(monkeypatch):
-    """Eight graphs of the corpus or so, in place of 300."""
-    entries = [entry for entry in corpus("ci") if entry.name in FEW]
-    assert len(entries) >= 5
-    monkeypatch.setattr(importlib.import_module("sarlite.oracle.check"), "corpus", lambda level: entries)
+def check_few(run, reference, **options):
+    """Seven graphs of the corpus, in place of 300."""
+    return check(run, reference, graphs=FEW, **options)
+
+
+def trial_of(run, reference="spmm"):
+    return trying(Report(""), run, None, Reference(reference), 60.0)
+
+
+def test_the_few_graphs_are_there():
+    found = [graph.name for graph in named(corpus("ci"), FEW)]
+    assert len(found) >= 5 and found == [graph.name for graph in named(corpus("all"), FEW)]
 
 
 # ---- right functions
 
 
 @pytest.mark.parametrize("options", [{"reduce": "mean"}, {"reduce": "sum", "weighted": True, "dtype": "float64", "index_dtype": "int32"}])
-def test_sarlite_kernels_pass(few, options):
-    report = check(kernel_spmm, "spmm", vjp=kernel_spmm_vjp, **options).require()
+def test_sarlite_kernels_pass(options):
+    report = check_few(kernel_spmm, "spmm", vjp=kernel_spmm_vjp, **options).require()
     assert min(report.checked[level] for level in ("probe", "certified", "repeat", "invariant")) > 0
     assert 0 < report.ratio <= 1
 
 
 @pytest.mark.parametrize("name, options", [("spmm", {"reduce": "sum"}), ("spmm", {"reduce": "mean"}), ("spmm", {"reduce": "max"}),
                                            ("attention", {"kind": "gat"})])
-def test_sarlite_graphs_pass(few, name, options):
-    check(graph_run, name, vjp=graph_vjp, level="ci", **options).require()
+def test_sarlite_graphs_pass(name, options):
+    check_few(graph_run, name, vjp=graph_vjp, level="ci", **options).require()
 
 
 def test_the_smaller_half_of_the_corpus():
@@ -80,8 +86,8 @@ def refuses(case):
     raise Unsupported("graphs")
 
 
-def test_a_lost_edge_is_named(few):
-    report = check(lost_edge, "spmm", level="probe", shrink=False)
+def test_a_lost_edge_is_named():
+    report = check_few(lost_edge, "spmm", level="probe", shrink=False)
     bad = report.first_bad
     assert report.verdict is Verdict.WRONG and bad.level == "probe"
     edges = bad.case.edges
@@ -91,11 +97,11 @@ def test_a_lost_edge_is_named(few):
         report.require()
 
 
-def test_the_first_case_is_made_small(few):
+def test_the_first_case_is_made_small():
     def last_edge(case):
         return spmm(case.src[:-1], case.dst[:-1], case.x, case.n_dst)
 
-    bad = check(last_edge, "spmm", level="probe").first_bad
+    bad = check_few(last_edge, "spmm", level="probe").first_bad
     assert bad.case.n_edges <= 2 and bad.verdict is Verdict.WRONG and "is lost" in bad.cause
 
 
@@ -103,15 +109,15 @@ def test_the_first_case_is_made_small(few):
     (half_precision, "certified", Verdict.IMPRECISE), (half_precision, "probe", Verdict.IMPRECISE),
     (Alternating(), "repeat", Verdict.NONDETERMINISTIC), (refuses, "ci", Verdict.UNSUPPORTED), (plain, "ci", Verdict.PASS),
 ])  # fmt: skip
-def test_verdicts(few, run, level, verdict):
-    report = check(run, "spmm", level=level, shrink=False)
+def test_verdicts(run, level, verdict):
+    report = check_few(run, "spmm", level=level, shrink=False)
     assert report.verdict is verdict, str(report)
     assert (report.first_bad is None) is (verdict is Verdict.PASS)
     if run is refuses:
         assert report.uncovered["cases that the function refuses"] == len(report.findings) > 0
 
 
-def test_the_number_of_threads_must_not_matter(few, monkeypatch):
+def test_the_number_of_threads_must_not_matter():
     limit = []
 
     @contextmanager
@@ -123,9 +129,11 @@ def test_the_number_of_threads_must_not_matter(few, monkeypatch):
     def run(case):
         return plain(case) + np.float32(len(limit))
 
-    monkeypatch.setattr(call, "threadpool_limits", limited)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    bad = check(run, "spmm", level="repeat", shrink=False).first_bad
+    reference = Reference("spmm")
+    trial = Trial(run, None, reference, Report(""), call.Worker(60.0, limited))
+    repeat.level(trial, reference.case(entry("ring-2").edges), n_cores=2)
+    trial.worker.close()
+    bad = trial.report.first_bad
     assert bad.verdict is Verdict.NONDETERMINISTIC and bad.cause.startswith("one thread in place of all")
 
 
@@ -133,13 +141,13 @@ def test_the_number_of_threads_must_not_matter(few, monkeypatch):
     (lambda case, g: {"x": np.zeros_like(case.x)}, "all are 0"), (lambda case, g: {"y": case.x}, "'y', which is none of x"),
     (lambda case, g: {"x": case.x[:, :0]}, "dx has shape"), (lambda case, g: [case.x], "a list of 1"),
 ])  # fmt: skip
-def test_wrong_gradients(few, vjp, cause):
-    report = check(plain, "spmm", vjp=vjp, level="probe", shrink=False)
+def test_wrong_gradients(vjp, cause):
+    report = check_few(plain, "spmm", vjp=vjp, level="probe", shrink=False)
     assert report.verdict is Verdict.WRONG and any(cause in finding.cause for finding in report.findings), str(report)
 
 
-def test_a_gradient_that_is_left_out_is_not_covered(few):
-    report = check(plain, "spmm", vjp=lambda case, g: {}, level="probe").require()
+def test_a_gradient_that_is_left_out_is_not_covered():
+    report = check_few(plain, "spmm", vjp=lambda case, g: {}, level="probe").require()
     assert report.uncovered["the gradient of x, which vjp does not return"] > 0
 
 
@@ -159,16 +167,16 @@ def writes(case):
     (lambda case: plain(case)[:, :0], "out has shape"), (lambda case: plain(case).astype(np.float64), "out is float64, not float32"),
     (writes, "changed its input x"), (lambda case: exit(3), "raised SystemExit: 3"),
 ])  # fmt: skip
-def test_calls_that_give_no_answer(few, run, cause):
-    report = check(run, "spmm", level="certified", shrink=False)
+def test_calls_that_give_no_answer(run, cause):
+    report = check_few(run, "spmm", level="certified", shrink=False)
     assert report.verdict is Verdict.WRONG and cause in report.first_bad.cause, str(report)
     assert report.first_bad.level == "call"
 
 
-def test_a_call_that_hangs_ends_the_check(few):
+def test_a_call_that_hangs_ends_the_check():
     free = threading.Event()
     try:
-        report = check(lambda case: free.wait(60), "spmm", time_limit=0.1)
+        report = check_few(lambda case: free.wait(60), "spmm", time_limit=0.1)
     finally:
         free.set()
     assert report.verdict is Verdict.WRONG and len(report.findings) == 1
@@ -191,18 +199,18 @@ class OnlyDLPack:
         return self.array.__dlpack_device__()
 
 
-def test_foreign_arrays(few):
+def test_foreign_arrays():
     def run(case):
         assert isinstance(case.x, OnlyDLPack)
         return OnlyDLPack(spmm(case.src.array, case.dst.array, case.x.array, case.n_dst))
 
-    check(run, "spmm", vjp=lambda case, g: {"x": OnlyDLPack(spmm(case.dst.array, case.src.array, g.array, case.n_src))}, level="probe",
+    check_few(run, "spmm", vjp=lambda case, g: {"x": OnlyDLPack(spmm(case.dst.array, case.src.array, g.array, case.n_src))}, level="probe",
           convert=OnlyDLPack).require()
 
 
 @pytest.mark.parametrize("bug, cause", [("strided", "strided arrays: raised ValueError: contiguous"),
                                         ("read-only", "read-only arrays: raised")])
-def test_layouts_that_are_refused_are_told(few, bug, cause):
+def test_layouts_that_are_refused_are_told(bug, cause):
     def run(case):
         x = case.x
         if bug == "strided" and not x.flags.c_contiguous:
@@ -211,25 +219,25 @@ def test_layouts_that_are_refused_are_told(few, bug, cause):
             x += 0
         return plain(case)
 
-    report = check(run, "spmm", level="probe").require()
+    report = check_few(run, "spmm", level="probe").require()
     assert [finding.cause.startswith(cause) for finding in report.findings] == [True, True]
     assert report.uncovered["cases that the function refuses"] == 2
 
 
-def test_a_layout_that_is_misread_is_wrong(few):
+def test_a_layout_that_is_misread_is_wrong():
     def run(case):
         x = case.x
         flat = np.lib.stride_tricks.as_strided(x, (x.size,), (x.itemsize,)) if x.size else x  # as a kernel that is given a pointer
         return spmm(case.src, case.dst, flat.reshape(x.shape), case.n_dst)
 
-    bad = check(run, "spmm", level="probe", shrink=False).first_bad
+    bad = check_few(run, "spmm", level="probe", shrink=False).first_bad
     assert bad.verdict is Verdict.WRONG and bad.case.name.endswith("/strided")
 
 
 # ---- invariants
 
 
-def by_number(case):
+def takes_rows(case):
     return plain(case) + np.float32(case.n_dst > 40) * (np.arange(case.n_dst, dtype=np.float32) % 7)[:, None]
 
 
@@ -239,15 +247,19 @@ def without_duplicates(case):
 
 
 @pytest.mark.parametrize("kind, bug", [
-    ("relabelled", by_number), ("doubled", without_duplicates), ("split", lambda case: plain(case) + np.float32(1)),
+    ("relabelled", takes_rows), ("doubled", without_duplicates), ("split", lambda case: plain(case) + np.float32(1)),
     ("linear", lambda case: np.maximum(plain(case), 0)), ("isolated", lambda case: plain(case) / np.float32(case.n_dst)),
 ])  # fmt: skip
-def test_each_invariant_has_what_it_finds(kind, bug, monkeypatch, few):
-    from sarlite.oracle import invariants
+def test_each_invariant_has_what_it_finds(kind, bug):
+    def report_of(run):
+        with trial_of(run) as trial:
+            for graph in named(corpus("ci"), FEW):
+                (case,) = inputs.random(trial.reference, graph, trial.report)
+                invariants.level(trial, case, [getattr(invariants, kind)])
+        return trial.report
 
-    monkeypatch.setattr(invariants, "applicable", lambda trial, case: [getattr(invariants, kind)])
-    check(plain, "spmm", level="invariants").require()
-    bad = check(bug, "spmm", level="invariants").first_bad
+    report_of(plain).require()
+    bad = report_of(bug).first_bad
     assert bad.verdict is Verdict.WRONG and bad.level == "invariant" and "changes what must stay" in bad.cause
 
 
@@ -267,10 +279,10 @@ def choice(rng, row, k):
     return row if len(row) <= k else rng.permutation(row)[:k]
 
 
-def test_a_right_sampler_passes(few):
+def test_a_right_sampler_passes():
     for k, replaced in ((3, False), (2, True)):
-        assert check(kernel_sample, "sample", k=k, replace=replaced).require().checked["sampling"] > 500
-    assert check(sampler(choice), "sample", k=2, replace=True).verdict is Verdict.WRONG
+        assert check_few(kernel_sample, "sample", k=k, replace=replaced).require().checked["sampling"] > 500
+    assert check_few(sampler(choice), "sample", k=2, replace=True).verdict is Verdict.WRONG
 
 
 def last_more_often(rng, row, k):
@@ -288,8 +300,8 @@ def last_more_often(rng, row, k):
     (sampler(lambda rng, row, k: choice(rng, row, k - 1)), "picks of a row of"), (lambda case: case.eid + 1, "is no edge"),
     (lambda case: case.eid / 2, "is no (n_picks,) array"), (sampler(lambda rng, row, k: 1 / 0), "raised ZeroDivisionError"),
 ])  # fmt: skip
-def test_wrong_samplers(few, run, cause):
-    report = check(run, "sample", k=2)
+def test_wrong_samplers(run, cause):
+    report = check_few(run, "sample", k=2)
     assert report.verdict is Verdict.WRONG and any(cause in finding.cause for finding in report.findings), str(report)
 
 
@@ -303,10 +315,10 @@ def every_second_seed(case):
 # ---- arguments
 
 
-def test_expected_failures_do_not_count(few):
-    report = check(lost_edge, "spmm", level="probe", expected_failures=["*"], shrink=False).require()
+def test_expected_failures_do_not_count():
+    report = check_few(lost_edge, "spmm", level="probe", expected_failures=["*"], shrink=False).require()
     assert report.expected and not report.findings and "expected failure" in str(report)
-    assert check(lost_edge, "spmm", level="probe", expected_failures=["ring-2*"], shrink=False).verdict is Verdict.WRONG
+    assert check_few(lost_edge, "spmm", level="probe", expected_failures=["ring-2*"], shrink=False).verdict is Verdict.WRONG
 
 
 @pytest.mark.parametrize("options, text", [({"level": "none"}, "level is 'none'"), ({"dtype": "int8"}, "dtype is 'int8'"),

@@ -1,6 +1,5 @@
 """Distributed programs that know files alone: verdict, cause and rank; programs that hang, die, or leave results that are none."""
 
-import importlib
 import json
 import sys
 import threading
@@ -12,8 +11,8 @@ import pytest
 from sarlite.errors import DataError
 from sarlite.oracle import Reference, Verdict, read_results, write_parts
 from sarlite.oracle.command import main
-from sarlite.oracle.part_files import RanksProgram
-from sarlite.oracle.parts import cut
+from sarlite.oracle.external import RanksProgram
+from sarlite.oracle.parts import Division
 from sarlite.oracle.ranks import check_ranks, chosen_graphs
 
 pytestmark = pytest.mark.timeout(120)
@@ -74,19 +73,14 @@ def program(tmp_path):
     return make
 
 
-@pytest.fixture
-def few(monkeypatch):
-    """The graph alone that tells the most."""
-    found = chosen_graphs()[:1]
-    monkeypatch.setattr(importlib.import_module("sarlite.oracle.ranks"), "chosen_graphs", lambda pattern: found)
+GRAPH, EDGES = chosen_graphs()[0]  # the graph that tells the most
 
 
 @pytest.fixture
 def parts():
     reference = Reference("sage-model")
-    edges = chosen_graphs()[0][1]
-    case = reference.case(edges, name="some", width=3)
-    return cut(reference, case, reference.cotangents(case), np.arange(edges.n_dst) % 2, 2)
+    case = reference.case(EDGES, name="some", width=3)
+    return Division(reference, case, reference.cotangents(case), np.arange(EDGES.n_dst) % 2, 2).parts()
 
 
 class Inside:
@@ -106,18 +100,18 @@ class Inside:
         return read_results(outputs, parts)
 
 
-def test_what_ranks_wrote_is_judged(tmp_path, few):
-    report = check_ranks(Inside(tmp_path / "right"), "spmm", reduce="mean", ranks=[1, 3], parts=["random"]).require()
+def test_what_ranks_wrote_is_judged(tmp_path):
+    report = check_ranks(Inside(tmp_path / "right"), "spmm", graphs=GRAPH, reduce="mean", ranks=[1, 3], parts=["random"]).require()
     assert report.checked["ranks"] == 8
-    bad = check_ranks(Inside(tmp_path / "cut", "cut"), "spmm", reduce="mean", ranks=[2], parts=["random"]).first_bad
+    bad = check_ranks(Inside(tmp_path / "cut", "cut"), "spmm", graphs=GRAPH, reduce="mean", ranks=[2], parts=["random"]).first_bad
     assert (bad.output, bad.rank) == ("out", 0) and "edges from other ranks into rank 0 are lost" in bad.cause, str(bad)
-    bad = check_ranks(Inside(tmp_path / "own", "own"), "spmm", reduce="mean", ranks=[2], parts=["random"]).first_bad
+    bad = check_ranks(Inside(tmp_path / "own", "own"), "spmm", graphs=GRAPH, reduce="mean", ranks=[2], parts=["random"]).first_bad
     assert (bad.output, bad.rank) == ("dx", 0) and bad.cause.startswith("not reduced: the gradients that other ranks have"), str(bad)
-    bad = check_ranks(Inside(tmp_path / "few", "few"), "spmm", reduce="mean", ranks=[3], gradients=False).first_bad
+    bad = check_ranks(Inside(tmp_path / "few", "few"), "spmm", graphs=GRAPH, reduce="mean", ranks=[3], gradients=False).first_bad
     assert (bad.output, bad.rank, bad.cause) == ("out", 1, "rank 1 returned no out"), str(bad)
 
 
-def test_every_process_of_a_launcher_comes_to_the_same_verdict(few):
+def test_every_process_of_a_launcher_comes_to_the_same_verdict():
     """Threads in place of processes: each calls the check, computes its own part, and gives what all have."""
     board, barrier, verdicts = [None, None], threading.Barrier(2), [None, None]
 
@@ -140,7 +134,7 @@ def test_every_process_of_a_launcher_comes_to_the_same_verdict(few):
                 x[part.ids] = part.arrays["x"]
             return allgather(rank, mean(parts[rank], x))
 
-        verdicts[rank] = check_ranks(run, "spmm", reduce="mean", ranks=[2], parts=["random"], gradients=False)
+        verdicts[rank] = check_ranks(run, "spmm", graphs=GRAPH, reduce="mean", ranks=[2], parts=["random"], gradients=False)
 
     for bug, verdict in ((False, Verdict.PASS), (True, Verdict.WRONG)):
         threads = [threading.Thread(target=process, args=(rank, bug)) for rank in range(2)]
@@ -152,8 +146,8 @@ def test_every_process_of_a_launcher_comes_to_the_same_verdict(few):
     assert verdicts[0].first_bad.rank == 0 and verdicts[0].first_bad.cause == "rows from other ranks are zeros", str(verdicts[0])
 
 
-def test_the_command_line_runs_a_program_once_for_each_division(tmp_path, program, few, capsys):
-    words = ["check", "spmm", "reduce=mean", "--ranks", "2", "--parts", "contiguous", "--command"]
+def test_the_command_line_runs_a_program_once_for_each_division(tmp_path, program, capsys):
+    words = ["check", "spmm", "reduce=mean", "--ranks", "2", "--parts", "contiguous", "--graphs", GRAPH, "--command"]
     assert main([*words, program(MEAN), "--gradients"]) == 0
     assert "PASS: spmm(reduce='mean') on 2 ranks" in (said := capsys.readouterr().out) and "compared: 4 ranks" in said
     assert main([*words, program(MEAN, "cut"), "--save", str(tmp_path / "failure.sarcase")]) == 1
@@ -167,8 +161,8 @@ def test_the_command_line_runs_a_program_once_for_each_division(tmp_path, progra
     ("import time; time.sleep(600)", Verdict.WRONG, "did not end within 1 s"),
     ("import os, shutil, sys; shutil.rmtree(sys.argv[2] + '/rank-1')", Verdict.WRONG, "there are no results of rank 1 of 2"),
 ])  # fmt: skip
-def test_programs_that_fail(program, few, lines, verdict, text):
-    report = check_ranks(RanksProgram(program(lines), 1.0 if "sleep" in lines else 60.0), "spmm", ranks=[2], parts=["random"])
+def test_programs_that_fail(program, lines, verdict, text):
+    report = check_ranks(RanksProgram(program(lines), 1.0 if "sleep" in lines else 60.0), "spmm", graphs=GRAPH, ranks=[2], parts=["random"])
     assert report.verdict is verdict and text in report.findings[0].cause, str(report)
     assert len(report.findings) == (1 if "sleep" in lines else 2)
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sarlite.oracle import corpus, cut, decode, locate, probe, shrink, values
+from sarlite.oracle import corpus, cut, locate, probe, shrink, values
+from sarlite.oracle.difference import Difference
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.exact import Exact
-from sarlite.oracle.plain import Plain
+from sarlite.oracle.explain import cause_of
+from sarlite.oracle.plain import Number, Plain
 from sarlite.oracle.reference import Reference
 
 GRAPHS = {name: corpus.entry(name).edges for name in ("powers-100-2-32", "matched-85-1-4-16-64", "uniform-100-1000", "isolated-33-odd")}
@@ -50,7 +52,7 @@ def probed(graph="powers-100-2-32", width=17, dtype="float32", **attributes):
 
 def explained(got, reference, case, output="out", g=None):
     expected = probe.expected(reference, case)["out"] if g is None else probe.expected_gradients(reference, case, {"out": g})["x"]
-    return decode.explain(reference, case, output, expected, got, cotangents=None if g is None else {"out": g})
+    return cause_of(Difference(reference, case, output, Number(expected), got, None if g is None else {"out": g}))
 
 
 # ---- exact, whatever the order
@@ -183,7 +185,7 @@ def test_what_is_proved_exact_float32_gives_in_another_order(name, attributes):
             other_g = {key: value[order] if key in by_edge else value for key, value in g.items()}
             pairs = [(reference.outputs(case, Exact("float32")), reference.outputs(other, Plain(np.float32))),
                      (reference.gradients(case, g, Exact("float32")), reference.gradients(other, other_g, Plain(np.float32)))]
-            by_edge |= {key for key, rows in cut.rows_of(reference, case).items() if rows == "edge"}
+            by_edge |= {key for key, rows in reference.arrays_by.items() if rows == "edge"}
             for proved, found in pairs:
                 for key, number in proved.items():
                     got = found[key].value[np.argsort(order)] if key in by_edge else found[key].value
@@ -229,11 +231,12 @@ def test_one_wrong_edge_is_read_off_the_difference(attributes, kind):
 def test_few_columns_tell_rows_apart_together():
     reference, cases = probed(width=1)
     assert len(cases) > 1
-    wrong = [(case, probe.expected(reference, case)["out"], one_edge(case, "lost")) for case in cases]
+    wrong = [Difference(reference, case, "out", probe.numbers(reference, case)["out"], one_edge(case, "lost")) for case in cases]
     u, v = int(cases[0].edges.src[40]), int(cases[0].edges.dst[40])
-    for k, (case, expected, got) in enumerate(wrong):
-        if decode.wrong(expected, got).any():
-            cause, _ = decode.explain(reference, case, "out", expected, got, siblings=wrong[:k] + wrong[k + 1 :])
+    for k, one in enumerate(wrong):
+        if one.differs.any():
+            others = wrong[:k] + wrong[k + 1 :]
+            cause, _ = cause_of(replace(one, siblings=lambda others=others: others))
             assert cause == f"edge 40 ({u} -> {v}) is lost"
 
 
@@ -314,7 +317,7 @@ def test_wrong_gradients_are_told_apart():
 
     def cause(got):
         expected = probe.expected_gradients(reference, case, g)["x"]
-        return decode.explain(reference, case, "dx", expected, got, cotangents=g)
+        return cause_of(Difference(reference, case, "dx", Number(expected), got, g))
 
     u, v = int(case.edges.src[40]), int(case.edges.dst[40])
     lost = vjp(case, g["out"])
@@ -332,7 +335,7 @@ def test_ties_that_are_paid_twice_are_told():
     got = np.zeros_like(x)
     np.add.at(got, e.src, np.where(x[e.src] == spmm(case)[e.dst], g["out"][e.dst], 0))
     expected = probe.expected_gradients(reference, case, g)["x"]
-    cause, _ = decode.explain(reference, case, "dx", expected, got, cotangents=g)
+    cause, _ = cause_of(Difference(reference, case, "dx", Number(expected), got, g))
     assert cause == "entries that tie for the extremum get the whole gradient each"
 
 

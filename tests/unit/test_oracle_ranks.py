@@ -1,6 +1,5 @@
 """`oracle.check_ranks`: sarlite's ranks pass, and every planted bug of a distributed run is named, with its layer, rank and row."""
 
-import importlib
 import threading
 
 import numpy as np
@@ -11,21 +10,23 @@ from sarlite.oracle import Verdict, check_ranks, each_rank
 from sarlite.oracle.ranks import PARTS, chosen_graphs, owners
 from tests.helpers.oracle_candidates import graph_ranks, spmm
 
+FOUND = chosen_graphs()
+FEW = (FOUND[0][0], min(FOUND, key=lambda graph: graph[1].n_dst)[0])  # the first graph, and that with the fewest nodes
 
-@pytest.fixture
-def few(monkeypatch):
-    """The first graphs alone, and that with the fewest nodes."""
-    module = importlib.import_module("sarlite.oracle.ranks")
-    found = chosen_graphs()
-    chosen = [found[0], min(found, key=lambda graph: graph[1].n_dst)]
-    assert chosen[0][1].n_dst > 20 and chosen[1][1].n_dst < 3
-    monkeypatch.setattr(module, "chosen_graphs", lambda pattern: chosen)
+
+def check_few(run, reference, **options):
+    return check_ranks(run, reference, graphs=FEW, **options)
+
+
+def test_the_few_graphs_are_a_large_and_a_tiny_one():
+    large, tiny = chosen_graphs(FEW)
+    assert (large[0], tiny[0]) == FEW and large[1].n_dst > 20 and tiny[1].n_dst < 3
 
 
 @pytest.mark.parametrize("name, options", [("spmm", {"reduce": "sum"}), ("spmm", {"reduce": "mean"}), ("spmm", {"reduce": "max"}),
                                            ("attention", {"kind": "gat"})])
-def test_sarlite_passes_on_ranks(few, name, options):
-    report = check_ranks(graph_ranks, name, ranks=[3], **options).require()
+def test_sarlite_passes_on_ranks(name, options):
+    report = check_few(graph_ranks, name, ranks=[3], **options).require()
     assert report.checked["ranks"] == 2 * len(PARTS) * 2 * (2 if name == "spmm" else 4) and report.ratio <= 1
 
 
@@ -101,8 +102,8 @@ class Run:
     ("too few rows", "out", "rank 0: out has shape"),
     ("too few ranks", "", "returned 0 results of 1 ranks"),
 ])  # fmt: skip
-def test_bugs_are_named(few, bug, output, cause):
-    report = check_ranks(Run(bug), "spmm", reduce="sum")
+def test_bugs_are_named(bug, output, cause):
+    report = check_few(Run(bug), "spmm", reduce="sum")
     bad = report.first_bad
     assert report.verdict is Verdict.WRONG and bad.output == output and cause in bad.cause, str(report)
     if bug in ("one edge", "edge twice"):
@@ -113,11 +114,11 @@ def test_bugs_are_named(few, bug, output, cause):
         assert bad.got != bad.expected and bad.rank in (0, 1) and ("1 ranks" in bad.case.name or owner[bad.node] == bad.rank)
 
 
-def test_the_right_run_passes_and_says_what_it_left_out(few):
-    check_ranks(Run(None), "spmm", reduce="sum", parts=PARTS).require()
-    report = check_ranks(Run("no gradient"), "spmm", reduce="sum").require()
+def test_the_right_run_passes_and_says_what_it_left_out():
+    check_few(Run(None), "spmm", reduce="sum", parts=PARTS).require()
+    report = check_few(Run("no gradient"), "spmm", reduce="sum").require()
     assert report.uncovered["the gradient of x, which a rank does not return"] == 36
-    assert check_ranks(Run(None), "spmm", ranks=[1], gradients=False).coverage["not covered: gradients: not asked for"] == 1
+    assert check_few(Run(None), "spmm", ranks=[1], gradients=False).coverage["not covered: gradients: not asked for"] == 1
 
 
 # ---- layers and parameters
@@ -144,12 +145,12 @@ def model(parts, bug=None):
     return [{"out": layers[1][part.ids], "layers": [layer[part.ids] for layer in layers]} for part in parts]
 
 
-def test_the_first_layer_that_is_wrong_is_named(few):
+def test_the_first_layer_that_is_wrong_is_named():
     options = {"ranks": [2], "parts": ["random"], "gradients": False}
-    check_ranks(model, "sage-model", **options).require()
-    report = check_ranks(lambda parts: model(parts, "second layer"), "sage-model", **options)
+    check_few(model, "sage-model", **options).require()
+    report = check_few(lambda parts: model(parts, "second layer"), "sage-model", **options)
     assert report.first_bad.layer == 1 and report.first_bad.output == "layers.1", str(report)
-    report = check_ranks(lambda parts: [result["out"] for result in model(parts)], "sage-model", **options).require()
+    report = check_few(lambda parts: [result["out"] for result in model(parts)], "sage-model", **options).require()
     assert report.uncovered["the layers' results, which a rank does not return"] > 0
 
 
@@ -172,28 +173,28 @@ def layer(parts, bug=None):
 
 @pytest.mark.parametrize("bug, cause", [("not reduced", "not reduced over ranks: the ranks' gradients add up to it"),
                                         ("mean over ranks", "wrong scale: a mean over 2 ranks where a sum is promised")])
-def test_gradients_of_parameters(few, bug, cause):
-    check_ranks(layer, "sage", ranks=[2], parts=["contiguous", "one empty"]).require()
-    bad = check_ranks(lambda parts: layer(parts, bug), "sage", ranks=[2]).first_bad
+def test_gradients_of_parameters(bug, cause):
+    check_few(layer, "sage", ranks=[2], parts=["contiguous", "one empty"]).require()
+    bad = check_few(lambda parts: layer(parts, bug), "sage", ranks=[2]).first_bad
     assert cause in bad.cause and bad.output.startswith("droot.") and bad.rank == 0, str(bad)
 
 
 # ---- each_rank
 
 
-def test_each_rank_calls_a_function_of_one_rank(few):
+def test_each_rank_calls_a_function_of_one_rank():
     def mine(rank, part, ids):
         assert rank == part.rank and ids is part.ids
         return part.arrays["x"] * 0
 
-    assert check_ranks(each_rank(mine), "spmm", ranks=[2], gradients=False).first_bad.cause == "all zeros"
+    assert check_few(each_rank(mine), "spmm", ranks=[2], gradients=False).first_bad.cause == "all zeros"
 
 
 @pytest.mark.parametrize("error, verdict, cause", [
     (ValueError("no such buffer"), Verdict.WRONG, "on rank 1: raised ValueError: no such buffer"),
     (NotImplementedError("two"), Verdict.UNSUPPORTED, "raised NotImplementedError: two"),
 ])  # fmt: skip
-def test_an_error_of_one_rank_ends_the_run(few, error, verdict, cause):
+def test_an_error_of_one_rank_ends_the_run(error, verdict, cause):
     free = threading.Event()
 
     def mine(rank, part, ids):
@@ -202,16 +203,16 @@ def test_an_error_of_one_rank_ends_the_run(few, error, verdict, cause):
         free.wait(60)  # for its peer, that will not come
 
     try:
-        report = check_ranks(each_rank(mine), "spmm", ranks=[2])
+        report = check_few(each_rank(mine), "spmm", ranks=[2])
     finally:
         free.set()
     assert report.verdict is verdict and cause in report.findings[0].cause, str(report)
 
 
-def test_a_run_that_hangs_ends_the_check(few):
+def test_a_run_that_hangs_ends_the_check():
     free = threading.Event()
     try:
-        report = check_ranks(lambda parts: free.wait(60), "spmm", time_limit=0.1)
+        report = check_few(lambda parts: free.wait(60), "spmm", time_limit=0.1)
     finally:
         free.set()
     assert "did not return" in report.first_bad.cause and len(report.findings) == 1

@@ -12,9 +12,9 @@ import pytest
 
 from sarlite import Graph, Tensor, nn, predict
 from sarlite.comm import Solo, threads
+from sarlite.data import format as relational
 from sarlite.data import load, names, node_rows
 from sarlite.data.__main__ import main as convert
-from sarlite.data.relational import format as relational
 from sarlite.data.spec import load_relational
 from sarlite.errors import CheckpointError, SarliteError
 from sarlite.graph import order as orders
@@ -110,14 +110,14 @@ def test_of_the_last_epoch_or_the_best(run, tmp_path):
 
 def test_some_nodes_in_their_order(run, tmp_path, monkeypatch):
     """In pieces of 64; ranks hold theirs in another order."""
-    monkeypatch.setattr(predict, "_PIECE", 64)
     monkeypatch.setattr(orders, "CLUSTER_NODES", 20)
     whole, labels = predict_here(run, tmp_path / "p.npy")
     nodes = np.random.default_rng(0).integers(0, 300, 500)
     (tmp_path / "n.txt").write_text("".join(f"{node}\n" for node in nodes))
     np.save(tmp_path / "n.npy", nodes.astype(np.uint16))
     for ranks, name in ((1, "n.txt"), (3, "n.npy")):
-        some, theirs = predict_here(run, tmp_path / "s.npy", "--nodes", tmp_path / name, "--ranks", ranks, "--order", "metis")
+        flags = ["--nodes", tmp_path / name, "--ranks", ranks, "--order", "metis"]
+        some, theirs = predict_here(run, tmp_path / "s.npy", *flags, at_once=64)
         np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
         assert np.array_equal(theirs, labels[nodes])
 
@@ -147,7 +147,6 @@ def test_some_nodes_by_their_names(run, tmp_path, numbers, monkeypatch):
     nodes = np.random.default_rng(0).integers(0, 300, 90)
     (tmp_path / "n.txt").write_text("# of some\n\n" + "".join(f"{known[node]}\n" for node in nodes))
     np.save(tmp_path / "n.npy", nodes)
-    monkeypatch.setattr(names, "_LINES", 40)
     for where, file, ranks in (("one", "n.txt", 1), ("two", "n.txt", 3), ("two,drop_edge_values", "n.txt", 1), ("one", "n.npy", 2)):
         some, _ = predict_here(run, tmp_path / "s.npy", "--data", tmp_path / where, "--nodes", tmp_path / file, "--ranks", ranks)
         np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
@@ -163,7 +162,8 @@ def test_some_nodes_by_their_names(run, tmp_path, numbers, monkeypatch):
 def test_some_nodes_of_a_type_by_their_names(here, tmp_path, monkeypatch):
     """Names of another type's nodes are none of the target's."""
     data = load_relational(SPEC)
-    words = {name: [f"{name} {7 * node % n}" for node in range(n)] for name, n in data.n_nodes.items() if name in ("paper", "author")}
+    counts = {name: data.nodes[name].n_nodes for name in ("paper", "author")}
+    words = {name: [f"{name} {7 * node % n}" for node in range(n)] for name, n in counts.items()}
     mapping = {f"names/{name}/{part}": array for name, own in words.items()
                for part, array in names.listed([(None, [word.encode() for word in own])], name, tmp_path / name, 1 << 20).items()}
     relational.write(tmp_path / "data", data, names=mapping)

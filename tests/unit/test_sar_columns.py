@@ -177,7 +177,7 @@ def test_bytes(how, grid):
         assert sum(p.sent_bytes["forward_turn"] for *_, p in found) <= 8 * 2 * 50 * 6 * (n_columns - 1) // n_columns + 8 * 50
 
 
-def test_a_turn_tells_its_sizes():
+def test_a_layout_tells_its_sizes():
     """What it sends and receives is known without data."""
 
     def work(comm):

@@ -57,7 +57,8 @@ def test_labels_that_are_not_the_tasks_are_refused(message):
     task, change = WRONG[message]
     made = dataset(task.rstrip("1"), 1 if task.endswith("1") else 3)
     if isinstance(change, dict):
-        vars(made).update(change)
+        for name, value in change.items():
+            setattr(made, name, value)
     else:
         made.train[0], made.val[0], made.test[0] = True, False, False
         made.labels[0] = 0

@@ -202,7 +202,7 @@ def test_spans_that_overlap_get_lanes(drawn):
 
 def test_writing_that_fails_is_told_on_every_rank(tmp_path):
     def work(comm):
-        with pytest.raises(SarliteError, match=rf"--trace {tmp_path}/no/t.json could not be written: No such file or directory"):
+        with pytest.raises(SarliteError, match=rf"trace {tmp_path}/no/t.json could not be written: No such file or directory"):
             trace.write(comm, tmp_path / "no" / "t.json", Trace())
 
     threads.run(3, work)
@@ -219,7 +219,7 @@ def test_a_full_disk_leaves_the_old_file(monkeypatch, tmp_path):
     path = tmp_path / "t.json"
     path.write_text("old")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(SarliteError, match=f"--trace {path} could not be written: No space left on device"):
+    with pytest.raises(SarliteError, match=f"trace {path} could not be written: No space left on device"):
         trace.write(Solo(), path, Trace())
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from sarlite import nn, optim
+from sarlite import Trainer, nn, optim
 from sarlite.data import load
 from sarlite.errors import SarliteError
 from sarlite.minibatch import NeighborLoader

@@ -10,9 +10,9 @@ import pytest
 
 from sarlite import HeteroGraph
 from sarlite.comm import threads
+from sarlite.data import format
 from sarlite.data.__main__ import main
-from sarlite.data.relational import format
-from sarlite.data.relational.part import RelationalRows
+from sarlite.data.part import Rows
 from sarlite.data.spec import load_relational
 from sarlite.errors import SarliteError
 from sarlite.train import checkpoint, config, identity
@@ -102,8 +102,8 @@ def test_the_identity_of_data():
     def work(comm, edges, x, labels):
         graph = HeteroGraph.from_edges(edges, {"a": 6, "b": 4}, comm=comm, parts="random" if comm.size > 1 else "metis")
         ids, split = graph.node_ids, np.zeros(6, bool)
-        found = identity.identity(graph.of("a"), RelationalRows({"b": x[ids["b"]]}, labels[ids["a"]], *[split[ids["a"]]] * 3), 3)
-        assert not graph._schedules and not graph.view_arrays
+        found = identity.identity(graph.of("a"), Rows({"b": x[ids["b"]]}, labels[ids["a"]], *[split[ids["a"]]] * 3), 3)
+        assert not graph.exchanges
         return found
 
     src, dst = np.array([0, 1, 2, 3, 3]), np.array([5, 1, 4, 4, 0])
@@ -133,7 +133,7 @@ REFUSED = {
     "loops": (["--self-loops"], "--self-loops: does not go"),
     "normalized": (["--normalize-features"], "--normalize-features: does not go"),
     "decay": (["--weight-decay-on", "first"], "--weight-decay-on first: does not go"),
-    "task": (["--task", "regress"], "the task of its labels is classify, not regress"),
+    "task": (["--task", "regress"], "their task is classify, not regress"),
     "bases": (["--n-bases", "0"], "--n-bases 0 is less than 1"),
 }
 
@@ -195,12 +195,13 @@ def write_mag(folder, data):
         path.write_bytes(gzip.compress("".join(",".join(map(str, row)) + "\n" for row in rows).encode(), 1))
 
     papers, stored = data.nodes["paper"], [relation for relation in data.edges if not relation[1].startswith("rev_")]
-    put("raw/num-node-dict", [data.n_nodes.keys(), data.n_nodes.values()])
+    put("raw/num-node-dict", [data.nodes.keys(), data.n_nodes_by_type.values()])
     put("raw/triplet-type-list", stored)
-    put("raw/nodetype-has-label", [data.n_nodes.keys(), [name == "paper" for name in data.n_nodes]])
+    put("raw/nodetype-has-label", [data.nodes.keys(), [name == "paper" for name in data.nodes]])
     for relation in stored:
         table, where = data.edges[relation], "raw/relations/" + "___".join(relation)
-        rows = np.column_stack([table.indices, np.repeat(np.arange(table.n_nodes), np.diff(table.indptr))])[np.argsort(table.edge_ids)]
+        destinations = np.repeat(np.arange(table.n_destinations), np.diff(table.indptr))
+        rows = np.column_stack([table.indices, destinations])[np.argsort(table.edge_ids)]
         put(f"{where}/edge", rows.tolist())
         put(f"{where}/num-edge-list", [[len(rows)]])
     put("raw/node-feat/paper/node-feat", [map(repr, row) for row in papers.features.tolist()])

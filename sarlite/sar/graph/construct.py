@@ -1,4 +1,4 @@
-"""How graphs are made: from edges, from matrices and graphs of other libraries, from a rank's own rows. Methods of `Graph`."""
+"""How graphs are made: from edges, from matrices and graphs of other libraries, from a rank's own rows."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from sarlite.sar.graph.graph import Graph
 
 
-def from_edges(cls: Any, src: Any, dst: Any, n_nodes: int | None = None, *, n_src: int | None = None, n_dst: int | None = None,
-               undirected: bool = False, self_loops: bool = False, deduplicate: bool = False) -> "Graph":
+def from_edges(cls: Any, src: Any, dst: Any, n_nodes: int | None = None, *, n_src: int | None = None,
+               n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
+               deduplicate: bool = False) -> "Graph":
     """Make a whole graph from an edge list.
 
     Parameters
@@ -67,11 +68,13 @@ def _bipartite(cls, src, dst, n_src, n_dst, undirected, self_loops, deduplicate)
         raise ConfigError("a bipartite graph has neither reverse edges nor self loops; src and dst are other nodes")
     n_src, n_dst = validation.count("n_src", n_src), validation.count("n_dst", n_dst)
     src, dst = edge_lists.checked_ends(src, dst, n_src, n_dst)
-    indptr, indices, edge_index = edge_lists.csr_by_dst(src, dst, max(n_src, n_dst), deduplicate=deduplicate, edge_index=True)
+    n_nodes = max(n_src, n_dst)
+    indptr, indices, edge_index = edge_lists.csr_by_dst(src, dst, n_nodes, deduplicate=deduplicate, edge_index=True)
     return _whole(cls, indptr[: n_dst + 1], indices, None if deduplicate else edge_index, n_src)
 
 
-def from_csr(cls: Any, indptr: Any, indices: Any = None, *, edge_index: Any = None, n_src: int | None = None) -> "Graph":
+def from_csr(cls: Any, indptr: Any, indices: Any = None, *, edge_index: Any = None,
+             n_src: int | None = None) -> "Graph":
     """Make a whole graph from a CSR by destination: row i lists the sources of i's in-edges.
 
     Parameters
@@ -170,7 +173,8 @@ def _of_entries(cls, found, edge_index, n_src):
     if found.indptr is not None:
         return from_csr(cls, found.indptr, found.columns, edge_index=edge_index, n_src=n_src)
     if edge_index is not None:
-        raise ConfigError("edge_index: only with indptr and indices; the edges of a matrix are numbered as matrix.tocoo() has them")
+        raise ConfigError("edge_index: only with indptr and indices; "
+                          "the edges of a matrix are numbered as matrix.tocoo() has them")
     if n_src is None:
         return from_edges(cls, found.columns, found.rows, n_dst)
     return from_edges(cls, found.columns, found.rows, n_src=n_src, n_dst=n_dst)
@@ -202,9 +206,9 @@ def _whole(cls, indptr, indices, edge_index, n_src=None):
     return _make(cls, Solo(), InEdges(indptr, indices, edge_index), None, None, None, n_src)
 
 
-def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None, n_src: int | None = None,
-              edge_ids: Any = None, added_loops: Any = None, mode: str = "sar", prefetch: int = 1, backward: str | None = None,
-              columns: int = 1) -> "Graph":
+def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None,
+              n_src: int | None = None, edge_ids: Any = None, added_loops: Any = None, mode: str = "sar",
+              prefetch: int = 1, backward: str | None = None, columns: int = 1) -> "Graph":
     """Make this rank's part of a graph from its own rows. Collective.
 
     Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. Nothing here is
@@ -263,8 +267,9 @@ def _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops):
     for name, array, n, least in (("node_ids", node_ids, max(len(indptr) - 1, 0), 0), ("src_ids", src_ids, n_src, 0),
                                   ("edge_ids", edge_ids, len(indices), -1)):
         ids[name] = None if array is None else validation.integers(name, outside(name, array), length=n, start=least)
-    loops = None if added_loops is None else validation.bools("added_loops", outside("added_loops", added_loops), len(indptr) - 1)
-    return InEdges(indptr, indices, None, loops), ids
+    if added_loops is not None:
+        added_loops = validation.bools("added_loops", outside("added_loops", added_loops), len(indptr) - 1)
+    return InEdges(indptr, indices, None, added_loops), ids
 
 
 # ---- several relations
@@ -273,7 +278,8 @@ def _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops):
 def checked_edges(edges: Any, n_nodes: Any) -> tuple[dict[Any, Any], dict[str, int]]:
     """Return edge lists by relation as arrays, and n_nodes as ints; errors name the relation."""
     if not isinstance(edges, Mapping) or not isinstance(n_nodes, Mapping):
-        raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} and {type: number of nodes}")
+        raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} "
+                          "and {type: number of nodes}")
     n_nodes = {name: validation.count(f"n_nodes[{name!r}]", n) for name, n in n_nodes.items()}
 
     def ends(relation, src, dst):
@@ -283,23 +289,28 @@ def checked_edges(edges: Any, n_nodes: Any) -> tuple[dict[Any, Any], dict[str, i
     return _each_relation(edges, n_nodes, ends), n_nodes
 
 
-def checked_part(edges: Any, node_ids: Any, edge_ids: Any) -> tuple[dict[Any, InEdges], dict[str, Array], dict[Any, Array]]:
+def checked_part(edges: Any, node_ids: Any,
+                 edge_ids: Any) -> tuple[dict[Any, InEdges], dict[str, Array], dict[Any, Array]]:
     """Check what a rank gave of its part: return InEdges by relation, and the ids by type and by relation as arrays."""
     if not all(isinstance(found, Mapping) for found in (edges, node_ids, edge_ids or {})):
         raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")
     ids = {name: validation.integers(f"node_ids[{name!r}]", outside("node_ids", found)) for name, found in node_ids.items()}
-    in_edges = _each_relation(edges, ids, lambda relation, *csr: InEdges(*_csr(*csr, len(ids[relation[2]]))))
+
+    def part(relation, indptr, indices):
+        return InEdges(*_csr(indptr, indices, len(ids[relation[2]])))
+
+    in_edges = _each_relation(edges, ids, part)
     places = {}
-    for relation, part in in_edges.items():
+    for relation, own in in_edges.items():
         found = (edge_ids or {}).get(relation)
         if found is not None:
-            n = len(part.indices)
+            n = len(own.indices)
             places[relation] = validation.integers(f"edge_ids[{relation!r}]", outside("edge_ids", found), length=n)
     return in_edges, ids, places
 
 
 def check_sources(in_edges: Mapping[Any, InEdges], n_nodes: Mapping[str, int]) -> None:
-    """Raise a DataError where a part's edges are no CSR, or come from a row that is not there; a row's sources must ascend."""
+    """Raise a DataError where a part's edges are no CSR of ascending sources, or come from a row that is not there."""
     for relation, part in in_edges.items():
         error = find_error(part, n_nodes[relation[0]])
         if error is None and not is_sorted(part.indptr, part.indices):
@@ -316,7 +327,8 @@ def _each_relation(edges, types, check):
             raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
         for name in (relation[0], relation[2]):
             if name not in types:
-                raise DataError(f"relation {relation!r}: node type {name!r} is not in n_nodes, which has {', '.join(types)}")
+                known = ", ".join(types)
+                raise DataError(f"relation {relation!r}: node type {name!r} is not in n_nodes, which has {known}")
         try:
             one, other = pair
             found[relation] = check(relation, one, other)
@@ -328,8 +340,11 @@ def _each_relation(edges, types, check):
 # ---- what all ways end in
 
 
+_ALONE = Options()
+
+
 def _check_distinct(comm, name, ids):
-    """Raise on every rank where two rows of the whole graph have one id. Collective; each id travels to rank id % size."""
+    """Raise on every rank where two rows of the graph have one id. Collective; each id travels to rank id % size."""
     ids = ids.astype(np.int64, copy=False)
     owner = ids % comm.size
     by_owner = ids[np.argsort(owner, kind="stable")]
@@ -343,8 +358,11 @@ def _check_distinct(comm, name, ids):
     raise_together(comm, error)
 
 
-def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=Options(), profile=None, state=None):  # noqa: B008
-    """Exchange what ranks need of each other, and make the Graph; `profile` and `state` are of the graph that it serves. Collective."""
+def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=_ALONE, profile=None, state=None):
+    """Exchange what ranks need of each other, and make the Graph. Collective.
+
+    `profile` and `state` are those of the graph that it serves.
+    """
     n_dst, bipartite = edges.n_dst, n_src is not None
     facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None, options))
     if any(fact[2:] != facts[0][2:] for fact in facts):
@@ -377,8 +395,9 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=Options(
 
     if options.columns > 1:
         grid = _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile)
-    return cls(comm, by_rows if grid else by_rows(), profile, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids, edge_ids=edge_ids,
-               in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite, grid=grid)
+    return cls(comm, by_rows if grid else by_rows(), profile, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids,
+               edge_ids=edge_ids, in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite,
+               grid=grid)
 
 
 def _named(rank, counts, ids):

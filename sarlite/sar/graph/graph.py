@@ -47,12 +47,14 @@ class Graph(LayerGraph):
     shard = shard
     with_edge_values = weights.with_edge_values
 
-    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, *, n_nodes: int,
-                 dst_ids: Array, src_ids: Array, edge_ids: Array | None, in_degrees: Array, added_loops: Array | None = None,
-                 bipartite: bool = False, grid: Grid | None = None) -> None:
+    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, *,
+                 n_nodes: int, dst_ids: Array, src_ids: Array, edge_ids: Array | None, in_degrees: Array,
+                 added_loops: Array | None = None, bipartite: bool = False, grid: Grid | None = None) -> None:
         sizes = len(src_ids), len(dst_ids), int(in_degrees.sum())
-        super().__init__(cast(Communicator, Counted(comm, profile)), schedule, profile, n_nodes, sizes, added_loops, bipartite)
-        self.dst_ids, self.src_ids, self.in_degrees, self._edge_ids, self.grid = dst_ids, src_ids, in_degrees, edge_ids, grid
+        counted = cast(Communicator, Counted(comm, profile))
+        super().__init__(counted, schedule, profile, n_nodes, sizes, added_loops, bipartite)
+        self.dst_ids, self.src_ids, self.in_degrees = dst_ids, src_ids, in_degrees
+        self._edge_ids, self.grid = edge_ids, grid
 
     def __repr__(self) -> str:
         size = self.comm.size

@@ -1,4 +1,4 @@
-"""HeteroGraph: nodes of several types and relations between them. What leaves one type is one bundle, fed by one fetch."""
+"""HeteroGraph: nodes of several types and relations between them. What leaves one type is fed by one fetch."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
@@ -26,7 +26,7 @@ Relation = tuple[str, str, str]  # (source type, name, destination type)
 
 
 class NodeType:
-    """The nodes of one type, as what stands between aggregations sees them: `nn.Activation`, `nn.BatchNorm`, a `Trainer`.
+    """The nodes of one type, as `nn.Activation`, `nn.BatchNorm` and a `Trainer` see them, between aggregations.
 
     Attributes
     ----------
@@ -60,14 +60,17 @@ class RelationGraph(LayerGraph):
     relation : (str, str, str)
     """
 
-    def __init__(self, graph: "HeteroGraph", chosen: tuple[Relation, ...], place: int, schedule: Schedule, n_halo: int) -> None:
+    def __init__(self, graph: "HeteroGraph", chosen: tuple[Relation, ...], place: int, schedule: Schedule,
+                 n_halo: int) -> None:
         self.relation, self.place = chosen[place], place
         source, _, to = self.relation
-        self.src_ids, self.dst_ids, self.in_degrees = graph.node_ids[source], graph.node_ids[to], graph.in_degrees[self.relation]
+        self.src_ids, self.dst_ids = graph.node_ids[source], graph.node_ids[to]
+        self.in_degrees = graph.in_degrees[self.relation]
         sizes = len(self.src_ids), len(self.dst_ids), int(self.in_degrees.sum())
-        super().__init__(graph.comm, schedule, graph.profile, graph.n_nodes[to], sizes, bipartite=True)
-        n_edges, share = graph.n_edges[self.relation], max(sum(graph.n_edges[relation] for relation in chosen), 1)
-        self._sizes = Sizes(graph.n_nodes[source], graph.n_nodes[to], n_edges, n_halo * n_edges // share, n_kept=graph.n_nodes[to])
+        n_src, n_dst, n_edges = graph.n_nodes[source], graph.n_nodes[to], graph.n_edges[self.relation]
+        super().__init__(graph.comm, schedule, graph.profile, n_dst, sizes, bipartite=True)
+        of_fetch = max(sum(graph.n_edges[relation] for relation in chosen), 1)
+        self._sizes = Sizes(n_src, n_dst, n_edges, n_halo * n_edges // of_fetch, n_kept=n_dst)
         self._kept, self._evaluations = graph._kept[self.relation], graph._evaluations
 
     @property
@@ -78,13 +81,14 @@ class RelationGraph(LayerGraph):
     def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
         found, key = self._evaluations, (self.relation, *weight.shape, x.constant, forced)
         if key not in found:
-            itemsize = x.dtype.itemsize
-            found[key] = evaluate(self.relation, self._sizes, *weight.shape, itemsize, constant=x.constant, forced=forced)
+            n_in, n_out = weight.shape
+            found[key] = evaluate(self.relation, self._sizes, n_in, n_out, x.dtype.itemsize, constant=x.constant,
+                                  forced=forced)
         return found[key].name
 
 
 class Fetch(NamedTuple):
-    """What one fetch of a node type's rows serves: the schedule, the rows that all ranks fetch, and the relations' graphs."""
+    """What one fetch of a node type's rows serves; `n_halo` are the rows that all ranks fetch."""
 
     schedule: Schedule
     n_halo: int
@@ -129,8 +133,8 @@ class HeteroGraph:
         self._kept = {relation: TensorMap() for relation in in_edges}  # of each what `LayerGraph` keeps
 
     @classmethod
-    def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None, parts: Any = "metis",
-                   mode: str = "sar", prefetch: int = 1, seed: int = 0) -> "HeteroGraph":
+    def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None,
+                   parts: Any = "metis", mode: str = "sar", prefetch: int = 1, seed: int = 0) -> "HeteroGraph":
         """Make a graph from edge lists, or this rank's part of one that every rank holds. Collective.
 
         Parameters
@@ -166,7 +170,8 @@ class HeteroGraph:
 
     @classmethod
     def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
-                  edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar", prefetch: int = 1) -> "HeteroGraph":
+                  edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar",
+                  prefetch: int = 1) -> "HeteroGraph":
         """Make this rank's part of a graph from its own rows and their in-edges. Collective.
 
         Of each type rank p owns the row numbers after those of the ranks before it. Nothing here is O(n_nodes).
@@ -221,7 +226,10 @@ class HeteroGraph:
         return tuple(relation for relation in self.relations if relation[2] in node_types)
 
     def exchange(self, chosen: Any) -> tuple[Plan, int]:
-        """Return the plan of relations out of one type that are aggregated together, and the rows that all ranks fetch. Collective."""
+        """Return the plan of relations out of one type that are aggregated together, and the rows that all ranks fetch.
+
+        Collective.
+        """
         fetch = self._fetch(chosen)
         return fetch.schedule.plan, fetch.n_halo
 
@@ -231,9 +239,12 @@ class HeteroGraph:
         return {chosen: (fetch.schedule.plan, fetch.n_halo) for chosen, fetch in self._fetches.items()}
 
     def prepare(self, chosen: Any) -> list[Plan]:
-        """Find now what an aggregation over these relations will exchange, not in its first call; return the plan of each source type.
+        """Find what an aggregation over these relations will exchange now, not in its first call. Collective.
 
-        Collective.
+        Returns
+        -------
+        list of Plan
+            One a source type.
         """
         return [self.exchange(group)[0] for group in self._grouped(chosen)]
 
@@ -243,9 +254,12 @@ class HeteroGraph:
 
     # ---- aggregation
 
-    def aggregate(self, messages: Mapping[Relation, Any], reducer: str, *, own: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+    def aggregate(self, messages: Mapping[Relation, Any], reducer: str, *,
+                  own: Mapping[str, tuple[Tensor, Tensor]] | None = None,
                   evaluation: str | None = None) -> dict[str, Tensor]:
-        """Return by destination type out_i = sum over relations r of reduce over in-edges (j, i) of r of messages[r]. Collective.
+        """Return by destination type out_i = sum over relations r of reduce over r's in-edges (j, i) of messages[r].
+
+        Collective.
 
         Parameters
         ----------
@@ -288,21 +302,20 @@ class HeteroGraph:
         products, fetches = [(to, x, weight) for to, (x, weight) in (own or {}).items()], []
         sums: dict[str, Tensor] = {}
         for graphs in self._by_source(messages, reducer):
-            calls = [(graph, table.call(graph, _evaluated(messages[graph.relation], evaluation), reducer)) for graph in graphs]
+            calls = [(graph, table.call(graph, _evaluated(messages[graph.relation], evaluation), reducer))
+                     for graph in graphs]
             wanted = [(graph, _key(graph, call), call) for graph, call in calls if call.found is None]
-            outputs = {}
-            if any(key is graph.relation for graph, key, _ in wanted):
-                outputs = relations.add_up([wanted], [])
-            elif wanted:
-                fetches.append(wanted)
+            apart = any(key is graph.relation for graph, key, _ in wanted)
+            outputs = relations.add_up([wanted], []) if apart else {}
+            fetches += [wanted] if wanted and not apart else []
             for graph, call in calls:
-                out = call.found
+                to, out = graph.relation[2], call.found
                 if graph.relation in outputs:
                     out = call.keep(outputs.pop(graph.relation))
-                if call.weight is not None:
-                    products.append((graph.relation[2], out, call.weight))
+                if out is not None and call.weight is not None:
+                    products.append((to, out, call.weight))
                 elif out is not None:
-                    _add(sums, {graph.relation[2]: out})
+                    _add(sums, {to: out})
             _add(sums, outputs)
         return _add(sums, relations.add_up(fetches, products) if fetches or products else {})
 
@@ -310,10 +323,11 @@ class HeteroGraph:
         for to, (x, weight) in own.items():
             n_dst = self.of(to).n_dst
             if x.ndim != 2 or weight.ndim != 2 or x.shape != (n_dst, len(weight)):
-                raise ShapeError(f"own[{to!r}]: x {x.shape} and weight {weight.shape} are not ({n_dst}, n_in) and (n_in, n_out)")
+                found = f"x {x.shape} and weight {weight.shape}"
+                raise ShapeError(f"own[{to!r}]: {found} are not ({n_dst}, n_in) and (n_in, n_out)")
 
     def _by_source(self, messages, reducer):
-        """The graphs of the relations asked for, in the graph's order, a list a source type. Collective at the first call."""
+        """The graphs of the relations asked for, in their order, a list a source type. Collective at the first call."""
         for relation, message in messages.items():
             if relation not in self._edges:
                 raise ConfigError(f"relation {relation!r} is none of this graph: {', '.join(map(str, self.relations))}")
@@ -346,7 +360,7 @@ class HeteroGraph:
         return Fetch(made, n_halo, [RelationGraph(self, chosen, place, made, n_halo) for place in range(len(chosen))])
 
     def forget(self) -> None:
-        """Free what aggregations found of their exchanges; the next of a set of relations finds it anew. The same on every rank."""
+        """Free what aggregations found of their exchanges; the next one finds it anew. The same on every rank."""
         self._fetches.clear()
 
     def use(self, mode: str) -> None:

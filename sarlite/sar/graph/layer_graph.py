@@ -9,7 +9,6 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.graph.block import Edges
 from sarlite.profile import Profile
 from sarlite.sar.aggregate import aggregate
 from sarlite.sar.graph import weights
@@ -109,8 +108,8 @@ class LayerGraph:
 
     # ---- what models ask
 
-    def layers(self, n: int) -> list["LayerGraph"]:
-        """Return the graphs that `n` layers compute on: this one, n times.
+    def layers(self, n: int) -> list[Any]:
+        """Return the `LayerGraph`s that `n` layers compute on: this one, n times.
 
         Raises
         ------
@@ -130,7 +129,7 @@ class LayerGraph:
         return h[0] if isinstance(h, tuple) else h
 
     def dst(self, h: Any) -> Any:
-        """Return the destinations' own rows of h: h itself, or the second of a bipartite graph's pair (h_src, h_dst)."""
+        """Return the destinations' own rows of h: h, or the second of a bipartite graph's pair (h_src, h_dst)."""
         if isinstance(h, tuple):
             return h[1]
         if self.bipartite:
@@ -139,12 +138,12 @@ class LayerGraph:
 
     def aggregate(self, message: Any, reducer: str, src: Inputs | None = None, dst: Inputs | None = None,
                   edge: Inputs | None = None) -> Tensor:
-        """Return out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), 0 where i has no edges. Collective.
+        """Return out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), 0 where i has none. Collective.
 
         Parameters
         ----------
-        message : fn.copy_src(...), fn.linear(...), fn.mul_edge(...), fn.attend(...), fn.attend_linear(...), fn.message(...), or a \
-                function (src, dst, edge) -> Tensor
+        message : fn.copy_src(...), fn.linear(...), fn.mul_edge(...), fn.attend(...), fn.attend_linear(...), \
+                fn.message(...), or a function (src, dst, edge) -> Tensor
             A function gets dicts of tensors of one row an edge (with the rows' global ids as `.ids`), and may use any
             tape operation on rows and any learnable value. It must not branch on values, as it is replayed.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
@@ -186,16 +185,19 @@ class LayerGraph:
 
     # ---- what operators ask
 
-    def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None, edge: Inputs | None = None) -> list[Tensor]:
-        """Return the inputs of a message as tensors, once their numbers of rows and float dtypes are right; errors name the input."""
-        inputs: dict[str, Any] = {}
-        for place, values, n in (("source row", src, self.n_src), ("destination row", dst, self.n_dst), ("edge", edge, self.n_edges)):
+    def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None,
+              edge: Inputs | None = None) -> list[Tensor]:
+        """Return the inputs of a message as tensors, once their numbers of rows are right; errors name the input."""
+        inputs: list[Tensor] = []
+        places = ("source row", src, self.n_src), ("destination row", dst, self.n_dst), ("edge", edge, self.n_edges)
+        for place, values, n in places:
             for name, value in (values or {}).items():
                 array = value if isinstance(value, Tensor) else as_array(value)
                 if array.shape[:1] != (n,):
-                    raise ShapeError(f"{message}: {name} has shape {array.shape}, but needs {n} rows, one each {place} of the graph")
-                inputs[f"{place} {name}"] = value if isinstance(value, Tensor) else Tensor(np.ascontiguousarray(array))
-        return list(inputs.values())
+                    needed = f"{n} rows, one each {place} of the graph"
+                    raise ShapeError(f"{message}: {name} has shape {array.shape}, but needs {needed}")
+                inputs.append(array if isinstance(array, Tensor) else Tensor(np.ascontiguousarray(array)))
+        return inputs
 
     def apply(self, call: table.Call) -> Tensor:
         """Run one aggregation. Collective."""
@@ -209,7 +211,7 @@ class LayerGraph:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Source rows, destination rows and edges of all ranks whose rows are exchanged, as `evaluation.Sizes` has them.
+        """Source rows, destination rows and edges of all ranks whose rows are exchanged, as `evaluation.Sizes`.
 
         Where nobody counted them the widths alone decide: as many sources as destinations, and one edge.
         """
@@ -221,12 +223,13 @@ class LayerGraph:
             return forced or "product"
         if x.constant:
             return "first"
-        needs = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
-        found = costs(Sizes(*self.sizes), *weight.shape, *needs)
+        needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
+        n_in, n_out = weight.shape
+        found = costs(Sizes(*self.sizes), n_in, n_out, needs_x, needs_weight)
         return min(("product", "first"), key=found.__getitem__)
 
     def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
-        """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z, or x as a z that all heads share.
+        """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.
 
         The sum's products with W are then the caller's: out_ih = S_ih W_h. Of fewer destinations than sources, as in a
         batch, these are fewer, but sums over edges are n_heads x.shape[1] wide. Counted as `fn.linear` does; the same
@@ -255,7 +258,7 @@ class LayerGraph:
         return self._sym
 
     def out_degrees(self, weight: Array | None = None) -> Array:
-        """Return the number of edges from each local source, or the sum of their weights, (n_src,) float64. Collective."""
+        """Return the number of edges from each source, or the sum of their weights, (n_src,) float64. Collective."""
         found, one = np.zeros((self.n_src, 1)), np.ones((self.n_dst, 1))
 
         def count(block, rows, kept, d_rows):
@@ -277,13 +280,13 @@ class LayerGraph:
         return weights.degrees(self, self.edge_weight)
 
     def edge_counts(self, reducer: str, dtype: DType) -> Tensor | None:
-        """What the row of each edge counts in a sum, (n_edges,) constant floats; None where `scales` say it all. Collective."""
+        """What each edge's row counts in a sum, (n_edges,) constants; None where `scales` say it all. Collective."""
         return None if self.edge_weight is None else weights.normalised(self, reducer, dtype)
 
     def pick_counts(self, reducer: str) -> Array | None:
-        """What the message of each edge counts in a sum, edge weights aside, (n_edges,) float64; None where `scales` say it all.
+        """What each edge's message counts in a sum, edge weights aside, (n_edges,) float64; None: `scales` say it all.
 
-        Edges that are picks stand for further ones, and may count unevenly.
+        Edges that are picks stand for further edges, and may count unevenly.
         """
         return None
 
@@ -297,12 +300,12 @@ class LayerGraph:
 
     # ---- its edges
 
-    def edges_of(self, block: Any) -> Edges:
+    def edges_of(self, block: Any) -> Any:
         """The graph's edges in a block of its schedule, which may be a bundle."""
         return sets_of(block)[self.place]
 
     @property
-    def blocks(self) -> list[Edges]:
+    def blocks(self) -> list[Any]:
         """The graph's edges by block."""
         return [self.edges_of(block) for block in self.plan.blocks]
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from sarlite.sar.graph.graph import Graph
 
 
-def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None, mode: str = "sar",
-          prefetch: int = 1, backward: str | None = None, columns: int = 1, seed: int = 0) -> "Graph":
+def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None,
+          mode: str = "sar", prefetch: int = 1, backward: str | None = None, columns: int = 1,
+          seed: int = 0) -> "Graph":
     """Return this rank's part of a whole graph that every rank holds. Collective.
 
     Parameters
@@ -72,9 +73,9 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     where = np.repeat(edges.indptr[own] - indptr[:-1], lengths) + np.arange(indptr[-1])
     src_ids = None if src_parts is None else np.flatnonzero(src_parts == comm.rank)
     edge_ids = where if edges.numbers is None else edges.numbers[where].astype(np.int64)
-    made = from_part(type(graph), comm, indptr, new_number[edges.indices[where]], node_ids=own, src_ids=src_ids, edge_ids=edge_ids,
-                     added_loops=None if edges.added_loops is None else edges.added_loops[own], mode=mode, prefetch=prefetch,
-                     backward=backward, columns=columns)
+    made = from_part(type(graph), comm, indptr, new_number[edges.indices[where]], node_ids=own, src_ids=src_ids,
+                     edge_ids=edge_ids, added_loops=None if edges.added_loops is None else edges.added_loops[own],
+                     mode=mode, prefetch=prefetch, backward=backward, columns=columns)
     values = [None if array is None else array[made.edge_ids] for array in (graph.edge_weight, graph.edge_features)]
     return made if all(array is None for array in values) else made.with_edge_values(*values)
 
@@ -88,7 +89,8 @@ def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
         whole = np.concatenate([edges.indptr, np.full(n_src, edges.indptr[-1])]), edges.indices.astype(np.int64) + n_dst
         found = _on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", balance="nodes", seed=seed))
         parts, both = found[:n_dst], found[n_dst:]
-    refused = {"metis": "metis divides both sides of a bipartite graph or none", "fennel": "fennel divides no bipartite graph"}
+    refused = {"metis": "metis divides both sides of a bipartite graph or none",
+               "fennel": "fennel divides no bipartite graph"}
     return [_division(comm, given, n, name, "shard", _by_number(comm, n, seed, refused))
             for name, given, n in (("parts", parts, n_dst), ("src_parts", both, n_src))]
 
@@ -137,7 +139,8 @@ def _typed_parts(comm, edges, n_nodes, parts, seed):
     """The part of each node, by type."""
     if comm.size == 1:
         return {name: np.zeros(n, np.int32) for name, n in n_nodes.items()}
-    agree(comm, {str(name): _kind(found) for name, found in parts.items()} if isinstance(parts, Mapping) else _kind(parts), "parts")
+    by_type = isinstance(parts, Mapping)
+    agree(comm, {str(name): _kind(found) for name, found in parts.items()} if by_type else _kind(parts), "parts")
     if isinstance(parts, str) and parts in partition.BALANCED:
         found = _on_root(comm, lambda: _divided_together(comm.size, edges, n_nodes, parts, seed))
         return dict(zip(n_nodes, np.split(found, np.cumsum([*n_nodes.values()])[:-1])))
@@ -157,7 +160,10 @@ def _divided_together(n_parts, edges, n_nodes, method, seed):
 
 
 def _division(comm, parts, n, name, source, divide):
-    """The part of each of n nodes, the same on every rank. A method's is what `divide(method)` finds on rank 0; of `source` errors tell."""
+    """The part of each of n nodes, the same on every rank; of a method what `divide(method)` finds on rank 0.
+
+    `name` and `source` are what errors tell.
+    """
     if isinstance(parts, str):
         method = parts
         parts = _on_root(comm, lambda: divide(method))
@@ -185,7 +191,7 @@ def _row_numbers(parts, order=None):
 
 
 def _on_root(comm, action):
-    """Run `action` on rank 0 and return its result on every rank; whatever it raises is raised on every rank. Collective."""
+    """Run `action` on rank 0 and return its result on every rank, or raise there what it raises. Collective."""
     return comm.bcast(together(comm, lambda: action() if comm.rank == 0 else None))
 
 

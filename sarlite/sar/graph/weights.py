@@ -1,4 +1,4 @@
-"""Values on a graph's edges: weights, which its sums count by, and features. `with_edge_values` is a method of `Graph`."""
+"""Values on a graph's edges: weights, by which its sums count, and features."""
 
 import copy
 from typing import TYPE_CHECKING, Any
@@ -74,13 +74,14 @@ def _numbers(name, values, n_edges, n_dims):
     array = outside(name, values)
     if array.ndim != n_dims or len(array) != n_edges or array.dtype.kind not in "fiub":
         rows = f"({n_edges},)" if n_dims == 1 else f"({n_edges}, n)"
-        raise ShapeError(f"{name}: {array.dtype} of shape {array.shape}, but {rows} numbers are needed, one each edge of the graph")
+        needed = f"{rows} numbers are needed, one each edge of the graph"
+        raise ShapeError(f"{name}: {array.dtype} of shape {array.shape}, but {needed}")
     flat = validation.weights(name, array.reshape(-1), array.size)
     return flat.reshape(array.shape)
 
 
 def _first_negative(graph, weight):
-    """(id, value) of a local in-edge whose weight is below 0, the same on every rank; None where there is none. Collective."""
+    """(id, value) of an in-edge whose weight is below 0, the same on every rank; None where none is. Collective."""
     at = int(np.argmax(weight < 0)) if len(weight) and weight.min() < 0 else None
     own = None if at is None else (int(graph.edge_ids[at]), float(weight[at]))
     return next((found for found in graph.comm.allgather(own) if found is not None), None)
@@ -95,7 +96,7 @@ def weight_as(graph: "LayerGraph", dtype: DType) -> Array:
 
 
 def normalised(graph: "LayerGraph", reducer: str, dtype: DType) -> Tensor:
-    """Return what an edge's row counts in a weighted sum: w_ij, w_ij / d_i, or w_ij / sqrt(d_i d_j), (n_edges,). Collective.
+    """Return what an edge's row counts in a weighted sum: w_ij, w_ij / d_i or w_ij / sqrt(d_i d_j). Collective.
 
     A constant tensor of `dtype`, which is kept: so many bytes an edge. Of "sym" a number a halo row is fetched, counted
     under "setup".
@@ -152,8 +153,9 @@ def factors(graph: "LayerGraph", reducer: str) -> Array:
     out *= graph.edge_weight
     if reducer == "sym":
         with graph.profile.phase("setup"):
-            of_sources = np.sqrt(1.0 / positive(graph.out_degrees(weight_as(graph, np.float64))) if graph.bipartite else inverse)
-            columns = graph.of_columns(of_sources)
+            if graph.bipartite:
+                inverse = 1.0 / positive(graph.out_degrees(weight_as(graph, np.float64)))
+            columns = graph.of_columns(np.sqrt(inverse))
         for block, found in zip(graph.blocks, columns):
             out[block.labels] *= found[block.indices]
     return out

@@ -1,1 +1,1 @@
-"""What is computed over the edges: operators, a block of edges at a time, and the table that finds one for a message and a reducer."""
+"""What is computed over edges: operators, and the table that finds one for a message and a reducer."""

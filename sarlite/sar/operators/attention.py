@@ -8,14 +8,18 @@ from sarlite.tape.engine import retained
 
 
 class Attend(Operator):
-    """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4). Heads may share a z of one."""
+    """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4).
+
+    Heads may share a z of one head.
+    """
 
     n_fetched = 2
     needs_rows = reverses = overwrites = True
     flops_per_value = 2  # the exponential and the maximum, one a head, are not counted
 
     def __init__(self, slope, dropout=0.0, key=0, dst_ids=None, n_nodes=0, src_ids=None):
-        self.slope, self.p, self.key, self.dst_ids, self.n_nodes, self.src_ids = slope, dropout, key, dst_ids, n_nodes, src_ids
+        self.slope, self.p, self.key = slope, dropout, key
+        self.dst_ids, self.n_nodes, self.src_ids = dst_ids, n_nodes, src_ids
 
     def output(self, arrays):
         z, _, dst = arrays
@@ -56,7 +60,8 @@ class Attend(Operator):
     def reversed_operator(self, rows, d_rows):
         """Of a destination g and `ends` say all that its sources' owners need of it."""
         coins = (self.key, self.p, self.src_ids, self.n_nodes)
-        return AttendBySource(rows, d_rows, self.slope, coins), (self.g, self.ends), [self.d_dst if self.needs[2] else None]
+        d_ends = [self.d_dst if self.needs[2] else None]
+        return AttendBySource(rows, d_rows, self.slope, coins), (self.g, self.ends), d_ends
 
     def end_backward(self):
         if self.sums is not None:
@@ -68,9 +73,10 @@ class Attend(Operator):
 
 
 class AttendBySource(Operator):
-    """Adds dz and dsrc of local source rows to `d_rows`, over the reversed edges; each block's ddst is its columns' gradient.
+    """Adds dz and dsrc of local source rows to `d_rows`, over the reversed edges.
 
-    The kernel is that of `Attend.backward`, which walks the edges by source anyway.
+    The ddst of each block is the gradient of its columns. The kernel is that of `Attend.backward`, which walks the
+    edges by source anyway.
 
     Parameters
     ----------
@@ -92,5 +98,5 @@ class AttendBySource(Operator):
         block = block.anew()  # a CSR of some columns is made here, and freed with the rows
         dropout = kernels.Dropout(key, p, src_ids, block.src_ids, n_nodes) if p else None
         d_dst = np.zeros(ends.shape[:2], ends.dtype) if d_dst is None else d_dst
-        kernels.attend_backward(block.whole_indptr, block.indices, *self.rows, ends, g, *self.d_rows, d_dst, slope=self.slope,
-                                dropout=dropout)
+        kernels.attend_backward(block.whole_indptr, block.indices, *self.rows, ends, g, *self.d_rows, d_dst,
+                                slope=self.slope, dropout=dropout)

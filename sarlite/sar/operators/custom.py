@@ -44,7 +44,8 @@ class Recording:
         self.outputs = result if isinstance(result, tuple) else (result,)
         for out in self.outputs:
             if not isinstance(out, Tensor) or out.shape[:1] != (len(place_ids),):
-                raise ShapeError(f"a message must return tensors of one row an edge, not {getattr(out, 'shape', type(out))}")
+                found = getattr(out, "shape", type(out))
+                raise ShapeError(f"a message must return tensors of one row an edge, not {found}")
 
     def nodes(self):
         return engine.reachable([out.sink for out in self.outputs], self.since)
@@ -57,14 +58,15 @@ class Recording:
         return sorted((sink for key, sink in ends.items() if key not in inner), key=lambda sink: sink.time)
 
     def depends_on_src(self):
-        """Case 2: a residual holds a value made from source rows (SAR 3.2), or the message read one outside of the tape."""
+        """Case 2: a residual holds a value made from source rows (SAR 3.2), or the message read one off the tape."""
         return self.reads_src or any(node.volatile for node in self.nodes())
 
     def same_tape(self, other):
         """Whether another recording left the same behind: the same primitives with the same residuals."""
         ours, theirs = self.nodes(), other.nodes()
         return len(ours) == len(theirs) and all(
-            a.name == b.name and _same((a.needs, a.params, a.residuals), (b.needs, b.params, b.residuals)) for a, b in zip(ours, theirs)
+            a.name == b.name and _same((a.needs, a.params, a.residuals), (b.needs, b.params, b.residuals))
+            for a, b in zip(ours, theirs)
         )
 
     def pull(self, gradients):
@@ -120,7 +122,10 @@ class Custom(Operator):
             return Recording(self.message, self.names, arrays, needs, [np.zeros(1, np.int64)] * 3)
 
     def differs(self, recording, zeros):
-        """Whether other source rows leave another tape behind, though no read of them was seen: the message has its own way to values."""
+        """Whether other source rows leave another tape behind, though no read of them was seen.
+
+        Then the message has a way of its own to the values.
+        """
         if not recording.nodes():
             return False
         needs = [leaf.requires_grad for leaf in recording.leaves]
@@ -169,8 +174,8 @@ class Custom(Operator):
         self.scatter(block, [found.get(id(leaf)) for leaf in recording.leaves], d_rows)
         for k, sink in enumerate(self.sinks):
             g = found.get(id(sink))
-            if g is not None:
-                self.d_sinks[k] = np.array(g) if self.d_sinks[k] is None else self.d_sinks[k] + g  # two sinks may share g
+            if g is not None:  # which two sinks may share
+                self.d_sinks[k] = np.array(g) if self.d_sinks[k] is None else self.d_sinks[k] + g
 
     def end_backward(self):
         return [*self.d_local, *self.d_sinks]
@@ -233,7 +238,10 @@ def _per_row(weight, x):
 
 
 def attended(graph, message):
-    """Return a `fn.attend` with values on the edges as a function's message: features that the scores see, and the graph's weights."""
+    """Return a `fn.attend` with values on the edges as a function's message.
+
+    They are features that the scores see, and the graph's weights.
+    """
     values, features = {}, message.edge
     if features is not None:
         graph.check("fn.attend", edge={"edge": features})
@@ -241,7 +249,9 @@ def attended(graph, message):
             found = None if message.attn_edge is None else message.attn_edge.shape
             needed = f"({features.shape[1]}, {message.src.shape[1]})"
             raise ShapeError(f"fn.attend: attn_edge {found} is not {needed}, a row each edge feature")
-        values["features"] = features if isinstance(features, Tensor) else engine.as_array(features).astype(message.z.dtype, copy=False)
+        if not isinstance(features, Tensor):
+            features = engine.as_array(features).astype(message.z.dtype, copy=False)
+        values["features"] = features
     if graph.edge_weight is not None:
         values["weight"] = graph.weight_as(message.z.dtype).reshape(-1, 1, 1)
 

@@ -1,4 +1,4 @@
-"""How the weight of `fn.linear` is evaluated, and what each way costs: the products first, the sums first, or the weight in the message."""
+"""How the weight of `fn.linear` is evaluated: products first, sums first or inside the message; what each way costs."""
 
 from typing import NamedTuple
 
@@ -57,7 +57,8 @@ class Evaluation(NamedTuple):
     first_bytes: int
 
 
-def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool, constant: bool = False) -> dict[str, int]:
+def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool,
+          constant: bool = False) -> dict[str, int]:
     """Return what each way costs, forward and backward together, in multiply-adds.
 
     Notes
@@ -69,16 +70,17 @@ def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool
     ways.
     """
     product, passes = n_in * n_out * (1 + needs_x + needs_weight), 1 + (needs_x or needs_weight)
-    read = 0 if constant else sizes.n_halo + sizes.n_edges * (1 + needs_x)
+    n_src, n_dst, n_edges, n_halo, n_kept = sizes
+    read = 0 if constant else n_halo + n_edges * (1 + needs_x)
     return {
-        "product": EDGE_VALUE * n_out * (sizes.n_halo + sizes.n_edges * passes) + sizes.n_src * product,
-        "first": EDGE_VALUE * n_in * (sizes.n_kept + read) + sizes.n_dst * product,
-        "inside": EDGE_VALUE * (2 * sizes.n_halo * n_in + sizes.n_edges * passes * n_out) + (sizes.n_src + sizes.n_halo) * product,
+        "product": EDGE_VALUE * n_out * (n_halo + n_edges * passes) + n_src * product,
+        "first": EDGE_VALUE * n_in * (n_kept + read) + n_dst * product,
+        "inside": EDGE_VALUE * (2 * n_halo * n_in + n_edges * passes * n_out) + (n_src + n_halo) * product,
     }
 
 
 def evaluate(relation, sizes, n_in, n_out, itemsize, *, constant, forced=None):
-    """Return the `Evaluation` of a relation in a training step: the way that costs fewer bytes, or the one that is forced."""
+    """Return a relation's `Evaluation` in a training step: the way that costs fewer bytes, or the forced one."""
     found = costs(sizes, n_in, n_out, not constant, True, constant)
     inside, first = (found[way] * itemsize // EDGE_VALUE for way in EVALUATIONS)
     name = forced or ("inside" if found["inside"] < found["first"] else "first")
@@ -92,7 +94,7 @@ def check(evaluation: str | None, ways: tuple[str, ...]) -> None:
 
 
 def attends_products(sizes: Sizes, n_in: int, n_heads: int, n_feat: int, needs_x: bool) -> bool:
-    """Tell whether attention over z = X W, by head A_h (X W_h), is cheaper than (A_h X) W_h, forward and backward together.
+    """Tell whether attention over z = X W, by head A_h (X W_h), is cheaper than (A_h X) W_h, both passes together.
 
     Where sources and destinations are the same rows it is. Backward the second makes the gradient of A_h X even where X
     needs none, as the scores' gradients want it.

@@ -103,8 +103,8 @@ def mul_edge(x: Tensor, weight: Any) -> MulEdge:
     return MulEdge(x, weight)
 
 
-def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0, key: int = 0, *, edge: Any = None,
-           attn_edge: Tensor | None = None) -> Attend:
+def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0, key: int = 0, *,
+           edge: Any = None, attn_edge: Tensor | None = None) -> Attend:
     """Message m_ij = a_ij z_j, with a_ij = softmax_j(leaky_relu(src_j + dst_i)).
 
     Parameters

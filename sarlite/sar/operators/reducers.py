@@ -77,8 +77,9 @@ class SoftmaxReducer:
 
     def begin(self, n_dst, templates):
         if len(templates) != 2 or templates[1][0][: len(templates[0][0])] != templates[0][0]:
-            raise ShapeError("reducer 'softmax' needs a message (score (n_edges, ...heads), value (n_edges, ...heads, ...)), "
-                             f"got rows of {[shape for shape, _ in templates]}")
+            needed = "(score (n_edges, ...heads), value (n_edges, ...heads, ...))"
+            found = [shape for shape, _ in templates]
+            raise ShapeError(f"reducer 'softmax' needs a message {needed}, got rows of {found}")
         (heads, dtype), (self.shape, _) = templates
         n_heads = int(np.prod(heads))
         self.m = np.full((n_dst, n_heads), -np.inf, dtype)
@@ -93,9 +94,9 @@ class SoftmaxReducer:
         score, value = self.by_head(block, messages)
         rows = slice(None) if block.rows is None else block.rows
         top = self.m.copy()
-        kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), rows=block.rows, sign=1,
-                         label=block.labels)
-        shift = np.where(np.isneginf(top), 0, top)  # where all scores so far are -inf any finite shift gives them the weight 0
+        kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), rows=block.rows,
+                         sign=1, label=block.labels)
+        shift = np.where(np.isneginf(top), 0, top)  # where all scores are -inf any finite shift gives them weight 0
         shrink = np.exp(self.m[rows] - shift[rows])
         self.total[rows] *= shrink
         self.out[rows] *= shrink[:, :, None]

@@ -1,7 +1,6 @@
-"""Aggregation over several relations: those out of one node type are fed by one fetch, and all add to one array, in one tape primitive.
+"""Aggregation over several relations, in one tape primitive: relations out of one node type are fed by one fetch.
 
-So the sums over relations, and their gradients, are there once. Apart, each fetch's would be arrays of their own,
-beside those that add them up.
+All fetches add to one array, so that the sums over relations, and their gradients, are there once.
 """
 
 from typing import Any, NamedTuple
@@ -49,10 +48,11 @@ class Fetched(Operator):
 
     def outputs(self, arrays):
         """Return (key, shape, dtype) of the output of each member."""
-        return [(member.key, *member.operator.output(self._own(arrays, member, len(arrays)))) for member in self.members]
+        return [(member.key, *member.operator.output(self._own(arrays, member, len(arrays))))
+                for member in self.members]
 
     def add_to(self, flat, places):
-        """Take the array that outputs are added to, in which `places` has each key's slice and shape. Before `begin`."""
+        """Take the array that outputs are added to; `places` has each key's slice and shape there. Before `begin`."""
         self.places = places
         for member in self.members:
             member.operator.into = self.view(flat, member)
@@ -89,15 +89,17 @@ class Fetched(Operator):
         """Gradients by their inputs' and sinks' numbers."""
         found = {}
         for member in self.members:
-            found |= dict(zip((i for i in member.inputs if i >= self.n_fetched), member.operator.end_backward(), strict=True))
+            numbers = [i for i in member.inputs if i >= self.n_fetched]
+            found |= dict(zip(numbers, member.operator.end_backward(), strict=True))
         return [found[number] for number in sorted(found)]
 
     def flops(self, inputs, out, schedule, **_):
-        """Count each member's: `flops_per_value` for each value of each edge's message, and the products of columns with weights."""
+        """Count each member's flops for each value of each edge's message, and its products with weights."""
         blocks, total = schedule.plan.blocks, 0
         for member in self.members:
-            n_edges, n_values = sum(sets_of(block)[member.place].n_edges for block in blocks), np.prod(self.places[member.key][1][1:])
-            total += n_edges * int(n_values) * member.operator.flops_per_value
+            n_edges = sum(sets_of(block)[member.place].n_edges for block in blocks)
+            _, shape = self.places[member.key]
+            total += n_edges * int(np.prod(shape[1:])) * member.operator.flops_per_value
             total += 2 * sum(block.n_src for block in blocks) * getattr(member.operator, "n_weights", 0)
         return total
 
@@ -133,7 +135,8 @@ class Sums:
 
     def lay_out(self, arrays):
         """Find `places`, the slice and the shape of each key in one array, and return that array, zeros."""
-        outputs = [(key, (len(arrays[x]), arrays[weight].shape[1]), arrays[x].dtype) for key, x, weight in self.products]
+        outputs = [(key, (len(arrays[x]), arrays[weight].shape[1]), arrays[x].dtype)
+                   for key, x, weight in self.products]
         for fetched, _, numbers in self.fetches:
             outputs += fetched.outputs([arrays[i] for i in numbers if i < len(arrays)])
         self._check(outputs)
@@ -151,7 +154,8 @@ class Sums:
         shapes = {}
         for key, shape, _ in outputs:
             if shapes.setdefault(key, shape) != shape:
-                raise ShapeError(f"relations into {key!r}: their messages make rows of {shapes[key][1:]} and of {shape[1:]}")
+                rows = f"rows of {shapes[key][1:]} and of {shape[1:]}"
+                raise ShapeError(f"relations into {key!r}: their messages make {rows}")
 
     def view(self, flat, key):
         """The output of a key, or its gradient, in an array as `lay_out` makes it."""
@@ -159,7 +163,8 @@ class Sums:
         return flat[place].reshape(shape)
 
     def passes(self, needs):
-        rows = {x for _, x, _ in self.products}.union(*(numbers[: fetched.n_fetched] for fetched, _, numbers in self.fetches))
+        fetched_rows = [numbers[: fetched.n_fetched] for fetched, _, numbers in self.fetches]
+        rows = {x for _, x, _ in self.products}.union(*fetched_rows)
         return any(needs[i] for i in rows) + any(need for i, need in enumerate(needs) if i not in rows)
 
     def flops(self, inputs, out, **_):
@@ -176,7 +181,8 @@ def _forward(needs, *arrays, operator):
         fetched.add_to(flat, operator.places)
         own = [arrays[i] for i in numbers if i < len(arrays)]
         kept.append(aggregate.forward([needs[i] for i in numbers], *own, operator=fetched, schedule=schedule)[1])
-    pairs = [(arrays[x] if needs[weight] else None, arrays[weight] if needs[x] else None) for _, x, weight in operator.products]
+    pairs = [(arrays[x] if needs[weight] else None, arrays[weight] if needs[x] else None)
+             for _, x, weight in operator.products]
     return flat, (kept, pairs)
 
 
@@ -184,7 +190,7 @@ def _vjp(g, needs, residuals, into, operator):
     g, found, (kept, pairs) = np.ascontiguousarray(g), [d if need else None for need, d in zip(needs, into)], residuals
 
     def multiply(numbers):
-        """The gradients of the products of these rows: no sooner than the rows' others, since each is as large as the rows."""
+        """The gradients of these rows' products: no sooner than the rows' others, as each is as large as the rows."""
         for (key, x, weight), (rows, matrix) in zip(operator.products, pairs):
             if x in numbers and needs[weight]:
                 found[weight] = reduce.product_over_rows(rows, operator.view(g, key))
@@ -197,8 +203,9 @@ def _vjp(g, needs, residuals, into, operator):
         multiply(left & {*numbers[: fetched.n_fetched]})
         left -= {*numbers[: fetched.n_fetched]}
         own, kept[k] = kept[k], kept[k] if retained() else None
-        d_own = aggregate.vjp(g, [needs[i] for i in numbers], own, [found[i] for i in numbers], operator=fetched, schedule=schedule)
-        del own
+        own_needs, own_into = ([values[i] for i in numbers] for values in (needs, found))
+        d_own = aggregate.vjp(g, own_needs, own, own_into, operator=fetched, schedule=schedule)
+        del own, own_into
         if not retained():
             fetched.members = []  # what the operators hold is not needed while the other fetches' gradients are found
         for i, d in zip(numbers, d_own):
@@ -249,13 +256,15 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
         numbers, members = [numbered.shared(x) for x in rows], []
         at = {id(x): k for k, x in enumerate(rows)}
         for graph, key, call in calls:
-            others = call.inputs[call.n_fetched :]
-            own = [*(at[id(x)] for x in call.inputs[: call.n_fetched]), *range(len(numbers), len(numbers) + len(others))]
-            numbers += [numbered.alone(x) for x in others]
+            others = [numbered.alone(x) for x in call.inputs[call.n_fetched :]]
+            own = [at[id(x)] for x in call.inputs[: call.n_fetched]]
+            own += range(len(numbers), len(numbers) + len(others))
+            numbers += others
             members.append((graph, key, call, own))
         made.append((members, len(rows), calls[0][0].schedule, numbers))
     pairs = [(key, numbered.shared(x), numbered.alone(weight)) for key, x, weight in products]
-    operator, sinks = Sums([], pairs), []
+    operator = Sums([], pairs)
+    sinks: list[Any] = []
     for members, n_fetched, schedule, numbers in made:
         found = []
         for graph, key, call, own in members:
@@ -271,7 +280,7 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
 
 
 class _Inputs:
-    """The inputs of a primitive by number. Rows that several take are one input, so that their gradient is one array."""
+    """The inputs of a primitive by number. Rows that several take are one input, so that they have one gradient."""
 
     def __init__(self):
         self.tensors, self._numbers = [], {}

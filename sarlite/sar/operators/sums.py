@@ -26,7 +26,8 @@ class Sum(Operator):
     overwrites = True
 
     def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None):
-        self.n_dst, self.weighted, self.dst_scale, self.src_scale, self.into = n_dst, weighted, dst_scale, src_scale, into
+        self.n_dst, self.weighted, self.into = n_dst, weighted, into
+        self.dst_scale, self.src_scale = dst_scale, src_scale
         self.flops_per_value = 2 if weighted else 1
         self.reverses = not weighted
         self.takes_rows = src_scale is None  # which is by column
@@ -47,8 +48,8 @@ class Sum(Operator):
             self.out[...] = 0
             self.begun = True
         src_scale = columns_of(block, self.src_scale, rows[0].dtype)
-        kernels.spmm(block.indptr, *_columns(block, rows[0]), self.out, rows=block.rows, src_scale=src_scale, dst_scale=self.scale,
-                     accumulate=self.begun, **self.weights(block, "eid"))
+        kernels.spmm(block.indptr, *_columns(block, rows[0]), self.out, rows=block.rows, src_scale=src_scale,
+                     dst_scale=self.scale, accumulate=self.begun, **self.weights(block, "eid"))
         self.begun = True
         return rows if self.needs_rows else None
 
@@ -68,7 +69,8 @@ class Sum(Operator):
         if self.needs_rows:
             (x,) = rows or kept
             indices, x = _columns(block, x)
-            kernels.edge_dot(block.indptr, indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid, dst_scale=self.scale)
+            kernels.edge_dot(block.indptr, indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid,
+                             dst_scale=self.scale)
 
     def reversed_operator(self, rows, d_rows):
         """The gradient of x is t A^T (s g), which MG-GCN Eq. 9 aggregates as it does x."""

@@ -120,14 +120,15 @@ def _linear(graph, message, reducer):
     way = graph.evaluation(x, weight, message.evaluation)
     if way == "inside":
         return _inside(graph, x, weight, reducer)
-    return _sum_of(graph, x, reducer)._replace(weight=weight) if way == "first" else _sum_of(graph, ops.matmul(x, weight), reducer)
+    if way == "first":
+        return _sum_of(graph, x, reducer)._replace(weight=weight)
+    return _sum_of(graph, ops.matmul(x, weight), reducer)
 
 
 def _inside(graph, x, weight, reducer):
-    counts, z_shapes = graph.edge_counts(reducer, x.dtype), [weight.shape[1:]]
-    if counts is None:
-        return Call(lambda g: Transformed(Sum(g.n_dst, False, *g.scales(reducer)), z_shapes), [x, weight], ("src", "weight"), divides=None)
-    return Call(lambda g: Transformed(Sum(g.n_dst, True), z_shapes), [x, weight, counts], ("src", "weight", "edge"), divides=None)
+    sums = _sum_of(graph, x, reducer)
+    return Call(lambda g: Transformed(sums.make(g), [weight.shape[1:]]), [x, weight, *sums.inputs[1:]],
+                ("src", "weight", *sums.places[1:]), divides=None)
 
 
 def _extremum(graph, message, reducer):
@@ -153,7 +154,8 @@ def _attend(graph, message, reducer):
     z, src, dst = inputs = graph.check("fn.attend", {"z": message.z, "src": message.src}, {"dst": message.dst})
     if z.ndim != 3 or src.ndim != 2 or src.shape[1:] != dst.shape[1:] or z.shape[1] not in (1, src.shape[1]):
         shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
-        raise ShapeError(f"fn.attend: {shapes} are not (n_src, n_heads or 1, n_feat), (n_src, n_heads) and (n_dst, n_heads)")
+        needed = "(n_src, n_heads or 1, n_feat), (n_src, n_heads) and (n_dst, n_heads)"
+        raise ShapeError(f"fn.attend: {shapes} are not {needed}")
     one_dtype("fn.attend", z=z, src=src, dst=dst)
     fused = message.edge is None and graph.edge_weight is None
     if z.shape[1] < src.shape[1] and (graph.grid is not None or not fused):
@@ -188,8 +190,9 @@ def _options(graph, message):
 
 
 def _function(graph, message, reducer):
-    graph.schedule  # noqa: B018 (where it is made at its first use, by all ranks together: not inside of a cached_property's lock)
-    name, counts = getattr(message.function, "__name__", "message"), graph.pick_counts(reducer) if reducer in SUMS else None
+    graph.schedule  # noqa: B018 (made at its first use, by all ranks together: not inside of a cached_property's lock)
+    name = getattr(message.function, "__name__", "message")
+    counts = graph.pick_counts(reducer) if reducer in SUMS else None
     if counts is not None:
         message = counted(message, counts)
     names = tuple(message.src), tuple(message.dst), tuple(message.edge)

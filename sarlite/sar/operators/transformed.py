@@ -7,9 +7,10 @@ from sarlite.tape import reduce
 
 
 class Transformed(Operator):
-    """An operator over z_k = x W_k, each made of a block's x when the block is computed: the weights are inside the message (SAR Eq. 4).
+    """An operator over z_k = x W_k, each made of a block's x when the block is computed (SAR Eq. 4).
 
-    What travels is x. Case 2 where a weight learns, or where the operator is. Nothing an edge is kept.
+    The weights are inside the message: what travels is x. Case 2 where a weight learns, or where the operator is.
+    Nothing an edge is kept.
 
     Parameters
     ----------
@@ -54,7 +55,8 @@ class Transformed(Operator):
 
     def begin_backward(self, g):
         self.inner.begin_backward(g)
-        self.d_weights = [np.zeros_like(weight) if learns else None for weight, learns in zip(self.weights, self.learns)]
+        self.d_weights = [np.zeros_like(weight) if learns else None
+                          for weight, learns in zip(self.weights, self.learns)]
 
     def backward(self, block, rows, kept, d_rows):
         (x,) = (rows or kept) if self.needs_rows else (None,)

@@ -150,6 +150,7 @@ class Plan(NamedTuple):
         found = [[np.empty(0, np.int64)] for _ in range(size)]
         for arrival in self.exchanges:
             rows = arrival.send_rows
+            assert arrival.target is not None  # backward pieces come and go from peer to peer
             found[arrival.target].append(np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.astype(np.int64))
         return [np.concatenate(rows) for rows in found]
 

@@ -6,8 +6,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from sarlite.data import ogb, table
-from sarlite.data.table import read_parts
+from sarlite.data import ogb, textfile
+from sarlite.data.textfile import read_parts
 from sarlite.errors import DataError
 
 
@@ -48,9 +48,9 @@ def test_parts_of_floats_and_objects_are_refused(tmp_path):
         read_parts(tmp_path / "o.npy", 3, 3)
 
 
-def text(tmp_path, content, encoding="utf-8", field="edges", dtype=np.int64):
+def text(tmp_path, content, encoding="utf-8", field="edges", dtype=np.int64, **options):
     (tmp_path / "t.txt").write_bytes(content.encode(encoding))
-    return table.read(tmp_path / "t.txt", field, dtype)
+    return textfile.read(tmp_path / "t.txt", field, dtype, **options)
 
 
 @pytest.mark.parametrize("content", ["0,1\n2,3\n", "src,dst\n0,1\n2,3\n", '"src","dst"\n0,1\n2,3\n', "0 1\n2 3", "0,1\r\n2,3\r\n",
@@ -87,12 +87,11 @@ def test_bytes_that_are_no_text(tmp_path):
         text(tmp_path, "é 1\n", "latin1")
 
 
-def test_batches_are_put_together(tmp_path, monkeypatch):
+def test_batches_are_put_together(tmp_path):
     rows = np.arange(60).reshape(20, 3)
     content = "a,b,c\n" + "".join(",".join(map(str, row)) + "\n" for row in rows.tolist())
     for most in ((3, 1 << 20), (100, 20), (1, 1)):
-        monkeypatch.setattr(table, "_BATCH", most)
-        assert np.array_equal(text(tmp_path, content), rows)
+        assert np.array_equal(text(tmp_path, content, batch=most), rows)
 
 
 def test_a_line_without_end_is_refused_in_little_memory(tmp_path):
@@ -165,7 +164,7 @@ def test_names(tmp_path):
     np.save(tmp_path / "s.npy", np.array(["train", "none"]))
     np.save(tmp_path / "b.npy", np.array([b"train", b"none"]))
     for name in ("s.txt", "s.npy", "b.npy"):
-        assert table.names(tmp_path / name, "split", known).tolist() == [1, 0]
+        assert textfile.names(tmp_path / name, "split", known).tolist() == [1, 0]
     np.save(tmp_path / "codes.npy", np.array([1, 0]))
     with pytest.raises(DataError, match="codes.npy: split: cannot be read: its dtype is int64, expected text"):
-        table.names(tmp_path / "codes.npy", "split", known)
+        textfile.names(tmp_path / "codes.npy", "split", known)

@@ -1,4 +1,4 @@
-"""Columns of numbers, or of names, from text and .npy files; and a user's partition."""
+"""Rows of numbers, or of names, from files that users bring: text, .npy and Parquet; and a partition in a file."""
 
 import gzip
 import re
@@ -8,28 +8,36 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.data import npyfile, parquet
+from sarlite.data import budget, npyfile, parquet
 from sarlite.data.mapped import pieces
 from sarlite.errors import DataError, reading, regular
 from sarlite.graph.partition import check_parts
 
 LINE = 1 << 24  # characters of a line
-_BATCH = 1 << 16, 1 << 25  # lines parsed at a time, and their characters
+BATCH = 1 << 16, 1 << 25
+"""Lines that are parsed at a time, and their characters."""
 
 
-def read(path, field, dtype):
+def batch_within(n_bytes):
+    """Return a `BATCH` for so much memory."""
+    return budget.at_once(n_bytes, BATCH[0]), BATCH[1]
+
+
+def read(path, field, dtype, batch=BATCH):
     """Read numbers, one row a line, from text or .npy.
 
     Parameters
     ----------
     path : path
-        Ending in .npy or .parquet (which the package pyarrow reads), or text in UTF-8, ending in .gz where it is compressed: columns parted
-        by commas or blanks, `#` begins a comment, empty lines do not count. The first line of two or more columns may be a header of as
-        many names.
+        Ending in .npy or .parquet (which the package pyarrow reads), or text in UTF-8, ending in .gz where it is
+        compressed: columns parted by commas or blanks, `#` begins a comment, empty lines do not count. The first line
+        of two or more columns may be a header of as many names.
     field : str
         For messages.
     dtype : dtype
         Of numbers in text; those of the other files stay as they are.
+    batch : (int, int)
+        Lines that are parsed at a time, and their characters.
 
     Returns
     -------
@@ -43,12 +51,15 @@ def read(path, field, dtype):
     if Path(path).suffix == ".npy":
         table = _npy(path, field)
         return table.reshape(table.shape[0], table.shape[1] if table.ndim == 2 else 1)
-    found = list(stream(path, field, dtype))
+    found = list(stream(path, field, dtype, batch))
     return np.concatenate(found) if len(found) > 1 else found[0]
 
 
-def stream(path, field, dtype):
-    """Yield what `read` returns in pieces of rows, at least one; raises as it does. Memory: a piece of 32 MiB, of Parquet a row group."""
+def stream(path, field, dtype, batch=BATCH):
+    """Yield what `read` returns in pieces of rows, at least one; raises as it does.
+
+    Memory: a piece of 32 MiB, of Parquet a row group.
+    """
     suffix = Path(path).suffix
     if suffix == ".npy":
         table = _npy(path, field)
@@ -57,7 +68,7 @@ def stream(path, field, dtype):
     elif suffix == ".parquet":
         yield from parquet.stream(path, field)
     else:
-        yield from _text(path, field, dtype)
+        yield from _text(path, field, dtype, batch)
 
 
 def names(path, field, known):
@@ -80,8 +91,8 @@ def _word_batches(path, field):
         return
     with opened(path) as file:
         words = (line.strip() for line in lines(file) if line.strip())
-        while batch := list(islice(words, _BATCH[0])):
-            yield batch
+        while found := list(islice(words, BATCH[0])):
+            yield found
 
 
 def read_parts(file, n_nodes, n_parts):
@@ -109,11 +120,11 @@ def lines(file):
         yield line
 
 
-def batches(rows, dtype, delimiter):
+def batches(rows, dtype, delimiter, batch=BATCH):
     """Yield lines parsed as (n, n_columns) arrays, some ten thousand at a time."""
-    rows, most = iter(rows), _BATCH[1]
-    while batch := list(islice(_until(rows, most), _BATCH[0])):
-        yield parsed(batch, dtype, delimiter)
+    rows, (n_lines, n_characters) = iter(rows), batch
+    while found := list(islice(_until(rows, n_characters), n_lines)):
+        yield parsed(found, dtype, delimiter)
 
 
 def parsed(rows, dtype, delimiter):
@@ -132,7 +143,7 @@ def _until(rows, most):
             return
 
 
-def _text(path, field, dtype):
+def _text(path, field, dtype, batch):
     with reading(path, field), opened(path) as file:
         rows = (line for line in lines(file) if _content(line))
         first = next(rows, None)
@@ -142,13 +153,14 @@ def _text(path, field, dtype):
         delimiter = "," if "," in first else None
         columns = _header(_content(first), delimiter)
         width = None
-        for batch in batches(rows if columns else chain([first], rows), dtype, delimiter):
-            if columns not in (0, batch.shape[1]):
-                raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, is no header of {batch.shape[1]} columns")
-            if width not in (None, batch.shape[1]):
-                raise ValueError(f"lines of {width} columns, and further down of {batch.shape[1]}")
-            width = batch.shape[1]
-            yield batch
+        for found in batches(rows if columns else chain([first], rows), dtype, delimiter, batch):
+            if columns not in (0, found.shape[1]):
+                raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, "
+                                f"is no header of {found.shape[1]} columns")
+            if width not in (None, found.shape[1]):
+                raise ValueError(f"lines of {width} columns, and further down of {found.shape[1]}")
+            width = found.shape[1]
+            yield found
         if width is None:
             yield np.empty((0, columns), dtype)
 
@@ -171,7 +183,7 @@ def _content(line):
 
 
 def _header(line, delimiter):
-    """Return the number of columns that a first line names; 0 where it is numbers, which a typing error does not make a header."""
+    """Return the number of columns that a first line names; 0 where it is numbers, one mistyped word or not."""
     words = [word.strip().strip("\"'") for word in line.split(delimiter)]
     if len(words) > 1 and all(re.match(r"[^\W\d]", word) and not _is_number(word) for word in words):
         return len(words)

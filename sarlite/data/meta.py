@@ -1,0 +1,186 @@
+"""What stands in a meta.json: made of a data set and the records of its files; read, and checked as a whole."""
+
+import json
+from pathlib import Path
+
+from sarlite.data.folders import check_relation, key, words
+from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
+from sarlite.data.targets import TASKS
+from sarlite.data.writer import META, meta_hash
+from sarlite.errors import DataError, reading, regular
+
+SCHEMA = 2
+TABLES = {"nodes": NodeTable, "edges": EdgeTable}
+"""Place in a directory to the tables that stand there, a folder each."""
+NAMES = ("bytes", "ends", "hashes", "numbers")
+"""Files of the nodes' names: `names` tells."""
+_MAX_BYTES = 1 << 24
+
+
+def made(dataset, offsets, division, records):
+    """Return what meta.json holds.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Whose tables were written.
+    offsets : dict of str to (n_parts + 1,) int
+        By type.
+    division : dict or None
+    records : dict
+        By path: dtype, shape and sha256 of each file.
+    """
+    labels = {"classes": int(dataset.n_classes), "task": dataset.task}
+    nodes = {}
+    for name, table in dataset.nodes.items():
+        ends = [int(offset) for offset in offsets[name]]
+        first = {"count": ends[-1], "offsets": ends, **({} if dataset.relational else labels)}  # byte for byte as ever
+        nodes[key(name)] = {**first, "arrays": _arrays(table, records)}
+    nodes[key(dataset.target)] |= labels
+    edges = {key(*relation): _arrays(table, records) for relation, table in dataset.edges.items()}
+    edges = {name: {"count": arrays["indices"]["shape"][0], "arrays": arrays} for name, arrays in edges.items()}
+    names = _names(records)
+    return {
+        "format": "sarlite graph",
+        "schema": SCHEMA,
+        "name": dataset.name,
+        **({"target": key(dataset.target)} if dataset.relational else {}),
+        "nodes": nodes,
+        "edges": edges,
+        "division": division,
+        "provenance": dataset.provenance,
+        **({"names": names} if names else {}),
+    }
+
+
+def _arrays(table, records):
+    paths = {name: f"{table.folder}/{name}" for name in table.FILES.values()}
+    return {name: records[path] for name, path in paths.items() if path in records}
+
+
+def _names(records):
+    """The records of names/FILE, or by type of names/TYPE/FILE."""
+    found = {}
+    for path, record in records.items():
+        place, *folder, name = path.split("/")
+        if place == "names":
+            (found.setdefault(folder[0], {}) if folder else found)[name] = record
+    return found
+
+
+def read(directory):
+    """Return the checked content of `meta.json`; raises DataError."""
+    path = Path(directory) / META
+    if not path.exists():
+        spec = directory if ":" in str(directory) else "SPEC"
+        raise DataError(f"{path}: no such file, so {str(directory)!r} is no data set in the native format: "
+                        f"convert it first, python -m sarlite.data convert {spec} DIR")
+    with reading(path):
+        if regular(path).stat().st_size > _MAX_BYTES:
+            raise DataError(f"{path}: {path.stat().st_size} bytes, expected at most {_MAX_BYTES}")
+        meta = json.loads(path.read_bytes())
+    if not isinstance(meta, dict) or meta.get("schema") != SCHEMA:
+        found = meta.get("schema") if isinstance(meta, dict) else type(meta).__name__
+        raise DataError(f"{path}: schema: {found!r}, expected {SCHEMA}{_anew(meta, directory) if found == 1 else ''}")
+    said = meta.pop("sha256", None)
+    if said != meta_hash(meta):
+        raise DataError(f"{path}: sha256: {said}, but the rest of the file gives {meta_hash(meta)}: the file was "
+                        "changed")
+    _check(path, meta)
+    return meta
+
+
+def _anew(meta, directory):
+    """Tell how to write a directory of schema 1 again: from the spec that it remembers."""
+    spec = meta["provenance"].get("spec", "SPEC") if isinstance(meta.get("provenance"), dict) else "SPEC"
+    return f"; an older sarlite wrote it: write it anew, python -m sarlite.data convert {spec} {directory} --overwrite"
+
+
+def _check(path, meta):
+    for name, kind in {"name": str, "nodes": dict, "edges": dict, "provenance": dict}.items():
+        _expect(path, name, meta.get(name), kind)
+    relational = "target" in meta
+    (_check_types if relational else _check_one_kind)(path, meta)
+    for place, table in TABLES.items():
+        for name, told in meta[place].items():
+            _check_records(path, f"{place}: {name}", told, table.FILES, _needed(meta, place, name))
+    for name, told in meta["nodes"].items():
+        _check_offsets(path, f"nodes: {name}: offsets" if relational else "offsets", told.get("offsets"), told["count"])
+    target = meta["nodes"][meta.get("target", NODE)]
+    _expect(path, "classes", target.get("classes"), int)
+    if target.setdefault("task", "classify") not in TASKS:  # which older directories do not say
+        raise DataError(f"{path}: task: expected one of {', '.join(TASKS)}, found {target['task']!r}")
+    division = meta.get("division")
+    named = isinstance(division, dict) and all(isinstance(division.get(word), str) for word in ("partition", "order"))
+    if division is not None and not named:
+        raise DataError(f"{path}: division: expected null, or partition and order by name, found {division!r}")
+
+
+def _check_one_kind(path, meta):
+    for place, name in (("nodes", NODE), ("edges", key(*RELATION))):
+        if list(meta[place]) != [name]:
+            raise DataError(f"{path}: {place}: {', '.join(meta[place]) or 'nothing'}; a graph of one kind, which names "
+                            f"no target, has {name} alone")
+
+
+def _check_types(path, meta):
+    """Raise a DataError where the types, the relations and the target do not fit together."""
+    types = [_words(path, "nodes", name, 1)[0] for name in meta["nodes"]]
+    for name in meta["edges"]:
+        check_relation(_words(path, "edges", name, 3), types, path)
+    target = meta["target"]
+    if not isinstance(target, str) or target not in meta["nodes"]:
+        raise DataError(f"{path}: target: {target!r} is none of the node types {', '.join(meta['nodes'])}")
+    whole = _field(meta["nodes"][target], "offsets")
+    for name, told in meta["nodes"].items():
+        arrays, offsets = _field(told, "arrays"), _field(told, "offsets")
+        odd = [field for field in ("labels", *SPLITS) if isinstance(arrays, dict) and field in arrays]
+        if odd and name != target:
+            raise DataError(f"{path}: nodes: {name}: {odd[0]}: labels and splits are of the target alone, {target}")
+        if isinstance(offsets, list) and isinstance(whole, list) and len(offsets) != len(whole):
+            counts = f"{len(offsets) - 1} parts, but {target} has {len(whole) - 1}"
+            raise DataError(f"{path}: nodes: {name}: offsets: {counts}")
+
+
+def _field(told, name):
+    return told.get(name) if isinstance(told, dict) else None
+
+
+def _words(path, place, name, n):
+    try:
+        return words(name, n)
+    except ValueError as error:
+        raise DataError(f"{path}: {place}: {name!r}: {error}") from None
+
+
+def _needed(meta, place, name):
+    """The fields of a type or a relation that must be there."""
+    if place == "edges":
+        return ("indptr", "indices")
+    if "target" not in meta:
+        return ("features", "labels", *SPLITS)
+    return ("labels", *SPLITS) if name == meta["target"] else ()
+
+
+def _check_records(path, where, told, files, needed):
+    _expect(path, where, told, dict)
+    _expect(path, f"{where}: count", told.get("count"), int)
+    _expect(path, f"{where}: arrays", told.get("arrays"), dict)
+    for field, name in files.items():
+        record = told["arrays"].get(name)
+        if record is None and field in needed:
+            raise DataError(f"{path}: {where}: no record of {name}")
+        whole = isinstance(record, dict) and {"dtype", "shape", "sha256"} <= record.keys()
+        if record is not None and not whole:
+            raise DataError(f"{path}: {where}: {name}: expected a record of dtype, shape and sha256, found {record!r}")
+
+
+def _expect(path, name, value, kind):
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise DataError(f"{path}: {name}: expected {kind.__name__}, found {value!r}")
+
+
+def _check_offsets(path, name, offsets, count):
+    good = isinstance(offsets, list) and len(offsets) > 1 and all(type(offset) is int for offset in offsets)
+    if not good or (offsets[0], offsets[-1]) != (0, count) or offsets != sorted(offsets):
+        raise DataError(f"{path}: {name}: {str(offsets)}: expected whole numbers that rise from 0 to {count}")

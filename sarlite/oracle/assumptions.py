@@ -1,0 +1,161 @@
+"""Wrong assumptions: under each the whole result is computed again, and the first that gives what came is the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.errors import SarliteError
+from sarlite.oracle import cut
+from sarlite.oracle.case import Case
+from sarlite.oracle.dialects import DIALECTS
+from sarlite.oracle.difference import Difference
+from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.plain import Number
+from sarlite.oracle.reference import Reference
+
+MOST = 1 << 22  # edge-columns of a case that whole results are computed again for
+MOST_EDGES = 64  # edges into wrong rows that are left out one at a time
+
+
+class Guess(NamedTuple):
+    """A cause, what would have come from it, and the (src, dst) of the edges that it is about."""
+
+    cause: str
+    number: Callable[[], Number]
+    edges: tuple = ()
+
+
+def first_that_fits(difference: Difference, guesses: Iterable[Guess]) -> tuple[str, tuple] | None:
+    """Return the cause and the edges of the first guess that explains every element; None where none does."""
+    for guess in guesses:
+        try:
+            number = guess.number()
+        except (SarliteError, ValueError, IndexError, KeyError):
+            continue  # the assumption makes no sense here
+        if difference.fits(number):
+            return guess.cause, guess.edges
+    return None
+
+
+def guesses(difference: Difference) -> Iterator[Guess]:
+    """Yield what may be wrong with all of a result, then with one edge; nothing where the case is large."""
+    d, case = difference, difference.case
+    columns = max((int(np.prod(np.shape(a)[1:])) for a in case.arrays.values()), default=1)
+    if case.edges.n_edges * columns > MOST or d.output.startswith("d") and d.cotangents is None:
+        return
+    if d.output == "dx" and _may_tie(case):
+        yield Guess("entries that tie for the extremum get the whole gradient each",
+                    partial(_whole_ties, case, d.cotangents))
+    for cause, changed, cotangents in _assumptions(d.reference, case, d.cotangents):
+        yield Guess(cause, partial(d.under, changed, cotangents))
+    if d.cotangents is None and d.reference.outputs_by.get(d.output) == "dst" and d.differs.ndim:
+        rows = np.asarray(d.differs.reshape(len(d.differs), -1).any(1))
+        into = np.flatnonzero(rows[case.edges.dst])
+        yield from single_edges(d, into if len(into) <= MOST_EDGES else ())
+
+
+def single_edges(difference: Difference, into: Iterable[int], where: Callable[[int], str] = lambda e: ""
+                 ) -> Iterator[Guess]:
+    """Yield, for each of some edges, that the edge is lost, and that the edge is counted twice."""
+    d, edges = difference, difference.case.edges
+    for e in into:
+        name, pair = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}){where(e)}", ((int(edges.src[e]), int(edges.dst[e])),)
+        for change, kept in (("lost", np.delete), ("counted twice", np.append)):
+            other = cut.on_edges(d.reference, d.case, kept(np.arange(edges.n_edges), e))
+            yield Guess(f"{name} is {change}", partial(d.under, other), pair)
+
+
+def _may_tie(case):
+    a = case.attributes
+    return case.op == "spmm" and a["reduce"] in ("max", "min") and "weight" not in case.arrays and not a["loops"]
+
+
+def _whole_ties(case, g):
+    """The gradient of x of an extremum over edges where every winner gets all of it."""
+    x, e, largest = np.asarray(case.arrays["x"], np.float64), case.edges, case.attributes["reduce"] == "max"
+    best = np.full((e.n_dst, x.shape[1]), -np.inf if largest else np.inf)
+    (np.maximum if largest else np.minimum).at(best, e.dst, x[e.src])
+    out = np.zeros_like(x)
+    np.add.at(out, e.src, np.where(x[e.src] == best[e.dst], np.asarray(g["out"], np.float64)[e.dst], 0))
+    return Number(out)
+
+
+def _assumptions(reference: Reference, case: Case, g: Any) -> Iterator[tuple[str, Case, Any]]:
+    choices = {key: allowed for key, allowed in reference.definition.attributes.items() if isinstance(allowed, tuple)}
+    for key, allowed in {**choices, "dialect": DIALECTS}.items():
+        for value in allowed:
+            if value != case.attributes[key]:
+                other = replace(case, attributes={**case.attributes, key: value})
+                yield f"{key} is {value!r}, not {case.attributes[key]!r}", other, g
+    if g is not None:
+        ones = {name: np.ones_like(value) for name, value in g.items()}
+        yield "the gradient that comes in is taken to be ones", case, ones
+    for cause, arrays in _arrays(reference, case):
+        yield cause, replace(case, arrays={**case.arrays, **arrays}), g
+    for cause, changed in _graphs(reference, case):
+        if changed is not None:
+            yield cause, changed, g
+
+
+def _arrays(reference, case):
+    e = case.edges
+    if scores := {k: np.zeros_like(a) for k, a in case.arrays.items() if k in ("scores", "el", "er", "attn", "q")}:
+        yield "the scores are ignored: all edges of a row weigh the same", scores
+    for name, array in case.arrays.items():
+        if reference.arrays_by.get(name) == "edge" and e.n_edges:
+            yield f"{name} is taken by place in CSR, not by edge", {name: array[e.eid]}
+            back = np.empty_like(array)
+            back[e.eid] = array
+            yield f"{name} of edges is taken to stand in CSR order already, and sorted back", {name: back}
+        if name in ("weight", "mask"):
+            yield f"{name} is ignored", {name: np.ones_like(array)}
+        if name in ("el", "er"):
+            yield f"{name} is ignored", {name: np.zeros_like(array)}
+
+
+def _graphs(reference, case):
+    e = case.edges
+    if e.n_src == e.n_dst:
+        yield "edges go the wrong way: the transpose is taken", replace(case, edges=e.reversed())
+        own = e.src == e.dst
+        yield "self loops are lost", _without(reference, case, own)
+        alone = np.flatnonzero(np.bincount(e.src[own], minlength=e.n_src) == 0)
+        yield "self loops are added", _with_loops(reference, case, alone)
+        yield "a self loop is added to each row", _with_loops(reference, case, np.arange(e.n_dst))
+    seen = np.zeros(e.n_edges, bool)
+    order = e.eid
+    seen[order[1:]] = (e.src[order[1:]] == e.src[order[:-1]]) & (e.dst[order[1:]] == e.dst[order[:-1]])
+    yield "edges that are there more than once count once", _without(reference, case, seen)
+    if e.n_edges:
+        last = np.zeros(e.n_edges, bool)
+        last[e.indptr[1:][np.diff(e.indptr) > 0] - 1] = True
+        yield "the last edge of each row is lost", _without(reference, case, last[np.argsort(order)])
+        first = np.isin(np.arange(e.n_edges), order[e.indptr[:-1][np.diff(e.indptr) > 0]])
+        yield "the first edge of each row is lost", _without(reference, case, first)
+    for bits in (7, 8, 15, 16):
+        if e.n_edges > 1 << bits:
+            late = np.arange(e.n_edges) >= 1 << bits
+            yield f"edges from number 2^{bits} on are lost: an index overflows", _without(reference, case, late)
+        if max(e.n_src, e.n_dst) > 1 << bits:
+            low = (1 << bits) - 1
+            edges = EdgeList(e.src & low, e.dst & low, e.n_src, e.n_dst)
+            yield f"row numbers are taken modulo 2^{bits}", replace(case, edges=edges)
+
+
+def _without(reference, case, lost):
+    """The case without some edges; None where that is no change, or of one edge, which is read off the difference."""
+    return cut.on_edges(reference, case, np.flatnonzero(~lost)) if lost.sum() > 1 else None
+
+
+def _with_loops(reference, case, rows):
+    e = case.edges
+    edges = EdgeList(np.concatenate([e.src, rows]), np.concatenate([e.dst, rows]), e.n_src, e.n_dst)
+    by_edge = [name for name in case.arrays if reference.arrays_by.get(name) == "edge"]
+    ones = {name: np.ones((len(rows), *case.arrays[name].shape[1:]), case.arrays[name].dtype) for name in by_edge}
+    more = {name: np.concatenate([case.arrays[name], ones[name]]) for name in by_edge}
+    return replace(case, edges=edges, arrays={**case.arrays, **more})

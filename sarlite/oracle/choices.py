@@ -1,0 +1,31 @@
+"""What may be chosen of a check.
+
+The command line and the pytest plugin read it too, so that nothing heavy is imported here.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sarlite.errors import ConfigError
+
+# Each level and what it asks; `levels.JUDGES` has what asks it.
+LEVELS = {
+    "probe": ("probe",),
+    "certified": ("certified",),
+    "repeat": ("repeat",),
+    "invariants": ("invariants",),
+    "ci": ("probe", "certified", "repeat", "invariants"),
+    "all": ("probe", "certified", "repeat", "invariants"),
+    "large": ("probe",),
+}
+USUAL = tuple(level for level in LEVELS if level != "large")
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+INDEX_DTYPES = ("int64", "int32", "int16")
+PARTS = ("contiguous", "random", "skewed", "one empty")  # how nodes are divided among ranks
+
+
+def among(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Raise ConfigError unless a value is one of the allowed values."""
+    allowed = tuple(allowed)
+    if value not in allowed:
+        raise ConfigError(f"{name}: {value!r} is none of {', '.join(map(repr, allowed))}")

@@ -1,0 +1,254 @@
+"""`OnRank`: what one of several ranks gave; and what a wrong result of a distributed run looks like, for the explainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sarlite.oracle import cut
+from sarlite.oracle.assumptions import MOST_EDGES, Guess, first_that_fits, single_edges
+from sarlite.oracle.case import Case, Saved
+from sarlite.oracle.certified import arithmetic
+from sarlite.oracle.difference import Difference
+from sarlite.oracle.explain import Look
+from sarlite.oracle.parts import Division
+from sarlite.oracle.plain import Number
+from sarlite.types import Array
+
+MOST_ROWS = 400  # rows of a rank that are compared each with each
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OnRank(Difference):
+    """One rank's rows of an output or a gradient; guesses are held against the bounds of level `certified`.
+
+    Attributes
+    ----------
+    division : Division
+    before : Division, optional
+        Of the run before.
+    rank : int
+    kind : str
+        What the rows are, as `Reference.arrays_by` has it.
+    layer : int, optional
+        Of a model's convolutions the number; then the output is what this convolution gives.
+    whole : Number
+        What all ranks together should give.
+    arrays : sequence of array
+        What each rank gave.
+    """
+
+    division: Division
+    before: Division | None
+    rank: int
+    kind: str
+    layer: int | None
+    whole: Number
+    arrays: Sequence[Array]
+
+    @property
+    def rows(self) -> Array:
+        """The global numbers of the rank's rows."""
+        return self.division.rows(self.rank, self.kind)
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """How the explainer looks at it."""
+        if self.kind == "whole":
+            return (_scaled, _not_reduced, _all_zero, _stale_whole, _other_ranks)
+        return (_permuted, _scaled, _guessed, _all_zero, _touched_rows)
+
+    def of_rank(self, number: Number) -> Number:
+        """The rank's rows of a number."""
+        return self.division.part(number, self.rank, self.kind)
+
+    def evaluate(self, case: Case, arithmetic: Any, cotangents: Mapping[str, Array] | None = None) -> Number:
+        if self.layer is not None:
+            return self.reference.layers(case, arithmetic)[self.layer]
+        return super().evaluate(case, arithmetic, cotangents)
+
+    def under(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> Number:
+        return self.of_rank(self.evaluate(case, arithmetic(case), cotangents))
+
+    @property
+    def evidence(self) -> Saved:
+        """What all ranks gave; of a parameter what this rank gave."""
+        got, shape = self.got, self.whole.value.shape
+        if self.kind != "whole":
+            got = self.division.together(self.arrays, self.kind, shape)
+        bounds = np.asarray(np.broadcast_to(self.whole.error, shape), np.float64)
+        expected = np.asarray(self.whole.value, np.float64)
+        return Saved(self.case, dict(self.division.cotangents), {self.output: expected}, {self.output: bounds},
+                     {self.output: got})
+
+
+# ---- guesses
+
+
+def _guessed(d):
+    return first_that_fits(d, _of_outputs(d) if d.cotangents is None else _of_gradients(d))
+
+
+def _of_outputs(d: OnRank) -> Iterator[Guess]:
+    """What may be wrong with a rank's rows of an output."""
+    edges, owner, rank = d.case.edges, d.division.owner, d.rank
+    here, there = owner[edges.dst], owner[edges.src]
+    peers = [q for q in range(d.division.size) if q != rank and np.any((there == q) & (here == rank))]
+    if d.kind != "edge":
+        yield Guess(f"all edges from other ranks into rank {rank} are lost",
+                    partial(_lost, d, (here == rank) & (there != rank)))
+        for q in peers:
+            yield Guess(f"the edges from rank {q} into rank {rank} are lost",
+                        partial(_lost, d, (here == rank) & (there == q)))
+        yield Guess("all edges between ranks are lost, on every rank", partial(_lost, d, there != here))
+    zeros = {name: np.zeros_like(value) for name, value in d.case.arrays.items()}
+    for text, other in (("stale buffer: rows from {} are those of the call before", d.before and d.before.case.arrays),
+                        ("rows from {} are zeros", zeros)):
+        if other is not None:
+            yield Guess(text.format("other ranks"), partial(_with_rows, d, owner != rank, other))
+            yield from (Guess(text.format(f"rank {q}"), partial(_with_rows, d, owner == q, other)) for q in peers)
+    if d.case.attributes.get("reduce") == "mean":
+        others = [(here == rank) & (there != q) for q in range(d.division.size)]
+        yield Guess("the means over each rank's edges are added, where one mean over all is promised",
+                    lambda: _total([_lost(d, which) for which in others]))
+    if d.kind != "edge":
+        bad = np.asarray((np.nan_to_num(d.ratio) > 1).reshape(len(d.got), -1).any(1))
+        some = np.flatnonzero(np.isin(edges.dst, d.rows[bad]))[:MOST_EDGES]
+        yield from single_edges(d, some, lambda e: f", from rank {there[e]},")
+
+
+def _lost(d, which):
+    """What comes without some edges."""
+    return d.under(cut.on_edges(d.reference, d.case, np.flatnonzero(~which)))
+
+
+def _with_rows(d, which, others):
+    """What comes with the node rows `which` of other arrays."""
+    by, arrays = d.reference.arrays_by, {name: np.array(value) for name, value in d.case.arrays.items()}
+    for name, value in arrays.items():
+        if by.get(name) in ("src", "dst", "node"):
+            value[which] = others[name][which]
+    return d.under(replace(d.case, arrays=arrays))
+
+
+def _of_gradients(d: OnRank) -> Iterator[Guess]:
+    """What may be wrong with a rank's rows of a gradient."""
+    rows = {name: d.division.rows(d.rank, kind) for name, kind in d.reference.outputs_by.items()}
+    own = {name: _only(value, rows[name]) for name, value in d.division.cotangents.items()}
+    yield Guess("not reduced: the gradients that other ranks have of this rank's rows are missing",
+                lambda: d.under(d.case, own))
+    if d.before is not None:
+        yield Guess("stale buffer: the gradient of the call before is still in it",
+                    lambda: _total([d.expected, _before(d)]))
+        yield Guess("stale buffer: it is the gradient of the call before", lambda: _before(d))
+
+
+def _only(value, rows):
+    out = np.zeros_like(value)
+    out[rows] = value[rows]
+    return out
+
+
+def _before(d):
+    """What was right in the run before."""
+    return d.under(d.before.case, d.before.cotangents)
+
+
+# ---- a parameter, which is whole, and the same on every rank
+
+
+def _not_reduced(d):
+    size, total = d.division.size, np.sum([array.astype(np.float64) for array in d.arrays], 0)
+    summed = replace(d, got=total)
+    if size > 1 and summed.fits(Number(d.expected.value, size * d.expected.error)):
+        return "not reduced over ranks: the ranks' gradients add up to it", ()
+    return None
+
+
+def _stale_whole(d):
+    if d.before is not None and d.cotangents is not None and d.fits(_total([d.expected, _before(d)])):
+        return "stale buffer: the gradient of the call before is still in it", ()
+    return None
+
+
+def _other_ranks(d):
+    other = next((q for q, array in enumerate(d.arrays) if array.tobytes() != d.got.tobytes()), None)
+    told = ", the same on every rank" if other is None else f": rank {other} has another one than rank {d.rank}"
+    return f"no single cause found{told}", ()
+
+
+# ---- patterns
+
+
+def _all_zero(d):
+    return None if d.got.any() else ("all zeros", ())
+
+
+def _scaled(d):
+    """One factor of all elements, or one a row."""
+    value, got, size = np.asarray(d.expected.value, np.float64), d.got, d.division.size
+    at = np.isfinite(value) & (value != 0)
+    if not at.any() or not np.isfinite(got).all():
+        return None
+    place = np.unravel_index(np.argmax(np.where(at, np.abs(value), 0)), value.shape)
+    factor = float(got[place]) / float(value[place])
+    factors = [(size, f"summed {size} times"), (1 / size, f"a mean over {size} ranks where a sum is promised"),
+               (-1.0, "the wrong sign"), (factor, f"every element is {factor:.6g} times what it should be")]
+    if d.kind in ("dst", "node"):
+        degrees = np.maximum(d.case.edges.in_degrees, 1)[d.rows].astype(float).reshape(-1, *[1] * (value.ndim - 1))
+        factors += [(degrees, "a sum over the edges where a mean is promised"),
+                    (1 / degrees, "a mean over the edges where a sum is promised")]
+    for known, text in factors:
+        if np.any(known != 0) and not np.array_equal(known, 1) and d.fits(_times(d.expected, known)):
+            return f"wrong scale: {text}", ()
+    return None
+
+
+def _permuted(d):
+    """The rank's own rows in another order."""
+    if d.got.ndim < 2 or not 2 <= len(d.got) <= MOST_ROWS:
+        return None
+    rows, value = (array.reshape(len(array), -1) for array in reversed(d.wide))
+    error = np.reshape(d.expected.error, value.shape)
+    with np.errstate(invalid="ignore"):
+        fits = [np.flatnonzero((np.abs(row - value) <= error).all(1)) for row in rows]
+    free, first = set(range(len(rows))), None
+    for k, candidates in enumerate(fits):
+        taken = k if k in candidates and k in free else next((int(c) for c in candidates if int(c) in free), None)
+        if taken is None:
+            return None
+        free.discard(taken)
+        first = (k, taken) if first is None and taken != k else first
+    if first is None:
+        return None
+    own = d.division.rows(d.rank, "dst")
+    return f"rows are permuted: that of node {own[first[0]]} holds what is node {own[first[1]]}'s", ()
+
+
+def _touched_rows(d):
+    """Nothing explains it: which rows it touches."""
+    bad, edges, owner = np.nan_to_num(d.ratio) > 1, d.case.edges, d.division.owner
+    text = f"no single cause found: {int(bad.sum())} of {bad.size} elements of rank {d.rank} differ"
+    if d.kind not in ("dst", "node") or not bad.ndim:
+        return text, ()
+    rows = set(d.rows[bad.reshape(len(bad), -1).any(1)])
+    for q in range(d.division.size):
+        if q != d.rank and rows <= set(edges.dst[owner[edges.src] == q]):
+            return f"{text}, all in rows with edges from rank {q}", ()
+    alone = rows - set(edges.dst[owner[edges.src] != d.rank])
+    where = "rows without edges from other ranks among them" if alone else "all in rows with edges from other ranks"
+    return f"{text}, {where}", ()
+
+
+def _total(numbers):
+    value = sum(n.value for n in numbers)
+    return Number(value, sum(np.asarray(n.error) for n in numbers) + 2.0**-22 * np.abs(value))
+
+
+def _times(number, factor):
+    return Number(number.value * factor, (np.asarray(number.error) + 2.0**-22 * np.abs(number.value)) * np.abs(factor))

@@ -1,0 +1,106 @@
+"""The table of what goes with what: each row refuses a run, in its words, and runs of no row are let through."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from sarlite.comm import threads
+from sarlite.errors import ConfigError, DataError, raise_together
+from sarlite.models import GAT, GCN, RGCN, SAGE, SGC
+from sarlite.train import config
+from sarlite.train.combinations import REFUSED, Run, only_needed, refuse
+
+BATCHES = {"batch_size": 8, "fanouts": [3, 3]}
+RELATIONAL = {"cls": RGCN, "relational": True}
+ROWS = {"cls": SGC, "relational": False}
+VALUES = {"backward fetch": "fetch", "mode auto": "auto", "weight_decay_on first": "first", "columns": 2, "memory_limit": 9,
+          "label_inputs": 0.5, "propagated": "folder", "embeddings": 1, "fanouts": [3, 3], "eval_fanouts": [3], "batch_size": 8,
+          "batches": "global"}  # fmt: skip
+"""Of an option its value; of others True."""
+
+
+def named(option):
+    """An option of a run, by its name."""
+    return {option.partition(" ")[0]: VALUES.get(option, True)}
+
+
+def case(option, other):
+    """What is known of a run that has nothing but an option and another one, or is of a kind: (options, the rest)."""
+    kinds = {
+        "batches of a cache": ({**BATCHES, "remote": "hec"}, {}),
+        "other layers": (BATCHES, {}),
+        "relational model, plain data": ({"model": "rgcn"}, {"cls": RGCN, "relational": False}),
+        "plain model, relational data": ({"model": "gcn"}, {"cls": GCN, "relational": True}),
+        "relational data": ({"model": "rgcn", **({"fanouts": [3]} if option == "batch_size" else {})}, RELATIONAL),
+        "sampled rows without fan-outs": ({"model": "gcn"}, {"cls": GCN, "relational": False}),
+        "model of propagated rows": ({"model": "sgc", "batch_size": 8}, ROWS),
+        "minibatches without edges": ({"model": "sgc", "batch_size": 8}, ROWS),
+        "model without edge features": ({"model": "sage"}, {"cls": SAGE, "relational": False}),
+        "largest of neighbours": ({"model": "sage", "aggregator": "max-pool"}, {"cls": SAGE, "relational": False}),
+        "propagated rows": ({"model": "m.py:M"}, {"cls": GCN, "relational": False, "model": SimpleNamespace(powers=(0, 1))}),
+        "nothing propagated": ({}, {"cls": SAGE, "relational": False, "model": SimpleNamespace()}),
+        "other task than classify": ({}, {"cls": SAGE, "relational": False, "task": "regress"}),
+    }
+    options, rest = kinds.get(other) or ({**BATCHES} if other == "batch_size" else named(other), {})
+    return ({} if option == "model" else named(option)) | options, rest
+
+
+@pytest.mark.parametrize("option, other, message", REFUSED, ids=lambda value: str(value)[:30])
+def test_each_row_refuses_a_run_in_its_words(option, other, message):
+    options, rest = case(option, other)
+    known = Run({**vars(config.resolve({})), **options}, **rest)
+    words = re.split(r"\{\w+\}", message)
+    with pytest.raises(ConfigError, match=".+".join(map(re.escape, words)).removeprefix(".+")) as found:
+        refuse(known)
+    assert str(found.value).startswith("--") and "{" not in str(found.value)
+
+
+def test_an_option_alone_is_let_through():
+    defaults = vars(config.resolve({}))
+    for option in {option for option, _, _ in REFUSED} - {"model"}:
+        with_picks = {"fanouts": [3, 3]} if option == "batch_size" else {}
+        refuse(Run({**defaults, "model": "gat", **named(option), **with_picks}, cls=GAT, relational=False, task="classify"))
+        assert Run({**defaults, **named(option)}).has(option) and not Run(defaults).has(option), option
+
+
+def test_what_means_nothing_is_forgotten_or_refused_where_it_was_given():
+    before = {**vars(config.resolve({})), "fanouts": [3], "remote": "hec", "hec_life": 3, "smooth_alpha": 0.5}
+    found = only_needed(before, {})
+    assert {found[name] for name in ("remote", "hec_life", "smooth_alpha")} == {None} and found["fanouts"] is None
+    assert only_needed({**before, "batch_size": 4}, {})["hec_life"] == 3
+    for given, words in (("hec_life", "file: hec_life means nothing without --batch-size"),
+                         ("smooth_alpha", "file: smooth_alpha means nothing without --correct-and-smooth")):
+        with pytest.raises(ConfigError, match=words):
+            only_needed(before, {given: f"file: {given}"})
+    with pytest.raises(ConfigError, match="--hec-life means nothing without --remote hec"):
+        only_needed({**before, "batch_size": 4, "remote": "local"}, {"hec_life": "--hec-life"})
+
+
+def test_an_argument_is_told_by_its_flag_on_every_rank():
+    @config.naming_flags
+    def action(comm, error):
+        raise_together(comm, error if comm.rank == 1 else None)
+
+    def told(comm, error):
+        with pytest.raises(type(error)) as found:
+            action(comm, error)
+        return str(found.value)
+
+    errors = {ConfigError("run_dir a is no run_dir", "run_dir"): "--run-dir a is no run_dir",
+              DataError("data x: y", "data"): "--data x: y", ConfigError("data x: y"): "data x: y"}
+    for error, words in errors.items():
+        assert threads.run(2, told, error) == [f"rank 1: {words}", words]
+
+
+@pytest.mark.parametrize("mode", ["cover", "host"])
+def test_a_checkpoint_of_a_mode_that_is_no_more(mode):
+    """Its run goes on where another mode is given; halo rows that were fetched are fetched."""
+    before = {"mode": mode, "halo": "fetch", "hidden": 9}
+    with pytest.raises(ConfigError, match=f"--resume a/c: the run had --mode {mode}, which is no more; --mode sar gives the same"):
+        config.resolve({"resume": "a/c"}, before=before)
+    found = config.resolve({"resume": "a/c", "mode": "oneshot"}, before=before)
+    assert (found.mode, found.hidden, hasattr(found, "halo")) == ("oneshot", 9, False)
+    assert config.resolve({"resume": "a/c"}, {"mode": "sa", "halo": "fetch"}, before).mode == "sa"
+    with pytest.raises(ConfigError, match="unknown option 'halo'"):
+        config.resolve({}, {"halo": "recompute"})

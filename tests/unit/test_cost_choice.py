@@ -1,0 +1,109 @@
+"""What is done with costs before a run: refusals above a limit, and the choice of a mode."""
+
+import numpy as np
+import pytest
+
+from sarlite.comm import threads
+from sarlite.errors import ConfigError
+from sarlite.train import costs, planning
+from sarlite.train.config import resolve
+from sarlite.train.costs import Cost, Setting
+from sarlite.train.rates import Rates, in_step, seconds_of
+from tests.helpers.costing import MODELS, QUIET, RELATIONAL, SBM, counted, dry_run, trained, weighted
+
+DENSE = dict(data="sbm:nodes=6000,degree=30,features=16", model="gat", layers=2, hidden=64, heads=4, epochs=1, prefetch=0)
+
+
+@pytest.mark.parametrize("mfg", [False, True])
+def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(mfg, tmp_path, capsys):
+    options = {**DENSE, "mfg": mfg}
+
+    def limit():
+        """Between what the smallest and the largest take, in this process as it is now."""
+        found = threads.run(2, trained, tmp_path / "dry", dry_run=True, **options)[0]
+        needs = {row["setting"]: max(map(sum, zip(found["base_bytes"], row["peak_bytes"]))) for row in found["settings"]}
+        assert needs["sar"] < needs["oneshot"] - 6e6 and all(row["fits"] for row in found["settings"])
+        return (needs["sar"] + needs["oneshot"]) / 2
+
+    def refused(comm, name, mode, limit):
+        with pytest.raises(ConfigError) as told:
+            trained(comm, tmp_path / name, mode=mode, memory_limit=limit, **options)
+        return str(told.value)
+
+    texts = threads.run(2, refused, "large", "oneshot", limit())
+    assert texts[0] == texts[1]
+    assert "mode oneshot would take" in texts[0] and "--memory-limit" in texts[0] and "takes" in texts[0] and "and fits" in texts[0]
+    texts = threads.run(2, refused, "none", "auto", 1000.0)
+    assert texts[0] == texts[1] and "no mode fits" in texts[0] and "the smallest, takes" in texts[0], texts
+    most = limit()
+    capsys.readouterr()
+    threads.run(2, trained, tmp_path / "auto", mode="auto", memory_limit=most, **options)
+    out = capsys.readouterr()
+    chosen = out.err.rsplit("--mode auto takes ", 1)[1].split("\n")[0]
+    assert chosen != "oneshot" and "oneshot" in out.err and f"2, mode {chosen.split()[0]}," in out.out
+
+
+def test_a_relational_run_takes_a_mode_that_is_told(tmp_path, capsys):
+    threads.run(2, trained, tmp_path / "free", mode="auto", **{**RELATIONAL["rgat"], "epochs": 1, "prefetch": 0})
+    found = capsys.readouterr()
+    assert f"2, mode {found.err.rsplit('--mode auto takes ', 1)[1].strip()}," in found.out
+
+
+def test_a_run_whose_costs_cannot_be_counted_is_refused_where_a_limit_is_given(tmp_path):
+    options = {"model": "gat", "edge_weights": True, "data": weighted(tmp_path / "a.npz"), "columns": 2, "epochs": 1}
+    threads.run(2, trained, tmp_path / "free", **options)
+    with pytest.raises(ConfigError, match="--columns: the costs of a model are not counted whose messages are computed by rows"):
+        threads.run(2, trained, tmp_path / "limited", memory_limit=1e12, **options)
+    for flag, asked in (("--dry-run", {"dry_run": True}), ("--mode auto", {"mode": "auto"}), ("--memory-limit", {"memory_limit": 1e12})):
+        with pytest.raises(ConfigError, match=f"{flag}: the costs of minibatches of the model sgc, which have no edges, are not counted"):
+            threads.run(2, trained, tmp_path / "sgc", data=SBM, model="sgc", batch_size=10, **asked)
+
+
+@pytest.mark.parametrize("n_ranks, options, reason", [
+    (2, {}, ""), (1, {}, "one rank has all columns"), (2, {"columns": 2}, "--columns is given"), (2, {"mfg": True}, "has no columns"),
+    (2, {"edge_weights": True, **MODELS["gcn"]}, ""), (2, {"edge_weights": True, **MODELS["gat"]}, "messages are computed by rows"),
+])
+def test_what_cannot_be_divided_by_columns_is_left_out_and_said(n_ranks, options, reason, tmp_path, capsys):
+    data = weighted(tmp_path / "a.npz") if "edge_weights" in options else SBM
+    rows, left_out = dry_run(tmp_path, n_ranks, **{"prefetch": 0, "data": data, **options})
+    name = f"sar --columns {n_ranks}"
+    assert "sar" in rows and (name in rows) == (not reason)
+    assert reason in left_out.get(name, "") and (f"{name} is left out: " in capsys.readouterr().out) == bool(reason)
+
+
+def test_the_cheapest_is_what_packs_sends_and_waits_least():
+    cost = Cost(0, {}, {"step": {"forward_fetch": 100}}, 3, 40, 1000, 1, row_bytes=8)
+    rates = Rates(packing=1.0, sending=2.0, message=5.0, flop=0.5, summing=0.25)
+    assert seconds_of(cost, rates, 900, waited_edges=10) == 40 + 200 + 15 + 50 + 20
+
+
+def test_ranks_that_go_in_step_wait_for_the_largest_tile_of_each_stage():
+    tiles = np.array([[9.0, 1, 2], [1, 5, 4], [3, 1, 7]])
+    assert in_step(tiles, 0) == 9 + 5 + 7 and in_step(np.ones((4, 4)), 0) == 4
+    assert in_step(np.diag([6.0, 6, 6]), 0) == 18 and in_step(np.diag([6.0, 6, 6]), 1) == 6  # own tiles side by side
+    assert in_step(tiles, 3) == tiles.sum(1).max()  # nobody waits
+    # own tiles till 9, 5, 7; stage 0 till 9, 6, 10; stage 1 till 10, 6, 11; stage 2 when all have done stage 0, at 10: 12, 14, 11
+    assert in_step(tiles, 1) == 14
+
+
+@pytest.mark.parametrize("summing, prefetch, waits", [(0.0, 0, False), (1.0, 0, True), (1.0, 1, False)])
+def test_a_comparison_counts_what_ranks_in_step_wait(summing, prefetch, waits, tmp_path):
+    """Of parts that are uneven, as their own tiles are most; with prefetch own tiles are first."""
+    def seconds(comm):
+        config = resolve({**QUIET, "data": "sbm:nodes=300,degree=20,features=4,homophily=0.9", "model": "gcn", "partition": "contiguous",
+                          "prefetch": prefetch, "ranks": comm.size})
+        model, sizes, part = counted(comm, config, tmp_path)
+        limit = planning.limit_of(comm, config, part)
+        rows, _ = planning.compare(comm, model, sizes, limit, {Setting(mode): "" for mode in ("broadcast", "sar")}, prefetch,
+                                   Rates(0.0, 0.0, 0.0, 0.0, summing))
+        return [row.seconds for row in rows]
+
+    broadcast, sar = threads.run(2, seconds)[0]
+    assert sar == 0 and (broadcast > 0) == waits
+
+
+def test_of_learned_rows_a_checkpoint_is_written(tmp_path):
+    options = {**RELATIONAL["rgcn"], "prefetch": 0}
+    told, _ = dry_run(tmp_path, 2, **options)
+    first, other = told["sar"]["peak_bytes"]
+    assert first - other > costs.PIECE_BYTES  # rank 0 writes, and has three pieces

@@ -1,0 +1,89 @@
+"""Memory that is told before a run is a real process's, and on a part of any size what trials on smaller ones say."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from sarlite.comm import Solo, threads
+from sarlite.sar.cost import expected
+from sarlite.train import costs
+from sarlite.train.config import resolve
+from sarlite.train.costs import Setting
+from sarlite.train.loop import fit
+from tests.helpers.costing import QUIET, counted
+
+SBM = "sbm:nodes=20000,degree=20,features=64,classes=16"
+
+
+def last_line(*flags):
+    done = subprocess.run([sys.executable, "-m", "sarlite.train", *flags, "--json", "--progress", "none", "--threads", "1", "--epochs", "2",
+                           "--prefetch", "0"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("flags", [
+    ("--data", SBM, "--model", "sage", "--layers", "2", "--hidden", "96"),
+    ("--data", SBM, "--model", "gat", "--hidden", "16", "--heads", "4"),
+    ("--data", "relational:nodes=20000,edges=200000,features=64", "--model", "rgcn", "--hidden", "64"),
+    ("--data", SBM, "--model", "sage", "--layers", "3", "--hidden", "128", "--batch-size", "1000", "--fanouts", "10,10,10"),
+], ids=("sage", "gat", "rgcn", "batches"))
+def test_memory_is_a_processs(flags, tmp_path):
+    (told,) = (row for row in last_line(*flags, "--dry-run")["settings"] if row["setting"] == "sar")
+    taken = last_line(*flags, "--run-dir", str(tmp_path / "run"))
+    assert taken["peak_bytes"][0] > 20e6 and told["peak_bytes"][0] == pytest.approx(taken["peak_bytes"][0], rel=0.15)
+
+
+@pytest.mark.parametrize("model", [{"model": "gcn", "input_dropout": 0.0}, {"model": "gat", "heads": 2},
+                                   {"model": "sage", "aggregator": "max-pool"}])
+def test_trials_of_any_size_tell_the_same(model, tmp_path):
+    config = resolve({**QUIET, "data": "sbm:nodes=4000,degree=10,features=32", "layers": 2, "hidden": 32, "prefetch": 0, **model})
+    made, sizes, _ = counted(Solo(), config, tmp_path)
+    peaks = []
+    for n_rows in (500, 1000, 4000):
+        other = costs.Model(config, made.make, made.facts, trial_rows=n_rows)
+        other.warm_bytes = 1
+        peaks.append(other.cost(Setting("sar"), sizes, 0).peak_bytes - sizes.there_bytes)
+    assert peaks == pytest.approx([peaks[-1]] * 3, rel=0.05)
+
+
+@pytest.mark.parametrize("mode", ["sar", "oneshot"])
+def test_peers_of_many_ranks_count(mode, tmp_path):
+    """In `sar` a peer more takes next to nothing; in `oneshot` the rows of all peers are held."""
+    config = resolve({**QUIET, "data": "sbm:nodes=90", "model": "gcn", "hidden": 64, "prefetch": 0})
+    made, _, _ = counted(Solo(), config, tmp_path)
+    peaks = []
+    for size in (20, 40):  # as many local rows and rows of each peer
+        found = expected(2000 * size, 100_000 * size, size, halo=0.25)
+        sizes = costs.Sizes(costs.Shape(0, size, 2000, (200, 200, 200), {"edges": found}), 0)
+        cost = made.cost(Setting(mode), sizes, 0)
+        peaks.append(cost.peak_bytes)
+        assert cost.remote_buffers == (1 if mode == "sar" else size - 1)
+    more, halo_bytes = peaks[1] - peaks[0], 20 * 500 * 4 * 64
+    assert more < 0.1 * halo_bytes if mode == "sar" else more > 0.4 * halo_bytes, more
+
+
+OPTIONS = {"data": "sbm:nodes=3000,degree=8,features=16,classes=4,train=0.5", "model": "sage", "layers": 2, "hidden": 16, "batch_size": 700,
+           "fanouts": (5, 5), "sample_ahead": 0, "prefetch": 0, "remote": "hec"}
+
+
+@pytest.mark.parametrize("flags", [{}, {"push": "demand"}, {"halo_features": "cache", "hec_lines": 700, "hec_limit": 600}], ids=str)
+def test_caches_hold_what_was_said(flags, tmp_path):
+    """In a first epoch, and at most so much in further ones."""
+    def both(comm, epochs):
+        config = resolve({**QUIET, **OPTIONS, **flags, "epochs": epochs, "ranks": comm.size})
+        model, sizes, part = counted(comm, config, tmp_path)
+        trainer = model.make(comm, config, part)
+        fit(trainer, epochs)
+        historical, told = trainer.loader.historical, sizes.batches
+        row = {k: ((1,), np.dtype(np.float32)) for k in range(2)}
+        pushed = np.array(comm.allgather(told.pushes[0][1].sent))
+        assert pushed[:, comm.rank].tolist() == told.pushes[0][1].received
+        return told.lines, [len(cache) for cache in historical.caches], told.held_bytes(row)
+
+    for lines, there, held in threads.run(2, both, 1):
+        assert lines == there and held > 0
+    for lines, there, _ in threads.run(2, both, 3):
+        assert all(found <= told for found, told in zip(there, lines))
