@@ -1,6 +1,7 @@
 /* Normalise or add a bias, activate and drop, in one pass over memory; and the gradient (DistGNN-MB 3.3).
  *
- *   y = (x - mean) * inv_std * gamma + beta   in float64, then rounded to T;   without mean y = x + beta;   without beta y = x
+ *   y = (x - mean) * inv_std * gamma + beta   in float64, then rounded to T;   without mean y = x + beta;   without
+ *   beta y = x
  *   out = f(y) * k,   k = 0 or 1 / (1 - p) as in dropout.c;   without ids k = 1
  *
  * Nothing between x and out is stored. A row is worked on in blocks of columns that stay in the first cache. */
@@ -147,14 +148,17 @@ static void NAME(activate_backward_rows)(T *dx, double *restrict sums, const T *
         }
 }
 
-/* dy = g * k * f'(y);   sums[0] = sum_r dy,   sums[1] = sum_r dy * xhat (0 without mean),   xhat = (x - mean) * inv_std
+/* dy = g * k * f'(y);   sums[0] = sum_r dy,   sums[1] = sum_r dy * xhat (0 without mean),   xhat = (x - mean) *
+ * inv_std
  * dx = gamma * inv_std * (dy - means[0] - xhat * means[1]);   without mean dx = dy
  *
- * inputs   g (n_rows, n_feat); x (n_rows, n_feat), read with mean or SAR_ELU; out (n_rows, n_feat), read with SAR_RELU;
- *          means (2, n_feat), read with mean and dx: sums over the rows of all ranks, divided by their number; the rest as in forward
+ * inputs   g (n_rows, n_feat); x (n_rows, n_feat), read with mean or SAR_ELU; out (n_rows, n_feat), read with
+ *          SAR_RELU; means (2, n_feat), read with mean and dx: sums over the rows of all ranks, divided by their
+ *          number; the rest as in forward
  * outputs  dx (n_rows, n_feat) or NULL, overwritten; it may be g; sums (2, n_feat) or NULL, overwritten;
  *          workspace (n_threads, 2, n_feat), added in thread order, NULL where sums is
- * cost     O(n_rows * n_feat); one pass. With batch norm two calls: the sums, then dx, for which dy is computed again.
+ * cost     O(n_rows * n_feat); one pass. With batch norm two calls: the sums, then dx, for which dy is computed
+ *          again.
  */
 int NAME(sar_activate_backward)(T *dx, double *restrict sums, double *restrict workspace, const T *g, const T *restrict out,
                                 const double *restrict means, const NAME(sar_activation) *a, int64_t n_threads)

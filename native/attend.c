@@ -1,5 +1,6 @@
-/* Fused graph attention (GAT, SAR Eq. 3 and sec. 3.3), forward: coefficients are made on the fly and never stored per edge.
- * The softmax is online (SAR sec. 3.4): a block of edges updates (m, l, acc) in place, whatever blocks came before. */
+/* Fused graph attention (GAT, SAR Eq. 3 and sec. 3.3), forward: coefficients are made on the fly and never stored
+ * per edge. The softmax is online (SAR sec. 3.4): a block of edges updates (m, l, acc) in place, whatever blocks
+ * came before. */
 #ifndef T
 #include "philox.h"
 #define KERNEL "attend.c"
@@ -21,8 +22,8 @@ SAR_INLINE T NAME(sum_all)(const T *restrict s, int n)
     return t[0];
 }
 
-/* The heads of a row of more than SAR_ROW_BYTES take their steps by so many: with dropout a multiple of 4, as one random block serves
- * 4 heads. What is left over takes steps of its own. */
+/* The heads of a row of more than SAR_ROW_BYTES take their steps by so many: with dropout a multiple of 4, as one
+ * random block serves 4 heads. What is left over takes steps of its own. */
 SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t z_heads, int64_t n_feat, int dropout)
 {
     int64_t head_bytes = n_feat * (int64_t)sizeof(T);
@@ -32,7 +33,8 @@ SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t z_heads, int64_
     return heads < n_heads ? heads : n_heads;
 }
 
-/* The state of the online softmax, and what its steps read. begins: each row's state is as before any edge, whatever stands there. */
+/* The state of the online softmax, and what its steps read. begins: each row's state is as before any edge, whatever
+ * stands there. */
 typedef struct {
     T *m, *l, *acc;
     const T *dst;
@@ -92,7 +94,8 @@ static void NAME(attend_row)(const NAME(online) *o, int64_t i, int step, int64_t
             for (int k = 0; k < n; k++) s[k] -= shift;
             NAME(exp_all)(s, n);
 
-            /* The maximum has moved: correct numerator and denominator by exp(old - new). Both are 0 where there was none. */
+            /* The maximum has moved: correct numerator and denominator by exp(old - new). Both are 0 where there was
+             * none. */
             T correction = old == -INFINITY ? 1 : NAME(exp_negative)(old - shift);
             l[ih] = (begins ? 0 : l[ih]) * correction + NAME(sum_all)(s, n);
             m[ih] = top;
@@ -110,8 +113,8 @@ static void NAME(attend_row)(const NAME(online) *o, int64_t i, int step, int64_t
     } while (e < indptr[i + 1]);
 }
 
-/* Rows of at most LANES edges, whose coefficients are made together, a row in each lane: short rows would leave most lanes of a vector
- * of their own edges empty, and each head would wait for its sums. */
+/* Rows of at most LANES edges, whose coefficients are made together, a row in each lane: short rows would leave most
+ * lanes of a vector of their own edges empty, and each head would wait for its sums. */
 typedef struct {
     int n_rows, n_most;     /* rows, and the most edges of one */
     int n[LANES];           /* edges of each; 0 behind the last row */
@@ -135,8 +138,8 @@ SAR_INLINE void NAME(next_strip)(NAME(strip) *strip, const NAME(sar_csr) *csr, i
     for (; count < LANES; count++) strip->n[count] = 0;
 }
 
-/* The softmax of one head of a strip: s, scores of sources, become coefficients; m and l of the rows are updated; correction[u] is what
- * acc is multiplied by. Sums have the order of sum_all. */
+/* The softmax of one head of a strip: s, scores of sources, become coefficients; m and l of the rows are updated;
+ * correction[u] is what acc is multiplied by. Sums have the order of sum_all. */
 SAR_INLINE void NAME(strip_softmax)(T s[LANES][LANES], T *restrict correction, const NAME(online) *o, const NAME(strip) *strip, int64_t h)
 {
     const int most = strip->n_most;
@@ -244,12 +247,14 @@ static void NAME(attend_rows)(const NAME(online) *o, int step, int64_t part, int
 
 /* One block of edges of the online softmax:
  *   i = rows[row], or the row;  s_e = leaky_relu(src[j,h] + dst[i,h]);  m' = max(m, max_e s_e)
- *   l = l * exp(m - m') + sum_e exp(s_e - m');  acc = acc * exp(m - m') + sum_e mask_e/(1-p) * exp(s_e - m') * z[j,h,:]
+ *   l = l * exp(m - m') + sum_e exp(s_e - m');  acc = acc * exp(m - m') + sum_e mask_e/(1-p) * exp(s_e - m') *
+ *   z[j,h,:]
  *
  * inputs   dst (n_out, n_heads); a, as prototypes_index.h has it: indices are the sources j
- * output   m, l (n_out, n_heads), acc (n_out, n_heads, n_feat): updated; accumulate = 0: those of the rows i start at -inf, 0, 0, whatever
- *          they hold. Dropout leaves m and l alone.
- * cost     O(n_edges * n_heads * n_feat); the stack holds CHUNK edges, nothing is kept per edge. acc is corrected once a step.
+ * output   m, l (n_out, n_heads), acc (n_out, n_heads, n_feat): updated; accumulate = 0: those of the rows i start
+ *          at -inf, 0, 0, whatever they hold. Dropout leaves m and l alone.
+ * cost     O(n_edges * n_heads * n_feat); the stack holds CHUNK edges, nothing is kept per edge. acc is corrected
+ *          once a step.
  */
 int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, const T *restrict dst, const NAME(sar_attention) *a,
                              int accumulate)

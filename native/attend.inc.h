@@ -12,30 +12,32 @@ SAR_INLINE void NAME(exp_all)(T *restrict s, int n)
     for (T *restrict v = s; v < s + n; v += LANES) for (int u = 0; u < LANES; u++) v[u] = NAME(exp_negative)(v[u]);
 }
 
-/* Edges of one step, after which acc is corrected. Where a head's part of a row is short it is as many rows as the first-level cache
- * holds. */
+/* Edges of one step, after which acc is corrected. Where a head's part of a row is short it is as many rows as the
+ * first-level cache holds. */
 SAR_INLINE int NAME(step_edges)(int64_t heads, int64_t n_feat)
 {
     int64_t edges = heads * n_feat > 0 ? 32768 / (heads * n_feat * (int64_t)sizeof(T)) : CHUNK;
     return heads == 1 || edges > CHUNK ? CHUNK : edges < 32 ? 32 : (int)edges;
 }
 
-/* What head `h` prefetches of a later edge's row of `n_heads` heads (gather.inc.h): its own columns; of short rows, whose heads share cache
- * lines, and of a row that all heads share, the first head all. A long row at once would fill the queue of misses, and arithmetic would
- * wait for it. */
+/* What head `h` prefetches of a later edge's row of `n_heads` heads (gather.inc.h): its own columns; of short rows,
+ * whose heads share cache lines, and of a row that all heads share, the first head all. A long row at once would
+ * fill the queue of misses, and arithmetic would wait for it. */
 SAR_INLINE int64_t NAME(head_prefetch)(int64_t h, int64_t n_heads, int64_t row_bytes)
 {
     return row_bytes > SAR_ROW_BYTES && h < n_heads ? -1 : h == 0 ? row_bytes : 0;
 }
 
-/* Prefetch the row of `bytes` of each of the next n of `left` edges: scores lie apart, and the first head of a step reads all. */
+/* Prefetch the row of `bytes` of each of the next n of `left` edges: scores lie apart, and the first head of a step
+ * reads all. */
 SAR_INLINE void NAME(prefetch_scores)(const void *scores, int64_t bytes, const I *restrict next, int n, int64_t left)
 {
     for (int k = 0; k < n && k < left; k++)
         for (int64_t b = 0; b < bytes; b += 64) SAR_PREFETCH_NEAR((const char *)scores + (int64_t)next[k] * bytes + b);
 }
 
-/* word[h % 4][k]: the random word of edge k for heads h = 4*group .. 4*group + 3. The edge's id is src_id * n_nodes + dst_id. */
+/* word[h % 4][k]: the random word of edge k for heads h = 4*group .. 4*group + 3. The edge's id is src_id * n_nodes
+ * + dst_id. */
 SAR_INLINE void NAME(edge_words)(uint32_t word[4][CHUNK], const uint64_t *restrict edge_id, int n, uint32_t group, uint64_t key)
 {
     for (int k = 0; k < n; k++) {

@@ -1,4 +1,5 @@
-/* The gradients of attention (GAT, SAR alg. 2 and sec. 3.3): coefficients are made again, from m and 1 / l of each destination. */
+/* The gradients of attention (GAT, SAR alg. 2 and sec. 3.3): coefficients are made again, from m and 1 / l of each
+ * destination. */
 #ifndef T
 #include "philox.h"
 #define KERNEL "attend_backward.c"
@@ -102,13 +103,16 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
 
 /* Gradients of the finished attention, walking the transpose (row j is a source, a's indices its destinations i):
  *   alpha = exp(s - m[i,h]) / l[i,h];  t = g[i,h,:] . z[j,h,:];  k = mask/(1-p)
- *   dz[j,h,:] += alpha k g[i,h,:];  de = alpha (k t - delta[i,h]) leaky_relu'(s_pre);  dsrc[j,h] += de;  sums[thread,i,h] += de
+ *   dz[j,h,:] += alpha k g[i,h,:];  de = alpha (k t - delta[i,h]) leaky_relu'(s_pre);  dsrc[j,h] += de;
+ *   sums[thread,i,h] += de
  * Where all heads share z they share dz.
  *
  * inputs   ends (n_dst, n_heads, 4): dst, m, 1 / l, delta = sum_d g * out; g (n_dst, n_heads, n_feat)
- *          side by side, so that an edge reads one cache line for them; m and 1 / l apart, as m + log l loses l's digits beside a large m
- * output   dz (n_src, z_heads, n_feat), dsrc (n_src, n_heads): accumulated, or overwritten; sums (n_threads, n_dst, n_heads): accumulated
- *          sums: each thread's part of ddst, which sar_attend_backward_finish adds. float64, as these sums cancel.
+ *          side by side, so that an edge reads one cache line for them; m and 1 / l apart, as m + log l loses l's
+ *          digits beside a large m
+ * output   dz (n_src, z_heads, n_feat), dsrc (n_src, n_heads): accumulated, or overwritten;
+ *          sums (n_threads, n_dst, n_heads): accumulated, each thread's part of ddst, which sar_attend_backward_finish
+ *          adds. float64, as these sums cancel.
  * cost     O(n_edges * n_heads * n_feat)
  */
 int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends, const T *restrict g,

@@ -1,4 +1,5 @@
-/* The parts of attention that work on a node's own row: the end of the online softmax, delta = sum_d g * out, and the end of ddst. */
+/* The parts of attention that work on a node's own row: the end of the online softmax, delta = sum_d g * out, and
+ * the end of ddst. */
 #ifndef T
 #include "sarlite.h"
 #define KERNEL "attend_rows.c"

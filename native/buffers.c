@@ -1,10 +1,11 @@
-/* An allocator for NumPy's arrays (NEP 49). Large blocks stand in one range of addresses: the first free one that is large enough is
- * taken, what is left of it stays free, and freed neighbours join. A training step asks for the same sizes in the same order in every
- * epoch, so that all but the first find their places in touched memory, whereas fresh memory costs a page fault for every page; and the
- * range is little longer than the most that was ever in use. All blocks start at a cache line.
+/* An allocator for NumPy's arrays (NEP 49). Large blocks stand in one range of addresses: the first free one that is
+ * large enough is taken, what is left of it stays free, and freed neighbours join. A training step asks for the same
+ * sizes in the same order in every epoch, so that all but the first find their places in touched memory, whereas
+ * fresh memory costs a page fault for every page; and the range is little longer than the most that was ever in use.
+ * All blocks start at a cache line.
  *
- * Who may still allocate or free holds NumPy's capsule of the handler: every array, and every context that was entered or copied from
- * one that was. So the capsule's end is the buffers' end, whoever outlives whom. */
+ * Who may still allocate or free holds NumPy's capsule of the handler: every array, and every context that was
+ * entered or copied from one that was. So the capsule's end is the buffers' end, whoever outlives whom. */
 #define _DEFAULT_SOURCE
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
@@ -37,8 +38,8 @@ struct sar_buffers {
     int closed;                 /* nobody asks for memory again and again: large blocks are malloc's, freed ones given back */
 };
 
-/* As many addresses as the machine has memory: pages take memory only once they are touched. They begin at a huge page, so that the
- * memory taken is `top` rounded up to one. */
+/* As many addresses as the machine has memory: pages take memory only once they are touched. They begin at a huge
+ * page, so that the memory taken is `top` rounded up to one. */
 static void reserve(struct sar_buffers *b)
 {
     size_t size = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
@@ -64,8 +65,8 @@ void sar_buffers_end(void *capsule)
 
 static int in_range(const struct sar_buffers *b, const struct header *h) { return (char *)h >= b->begin && (char *)h < b->end; }
 
-/* Take `size` bytes of the first free block that has them, else from the top, where a free block that ends there is used up first.
- * NULL where the range ends; *zeroed where all is fresh. */
+/* Take `size` bytes of the first free block that has them, else from the top, where a free block that ends there is
+ * used up first. NULL where the range ends; *zeroed where all is fresh. */
 static struct header *take(struct sar_buffers *b, size_t size, int *zeroed)
 {
     struct header **at = &b->idle, *h = NULL;
@@ -111,7 +112,8 @@ static char *page_up(char *address)
     return (char *)(((uintptr_t)address + page - 1) / page * page);
 }
 
-/* Give the whole pages between two addresses back to the system: they are zeros from here on. Returns the first of them. */
+/* Give the whole pages between two addresses back to the system: they are zeros from here on. Returns the first of
+ * them. */
 static char *give_back(char *begin, char *end)
 {
     char *first = page_up(begin), *last = page_up(end + 1) - sysconf(_SC_PAGESIZE);
@@ -185,7 +187,8 @@ static void *buffers_realloc(void *context, void *block, size_t size)
     return fresh;
 }
 
-/* New buffers, or NULL without memory. Their address is that of a PyDataMem_Handler, for a capsule whose destructor is sar_buffers_end. */
+/* New buffers, or NULL without memory. Their address is that of a PyDataMem_Handler, for a capsule whose destructor
+ * is sar_buffers_end. */
 struct sar_buffers *sar_buffers_open(void)
 {
     struct sar_buffers *b = calloc(1, sizeof *b);

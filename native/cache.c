@@ -1,9 +1,10 @@
-/* The lines of a cache of rows: which row stands in each, and in which step that row was made. One source for every instruction set.
+/* The lines of a cache of rows: which row stands in each, and in which step that row was made. One source for every
+ * instruction set.
  *
- * lines (n_lines + 1) stand in a ring, oldest first: by `made`, and of equal `made` in the order in which they were stored. The last of
- * the array is no line but the head of the ring: its `newer` is the oldest line, its `older` the newest. Empty lines have made = -1 and
- * halo = -1, so they are the oldest of all. A run is what has one `made`; its first and its last line name each other in `end`, so that
- * the place of an older row is found run by run.
+ * lines (n_lines + 1) stand in a ring, oldest first: by `made`, and of equal `made` in the order in which they were
+ * stored. The last of the array is no line but the head of the ring: its `newer` is the oldest line, its `older` the
+ * newest. Empty lines have made = -1 and halo = -1, so they are the oldest of all. A run is what has one `made`; its
+ * first and its last line name each other in `end`, so that the place of an older row is found run by run.
  * place (n_halo): the line of each row, or -1. place[lines[l].halo] == l of every line that is not empty.
  */
 #include "sarlite.h"
@@ -63,8 +64,8 @@ int sar_cache_clear(struct sar_line *restrict lines, int32_t *restrict place, in
     return SAR_OK;
 }
 
-/* Give each row a line, one after another: the line that it has, else the oldest, whose row is forgotten. It is then the newest of
- * those with its `made`.
+/* Give each row a line, one after another: the line that it has, else the oldest, whose row is forgotten. It is then
+ * the newest of those with its `made`.
  *
  * inputs   halo (n) within 0 .. n_halo, made (n) >= 0; n_lines > 0 where n > 0
  * output   taken (n): each row's line, overwritten; a later row may have been given the same. lines, place updated

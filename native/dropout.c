@@ -1,4 +1,5 @@
-/* Dropout by a counter-based generator: the mask is a function of (key, global row id, column), so its gradient is the same kernel. */
+/* Dropout by a counter-based generator: the mask is a function of (key, global row id, column), so its gradient is
+ * the same kernel. */
 #ifndef T
 #include "philox.h"
 #define KERNEL "dropout.c"

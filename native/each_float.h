@@ -1,4 +1,5 @@
-/* Includes KERNEL once for each value type T. NAME(op) is op_f32_<isa> or op_f64_<isa>; LANES fills 64 bytes; FLOAT_BITS is 32 or 64. */
+/* Includes KERNEL once for each value type T. NAME(op) is op_f32_<isa> or op_f64_<isa>; LANES fills 64 bytes;
+ * FLOAT_BITS is 32 or 64. */
 #define NAME(op) SAR_PASTE(op, SUFFIX, ISA)
 
 #define T float

@@ -1,5 +1,5 @@
-/* Includes KERNEL once for each value type T and index type I. NAME(op) is op_f32_i32_<isa>, ...; LANES and FLOAT_BITS are those of
- * each_float.h. */
+/* Includes KERNEL once for each value type T and index type I. NAME(op) is op_f32_i32_<isa>, ...; LANES and
+ * FLOAT_BITS are those of each_float.h. */
 #define NAME(op) SAR_PASTE(op, SUFFIX, ISA)
 
 #define T float

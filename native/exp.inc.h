@@ -1,8 +1,10 @@
-/* exp for arguments <= 0 (or slightly above), branch-free so that it vectorises. A template: T, FLOAT_BITS and NAME are set.
+/* exp for arguments <= 0 (or slightly above), branch-free so that it vectorises. A template: T, FLOAT_BITS and NAME
+ * are set.
  *
- * exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln(2)/2: Cody-Waite reduction in two parts and a Taylor polynomial whose
- * remainder is below half a unit in the last place. Adding `magic` rounds to an integer and leaves it in the low bits. 2^n is applied
- * in two factors, so results below the smallest normal number are right too; -inf gives 0, NaN stays NaN. expm1 shares the reduction. */
+ * exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln(2)/2: Cody-Waite reduction in two parts and a Taylor
+ * polynomial whose remainder is below half a unit in the last place. Adding `magic` rounds to an integer and leaves
+ * it in the low bits. 2^n is applied in two factors, so results below the smallest normal number are right too; -inf
+ * gives 0, NaN stays NaN. expm1 shares the reduction. */
 
 /* 2^n for an integer-valued n with |n| < 1000 (double), 120 (float). */
 SAR_INLINE T NAME(exp2_integer)(T n)

@@ -9,8 +9,8 @@
 #define EDGES_AHEAD 8
 #endif
 
-/* One candidate row against the best so far. It wins if there is none yet, if it is better, if it is NaN and the best is not (so that
- * an error stays visible), and at a tie if its rank is lower; two NaN tie. */
+/* One candidate row against the best so far. It wins if there is none yet, if it is better, if it is NaN and the
+ * best is not (so that an error stays visible), and at a tie if its rank is lower; two NaN tie. */
 SAR_INLINE void NAME(take_better)(T *restrict best, I *restrict arg, int64_t *restrict rank, const T *restrict row, int n,
                                   I label, int64_t label_rank, T sign)
 {
@@ -60,9 +60,10 @@ static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const NAME(sar_
     return status;
 }
 
-/* (out, arg)[t,f] = better of (out, arg)[t,f] and (x[r,f], label) over the edges e of row i; t = rows[i], or i if rows is NULL;
- * r = indices[e], or e if indices is NULL; label = label[e], or offset + r if label is NULL. Ties go to the lower order[label] (order
- * NULL: the lower label), so the result does not depend on how the edges are split into blocks or ordered.
+/* (out, arg)[t,f] = better of (out, arg)[t,f] and (x[r,f], label) over the edges e of row i; t = rows[i], or i if
+ * rows is NULL; r = indices[e], or e if indices is NULL; label = label[e], or offset + r if label is NULL. Ties go
+ * to the lower order[label] (order NULL: the lower label), so the result does not depend on how the edges are split
+ * into blocks or ordered.
  *
  * inputs   csr, labels, as prototypes_index.h has them; x (n_src, n_feat); sign +1 maximum, -1 minimum
  * output   out, arg (n_out, n_feat): updated; arg = -1 means none yet

@@ -1,22 +1,26 @@
-/* Sums and dot products over gathered rows: the inner loops of spmm.c and attend.c. A template: T, I, LANES and NAME are set.
+/* Sums and dot products over gathered rows: the inner loops of spmm.c and attend.c. A template: T, I, LANES and NAME
+ * are set.
  *
- * Sums run over at most CHUNK edges before they are added to memory: rounding grows with CHUNK + n / CHUNK, not with n. A sum of one
- * column is the same whatever the vectors are. A dot product's order is fixed by vectors of 64 bytes, LANES values, which narrower
- * registers hold in several: so every instruction set adds in the same order, and all give the same bits.
+ * Sums run over at most CHUNK edges before they are added to memory: rounding grows with CHUNK + n / CHUNK, not with
+ * n. A sum of one column is the same whatever the vectors are. A dot product's order is fixed by vectors of 64
+ * bytes, LANES values, which narrower registers hold in several: so every instruction set adds in the same order,
+ * and all give the same bits.
  *
- * The columns of a row are covered by vectors, of which the last ends there and may overlap the one before. So every width runs whole
- * vectors only. Vectors are said, not left to the compiler to find, and are no wider than a register: what is wider stands in memory. */
+ * The columns of a row are covered by vectors, of which the last ends there and may overlap the one before. So every
+ * width runs whole vectors only. Vectors are said, not left to the compiler to find, and are no wider than a
+ * register: what is wider stands in memory. */
 #ifndef CHUNK
 #define CHUNK 256
 #define VECTORS 8           /* of 64 bytes, of one pass of dot products over the edges */
 #ifndef SAR_REGISTER
 #define SAR_REGISTER 16     /* bytes of a register; build.py says it for each instruction set */
 #endif
-/* Registers for the sums of one pass over the edges. There are 16, or 32 of 64 bytes; the coefficient and the product need some, and
- * where dot products are made beside them, those and the row do. */
+/* Registers for the sums of one pass over the edges. There are 16, or 32 of 64 bytes; the coefficient and the
+ * product need some, and where dot products are made beside them, those and the row do. */
 #define SUMS (SAR_REGISTER == 64 ? 8 : 13)
 #define SUMS_BESIDE_DOTS 8
-/* How many edges on a row is prefetched: of short rows more, so that as many bytes are under way. Measured from 128 bytes to 3 KiB. */
+/* How many edges on a row is prefetched: of short rows more, so that as many bytes are under way. Measured from 128
+ * bytes to 3 KiB. */
 #define AHEAD(row_bytes, n_pass) ((row_bytes) <= 340 ? 48 : (row_bytes) <= 512 && (n_pass) == 1 ? 32 : 16)
 #endif
 #define WIDE ((int)(SAR_REGISTER / sizeof(T)))      /* values of a register */
@@ -26,9 +30,10 @@
 typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T)), may_alias));
 #define REG(address) (*(const NAME(reg) *)(address))
 
-/* What is summed: for each of n <= CHUNK edges of one row, `coef` (NULL: 1) times the row index[k] of x, which has `stride` values.
- * `index` goes on to n_ahead >= n, so that rows of later edges can be prefetched: `prefetch` bytes of each, 0: they are in the
- * cache already, -1: the columns that are read. `near`: x fits the last-level cache, from where the second-level one is no gain. */
+/* What is summed: for each of n <= CHUNK edges of one row, `coef` (NULL: 1) times the row index[k] of x, which has
+ * `stride` values. `index` goes on to n_ahead >= n, so that rows of later edges can be prefetched: `prefetch` bytes
+ * of each, 0: they are in the cache already, -1: the columns that are read. `near`: x fits the last-level cache,
+ * from where the second-level one is no gain. */
 typedef struct {
     const T *restrict x;
     const I *restrict index;
@@ -49,7 +54,8 @@ typedef struct {
     int64_t bytes;
 } NAME(ahead);
 
-/* For one of n_pass passes, of the `width` columns from column f on. Rows that do not start at a cache line reach into one more. */
+/* For one of n_pass passes, of the `width` columns from column f on. Rows that do not start at a cache line reach
+ * into one more. */
 SAR_INLINE NAME(ahead) NAME(plan_ahead)(const NAME(gather) *g, int64_t f, int64_t width, int n_pass)
 {
     const int64_t bytes = g->prefetch < 0 ? width * (int64_t)sizeof(T) : f == 0 ? g->prefetch : 0;
@@ -73,7 +79,8 @@ SAR_INLINE void NAME(prefetch_row)(const int lines, const T *row, NAME(ahead) pl
         for (int64_t b = 0; b < plan.bytes; b += 64) SAR_PREFETCH((const char *)row + b);
 }
 
-/* The end of a pass: the values of the columns first .. last + WIDE from the register that starts at column `last` <= first. */
+/* The end of a pass: the values of the columns first .. last + WIDE from the register that starts at column `last`
+ * <= first. */
 SAR_INLINE void NAME(add_end)(T *restrict out, NAME(reg) sum, int64_t first, int64_t last, T scale, int begins)
 {
     T value[WIDE];
@@ -87,7 +94,8 @@ SAR_INLINE void NAME(add_end)(T *restrict out, NAME(reg) sum, int64_t first, int
         out[f] = begins ? scale * value[f - last] : out[f] + scale * value[f - last];
 }
 
-/* Over n_reg registers, of which the last starts at column `last` (all others one after another) of the columns from f on:
+/* Over n_reg registers, of which the last starts at column `last` (all others one after another) of the columns from
+ * f on:
  *   out[f] += scale * sum_k coef[k] * row_k[f], begins: =
  * n_reg and weighted are constants where this is inlined. */
 SAR_INLINE void NAME(sum_pass)(const int n_reg, const int weighted, T *restrict out, const NAME(gather) *g, int64_t f, int64_t width,
@@ -123,7 +131,8 @@ SAR_INLINE void NAME(sum_pass)(const int n_reg, const int weighted, T *restrict 
     NAME(add_end)(out, sum[whole], whole * WIDE, last, scale, begins);
 }
 
-/* The same for a row that a register is too wide for: two pieces of `lanes` values, a power of two; the second ends the row. */
+/* The same for a row that a register is too wide for: two pieces of `lanes` values, a power of two; the second ends
+ * the row. */
 SAR_INLINE void NAME(narrow_sum)(const int lanes, T *restrict out, const NAME(gather) *g, int64_t width, T scale, int begins)
 {
     const int64_t last = width - lanes;
@@ -205,7 +214,8 @@ SAR_INLINE T NAME(sum_of)(const NAME(reg) t[PIECES])
 }
 
 /* Over n_vec vectors of LANES values, of which the last ends the `width` columns from f on:
- *   dot[k] += sum_f a[f] * row_k[f];   if `summing`, out[f] += sum_k coef[k] * row_k[f] too (begins: =), a row being read once for both
+ *   dot[k] += sum_f a[f] * row_k[f];   if `summing`, out[f] += sum_k coef[k] * row_k[f] too (begins: =), a row being
+ *   read once for both
  * a is 0 where the last vector overlaps. n_vec and summing are constants where this is inlined. */
 SAR_INLINE void NAME(dot_pass)(const int n_vec, const int summing, T *restrict dot, T *restrict out, const T *restrict a,
                                const NAME(gather) *g, int64_t f, int64_t width, int begins)
@@ -251,7 +261,8 @@ SAR_INLINE void NAME(dot_pass)(const int n_vec, const int summing, T *restrict d
     }
 }
 
-/* The same for a row of fewer than LANES values: two pieces of `lanes` values, a power of two; the second ends the row. */
+/* The same for a row of fewer than LANES values: two pieces of `lanes` values, a power of two; the second ends the
+ * row. */
 SAR_INLINE void NAME(narrow_dot)(const int lanes, const int summing, T *restrict dot, T *restrict out, const T *restrict a,
                                  const NAME(gather) *g, int64_t width, int begins)
 {
@@ -273,7 +284,8 @@ SAR_INLINE void NAME(narrow_dot)(const int lanes, const int summing, T *restrict
     for (int f = 0; summing && f < (int)width; f++) out[f] = (begins ? 0 : out[f]) + (f < lanes ? sum[f] : sum[lanes + f - (int)last]);
 }
 
-/* Copy `width` values of a to `padded` as the pass reads them: zeros where the last of its pieces overlaps the one before. */
+/* Copy `width` values of a to `padded` as the pass reads them: zeros where the last of its pieces overlaps the one
+ * before. */
 SAR_INLINE void NAME(pad_row)(T *restrict padded, const T *restrict a, int64_t lanes, int64_t width)
 {
     int64_t whole = (width - 1) / lanes * lanes;
@@ -292,7 +304,8 @@ static __attribute__((noinline)) void NAME(unpadded_dots)(T *restrict dot, const
     }
 }
 
-/* dot[k] = sum_f a[f] * x[index[k]*stride + f],   f < end; if `summing`, out[f] += sum_k coef[k] * x[index[k]*stride + f] too; begins: = */
+/* dot[k] = sum_f a[f] * x[index[k]*stride + f],   f < end; if `summing`, out[f] += sum_k coef[k] * x[index[k]*stride
+ * + f] too; begins: = */
 SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict out, const T *restrict a, const NAME(gather) *g,
                                  int64_t end, int begins)
 {

@@ -1,8 +1,8 @@
-/* Dense products. A tile of the output stays in registers, a panel of b in the first cache, a block of a in the second
- * (Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008).
+/* Dense products. A tile of the output stays in registers, a panel of b in the first cache, a block of a in the
+ * second (Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008).
  *
- * A value is a sum of sums of at most DEPTH products, all in ascending order; each product is added in one rounding where the
- * instruction set can. So a row of a product depends neither on the other rows nor on threads. */
+ * A value is a sum of sums of at most DEPTH products, all in ascending order; each product is added in one rounding
+ * where the instruction set can. So a row of a product depends neither on the other rows nor on threads. */
 #ifndef T
 #include "sarlite.h"
 #define KERNEL "gemm.c"
@@ -29,9 +29,10 @@
 typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T)), may_alias));
 #define REG(address) (*(const NAME(reg) *)(address))
 
-/* One tile of out, n_rows by n_columns: sums over p < depth of a[r * row + p * step] panel[p][j], n_reg registers of j, added to out if
- * `adds`. Three rows share a pointer, as an address can have 0, 1 or 2 times `row`. With `ahead` as many rows of a, so many values on, are
- * prefetched; with `next` a row of a panel from there, `ld_next` apart, for each of NEXT values of p. */
+/* One tile of out, n_rows by n_columns: sums over p < depth of a[r * row + p * step] panel[p][j], n_reg registers of
+ * j, added to out if `adds`. Three rows share a pointer, as an address can have 0, 1 or 2 times `row`. With `ahead`
+ * as many rows of a, so many values on, are prefetched; with `next` a row of a panel from there, `ld_next` apart,
+ * for each of NEXT values of p. */
 FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict out, int64_t ld_out, int n_columns, int adds,
                                  const T *restrict a, int64_t row, int64_t step, const T *restrict panel, int64_t depth,
                                  int64_t ahead, const T *next, int64_t ld_next)
@@ -80,8 +81,8 @@ FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict 
         else NAME(tile)(r, 1, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead, next, ld_next); \
     }
 
-/* As many tiles as n_rows rows take, of n_columns <= PANEL. `first`: these rows of a are read for the first time, so each tile prefetches
- * the next one's; and each prefetches from `next`. */
+/* As many tiles as n_rows rows take, of n_columns <= PANEL. `first`: these rows of a are read for the first time, so
+ * each tile prefetches the next one's; and each prefetches from `next`. */
 FUSED static void NAME(tiles)(int64_t n_rows, T *restrict out, int64_t ld_out, int n_columns, int adds, const T *restrict a,
                               int64_t row, int64_t step, const T *restrict panel, int64_t depth, int first, const T *next,
                               int64_t ld_next)
@@ -109,7 +110,8 @@ static void NAME(pack_panel)(T *restrict panel, const T *restrict b, int64_t ld,
             for (int j = 0; j < width; j++) panel[j] = j >= n_columns ? 0 : trans ? b[j * ld + p] : b[p * ld + j];
 }
 
-/* n columns of a (depth, ld), one tile's after another's: packed[p][i] of TILE_ROWS columns i, of the last tile maybe fewer. */
+/* n columns of a (depth, ld), one tile's after another's: packed[p][i] of TILE_ROWS columns i, of the last tile
+ * maybe fewer. */
 static void NAME(pack_columns)(T *restrict packed, const T *restrict a, int64_t ld, int64_t depth, int64_t n)
 {
     for (; n >= TILE_ROWS; n -= TILE_ROWS, a += TILE_ROWS)
@@ -130,9 +132,11 @@ static void NAME(take_rows)(T *restrict to, const T *restrict a, int64_t ld, con
 /* out = a @ b or a @ b^T, added to out if `accumulate`; with `rows`, row i of a stands at a[rows[i]]
  *
  * inputs   a (m, k), or (., k) with rows (m), within it, rows ld_a apart; b (k, n), with trans_b (n, k)
- * output   out (m, n), rows ld_out apart, overwritten or accumulated; workspace, at a cache line, (k * n rounded up to
- *          SAR_GEMM_COLUMNS): b's panels; with rows further (threads, SAR_GEMM_BLOCK, k), where each copies its block of a
- * cost     O(m n k); threads take blocks of rows of out as they come, since a thread that samples ahead may hold one of them up
+ * output   out (m, n), rows ld_out apart, overwritten or accumulated; workspace, at a cache line, (k * n rounded up
+ *          to SAR_GEMM_COLUMNS): b's panels; with rows further (threads, SAR_GEMM_BLOCK, k), where each copies its
+ *          block of a
+ * cost     O(m n k); threads take blocks of rows of out as they come, since a thread that samples ahead may hold one
+ *          of them up
  */
 int NAME(sar_gemm_forward)(T *restrict out, int64_t ld_out, T *restrict workspace, const T *restrict a, int64_t ld_a,
                            const int64_t *restrict rows, const T *restrict b, int trans_b, int accumulate, int64_t m, int64_t n, int64_t k)
@@ -162,13 +166,16 @@ int NAME(sar_gemm_forward)(T *restrict out, int64_t ld_out, T *restrict workspac
     return SAR_OK;
 }
 
-/* out = a^T @ g: the gradient of b in a @ b, where k, the number of rows, is large; with `rows`, row i of a stands at a[rows[i]]
+/* out = a^T @ g: the gradient of b in a @ b, where k, the number of rows, is large; with `rows`, row i of a stands
+ * at a[rows[i]]
  *
  * inputs   a (k, m), or (., m) with rows (k), within it, rows ld_a apart; g (k, n), rows ld_g apart
- * output   out (m, n), overwritten; workspace, at a cache line, (n_threads, SAR_GEMM_OWN + m n rounded up to SAR_GEMM_COLUMNS, with rows
- *          SAR_GEMM_DEPTH m more): each thread's panel, block, and share of the rows, which are added in thread order
- * cost     O(m n k). The wider of the two is taken by panels, so that few columns leave no registers empty. A panel is a piece of each
- *          row, which the processor's own prefetcher does not foresee, so the tiles of one prefetch the next.
+ * output   out (m, n), overwritten; workspace, at a cache line, (n_threads, SAR_GEMM_OWN + m n rounded up to
+ *          SAR_GEMM_COLUMNS, with rows SAR_GEMM_DEPTH m more): each thread's panel, block, and share of the rows,
+ *          which are added in thread order
+ * cost     O(m n k). The wider of the two is taken by panels, so that few columns leave no registers empty. A panel
+ *          is a piece of each row, which the processor's own prefetcher does not foresee, so the tiles of one
+ *          prefetch the next.
  */
 int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, int64_t ld_a, const int64_t *restrict rows,
                             const T *restrict g, int64_t ld_g, int64_t n_threads, int64_t m, int64_t n, int64_t k)

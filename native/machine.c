@@ -1,5 +1,5 @@
-/* The number of OpenMP threads that the calling thread's kernels use (1 where OpenMP is missing), the last-level cache, and what the
- * processor can run. */
+/* The number of OpenMP threads that the calling thread's kernels use (1 where OpenMP is missing), the last-level
+ * cache, and what the processor can run. */
 #include "sarlite.h"
 #include <unistd.h>
 
@@ -22,7 +22,8 @@ int sar_set_threads(int n_threads)
     return SAR_OK;
 }
 
-/* Bytes of the last-level cache; 32 MiB where the system does not say. Asked once: in a virtual machine the question is slow. */
+/* Bytes of the last-level cache; 32 MiB where the system does not say. Asked once: in a virtual machine the question
+ * is slow. */
 int64_t sar_last_cache(void)
 {
     static _Atomic int64_t known;

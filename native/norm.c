@@ -1,5 +1,5 @@
-/* Column moments for batch normalization (Ioffe, Szegedy 2015; SAR sec. 3.4), which activate.c applies. Statistics are float64;
- * ranks merge (count, mean, m2), never E[x^2] - mean^2, which cancels. */
+/* Column moments for batch normalization (Ioffe, Szegedy 2015; SAR sec. 3.4), which activate.c applies. Statistics
+ * are float64; ranks merge (count, mean, m2), never E[x^2] - mean^2, which cancels. */
 #ifndef T
 #include "sarlite.h"
 #define KERNEL "norm.c"
@@ -10,7 +10,8 @@
 #define MOMENT_COLUMNS 128      /* a block of both stays in the first cache */
 #endif
 
-/* Merge the moments (new_mean, new_m2) of n_new > 0 rows into those of n rows (Chan, Golub, LeVeque 1979). The one place in C. */
+/* Merge the moments (new_mean, new_m2) of n_new > 0 rows into those of n rows (Chan, Golub, LeVeque 1979). The one
+ * place in C. */
 SAR_INLINE void NAME(merge_moments)(double *restrict mean, double *restrict m2, int64_t n, const double *restrict new_mean,
                                     const double *restrict new_m2, int64_t n_new, int64_t n_feat)
 {
@@ -22,9 +23,10 @@ SAR_INLINE void NAME(merge_moments)(double *restrict mean, double *restrict m2, 
     }
 }
 
-/* Mean and sum of squared deviations of each column over the rows begin .. end: of MOMENT_ROWS rows at a time in two passes, then
- * merged into those before. A mean is the first row and that of the differences to it: a constant column's is that constant, without
- * rounding, on any number of ranks, so that nothing is left of the column, and no relu takes its rounding for a sign. */
+/* Mean and sum of squared deviations of each column over the rows begin .. end: of MOMENT_ROWS rows at a time in two
+ * passes, then merged into those before. A mean is the first row and that of the differences to it: a constant
+ * column's is that constant, without rounding, on any number of ranks, so that nothing is left of the column, and no
+ * relu takes its rounding for a sign. */
 static void NAME(moments_rows)(double *restrict mean, double *restrict m2, const T *restrict x, int64_t n_feat, int64_t begin,
                                int64_t end)
 {
@@ -48,8 +50,8 @@ static void NAME(moments_rows)(double *restrict mean, double *restrict m2, const
         }
 }
 
-/* mean[f] = sum_r x[r,f] / n_rows;  m2[f] = sum_r (x[r,f] - mean[f])^2. Each thread takes a range of rows; the ranges are
- * merged in thread order. No rows: zeros.
+/* mean[f] = sum_r x[r,f] / n_rows;  m2[f] = sum_r (x[r,f] - mean[f])^2. Each thread takes a range of rows; the
+ * ranges are merged in thread order. No rows: zeros.
  *
  * inputs   x (n_rows, n_feat)
  * output   mean, m2 (n_feat), overwritten; workspace (n_threads, 2, n_feat)

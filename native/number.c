@@ -1,7 +1,7 @@
-/* The rows of a batch: which of the part's rows it has, and the number of each in it. A part's rows are the columns of its CSR, each a
- * bit: `members` has the batch's, `seen` those that a thread has met (n_threads, n_words of 64 columns), and `summary` a bit for each word
- * of `seen` that is not 0. So new rows are found in ascending order without a pass over all columns, but for one bit in 64 words.
- * All bits are 0 between batches.
+/* The rows of a batch: which of the part's rows it has, and the number of each in it. A part's rows are the columns
+ * of its CSR, each a bit: `members` has the batch's, `seen` those that a thread has met (n_threads, n_words of 64
+ * columns), and `summary` a bit for each word of `seen` that is not 0. So new rows are found in ascending order
+ * without a pass over all columns, but for one bit in 64 words. All bits are 0 between batches.
  */
 #ifndef I
 #include "sarlite.h"
@@ -27,10 +27,12 @@ static int number_bits(uint64_t word)
 #endif
 #endif
 
-/* Put seeds behind a batch's rows, each that it has not once, in the order of their first places; numbers[k] is the number of seeds[k].
+/* Put seeds behind a batch's rows, each that it has not once, in the order of their first places; numbers[k] is the
+ * number of seeds[k].
  *
  * inputs   seeds (n_seeds): columns
- * output   rows (*n_rows + n_seeds): the first *n_rows are the batch's, before and after; numbers (n_seeds); members and place updated
+ * output   rows (*n_rows + n_seeds): the first *n_rows are the batch's, before and after; numbers (n_seeds); members
+ *          and place updated
  * cost     O(n_seeds)
  */
 int NAME(sar_number_seeds)(I *restrict rows, int64_t *restrict numbers, int64_t *restrict n_rows, const NAME(sar_numbering) *numbering,
@@ -52,7 +54,8 @@ int NAME(sar_number_seeds)(I *restrict rows, int64_t *restrict numbers, int64_t 
     return SAR_OK;
 }
 
-/* counts[p]: the new rows of each of n_parts ranges of columns, of which all are in the first thread's bits from here on.
+/* counts[p]: the new rows of each of n_parts ranges of columns, of which all are in the first thread's bits from
+ * here on.
  *
  * output   counts (n_parts), overwritten; seen, summary updated: further threads' 0
  * cost     O(new rows + n_words / 64)

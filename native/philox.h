@@ -1,5 +1,6 @@
-/* Philox4x32-10: a counter-based generator (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC 2011).
- * The same counter and key give the same four words on every machine, thread and rank, so masks are replayed, not stored. */
+/* Philox4x32-10: a counter-based generator (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3,
+ * SC 2011). The same counter and key give the same four words on every machine, thread and rank, so masks are
+ * replayed, not stored. */
 #ifndef SARLITE_PHILOX_H
 #define SARLITE_PHILOX_H
 

@@ -1,5 +1,6 @@
-/* Philox4x32-10 of several counters side by side, a word in each lane of 64 bits, whose upper half means nothing: so AVX2 and AVX-512
- * multiply without a shuffle, which GCC does not find by itself. Without them PHILOX_LANES is not defined.
+/* Philox4x32-10 of several counters side by side, a word in each lane of 64 bits, whose upper half means nothing: so
+ * AVX2 and AVX-512 multiply without a shuffle, which GCC does not find by itself. Without them PHILOX_LANES is not
+ * defined.
  * To be included where the instruction set is chosen. */
 #ifndef SARLITE_PHILOX_WIDE_H
 #define SARLITE_PHILOX_WIDE_H

@@ -1,4 +1,5 @@
-/* Kernels for each T; outputs, inputs, sizes. build.py reads this file for cffi. A field that a caller leaves out is NULL or 0. */
+/* Kernels for each T; outputs, inputs, sizes. build.py reads this file for cffi. A field that a caller leaves out is
+ * NULL or 0. */
 
 /* What stands between x and the next layer, in both directions. */
 typedef struct {

@@ -1,4 +1,5 @@
-/* Kernels for each T and I; outputs, inputs, sizes. build.py reads this file for cffi. A field that a caller leaves out is NULL or 0. */
+/* Kernels for each T and I; outputs, inputs, sizes. build.py reads this file for cffi. A field that a caller leaves
+ * out is NULL or 0. */
 
 /* Edges by row: row i has the edges e = indptr[i] .. indptr[i + 1]. Rows are destinations; of a transpose sources. */
 typedef struct {

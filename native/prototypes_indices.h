@@ -1,4 +1,5 @@
-/* Kernels for each I; outputs, inputs, sizes. build.py reads this file for cffi. A field that a caller leaves out is NULL or 0. */
+/* Kernels for each I; outputs, inputs, sizes. build.py reads this file for cffi. A field that a caller leaves out is
+ * NULL or 0. */
 
 /* What is picked from, and how. */
 typedef struct {

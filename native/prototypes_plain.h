@@ -6,8 +6,8 @@ enum sar_status { SAR_OK = 0, SAR_INDEX_OUT_OF_BOUNDS = 1, SAR_LABEL_OUT_OF_BOUN
 /* How in-edges are picked; all of them is SAR_UNIFORM with a k that no row exceeds. */
 enum sar_sampler { SAR_UNIFORM, SAR_REPLACE, SAR_LABOR };
 
-/* Of dense products: how many a sum takes before it is added to memory; the rows of a block of a; the columns of a panel of b at most; the
- * values of a thread's panel and block. */
+/* Of dense products: how many a sum takes before it is added to memory; the rows of a block of a; the columns of a
+ * panel of b at most; the values of a thread's panel and block. */
 enum sar_gemm { SAR_GEMM_DEPTH = 256, SAR_GEMM_BLOCK = 126, SAR_GEMM_COLUMNS = 32,
                 SAR_GEMM_OWN = SAR_GEMM_DEPTH * (SAR_GEMM_COLUMNS + SAR_GEMM_BLOCK) };
 
@@ -18,7 +18,8 @@ struct sar_dropout {
     double p;
 };
 
-/* Dropout of attention's coefficients: the edge j -> i has the id src_ids[j] * n_nodes + dst_ids[i]. Without ids nothing is dropped. */
+/* Dropout of attention's coefficients: the edge j -> i has the id src_ids[j] * n_nodes + dst_ids[i]. Without ids
+ * nothing is dropped. */
 struct sar_edge_dropout {
     const int64_t *src_ids, *dst_ids;   /* (n_src), (n_out): global node ids */
     uint64_t n_nodes, key;

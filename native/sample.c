@@ -1,5 +1,5 @@
-/* Sampling of in-edges. A pick is a place in the row of a CSR, drawn by Philox from a key, the row's global id and the number of the draw:
- * it depends neither on the rank nor on threads, nor on which other rows are asked for. */
+/* Sampling of in-edges. A pick is a place in the row of a CSR, drawn by Philox from a key, the row's global id and
+ * the number of the draw: it depends neither on the rank nor on threads, nor on which other rows are asked for. */
 #ifndef I
 #include "philox.h"
 #define KERNEL "sample.c"
@@ -79,8 +79,9 @@ static void sample_words(uint32_t word[4][SAMPLE_GROUP], const uint64_t *restric
     philox_lanes(word, key);
 }
 
-/* Draw t of a row: an integer below n, each as likely (Lemire, Fast random integer generation in an interval, 2019). Words that would
- * favour some are drawn again, attempt after attempt: word t % 4 of the counter (id, t / 4, attempt). */
+/* Draw t of a row: an integer below n, each as likely (Lemire, Fast random integer generation in an interval, 2019).
+ * Words that would favour some are drawn again, attempt after attempt: word t % 4 of the counter (id, t / 4,
+ * attempt). */
 static uint32_t sample_below(uint32_t n, uint64_t id, uint64_t key, uint64_t t)
 {
     uint32_t threshold = (0u - n) % n;
@@ -92,9 +93,9 @@ static uint32_t sample_below(uint32_t n, uint64_t id, uint64_t key, uint64_t t)
     }
 }
 
-/* chosen[0 .. k][lane]: k offsets into each row, ascending; without `replace` distinct, by Floyd's method (Bentley and Floyd, A sample of
- * brilliance, 1987): draw t is one of the first degree - k + t + 1 offsets, or the last of them where it was chosen before. What it makes
- * of rows with k edges or fewer means nothing. */
+/* chosen[0 .. k][lane]: k offsets into each row, ascending; without `replace` distinct, by Floyd's method (Bentley
+ * and Floyd, A sample of brilliance, 1987): draw t is one of the first degree - k + t + 1 offsets, or the last of
+ * them where it was chosen before. What it makes of rows with k edges or fewer means nothing. */
 static void sample_few(struct sample_group *restrict g, uint64_t key, int k, int replace)
 {
     uint32_t word[4][SAMPLE_GROUP], base[SAMPLE_GROUP], n[SAMPLE_GROUP], r[SAMPLE_GROUP];
@@ -165,8 +166,8 @@ static void sample_sort(struct sample_pick *picks, int64_t n)
     }
 }
 
-/* k offsets into one row of more than k edges (or any, with `replace`), ascending in picks[].offset. `taken`, of 2^bits > 2 k places, is an
- * open-addressing set of the offsets chosen. */
+/* k offsets into one row of more than k edges (or any, with `replace`), ascending in picks[].offset. `taken`, of
+ * 2^bits > 2 k places, is an open-addressing set of the offsets chosen. */
 static void sample_many(struct sample_pick *picks, uint64_t *taken, int bits, uint32_t degree, uint64_t id, uint64_t key, int64_t k,
                         int replace)
 {
@@ -285,8 +286,9 @@ SAR_INLINE void NAME(sample_variates)(uint64_t variate[SAMPLE_GROUP], const I *s
     for (int l = 0; l < SAMPLE_GROUP; l++) variate[l] = (uint64_t)word[1][l] << 32 | word[0][l];
 }
 
-/* The offsets of the k smallest variates of a row of more than k edges, ascending in picks[].offset. An edge's variate is words 0 and 1 of
- * the counter (source id, how many edges of this row from the same source stand before it). */
+/* The offsets of the k smallest variates of a row of more than k edges, ascending in picks[].offset. An edge's
+ * variate is words 0 and 1 of the counter (source id, how many edges of this row from the same source stand before
+ * it). */
 static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sar_sampling) *s, int64_t start, uint32_t degree,
                                   uint32_t loop)
 {
@@ -380,7 +382,8 @@ static void NAME(sample_close)(const NAME(sample_out) *out, const NAME(sar_sampl
     }
 }
 
-/* out_indptr: how many edges the rows before each row get: min(k, d) (with replacement k where d > 0), and an added loop beside them.
+/* out_indptr: how many edges the rows before each row get: min(k, d) (with replacement k where d > 0), and an added
+ * loop beside them.
  *
  * inputs   s, as prototypes_indices.h has it, but indices, ids and key
  * output   out_indptr (n_rows + 1), overwritten
@@ -427,16 +430,17 @@ int NAME(sar_sample_variates)(uint64_t *restrict variates, const NAME(sar_sampli
     return SAR_OK;
 }
 
-/* Picks of the rows' in-edges: SAR_UNIFORM distinct ones, SAR_REPLACE drawn k times, SAR_LABOR those of the k smallest variates of their
- * sources, which rows share (LABOR-0: Balin and Catalyurek, Layer-neighbor sampling, 2023). A row of k edges or fewer gives all
- * but with SAR_REPLACE. An added loop is always given and does not count.
+/* Picks of the rows' in-edges: SAR_UNIFORM distinct ones, SAR_REPLACE drawn k times, SAR_LABOR those of the k
+ * smallest variates of their sources, which rows share (LABOR-0: Balin and Catalyurek, Layer-neighbor sampling,
+ * 2023). A row of k edges or fewer gives all but with SAR_REPLACE. An added loop is always given and does not count.
  *
  * inputs   s, as prototypes_indices.h has it; out_indptr (n_rows + 1) of sar_sample_counts of it
- *          workspace (n_threads, n_workspace), where k > SAMPLE_FEW and a row may exceed k: n_workspace = 2 k + 2^bits, 2^bits > 2 k
- * output   sources, positions (n_picks): each pick's source and its place in `indices`, ascending in a row, overwritten; positions may be
- *          NULL
- *          numbering's seen and summary: a bit for each source among the columns, and for each 64 columns with one; each thread, of
- *          which there are no more than numbering's, sets its own. NULL: nothing is noted
+ *          workspace (n_threads, n_workspace), where k > SAMPLE_FEW and a row may exceed k: n_workspace = 2 k +
+ *          2^bits, 2^bits > 2 k
+ * output   sources, positions (n_picks): each pick's source and its place in `indices`, ascending in a row,
+ *          overwritten; positions may be NULL
+ *          numbering's seen and summary: a bit for each source among the columns, and for each 64 columns with one;
+ *          each thread, of which there are no more than numbering's, sets its own. NULL: nothing is noted
  * cost     O(n_picks), times log k where k > SAMPLE_FEW; for SAR_LABOR O(edges of the rows)
  */
 int NAME(sar_sample)(I *restrict sources, I *restrict positions, const NAME(sar_numbering) *numbering, uint64_t *restrict workspace,

@@ -1,9 +1,9 @@
-/* What every kernel shares: the plain prototypes, the partition of rows among threads. ISA, where a file is compiled for an instruction
- * set, is its suffix: _portable, _avx2, _avx512.
+/* What every kernel shares: the plain prototypes, the partition of rows among threads. ISA, where a file is compiled
+ * for an instruction set, is its suffix: _portable, _avx2, _avx512.
  *
- * Words: indptr, indices, eid name a CSR whose rows are destinations; n_dst, n_src, n_edges, n_heads, n_feat are its sizes.
- * d<name> is the gradient of <name>. T is the value type (float, double), I the index type (int32_t, int64_t).
- * A backward kernel and every sum ACCUMULATES into its output unless its comment says that it overwrites.
+ * Words: indptr, indices, eid name a CSR whose rows are destinations; n_dst, n_src, n_edges, n_heads, n_feat are its
+ * sizes. d<name> is the gradient of <name>. T is the value type (float, double), I the index type (int32_t,
+ * int64_t). A backward kernel and every sum ACCUMULATES into its output unless its comment says that it overwrites.
  * Arrays are C-contiguous; the checks stand in sarlite/kernels/, above the kernels.
  */
 #ifndef SARLITE_H

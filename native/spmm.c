@@ -15,7 +15,8 @@ SAR_INLINE const I *NAME(columns)(I *restrict own, const I *restrict indices, in
     return own;
 }
 
-/* coef[k] of head h of the edges e .. e + n, whose columns are col: weight times src_scale, of which there is one at least. */
+/* coef[k] of head h of the edges e .. e + n, whose columns are col: weight times src_scale, of which there is one at
+ * least. */
 SAR_INLINE void NAME(coefficients)(T *restrict coef, const NAME(sar_sum) *a, const I *restrict col, int64_t e, int n, int64_t h)
 {
     const T *restrict weight = a->weight, *restrict src_scale = a->src_scale;
@@ -55,7 +56,8 @@ static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumul
     }
 }
 
-/* out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:],   c = indices[e], r = rows[i]
+/* out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:],   c = indices[e], r =
+ * rows[i]
  * (SAR Eq. 1, 2)
  *
  * inputs   sum, as prototypes_index.h has it
@@ -103,7 +105,8 @@ static void NAME(edge_dot_rows)(T *restrict out, const T *restrict g, const NAME
     }
 }
 
-/* out[eid[e],h] += dst_scale[r] * sum_d g[r,h,d] * x[c,h,d],   c = indices[e], r = rows[i]   (SDDMM; gradient of spmm's weight)
+/* out[eid[e],h] += dst_scale[r] * sum_d g[r,h,d] * x[c,h,d],   c = indices[e], r = rows[i]   (SDDMM; gradient of
+ * spmm's weight)
  *
  * inputs   as sar_spmm_forward, but weight and src_scale; g (n_out, n_heads, n_feat); eid's values are unique
  * output   out (., n_heads), accumulated

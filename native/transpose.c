@@ -31,7 +31,8 @@ static void NAME(transpose_count)(int64_t *restrict ends, const I *restrict indi
         if ((uint64_t)indices[e] < (uint64_t)n_src) ends[indices[e] + 1]++;
 }
 
-/* The same of the columns first .. last alone. Whether an edge is one of theirs cannot be foreseen, so no branch asks. */
+/* The same of the columns first .. last alone. Whether an edge is one of theirs cannot be foreseen, so no branch
+ * asks. */
 static void NAME(transpose_count_own)(int64_t *restrict ends, const I *restrict indices, int64_t n_edges, int64_t first, int64_t last)
 {
     I column[TRANSPOSE_AT_ONCE];
@@ -93,15 +94,16 @@ static void NAME(transpose_place_own)(int64_t *restrict next, I *restrict t_indi
     NAME(transpose_place_picked)(next, t_indices, position, &own, n);
 }
 
-/* Edge e from row i to column indices[e] becomes an edge of row indices[e] to rows[i]; those of a row keep their order.
+/* Edge e from row i to column indices[e] becomes an edge of row indices[e] to rows[i]; those of a row keep their
+ * order.
  *
  * inputs   indptr (n_dst + 1) from 0, indices (n_edges), rows (n_dst) or NULL: rows[i] = i
  * output   t_indptr (n_src + 1), t_indices (n_edges), position (n_edges) or NULL: e of each edge; overwritten
  * status   SAR_INDEX_OUT_OF_BOUNDS: an index is outside 0 .. n_src; t_indices and position are as they were
- * cost     O(n_edges + n_src + n_dst) moved, and two passes over the edges by each thread, which owns a range of columns: so threads
- *          need no counts of their own, never write to one cache line, and the result is the same for any number of them. The passes
- *          and the other core's lines cost two threads what they save (304,000 edges to 91,000 columns: 0.87 and 0.95 ms), so few
- *          threads, or few edges, are one thread's
+ * cost     O(n_edges + n_src + n_dst) moved, and two passes over the edges by each thread, which owns a range of
+ *          columns: so threads need no counts of their own, never write to one cache line, and the result is the
+ *          same for any number of them. The passes and the other core's lines cost two threads what they save
+ *          (304,000 edges to 91,000 columns: 0.87 and 0.95 ms), so few threads, or few edges, are one thread's
  */
 int NAME(sar_transpose)(int64_t *restrict t_indptr, I *restrict t_indices, I *restrict position, const int64_t *restrict indptr,
                         const I *restrict indices, const I *restrict rows, int64_t n_dst, int64_t n_src)

@@ -1,4 +1,4 @@
-"""What the command lines share: a parser whose errors are one line with a suggestion, and types of options."""
+"""For all command lines: a parser whose errors are one line with a suggestion, and types of options."""
 
 import argparse
 import difflib
@@ -12,9 +12,9 @@ from sarlite.errors import ConfigError
 Options = Mapping[str, tuple[Any, Any, str]]  # option: default, type or choices, help
 
 
-def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metavars: Mapping[str, str], needed: Sequence[str],
-              add_taken: Callable[["Parser"], None]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a command's own options with their defaults, and of the options that it takes from another one those that are given.
+def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metavars: Mapping[str, str],
+              needed: Sequence[str], add_taken: Callable[["Parser"], None]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a command's own options with their defaults, and the given ones of the options that it takes from another.
 
     Parameters
     ----------
@@ -23,19 +23,21 @@ def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metava
     own : dict
         The command's own options.
     metavars : dict
-        By own option that has no choices.
+        For each own option that has no choices.
     needed : sequence of str
-        Options that must be given; the last two are told with "and".
+        Options that must be given.
     add_taken : callable
         Adds the other command's options to the parser.
 
     Raises
     ------
     ConfigError
-        An unknown flag, a bad value, or an option that is needed.
+        An unknown flag, a bad value, or a needed option that is missing.
     """
     for name, (default, kind, text) in own.items():
-        keywords: dict[str, Any] = {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": metavars[name]}
+        keywords: dict[str, Any] = {"choices": kind}
+        if not isinstance(kind, tuple):
+            keywords = {"type": kind, "metavar": metavars[name]}
         parser.add_argument(f"--{name}", help=text if default is None else f"{text} [{default}]", **keywords)
     add_taken(parser)
     given = vars(parser.parse_args(argv))
@@ -48,7 +50,7 @@ def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metava
 
 
 def suggestion(word: Any, known: Iterable[Any]) -> str:
-    """Return "; did you mean ...?" where one of the known words is close, or two are; else nothing."""
+    """Return "; did you mean ...?" with one or two known words that are close; else nothing."""
     bare, words = str(word).lstrip("-"), {str(name).lstrip("-"): str(name) for name in known}
     close = difflib.get_close_matches(bare, words, n=2, cutoff=0.8) or difflib.get_close_matches(bare, words, n=1)
     return f"; did you mean {' or '.join(words[name] for name in close)}?" if close else ""
@@ -63,7 +65,8 @@ def byte_size(value: Any) -> int:
     Parameters
     ----------
     value : str or int
-        IEC 80000-13: 1 GiB is 1024^3 bytes and 1 GB 10^9. A bare 1.5G is in GiB, as in GNU's commands. A number alone is of bytes.
+        IEC 80000-13: 1 GiB is 1024^3 bytes and 1 GB 10^9. A bare 1.5G is in GiB, as in GNU's commands. A number alone
+        is in bytes.
 
     Raises
     ------
@@ -82,7 +85,12 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def every(value: Any) -> Any:
-    """Read how often something is done: a number of epochs as an int, or a time such as "90s", "10min" or "2h" as text.
+    """Read how often something is done.
+
+    Returns
+    -------
+    int or str
+        A number of epochs, or a time such as "90s", "10min" or "2h" as text.
 
     Raises
     ------
@@ -138,10 +146,11 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
-        self.add_argument("--version", action="version", version=f"sarlite {getattr(sys.modules['sarlite'], '__version__', '')}")
+        version = getattr(sys.modules["sarlite"], "__version__", "")
+        self.add_argument("--version", action="version", version=f"sarlite {version}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Return the options as a Namespace; names the first that is unknown."""
+        """Return the options as a Namespace; a ConfigError names the first that is unknown."""
         found, others = self.parse_known_args(args, namespace)
         for word in [*(word for word in others if word.startswith("-")), *others]:
             option = word.partition("=")[0]
@@ -153,7 +162,8 @@ class Parser(argparse.ArgumentParser):
         choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if choice:
             known = [word.strip("' ") for word in choice[2].split(",")]
-            message = f"{message[:choice.start()]}{choice[1]!r} is not one of {', '.join(known)}{suggestion(choice[1], known)}"
+            told = f"{choice[1]!r} is not one of {', '.join(known)}{suggestion(choice[1], known)}"
+            message = message[: choice.start()] + told
         raise ConfigError(f"{message.removeprefix('argument ')} ({self.prog} --help lists all)")
 
     def _all_options(self):

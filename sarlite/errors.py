@@ -1,4 +1,5 @@
-"""Exceptions. Every error that sarlite raises on purpose is a SarliteError. And the packages that not every use needs."""
+"""Exceptions: every error that sarlite raises on purpose is a SarliteError. And the packages that only some uses
+need."""
 
 import contextlib
 import importlib
@@ -12,9 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-_HEAD, _TAIL = 800, 300  # what is left of a long message, in characters
+_HEAD, _TAIL = 800, 300  # characters of a long message that are left: its first ones and its last ones
 
-# Extra to its packages, as in setup.cfg; `test` is for development alone.
+# Each extra's packages, as in setup.cfg; the extra `test` is for development alone.
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("pymetis", "safetensors", "tqdm", *(("tomli",) if sys.version_info < (3, 11) else ())),
     "mpi": ("mpi4py",),
@@ -69,21 +70,21 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def reading(source: object, field: str = "", kind: type[SarliteError] = DataError) -> Iterator[None]:
-    """Read what comes from outside: nothing but a SarliteError of one short line leaves the block.
+    """Read data from outside: no error but a SarliteError of one short line leaves the block.
 
     Parameters
     ----------
     source : str or path
-        What is read, for the message.
+        The name of the data, for the message.
     field : str
-        What of it.
+        The field of it that is read.
     kind : class
-        What anything else than a SarliteError is turned into, whatever a parser or a library raised; a MemoryError too.
+        The class that any other error becomes, whatever a parser or a library raised; a MemoryError too.
 
     Raises
     ------
     SarliteError
-        In one line of about 1,100 characters at most, its middle left out where it has more.
+        In one line of about 1,100 characters at most. Of a longer message the middle is left out.
     """
     where = f"{source}: {field}" if field else str(source)
     try:
@@ -107,7 +108,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def one_line(text: str) -> str:
-    """Return a message in one line of printable characters, without the middle of what is long."""
+    """Return a message in one line of printable characters. A long one loses its middle."""
     if len(text) > _HEAD + _TAIL:
         text = f"{text[:_HEAD]} ... {text[-_TAIL:]}"
     clean = "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
@@ -115,7 +116,10 @@ def one_line(text: str) -> str:
 
 
 def regular(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file that ends; raises an OSError: nothing is there, or a folder, a pipe (which may wait for ever), a device."""
+    """Return the path of a regular file; raise an OSError where there is none.
+
+    A pipe or a device is refused, since reading it may never end.
+    """
     path = Path(path)
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError("it is no regular file")
@@ -143,9 +147,9 @@ def needs(module: str, what: str) -> ModuleType:
     Parameters
     ----------
     module : str
-        Dotted name; its first word is a package of EXTRAS, of which the first extra that has it is named.
+        Dotted name, whose first word is a package of EXTRAS. The message names the first extra that has the package.
     what : str
-        What needs it: the message's subject.
+        The feature that needs the module: the message's subject.
 
     Returns
     -------
@@ -154,7 +158,7 @@ def needs(module: str, what: str) -> ModuleType:
     Raises
     ------
     ConfigError
-        It is not installed or cannot be loaded; the message has the command that installs it.
+        The package is not installed or cannot be loaded; the message has the command that installs it.
     """
     package = module.partition(".")[0]
     try:
@@ -175,16 +179,17 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
     ----------
     comm : Communicator
     error : Exception or None
-        This rank's finding.
+        This rank's error, if it has one.
 
     Raises
     ------
     Exception
-        This rank's own `error`.
+        On a rank that has an error, this error.
     SarliteError
-        Elsewhere, one of the lowest failing rank's class and text; PeerError when that rank's is no SarliteError.
+        On other ranks an error of the lowest failing rank's class and text, or PeerError where that rank's is no
+        SarliteError.
     Interrupted
-        Elsewhere, where the lowest failing rank was interrupted.
+        On other ranks, where the lowest failing rank was interrupted.
     """
     found = comm.allgather(None if error is None else _told(error))
     if error is not None:
@@ -196,7 +201,7 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
-    """Return `value` as an int of `least` or more; ConfigError names it."""
+    """Return `value` as an int of `least` or more; a ConfigError names another value."""
     if type(value).__name__ in ("bool", "bool_") or not hasattr(value, "__index__"):
         raise ConfigError(f"{name} is {value!r}, but must be a whole number")
     if operator.index(value) < least:
@@ -205,7 +210,7 @@ def whole(name: str, value: Any, least: int = 0) -> int:
 
 
 def _told(error):
-    """What tells other ranks of an error: a class of this module, which every rank can unpickle, the text, and the argument."""
+    """(class, text, argument) of an error for other ranks; the class is of this module: every rank can unpickle it."""
     if isinstance(error, Interrupted):
         return Interrupted, error.signum, None
     if not isinstance(error, SarliteError):

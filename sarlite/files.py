@@ -17,7 +17,7 @@ def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -
     Parameters
     ----------
     path : path
-        A symbolic link is followed. What stands there is replaced.
+        A symbolic link is followed. A file that stands there is replaced.
     *pieces : bytes-like
         The content, one after the other.
     new : bool
@@ -26,12 +26,13 @@ def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -
     Raises
     ------
     OSError
-        The file cannot be written, or what stands there is no regular file. What stood there before is intact.
+        The file cannot be written, or what stands there is no regular file. It stays as it was.
 
     Notes
     -----
-    The bytes go to a private name beside the file, `.NAME.*.tmp`, are fsynced, and take the name by a rename; then the folder is
-    fsynced. Such names that killed processes left are removed first: a process that lives holds a lock on its own.
+    The bytes go to a file of a private name beside `path`, `.NAME.*.tmp`. This file is fsynced and takes the name by a
+    rename; then the folder is fsynced. Private files that killed processes left are removed first: a process that lives
+    holds a lock on its own one.
     """
     with whole(path, new=new) as (_, file):
         for piece in pieces:
@@ -40,11 +41,11 @@ def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -
 
 @contextlib.contextmanager
 def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[tuple[str, IO[bytes]]]:
-    """Give a private file beside `path`, its name and itself, open for writing; as the context ends well it takes the name `path`.
+    """Yield the name of a private file beside `path` and the file, open for writing; it becomes `path` at the end.
 
-    Others may write to it by its name meanwhile, and fsync what they wrote. Else as `write_whole`; where the context raises, the file goes.
-    With `trial` it always goes: this only finds out whether it could be written.
-    """
+    Others may write to the file by its private name meanwhile, and fsync what they wrote. Where the context raises, the
+    file is removed, and `path` stays as it was. With `trial` the file is always removed: this only finds out whether it
+    could be written. All else is as in `write_whole`. """
     target = _regular(path)
     with _temporary(target) as (temporary, file):
         yield temporary, file
@@ -57,7 +58,7 @@ def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[
 
 
 def try_whole(path: AnyPath, *pieces: bytes | memoryview) -> None:
-    """Find out whether `write_whole` could write this here, by writing it and removing it again; raises as it does."""
+    """Write and remove again what `write_whole` would write; raises what `write_whole` would raise."""
     with whole(path, trial=True) as (_, file):
         for piece in pieces:
             file.write(piece)
@@ -76,7 +77,7 @@ def _regular(path):
 
 @contextlib.contextmanager
 def _temporary(path: str) -> Iterator[tuple[str, IO[bytes]]]:
-    """A private file beside `path`, open and locked; gone at the end unless it was renamed."""
+    """A private file beside `path`, open and locked. At the end it is removed, unless it was renamed."""
     folder, name = os.path.split(path)
     _remove_left(folder, name)
     temporary, file = _private(folder, name)
@@ -95,11 +96,11 @@ def _private(folder, name):
         _lock(file.fileno(), wait=True)
         if os.path.exists(temporary):
             return temporary, file
-        file.close()  # another writer took it for a killed one's before it was locked
+        file.close()  # before it was locked, another writer removed it as a killed process's
 
 
 def _remove_left(folder, name):
-    """Remove what killed writers of `name` left; the lock of one that lives, on this host or another, keeps its file."""
+    """Remove the files that killed writers of `name` left. The lock of a living writer, on any host, keeps its file."""
     with contextlib.suppress(OSError):
         for entry in os.listdir(folder):
             if entry.startswith(f".{name}.") and entry.endswith(".tmp") and len(entry) == len(name) + 18:
@@ -109,12 +110,12 @@ def _remove_left(folder, name):
 
 
 def _lock(descriptor, wait=False):
-    """Lock a file for as long as it is open; whether that was possible."""
+    """Lock a file for as long as it is open; return whether that was possible."""
     try:
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except (ImportError, OSError):  # a system, or a file system, without locks; a lock that another one has
+    except (ImportError, OSError):  # a system, or a file system, without locks; another process has the lock
         return False
     return True
 

@@ -9,7 +9,10 @@ GAMMA = 0x9E3779B97F4A7C15
 
 
 def splitmix64(x: Any) -> Any:
-    """Scramble a 64-bit integer, or an array of uint64 (Steele, Lea and Flood 2014: "Fast splittable pseudorandom number generators")."""
+    """Scramble a 64-bit integer, or an array of uint64.
+
+    Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
+    """
     x = (x + GAMMA) & MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK

@@ -8,7 +8,10 @@ from typing import Any
 
 
 class _Package(ModuleType):
-    """A package whose public names `_homes` stand in other modules. A module of its own that is called as one of them does not cover it."""
+    """A package whose public names `_homes` stand in other modules.
+
+    A module of the package that has a public name's name does not cover the public name.
+    """
 
     _homes: Mapping[str, str]
 
@@ -36,7 +39,7 @@ def names(package: str, homes: Mapping[str, str]) -> None:
     package : str
         The `__name__` of the package that calls this.
     homes : dict of str to str
-        Each public name to its module. The package's own modules need no line: `package.module` imports them.
+        The module of each public name. The package's own modules need no line: `package.module` imports them.
     """
     module = sys.modules[package]
     vars(module)["_homes"] = homes

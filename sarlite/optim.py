@@ -14,11 +14,9 @@ from sarlite.types import Array
 
 Decay = float | Callable[[str], float]  # of all parameters, or by name
 Factor = Callable[[int], float]  # of the learning rate, by step
-_PART = 1 << 15  # values that Adam steps at once, which with gradients, moments and what it makes of them stay in the cache
-
 
 class Optimizer:
-    """What SGD and Adam share: a step of each group of parameters, given its data and gradient.
+    """The base of SGD and Adam: a step of each group of parameters, given its data and gradient.
 
     Parameters
     ----------
@@ -26,19 +24,19 @@ class Optimizer:
         From `sarlite.nn.flatten`. When `step` is called, its gradients are those of the loss over all ranks.
     lr : float
     weight_decay : float or callable
-        The decay of all parameters, or a function name -> float, such as
+        The decay of all parameters, or a function from a parameter's name to its decay, such as
         `lambda name: 5e-4 if name.startswith("layers.0.") else 0.0`.
 
     Attributes
     ----------
     kept : list of dict
-        For each of `flat.groups` the arrays of its `data`'s shape that later steps depend on, by name.
+        For each of `flat.groups` the arrays on which later steps depend, by name, each of the shape of the group's
+        `data`.
 
     Notes
     -----
-    Of a parameter owned by rows a step changes the rows alone whose gradient is not 0, in values, decay and state: of learned rows
-    without edges nothing moves.
-    """
+    In a parameter owned by rows, a step changes the values, decay and state of those rows alone whose gradient is not
+    0: learned rows without edges stay as they are. """
 
     keeps: tuple[str, ...] = ()
 
@@ -59,13 +57,13 @@ class Optimizer:
 
     def step(self, factor: float = 1.0) -> None:
         """Change the parameters in place, with the learning rate lr * factor. Local."""
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite then, the next loss tells of
+        with np.errstate(over="ignore", invalid="ignore"):  # the next loss tells of values that are not finite then
             for group, decay, kept in zip(self.flat.groups, self.decays, self.kept):
                 self._step_rows(group, decay, self.lr * factor, kept)
         self.flat.changed()
 
     def _step_rows(self, group, decay, lr, kept):
-        """Step a group; of one owned by rows those that a gradient has touched."""
+        """Step a group. In a group owned by rows, step the rows that a gradient has touched."""
         data, grad = group.data, group.grad
         touched = None if group.ids is None else self.touched(group) if grad.size else group.ids[:0]
         if touched is None or len(touched) == len(data):
@@ -78,7 +76,7 @@ class Optimizer:
             kept[name][touched] = array
 
     def touched(self, group: Group) -> Array:
-        """Return the numbers of the rows that have a gradient, of a group owned by rows."""
+        """Return the numbers of the rows that have a gradient, in a group owned by rows."""
         return np.flatnonzero(group.grad.reshape(len(group.grad), -1).any(1))
 
     def update(self, data: Array, grad: Array, decay: Any, lr: float, **kept: Array) -> None:
@@ -86,13 +84,15 @@ class Optimizer:
         raise NotImplementedError
 
     def state_arrays(self) -> dict[str, Array]:
-        """Return the arrays that later steps depend on: a replicated group's by name; those of a group owned by rows, this rank's, by name
-        and parameter, as "m.embedding.weight"."""
+        """Return the arrays on which later steps depend, by name.
+
+        The arrays of a group owned by rows have this rank's rows; their names have the parameter, as
+        "m.embedding.weight". """
         return {f"{name}.{group.names[0]}" if group.ids is not None else name: array
                 for group, kept in zip(self.flat.groups, self.kept) for name, array in kept.items()}
 
     def rows_of(self) -> dict[str, str]:
-        """Return, for each array of the state that is owned by rows, by its name, the name of the parameter."""
+        """Return the name of the parameter for the name of each array of the state that is owned by rows."""
         return {f"{name}.{group.names[0]}": group.names[0] for group in self.flat.owned for name in self.keeps}
 
     def state_dict(self) -> dict[str, Array]:
@@ -149,7 +149,9 @@ class SGD(Optimizer):
     def _words(self):
         return f", momentum={self.momentum:g}"
 
-    def update(self, data: Array, grad: Array, decay: Any, lr: float, velocity: Array | None = None) -> None:  # type: ignore[override]
+    def update(  # type: ignore[override]
+        self, data: Array, grad: Array, decay: Any, lr: float, velocity: Array | None = None
+    ) -> None:
         """Step one group in place."""
         g = _decayed(grad, decay, data)
         if velocity is not None:
@@ -171,12 +173,19 @@ class Adam(Optimizer):
     decoupled : bool
         Decay the weights by lr * weight_decay outside the means (AdamW), not through the gradient.
 
+    Attributes
+    ----------
+    values_at_once : int
+        Values that are stepped at a time. With their gradients, moments and what is made of them they stay in the
+        cache.
+
     Notes
     -----
     Memory: two values a parameter. Sources: Kingma and Ba 2015, alg. 1; Loshchilov and Hutter 2019, alg. 2.
     """
 
     keeps = ("m", "v")
+    values_at_once = 1 << 15
 
     def __init__(self, flat: Flat, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: Decay = 0.0, decoupled: bool = False) -> None:
@@ -193,11 +202,14 @@ class Adam(Optimizer):
         self.n_steps += 1
         super().step(factor)
 
-    def update(self, data: Array, grad: Array, decay: Any, lr: float, m: Array, v: Array) -> None:  # type: ignore[override]
-        """Step one group in place, a part that stays in the cache at a time."""
-        some = max(_PART // max(data[:1].size, 1), 1)
+    def update(  # type: ignore[override]
+        self, data: Array, grad: Array, decay: Any, lr: float, m: Array, v: Array
+    ) -> None:
+        """Step one group in place, part by part."""
+        some = max(self.values_at_once // max(data[:1].size, 1), 1)
         for part in (slice(start, start + some) for start in range(0, len(data), some)):
-            self._update(data[part], grad[part], decay[part] if isinstance(decay, np.ndarray) else decay, lr, m[part], v[part])
+            of_part = decay[part] if isinstance(decay, np.ndarray) else decay
+            self._update(data[part], grad[part], of_part, lr, m[part], v[part])
 
     def _update(self, data, grad, decay, lr, m, v):
         (beta1, beta2), g = self.betas, grad if self.decoupled else _decayed(grad, decay, data)
@@ -241,12 +253,12 @@ def steps(every: int, factor: float) -> Factor:
 
 
 def warmup(epochs: int, then: Factor) -> Factor:
-    """Return what rises linearly, 1/epochs at epoch 0 to 1 at epoch epochs - 1, and is after that `then` from its own epoch 0."""
+    """Return a factor that rises from 1/epochs at epoch 0 to 1 at epoch epochs - 1; then follows `then`."""
     return Warmup(epochs, then)
 
 
 class Warmup:
-    """What `warmup` returns."""
+    """The schedule that `warmup` returns."""
 
     def __init__(self, epochs: int, then: Factor) -> None:
         self.epochs, self.then = epochs, then
@@ -256,18 +268,18 @@ class Warmup:
 
 
 class Plateau:
-    """A factor that falls each time that the best epoch is `patience` epochs past: `factor` to the number of falls.
+    """A factor that falls whenever the best epoch was `patience` epochs ago: after k falls it is `factor` ** k.
 
     Parameters
     ----------
     factor : float in (0, 1)
     patience : int
-        Epochs without a better one, since the best one or since the last fall.
+        Epochs without a better one, counted from the best one or from the last fall.
 
     Attributes
     ----------
     falls, last : int
-        How many there were, and after which epoch the last one was.
+        How many falls there were, and after which epoch the last one was.
     """
 
     def __init__(self, factor: float = 0.1, patience: int = 10) -> None:
@@ -280,16 +292,16 @@ class Plateau:
         return self.factor**self.falls
 
     def evaluated(self, epoch: int, best_epoch: int) -> None:
-        """Hear that after `epoch` the best one is `best_epoch`."""
+        """Take note that after `epoch` the best epoch is `best_epoch`."""
         if epoch - max(best_epoch, self.last) >= self.patience:
             self.falls, self.last = self.falls + 1, epoch
 
     def state(self) -> dict[str, int]:
-        """Return what later epochs depend on."""
+        """Return the numbers on which later epochs depend."""
         return {"falls": self.falls, "last": self.last}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        """Take what `state` returned; CheckpointError where it is nothing such."""
+        """Restore what `state` returned; a CheckpointError for anything else."""
         if not all(type(state.get(name)) is int and state[name] >= 0 for name in ("falls", "last")):
             raise CheckpointError(f"the state of a plateau is {dict(state)}, but must be falls and last, whole numbers")
         self.falls, self.last = state["falls"], state["last"]
@@ -308,8 +320,8 @@ def schedule(spec: str, epochs: int) -> Factor:
     Parameters
     ----------
     spec : str
-        "constant", "cosine", "step:EVERY:FACTOR", "plateau:FACTOR:PATIENCE" or "warmup:EPOCHS:REST" with a schedule as REST,
-        such as "step:30:0.1" or "warmup:10:cosine".
+        "constant", "cosine", "step:EVERY:FACTOR", "plateau:FACTOR:PATIENCE" or "warmup:EPOCHS:REST" with a schedule as
+        REST, such as "step:30:0.1" or "warmup:10:cosine".
     epochs : int
         The length of training; cosine ends there.
 

@@ -1,4 +1,4 @@
-"""Counters: bytes sent by phase, remote buffers held at once, resident memory. And the timeline, where one is wanted."""
+"""Counters: bytes sent by phase, remote buffers held at once, resident memory. And the timeline of a rank."""
 
 import ctypes
 import os
@@ -20,17 +20,18 @@ class Profile:
     Attributes
     ----------
     sent_bytes, received_bytes : Counter
-        Bytes by phase: "forward_fetch", "forward_push", "backward_fetch", "backward_push", "forward_turn", "backward_turn", "allreduce",
-        "alltoall", "gather", "broadcast", "allgather", "push_rows", "evaluation", "setup".
+        Bytes by phase: "forward_fetch", "forward_push", "backward_fetch", "backward_push", "forward_turn",
+        "backward_turn", "allreduce", "alltoall", "gather", "broadcast", "allgather", "push_rows", "evaluation",
+        "setup".
     live_remote_buffers, peak_remote_buffers : int or Fraction
-        Peers whose rows are held now, and at most at once; a part of a peer's rows counts as a part.
+        Peers whose rows are held now, and the most that were held at once. A part of a peer's rows counts as a part.
     on_progress : callable or None
         Called at every exchange; the command line's watchdog listens.
     on_aggregation : callable or None
         Called at every aggregation over a plan, (plan, fetched arrays or None, gradients or None,
         phase, phase that stands in for it or None); a trial run of the costs listens.
     trace : Trace or None
-        Where spans go; without one they are not recorded.
+        Gets the spans; without a trace no spans are recorded.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class Profile:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the bytes, and let the peak be what is live now."""
+        """Forget the bytes, and let the peak be the number of live buffers."""
         self.sent_bytes: Counter[str] = Counter()
         self.received_bytes: Counter[str] = Counter()
         self.peak_remote_buffers = self.live_remote_buffers
@@ -71,11 +72,11 @@ class Profile:
             self._phase = before
 
     def span(self, name: str, track: str = "compute", **args: Any) -> "Span":
-        """Start a span of the timeline and return it: a context, with `args` for the reader."""
+        """Start a span of the timeline and return it: a context. `args` are shown to a reader of the timeline."""
         return _NO_SPAN if self.trace is None else Span(self.trace, name, track, args)
 
     def hold(self, buffer: Any, n: int | Fraction = 1) -> None:
-        """Count `buffer` as the rows of `n` peers until it is really freed, views and all."""
+        """Count `buffer` as the rows of `n` peers until its memory is freed, after its last view."""
         self._change(n)
         weakref.finalize(buffer, self._change, -n).atexit = False
 
@@ -104,9 +105,10 @@ class Trace:
 
 
 class Span:
-    """What a thread does from here to the end of the context, or to `end`, which another thread may call."""
+    """The time from the making of this object to the end of the context, or to `end`, which any thread may call."""
 
-    def __init__(self, trace: Trace | None, name: str = "", track: str = "", args: dict[str, Any] | None = None) -> None:
+    def __init__(self, trace: Trace | None, name: str = "", track: str = "",
+                 args: dict[str, Any] | None = None) -> None:
         self._trace, self._words, self._begin = trace, (name, track, args), trace.now() if trace else 0
 
     def __enter__(self) -> "Span":
@@ -126,10 +128,10 @@ _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/"
 
 
 class Counted:
-    """A communicator whose collectives of arrays, its channels' too, are counted in a Profile.
+    """A communicator whose collectives of arrays, and those of its channels, are counted in a Profile.
 
-    A rank counts what it contributes: to an alltoall what it sends to others, to a broadcast the root's array once.
-    """
+    A rank counts the bytes that it contributes: of an alltoall what it sends to others, of a broadcast the root's array
+    once. """
 
     def __init__(self, comm: Any, profile: Profile) -> None:
         self._comm, self._profile = comm, profile
@@ -145,7 +147,8 @@ class Counted:
         sent = sum(array.nbytes for rank, array in enumerate(arrays) if rank != self.rank)
         with self._profile.span("alltoall", bytes=sent):
             found = self._comm.alltoall(arrays)
-        self._profile.count("alltoall", sent, sum(array.nbytes for rank, array in enumerate(found) if rank != self.rank))
+        received = sum(array.nbytes for rank, array in enumerate(found) if rank != self.rank)
+        self._profile.count("alltoall", sent, received)
         return found
 
     def gather(self, array: npt.NDArray[Any], root: int = 0) -> list[npt.NDArray[Any]] | None:
@@ -186,12 +189,12 @@ class Counted:
 
 
 def uncounted(comm: Any) -> Any:
-    """Return the communicator that counts nothing, for a thread that counts for itself: of a Counted the one inside."""
+    """Return the communicator inside a Counted, which counts nothing, for a thread that counts by itself."""
     return comm._comm if isinstance(comm, Counted) else comm
 
 
 def trim() -> None:
-    """Give freed memory back, so that what is used again counts again (glibc only)."""
+    """Give freed memory back to the system, so that memory that is used again counts again (glibc only)."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):
@@ -216,12 +219,15 @@ def resident() -> int:
 
 
 def free_memory() -> float:
-    """Return how many bytes this process can still take, as machine, container and limit on addresses say; inf where none does."""
+    """Return how many bytes this process can still take.
+
+    The machine, the container and the limit on addresses bound it; inf where none of them does.
+    """
     return min(_machine_room(), _container_room(), _address_room())
 
 
 def huge_page() -> int:
-    """Return the bytes of a page where huge ones are asked for (`madvise`), as by `Buffers`."""
+    """Return the bytes of a page where a program asks for huge ones (`madvise`), as `Buffers` does."""
     with suppress(OSError, ValueError):  # no such system
         with open(_HUGE_PAGES + "enabled") as enabled, open(_HUGE_PAGES + "hpage_pmd_size") as size:
             if "[never]" not in enabled.read():
@@ -230,7 +236,7 @@ def huge_page() -> int:
 
 
 def memory_limit() -> float:
-    """Return how many bytes all processes here may have together, as machine and container say; inf where neither does."""
+    """Return how many bytes all processes of the machine or container may have together; inf where nothing tells."""
     found = [float("inf")]
     with suppress(OSError, ValueError, AttributeError):
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -249,12 +255,17 @@ def _machine_room():
 
 
 def _container_room():
-    """The control group's limit less what is used and cannot be dropped; files that were read count as used there."""
-    for limit, used, cache in (("memory.max", "memory.current", "inactive_file"),
-                               ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file")):  # fmt: skip
+    """The control group's limit less the used memory that cannot be dropped.
+
+    Files that were read count as used there.
+    """
+    version_2 = "memory.max", "memory.current", "inactive_file"
+    version_1 = "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"
+    for limit, used, cache in (version_2, version_1):
         with suppress(OSError, ValueError):  # no such group, or "max"
             most, now = (int(_group_file(name)) for name in (limit, used))
-            stat = dict(line.split() for line in _group_file(os.path.join(os.path.dirname(limit), "memory.stat")).splitlines())
+            lines = _group_file(os.path.join(os.path.dirname(limit), "memory.stat")).splitlines()
+            stat = dict(line.split() for line in lines)
             return max(0, most - now + int(stat.get(cache, 0)))
     return float("inf")
 
@@ -287,10 +298,10 @@ class Memory:
         self.base = _status("VmRSS")
 
     def now(self) -> int:
-        """Return what it is, without what is free."""
+        """Return the resident memory above the base, without memory that is free."""
         trim()
         return max(0, resident() - self.base)
 
     def peak(self) -> int:
-        """Return the highest so far."""
+        """Return the highest resident memory above the base so far."""
         return max(0, _status("VmHWM") - self.base)

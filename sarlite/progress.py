@@ -1,4 +1,4 @@
-"""What long work tells on standard error while it lasts: how far it is, and how long it still takes."""
+"""`Progress`: what long work tells on standard error while it lasts, how far it is and how long it still takes."""
 
 import contextlib
 import os
@@ -13,7 +13,8 @@ from sarlite.errors import needs
 
 KINDS = ("auto", "bar", "lines", "none")
 LINE_SECONDS = 5.0
-_BAR_SECONDS = 0.5
+"""Time from one line to the next, at least; after minutes a line comes less often."""
+BAR_SECONDS = 0.5
 
 
 class Step:
@@ -22,8 +23,9 @@ class Step:
     Attributes
     ----------
     text : str
+        What is done.
     total, done : int
-        In one unit; a total of 0 is not known.
+        How much there is to do, and how much is done, in one unit. A total of 0 is not known.
     """
 
     def __init__(self, text: str, total: int = 0, reads: str | None = None) -> None:
@@ -50,7 +52,9 @@ class Step:
 
 
 class Progress:
-    """Tells of steps: a line on a terminal that changes (tqdm), else a new line every few seconds, none of a step that takes less.
+    """Tells of steps: by a line that changes on a terminal (tqdm), else by a new line every few seconds.
+
+    A step that takes less has no line.
 
     Parameters
     ----------
@@ -58,6 +62,8 @@ class Progress:
         "auto" is a bar on a terminal. Under mpiexec standard error is a pipe, so only the caller knows of a terminal.
     stream : file, optional
         By default standard error.
+    line_seconds, bar_seconds : float, optional
+        Time from one line, or change of the bar, to the next; `LINE_SECONDS` and `BAR_SECONDS`.
 
     Raises
     ------
@@ -65,7 +71,10 @@ class Progress:
         "bar" without tqdm.
     """
 
-    def __init__(self, kind: str = "auto", stream: TextIO | None = None) -> None:
+    def __init__(self, kind: str = "auto", stream: TextIO | None = None, *, line_seconds: float | None = None,
+                 bar_seconds: float | None = None) -> None:
+        self.line_seconds = LINE_SECONDS if line_seconds is None else line_seconds
+        self.bar_seconds = BAR_SECONDS if bar_seconds is None else bar_seconds
         self.stream: TextIO = sys.stderr if stream is None else stream
         self._bar: Any = None
         self.silent = kind == "none"
@@ -86,9 +95,9 @@ class Progress:
         text : str
             What is done.
         total : int
-            How much there is to do, in what `Step.add` counts; 0 if that is not known.
+            How much there is to do, in the unit that `Step.add` counts; 0 if that is not known.
         reads : path, optional
-            Without a total: the file, or the folder of files, that is read. How far it is, the system tells (on Linux).
+            Without a total, the file or the folder of files that is read. Linux tells how far the reading is.
         """
         step, over = Step(text, total, reads), threading.Event()
         thread = threading.Thread(target=self._tell, args=(step, over), name="sarlite-progress", daemon=True)
@@ -103,25 +112,25 @@ class Progress:
                 thread.join()
 
     def _tell(self, step, over):
-        with contextlib.suppress(OSError, ValueError):  # who listened is gone
+        with contextlib.suppress(OSError, ValueError):  # nobody reads the stream any more
             if self._bar is None:
                 self._lines(step, over)
             else:
                 self._line_that_changes(step, over)
 
     def _lines(self, step, over):
-        begun, pause = time.monotonic(), LINE_SECONDS
+        begun, pause = time.monotonic(), self.line_seconds
         while not over.wait(pause):
             print(step.line(), file=self.stream, flush=True)
-            pause = max(LINE_SECONDS, (time.monotonic() - begun) / 10)
+            pause = max(self.line_seconds, (time.monotonic() - begun) / 10)
 
     def _line_that_changes(self, step, over):
-        if over.wait(_BAR_SECONDS):
+        if over.wait(self.bar_seconds):
             return
         with self._bar(bar_format="{desc}", file=self.stream, leave=False, dynamic_ncols=True) as bar:
             while True:
                 bar.set_description_str(step.line())
-                if over.wait(_BAR_SECONDS):
+                if over.wait(self.bar_seconds):
                     break
 
 
@@ -137,7 +146,7 @@ def duration(seconds: float) -> str:
 
 
 def _position(path):
-    """The file at or below `path` that this process has open, how far it has read it and its size; None, 0, 0 if there is none."""
+    """(name, place, size) of the file at or below `path` that this process is reading; None, 0, 0 if there is none."""
     path = os.path.realpath(path)
     with contextlib.suppress(OSError):
         for fd in os.listdir("/proc/self/fd"):
@@ -146,5 +155,6 @@ def _position(path):
                 facts = os.stat(f"/proc/self/fd/{fd}")
                 if (name == path or name.startswith(path + os.sep)) and stat.S_ISREG(facts.st_mode):
                     with open(f"/proc/self/fdinfo/{fd}") as file:
-                        return name, next(int(line.split()[1]) for line in file if line.startswith("pos:")), facts.st_size
+                        place = next(int(line.split()[1]) for line in file if line.startswith("pos:"))
+                        return name, place, facts.st_size
     return None, 0, 0

@@ -144,7 +144,7 @@ def training(dataset):
 
 
 class StoredEdges:
-    """The `fennel.Edges` of a data set, one type's rows after the other's, read from the files in pieces.
+    """The `fennel.ReadableEdges` of a data set, one type's rows after the other's, read from the files in pieces.
 
     Attributes
     ----------

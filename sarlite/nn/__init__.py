@@ -7,5 +7,5 @@ from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm, LayerNorm, exact_moments
 from sarlite.nn.random import Random
 
-__all__ = ["Activation", "BatchNorm", "Dropout", "Embedding", "Flat", "Group", "LayerNorm", "Linear", "Module", "Parameter", "Random",
-           "exact_moments", "flatten", "glorot", "whole"]  # fmt: skip
+__all__ = ["Activation", "BatchNorm", "Dropout", "Embedding", "Flat", "Group", "LayerNorm", "Linear", "Module",
+           "Parameter", "Random", "exact_moments", "flatten", "glorot", "whole"]  # fmt: skip

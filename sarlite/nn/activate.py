@@ -1,4 +1,5 @@
-"""The primitive "activate": norm or bias, activation and dropout in one pass, with batch norm's means over all ranks."""
+"""The primitive "activate": norm or bias, activation and dropout in one pass, with batch norm's means over all
+ranks."""
 
 from typing import NamedTuple
 
@@ -11,8 +12,8 @@ from sarlite.tape.engine import Owned, Tensor, apply, primitive, written_over
 class Statistics(NamedTuple):
     """Batch norm's moments of each column, float64.
 
-    `comm` and the number of rows of all ranks, `n_rows`, where they follow x; None where they are constants.
-    """
+    Where the moments are computed from x, `comm` is the ranks' communicator and `n_rows` the number of rows of all
+    ranks. Where the moments are constants, `comm` is None. """
 
     mean: np.ndarray
     inv_std: np.ndarray
@@ -20,29 +21,32 @@ class Statistics(NamedTuple):
     n_rows: int = 0
 
 
-def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistics: Statistics | None = None, gamma: Tensor | None = None,
-             beta: Tensor | None = None, mask: kernels.Mask | None = None, overwrite: bool = False) -> Tensor:
-    """Return f(y) * k; y = (x - mean) * inv_std * gamma + beta with `statistics`, x + beta or x without; k is dropout's factor.
+def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistics: Statistics | None = None,
+             gamma: Tensor | None = None, beta: Tensor | None = None, mask: kernels.Mask | None = None,
+             overwrite: bool = False) -> Tensor:
+    """Return f(y) * k, where k is dropout's factor.
+
+    y = (x - mean) * inv_std * gamma + beta with `statistics`, else x + beta or x.
 
     Parameters
     ----------
     x : Tensor (n, n_feat)
     kind : {"identity", "relu", "elu"}
     statistics : Statistics, optional
-        Then the backward pass is collective where x needs a gradient and they follow x.
+        Where they are computed from x and x needs a gradient, the backward pass is collective.
     gamma, beta : Tensor (n_feat,), optional
     mask : kernels.Mask, optional
     overwrite : bool
-        x's values are not needed any more: the result is written over them, unless they are kept for backward. A backward pass that needs
-        them for another operation raises, as after `Tensor.changed`.
+        The result is written over x's values, unless they are kept for backward. A backward pass that needs x's values
+        for another operation raises, as after `Tensor.changed`.
 
     Notes
     -----
-    Kept for backward: the result for relu (which the next layer keeps too); x for elu and with statistics; nothing else of x's size.
-    Source: DistGNN-MB 3.3.
-    """
+    Kept for backward: the result for relu (which the next layer keeps too); x for elu and with statistics; nothing else
+    of x's size. Source: DistGNN-MB 3.3. """
     ids, key, p = mask or (None, 0, 0.0)
-    out = apply("activate", x, gamma, beta, ids, kind=kind, alpha=alpha, statistics=statistics, key=key, p=p, overwrite=overwrite)
+    out = apply("activate", x, gamma, beta, ids, kind=kind, alpha=alpha, statistics=statistics, key=key, p=p,
+                overwrite=overwrite)
     return written_over(x, out) if isinstance(x, Tensor) and out._data is x._data else out
 
 
@@ -50,12 +54,15 @@ def _forward(needs, x, gamma, beta, ids, kind, alpha, statistics, key, p, overwr
     x = np.ascontiguousarray(x)
     ids = None if ids is None else np.ascontiguousarray(ids)
     elu = kind == "elu"
-    keeps = (elu and any(needs)) or (statistics is not None and (needs[0] or needs[1]))  # beta's gradient alone is the sum of dy
+    # beta's gradient, the sum of dy, does not need x
+    keeps = (elu and any(needs)) or (statistics is not None and (needs[0] or needs[1]))
     out = x if overwrite and not keeps and x.base is None and x.flags.writeable else np.empty(x.shape, x.dtype)
-    kernels.activate(x, out, kind=kind, alpha=alpha, normal=_normal(statistics, gamma), beta=beta, mask=_mask(ids, key, p))
+    normal, mask = _normal(statistics, gamma), _mask(ids, key, p)
+    kernels.activate(x, out, kind=kind, alpha=alpha, normal=normal, beta=beta, mask=mask)
     if not any(needs):
         return out, ()
-    return out, (x if keeps else None, out if kind == "relu" else None, gamma if keeps else None, beta if elu else None, ids)
+    kept = (x if keeps else None, out if kind == "relu" else None, gamma if keeps else None, beta if elu else None)
+    return out, (*kept, ids)
 
 
 def _vjp(g, needs, residuals, kind, alpha, statistics, key, p, overwrite):

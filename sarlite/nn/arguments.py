@@ -1,4 +1,4 @@
-"""What layers ask of their arguments; each error names the argument and its value."""
+"""Checks of the arguments of layers. Each error names the argument and its value."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def source(rng: Any) -> Random:
 
 
 def rows_of(layer: str, x: Any, n_feat: int, dtype: Any, ndim: int | None = 2) -> None:
-    """Raise ShapeError, naming the layer, where x is not rows of `n_feat` values of the layer's dtype (integers become that)."""
+    """Raise ShapeError, naming the layer, unless x is rows of `n_feat` values of the layer's dtype, or integers."""
     shape, found = getattr(x, "shape", ()), getattr(x, "dtype", None)
     if not shape or shape[-1] != n_feat or (ndim is not None and len(shape) != ndim):
         raise ShapeError(f"{layer}: x has shape {tuple(shape)}, but {'(n, ' if ndim else '(..., '}{n_feat}) is taken")

@@ -21,9 +21,9 @@ class Group:
     ----------
     names : list of str
     data, grad : ndarray
-        Replicated: (n,), one parameter after the other. Owned by rows: one parameter, in its shape.
-        An array put in the place of a parameter's `data` or `grad` (None: zeros) is copied in, and the view restored, as these are
-        read. Assigned to, they are copied into.
+        Replicated: (n,), one parameter after the other. Owned by rows: one parameter, in its shape. Reading them copies
+        in what a program has put in the place of a parameter's `data` or `grad`, where None counts as zeros, and
+        restores the parameter's view. Assigning to them copies into them.
     slices : list of slice
         Where each parameter lies in the raveled array.
     ids : (n_rows,) int64, or None where replicated
@@ -74,14 +74,15 @@ class Group:
         self._grad[...] = 0
 
     def changed(self) -> None:
-        """Tell the tape that the parameters have other values."""
+        """Tell the tape that the parameters' values have changed."""
         for p in self._parameters:
             p.changed()
 
 
 def _copy(name, array, view):
     if array.shape != view.shape or array.dtype != view.dtype:
-        raise ConfigError(f"parameter {name!r} became {array.dtype} {array.shape}, but is {view.dtype} {view.shape} in the flat array")
+        raise ConfigError(f"parameter {name!r} became {array.dtype} {array.shape}, but is {view.dtype} {view.shape} "
+                          "in the flat array")
     view[...] = array
 
 
@@ -110,7 +111,8 @@ class Flat:
 
     def __repr__(self) -> str:
         owned = "".join(f", {name} {group.data.shape}" for group in self.owned for name in group.names)
-        return f"Flat({self.replicated._data.size:,} replicated values of {len(self.replicated.names)} parameters{owned})"
+        replicated = self.replicated
+        return f"Flat({replicated._data.size:,} replicated values of {len(replicated.names)} parameters{owned})"
 
     @property
     def data(self) -> Array:
@@ -134,14 +136,15 @@ class Flat:
             group.zero_grad()
 
     def start_allreduce(self, comm: Communicator) -> Request:
-        """Start to sum the gradients of replicated parameters over ranks: the one place where that is done. Collective.
+        """Start to sum the gradients of replicated parameters over ranks: the one place that does it. Collective.
 
-        They are the sums once the request is done; until then nothing else collective may be called on `comm`: give it a channel.
+        The gradients are the sums once the request is done. Until then nothing else collective may be called on `comm`:
+        give it a channel.
         """
         return comm.start_allreduce(self.grad) if self.replicated.names else Staged(iter(()))
 
     def changed(self) -> None:
-        """Tell the tape that the parameters have other values."""
+        """Tell the tape that the parameters' values have changed."""
         for group in self.groups:
             group.changed()
 
@@ -149,31 +152,35 @@ class Flat:
 def flatten(module: Module) -> Flat:
     """Move a module's parameters into few arrays and return the `Flat` that holds them.
 
-    Every parameter then always has a gradient, so ranks without training nodes take part in the same allreduce as the others. A module
-    that is flat already gives the same `Flat` again: two optimizers of it step the same values.
+    Every parameter then always has a gradient, so ranks without training nodes take part in the same allreduce as the
+    others. A module that is flat already returns the same `Flat` again: two optimizers of it step the same values.
 
     Raises
     ------
     ConfigError
-        If the replicated parameters differ in dtype, or there are no parameters; or if some of them lie in the arrays of another
-        module that are still in use, such as a part of it or a model that shares a layer.
+        If the replicated parameters differ in dtype, or there are no parameters; if some parameters lie in the arrays
+        of another module that are still in use, such as a part of this module or a model that shares a layer.
 
     Notes
     -----
     Memory: 2 values a parameter.
     """
     if not isinstance(module, Module):
-        raise ConfigError(f"the model is a {type(module).__name__}, but must be an nn.Module: a class that derives from it")
+        raise ConfigError(f"the model is a {type(module).__name__}, but must be an nn.Module: "
+                          "a class that derives from it")
     named = list(module.named_parameters())
     if not named:
-        raise ConfigError(f"the model {type(module).__name__} has no parameters: nn.Parameter and nn.Module attributes are found")
+        raise ConfigError(f"the model {type(module).__name__} has no parameters: "
+                          "nn.Parameter and nn.Module attributes are found")
     for name, p in named:
         other = p.flat and p.flat()
         if other is not None:
             if [(n, id(q)) for n, q in other.named] == [(n, id(q)) for n, q in named]:
                 return other
-            raise ConfigError(f"parameter {name!r} lies in the flat arrays of another module: flatten the whole, or let go of the other")
+            raise ConfigError(f"parameter {name!r} lies in the flat arrays of another module: flatten the whole, "
+                              "or let go of the other")
     dtypes = {p.dtype for _, p in named if p.ids is None}
     if len(dtypes) > 1:
-        raise ConfigError(f"replicated parameters of one dtype are needed, but the module has {sorted(map(str, dtypes))}")
+        found = sorted(map(str, dtypes))
+        raise ConfigError(f"replicated parameters of one dtype are needed, but the module has {found}")
     return Flat(named)

@@ -1,4 +1,7 @@
-"""Linear, Embedding, Dropout, and Activation: what stands between two layers. Activations alone are in `sarlite.tape.ops`."""
+"""Linear, Embedding, Dropout, and Activation, which stands between two layers.
+
+Activation functions alone are in `sarlite.tape.ops`.
+"""
 
 import math
 from typing import Any
@@ -37,7 +40,9 @@ def glorot(rng: Random, shape: tuple[int, ...], n_in: int, n_out: int, dtype: DT
 
 
 class Linear(Module):
-    """Return x W + b, (n, n_in) to (n, n_out); with `add_to`, (n, n_out), added to that, whose array is written over (`ops.matmul`).
+    """Return x W + b, (n, n_in) to (n, n_out).
+
+    With `add_to`, (n, n_out), the product is added to that tensor, whose array is written over (`ops.matmul`).
 
     Parameters
     ----------
@@ -50,9 +55,9 @@ class Linear(Module):
     Raises
     ------
     ConfigError
-        A width is no whole number of 0 or more, rng is no `Random`, or another dtype.
+        A width is no whole number of 0 or more, rng is no `Random`, or the dtype is another.
     ShapeError
-        In a call: x is not of n_in columns, or floats of another dtype.
+        In a call: x has not n_in columns, or is floats of another dtype.
     """
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True, *, rng: Random, dtype: DType = np.float32) -> None:
@@ -75,27 +80,29 @@ class Embedding(Module):
     Parameters
     ----------
     ids : (n,) array of integers
-        Global ids of this rank's rows, as `graph.src_ids`. On all ranks together each id is there once.
+        Global ids of this rank's rows, as `graph.src_ids`. Each id is on one rank, once.
     n_feat : int
-        `weight` is (n, n_feat), a Parameter owned by rows. Entries are drawn uniformly from [-a, a), a = sqrt(3 / n_feat), so that rows
-        have length 1 in the mean square; they depend on the seed, the id, the layer and `node_type` alone, not on the number of ranks.
+        `weight` is (n, n_feat), a Parameter owned by rows. Entries are drawn uniformly from [-a, a), a = sqrt(3 /
+        n_feat), so that rows have length 1 in the mean square. They depend on the seed, the id, the layer and
+        `node_type` alone, not on the number of ranks.
     rng : Random
     node_type : str
     dtype : float32 or float64
 
     Notes
     -----
-    Memory: with Adam four values an entry, of this rank's rows alone. Nothing is communicated in training.
+    Memory: with Adam four values an entry, for this rank's rows alone. Nothing is communicated in training.
     """
 
     def __init__(self, ids: Any, n_feat: int, *, rng: Random, node_type: str = "", dtype: DType = np.float32) -> None:
         bound = math.sqrt(3 / max(whole("n_feat", n_feat), 1))
         ids = _integers("ids", ids)
-        values = source(rng).uniform(ids, n_feat, rng.layer(), node_type, "embedding", bound=bound, dtype=floating(dtype))
+        values = source(rng).uniform(ids, n_feat, rng.layer(), node_type, "embedding", bound=bound,
+                                     dtype=floating(dtype))
         self.weight = Parameter(values, ids=ids)
 
     def __call__(self, rows: Any = None) -> Tensor:
-        """Return these rows, (k, n_feat): a mask, a slice or local numbers; all of them, in the order of `ids`, without."""
+        """Return the rows (k, n_feat) that a mask, a slice or local numbers name; by default all, in `ids`' order."""
         return self.weight if rows is None else ops.take(self.weight, row_numbers("rows", rows, len(self.weight)))
 
     def describe(self) -> str:
@@ -130,10 +137,10 @@ class Dropout(Module):
         ----------
         x : Tensor, (n, ...)
         ids : (n,) int64
-            Global numbers of the rows, `graph.src_ids` before a layer and `graph.dst_ids` after it: the mask of a row follows its number
-            to any rank.
+            Global numbers of the rows, `graph.src_ids` before a layer and `graph.dst_ids` after it. A row of one number
+            has the same mask on any rank.
         node_type : str
-            Of the rows, where several types count from 0.
+            The rows' type, where several types count from 0.
         """
         p, key = self.coin(node_type)
         return ops.dropout(x, ids, key, p) if p else x
@@ -142,12 +149,12 @@ class Dropout(Module):
         return f"p={self.p:g}"
 
     def coin(self, node_type: str = "") -> tuple[float, int]:
-        """Return (p, key) for a kernel that drops by itself, such as `fn.attend`'s; (0.0, 0) out of training."""
+        """Return (p, key) for a kernel that drops by itself, such as `fn.attend`'s; (0.0, 0) outside of training."""
         return (self.p, self.rng.key(self.layer, node_type)) if self.training and self.p else (0.0, 0)
 
 
 class Activation(Module):
-    """Return dropout(f(x + b)) or dropout(f(batch norm of x)): what stands between two layers, in one pass over memory.
+    """Return dropout(f(x + b)) or dropout(f(batch norm of x)), between two layers, in one pass over memory.
 
     Parameters
     ----------
@@ -155,7 +162,7 @@ class Activation(Module):
     kind : {"relu", "elu", "identity"}
         f.
     batch_norm : bool
-        Then there is no bias, which the mean would take away. `norm` is a `BatchNorm`, with its running statistics.
+        `norm` is then a `BatchNorm`, with its running statistics. There is no bias: the mean would take it away.
     bias : bool
         b is `bias`, (n_feat,), from 0.
     dropout : float in [0, 1)
@@ -169,13 +176,12 @@ class Activation(Module):
 
     Notes
     -----
-    The same values as `BatchNorm`, `ops.relu` and `Dropout` one after the other, to rounding, with nothing stored between them.
-    Kept for backward: the result for relu; x for elu and with batch norm. Collective with batch norm, as `BatchNorm` is.
-    Source: DistGNN-MB 3.3.
-    """
+    The values are those of `BatchNorm`, `ops.relu` and `Dropout` one after the other, to rounding; nothing is stored
+    between them. Kept for backward: the result for relu; x for elu and with batch norm. Collective with batch norm, as
+    `BatchNorm`. Source: DistGNN-MB 3.3. """
 
-    def __init__(self, n_feat: int, kind: str = "relu", *, batch_norm: bool = False, bias: bool = True, dropout: float = 0.0, rng: Random,
-                 dtype: DType = np.float32) -> None:
+    def __init__(self, n_feat: int, kind: str = "relu", *, batch_norm: bool = False, bias: bool = True,
+                 dropout: float = 0.0, rng: Random, dtype: DType = np.float32) -> None:
         if kind not in kernels.ACTIVATIONS:
             raise ConfigError(f"activation {kind!r} is not one of {', '.join(kernels.ACTIVATIONS)}")
         self.n_feat, self.kind, self.dtype = whole("n_feat", n_feat), kind, floating(dtype)
@@ -190,10 +196,10 @@ class Activation(Module):
         ----------
         x : Tensor, (n_dst, n_feat)
         graph : Graph, or NodeType
-            Its `dst_ids` number the rows for dropout, of its `node_type` where it has one; batch norm's moments are those of all its ranks'
-            own rows.
+            Its `dst_ids`, and its `node_type` where it has one, number the rows for dropout. Batch norm's moments are
+            those of the own rows of all its ranks.
         overwrite : bool
-            x's values are not needed any more: where they are not kept for backward, the result is written over them.
+            The result is written over x's values, where these are not kept for backward.
 
         Raises
         ------
@@ -209,7 +215,8 @@ class Activation(Module):
         return activate(x, kind=self.kind, beta=bias, mask=mask, overwrite=overwrite)
 
     def describe(self) -> str:
-        words = [str(self.n_feat), self.kind, *(["batch norm"] if self.norm is not None else ["bias"] if self.bias is not None else [])]
+        words = [str(self.n_feat), self.kind]
+        words += ["batch norm"] if self.norm is not None else ["bias"] if self.bias is not None else []
         return ", ".join(words + ([f"dropout {self.dropout.p:g}"] if self.dropout.p else []))
 
     def __repr__(self) -> str:

@@ -19,8 +19,9 @@ class Parameter(Tensor):
     ----------
     data : ndarray
     ids : (n_rows,) array of integers, optional
-        Makes it owned by rows: `ids[r]` is the global id of row r, and no id is twice on any rank or on two. Its gradient is this
-        rank's own, in no allreduce; a checkpoint holds the rows of all ranks, by id. A rank may have none.
+        Makes the parameter owned by rows: `ids[r]` is the global id of row r, and each id is on one rank, once. The
+        gradient is this rank's own, in no allreduce. A checkpoint holds the rows of all ranks, by id. A rank may have
+        no rows.
 
     Raises
     ------
@@ -35,7 +36,7 @@ class Parameter(Tensor):
     def __init__(self, data: Any, ids: Any = None) -> None:
         super().__init__(data, requires_grad=True)
         self.ids = None if ids is None else _checked_ids(np.asarray(ids), self.shape)
-        self.flat = None  # a weak reference to the `Flat` that it lies in
+        self.flat = None  # a weak reference to the `Flat` in which the parameter lies
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _parameter, (self.data, self.ids, self.requires_grad)  # a copy lies in nobody's arrays
@@ -54,7 +55,7 @@ def _checked_ids(ids, shape):
 
 
 class Module:
-    """A part of a model. Its parameters and modules are its attributes, also inside lists, tuples and dicts.
+    """A part of a model. Its parameters and modules are its attributes, or stand in lists, tuples and dicts that are.
 
     Attributes
     ----------
@@ -67,11 +68,11 @@ class Module:
     buffers: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return what `repr` says of this module beside its name and the modules in it: its own parameters' sizes."""
+        """Return what `repr` says of this module beside its name and inner modules: the sizes of its own parameters."""
         return ", ".join(f"{name} {p.shape}" for name, p in self._members(Parameter))
 
     def __repr__(self) -> str:
-        """Tell the sizes of this module and of all in it, one a line."""
+        """Tell the sizes of this module and of all modules in it, one a line."""
         dtypes = sorted({f", {p.dtype}" for _, p in self._members(Parameter) if p.dtype != np.float32})
         head = f"{type(self).__name__}({self.describe()}{''.join(dtypes)}"
         inner = [f"{name}: {module!r}" for name, module in self._members(Module)]
@@ -124,7 +125,10 @@ class Module:
         return self.train(False)
 
     def state_arrays(self) -> dict[str, Array]:
-        """Return the arrays of all parameters and buffers themselves, by dotted name; of a parameter owned by rows, this rank's."""
+        """Return the arrays of all parameters and buffers themselves, by dotted name.
+
+        The array of a parameter owned by rows has this rank's rows.
+        """
         state = {name: p.data for name, p in self.named_parameters()}
         for prefix, module in self.named_modules():
             state.update({_join(prefix, name): getattr(module, name) for name in module.buffers})
@@ -155,11 +159,12 @@ class Module:
 def load_arrays(own: Mapping[str, Array], state: Mapping[str, Array], owner: str) -> None:
     """Copy `state` over the arrays of `own` in place, once every name, shape and dtype agrees."""
     for name in sorted(own.keys() ^ state.keys()):
-        raise CheckpointError(f"{name!r} is " + (f"missing from {owner}" if name in state else "missing from the checkpoint"))
+        raise CheckpointError(f"{name!r} is missing from {owner if name in state else 'the checkpoint'}")
     for name, array in own.items():
         found = np.asarray(state[name])
         if found.shape != array.shape or found.dtype != array.dtype:
-            raise CheckpointError(f"{name!r} is {found.dtype} {found.shape}, but in {owner} {array.dtype} {array.shape}")
+            own_kind = f"{array.dtype} {array.shape}"
+            raise CheckpointError(f"{name!r} is {found.dtype} {found.shape}, but in {owner} {own_kind}")
     for name, array in own.items():
         array[...] = state[name]
 
@@ -169,7 +174,7 @@ def _join(prefix, name):
 
 
 def _find(name, value, kind):
-    """Yield what is of `kind` in an attribute's value, but nothing of the modules in it."""
+    """Yield (name, value) of what is of `kind` in an attribute's value, without looking into modules."""
     if isinstance(value, kind):
         yield name, value
     elif isinstance(value, dict):

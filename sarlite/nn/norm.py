@@ -85,14 +85,14 @@ class BatchNorm(Module):
 
     Notes
     -----
-    In training a call is collective (one allreduce of n_ranks * (2 * n_feat + 1) float64), and so is its backward pass where x
-    needs a gradient (one of 2 * n_feat). In `eval` nothing is communicated. Ranks without rows take part.
-    The gradients of gamma and beta are this rank's sums: summed over ranks, as all parameters' are, they are exact.
+    In training a call is collective (one allreduce of n_ranks * (2 * n_feat + 1) float64), and so is its backward pass
+    where x needs a gradient (one of 2 * n_feat). In `eval` nothing is communicated. Ranks without rows take part. The
+    gradients of gamma and beta are this rank's sums: summed over ranks, as all parameters' are, they are exact.
     Kept for the backward pass: x itself, and the moments.
     """
 
     buffers = ("running_mean", "running_var")
-    _seen: list[tuple[int, Array, Array]] | None = None  # within `exact_moments`: of each call so far
+    _seen: list[tuple[int, Array, Array]] | None = None  # within `exact_moments` the moments of each call so far
 
     def __init__(self, n_feat: int, momentum: float = 0.1, eps: float = 1e-5, dtype: DType = np.float32) -> None:
         n_feat, dtype = whole("n_feat", n_feat), floating(dtype)
@@ -112,10 +112,11 @@ class BatchNorm(Module):
         return self.then(x, comm)
 
     def then(self, x: Tensor, comm: Communicator, **activation: Any) -> Tensor:
-        """Normalise, and activate and drop in the same pass: the further arguments of `activate`."""
+        """Normalise, activate and drop in one pass; `activation` are the further arguments of `activate`."""
         rows_of("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
         if (self.training or self._seen is not None) and not hasattr(comm, "allgather"):
-            raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, such as graph.comm")
+            raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, "
+                              "such as graph.comm")
         x, gamma, beta = operands(x, self.gamma, self.beta)
         return activate(x, gamma=gamma, beta=beta, statistics=self._statistics(x, comm), **activation)
 
@@ -144,25 +145,25 @@ class BatchNorm(Module):
 
 
 def exact_moments(model: Module, run: Callable[[], R]) -> R:
-    """Return run(), a pass of the model in `eval`, with batch norms' moments of this pass's rows, which become the running averages.
+    """Return run(), a pass of the model in `eval`, with batch norms' moments of this pass's rows.
 
-    In training on minibatches these follow rows of sampled neighbourhoods, and parameters of many steps. Afterwards a pass over the same
-    rows, as `sarlite.predict` makes it of a checkpoint, has the same values.
+    These moments become the running averages. In training on minibatches the running averages came from rows of sampled
+    neighbourhoods, and from the parameters of many steps. Afterwards a pass over the same rows, as `sarlite.predict`
+    makes it of a checkpoint, has the same values.
 
     Parameters
     ----------
     model : Module
-        Each `BatchNorm` in it is meant.
+        Every `BatchNorm` in it gets exact moments.
     run : callable
-        Calls the model, in `eval`. It is called once more where a batch norm was called more than once in a pass: the moments of its
-        calls are merged then, and are known only at the end.
+        Calls the model, in `eval`. Where a pass calls a batch norm more than once, `run` is called once more: the
+        moments of the norm's calls are merged, and are known only at the end of a pass.
 
     Notes
     -----
-    Collective where the model has batch norms: each call is one allreduce of n_ranks * (2 * n_feat + 1) float64. A norm that gets no rows
-    keeps its averages.
-    Source: Wu and Johnson 2021, "Rethinking 'Batch' in BatchNorm", section 3 (precise batch norm), with one batch of all rows.
-    """
+    Collective where the model has batch norms: each call of a norm is one allreduce of n_ranks * (2 * n_feat + 1)
+    float64. A norm that gets no rows keeps its averages. Source: Wu and Johnson 2021, "Rethinking 'Batch' in
+    BatchNorm", section 3 (precise batch norm), with one batch of all rows. """
     norms = [module for _, module in model.named_modules() if isinstance(module, BatchNorm)]
     for norm in norms:
         norm._seen = []

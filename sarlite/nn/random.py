@@ -24,8 +24,8 @@ class Random:
     Attributes
     ----------
     step : int
-        The global step: how many optimizer steps came before. The training step sets it before each pass; it is part of every key,
-        so that masks change with it.
+        The global step: how many optimizer steps came before. The training step sets it before each pass. It is part of
+        every key, so that masks change from step to step.
     """
 
     def __init__(self, seed: int) -> None:
@@ -63,7 +63,7 @@ class Random:
         layer : int
             From `layer`.
         node_type : str
-            Of the rows whose ids go with the key: ids of two types are two things.
+            The type of the rows whose ids go with the key: the same id of two types is two rows.
         purpose : str
             What is drawn. Another purpose gives other numbers.
 
@@ -73,9 +73,11 @@ class Random:
         """
         return self._chain(purpose, node_type, self.step, layer)
 
-    def uniform(self, ids: Any, n_feat: int, layer: int, node_type: str = "", purpose: str = "rows", *, bound: float = 1.0,
-                dtype: DType = np.float64) -> Array:
-        """Return (n, n_feat) values in [-bound, bound): row r depends on the seed, `ids[r]`, the layer, node type and purpose alone.
+    def uniform(self, ids: Any, n_feat: int, layer: int, node_type: str = "", purpose: str = "rows", *,
+                bound: float = 1.0, dtype: DType = np.float64) -> Array:
+        """Return (n, n_feat) values in [-bound, bound).
+
+        Row r depends on the seed, `ids[r]`, the layer, the node type and the purpose alone.
 
         Parameters
         ----------
@@ -86,8 +88,8 @@ class Random:
 
         Notes
         -----
-        Entry (r, c) is output c of the generator splitmix64 from state h(key ^ ids[r]), its upper 53 bits. The key is that of step 0.
-        """
+        Entry (r, c) is the upper 53 bits of output c of the generator splitmix64 from the state h(key ^ ids[r]). The
+        key is that of step 0. """
         own, columns = self._chain(purpose, node_type, 0, layer), np.arange(n_feat, dtype=np.uint64) * np.uint64(GAMMA)
         ids = np.asarray(ids).astype(np.int64).view(np.uint64)
         out = np.empty((len(ids), n_feat), dtype)

@@ -18,11 +18,11 @@ NORMALIZATIONS = tuple(_POWERS)
 
 
 class Propagation:
-    """S = D^-1/2 A D^-1/2 ("sym"), D^-1 A ("row") or A D^-1 ("column"): `propagation(x)` returns S x. Construction is collective.
+    """S = D^-1/2 A D^-1/2 ("sym"), D^-1 A ("row") or A D^-1 ("column"); `propagation(x)` returns S x.
 
-    A_ij is the weight of the edge from j to i, summed over equal edges, D the diagonal of A's row sums: the in-degrees, weighted where
-    edges are. A degree of 0 counts as 1. On a graph of edges both ways row sums are column sums, so "column" sums to 1 over a source's
-    edges; on another graph it does not.
+    A_ij is the weight of the edge from j to i, summed over equal edges. D is the diagonal of A's row sums: the
+    in-degrees, weighted where edges are. A degree of 0 counts as 1. On a graph of edges both ways row sums are column
+    sums, so "column" sums to 1 over a source's edges; on another graph it does not. Construction is collective.
 
     Parameters
     ----------
@@ -30,13 +30,13 @@ class Propagation:
         Not bipartite. Self loops count as they stand in it.
     normalization : {"sym", "row", "column"}
     edge_weight : (n_edges,) float array, optional
-        One a local in-edge, as of `fn.mul_edge`, 0 or more; the graph's `edge_weight` without it, or 1. Borrowed.
+        One a local in-edge, as for `fn.mul_edge`, 0 or more. By default the graph's `edge_weight`, or 1. Borrowed.
 
     Raises
     ------
     ConfigError, ShapeError, DataError
-        On every rank together: the graph is bipartite, no such normalization, not one weight an edge, or a weight that is negative or
-        not finite.
+        On every rank together: the graph is bipartite, the normalization has another name, there is not one weight an
+        edge, or a weight is negative or not finite.
 
     Notes
     -----
@@ -58,7 +58,7 @@ class Propagation:
 
         Notes
         -----
-        Sends what one aggregation `width` wide sends. Nothing is recorded and nothing kept.
+        Sends as much as one aggregation `width` wide. Nothing is recorded and nothing kept.
         """
         out = self._sum(x if self.right is None else x * self.right.astype(x.dtype))
         if self.left is not None:
@@ -82,8 +82,10 @@ def _checked(graph, normalization, edge_weight):
         return None
     weight = as_array(graph.edge_weight if edge_weight is None else edge_weight)
     if weight.shape != (graph.n_edges,) or weight.dtype.kind not in "fiub":
-        raise ShapeError(f"edge_weight: {weight.dtype} of shape {weight.shape}, but ({graph.n_edges},) numbers are needed, one an edge")
+        raise ShapeError(f"edge_weight: {weight.dtype} of shape {weight.shape}, but ({graph.n_edges},) numbers are "
+                         "needed, one an edge")
     bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
     if len(bad):
-        raise DataError(f"edge_weight[{bad[0]}] is {weight[bad[0]]}: weights whose sums are degrees must be 0 or more, and finite")
+        raise DataError(f"edge_weight[{bad[0]}] is {weight[bad[0]]}: weights whose sums are degrees must be 0 or more, "
+                        "and finite")
     return weight

@@ -1,4 +1,7 @@
-"""Correct and Smooth (Huang, He, Singh, Lim and Benson, 2021): a model's probabilities, corrected and smoothed over the graph."""
+"""Correct and Smooth: a model's probabilities, corrected and smoothed over the graph.
+
+Source: Huang, He, Singh, Lim and Benson, 2021.
+"""
 
 import math
 from collections.abc import Callable
@@ -25,12 +28,13 @@ MOST_SCALE = 1000.0
 class CorrectAndSmooth:
     """Correct: spread the training rows' errors and add them. Smooth: put the training labels in and spread all rows.
 
-    With S a normalised adjacency, E = Y - Z on training rows and 0 elsewhere, both steps iterate X <- (1 - alpha) X_0 + alpha S X:
+    Z are the probabilities, Y the labels as one-hot rows, S is a normalised adjacency, and E = Y - Z on training rows,
+    0 elsewhere. Both steps iterate X <- (1 - alpha) X_0 + alpha S X:
 
-    - correct, X_0 = E: each iteration is clipped to [-1, 1], and row i is scaled by sigma / |X_i|_1, sigma the training rows' mean
-      |E_i|_1 (Huang et al. Eq. 4, "autoscale"); with a fixed `scale` the training rows are E again after each iteration
-      (Eq. 5, "FDiff-scale"). Z + scale X.
-    - smooth, X_0 = Z corrected, with training rows Y: each iteration is clipped to [0, 1] (Eq. 6).
+    - correct, X_0 = E: each iteration is clipped to [-1, 1]. The corrected rows are Z + scale X, where the scale of row
+      i is sigma / |X_i|_1, with sigma the training rows' mean |E_i|_1 (Huang et al. Eq. 4, "autoscale"). With a fixed
+      `scale` iterations are not clipped; the training rows are E again after each one (Eq. 5, "FDiff-scale").
+    - smooth, X_0 = the corrected rows, with Y as training rows: each iteration is clipped to [0, 1] (Eq. 6).
 
     Parameters
     ----------
@@ -38,9 +42,9 @@ class CorrectAndSmooth:
     correct_iterations, smooth_iterations : int
         0 leaves the step out.
     correct_normalization, smooth_normalization : {"sym", "row", "column"}
-        S, as of `Propagation`.
+        S, as in `Propagation`.
     scale : float, optional
-        Fixed scale; automatic without it.
+        The fixed scale. By default the scale is automatic.
 
     Raises
     ------
@@ -48,9 +52,9 @@ class CorrectAndSmooth:
 
     Notes
     -----
-    As PyTorch Geometric's `CorrectAndSmooth`, but: a row that no error has reached has the scale 1, where 0 / 0 gives NaN there; a node
-    without in-edges counts with degree 1 as a source, where its edges count 0 there; each row's sum is checked, not the mean of all.
-    """
+    This differs from PyTorch Geometric's `CorrectAndSmooth`. A row that no error has reached has the scale 1 here, and
+    NaN (0 / 0) there. A node without in-edges counts as a source with degree 1 here; its edges count 0 there. Each
+    row's sum is checked here, the mean of all sums there. """
 
     correct_alpha: float = 0.8
     correct_iterations: int = 50
@@ -72,7 +76,7 @@ class CorrectAndSmooth:
             raise ConfigError(f"scale is {self.scale}, but must be 0 or more")
 
     def __call__(self, graph: Graph, probabilities: Any, labels: Any, train: Any, edge_weight: Any = None) -> Array:
-        """Return the smoothed scores of this rank's rows, a new (n_dst, n_classes) array; the largest of a row is its class. Collective.
+        """Return the smoothed scores of this rank's rows. The largest score of a row is its class. Collective.
 
         Parameters
         ----------
@@ -81,23 +85,27 @@ class CorrectAndSmooth:
         probabilities : (n_dst, n_classes) float array
             Rows that sum to 1, in the order of `graph.dst_ids`. Borrowed.
         labels : (n_dst,) array of integers
-            Looked at in training rows alone.
+            Read in training rows alone.
         train : (n_dst,) array of bools, slice, or (k,) array of row numbers
         edge_weight : (n_edges,) float array, optional
-            As of `Propagation`: degrees are weighted too.
+            As in `Propagation`: degrees are weighted too.
+
+        Returns
+        -------
+        (n_dst, n_classes) array of the probabilities' dtype, new
 
         Raises
         ------
         SarliteError
-            On every rank together: shapes or dtypes that do not fit, a row that is negative, not finite or does not sum to 1 within 1e-4
-            (the message names its id and its sum), a training label that is no column, no training row on any rank; as `Propagation`.
+            On every rank together: shapes or dtypes that do not fit; a row that has a negative value, is not finite or
+            does not sum to 1 within 1e-4 (the message names its id and its sum); a training label that is no column; no
+            training row on any rank; the errors of `Propagation`.
 
         Notes
         -----
-        Sends what `correct_iterations` + `smooth_iterations` aggregations n_classes wide send, in the probabilities' dtype, and one
-        allreduce of two numbers. Memory: four arrays of the probabilities' size beside them. Results are no probabilities: rows need
-        not sum to 1.
-        """
+        Sends as much as `correct_iterations` + `smooth_iterations` aggregations n_classes wide, in the probabilities'
+        dtype, and one allreduce of two numbers. Memory: four arrays of the probabilities' size beside them. Scores are
+        no probabilities: rows need not sum to 1. """
         z, rows, y = together(graph.comm, lambda: _checked(graph, probabilities, labels, train))
         sums = np.array([np.abs(y - z[rows]).sum(dtype=np.float64), len(rows)])
         total, count = graph.comm.allreduce(sums)
@@ -123,8 +131,9 @@ class CorrectAndSmooth:
         return _iterated(propagation, first, self.smooth_alpha, self.smooth_iterations, _clipped(0, 1))
 
 
-def _iterated(propagation: Propagation, first: Array, alpha: float, iterations: int, after: Callable[[Array], Any]) -> Array:
-    """X <- (1 - alpha) first + alpha S X, and `after`, which changes X in place."""
+def _iterated(propagation: Propagation, first: Array, alpha: float, iterations: int,
+              after: Callable[[Array], Any]) -> Array:
+    """Iterate X <- (1 - alpha) first + alpha S X from `first`; `after` changes each X in place."""
     x, kept = first, (1 - alpha) * first
     for _ in range(iterations):
         x = propagation(x)
@@ -139,7 +148,7 @@ def _clipped(low, high):
 
 
 def _scales(spread, sigma):
-    """(n, 1): sigma / |row|_1; 1 where that is above 1000 or has nothing to divide by."""
+    """(n, 1): sigma / |row|_1; 1 where this is above 1000, or the norm is 0."""
     norms = np.abs(spread).sum(1, keepdims=True)
     return np.where(norms * MOST_SCALE < sigma, 1, sigma / np.where(norms == 0, 1, norms)).astype(spread.dtype)
 
@@ -148,14 +157,17 @@ def _checked(graph, probabilities, labels, train):
     """The probabilities, the training rows, and these rows' labels as one-hot rows."""
     z, labels = as_array(probabilities), as_array(labels)
     if z.ndim != 2 or len(z) != graph.n_dst or z.dtype.kind != "f":
-        raise ShapeError(f"probabilities: {z.dtype} of shape {z.shape}, but ({graph.n_dst}, n_classes) floats are needed, one row a node")
+        raise ShapeError(f"probabilities: {z.dtype} of shape {z.shape}, but ({graph.n_dst}, n_classes) floats are "
+                         "needed, one row a node")
     if labels.shape != (graph.n_dst,) or labels.dtype.kind not in "iu":
-        raise ShapeError(f"labels: {labels.dtype} of shape {labels.shape}, but ({graph.n_dst},) integers are needed, one a node")
+        raise ShapeError(f"labels: {labels.dtype} of shape {labels.shape}, but ({graph.n_dst},) integers are needed, "
+                         "one a node")
     check_probabilities(z, graph.dst_ids)
     rows = row_numbers("train", train, graph.n_dst)
     wrong = rows[(labels[rows] < 0) | (labels[rows] >= z.shape[1])]
     if len(wrong):
-        raise DataError(f"labels: node {graph.dst_ids[wrong[0]]}, of the training split, has label {labels[wrong[0]]}, but "
+        node, label = graph.dst_ids[wrong[0]], labels[wrong[0]]
+        raise DataError(f"labels: node {node}, of the training split, has label {label}, but "
                         f"probabilities have {z.shape[1]} columns")
     y = np.zeros((len(rows), z.shape[1]), z.dtype)
     y[np.arange(len(rows)), labels[rows]] = 1
@@ -163,19 +175,22 @@ def _checked(graph, probabilities, labels, train):
 
 
 def check_probabilities(z: Array, ids: Array, where: str = "probabilities") -> None:
-    """Raise a DataError that names the first row, by its id, whose values are negative or not finite or do not sum to 1.
+    """Raise a DataError unless each row has finite values of 0 or more that sum to 1.
+
+    The error names the first other row by its id.
 
     Parameters
     ----------
     z : (n, n_classes) float array
     ids : (n,) int array
     where : str
-        Where they come from.
+        The name of the probabilities in the error.
     """
     sums = z.sum(1, dtype=np.float64)
     negative = np.any(z < 0, axis=1)
     bad = np.flatnonzero(negative | ~(np.abs(sums - 1) <= TOLERANCE))  # NaN and infinities too
     if len(bad):
         least = f", the least of it {z[bad[0]].min():.6g}" if negative[bad[0]] else ""
-        raise DataError(f"{where}: row {ids[bad[0]]} sums to {sums[bad[0]]:.6g}{least}: probabilities are 0 or more and sum to 1 "
-                        f"within {TOLERANCE:g} (such rows: {len(bad)})")
+        found = f"row {ids[bad[0]]} sums to {sums[bad[0]]:.6g}{least}"
+        raise DataError(f"{where}: {found}: probabilities are 0 or more and sum to 1 within {TOLERANCE:g} "
+                        f"(such rows: {len(bad)})")

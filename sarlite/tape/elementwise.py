@@ -122,8 +122,8 @@ def clip(x: Operand, low: float | None = None, high: float | None = None) -> Ten
 
 
 # ---- activations. Sigmoid, tanh and the normal distribution have reached their limits long before |x| = _FAR. So a
-# factor x is bounded there, since infinity times a limit of 0 is NaN. The vjps of relu, leaky relu and elu need the sign
-# of x alone, which out has too
+# factor x is bounded there, since infinity times a limit of 0 is NaN. The vjps of relu, leaky relu and elu need the
+# sign of x alone, which out has too
 
 
 _FAR = 1e4

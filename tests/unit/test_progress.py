@@ -17,10 +17,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.01)
-    monkeypatch.setattr(progress, "_BAR_SECONDS", 0.01)
+SOON = {"line_seconds": 0.01, "bar_seconds": 0.01}
 
 
 def wait_for(stream, word):
@@ -57,14 +54,13 @@ def test_the_system_says_how_far_a_file_is_read(tmp_path):
             assert re.fullmatch(re.escape(text) + r": 25 %, \d s, \d s left", step.line())
 
 
-def test_lines_of_long_steps_alone(clock):
+def test_lines_of_long_steps_alone():
     stream = io.StringIO()
-    told = Progress("auto", stream)
-    with told.step("long", 10) as step:
+    with Progress("auto", stream, **SOON).step("long", 10) as step:
         step.add(5)
         wait_for(stream, r"long: 50 %, 0 s, 0 s left\n")
     lines = stream.getvalue()
-    progress.LINE_SECONDS = 60
+    told = Progress("auto", stream, line_seconds=60)
     with told.step("short"):
         pass
     with pytest.raises(ZeroDivisionError), told.step("fails"):
@@ -74,10 +70,10 @@ def test_lines_of_long_steps_alone(clock):
         pass
 
 
-def test_a_line_that_changes_on_a_terminal(clock):
+def test_a_line_that_changes_on_a_terminal():
     pytest.importorskip("tqdm")
     for kind, stream in (("auto", Terminal()), ("bar", io.StringIO())):
-        with Progress(kind, stream).step("long", 4) as step:
+        with Progress(kind, stream, **SOON).step("long", 4) as step:
             step.add(1)
             wait_for(stream, "long: 25 %")
         assert "\n" not in stream.getvalue() and stream.getvalue().endswith(" \r")  # the line is gone
@@ -90,14 +86,14 @@ def test_a_bar_without_tqdm(monkeypatch):
     assert not Progress("auto", Terminal())._bar
 
 
-def test_a_reader_that_left_ends_no_work(clock):
+def test_a_reader_that_left_ends_no_work():
     stream = io.StringIO()
     stream.close()
-    with Progress("lines", stream).step("long"):
+    with Progress("lines", stream, **SOON).step("long"):
         time.sleep(0.05)
 
 
-def test_convert_and_partition_tell(clock, tmp_path, capsys, monkeypatch):
+def test_convert_and_partition_tell(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)  # a line as often as possible
     assert not main(["convert", "sbm:nodes=3000,features=8", f"{tmp_path}/d", "--progress", "lines"])
     told = capsys.readouterr().err
