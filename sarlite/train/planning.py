@@ -287,19 +287,6 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
     return "\n".join(head + ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines] + others)
 
 
-def refuse(config: argparse.Namespace) -> None:
-    """Raise where costs are asked for that cannot be counted: they are those of full-batch training over the whole graph."""
-    for flag, asked in (("--dry-run", config.dry_run), ("--mode auto", config.mode == "auto"), ("--memory-limit", config.memory_limit)):
-        for other, given in _uncounted(config).items():
-            if asked and given:
-                raise ConfigError(f"{flag}: the costs of {other} are not counted")
-
-
 def counts(config: argparse.Namespace) -> bool:
-    """Tell whether the costs of a run can be counted."""
-    return not any(_uncounted(config).values())
-
-
-def _uncounted(config):
-    batches = config.batch_size
-    return {f"minibatches of the model {config.model}, which have no edges,": batches and config.fanouts is None}
+    """Tell whether the costs of a run can be counted: not those of minibatches of a model that needs no edges."""
+    return not config.batch_size or config.fanouts is not None
