@@ -329,10 +329,11 @@ class _Telling:
         once = self.config.epochs == 1 or (self.sizes.batches is not None and self.config.epochs <= self.config.eval_every)
         names = SEGMENTS[:3] if once else SEGMENTS  # no step follows on the only evaluation, which leaves an aggregated constant behind
         arrays = max(self._line(name, lambda segment: segment.peak_bytes) for name in names)
+        arrays = max(arrays, self._line(names[-1], lambda segment: segment.left_bytes) + self._writing())
         held = 0
         if self.sizes.batches is not None:
             held = self.sizes.batches.held_bytes(self.trial.widths)
-        return self.sizes.there_bytes + held + GAPS * arrays + self._ahead()[1] + self._structure() + self._writing()
+        return self.sizes.there_bytes + held + GAPS * arrays + self._ahead()[1] + self._structure()
 
     def _ahead(self):
         """Peers whose rows a thread has fetched ahead, at most, and the bytes of these and of gradients that travel meanwhile."""

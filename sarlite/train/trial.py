@@ -66,8 +66,8 @@ class Segment(NamedTuple):
     flops : (int, int)
         Forward and backward.
     n_messages : int
-    peak_bytes : int
-        The most that arrays took, the graph's beside.
+    peak_bytes, left_bytes : int
+        The most that arrays took, and what they take at the end, the graph's beside.
     rows : dict
         By name of a plan, its source rows.
     """
@@ -78,6 +78,7 @@ class Segment(NamedTuple):
     flops: tuple[int, int]
     n_messages: int
     peak_bytes: int
+    left_bytes: int
     rows: Any = None
 
 
@@ -175,10 +176,11 @@ class _Notes(Observer):
     def begin(self):
         self.aggregations, self.turns, self.flops, self._before = [], [], [0, 0], (self._counted(), self._sent["messages"])
 
-    def end(self, peak):
+    def end(self, peak_bytes, left_bytes):
         counted, messages = self._counted(), self._sent["messages"]
         counted.subtract(self._before[0])
-        return Segment(self.aggregations, self.turns, counted, tuple(self.flops), messages - self._before[1], peak)
+        return Segment(self.aggregations, self.turns, counted, tuple(self.flops), messages - self._before[1], peak_bytes,
+                       left_bytes)
 
     def _counted(self):
         return Counter({(phase, way): n for way in ("sent", "received") for phase, n in getattr(self.profile, f"{way}_bytes").items()})
@@ -252,7 +254,8 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: 
         tracemalloc.reset_peak()
         with observed(notes):
             yield
-        segments[name] = notes.end(tracemalloc.get_traced_memory()[1] - base)
+        left, peak = tracemalloc.get_traced_memory()
+        segments[name] = notes.end(peak - base, left - base)
 
     gc.collect()
     base = tracemalloc.get_traced_memory()[0]
