@@ -29,7 +29,7 @@ from sarlite.train.small import Facts, Relations, Shape
 from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 
 SPLITS = ("train", "val", "test")
-TRIAL_ROWS = 2000
+TRIAL_ROWS = 1000
 """Rows of the larger trial, peers' rows too."""
 MOST_RANKS, FEW_RANKS = 16, (4, 8)
 """Of more ranks trials are on few: what a further peer takes there, each peer takes."""
@@ -189,10 +189,12 @@ class Model:
         try:
             comm, config = Mirror(shape.rank if n_ranks == shape.size else 0, n_ranks, config.columns), small.options(config)
             gc.disable()  # what is freed is freed where it is let go of
+            gc.freeze()  # a trial collects its own objects alone
             graph = small.graph(comm, config, self.facts, shape, MODES[config.mode], k)
             return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)),
                              shape.layer_sizes)
         finally:
+            gc.unfreeze()
             gc.enable()
             tracemalloc.stop()
 

@@ -198,7 +198,7 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tup
     """
     limit = limit_of(comm, config, part)
     if not limit.each:
-        crude = comm.allgather(64 * (_most_rows(part.graph) * (n_widths + 16) + _n_edges(part.graph)) + part.memory.peak())
+        crude = comm.allgather(32 * (_most_rows(part.graph) * (n_widths + 16) + _n_edges(part.graph)) + part.memory.peak())
         if max(limit.needs(crude)) < _SMALL * min(comm.allgather(limit.n_bytes)):
             return
     own = Setting(config.mode)
