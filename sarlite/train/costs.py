@@ -25,6 +25,7 @@ from sarlite.tape import no_grad
 from sarlite.train import minibatch, sampled, small, trial
 from sarlite.train.load import Part, widths
 from sarlite.train.owners import PIECE_BYTES
+from sarlite.train.settings import smoothing_of
 from sarlite.train.small import Facts, Relations, Shape
 from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 
@@ -100,11 +101,12 @@ class Cost(NamedTuple):
     def of_run(self, epochs: int, eval_every: int = 1) -> dict[str, int]:
         """Bytes sent in a whole run by phase, from the making of the trainer on."""
         n_evaluations = len({*range(eval_every, epochs + 1, eval_every), epochs})
-        return self._sent((1, 1, 1, epochs * self.n_steps - 1, n_evaluations - 1))
+        smooths = bool(self.sent["smoothing"])  # after one more evaluation
+        return self._sent((1, 1, 1, epochs * self.n_steps - 1, n_evaluations - 1 + smooths, smooths))
 
     def of_first_epoch(self) -> dict[str, int]:
         """Bytes sent in the first epoch by phase, with its evaluation."""
-        return self._sent((0, 1, 1, self.n_steps - 1, 0))
+        return self._sent((0, 1, 1, self.n_steps - 1, 0, 0))
 
     def _sent(self, times):
         total: dict[str, float] = {}
@@ -192,7 +194,7 @@ class Model:
             gc.freeze()  # a trial collects its own objects alone
             graph = small.graph(comm, config, self.facts, shape, MODES[config.mode], k)
             return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)),
-                             shape.layer_sizes)
+                             shape.layer_sizes, smoothing_of(config) if config.correct_and_smooth else None)
         finally:
             gc.unfreeze()
             gc.enable()
@@ -261,7 +263,7 @@ class _Telling:
         return {key: n for key, n in found.items() if n}, packed
 
     def _several(self, name):
-        if name == "start":
+        if name in ("start", "smoothing"):
             return None
         return self.sizes.scored if "evaluation" in name else self.sizes.batches
 
@@ -329,7 +331,8 @@ class _Telling:
     def _peak(self):
         """The most memory."""
         once = self.config.epochs == 1 or (self.sizes.batches is not None and self.config.epochs <= self.config.eval_every)
-        names = SEGMENTS[:3] if once else SEGMENTS  # no step follows on the only evaluation, which leaves an aggregated constant behind
+        # No step follows on the only evaluation, which leaves an aggregated constant behind.
+        names = [name for name in self.trial.segments if not once or name not in ("step", "evaluation")]
         arrays = max(self._line(name, lambda segment: segment.peak_bytes) for name in names)
         arrays = max(arrays, self._line(names[-1], lambda segment: segment.left_bytes) + self._writing())
         held = 0

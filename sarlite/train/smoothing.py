@@ -8,6 +8,7 @@ import numpy as np
 from sarlite.data import node_rows
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape import Tensor, no_grad, ops
+from sarlite.types import Array
 
 PREDICTIONS = "predictions.npy"
 
@@ -31,16 +32,22 @@ def after_training(trainer: Any, best: Any, smooth: CorrectAndSmooth, folder: Pa
     """
     if best.state:
         trainer.model.load_state_dict(best.state)
-    graph, train = trainer.graph, trainer.rows["train"]
-    logits = trainer.predict()
-    with no_grad():
-        probabilities = ops.softmax(Tensor(logits)).data
-    with graph.profile.span("correct and smooth"), graph.profile.phase("smoothing"):
-        scores = smooth(graph, probabilities, trainer.labels, train)
-    before, after = _accuracies(trainer, probabilities), _accuracies(trainer, scores)
+    graph = trainer.graph
+    with graph.profile.phase("evaluation"):
+        logits = trainer.predict()
+    probabilities, scores, before, after = smoothed(trainer, smooth, logits)
     kept = before["val_accuracy"] is None or after["val_accuracy"] >= before["val_accuracy"]
     node_rows.write(trainer.comm, folder / PREDICTIONS, graph.dst_ids, scores if kept else probabilities, graph.n_nodes)
     return {**after, "kept": bool(kept)}
+
+
+def smoothed(trainer: Any, smooth: CorrectAndSmooth, logits: Array) -> tuple[Array, Array, Any, Any]:
+    """Return the probabilities of a trainer's output, the smoothed scores, and the accuracies of both. Collective."""
+    graph = trainer.graph
+    with trainer.buffers, no_grad(), graph.profile.span("correct and smooth"), graph.profile.phase("smoothing"):
+        probabilities = ops.softmax(Tensor(logits)).data
+        scores = smooth(graph, probabilities, trainer.labels, trainer.rows["train"])
+    return probabilities, scores, _accuracies(trainer, probabilities), _accuracies(trainer, scores)
 
 
 def _accuracies(trainer, scores):

@@ -22,8 +22,10 @@ from sarlite.sar.cost import Aggregation, moved
 from sarlite.sar.schedule.messages import templates_of
 from sarlite.tape.engine import Observer, observed
 from sarlite.tape.shapes import flops_of, passes_of
+from sarlite.train.smoothing import smoothed
 
-SEGMENTS = "start", "first step", "first evaluation", "step", "evaluation"
+SEGMENTS = "start", "first step", "first evaluation", "step", "evaluation", "smoothing"
+"""Parts of a run; the last one of a run with Correct and Smooth alone."""
 
 
 class Turned(NamedTuple):
@@ -229,8 +231,8 @@ class Trial(NamedTuple):
     widths: dict[int, Any]
 
 
-def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: Any) -> Trial:
-    """Make a trainer and take two epochs, each with an evaluation; return what was done.
+def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: Any, smooth: Any = None) -> Trial:
+    """Make a trainer and take two epochs, each with an evaluation, then smooth; return what was done.
 
     Parameters
     ----------
@@ -241,6 +243,7 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: 
         Makes the rows, too.
     layer_sizes : dict of (kind, layer) to (n_src, n_dst, n_edges)
         Of the run's message-flow graphs, or of one of its batches: by these an order of products is chosen.
+    smooth : CorrectAndSmooth, optional
     """
     profile, best = graph.profile, {}
     segments: dict[str, Segment] = {}
@@ -269,6 +272,11 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: 
         with segment(SEGMENTS[2 * epoch + 2]), profile.phase("evaluation"):
             trainer.evaluate()
             best["state"] = trainer.model.state_dict()  # as where the epoch is the best
+    if smooth is not None:
+        with profile.phase("setup"):  # an evaluation as those before
+            logits = trainer.predict()
+        with segment(SEGMENTS[5]):
+            smoothed(trainer, smooth, logits)
     names = _names(trainer)
     for name, found in segments.items():
         beside = _beside(found, comm.size // comm.columns)

@@ -117,3 +117,23 @@ def test_bytes_of_sampled_evaluation_are_those_of_the_run(name, n_ranks, eval_ev
         pytest.skip("refused: rows of a cache were made while other labels were shown")
     options = {**MODELS.get(name, LABELS), **BATCHES, "remote": remote, "fanouts": (3, 2), "eval_fanouts": (4, -1)}
     check_bytes(tmp_path, n_ranks, ["sar"], eval_every=eval_every, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"backward": "fetch"}, {"layers": 2, "fanouts": (5, 5), "batch_size": 20, "eval_fanouts": (5, 5)}],
+                         ids=str)
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_bytes_of_correct_and_smooth_are_those_of_the_run(n_ranks, options, tmp_path):
+    flags = {"data": SBM, "model": "gcn", "epochs": 2, "prefetch": 0, "correct_and_smooth": True, "smooth_iterations": 7, **options}
+    told, _ = dry_run(tmp_path, n_ranks, **flags)
+    real = threads.run(n_ranks, trained, tmp_path / "run", **flags)[0]["sent_bytes"]
+    said = told["sar"]["run_sent_bytes"]
+    assert real["smoothing"] == said["smoothing"] > 0 and real["allreduce"] == said["allreduce"]
+    if not options:  # of the last evaluation metrics are told, too
+        assert real["forward_fetch"] == said["forward_fetch"] and 0 <= said["evaluation"] - real["evaluation"] < 1000
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_pairs_in_order_of_a_dry_run(n_ranks, tmp_path):
+    """ROC-AUC, whose ranks sort scores together."""
+    told, _ = dry_run(tmp_path, n_ranks, data="sbm:nodes=90,degree=5,features=9,classes=2", model="gcn", metric="roc-auc", prefetch=0)
+    assert {"sar", "oneshot", "broadcast"} <= told.keys() and min(told["sar"]["peak_bytes"]) > 0
