@@ -178,7 +178,7 @@ class NeighborLoader(Loader):
         `HEC`: a cache has them, or not.
     batches : {"global", "balanced"}, optional
         "global", the default on one rank and with "exact": all ranks' seeds in one order, cut every `batch_size`.
-        "balanced", the default else: each rank's seeds, cut into parts that differ by at most one.
+        "balanced", the default else: each rank's seeds, cut into parts that differ by at most one; so do the steps.
     sample_ahead : int
         Batches that a thread samples ahead of the one in use; 0 samples when they are asked for.
     one_variate : bool
