@@ -16,9 +16,10 @@ from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.exact import Cooperative, layer_graph, make_sampler
 from sarlite.minibatch.hec import HEC, CachedLayer, Caches
-from sarlite.minibatch.part_edges import PartEdges
+from sarlite.minibatch.part_edges import PartEdges, check_graph
 from sarlite.minibatch.sampler import Sampler, check_fanouts
 from sarlite.minibatch.seeds import Seeds, divide
+from sarlite.minibatch.table import Ordered
 from sarlite.minibatch.transposes import Transposes
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.schedule.ahead import ahead
@@ -101,6 +102,10 @@ class Loader(ABC):
 
         With `step` it is what a run goes on from.
         """
+        return {name: array.whole() for name, array in self.contents().items()}
+
+    def contents(self) -> dict[str, Ordered]:
+        """Return what `state` copies, in place, until the next batch."""
         return {}
 
 
@@ -328,8 +333,8 @@ class NeighborLoader(Loader):
         sampled = self._predicting(seeds, step)
         return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
 
-    def state(self) -> dict[str, Array]:
-        return self.caches.state() if self.caches else {}
+    def contents(self) -> dict[str, Ordered]:
+        return self.caches.contents() if self.caches else {}
 
     def load_state(self, state: dict[str, Array]) -> None:
         """Take over what `state` returned on the same rank of the same division."""
