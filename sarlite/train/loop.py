@@ -11,7 +11,7 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import agree, together
-from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
+from sarlite.errors import ConfigError, DataError, ShapeError, raise_together, whole
 from sarlite.minibatch.batch import FullBatch, source_of
 from sarlite.optim import Factor, Optimizer
 from sarlite.sar.graph.graph import Graph
@@ -350,37 +350,50 @@ def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, b
     """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record.
     Collective.
 
-    Where `on_epoch` returns True, on every rank alike, training ends there, or where `stopping` says so.
+    Where `on_epoch` returns True, on every rank alike, training ends there, or where `stopping` says so. Where
+    `eval_every` does not divide `epochs` the last evaluation is forced: it is told, but decides nothing (`Best`).
 
     Returns
     -------
     Best
+
+    Raises
+    ------
+    ConfigError
+        `epochs`, `start` or `eval_every` is no whole number, or less than 0, 0 or 1.
     """
+    epochs, start, eval_every = whole("epochs", epochs), whole("start", start), whole("eval_every", eval_every, 1)
     best, stopping = best or Best(trainer.task), stopping or Stopping()
     for epoch in range(start, epochs):
         if epoch % eval_every == 0 and stopping.ends(epoch, best):
             break
+        due = (epoch + 1) % eval_every == 0
         with trainer.graph.profile.span(f"epoch {epoch + 1}"):
-            record = _epoch(trainer, epoch, (epoch + 1) % eval_every == 0 or epoch + 1 == epochs, best, on_step)
-        if record["val_loss"] is not None:
+            record = _train_epoch(trainer, epoch, on_step)
+            if due or epoch + 1 == epochs:
+                record |= _evaluate(trainer, epoch, best, forced=not due)
+        if due and record["val_loss"] is not None:
             stopping.evaluated(epoch + 1, best)
         if on_epoch(record) is True:
             break
     return best
 
 
-def _epoch(trainer, epoch, evaluates, best, on_step):
-    """Train an epoch, and evaluate where asked; return its record."""
-    profile, begin = trainer.graph.profile, time.perf_counter()
+def _train_epoch(trainer, epoch, on_step):
+    """Train an epoch; return its record, without scores."""
+    begin = time.perf_counter()
     loss = trainer.epoch(epoch, on_step)
-    record = {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
-              **{f"{name}_{trainer.task.key}": None for name in trainer.rows}, "val_loss": None}
-    if evaluates:
-        with profile.span("evaluation"), profile.phase("evaluation"):
-            scores = trainer.evaluate()
-        record.update(scores)
-        best.update(epoch + 1, scores, trainer.model)
-    return record
+    return {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
+            **{f"{name}_{trainer.task.key}": None for name in trainer.rows}, "val_loss": None}
+
+
+def _evaluate(trainer, epoch, best, forced):
+    """Evaluate after an epoch, tell `best`, and return the scores."""
+    profile = trainer.graph.profile
+    with profile.span("evaluation"), profile.phase("evaluation"):
+        scores = trainer.evaluate()
+    best.update(epoch + 1, scores, trainer.model, forced)
+    return scores
 
 
 def set_threads(n: int) -> None:
