@@ -48,6 +48,10 @@ class APPNP(nn.Module):
         self.linears = [Linear(a, b, rng=rng, dtype=dtype) for a, b in zip(widths, widths[1:])]
         self.dropouts = [Dropout(dropout if k or input_dropout is None else input_dropout, rng) for k in range(layers)]
 
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.linears[0]]
+
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         first, *others = graph.layers(self.hops)
         g, h = first.enter(h)

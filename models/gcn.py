@@ -59,6 +59,10 @@ class GCN(nn.Module):
         self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in range(last)]
 
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.convs[0], *self.activations[:1]]
+
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         for k, g in enumerate(graph.layers(len(self.convs))):
             g, h = g.enter(h)

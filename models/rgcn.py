@@ -109,6 +109,10 @@ class RGCN(nn.Module):
     def _conv(self, widths, n_out, graph, types, last, **options):
         return RGCNConv(widths, n_out, graph.into(types), types, bias=last, **options)
 
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.inputs, self.convs[0], *(self.activations[0].values() if self.activations else ())]
+
     def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:
         graph, h = nodes.graph, self.inputs(x)
         for k, conv in enumerate(self.convs):

@@ -72,6 +72,10 @@ class SIGN(nn.Module):
         self.activations = [Activation(width, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
                             for width in widths]
 
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.inception, self.activations[0]]
+
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:
         z = self.inception(self.input_dropout(h, graph.src_ids))
         for activation, linear in zip(self.activations, self.linears):

@@ -133,13 +133,15 @@ def make_trainer(comm, run, part, model, rng, data=None):
     training, rows = run.training, part.rows
     task = together(comm, lambda: _task(training, part))
     lr = training.lr * (minibatch.LR_SCALES[run.batches.lr_scale](comm.size) if run.batches else 1)
+    with errors_of(run.model.spec):
+        optimizer = together(comm, lambda: training.make_optimizer(model, lr))
     features = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
     batches = minibatch.batches(comm, run, part, model, features)
     if run.batches:
         features = batches["batches"].x  # where they were copied, that copy alone stays
     shown = LabelInputs(training.label_inputs, part.n_classes) if training.label_inputs else None
     return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,
-                   optimizer=training.make_optimizer(model, lr), rng=rng, schedule=training.schedule, task=task,
+                   optimizer=optimizer, rng=rng, schedule=training.schedule, task=task,
                    clip_norm=training.clip_norm, label_inputs=shown)
 
 
