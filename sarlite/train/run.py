@@ -96,8 +96,9 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     if not auto and planning.counts(options):
         planning.check(comm, options, partial(_costs, comm, options, run, part, there, trainer), part, _n_widths(model))
 
-    stored |= {option: True for name, option in ARRAYS.items() if getattr(part.graph, name, None) is not None}
-    about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task}
+    stored |= {option: True for option, uses in _used(run, part.graph).items() if uses and option in ARRAYS.values()}
+    about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task,
+             "used": _used(run, part.graph)}
     part = part._replace(rows=None)  # the trainer has what it needs of the rows
     trim()  # of the rows, and of messages that brought halo rows' features
     stopping = Stopping(run.training.patience, optim.plateau_of(run.training.schedule))
@@ -206,6 +207,12 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
         if run.output.json:
             print(report.json_line(run, comm.size, counted, saving.best), flush=True)
     return counted
+
+
+def _used(run, graph):
+    """By option, what training uses of the data beside features and edges, and what it does not."""
+    values = {option: getattr(graph, name, None) is not None for name, option in ARRAYS.items()}
+    return {**values, "label_inputs": run.training.label_inputs is not None}
 
 
 def _warn_of_batch_norm(comm, run, model):
