@@ -39,7 +39,7 @@ class APPNP(nn.Module):
                  dropout: float = 0.5, input_dropout: float | None = None, activation: str = "relu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
         layers, hidden, self.hops = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1), nn.whole("hops", hops, 1)
-        self.teleport, self.activation = teleport, activation
+        self.takes, self.teleport, self.activation = n_in, teleport, activation
         if not 0 <= teleport < 1:
             raise ConfigError(f"teleport is {teleport}, but must be in [0, 1)")
         if activation not in ("relu", "elu"):

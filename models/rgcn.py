@@ -92,7 +92,8 @@ class RGCN(nn.Module):
                  embedding: int | None = None, dropout: float = 0.5, n_bases: int | None = None, evaluation: str | None = None,
                  activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         graph, layers, hidden = nodes.graph, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
-        width = hidden if embedding is None and not n_in else embedding
+        embedding = None if embedding is None else nn.whole("embedding", embedding, 1)
+        self.takes, width = dict(n_in), hidden if embedding is None and not n_in else embedding
         of_input, *of_layers = needed(graph, nodes.node_type, layers)
         self.inputs = Inputs(n_in, graph, of_input, width, alike=n_bases is not None, rng=rng, dtype=dtype)
         self.convs, self.activations = [], []

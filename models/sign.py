@@ -64,6 +64,7 @@ class SIGN(nn.Module):
                  dtype: npt.DTypeLike = np.float32) -> None:
         hops, layers, hidden = nn.whole("hops", hops, 1), nn.whole("layers", layers, 2), nn.whole("hidden", hidden, 1)
         self.powers = tuple(range(hops + 1))
+        self.takes = n_in * len(self.powers)
         self.inception = Inception(n_in, hidden, len(self.powers), rng=rng, dtype=dtype)
         widths = [hidden * len(self.powers), *[hidden] * (layers - 2)]
         self.linears = [Linear(a, b, bias=i == layers - 2, rng=rng, dtype=dtype)

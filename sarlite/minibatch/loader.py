@@ -98,7 +98,7 @@ class Loader(ABC):
         return {}
 
     def state(self) -> dict[str, Array]:
-        """Return what this rank's caches hold, as arrays by name; empty without caches.
+        """Return what this rank's caches hold, as arrays by name, copied; empty without caches.
 
         With `step` it is what a run goes on from.
         """
@@ -206,7 +206,8 @@ class NeighborLoader(Loader):
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a bipartite graph; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a
+        On every rank: a graph that is bipartite, relational, or divides columns or fetches gradients; what `Sampler`
+        and `HEC` refuse; a batch_size that is not above 0, a
         sample_ahead below 0; x or labels have not the graph's rows; train is none of the above, or empty on all ranks.
 
     Notes
@@ -220,8 +221,7 @@ class NeighborLoader(Loader):
     def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
                  seed: int = 0, sampler: str = "uniform", remote: Any = "exact", batches: str | None = None,
                  sample_ahead: int = 1, one_variate: bool = False) -> None:
-        if graph.bipartite:
-            raise ConfigError("minibatches of a bipartite graph: what one layer makes are no sources of the next")
+        check_graph(graph, "minibatches")
         comm, self.seed = graph.comm, operator.index(seed)
         super().__init__(graph, x, labels, train, batch_size, lambda: _check(sample_ahead, fanouts, sampler, remote))
         said = (tuple(fanouts), self.batch_size, sample_ahead, self.seed, sampler, remote, batches, one_variate)
