@@ -91,6 +91,8 @@ class RGCN(nn.Module):
     def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: NodeType, *, layers: int = 2, hidden: int = 256,
                  embedding: int | None = None, dropout: float = 0.5, n_bases: int | None = None, evaluation: str | None = None,
                  activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        if not isinstance(nodes, NodeType):
+            raise ConfigError(f"nodes is a {type(nodes).__name__}, but must be a node type of a HeteroGraph: graph.of(type)")
         graph, layers, hidden = nodes.graph, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
         embedding = None if embedding is None else nn.whole("embedding", embedding, 1)
         self.takes, width = dict(n_in), hidden if embedding is None and not n_in else embedding

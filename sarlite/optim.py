@@ -188,6 +188,8 @@ class Adam(Optimizer):
 
     def __init__(self, flat: Flat, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: Decay = 0.0, decoupled: bool = False) -> None:
+        if len(betas) != 2:
+            raise ConfigError(f"betas are {betas!r}, but must be two numbers in [0, 1)")
         self.betas = tuple(number("beta", b, below=1) for b in betas)
         self.eps, self.decoupled = number("eps", eps), decoupled
         self.n_steps = np.zeros((), np.int64)

@@ -6,7 +6,8 @@ import pytest
 from sarlite import Graph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
-from sarlite.models import GAT, GCN, SAGE, SIGN, GATConv, GATv2Conv
+from sarlite.models import GAT, GCN, RGCN, SAGE, SIGN, GATConv, GATv2Conv
+from sarlite.progress import Progress
 from sarlite.tape import ops
 from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.loop import fit
@@ -57,6 +58,9 @@ LAYERS = {
     "epochs of warmup is 0, but must be 1 or more": lambda: optim.warmup(0, optim.constant()),
     "epochs of cosine is 2.5, but must be a whole number": lambda: optim.cosine(2.5),
     "schedule 'step:0:0.5': every of steps is 0": lambda: optim.schedule("step:0:0.5", 9),
+    "betas are (0.9,), but must be two numbers": lambda: optim.Adam(nn.flatten(nn.Linear(3, 2, rng=rng())), betas=(0.9,)),
+    "nodes is a Graph, but must be a node type of a HeteroGraph": lambda: RGCN({"a": 3}, 2, GRAPH, rng=rng()),
+    "kind 'none at all' is not one of auto, bar, lines, none": lambda: Progress("none at all"),
     "patience is 0, but must be 1 or more": lambda: Stopping(0),
     "n_heads is 0, but must be 1 or more": lambda: GATConv(3, 2, 0, rng=rng()),
     "n_feat is 0, but must be 1 or more": lambda: GATv2Conv(3, 0, 2, rng=rng()),
