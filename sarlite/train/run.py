@@ -124,7 +124,7 @@ def make_trainer(comm, run, part, model, rng, data=None):
     ----------
     comm : Communicator
     run : Settings
-    part : load.Part
+    part : load.Shard
     model : Module
     rng : nn.Random
         The one that the model was made with.
