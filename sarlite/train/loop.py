@@ -338,10 +338,12 @@ def _check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm):
 
 
 def _check_sources(**given):
-    """Raise a ConfigError where something is given that yields no batches."""
+    """Raise a ConfigError where something is given that yields no batches, or one without rows to train on."""
     for name, source in given.items():
         if source is not None and not isinstance(source, (Batch, Loader)):
             raise ConfigError(f"{name} is a {type(source).__name__}, but must be a loader or a Batch")
+    if isinstance(given["batches"], Batch) and not given["batches"].n_global:
+        raise ConfigError("batches is a Batch of no rows on any rank, so there is nothing to train on")
 
 
 def _check_takes(model, x):

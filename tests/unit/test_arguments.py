@@ -6,6 +6,7 @@ import pytest
 from sarlite import Graph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
+from sarlite.minibatch import message_flow
 from sarlite.models import GAT, GCN, RGCN, SAGE, SIGN, GATConv, GATv2Conv
 from sarlite.progress import Progress
 from sarlite.tape import ops
@@ -163,6 +164,7 @@ TRAINERS = {
     "label_inputs are classes, but the task is regress": {"label_inputs": LabelInputs(0.5, 2), "task": Task("regress")},
     "label_inputs: the model has powers": {"label_inputs": LabelInputs(0.5, 2), "model": SIGN(3, 2, hops=1, rng=rng())},
     "batches is a list, but must be a loader or a Batch": {"batches": [1, 2]},
+    "batches is a Batch of no rows on any rank": {"batches": message_flow(GRAPH, [], 2, X, LABELS)},
     "scoring is a int, but must be a loader or a Batch": {"scoring": 3},
 }
 
