@@ -57,10 +57,10 @@ def used(comm: Communicator, dataset: Any, wanted: Wanted, spec: str, typed: boo
 
 def _is_used(name, dataset, wanted, spec):
     how, option, there = getattr(wanted, name), ARRAYS[name], getattr(dataset, name) is not None
+    yes, no = hints = f"{option}=True", f"{option}=False"
     if how is True and not there:
-        raise ConfigError(f"{option}: the data {spec} have no {option.replace('_', ' ')}", option)
+        raise ConfigError(f"{option}: the data {spec} have no {option.replace('_', ' ')}; {no} goes without", option, hints)
     if there and how is None:
-        yes, no = hints = f"{option}=True", f"{option}=False"
         raise ConfigError(f"data {spec}: {name}: {wanted.reason}: {yes}; {no} leaves them out", "data", hints)
     return there and bool(how)
 
