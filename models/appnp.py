@@ -39,7 +39,7 @@ class APPNP(nn.Module):
                  dropout: float = 0.5, input_dropout: float | None = None, activation: str = "relu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
         layers, hidden, self.hops = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1), nn.whole("hops", hops, 1)
-        self.teleport, self.activation = teleport, activation
+        self.takes, self.teleport, self.activation = n_in, teleport, activation
         if not 0 <= teleport < 1:
             raise ConfigError(f"teleport is {teleport}, but must be in [0, 1)")
         if activation not in ("relu", "elu"):
@@ -47,6 +47,10 @@ class APPNP(nn.Module):
         widths = [n_in, *[hidden] * (layers - 1), n_out]
         self.linears = [Linear(a, b, rng=rng, dtype=dtype) for a, b in zip(widths, widths[1:])]
         self.dropouts = [Dropout(dropout if k or input_dropout is None else input_dropout, rng) for k in range(layers)]
+
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.linears[0]]
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         first, *others = graph.layers(self.hops)

@@ -38,6 +38,7 @@ class GATConv(nn.Module):
                  rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         if form not in ("standard", "paper"):
             raise ConfigError(f"form {form!r} is not one of standard, paper")
+        n_feat, n_heads = nn.whole("n_feat", n_feat, 1), nn.whole("n_heads", n_heads, 1)
         self.n_heads, self.n_feat, self.concat, self.slope, self.form = n_heads, n_feat, concat, slope, form
         width, n_out = n_heads * n_feat, n_heads * n_feat if concat else n_feat
         self.linear = Linear(n_in, width, bias=False, rng=rng, dtype=dtype)
@@ -118,8 +119,8 @@ class GAT(nn.Module):
                  out_heads: int = 1, out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None,
                  attention_dropout: float = 0.6, residual: bool = False, batch_norm: bool = False, activation: str = "elu",
                  edge_features: int = 0, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        layers, hidden, heads = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1), nn.whole("heads", heads, 1)
-        out_heads = nn.whole("out_heads", out_heads, 1)
+        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
+        heads, out_heads = nn.whole("heads", heads, 1), nn.whole("out_heads", out_heads, 1)
         last, width = layers - 1, hidden * heads
         options: dict[str, Any] = dict(form=form, residual=residual, attention_dropout=attention_dropout, edge_features=edge_features,
                                        rng=rng, dtype=dtype)
@@ -131,6 +132,10 @@ class GAT(nn.Module):
         self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
         self.activations = [Activation(width, activation, batch_norm=batch_norm, bias=form == "standard", dropout=dropout, rng=rng,
                                        dtype=dtype) for _ in range(last)]
+
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.convs[0], *self.activations[:1]]
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         for k, g in enumerate(graph.layers(len(self.convs))):

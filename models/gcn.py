@@ -51,13 +51,17 @@ class GCN(nn.Module):
     def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 16, dropout: float = 0.5,
                  input_dropout: float | None = None, batch_norm: bool = False, activation: str = "relu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
-        layers, hidden = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
+        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
         widths = [n_in, *[hidden] * (layers - 1), n_out]
         last = layers - 1
         self.convs = [GCNConv(a, b, bias=i == last, rng=rng, dtype=dtype) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
         self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
         self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in range(last)]
+
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.convs[0], *self.activations[:1]]
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         for k, g in enumerate(graph.layers(len(self.convs))):

@@ -31,6 +31,7 @@ class RGATConv(nn.Module):
     def __init__(self, n_in: Mapping[str, int], n_feat: int, n_heads: int, relations: Any, types: Any = None, *, concat: bool = True,
                  attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True, rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
+        n_feat, n_heads = nn.whole("n_feat", n_feat, 1), nn.whole("n_heads", n_heads, 1)
         self.relations, self.n_heads, self.n_feat, self.concat, self.slope = tuple(relations), n_heads, n_feat, concat, slope
         width = n_heads * n_feat
         self.roots = {name: Linear(n_in[name], width if concat else n_feat, bias=bias, rng=rng, dtype=dtype)

@@ -91,8 +91,11 @@ class RGCN(nn.Module):
     def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: NodeType, *, layers: int = 2, hidden: int = 256,
                  embedding: int | None = None, dropout: float = 0.5, n_bases: int | None = None, evaluation: str | None = None,
                  activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        if not isinstance(nodes, NodeType):
+            raise ConfigError(f"nodes is a {type(nodes).__name__}, but must be a node type of a HeteroGraph: graph.of(type)")
         graph, layers, hidden = nodes.graph, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
-        width = hidden if embedding is None and not n_in else embedding
+        embedding = None if embedding is None else nn.whole("embedding", embedding, 1)
+        self.takes, width = dict(n_in), hidden if embedding is None and not n_in else embedding
         of_input, *of_layers = needed(graph, nodes.node_type, layers)
         self.inputs = Inputs(n_in, graph, of_input, width, alike=n_bases is not None, rng=rng, dtype=dtype)
         self.convs, self.activations = [], []
@@ -108,6 +111,10 @@ class RGCN(nn.Module):
 
     def _conv(self, widths, n_out, graph, types, last, **options):
         return RGCNConv(widths, n_out, graph.into(types), types, bias=last, **options)
+
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.inputs, self.convs[0], *(self.activations[0].values() if self.activations else ())]
 
     def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:
         graph, h = nodes.graph, self.inputs(x)

@@ -59,13 +59,17 @@ class SAGE(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, *, layers: int = 3, hidden: int = 256, dropout: float = 0.5, aggregator: str = "mean",
                  batch_norm: bool = True, activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        layers, hidden = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
+        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
         widths = [n_in, *[hidden] * (layers - 1), n_out]
         last = layers - 1
         self.convs = [SAGEConv(a, b, aggregator=aggregator, bias=i == last, rng=rng, dtype=dtype)
                       for i, (a, b) in enumerate(zip(widths, widths[1:]))]
         self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in range(last)]
+
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.convs[0], *self.activations[:1]]
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         for k, g in enumerate(graph.layers(len(self.convs))):

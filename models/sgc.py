@@ -31,8 +31,12 @@ class SGC(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, *, hops: int = 2, dropout: float = 0.0, rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
-        self.powers = (nn.whole("hops", hops, 1),)
+        self.takes, self.powers = n_in, (nn.whole("hops", hops, 1),)
         self.linear, self.dropout = Linear(n_in, n_out, rng=rng, dtype=dtype), Dropout(dropout, rng)
+
+    def first_layer(self) -> list[nn.Module]:
+        """Return the one layer."""
+        return [self.linear]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:
         return self.linear(self.dropout(h, graph.src_ids))

@@ -64,6 +64,7 @@ class SIGN(nn.Module):
                  dtype: npt.DTypeLike = np.float32) -> None:
         hops, layers, hidden = nn.whole("hops", hops, 1), nn.whole("layers", layers, 2), nn.whole("hidden", hidden, 1)
         self.powers = tuple(range(hops + 1))
+        self.takes = n_in * len(self.powers)
         self.inception = Inception(n_in, hidden, len(self.powers), rng=rng, dtype=dtype)
         widths = [hidden * len(self.powers), *[hidden] * (layers - 2)]
         self.linears = [Linear(a, b, bias=i == layers - 2, rng=rng, dtype=dtype)
@@ -71,6 +72,10 @@ class SIGN(nn.Module):
         self.input_dropout = Dropout(input_dropout, rng)
         self.activations = [Activation(width, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
                             for width in widths]
+
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.inception, self.activations[0]]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:
         z = self.inception(self.input_dropout(h, graph.src_ids))

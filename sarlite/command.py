@@ -49,10 +49,20 @@ def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metava
     return {name: given.pop(name, default) for name, (default, _, _) in own.items()}, given
 
 
+SYNONYMS = {"learning-rate": "lr", "rate": "lr", "l2": "weight-decay", "wd": "weight-decay", "dataset": "data",
+            "hidden-size": "hidden", "hidden-channels": "hidden", "n-hidden": "hidden", "num-hidden": "hidden",
+            "n-layers": "layers", "num-layers": "layers", "n-heads": "heads", "num-heads": "heads", "n-epochs": "epochs",
+            "num-epochs": "epochs", "max-epochs": "epochs", "arch": "model", "num-neighbors": "fanouts"}
+"""What other programs call our options."""
+
+
 def suggestion(word: Any, known: Iterable[Any]) -> str:
-    """Return "; did you mean ...?" with one or two known words that are close; else nothing."""
+    """Return "; did you mean ...?" with one or two known words that are close, or that mean the same; else nothing."""
     bare, words = str(word).lstrip("-"), {str(name).lstrip("-"): str(name) for name in known}
-    close = difflib.get_close_matches(bare, words, n=2, cutoff=0.8) or difflib.get_close_matches(bare, words, n=1)
+    same = SYNONYMS.get(bare.replace("_", "-"))
+    swapped = [name for name in words if sorted(name) == sorted(bare)]
+    near = difflib.get_close_matches(bare, words, n=1, cutoff=0.7)  # of three letters one that differs is another word
+    close = [same] if same in words else difflib.get_close_matches(bare, words, n=2, cutoff=0.8) or swapped[:1] or near
     return f"; did you mean {' or '.join(words[name] for name in close)}?" if close else ""
 
 

@@ -3,12 +3,14 @@ need."""
 
 import contextlib
 import importlib
+import math
 import operator
 import os
 import signal
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -33,11 +35,13 @@ class SarliteError(Exception):
     message : str
     argument : str, optional
         The argument that is wrong. The message begins with its name, in whose place a command tells its flag.
+    hints : sequence of str
+        Arguments that the message names with a value, such as "edge_weights=True"; a command tells their flags.
     """
 
-    def __init__(self, message: object = "", argument: str | None = None) -> None:
+    def __init__(self, message: object = "", argument: str | None = None, hints: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.argument = argument
+        self.argument, self.hints = argument, tuple(hints)
 
 
 class ConfigError(SarliteError, ValueError):
@@ -196,8 +200,8 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
         raise error
     for rank, item in enumerate(found):
         if item is not None:
-            kind, told, argument = item
-            raise kind(told) if kind is Interrupted else kind(f"rank {rank}: {told}", argument)
+            kind, told, *arguments = item
+            raise kind(told) if kind is Interrupted else kind(f"rank {rank}: {told}", *arguments)
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
@@ -209,10 +213,19 @@ def whole(name: str, value: Any, least: int = 0) -> int:
     return operator.index(value)
 
 
+def number(name: str, value: Any, below: float = math.inf, *, positive: bool = False) -> float:
+    """Return `value` as a float in [0, below), or where `positive` in (0, below); a ConfigError names another value."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if not real or not 0 <= value < below or (positive and value == 0):
+        raise ConfigError(f"{name} is {value!r}, but must be in {'(' if positive else '['}0, {below})")
+    return float(value)
+
+
 def _told(error):
-    """(class, text, argument) of an error for other ranks; the class is of this module: every rank can unpickle it."""
+    """(class, text, arguments) of an error for other ranks; the class is of this module: every rank can unpickle it."""
     if isinstance(error, Interrupted):
-        return Interrupted, error.signum, None
+        return Interrupted, error.signum
     if not isinstance(error, SarliteError):
-        return PeerError, f"{type(error).__name__}: {error}", None
-    return next(kind for kind in type(error).__mro__ if kind.__module__ == __name__), str(error), error.argument
+        return PeerError, f"{type(error).__name__}: {error}"
+    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == __name__)
+    return kind, str(error), error.argument, error.hints

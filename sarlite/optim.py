@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.command import suggestion
-from sarlite.errors import CheckpointError, ConfigError, whole
+from sarlite.errors import CheckpointError, ConfigError, number, whole
 from sarlite.nn.flat import Flat, Group
 from sarlite.nn.module import load_arrays
 from sarlite.types import Array
@@ -22,7 +22,7 @@ class Optimizer:
     ----------
     flat : Flat
         From `sarlite.nn.flatten`. When `step` is called, its gradients are those of the loss over all ranks.
-    lr : float
+    lr : float above 0
     weight_decay : float or callable
         The decay of all parameters, or a function from a parameter's name to its decay, such as
         `lambda name: 5e-4 if name.startswith("layers.0.") else 0.0`.
@@ -32,6 +32,11 @@ class Optimizer:
     kept : list of dict
         For each of `flat.groups` the arrays on which later steps depend, by name, each of the shape of the group's
         `data`.
+
+    Raises
+    ------
+    ConfigError
+        `flat` is none, or a number is not in its range, which the message tells.
 
     Notes
     -----
@@ -43,7 +48,7 @@ class Optimizer:
     def __init__(self, flat: Flat, lr: float, weight_decay: Decay = 0.0) -> None:
         if not isinstance(flat, Flat):
             raise ConfigError(f"an optimizer takes what nn.flatten(model) returns, not a {type(flat).__name__}")
-        self.flat, self.lr = flat, _checked("lr", lr)
+        self.flat, self.lr = flat, number("lr", lr, positive=True)
         self.decays = [_decay(group, weight_decay) for group in flat.groups]
         self.kept = [{name: np.zeros_like(group.data) for name in self.keeps} for group in flat.groups]
 
@@ -104,16 +109,10 @@ class Optimizer:
         load_arrays(self.state_arrays(), state, "the optimizer")
 
 
-def _checked(name, value, below=math.inf):
-    if not isinstance(value, (int, float, np.number)) or not 0 <= value < below:
-        raise ConfigError(f"{name} is {value!r}, but must be in [0, {below})")
-    return float(value)
-
-
 def _decay(group, weight_decay):
     """The decay of a group: None where it is 0 everywhere, a number where it is the same, else one for each value."""
     of = weight_decay if callable(weight_decay) else lambda name: weight_decay
-    values = [_checked("weight_decay", of(name)) for name in group.names]
+    values = [number("weight_decay", of(name)) for name in group.names]
     if len(set(values)) <= 1:
         return values[0] if values and values[0] else None
     decays = np.zeros_like(group.data)
@@ -142,7 +141,7 @@ class SGD(Optimizer):
     """
 
     def __init__(self, flat: Flat, lr: float, momentum: float = 0.0, weight_decay: Decay = 0.0) -> None:
-        self.momentum = _checked("momentum", momentum, below=1)
+        self.momentum = number("momentum", momentum, below=1)
         self.keeps = ("velocity",) if self.momentum else ()
         super().__init__(flat, lr, weight_decay)
 
@@ -189,8 +188,10 @@ class Adam(Optimizer):
 
     def __init__(self, flat: Flat, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: Decay = 0.0, decoupled: bool = False) -> None:
-        self.betas = tuple(_checked("beta", b, below=1) for b in betas)
-        self.eps, self.decoupled = _checked("eps", eps), decoupled
+        if len(betas) != 2:
+            raise ConfigError(f"betas are {betas!r}, but must be two numbers in [0, 1)")
+        self.betas = tuple(number("beta", b, below=1) for b in betas)
+        self.eps, self.decoupled = number("eps", eps), decoupled
         self.n_steps = np.zeros((), np.int64)
         super().__init__(flat, lr, weight_decay)
 
@@ -244,11 +245,13 @@ def constant() -> Factor:
 
 def cosine(epochs: int) -> Factor:
     """Return the half wave from 1 at epoch 0 to 0 at `epochs`."""
+    epochs = whole("epochs of cosine", epochs)
     return lambda epoch: 0.5 * (1 + math.cos(math.pi * min(epoch / max(epochs, 1), 1.0)))
 
 
 def steps(every: int, factor: float) -> Factor:
     """Return factor ** (epoch // every)."""
+    every, factor = whole("every of steps", every, 1), number("factor of steps", factor, positive=True)
     return lambda epoch: factor ** (epoch // every)
 
 
@@ -261,7 +264,7 @@ class Warmup:
     """The schedule that `warmup` returns."""
 
     def __init__(self, epochs: int, then: Factor) -> None:
-        self.epochs, self.then = epochs, then
+        self.epochs, self.then = whole("epochs of warmup", epochs, 1), then
 
     def __call__(self, epoch: int) -> float:
         return (epoch + 1) / self.epochs if epoch < self.epochs else self.then(epoch - self.epochs)
@@ -337,22 +340,14 @@ def schedule(spec: str, epochs: int) -> Factor:
         if name == "cosine" and not arguments:
             return cosine(epochs)
         if name == "step" and len(arguments) == 2:
-            return steps(_positive(int(arguments[0])), _positive(float(arguments[1])))
+            return steps(int(arguments[0]), float(arguments[1]))
         if name == "plateau" and len(arguments) == 2:
             return Plateau(float(arguments[0]), int(arguments[1]))
         if name == "warmup" and len(arguments) >= 2:
-            length = _positive(int(arguments[0]))
-            return warmup(length, schedule(":".join(arguments[1:]), epochs - length))
-    except ConfigError:
-        raise
-    except ValueError as error:
+            length = whole("epochs of warmup", int(arguments[0]), 1)
+            return warmup(length, schedule(":".join(arguments[1:]), max(epochs - length, 0)))
+    except ValueError as error:  # a ConfigError too
         raise ConfigError(f"schedule {spec!r}: {error}") from None
     close = suggestion(name, ("constant", "cosine", "step", "plateau", "warmup"))
     known = "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, warmup:EPOCHS:REST"
     raise ConfigError(f"schedule {spec!r} is none of {known}{close}")
-
-
-def _positive(value):
-    if not 0 < value < math.inf:
-        raise ValueError(f"{value} is not positive")
-    return value

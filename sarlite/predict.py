@@ -24,6 +24,7 @@ from sarlite.train import checkpoint, propagated, resume
 from sarlite.train import config as training
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags
+from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.load import load, relational, told_widths, widths
@@ -79,7 +80,9 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     ------
     SarliteError
         On every rank together: the checkpoint cannot be read, is of another model, or of other features or classes than
-        the data; a node is none; a file cannot be written. What stood there before is intact then.
+        the data; the data have values on edges that training did not use, and nothing says what is made of them; they
+        lack what training used, such as label inputs; a node is none; a file cannot be written. What stood there before
+        is intact then.
 
     Notes
     -----
@@ -96,9 +99,11 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     graph = run.graph._replace(backward="push")  # there is no backward, so no plan of the reversed edges is made
     if options.prefetch is None:
         graph = graph._replace(prefetch=default_prefetch(comm, options.threads or default_threads(comm)))
-    part = load(comm, run.source._replace(allow_empty=SPLITS), graph, Path(config.out).absolute().parent, tick)
+    source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta))
+    part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
     part.graph.profile.on_progress = tick
-    together(comm, lambda: _check_data(config, options, meta, part))
+    n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
+    together(comm, lambda: _check_data(config, options, meta, part, n_train))
     places, rows, n_rows = _wanted(comm, config.nodes, options.data, part.graph, at_once)
     with errors_of(options.model):
         found = _computed(comm, config, run, part, tensors, meta)
@@ -123,6 +128,14 @@ def _options(config, meta):
     return options
 
 
+def _as_trained(values, meta):
+    """What is made of values on edges: those that training did not use are refused, unless this command says of them."""
+    reason = "training used none" if "used" in meta else \
+        "the checkpoint does not say whether training used any, so it is taken that it did not"
+    own = {name: None for name in ARRAYS if getattr(values, name) == "there"}
+    return values._replace(**own, reason=reason)
+
+
 def _paths(config, task):
     """The files to write: one, or labels, and at last probabilities."""
     alone = config.embeddings is not None or task == "regress"
@@ -138,8 +151,12 @@ def _try(paths):
             raise ConfigError(f"--out {path}: cannot be written: {error.strerror or error}") from None
 
 
-def _check_data(config, options, meta, part):
+def _check_data(config, options, meta, part, n_train):
     """Raise where the data are none that the model was trained for; of data without labels the classes are not known."""
+    if options.label_inputs and not (n_train and part.n_classes):
+        lacking = "no training nodes" if part.n_classes else "no labels"
+        raise CheckpointError(f"checkpoint {config.checkpoint}: its model takes the training nodes' labels as inputs, "
+                              f"as --label-inputs {options.label_inputs} said, but --data {options.data} have {lacking}")
     trained, features = meta["data"], part.rows.features
     width = told_widths(features) if isinstance(features, dict) else features.shape[1]
     there, here = (trained.get("features"), trained.get("classes")), (width, part.n_classes or trained.get("classes"))

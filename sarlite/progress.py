@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from sarlite.errors import needs
+from sarlite.errors import ConfigError, needs
 
 KINDS = ("auto", "bar", "lines", "none")
 LINE_SECONDS = 5.0
@@ -68,11 +68,13 @@ class Progress:
     Raises
     ------
     ConfigError
-        "bar" without tqdm.
+        Another kind, or "bar" without tqdm.
     """
 
     def __init__(self, kind: str = "auto", stream: TextIO | None = None, *, line_seconds: float | None = None,
                  bar_seconds: float | None = None) -> None:
+        if kind not in KINDS:
+            raise ConfigError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
         self.line_seconds = LINE_SECONDS if line_seconds is None else line_seconds
         self.bar_seconds = BAR_SECONDS if bar_seconds is None else bar_seconds
         self.stream: TextIO = sys.stderr if stream is None else stream

@@ -9,12 +9,18 @@ from typing import Any
 from sarlite.comm.agreement import agree, together
 from sarlite.comm.protocol import Communicator, Request
 from sarlite.comm.solo import Solo
+from sarlite.errors import ConfigError
 
 __all__ = ["Communicator", "Request", "Solo", "agree", "together", "wrap"]
 
 
 def wrap(comm: Any) -> Communicator:
     """Return `comm` itself, or the Communicator that belongs to an mpi4py communicator.
+
+    Raises
+    ------
+    ConfigError
+        It is neither.
 
     Notes
     -----
@@ -25,4 +31,7 @@ def wrap(comm: Any) -> Communicator:
         from sarlite.comm.mpi import wrapped
 
         return wrapped(comm)
+    if not hasattr(comm, "allgather"):
+        raise ConfigError(f"comm is a {type(comm).__name__}, but must be a communicator: one of sarlite.comm, or "
+                          "mpi4py's, as MPI.COMM_WORLD")
     return comm

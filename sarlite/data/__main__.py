@@ -247,8 +247,9 @@ def _tell(dataset, found, more=()):
     """Print what parts cost, and warn where they are uneven."""
     own = () if dataset.relational else part_bytes(dataset, found)
     print("\n".join((*report_lines(found, *own), *more)))
-    text = balancing.warning(found)
-    if text:
+    n_empty = list(found["nodes"]).count(0)
+    empty = f"{n_empty:,} of {found['n_parts']:,} parts have no nodes" if n_empty else None
+    for text in filter(None, (empty, balancing.warning(found))):
         print(f"warning: {text}", file=sys.stderr)
 
 

@@ -211,7 +211,7 @@ class Staying:
         found = {"layers": [dict(zip(names, layer)) for layer in layers], "graph": dict(zip(names, full))}
         return {"message_flow": found}
 
-    def state(self) -> dict[str, Array]:
+    def contents(self) -> dict[str, Any]:
         """Return nothing: there is no cache."""
         return {}
 

@@ -7,7 +7,7 @@ from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.exact import layer_graph, make_sampler
-from sarlite.minibatch.part_edges import PartEdges
+from sarlite.minibatch.part_edges import PartEdges, check_graph
 from sarlite.sar.graph.graph import Graph
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
@@ -42,8 +42,8 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a bipartite graph, n_layers not above 0, x or labels without the graph's rows, rows that are
-        none.
+        On every rank: a graph that is bipartite, relational, or divides columns or fetches gradients; n_layers not
+        above 0, x or labels without the graph's rows, rows that are none.
 
     Notes
     -----
@@ -51,11 +51,8 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     graph, 12 of each layer's.
     Memory: about 12 bytes an edge of each layer, 4 of the graph, and the rows of x that are read.
     """
-    if not isinstance(graph, Graph):
-        raise ConfigError(f"message flow is over a Graph, but graph is a {type(graph).__name__}")
+    check_graph(graph, "message-flow graphs")
     comm = graph.comm
-    if graph.bipartite:
-        raise ConfigError("message flow over a bipartite graph: what one layer makes are no sources of the next")
     x, labels = as_array(x), None if labels is None else as_array(labels)
     rows = together(comm, lambda: _checked(graph, rows, n_layers, x, labels))
     agree(comm, n_layers, "n_layers")

@@ -14,7 +14,7 @@ from sarlite.minibatch.picked import PickedGraph, Picks
 from sarlite.minibatch.push import Pusher
 from sarlite.minibatch.sampler import Layer, Sampled
 from sarlite.minibatch.sending import WEIGHTS, Chosen, OnDemand, SendLists
-from sarlite.minibatch.table import Table
+from sarlite.minibatch.table import Ordered, Table
 from sarlite.tape import Tensor, ops
 from sarlite.tape.table_rows import TableRows
 from sarlite.types import Array
@@ -248,12 +248,12 @@ class Caches:
         self.drain()
         self._empty()
 
-    def state(self) -> dict[str, Array]:
-        """Return this rank's tables as arrays by name: "cache.LAYER.NAME", and with "demand" "newest.LAYER.NAME"."""
-        return {f"{prefix}{name}": array for prefix, thing in self._things() for name, array in thing.state().items()}
+    def contents(self) -> dict[str, Ordered]:
+        """Return what is in this rank's tables, by name: "cache.LAYER.NAME", and with "demand" "newest.LAYER.NAME"."""
+        return {f"{prefix}{name}": array for prefix, thing in self._things() for name, array in thing.contents().items()}
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Take over what `state` returned on the same part of the same graph."""
+        """Take over what `contents` were, copied, on the same part of the same graph."""
         for prefix, thing in self._things():
             thing.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
 

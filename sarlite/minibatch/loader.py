@@ -16,9 +16,10 @@ from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.exact import Cooperative, layer_graph, make_sampler
 from sarlite.minibatch.hec import HEC, CachedLayer, Caches
-from sarlite.minibatch.part_edges import PartEdges
+from sarlite.minibatch.part_edges import PartEdges, check_graph
 from sarlite.minibatch.sampler import Sampler, check_fanouts
 from sarlite.minibatch.seeds import Seeds, divide
+from sarlite.minibatch.table import Ordered
 from sarlite.minibatch.transposes import Transposes
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.schedule.ahead import ahead
@@ -97,10 +98,14 @@ class Loader(ABC):
         return {}
 
     def state(self) -> dict[str, Array]:
-        """Return what this rank's caches hold, as arrays by name; empty without caches.
+        """Return what this rank's caches hold, as arrays by name, copied; empty without caches.
 
         With `step` it is what a run goes on from.
         """
+        return {name: array.whole() for name, array in self.contents().items()}
+
+    def contents(self) -> dict[str, Ordered]:
+        """Return what `state` copies, in place, until the next batch."""
         return {}
 
 
@@ -178,7 +183,7 @@ class NeighborLoader(Loader):
         `HEC`: a cache has them, or not.
     batches : {"global", "balanced"}, optional
         "global", the default on one rank and with "exact": all ranks' seeds in one order, cut every `batch_size`.
-        "balanced", the default else: each rank's seeds, cut into parts that differ by at most one.
+        "balanced", the default else: each rank's seeds, cut into parts that differ by at most one; so do the steps.
     sample_ahead : int
         Batches that a thread samples ahead of the one in use; 0 samples when they are asked for.
     one_variate : bool
@@ -201,7 +206,8 @@ class NeighborLoader(Loader):
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a bipartite graph; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a
+        On every rank: a graph that is bipartite, relational, or divides columns or fetches gradients; what `Sampler`
+        and `HEC` refuse; a batch_size that is not above 0, a
         sample_ahead below 0; x or labels have not the graph's rows; train is none of the above, or empty on all ranks.
 
     Notes
@@ -215,8 +221,7 @@ class NeighborLoader(Loader):
     def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
                  seed: int = 0, sampler: str = "uniform", remote: Any = "exact", batches: str | None = None,
                  sample_ahead: int = 1, one_variate: bool = False) -> None:
-        if graph.bipartite:
-            raise ConfigError("minibatches of a bipartite graph: what one layer makes are no sources of the next")
+        check_graph(graph, "minibatches")
         comm, self.seed = graph.comm, operator.index(seed)
         super().__init__(graph, x, labels, train, batch_size, lambda: _check(sample_ahead, fanouts, sampler, remote))
         said = (tuple(fanouts), self.batch_size, sample_ahead, self.seed, sampler, remote, batches, one_variate)
@@ -328,8 +333,8 @@ class NeighborLoader(Loader):
         sampled = self._predicting(seeds, step)
         return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
 
-    def state(self) -> dict[str, Array]:
-        return self.caches.state() if self.caches else {}
+    def contents(self) -> dict[str, Ordered]:
+        return self.caches.contents() if self.caches else {}
 
     def load_state(self, state: dict[str, Array]) -> None:
         """Take over what `state` returned on the same rank of the same division."""

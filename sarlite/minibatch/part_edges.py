@@ -7,11 +7,25 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Solo
+from sarlite.errors import ConfigError
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.weights import check_negative, positive, row_sums
 from sarlite.sar.schedule.transport import Transport
 from sarlite.types import Array
+
+
+def check_graph(graph: Any, what: str) -> None:
+    """Raise a ConfigError where batches, which the error calls `what`, cannot be made of a graph."""
+    if not isinstance(graph, Graph):
+        raise ConfigError(f"{what} are of a Graph, but graph is a {type(graph).__name__}")
+    if graph.bipartite:
+        raise ConfigError(f"{what} of a bipartite graph: what one layer makes are no sources of the next")
+    if graph.grid is not None:
+        columns = graph.grid.n_columns
+        raise ConfigError(f"{what} of a graph with columns={columns}: parts of the graph are computed by rows")
+    if graph.schedule.reverses_attention:
+        raise ConfigError(f"{what} of a graph with backward='fetch': parts of the graph have no reversed edges")
 
 
 class PartEdges:

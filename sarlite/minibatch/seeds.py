@@ -92,15 +92,24 @@ class Global(Seeds):
 
 
 class Balanced(Seeds):
-    """Each rank's seeds in the order of the variate, cut into parts that differ by at most one seed."""
+    """Each rank's seeds in the order of the variate, cut into parts that differ by at most one seed; so do the steps.
+
+    What a rank has beyond an equal number a step stands in steps that follow each other, a seed in each. They follow
+    those of the rank before, so that no step has more than one such seed above another.
+    """
 
     def count(self, step: int) -> int:
-        place = step % self.n_steps
-        return sum(n * (place + 1) // self.n_steps - n * place // self.n_steps for n in self._counts)
+        each, more = divmod(sum(self._counts), self.n_steps)
+        return each + (step % self.n_steps < more)
 
     def _cut(self, variates):
-        order = np.argsort(variates, kind="stable")
-        return np.split(order, len(order) * np.arange(1, self.n_steps) // self.n_steps)
+        return np.split(np.argsort(variates, kind="stable"), np.cumsum(self._sizes())[:-1])
+
+    def _sizes(self):
+        """How many of this rank's seeds each step has, (n_steps,) int."""
+        rank, steps = self._comm.rank, np.arange(self.n_steps)
+        each, more = divmod(self._counts[rank], self.n_steps)
+        return each + ((steps - sum(self._counts[:rank])) % self.n_steps < more)
 
 
 BATCHES = {"global": Global, "balanced": Balanced}

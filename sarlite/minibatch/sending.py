@@ -8,7 +8,7 @@ import numpy as np
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.keys import key, splitmix64
 from sarlite.minibatch.part_edges import PartEdges
-from sarlite.minibatch.table import Table
+from sarlite.minibatch.table import Ordered, Table
 from sarlite.types import Array
 
 WEIGHTS = ("degree", "cut-degree", "uniform")
@@ -242,12 +242,12 @@ class OnDemand:
         places = np.flatnonzero(numbers >= 0)
         self.table.put(numbers[places], step, values[places])
 
-    def state(self) -> dict[str, Array]:
-        """Return the table's state."""
-        return self.table.state()
+    def contents(self) -> dict[str, Ordered]:
+        """Return the table's."""
+        return self.table.contents()
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Take over what `state` returned; with `once` each row goes once more.
+        """Take over the table's `state`; with `once` each row goes once more.
 
         Raises
         ------

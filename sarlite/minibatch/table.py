@@ -1,13 +1,46 @@
 """Rows by number, each with the step in which it was made: the historical cache, and rows that peers may ask for."""
 
+import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import CheckpointError, whole
 from sarlite.types import Array
+
+
+class Ordered(NamedTuple):
+    """Rows of an array in some order. They are gathered when they are asked for, so they are those that are there then.
+
+    Attributes
+    ----------
+    array : (n, ...) array
+    order : (k,) int array
+    """
+
+    array: Array
+    order: Array
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.order), *self.array.shape[1:])
+
+    def pieces(self, n_bytes: int = 1 << 21) -> Iterator[Array]:
+        """Yield the rows in order, about `n_bytes` at a time."""
+        step = max(1, n_bytes // max(1, self.dtype.itemsize * math.prod(self.shape[1:])))
+        for begin in range(0, len(self.order), step):
+            yield np.ascontiguousarray(self.array[self.order[begin : begin + step]])
+
+    def whole(self) -> Array:
+        """Return all rows, a new array."""
+        return np.ascontiguousarray(self.array[self.order])
 
 
 class Table:
@@ -141,19 +174,22 @@ class Table:
         """Return the steps in which the rows of some lines were made, (n,) int64."""
         return np.ascontiguousarray(self._lines.lines["made"][lines])
 
-    def state(self) -> dict[str, Array]:
-        """Return what is in the table, to `load` it again.
+    def contents(self) -> dict[str, Ordered]:
+        """Return what is in the table, in place, until the next `put`; `load` takes it copied.
 
         Returns
         -------
         dict
             "halo", the numbers, (n,) int32, "made" (n,) int64 and "rows" (n, ...), oldest first, expired rows too.
-            Copies: as many bytes again.
         """
-        order = self._lines.order()
-        numbers, made = (np.ascontiguousarray(self._lines.lines[name][order]) for name in ("halo", "made"))
-        rows = np.zeros(0, np.float32) if self._rows is None else self._rows[order]
-        return {"halo": numbers, "made": made, "rows": rows}
+        order, lines = self._lines.order(), self._lines.lines
+        rows = np.zeros(0, np.float32) if self._rows is None else self._rows
+        return {name: Ordered(array, order) for name, array in (("halo", lines["halo"]), ("made", lines["made"]),
+                                                                ("rows", rows))}
+
+    def state(self) -> dict[str, Array]:
+        """Return copies of `contents`, to `load` them again; as many bytes again."""
+        return {name: array.whole() for name, array in self.contents().items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Forget all and take in what `state` of a table gave. From here on the two do the same.

@@ -4,16 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError, ShapeError
+from sarlite.errors import ConfigError, ShapeError, number
 from sarlite.nn.random import Random
 from sarlite.types import DType
 
 
 def share(name: str, value: Any) -> float:
     """Return `value` where it is in [0, 1); ConfigError names it."""
-    if not isinstance(value, (int, float, np.number)) or not 0 <= value < 1:
-        raise ConfigError(f"{name} is {value!r}, but must be in [0, 1)")
-    return float(value)
+    return number(name, value, below=1)
 
 
 def floating(dtype: DType) -> np.dtype[Any]:

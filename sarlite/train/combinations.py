@@ -23,7 +23,7 @@ REFUSED: list[tuple[str, str, str]] = [
      "{option} {model}: takes graphs of one kind, but --data {data} is relational: --model rgcn or rgat takes it"),
     *((option, "relational data", "{option}: does not go with relational graphs, as --data {data} is") for option in (
         "batch_size", "mfg", "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features",
-        "backward fetch", "edge_weights", "edge_features", "columns", "weight_decay_on first")),
+        "backward fetch", "edge_weights", "edge_features", "columns")),
     ("embeddings", "relational data", "{option} {embeddings}: does not go with relational graphs"),
     ("batch_size", "sampled rows without fan-outs",
      "{option} needs --fanouts: the in-edges picked a row, one number a layer"),
@@ -33,6 +33,8 @@ REFUSED: list[tuple[str, str, str]] = [
     *((option, "minibatches without edges",
        "{option}: the costs of minibatches of the model {model}, which have no edges, are not counted")
       for option in ("dry_run", "mode auto", "memory_limit")),
+    ("weight_decay_on first", "model without a first layer",
+     "{option}: the model {model} does not say which layer is its first, as by a method first_layer"),
     ("edge_features", "model without edge features", "{option}: the model {model} takes no edge features"),
     ("edge_weights", "largest of neighbours", "{option}: aggregator max-pool takes none, --aggregator mean does"),
     ("label_inputs", "propagated rows",
@@ -45,10 +47,11 @@ REFUSED: list[tuple[str, str, str]] = [
 ]
 
 NEEDED: list[tuple[tuple[str, ...], str]] = [
-    # options   what they mean nothing without
+    # options, or "option value"; what they mean nothing without
     (MINIBATCH_OPTIONS, "batch_size"),
     (tuple(HEC_OPTIONS), "remote hec"),
     (tuple(SMOOTHING_OPTIONS), "correct_and_smooth"),
+    (("weight_decay_on first",), "weight_decay"),
 ]
 
 
@@ -70,7 +73,7 @@ class Run(NamedTuple):
         return str(found) == value if value else not (found is None or found is False or found == _OFF.get(name))
 
 
-_OFF = {"batch_size": 0, "columns": 1}
+_OFF = {"batch_size": 0, "columns": 1, "weight_decay": 0}
 """Values of options that ask for nothing, beside None and False."""
 
 
@@ -84,6 +87,7 @@ KINDS: dict[str, Callable[[Run], Any]] = {
     "minibatches without edges": lambda run: run.cls and run.has("batch_size") and not run.has("fanouts"),
     "model without edge features": lambda run: (
         run.cls and ".py:" not in run.options["model"] and "edge_features" not in signature(run.cls).parameters),
+    "model without a first layer": lambda run: run.cls and not hasattr(run.cls, "first_layer"),
     "largest of neighbours": lambda run: run.has("model sage") and run.has("aggregator max-pool"),
     "propagated rows": lambda run: hasattr(run.model, "powers"),
     "nothing propagated": lambda run: run.model is not None and not hasattr(run.model, "powers"),
@@ -119,9 +123,11 @@ def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[st
     for names, needed in NEEDED:
         if Run(found).has(needed):
             continue
-        for name in names:
+        for name, _, value in (option.partition(" ") for option in names):
+            if value and found[name] != value:
+                continue
             if name in given and found[name] is not None:
-                raise ConfigError(f"{given[name]} means nothing without {_flag(needed)}")
+                raise ConfigError(f"{given[name]}{value and ' '}{value} means nothing without {_flag(needed)}")
             found[name] = None
     return found
 

@@ -66,21 +66,31 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
 
 
 def naming_flags(action: Callable[..., R]) -> Callable[..., R]:
-    """Tell an argument by its flag, in what the action of a command refuses."""
+    """Tell arguments by their flags, in what the action of a command refuses."""
 
     @functools.wraps(action)
     def named(*args: Any, **options: Any) -> R:
         try:
             return action(*args, **options)
         except SarliteError as error:
-            if error.argument is None:
+            if error.argument is None and not error.hints:
                 raise
-            ranks = re.match(r"(rank \d+: )*", str(error))
-            begin = ranks.end() if ranks else 0
-            text = str(error)[:begin] + _flag(error.argument) + str(error)[begin + len(error.argument):]
-            raise type(error)(text) from error.__cause__
+            raise type(error)(_with_flags(error)) from error.__cause__
 
     return named
+
+
+def _with_flags(error):
+    """The text of an error, with flags in place of arguments."""
+    ranks, text = re.match(r"(rank \d+: )*", str(error)), str(error)
+    begin = ranks.end() if ranks else 0
+    if error.argument is not None:
+        text = text[:begin] + _flag(error.argument) + text[begin + len(error.argument):]
+    for hint in error.hints:
+        name, _, value = hint.partition("=")
+        flags = {"True": _flag(name), "False": _flag("no_" + name)}
+        text = text.replace(hint, flags.get(value) or f"{_flag(name)} {value}")
+    return text
 
 
 GONE_MODES = {"cover": "--mode sar", "host": "--mode sar"}

@@ -23,7 +23,7 @@ from sarlite.sar.schedule.messages import row_bytes
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import no_grad
 from sarlite.train import minibatch, sampled, small, trial
-from sarlite.train.load import Part, widths
+from sarlite.train.load import Shard, widths
 from sarlite.train.owners import PIECE_BYTES
 from sarlite.train.settings import smoothing_of
 from sarlite.train.small import Facts, Relations, Shape
@@ -385,7 +385,7 @@ def _on_line(points, x):
 # ---- of a run
 
 
-def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part, make_trainer: Callable[..., Any],
+def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Shard, make_trainer: Callable[..., Any],
            there: int | None = None, trainer: Any = None) -> tuple[Model, Sizes]:
     """Return the `Model` and the `Sizes` of a run whose part was loaded. Collective.
 
@@ -425,7 +425,7 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Part,
     return Model(config, make, facts), Sizes(shape, max(0, there // sharing - read), peak // sharing + missing, batches, scored)
 
 
-def facts_of(part: Part) -> Facts:
+def facts_of(part: Shard) -> Facts:
     """Return the `Facts` of a part's data."""
     graph: Any = part.graph
     rows: Any = part.rows
@@ -438,7 +438,7 @@ def facts_of(part: Part) -> Facts:
     return Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], graph.added_loops is not None, values)
 
 
-def shape_of(comm: Communicator, config: argparse.Namespace, part: Part) -> Shape:
+def shape_of(comm: Communicator, config: argparse.Namespace, part: Shard) -> Shape:
     """Return the `Shape` of a part that was loaded. Collective."""
     graph: Any = part.graph
     rows: Any = part.rows

@@ -18,12 +18,14 @@ _LOOPS = {"edge_weight": 1, "edge_features": 0}  # of a self loop that is added
 class Wanted(NamedTuple):
     """What a run makes of each array, and whether weights may be negative.
 
-    True uses an array, and it must be there; "there" uses it where it is; False leaves it; None refuses it.
+    True uses an array, and it must be there; "there" uses it where it is; False leaves it; None refuses it, for a
+    `reason`.
     """
 
     edge_weight: bool | str | None = None
     edge_features: bool | str | None = None
     signed: bool = True
+    reason: str = "the model uses them only where asked"
 
 
 NONE = Wanted()
@@ -55,12 +57,11 @@ def used(comm: Communicator, dataset: Any, wanted: Wanted, spec: str, typed: boo
 
 def _is_used(name, dataset, wanted, spec):
     how, option, there = getattr(wanted, name), ARRAYS[name], getattr(dataset, name) is not None
+    yes, no = hints = f"{option}=True", f"{option}=False"
     if how is True and not there:
-        raise ConfigError(f"{option}: --data {spec} have no {option.replace('_', ' ')}", option)
+        raise ConfigError(f"{option}: the data {spec} have no {option.replace('_', ' ')}; {no} goes without", option, hints)
     if there and how is None:
-        flag = option.replace("_", "-")
-        raise ConfigError(f"data {spec}: {name}: the model uses them only where asked: --{flag}; --no-{flag} trains "
-                          f"without", "data")
+        raise ConfigError(f"data {spec}: {name}: {wanted.reason}: {yes}; {no} leaves them out", "data", hints)
     return there and bool(how)
 
 
@@ -69,8 +70,8 @@ def _refuse(comm, dataset):
     for edges in dataset.edges.values():
         for name in ARRAYS:
             if getattr(edges, name) is not None:
-                raise_together(comm, ConfigError(f"{edges.where(name)}: relational models do not use edge values; "
-                                                 f"--data {dataset.source},drop_edge_values trains without"))
+                raise_together(comm, ConfigError(f"{edges.where(name)}: relational models do not use edge values; the "
+                                                 f"data {dataset.source},drop_edge_values have none"))
 
 
 def read(part: Part, names: list[str], wanted: Wanted, dtype: Any, spec: str) -> dict[str, Array | None]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, together
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import DataError, number, whole
 from sarlite.keys import key, splitmix64
 from sarlite.minibatch.batch import Batch
 from sarlite.tape import Tensor
@@ -75,8 +75,8 @@ class ShownLabels:
         self._classes[rows] = labels
 
     def _check(self, labels, others):
-        if not 0 < self.inputs.share < 1:
-            raise ConfigError(f"label inputs: the share {self.inputs.share} is not above 0 and below 1")
+        number("label inputs: the share", self.inputs.share, below=1, positive=True)
+        whole("label inputs: n_classes", self.inputs.n_classes, 1)
         both = np.isin(self.rows, others)
         if both.any():
             raise DataError(f"label inputs: node {self.ids[both][0]} is in the training split and in another "

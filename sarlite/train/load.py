@@ -12,7 +12,7 @@ import numpy as np
 from sarlite.comm import Communicator, together
 from sarlite.comm.working import working
 from sarlite.data.divide import stored_order
-from sarlite.data.part import Part as DataPart
+from sarlite.data.part import Part
 from sarlite.data.ranks import divided
 from sarlite.data.spec import is_relational
 from sarlite.graph import balance as balancing
@@ -63,7 +63,7 @@ class Source(NamedTuple):
     progress: str = "none"
 
 
-class Part(NamedTuple):
+class Shard(NamedTuple):
     """One rank's share of the data.
 
     Attributes
@@ -95,7 +95,7 @@ class Part(NamedTuple):
 
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
-         tick: Callable[[], Any] = lambda: None, choose: Callable[[Part], Options] | None = None) -> Part:
+         tick: Callable[[], Any] = lambda: None, choose: Callable[[Shard], Options] | None = None) -> Shard:
     """Read this rank's rows and build its graph. Collective.
 
     Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks
@@ -141,7 +141,7 @@ def relational(comm: Communicator, spec: str) -> bool:
 
 
 def _read(comm, source, scratch, seconds, typed):
-    """Read this rank's rows; return the `Part` without a graph, and what makes a graph of options. Collective.
+    """Read this rank's rows; return the `Shard` without a graph, and what makes a graph of options. Collective.
 
     Of relational data, `typed`, features are by node type, and what is to be exchanged is found at its first use.
     """
@@ -149,7 +149,7 @@ def _read(comm, source, scratch, seconds, typed):
     with divided(comm, source.spec, **kind, **_division(source, scratch, seconds)) as dataset:
         names = edge_values.used(comm, dataset, source.edge_values, source.spec, typed)
         memory = memory_from_here(comm)
-        part = DataPart(dataset, comm.rank, comm.size)
+        part = Part(dataset, comm.rank, comm.size)
         rows = (part.typed_rows if typed else part.rows)(source.dtype, source.features)
         edges = {relation: own.csr() for relation, own in part.relations.items()}
         ids = {name: own.ids() for name, own in part.nodes.items()}
@@ -182,7 +182,7 @@ def _division(source, scratch, seconds):
 
 
 def _part(comm, source, dataset, rows, memory, part, edges):
-    """This rank's `Part`, without a graph. Collective."""
+    """This rank's `Shard`, without a graph. Collective."""
     n_edges = sum(indices.size for _, indices in edges.values())
     n_cut = sum(part.n_cut(relation, indices) for relation, (_, indices) in edges.items())
     n_rows = sum(own.n_rows for own in part.nodes.values())
@@ -193,7 +193,7 @@ def _part(comm, source, dataset, rows, memory, part, edges):
         "method": (dataset.division or {"partition": "none"})["partition"],
         "partition": _measures(comm, rows.train, n_rows, n_edges, n_cut),
     }  # fmt: skip
-    return Part(None, rows, dataset.n_classes, summary, memory, {}, dataset.task)
+    return Shard(None, rows, dataset.n_classes, summary, memory, {}, dataset.task)
 
 
 def _measures(comm, train, n_rows, n_edges, n_cut):

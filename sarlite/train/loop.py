@@ -11,8 +11,9 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import agree, together
-from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
-from sarlite.minibatch.batch import FullBatch, source_of
+from sarlite.errors import ConfigError, DataError, ShapeError, number, raise_together, whole
+from sarlite.minibatch.batch import Batch, FullBatch, source_of
+from sarlite.minibatch.loader import Loader
 from sarlite.optim import Factor, Optimizer
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
@@ -58,11 +59,11 @@ class Trainer:
     schedule : callable
         Factor of the learning rate by epoch. Epoch e begins at global step e * len(batches).
     loss : callable, optional
-        (output, labels) -> scalar Tensor, a mean over the rows that it is given; the task's without it. There is no
-        metric then.
+        (output, labels) -> scalar Tensor, a mean over the rows that it is given, in place of a task. There is no metric
+        then.
     task : Task, optional
         What labels are, loss and metric: by default of classes, cross entropy and accuracy.
-    clip_norm : float, optional
+    clip_norm : float above 0, optional
         The largest norm of all ranks' gradients; larger ones are scaled down to it.
     label_inputs : LabelInputs, optional
         Show training labels to the model, whose input is then n_features + n_classes wide. x is copied.
@@ -75,7 +76,8 @@ class Trainer:
     Raises
     ------
     SarliteError
-        On every rank together, naming the argument: x or labels have not the graph's rows, labels are no classes, a
+        On every rank together, naming the argument: x or labels have not the graph's rows, x has not as many features
+        as the model `takes` (if it says so), labels are no classes, a
         split is none of the above, no rank has a training row, or another argument is not what is said here; the ranks'
         x differ in width or dtype, or their models in a replicated parameter. In a step, where the model's output does
         not fit.
@@ -92,7 +94,8 @@ class Trainer:
         self.comm, self.model = graph.comm, model
         self.x = {name: _constant(rows) for name, rows in x.items()} if isinstance(x, dict) else _constant(x)
         self.labels = as_array(labels)
-        together(self.comm, lambda: _check_arguments(model, rng, optimizer, schedule, loss))
+        together(self.comm, lambda: _check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm))
+        together(self.comm, lambda: _check_sources(batches=batches, scoring=scoring))
         self.task = (task or Task()) if loss is None else OwnLoss(loss)
         self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))
         counts = self.comm.allreduce(np.array([len(rows) for rows in self.rows.values()]))
@@ -100,6 +103,7 @@ class Trainer:
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
         self.shown = None if label_inputs is None else self._show_labels(label_inputs, rng.seed)
+        together(self.comm, lambda: _check_takes(model, self.x))
         self.flat = together(self.comm, lambda: nn.flatten(model))
         widths = [(name, x.shape[1:], str(x.dtype)) for name, x in _each(self.x)]
         agree(self.comm, widths, "x: number of features and dtype")
@@ -110,6 +114,7 @@ class Trainer:
             raise ConfigError("label inputs: a loader without caches is needed, as their rows were made while other "
                               "labels were shown")
         self.n_classes = max(self.comm.allgather(self.task.n_classes(self.labels, self.rows)))
+        self.task.check_width(max(self.n_classes, 2))  # of fewer the output's columns tell
         self.loss = _checking(self.task.loss, type(model).__name__, self.n_classes)
         self.left_out: dict[str, str] = {}  # by split, what its metric leaves out
         self.optimizer = optimizer(self.flat)
@@ -126,7 +131,7 @@ class Trainer:
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
         model = f"{type(self.model).__name__} of {self.model.n_parameters:,} values"
-        inputs = ", ".join(f"{name} {x.dtype} {x.shape}" for name, x in _each(self.x))
+        inputs = ", ".join(f"{name} {x.dtype} {x.shape}" for name, x in _each(self.x)) or "no features"
         return (f"Trainer({model}, {self.graph!r}, {inputs}, rows of all ranks: {rows}; {self.optimizer!r}, "
                 f"step {self.training_step.n_steps})")
 
@@ -278,6 +283,13 @@ class Trainer:
 
     def _show_labels(self, label_inputs, seed):
         """Make x wider by columns for labels, which change: it is no constant any more."""
+        if not isinstance(label_inputs, LabelInputs):
+            raise ConfigError(f"label_inputs is {label_inputs!r}, but must be LabelInputs(share, n_classes)")
+        if self.task.name != "classify":
+            raise ConfigError(f"label_inputs are classes, but the task is {self.task.name}")
+        if hasattr(self.model, "powers"):
+            raise ConfigError("label_inputs: the model has powers, so it trains on features that were propagated "
+                              "before, without labels")
         if isinstance(self.x, dict):
             raise ConfigError("label_inputs: x is a dict by node type, but labels are shown beside the features of one "
                               "graph's nodes")
@@ -306,7 +318,7 @@ def _each(x):
     yield from ((f"x[{name!r}]", rows) for name, rows in x.items()) if isinstance(x, dict) else [("x", x)]
 
 
-def _check_arguments(model, rng, optimizer, schedule, loss):
+def _check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm):
     if not callable(model):
         raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines "
                           "__call__(self, graph, h)")
@@ -317,6 +329,31 @@ def _check_arguments(model, rng, optimizer, schedule, loss):
                                     ("loss", loss, "lambda output, targets: ((output - targets) ** 2).mean()")):
         if not callable(function) and not (name == "loss" and loss is None):
             raise ConfigError(f"{name} is {function!r}, but must be a function, such as {example}")
+    if task is not None and not isinstance(task, Task):
+        raise ConfigError(f"task is {task!r}, but must be a Task, such as Task('multilabel')")
+    if task is not None and loss is not None:
+        raise ConfigError("loss and task: one of them says what is minimised; give a Task a loss by its name")
+    if clip_norm is not None:
+        number("clip_norm", clip_norm, positive=True)
+
+
+def _check_sources(**given):
+    """Raise a ConfigError where something is given that yields no batches, or one without rows to train on."""
+    for name, source in given.items():
+        if source is not None and not isinstance(source, (Batch, Loader)):
+            raise ConfigError(f"{name} is a {type(source).__name__}, but must be a loader or a Batch")
+    if isinstance(given["batches"], Batch) and not given["batches"].n_global:
+        raise ConfigError("batches is a Batch of no rows on any rank, so there is nothing to train on")
+
+
+def _check_takes(model, x):
+    """Raise a ShapeError where x has not as many features as the model `takes`, if it says so; by node type as x."""
+    takes = getattr(model, "takes", None)
+    if takes is None or isinstance(takes, dict) != isinstance(x, dict):
+        return
+    for (name, rows), n in zip(_each(x), [takes.get(key) for key in x] if isinstance(x, dict) else [takes]):
+        if n is not None and rows.shape[1:] != (n,):
+            raise ShapeError(f"{name} has shape {rows.shape}, but the model {type(model).__name__} takes {n} features")
 
 
 def _checking(loss: Loss, model: str, n_classes: int) -> Loss:
@@ -350,37 +387,50 @@ def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, b
     """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record.
     Collective.
 
-    Where `on_epoch` returns True, on every rank alike, training ends there, or where `stopping` says so.
+    Where `on_epoch` returns True, on every rank alike, training ends there, or where `stopping` says so. Where
+    `eval_every` does not divide `epochs` the last evaluation is forced: it is told, but decides nothing (`Best`).
 
     Returns
     -------
     Best
+
+    Raises
+    ------
+    ConfigError
+        `epochs`, `start` or `eval_every` is no whole number, or less than 0, 0 or 1.
     """
+    epochs, start, eval_every = whole("epochs", epochs), whole("start", start), whole("eval_every", eval_every, 1)
     best, stopping = best or Best(trainer.task), stopping or Stopping()
     for epoch in range(start, epochs):
         if epoch % eval_every == 0 and stopping.ends(epoch, best):
             break
+        due = (epoch + 1) % eval_every == 0
         with trainer.graph.profile.span(f"epoch {epoch + 1}"):
-            record = _epoch(trainer, epoch, (epoch + 1) % eval_every == 0 or epoch + 1 == epochs, best, on_step)
-        if record["val_loss"] is not None:
+            record = _train_epoch(trainer, epoch, on_step)
+            if due or epoch + 1 == epochs:
+                record |= _evaluate(trainer, epoch, best, forced=not due)
+        if due and record["val_loss"] is not None:
             stopping.evaluated(epoch + 1, best)
         if on_epoch(record) is True:
             break
     return best
 
 
-def _epoch(trainer, epoch, evaluates, best, on_step):
-    """Train an epoch, and evaluate where asked; return its record."""
-    profile, begin = trainer.graph.profile, time.perf_counter()
+def _train_epoch(trainer, epoch, on_step):
+    """Train an epoch; return its record, without scores."""
+    begin = time.perf_counter()
     loss = trainer.epoch(epoch, on_step)
-    record = {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
-              **{f"{name}_{trainer.task.key}": None for name in trainer.rows}, "val_loss": None}
-    if evaluates:
-        with profile.span("evaluation"), profile.phase("evaluation"):
-            scores = trainer.evaluate()
-        record.update(scores)
-        best.update(epoch + 1, scores, trainer.model)
-    return record
+    return {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
+            **{f"{name}_{trainer.task.key}": None for name in trainer.rows}, "val_loss": None}
+
+
+def _evaluate(trainer, epoch, best, forced):
+    """Evaluate after an epoch, tell `best`, and return the scores."""
+    profile = trainer.graph.profile
+    with profile.span("evaluation"), profile.phase("evaluation"):
+        scores = trainer.evaluate()
+    best.update(epoch + 1, scores, trainer.model, forced)
+    return scores
 
 
 def set_threads(n: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.comm import Communicator
+from sarlite.errors import ConfigError
 from sarlite.train.auc import pairs
 from sarlite.types import Array
 
@@ -114,7 +115,10 @@ class RocAuc(Metric):
         self.rows: list[tuple[Array, Array]] = []
 
     def add(self, output: Array, labels: Array) -> None:
-        """Keep scores, and which are positive."""
+        """Keep scores, and which are positive; a ConfigError of another number of classes than 2."""
+        if labels.ndim == 1 and output.shape[1] != 2:
+            raise ConfigError("metric roc-auc is of several labels, or of 2 classes, but the output has "
+                              f"{output.shape[1]} columns")
         scores = output if labels.ndim == 2 else output[:, 1:2].astype(np.float64) - output[:, :1]
         self.rows.append((scores, (labels == 1).reshape(scores.shape)))
 

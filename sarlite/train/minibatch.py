@@ -24,7 +24,7 @@ def batches(comm: Any, run: Any, part: Any, model: Any, features: Any) -> dict[s
     ----------
     comm : Communicator
     run : Settings
-    part : load.Part
+    part : load.Shard
     model : callable Module
     features : (n, ...) array
         The model's input rows, without labels.

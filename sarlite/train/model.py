@@ -46,6 +46,10 @@ def model_class(spec: str) -> Any:
       with n_in a dict by node type and `nodes` the `NodeType` that has labels; `model(nodes, x)` with x a dict of Tensors by type, those
       that have features.
     - `Class.self_loops` (optional, False): whether missing self loops are added where --self-loops does not say.
+    - `model.first_layer()` (optional): a list of the modules and parameters of the first layer. Without it a weight
+      decay of the first layer alone is refused.
+    - `model.takes` (optional): the number of columns of h, of a relational model by node type. A `Trainer` refuses
+      others.
     - `Class.edge_weights`, `Class.edge_features` (optional): True uses the data's where they are and --edge-weights or --edge-features
       do not say; without them such data are refused. They are `graph.edge_weight` and `graph.edge_features`. A class that takes
       `edge_features` gets their number.
@@ -143,6 +147,30 @@ def make_model(spec: ModelSpec, n_in: Any, n_out: int, rng: nn.Random, graph: Gr
         if not relational and (".py:" in spec.spec or batches is not None):
             _try(model, spec, n_in, n_out, graph, batches)
     return model
+
+
+def first_layer(model: nn.Module) -> set[str]:
+    """Return the names of the parameters of a model's first layer, as its class says.
+
+    Raises
+    ------
+    ConfigError
+        The class does not say it, or what it says is no list of modules and parameters of the model.
+    """
+    name = type(model).__name__
+    if not hasattr(model, "first_layer"):
+        raise ConfigError(f"weight_decay_on first: the model {name} does not say which layer is its first, "
+                          "as by a method first_layer, which returns modules and parameters", "weight_decay_on")
+    told = model.first_layer()
+    if not isinstance(told, (list, tuple)) or not all(isinstance(own, (nn.Module, nn.Parameter)) for own in told):
+        raise ConfigError(f"weight_decay_on first: first_layer of the model {name} returned {told!r}, but must return "
+                          "a list of modules and parameters", "weight_decay_on")
+    first = {id(p) for own in told for p in ([own] if isinstance(own, nn.Parameter) else own.parameters())}
+    names = {name for name, p in model.named_parameters() if id(p) in first}
+    if not names or len(names) < len(first):
+        found = "a parameter that is not the model's" if names else "no parameter of the model"
+        raise ConfigError(f"weight_decay_on first: first_layer of the model {name} returned {found}", "weight_decay_on")
+    return names
 
 
 def _try(model, spec, n_in, n_out, part, batches):

@@ -20,7 +20,7 @@ from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train.config import OPTIONS
 from sarlite.train.costs import SETTINGS, Cost, Model, Setting, Sizes
-from sarlite.train.load import Part
+from sarlite.train.load import Shard
 from sarlite.train.rates import Rates, in_step, rates_of, seconds_of
 
 _SMALL = 0.5
@@ -66,7 +66,7 @@ class Row(NamedTuple):
         return [cost.peak_bytes for cost in self.costs]
 
 
-def limit_of(comm: Communicator, config: argparse.Namespace, part: Part) -> Limit:
+def limit_of(comm: Communicator, config: argparse.Namespace, part: Shard) -> Limit:
     """Return the `Limit`. Collective."""
     base = part.memory.base // (comm.size if config.ranks > 1 else 1)
     given = config.memory_limit
@@ -146,7 +146,7 @@ def _left_out(config, n_ranks, setting):
 # ---- what the command does with it
 
 
-def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> dict[str, Any]:
+def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Shard) -> dict[str, Any]:
     """Print what each setting costs. Collective."""
     limit = limit_of(comm, config, part)
     rows, left_out = compare(comm, model, sizes, limit, candidates(config, comm.size), config.prefetch)
@@ -159,7 +159,7 @@ def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
     return found
 
 
-def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Part) -> Setting:
+def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: Sizes, part: Shard) -> Setting:
     """Return the cheapest setting that fits, and print the table that it is from. Collective.
 
     Raises
@@ -180,7 +180,7 @@ def choose(comm: Communicator, config: argparse.Namespace, model: Model, sizes: 
     return best.setting
 
 
-def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tuple[Model, Sizes]], part: Part,
+def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tuple[Model, Sizes]], part: Shard,
           n_widths: int) -> None:
     """Refuse a run that does not fit. Collective.
 

@@ -32,7 +32,7 @@ def inputs(comm, model, part, data=None, folder=None, verify=True):
     ----------
     comm : Communicator
     model : Module
-    part : load.Part
+    part : load.Shard
     data : dict, optional
         The data's `identity`, where a folder is named.
     folder : path, optional

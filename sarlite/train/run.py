@@ -96,8 +96,9 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     if not auto and planning.counts(options):
         planning.check(comm, options, partial(_costs, comm, options, run, part, there, trainer), part, _n_widths(model))
 
-    stored |= {option: True for name, option in ARRAYS.items() if getattr(part.graph, name, None) is not None}
-    about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task}
+    stored |= {option: True for option, uses in _used(run, part.graph).items() if uses and option in ARRAYS.values()}
+    about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task,
+             "used": _used(run, part.graph)}
     part = part._replace(rows=None)  # the trainer has what it needs of the rows
     trim()  # of the rows, and of messages that brought halo rows' features
     stopping = Stopping(run.training.patience, optim.plateau_of(run.training.schedule))
@@ -123,7 +124,7 @@ def make_trainer(comm, run, part, model, rng, data=None):
     ----------
     comm : Communicator
     run : Settings
-    part : load.Part
+    part : load.Shard
     model : Module
     rng : nn.Random
         The one that the model was made with.
@@ -133,13 +134,15 @@ def make_trainer(comm, run, part, model, rng, data=None):
     training, rows = run.training, part.rows
     task = together(comm, lambda: _task(training, part))
     lr = training.lr * (minibatch.LR_SCALES[run.batches.lr_scale](comm.size) if run.batches else 1)
+    with errors_of(run.model.spec):
+        optimizer = together(comm, lambda: training.make_optimizer(model, lr))
     features = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
     batches = minibatch.batches(comm, run, part, model, features)
     if run.batches:
         features = batches["batches"].x  # where they were copied, that copy alone stays
     shown = LabelInputs(training.label_inputs, part.n_classes) if training.label_inputs else None
     return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,
-                   optimizer=training.make_optimizer(model, lr), rng=rng, schedule=training.schedule, task=task,
+                   optimizer=optimizer, rng=rng, schedule=training.schedule, task=task,
                    clip_norm=training.clip_norm, label_inputs=shown)
 
 
@@ -204,6 +207,12 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
         if run.output.json:
             print(report.json_line(run, comm.size, counted, saving.best), flush=True)
     return counted
+
+
+def _used(run, graph):
+    """By option, what training uses of the data beside features and edges, and what it does not."""
+    values = {option: getattr(graph, name, None) is not None for name, option in ARRAYS.items()}
+    return {**values, "label_inputs": run.training.label_inputs is not None}
 
 
 def _warn_of_batch_norm(comm, run, model):

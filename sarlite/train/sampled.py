@@ -12,7 +12,7 @@ from sarlite.profile import uncounted
 from sarlite.sar.cost import Exchanged, exchanged
 from sarlite.sar.schedule.messages import row_bytes
 from sarlite.tape import Tensor
-from sarlite.train.load import Part
+from sarlite.train.load import Shard
 from sarlite.train.minibatch import loaders
 from sarlite.train.settings import settings
 from sarlite.types import Array
@@ -82,7 +82,7 @@ class Sampled(NamedTuple):
         return total + max((sum(sent + self.delay * received for sent, received in each) for each in travelling), default=0)
 
 
-def of_run(config: argparse.Namespace, part: Part) -> tuple[Sampled, Sampled | None]:
+def of_run(config: argparse.Namespace, part: Shard) -> tuple[Sampled, Sampled | None]:
     """Sample batches of the first epoch, and of an evaluation that samples too, as the run will. Collective."""
     rows: Any = part.rows
     graph, nothing = part.graph, np.zeros((part.graph.n_dst, 1), config.dtype)

@@ -105,10 +105,11 @@ class Saving:
 
     def _write(self, best, trial=False, **options):
         scores = {name: value if value is not None and math.isfinite(value) else None for name, value in self.best.scores.items()}
-        about = {**self.about, "epoch": self.epoch, "best": {"epoch": self.best.epoch, "scores": scores}, **self.stopping.state()}
+        best_epoch = {"epoch": self.best.epoch, "scores": scores, "decided": self.best.decided}
+        about = {**self.about, "epoch": self.epoch, "best": best_epoch, **self.stopping.state()}
+        self.trainer.buffers.trim()  # the pieces that are written of are not to stand beside a step's free memory
         found = caches.write(self.comm, self.folder.path, self.trainer, trial=trial)
         about |= {"caches": found} if found else {}
-        self.trainer.buffers.trim()  # the pieces that are written of are not to stand beside a step's free memory
         checkpoint.write(self.folder.checkpoint, self.trainer, about, best, trial=trial, **options)
         if not trial:
             caches.remove_others(self.folder.path, found, self.comm.size)
@@ -163,6 +164,7 @@ def restore(trainer, stopping, resumed, path, batches=None):
     if batches is not None and isinstance(batches.remote, HEC) and trainer.comm.size > 1:
         _restore_caches(trainer, meta, Path(path).parent, batches)
     best.epoch, best.scores = meta["best"]["epoch"], {**best.scores, **meta["best"]["scores"]}
+    best.decided = meta["best"].get("decided", best.epoch > 0)  # which an older checkpoint does not say
     if best.scores["val_loss"] is None:  # there was none yet
         best.scores["val_loss"] = float("inf")
     return meta["epoch"], best

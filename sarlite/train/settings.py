@@ -11,7 +11,7 @@ from sarlite.propagation import CorrectAndSmooth
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train.edge_values import wanted
 from sarlite.train.load import Source
-from sarlite.train.model import ModelSpec, model_class
+from sarlite.train.model import ModelSpec, first_layer, model_class
 from sarlite.train.options import HEC_OPTIONS, MODEL_OPTIONS, SMOOTHING_OPTIONS
 
 
@@ -112,8 +112,8 @@ class Training(NamedTuple):
         Of a `Task`; by default the task's own.
     schedule : callable
         Factor of the learning rate by epoch.
-    weight_decay_on : {"all", "first"}
-        All parameters, or those of the first layer.
+    weight_decay_on : {"all", "first"}, optional
+        All parameters, or those of the first layer; None without a decay.
     mfg : bool
         Compute at each layer only rows that reach a labelled one.
     label_inputs : float, optional
@@ -131,7 +131,7 @@ class Training(NamedTuple):
     schedule: optim.Factor = optim.constant()
     optimizer: str = "adam"
     weight_decay: float = 0.0
-    weight_decay_on: str = "all"
+    weight_decay_on: str | None = "all"
     clip_norm: float | None = None
     patience: int | None = None
     eval_every: int = 1
@@ -144,13 +144,11 @@ class Training(NamedTuple):
     smooth: CorrectAndSmooth | None = None
 
     def make_optimizer(self, model: Any, lr: float) -> Callable[[Flat], optim.Optimizer]:
-        """Return what makes the optimizer of a model's parameters."""
-        first = next(iter(dict(model.named_parameters()))).split(".")[:2]
-        place = slice(1, 2) if first[-1].isdigit() else slice(2)  # convs.0 and activations.0 are one layer
+        """Return what makes the optimizer of a model's parameters; raises as `first_layer`."""
+        first = first_layer(model) if self.weight_decay_on == "first" else None
 
         def decay(name: str) -> float:
-            decays = self.weight_decay_on == "all" or name.split(".")[place] == first[place]
-            return self.weight_decay if decays else 0.0
+            return self.weight_decay if first is None or name in first else 0.0
 
         if self.optimizer == "sgd":
             return lambda flat: optim.SGD(flat, lr, momentum=0.9, weight_decay=decay)

@@ -13,7 +13,7 @@ from sarlite.sar.cost import Exchanged, expected
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph
 from sarlite.sar.schedule.schedule import Options
-from sarlite.train.load import Part
+from sarlite.train.load import Shard
 from sarlite.train.trial import Mirror
 from sarlite.types import Array
 
@@ -176,7 +176,7 @@ def _reverse(graph, options):
         graph._schedule = made._replace(reverse=turned, reverses_attention=options.backward == "fetch")
 
 
-def part(nodes: Any, config: argparse.Namespace, facts: Facts, shape: Shape, k: float) -> Part:
+def part(nodes: Any, config: argparse.Namespace, facts: Facts, shape: Shape, k: float) -> Shard:
     """Return the part of such a graph, with rows of ones."""
     n_rows, splits = nodes.n_dst, shape.small_splits(k)
     if facts.relations is None:
@@ -185,7 +185,7 @@ def part(nodes: Any, config: argparse.Namespace, facts: Facts, shape: Shape, k: 
         own = nodes.graph.node_ids
         x = {name: np.ones((len(own[name]), n), config.dtype) for name, n in facts.n_features.items()}
         rows = Rows(x, *facts.targets(n_rows, splits))
-    return Part(nodes, rows, facts.n_classes, {}, None, {}, facts.task)  # type: ignore[arg-type]
+    return Shard(nodes, rows, facts.n_classes, {}, None, {}, facts.task)  # type: ignore[arg-type]
 
 
 def _less(n, k):

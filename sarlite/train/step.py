@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import Communicator
-from sarlite.errors import ConfigError, DataError, raise_together
+from sarlite.errors import ConfigError, DataError, number, raise_together
 from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
 from sarlite.tape import Tensor, ops
@@ -90,8 +90,13 @@ class TrainingStep:
         Factor of the learning rate by global step.
     profile : Profile, optional
         Where the span "optimizer" goes.
-    clip_norm : float, optional
+    clip_norm : float above 0, optional
         The largest norm of the gradients of all ranks' parameters together; larger ones are scaled down to it.
+
+    Raises
+    ------
+    ConfigError
+        A clip_norm that is not finite and above 0.
 
     Attributes
     ----------
@@ -108,7 +113,7 @@ class TrainingStep:
     def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *,
                  schedule: Factor = lambda step: 1.0, profile: Profile | None = None,
                  clip_norm: float | None = None) -> None:
-        self.clip_norm = clip_norm
+        self.clip_norm = None if clip_norm is None else number("clip_norm", clip_norm, positive=True)
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
         self.buffers, self.riders, self.n_steps, self.own_seconds = kernels.Buffers(), Riders(), 0, 0.0

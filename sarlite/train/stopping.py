@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sarlite import nn
+from sarlite.errors import whole
 from sarlite.optim import Plateau
 from sarlite.train.tasks import Task
 from sarlite.types import Array
@@ -31,6 +32,10 @@ class Best:
         That epoch's.
     state : dict of arrays, or None
         The model's then.
+    decided : bool
+        Whether the epoch is one of the evaluations that decide. An evaluation that was forced, since training ended
+        there, gives the best epoch only where no other has been, and the next evaluation takes its place. So a run that
+        goes on has the best epoch of a run that never ended.
     """
 
     state: dict[str, Array] | None
@@ -38,14 +43,24 @@ class Best:
 
     def __init__(self, task: Task | None = None) -> None:
         self.task = task or Task()
-        self.epoch, self.state = 0, None
-        self.scores = {f"{name}_{self.task.key}": None for name in ("train", "val", "test")} | {"val_loss": math.inf}
+        self.epoch, self.state, self.decided = 0, None, False
+        nothing = {f"{name}_{self.task.key}": None for name in ("train", "val", "test")}
+        self.scores = self._nothing = {**nothing, "val_loss": math.inf}
 
-    def update(self, epoch: int, scores: Scores, model: nn.Module) -> None:
-        """Without a validation split, the last epoch is the best; without a metric, that of the lowest validation loss."""
-        if scores["val_loss"] is None or self._key(scores) > self._key(self.scores):
+    def update(self, epoch: int, scores: Scores, model: nn.Module, forced: bool = False) -> None:
+        """Without a validation split, the last epoch is the best; without a metric, that of the lowest validation loss.
+
+        Parameters
+        ----------
+        forced : bool
+            Whether the epoch is evaluated only because it is the last one.
+        """
+        if scores["val_loss"] is None or (not (forced and self.decided) and self._beaten_by(scores)):
             self.epoch, self.scores, self.state = epoch, dict(scores), None  # which goes before the next one is copied
-            self.state = model.state_dict()
+            self.state, self.decided = model.state_dict(), not forced
+
+    def _beaten_by(self, scores):
+        return self._key(scores) > self._key(self.scores if self.decided else self._nothing)
 
     def _key(self, scores):
         found = scores[f"val_{self.task.key}"]
@@ -63,19 +78,24 @@ class Stopping:
         Training ends after so many epochs; it never does without.
     plateau : Plateau, optional
         The schedule that then lowers the learning rate.
+
+    Raises
+    ------
+    ConfigError
+        A patience that is no whole number of 1 or more.
     """
 
     def __init__(self, patience: int | None = None, plateau: Plateau | None = None) -> None:
-        self.patience, self.plateau = patience, plateau
+        self.patience, self.plateau = None if patience is None else whole("patience", patience, 1), plateau
 
     def ends(self, epoch: int, best: Best) -> bool:
         """Whether training ends after `epoch`, an evaluated one."""
-        return self.patience is not None and best.epoch > 0 and epoch - best.epoch >= self.patience
+        return self.patience is not None and best.decided and epoch - best.epoch >= self.patience
 
     def evaluated(self, epoch: int, best: Best) -> None:
-        """Hear that `epoch` was evaluated."""
+        """Hear that `epoch` was evaluated, and not by force."""
         if self.plateau is not None:
-            self.plateau.evaluated(epoch, best.epoch)
+            self.plateau.evaluated(epoch, best.epoch if best.decided else 0)
 
     def load_state(self, metadata: Mapping[str, Any]) -> None:
         """Take what a checkpoint's metadata have of `state`; without it begin anew. Raises CheckpointError."""

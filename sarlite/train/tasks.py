@@ -93,7 +93,8 @@ class Task:
     def check_width(self, n_outputs: int) -> None:
         """Raise a ConfigError where the metric is none of so many outputs."""
         if self.metric == "roc-auc" and self.name == "classify" and n_outputs != 2:
-            raise ConfigError(f"metric roc-auc is of several labels, or of 2 classes, but there are {n_outputs} classes")
+            raise ConfigError(f"metric roc-auc is of several labels, or of 2 classes, but there are {n_outputs} classes",
+                              "metric")
 
 
 class OwnLoss(Task):
@@ -116,7 +117,7 @@ class OwnLoss(Task):
 
 def _one_of(what: str, word: Any, known: Any) -> Any:
     if word not in known:
-        raise ConfigError(f"{what}: {word!r} is not one of {', '.join(known)}{suggestion(word, known)}")
+        raise ConfigError(f"{what}: {word!r} is not one of {', '.join(known)}{suggestion(word, known)}", what.split()[0])
     return word
 
 

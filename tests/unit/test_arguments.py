@@ -6,9 +6,15 @@ import pytest
 from sarlite import Graph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
-from sarlite.models import GAT, GCN, SAGE
+from sarlite.minibatch import message_flow
+from sarlite.models import GAT, GCN, RGCN, SAGE, SIGN, GATConv, GATv2Conv
+from sarlite.progress import Progress
 from sarlite.tape import ops
+from sarlite.train.label_inputs import LabelInputs
+from sarlite.train.loop import fit
 from sarlite.train.step import TrainingStep
+from sarlite.train.stopping import Stopping
+from sarlite.train.tasks import Task
 
 GRAPH = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4)
 X = np.ones((4, 3), np.float32)
@@ -47,6 +53,22 @@ LAYERS = {
     "hidden is 0, but must be 1 or more": lambda: SAGE(3, 2, hidden=0, rng=rng()),
     "heads is 0, but must be 1 or more": lambda: GAT(3, 2, heads=0, rng=rng()),
     "lr is 'a', but must be in": lambda: optim.Adam(nn.flatten(nn.Linear(3, 2, rng=rng())), "a"),
+    "lr is 0, but must be in (0, inf)": lambda: optim.SGD(nn.flatten(nn.Linear(3, 2, rng=rng())), 0),
+    "every of steps is 0, but must be 1 or more": lambda: optim.steps(0, 0.5),
+    "factor of steps is inf, but must be in (0, inf)": lambda: optim.steps(3, np.inf),
+    "epochs of warmup is 0, but must be 1 or more": lambda: optim.warmup(0, optim.constant()),
+    "epochs of cosine is 2.5, but must be a whole number": lambda: optim.cosine(2.5),
+    "schedule 'step:0:0.5': every of steps is 0": lambda: optim.schedule("step:0:0.5", 9),
+    "betas are (0.9,), but must be two numbers": lambda: optim.Adam(nn.flatten(nn.Linear(3, 2, rng=rng())), betas=(0.9,)),
+    "nodes is a Graph, but must be a node type of a HeteroGraph": lambda: RGCN({"a": 3}, 2, GRAPH, rng=rng()),
+    "kind 'none at all' is not one of auto, bar, lines, none": lambda: Progress("none at all"),
+    "patience is 0, but must be 1 or more": lambda: Stopping(0),
+    "n_heads is 0, but must be 1 or more": lambda: GATConv(3, 2, 0, rng=rng()),
+    "n_feat is 0, but must be 1 or more": lambda: GATv2Conv(3, 0, 2, rng=rng()),
+    "clip_norm is -1, but must be in (0, inf)": lambda: TrainingStep(None, None, rng(), Solo(), clip_norm=-1),
+    "comm is a NoneType, but must be a communicator": lambda: GRAPH.shard(None, "metis"),
+    "message is a Tensor, but must say what travels along an edge: fn.copy_src(x)": lambda: GRAPH.aggregate(Tensor(X), "sum"),
+    "message is a ndarray": lambda: GRAPH.aggregate(X, "max"),
     "schedule 'cosin' is none of constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, warmup:EPOCHS:REST; did you mean cosine?":
         lambda: optim.schedule("cosin", 3),
     "not a Linear": lambda: optim.Adam(nn.Linear(3, 2, rng=rng())),
@@ -126,6 +148,24 @@ TRAINERS = {
     "the model Made returned shape (2, 2), but the graph has 4 destination rows": {"model": Made(lambda h: h[:2])},
     "the model Made returned shape (4,), but labels go up to 1: it needs 2 columns": {"model": Made(lambda h: h.sum(1))},
     "the output of the model Made does not depend on its parameters": {"model": Made(lambda h: h.detach())},
+    "x has shape (4, 3), but the model GCN takes 5 features": {"model": GCN(5, 2, rng=rng())},
+    "x has shape (4, 3), but the model SIGN takes 9 features": {"model": SIGN(3, 2, hops=2, rng=rng())},
+    "clip_norm is 0, but must be in (0, inf)": {"clip_norm": 0},
+    "clip_norm is inf": {"clip_norm": np.inf}, "clip_norm is nan": {"clip_norm": np.nan},
+    "task is 'regress', but must be a Task": {"task": "regress"},
+    "loss and task: one of them says what is minimised": {"task": Task(), "loss": ops.mse},
+    "metric roc-auc is of several labels, or of 2 classes, but there are 3 classes":
+        {"task": Task(metric="roc-auc"), "labels": np.array([0, 1, 2, 2]), "train": [0, 1, 2], "model": GCN(3, 3, rng=rng())},
+    "metric roc-auc is of several labels, or of 2 classes, but the output has 3 columns":
+        {"task": Task(metric="roc-auc"), "model": GCN(3, 3, rng=rng())},
+    "label_inputs is 0.5, but must be LabelInputs": {"label_inputs": 0.5},
+    "label inputs: the share is 1.5, but must be in (0, 1)": {"label_inputs": LabelInputs(1.5, 2)},
+    "label inputs: n_classes is 0": {"label_inputs": LabelInputs(0.5, 0)},
+    "label_inputs are classes, but the task is regress": {"label_inputs": LabelInputs(0.5, 2), "task": Task("regress")},
+    "label_inputs: the model has powers": {"label_inputs": LabelInputs(0.5, 2), "model": SIGN(3, 2, hops=1, rng=rng())},
+    "batches is a list, but must be a loader or a Batch": {"batches": [1, 2]},
+    "batches is a Batch of no rows on any rank": {"batches": message_flow(GRAPH, [], 2, X, LABELS)},
+    "scoring is a int, but must be a loader or a Batch": {"scoring": 3},
 }
 
 
@@ -141,6 +181,16 @@ def test_a_trainer_names_the_argument(message):
         made.step()
         made.evaluate()
     assert message in str(found.value) and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("message, options", [
+    ("eval_every is 0, but must be 1 or more", {"eval_every": 0}), ("epochs is 2.5, but must be a whole number", {"epochs": 2.5}),
+    ("start is -1, but must be 0 or more", {"start": -1}),
+])  # fmt: skip
+def test_fit_names_the_argument(message, options):
+    with pytest.raises(ConfigError) as found:
+        fit(trainer(), **{"epochs": 2, **options})
+    assert str(found.value) == message
 
 
 @pytest.mark.filterwarnings("error")

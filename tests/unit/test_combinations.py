@@ -37,6 +37,7 @@ def case(option, other):
         "model of propagated rows": ({"model": "sgc", "batch_size": 8}, ROWS),
         "minibatches without edges": ({"model": "sgc", "batch_size": 8}, ROWS),
         "model without edge features": ({"model": "sage"}, {"cls": SAGE, "relational": False}),
+        "model without a first layer": ({"model": "m.py:M"}, {"cls": SimpleNamespace, "relational": False}),
         "largest of neighbours": ({"model": "sage", "aggregator": "max-pool"}, {"cls": SAGE, "relational": False}),
         "propagated rows": ({"model": "m.py:M"}, {"cls": GCN, "relational": False, "model": SimpleNamespace(powers=(0, 1))}),
         "nothing propagated": ({}, {"cls": SAGE, "relational": False, "model": SimpleNamespace()}),
@@ -75,6 +76,17 @@ def test_what_means_nothing_is_forgotten_or_refused_where_it_was_given():
             only_needed(before, {given: f"file: {given}"})
     with pytest.raises(ConfigError, match="--hec-life means nothing without --remote hec"):
         only_needed({**before, "batch_size": 4, "remote": "local"}, {"hec_life": "--hec-life"})
+
+
+def test_a_decay_of_the_first_layer_means_nothing_without_a_decay(tmp_path):
+    with pytest.raises(ConfigError, match="^--weight-decay-on first means nothing without --weight-decay$"):
+        config.parse(["--weight-decay-on", "first"])
+    with pytest.raises(ConfigError, match="weight-decay-on first means nothing without --weight-decay$"):
+        config.resolve({}, {"weight-decay-on": "first", "weight_decay": 0.0})
+    assert config.parse(["--weight-decay-on", "all"]).weight_decay_on == "all"  # as an older run's config.toml has it
+    assert config.parse(["--weight-decay-on", "first", "--weight-decay", "0.1"]).weight_decay_on == "first"
+    before = {"weight_decay_on": "first", "weight_decay": 0.1}
+    assert config.resolve({"resume": "a/c", "weight_decay": 0.0}, before=before).weight_decay_on is None
 
 
 def test_an_argument_is_told_by_its_flag_on_every_rank():

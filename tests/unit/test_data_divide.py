@@ -160,7 +160,8 @@ def test_every_number_of_ranks_from_six_parts(stored, dataset, capsys, monkeypat
     assert os.listdir(tmp_path) == ["d"]  # no scratch left
 
 
-def test_more_parts_than_nodes(tmp_path):
+def test_more_parts_than_nodes(tmp_path, capsys):
+    """Work, and are told of."""
     (tmp_path / "e.csv").write_text("0,1\n1,2\n2,0\n")
     empty = [word for name in ("train", "val", "test") for word in ("--allow-empty", name)]
     assert main(["convert", f"edges:{tmp_path}/e.csv", str(tmp_path / "d"), *empty]) == 0
@@ -169,6 +170,7 @@ def test_more_parts_than_nodes(tmp_path):
         partition(tmp_path / "d", "--parts", 5, "--method", method)
         opened = format.open(tmp_path / "d", verify=True)
         assert np.diff(opened.offsets).tolist().count(0) == 2
+        assert "warning: 2 of 5 parts have no nodes\n" in capsys.readouterr().err
         assert edges_of(opened) == edges_of(whole)
 
 

@@ -69,7 +69,8 @@ def test_a_path_may_hold_commas(tmp_path):
         ("npz:/gone.npz,nodes=3", ConfigError, "option 'nodes': unknown for npz; known are classes, task, train, val, seed"),
         ("planetoid:/gone/cora", DataError, "/gone: no such file"),
         ("ogb:/gone", DataError, "/gone: no such file"),
-        ("/gone", DataError, "no such directory, and none of the known forms: DIR, planetoid:PATH"),
+        ("/gone", DataError, "no such directory, and none of the known forms: DIR, planetoid:PATH/NAME, npz:FILE, "
+                             "ogb:DIR, edges:FILE, pigo:FILE, mggcn:DIR, roc:PREFIX, reddit:DIR, sbm:nodes=10000,..., "),
         ("mnist:x", ConfigError, "none of the known forms: .*, sbm:nodes"),
     ],
 )

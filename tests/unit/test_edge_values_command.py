@@ -97,8 +97,32 @@ def test_a_run_keeps_what_it_used_and_other_weights_are_other_data(tmp_path):
     with pytest.raises(CheckpointError, match="of the same size, but other values"):
         losses(tmp_path / "run", "--resume", kept, "--epochs", 3, "--data", spec)
     archive(tmp_path / "a.npz", weights=None)
-    with pytest.raises(ConfigError, match="--edge-weights: --data .* have no edge weights"):
+    with pytest.raises(ConfigError, match="^--edge-weights: the data .* have no edge weights; --no-edge-weights goes without$"):
         predict_here(tmp_path / "run", tmp_path / "p.npy", "--data", spec)
+
+
+@pytest.mark.parametrize("trained", [[], ["--no-edge-weights"]], ids=["of data without", "told not to"])
+def test_a_prediction_asks_about_weights_that_training_did_not_use(trained, tmp_path):
+    """Unless training was told to leave them; also of an older checkpoint, which does not say it."""
+    weighted = archive(tmp_path / "a.npz")
+    plain = f"{weighted},drop_edge_values"
+    losses(tmp_path / "run", "--data", weighted if trained else plain, "--model", "gcn", *trained)
+    expected, _ = predict_here(tmp_path / "run", tmp_path / "p.npy", "--data", plain)
+    kept = tmp_path / "run" / "checkpoint.safetensors"
+    tensors, about = checkpoint.load(kept)
+    assert about["used"] == {"edge_weights": False, "edge_features": False, "label_inputs": False}
+    for reason in ("training used none", "does not say whether training used any, so it is taken that it did not"):
+        if trained:
+            found, _ = predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted)
+        else:
+            with pytest.raises(ConfigError, match=f"--data .*: edge_weight: .*{reason}: --edge-weights; --no-edge-weights leaves"):
+                predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted)
+            found, _ = predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted, "--no-edge-weights")
+        assert found.tobytes() == expected.tobytes()
+        used, _ = predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted, "--edge-weights")
+        assert abs(used - expected).max() > 1e-3
+        about.pop("used", None)
+        checkpoint.save(kept, tensors, about)
 
 
 def test_weights_make_powers_of_their_own_in_a_kept_folder(tmp_path):
@@ -121,10 +145,10 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
     plain = archive(tmp_path / "plain.npz", weights=None)
     negative = archive(tmp_path / "negative.npz", weights=lambda n: np.where(np.arange(n) == 17, -1.5, 1.0))
     for data, flags, error, said in [
-        (spec, ["--model", "sage"], ConfigError, "a.npz.*: edge_weight: .*--edge-weights; --no-edge-weights trains without"),
+        (spec, ["--model", "sage"], ConfigError, "a.npz.*: edge_weight: .*--edge-weights; --no-edge-weights leaves"),
         (divided, ["--model", "gcn"], ConfigError, "native: edge_features: .*--edge-features; --no-edge-features"),
-        (plain, ["--model", "sage", "--edge-weights"], ConfigError, "--edge-weights: --data .*plain.npz.* have no edge weights"),
-        (plain, ["--model", "gat", "--edge-features"], ConfigError, "--edge-features: --data .* have no edge features"),
+        (plain, ["--model", "sage", "--edge-weights"], ConfigError, "--edge-weights: the data .*plain.npz.* have no edge weights"),
+        (plain, ["--model", "gat", "--edge-features"], ConfigError, "--edge-features: the data .* have no edge features"),
         (divided, ["--model", "sage", "--edge-features"], ConfigError, "--edge-features: the model sage takes no edge features"),
         (spec, ["--model", "sage", "--edge-weights", "--aggregator", "max-pool"], ConfigError, "aggregator max-pool takes none"),
         (negative, ["--model", "gcn"], DataError, "negative.npz.*: edge_weight of edge [0-9]+ is -1.5, but must be 0 or more"),

@@ -97,3 +97,14 @@ def test_bad_features_are_named():
         Trainer(Graph.from_edges([0], [1], 23), model, {"paper": X["paper"]}, LABELS, TRAIN, optimizer=OPTIMIZERS["adam"], rng=rng)
     with pytest.raises(ConfigError, match="features of node type 'venue', which is not one of"):
         RGCN({"venue": N_IN}, 4, nodes, rng=rng)
+
+
+def test_a_trainer_tells_its_features_and_refuses_others():
+    nodes, rng = make().of("paper"), nn.Random(1)
+    options = {"optimizer": OPTIMIZERS["adam"], "rng": rng}
+    learned = Trainer(nodes, RGCN({}, 4, nodes, hidden=4, rng=rng, dtype=np.float64), {}, LABELS, TRAIN, **options)
+    assert ", no features, rows of all ranks: " in repr(learned)
+    model = RGCN({"author": N_IN, "paper": N_IN}, 4, nodes, hidden=4, rng=rng, dtype=np.float64)
+    wide = {"author": X["author"], "paper": np.ones((23, N_IN + 1))}
+    with pytest.raises(ShapeError, match=rf"x\['paper'\] has shape \(23, 6\), but the model RGCN takes {N_IN} features"):
+        Trainer(nodes, model, wide, LABELS, TRAIN, **options)

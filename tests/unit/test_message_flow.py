@@ -8,7 +8,7 @@ import pytest
 from sarlite import Graph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
-from sarlite.minibatch import message_flow
+from sarlite.minibatch import NeighborLoader, message_flow
 from sarlite.minibatch.flow import count_layers
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
@@ -145,10 +145,28 @@ def test_what_is_refused():
     threads.run(2, work)
 
 
+@pytest.mark.parametrize("options, words", [
+    ({"columns": 2}, "of a graph with columns=2: parts of the graph are computed by rows"),
+    ({"backward": "fetch"}, "of a graph with backward='fetch': parts of the graph have no reversed edges"),
+])  # fmt: skip
+def test_parts_of_a_graph_leave_no_setting_aside(options, words):
+    """As the command refuses them: a batch would be computed by rows, and push gradients, without a word."""
+    def work(comm):
+        own = whole().shard(comm, parts(2), **options)
+        with pytest.raises(ConfigError, match=f"message-flow graphs {words}"):
+            message_flow(own, [0], 1, X[own.src_ids])
+        with pytest.raises(ConfigError, match=f"minibatches {words}"):
+            NeighborLoader(own, X[own.src_ids], None, [0], fanouts=(2,), batch_size=3)
+
+    threads.run(2, work)
+    with pytest.raises(ConfigError, match="minibatches are of a Graph, but graph is a Batch"):
+        NeighborLoader(message_flow(whole(), [0], 1, X), X, None, [0], fanouts=(2,), batch_size=3)
+
+
 def test_a_flow_of_a_flow_is_none():
     flow = message_flow(whole(), [0], 1, X)
     assert isinstance(flow.x, Tensor)
-    with pytest.raises(ConfigError, match="message flow is over a Graph, but graph is a Batch"):
+    with pytest.raises(ConfigError, match="message-flow graphs are of a Graph, but graph is a Batch"):
         message_flow(flow, [0], 1, X)
 
 

@@ -8,6 +8,7 @@ from sarlite import Graph, Tensor, fn, kernels, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.minibatch import HEC, NeighborLoader
+from sarlite.minibatch.seeds import Balanced
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
 from sarlite.train.step import TrainingStep
@@ -149,8 +150,23 @@ def test_every_seed_is_there_once_an_epoch(size, batches):
         counts = [[len(seeds) for _, seeds in steps] for steps in epoch]
         assert np.sum(counts, 0).tolist() == [n for n, _ in epoch[0]]
         assert sorted(node for steps in epoch for _, seeds in steps for node in seeds) == SEEDS.tolist()
-        if batches == "balanced":
-            assert all(max(own) - min(own) <= 1 for own in counts)
+        if batches == "balanced":  # so are the steps of all ranks together, none of which is empty or above the batch size
+            steps = np.sum(counts, 0)
+            assert all(max(own) - min(own) <= 1 for own in [*counts, steps]) and 0 < min(steps) and max(steps) <= 7
+
+
+@pytest.mark.parametrize("counts", [(19, 19), (1, 1, 1), (5, 0, 5, 5), (7, 11, 13, 2)])
+def test_balanced_steps_are_even_where_no_rank_has_as_many_seeds_as_steps(counts):
+    """Each rank's odd seeds stand in other steps than the rank's before."""
+    def work(comm):
+        seeds = Balanced(comm, np.arange(counts[comm.rank]) * comm.size + comm.rank, 2, seed=1)
+        own = [len(seeds(step)) for step in range(2 * seeds.n_steps)]
+        return own, [seeds.count(step) for step in range(2 * seeds.n_steps)]
+
+    found = threads.run(len(counts), work)
+    steps = np.sum([own for own, _ in found], 0).tolist()
+    assert all(told == steps for _, told in found) and set(steps) <= {1, 2}
+    assert sum(steps) == 2 * sum(counts) and all(max(own) - min(own) <= 1 for own, _ in found)
 
 
 def test_seeds_asked_for_twice_are_global_too():

@@ -150,7 +150,7 @@ def test_on_demand_against_a_dict():
 
 def check_state_of(sender, lists, slots, life):
     """A sender that took over its state answers alike; and one that took over an older checkpoint's: the steps of all rows, and -1."""
-    none, state = np.empty((0, 2, 3), np.float32), sender.state()
+    none, state = np.empty((0, 2, 3), np.float32), sender.table.state()
     made, order = np.full(len(lists.rows), -1), np.argsort(state["halo"])
     made[state["halo"]] = state["made"]
     others = [OnDemand(lists, life) for _ in range(2)]
@@ -175,14 +175,14 @@ def test_on_demand_answers_a_peer_once_with_a_row():
     assert answered(1) == [[], [0], []] and answered(1) == [[], [], []]
     assert answered(1, made=[3]) == [[0], [], []]
     assert answered(2, made=[5]) == [[1], [0], []]
-    sender.load(sender.state())
+    sender.load(sender.table.state())
     assert answered(2) == [[0, 1], [0], []]
 
 
 def test_on_demand_without_rows():
     lists = SendLists([np.arange(0), np.arange(4)])
     sender, slots = OnDemand(lists), [np.arange(0), np.arange(2)]
-    OnDemand(lists).load(sender.state())
+    OnDemand(lists).load(sender.table.state())
     (_, _, none), (found, made, rows) = sender.messages(10**6, np.arange(0), np.empty((0, 7)), slots)
     assert len(found) == len(made) == 0 and rows.shape == none.shape == (0, 7)
     sender.messages(1, np.arange(4), np.ones((4, 7)), slots)

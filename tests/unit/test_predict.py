@@ -194,6 +194,22 @@ def test_a_graph_without_labels(run, tmp_path):
         np.testing.assert_allclose(found, whole, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_labels_that_are_inputs_are_asked_for(ranks, here, tmp_path):
+    here(tmp_path / "run", "--model", "gcn", "--label-inputs", "0.5", "--epochs", 1)
+    assert checkpoint.load_metadata(tmp_path / "run" / "checkpoint.safetensors")["used"]["label_inputs"] is True
+    data = load(DATA)
+    np.save(tmp_path / "edges.npy", np.stack([data.indices, np.repeat(np.arange(300), np.diff(data.indptr))], 1))
+    for name in ("features", "labels"):
+        np.save(tmp_path / f"{name}.npy", getattr(data, name))
+    np.save(tmp_path / "val.npy", np.flatnonzero(data.val))
+    spec = f"edges:{tmp_path}/edges.npy,features={tmp_path}/features.npy"
+    for more, lacking in (("", "labels"), (f",labels={tmp_path}/labels.npy,val_ids={tmp_path}/val.npy", "training nodes")):
+        with pytest.raises(CheckpointError, match=f"its model takes the training nodes' labels as inputs.*but --data .* have no {lacking}"):
+            predict_here(tmp_path / "run", tmp_path / "p.npy", "--data", spec + more, "--ranks", ranks)
+    assert not (tmp_path / "p.npy").exists()
+
+
 def test_rows_of_learned_embeddings_go_to_their_owners(tmp_path):
     def work(comm, load):
         trainer = make(comm, seed=4 if load else 3)

@@ -13,7 +13,7 @@ from sarlite.errors import ConfigError, DataError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import APPNP, SGC, SIGN
 from sarlite.train import config, propagated, run
-from sarlite.train.load import Part
+from sarlite.train.load import Shard
 from tests.helpers import references
 from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT, check_equality
 from tests.helpers.strategies import values
@@ -102,7 +102,7 @@ def inputs(comm, powers, folder=None, data=DATA, parts="random", x=X, before=lam
     graph = graph.shard(comm, parts, **options) if comm.size > 1 else graph
     before(comm)
     rows = argparse.Namespace(features=x[graph.node_ids])
-    found = propagated.inputs(comm, Powers(*powers), Part(graph, rows, N_OUT, {}, None, {}), data, folder)
+    found = propagated.inputs(comm, Powers(*powers), Shard(graph, rows, N_OUT, {}, None, {}), data, folder)
     return graph.node_ids, found, graph.profile.sent_bytes.get("propagation", 0)
 
 

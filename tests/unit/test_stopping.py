@@ -1,6 +1,7 @@
 """What follows where no epoch is better: the end, or a lower rate; and gradients that are clipped. Alike on all ranks, also resumed."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from sarlite import optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, ConfigError, DataError
+from sarlite.profile import Profile
 from sarlite.train import checkpoint, config
+from sarlite.train.loop import fit
 from sarlite.train.stopping import Best, Stopping
 from sarlite.train.tasks import Task
 from tests.helpers.owned_rows import make
@@ -78,6 +81,60 @@ def test_a_run_ends_where_none_is_better(every, here, tmp_path, capsys):
     assert [m["loss"] for m in rest] == [m["loss"] for m in one[at:]] and len(rest) == end - at
     here(tmp_path / "one", *flags, "--resume", tmp_path / "one" / "checkpoint.safetensors")
     assert "epochs       0 in" in capsys.readouterr().out
+
+
+class Scripted:
+    """A trainer whose validation accuracy after each epoch is known before."""
+
+    task, rows, model, graph = Task(), {"train": (), "val": (), "test": ()}, Model(), SimpleNamespace(profile=Profile())
+
+    def __init__(self, values):
+        self.values = values
+
+    def epoch(self, epoch, on_step):
+        self.now = epoch
+        return 0.0
+
+    def evaluate(self):
+        value = self.values[self.now]
+        return scores(value, None if value is None else 1.0)
+
+
+VALUES = {"best where it was cut": [0.1, 0.2, 0.9, 0.3, 0.4, 0.4, 0.4, 0.4], "rising": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8],
+          "falling": [0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1], "no validation split": [None] * 8}
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("every, cut", [(2, 3), (5, 3), (5, 4), (3, 7), (1, 3)])
+def test_an_evaluation_that_the_end_forces_decides_nothing(values, every, cut):
+    """A run that is cut and goes on, as a checkpoint has it, is the run that was never cut."""
+    def run(*ends, patience):
+        trainer, kept, records = Scripted(VALUES[values]), {"best": {}}, []
+        for end in ends:
+            best, stopping = Best(), Stopping(patience, optim.Plateau(0.5, 1))
+            vars(best).update(kept["best"])
+            stopping.load_state(kept)
+            fit(trainer, end, start=len(records), eval_every=every, best=best, stopping=stopping, on_epoch=records.append)
+            kept = {"best": {name: getattr(best, name) for name in ("epoch", "scores", "state", "decided")}, **stopping.state()}
+        return kept, [record["val_accuracy"] for record in records]
+
+    for patience in (None, 3):
+        (whole, told), (parts, told_of_parts) = run(8, patience=patience), run(cut, 8, patience=patience)
+        assert parts == whole and len(told) == len(told_of_parts)
+        assert len(told) < cut or told_of_parts[cut - 1] == VALUES[values][cut - 1]  # it is told all the same
+
+
+def test_the_only_evaluation_gives_the_best_epoch_until_another_comes(here, tmp_path):
+    """Parameters hardly change, so scores are equal, and the first of them is the best."""
+    flags = ["--eval-every", 5, "--lr", 1e-300]
+    here(tmp_path / "cut", *flags, "--epochs", 3)
+    saved = tmp_path / "cut" / "checkpoint.safetensors"
+    about = checkpoint.load_metadata(saved)["best"]
+    assert about["epoch"] == 3 and about["decided"] is False and about["scores"]["val_accuracy"] is not None
+    here(tmp_path / "rest", *flags, "--epochs", 8, "--resume", saved)
+    here(tmp_path / "whole", *flags, "--epochs", 8)
+    rest, whole = (checkpoint.load_metadata(tmp_path / name / "checkpoint.safetensors")["best"] for name in ("rest", "whole"))
+    assert rest == whole and whole["epoch"] == 5 and whole["decided"] is True
 
 
 def test_clipped_gradients_have_the_norm_of_one_rank():

@@ -195,9 +195,9 @@ def test_the_best_epoch_is_by_the_metric(here, tmp_path):
 
 REFUSED = {
     "their task is multilabel, not classify": ["--task", "classify"],
-    "metric of task multilabel: 'rmse' is not one of roc-auc, accuracy, micro-f1, macro-f1": ["--metric", "rmse"],
-    "loss of task multilabel: 'squared' is not one of bce": ["--loss", "squared"],
-    "metric roc-auc is of several labels, or of 2 classes, but there are 4 classes": ["--data", "sbm:nodes=300", "--metric", "roc-auc"],
+    "--metric of task multilabel: 'rmse' is not one of roc-auc, accuracy, micro-f1, macro-f1": ["--metric", "rmse"],
+    "--loss of task multilabel: 'squared' is not one of bce": ["--loss", "squared"],
+    "--metric roc-auc is of several labels, or of 2 classes, but there are 4 classes": ["--data", "sbm:nodes=300", "--metric", "roc-auc"],
 }
 
 

@@ -100,7 +100,7 @@ def test_the_schedule_goes_by_epochs_and_steps_go_on():
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_seeds():
-    trainer, losses = make(optimizer=lambda flat: optim.SGD(flat, 0.0)), []
+    trainer, losses = make(optimizer=lambda flat: optim.SGD(flat, 1.0), schedule=lambda epoch: 0.0), []
     loss = trainer.epoch(0, lambda n, found: losses.append(found))
     assert loss == pytest.approx((10 * losses[0] + 10 * losses[1] + 5 * losses[2]) / 25, rel=1e-12)
 

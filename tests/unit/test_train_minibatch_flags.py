@@ -30,7 +30,7 @@ REFUSED = {
     "--batch-size -1": "--batch-size -1 is less than 0",
     "--batch-size 10 --fanouts 5 --sample-ahead -1": "--sample-ahead -1 is less than 0",
     "--batch-size 10 --fanouts 5 --remote hec --hec-lines 0": "--hec-lines 0 is less than 1",
-    "--batch-size 10 --fanouts 5 --remote hex": "--remote: 'hex' is not one of exact, hec, local; did you mean hec?",
+    "--batch-size 10 --fanouts 5 --remote hecc": "--remote: 'hecc' is not one of exact, hec, local; did you mean hec?",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from sarlite.comm import Solo, threads
 from sarlite.comm.interrupt import Interrupts
 from sarlite.errors import CheckpointError, ConfigError
+from sarlite.minibatch.table import Ordered, Table
 from sarlite.train import caches, checkpoint, config, report, run
 from tests.helpers.training_runs import DATA, SMALL
 
@@ -138,12 +140,16 @@ def test_a_checkpoint_takes_the_caches_of_the_one_before_away(here, tmp_path):
     assert caches.files(tmp_path / "run") == [] and "caches" not in checkpoint.load_metadata(tmp_path / "run" / "checkpoint.safetensors")
 
 
+def _ordered(state):
+    return {name: Ordered(array, np.arange(len(array))) for name, array in state.items()}
+
+
 class Cached:
     """What `caches` takes of a trainer: rows, and batches with a state."""
 
     def __init__(self, rows, step=12, state=None):
         self.graph, self.training_step = SimpleNamespace(dst_ids=np.asarray(rows)), SimpleNamespace(n_steps=step)
-        self.batches, self.got = SimpleNamespace(state=lambda: state or {}, load_state=self._load), None
+        self.batches, self.got = SimpleNamespace(contents=lambda: _ordered(state or {}), load_state=self._load), None
 
     def _load(self, state):
         self.got = state
@@ -202,3 +208,25 @@ def test_a_folder_with_caches_is_not_taken_for_a_new_run(here, tmp_path):
     (tmp_path / "run" / "caches-12-0of1.safetensors").write_text("")
     with pytest.raises(ConfigError, match="already holds caches-12-0of1.safetensors"):
         here(tmp_path / "run", "--epochs", 1)
+
+
+def test_caches_are_written_in_pieces(tmp_path):
+    """Beside the caches it takes a number a row and a few pieces: not a copy of their rows."""
+    table = Table(60_000, 60_000)
+    for begin in range(0, 60_000, 20_000):
+        numbers = np.random.default_rng(begin).permutation(20_000).astype(np.int32) + begin
+        table.put(numbers, begin, np.random.default_rng(1).standard_normal((20_000, 64)).astype(np.float32))
+    contents = lambda: {f"cache.0.{name}": array for name, array in table.contents().items()}  # noqa: E731
+    trainer = SimpleNamespace(batches=SimpleNamespace(contents=contents), training_step=SimpleNamespace(n_steps=7),
+                              graph=SimpleNamespace(dst_ids=np.arange(5)))
+    tracemalloc.start()
+    try:
+        told = caches.write(Solo(), tmp_path, trainer)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20 < table.nbytes
+    finally:
+        tracemalloc.stop()
+    (path,) = caches.files(tmp_path)
+    found, _ = checkpoint.load(path)
+    for name, array in table.state().items():
+        assert found[f"cache.0.{name}"].dtype == array.dtype and found[f"cache.0.{name}"].tobytes() == array.tobytes()
+    assert told["files"] == [checkpoint.verify(path)]

@@ -7,9 +7,11 @@ import pytest
 from sarlite import nn
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
+from sarlite.models import APPNP, GAT, GCN, RGAT, RGCN, SAGE, SGC, SIGN
+from sarlite.sar.graph.hetero import HeteroGraph
 from sarlite.train import config, run
-from sarlite.train.model import make_model, model_class
-from sarlite.train.settings import model_of
+from sarlite.train.model import first_layer, make_model, model_class
+from sarlite.train.settings import Training, model_of
 from tests.helpers.training_runs import MODEL, SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
@@ -71,3 +73,70 @@ def test_the_trial_of_a_model_changes_nothing(tmp_path):
     for name, array in fresh.state_dict().items():
         np.testing.assert_array_equal(tried.state_dict()[name], array)
     assert repr(rng) == repr(other)
+
+
+# ---- which layer is the first
+
+FIRST = {
+    GCN: ("convs.0.", "activations.0."), SAGE: ("convs.0.", "activations.0."), GAT: ("convs.0.", "activations.0."),
+    APPNP: ("linears.0.",), SGC: ("linear.",), SIGN: ("inception.", "activations.0."),
+    RGCN: ("inputs.", "convs.0.", "activations.0."), RGAT: ("inputs.", "convs.0.", "activations.0."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cls", FIRST)
+def test_a_models_class_says_which_layer_is_its_first(cls):
+    """Biases too."""
+    if cls in (RGCN, RGAT):
+        edges = {("a", "to", "b"): ([0, 1], [1, 0]), ("b", "to", "a"): ([0], [1])}
+        nodes = HeteroGraph.from_edges(edges, {"a": 2, "b": 2}).of("b")
+        model = cls({"a": 3}, 2, nodes, hidden=4, embedding=3, rng=nn.Random(0))
+    else:
+        model = cls(3, 2, rng=nn.Random(0))
+    names = dict(model.named_parameters())
+    assert first_layer(model) == {name for name in names if name.startswith(FIRST[cls])}
+    assert all(any(name.startswith(prefix) for name in names) for prefix in FIRST[cls])
+
+
+class Mine(nn.Module):
+    def __init__(self, told):
+        self.one = [nn.Linear(2, 2, rng=nn.Random(0)) for _ in range(2)]
+        self.two, self.told = nn.LayerNorm(2), told
+
+    def first_layer(self):
+        return self.told(self)
+
+
+def test_what_it_says_is_modules_and_parameters_of_the_model():
+    model = Mine(lambda own: [own.one[1], own.two.beta])
+    assert first_layer(model) == {"one.1.weight", "one.1.bias", "two.beta"}
+    made = Training(weight_decay=0.25, weight_decay_on="first").make_optimizer(model, 0.1)(flat := nn.flatten(model))
+    decays = dict(zip(flat.replicated.names, (made.decays[0][where].max() for where in flat.replicated.slices)))
+    assert decays == {name: 0.25 if name in first_layer(model) else 0.0 for name in decays} and len(decays) == 6
+    for told, words in ((lambda own: own.two, "returned LayerNorm"), (lambda own: [own.two, 3], "must return a list of modules"),
+                        (lambda own: [], "returned no parameter of the model"),
+                        (lambda own: [own.two, nn.LayerNorm(2)], "returned a parameter that is not the model's")):
+        with pytest.raises(ConfigError, match=words):
+            first_layer(Mine(told))
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_decay_of_a_first_layer_that_no_class_tells_is_refused(ranks, tmp_path):
+    (tmp_path / "mine.py").write_text(MODEL)
+    flags = [flag for flag in SMALL if flag not in ("--layers", "2")]
+    flags += ["--model", f"{tmp_path}/mine.py:Mine", "--weight-decay", "0.1", "--weight-decay-on", "first", "--ranks", ranks]
+    options = config.parse([*flags, "--epochs", "1", "--run-dir", str(tmp_path / "run")])
+    words = "--weight-decay-on first: the model .*mine.py:Mine does not say which layer is its first"
+    with pytest.raises(ConfigError, match=words):
+        threads.run(options.ranks, run.train, options)
+    method = "    def first_layer(self):\n        return [self.six]\n\n"
+    (tmp_path / "mine.py").write_text(MODEL.replace("    def __call__", method + "    def __call__"))
+    with pytest.raises(ConfigError, match="--model .*mine.py:Mine:\n.*line 11, in first_layer(?s:.*)has no attribute 'six'"):
+        threads.run(options.ranks, run.train, options)
+
+
+def test_a_suggestion_only_where_it_is_close():
+    for given, close in (("gin", None), ("gat2", "gat"), ("sgae", "sage"), ("gta", "gat"), ("transformer", None)):
+        with pytest.raises(ConfigError, match=f"model '{given}' is not one of") as found:
+            model_class(given)
+        assert str(found.value).endswith(f"; did you mean {close}?") if close else "did you mean" not in str(found.value)

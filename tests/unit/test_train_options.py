@@ -33,6 +33,7 @@ def test_the_written_configuration_is_read_back(tmp_path):
 
 
 FILES = {
+    "another word": ("learning_rate = 3", "options.toml: unknown option 'learning_rate'; did you mean lr?"),
     "unknown key": ("epoch = 3", "options.toml: unknown option 'epoch'; did you mean epochs?"),
     "config in a config": ('config = "a.toml"', "unknown option 'config'"),
     "text for a number": ('epochs = "3"', "options.toml: epochs = '3' is not a whole number"),

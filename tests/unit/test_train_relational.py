@@ -132,7 +132,6 @@ REFUSED = {
     "propagated": (["--propagated", "x"], "--propagated: does not go"),
     "loops": (["--self-loops"], "--self-loops: does not go"),
     "normalized": (["--normalize-features"], "--normalize-features: does not go"),
-    "decay": (["--weight-decay-on", "first"], "--weight-decay-on first: does not go"),
     "task": (["--task", "regress"], "their task is classify, not regress"),
     "bases": (["--n-bases", "0"], "--n-bases 0 is less than 1"),
 }
@@ -144,6 +143,20 @@ def test_what_does_not_go_is_refused(name, tmp_path):
     with pytest.raises(SarliteError, match=re.escape(words)):
         relational_run(tmp_path / "run", *MODELS["rgcn"], *flags, "--ranks", 1 + name.startswith("one kind"))
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_the_first_layer_alone_decays(tmp_path):
+    """Which are learned rows too, but those alone that have a gradient."""
+    flags = [*MODELS["rgcn"], "--lr", "1e-9", "--weight-decay", "5e8", "--epochs", 1]  # a step halves what decays
+    relational_run(tmp_path / "none", *flags, "--weight-decay", "0")
+    relational_run(tmp_path / "first", *flags, "--weight-decay-on", "first")
+    none, first = (checkpoint.load(tmp_path / name / "checkpoint.safetensors")[0] for name in ("none", "first"))
+    for name in (name for name in none if name.startswith("model.") and "bias" not in name):  # which were 0
+        shares = set(np.round(first[name] / none[name], 5).ravel().tolist())
+        if name.startswith("model.inputs."):  # rows without a gradient stay
+            assert 0.5 in shares and shares <= {0.5, 1.0}, name
+        else:
+            assert shares == ({0.5} if ".0." in name else {1.0}), name
 
 
 def test_edge_values_are_refused_by_name(tmp_path):

@@ -89,6 +89,9 @@ def find(message: Any, reducer: str) -> Callable[..., Call]:
     """Return the table's entry of a message and a reducer; a ConfigError tells that there is none."""
     if reducer not in KNOWN:
         raise ConfigError(f"reducer {reducer!r} is not one of {', '.join(KNOWN)}")
+    if isinstance(message, (Tensor, np.ndarray)):
+        raise ConfigError(f"message is a {type(message).__name__}, but must say what travels along an edge: "
+                          "fn.copy_src(x) sends each source's row of x")
     entry = TABLE.get((fn.Message if callable(message) else type(message), reducer))
     if entry is None:
         raise ConfigError(f"message {type(message).__name__} does not go with reducer {reducer!r}")
