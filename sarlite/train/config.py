@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from sarlite.command import Parser, byte_size, every, fanouts, suggestion
 from sarlite.errors import ConfigError, SarliteError, needs, reading, regular
+from sarlite.graph.partition import METHODS
 from sarlite.train import resume
 from sarlite.train.combinations import Run, only_needed, refuse
 from sarlite.train.options import GROUPS, KEYWORDS, METAVARS, MINIBATCH_OPTIONS, MODEL_OPTIONS, OPTIONS
@@ -46,7 +47,7 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
     where = f"--config {flags.get('config', 'file')}: "
     stored = {key.replace("-", "_"): (key, value) for key, value in dict(file).items() if not _is_gone(key, value)}
     merged = {name: default for name, (default, _, _) in OPTIONS.items()}
-    merged |= {name: value for name, value in (before or {}).items() if name in OPTIONS}
+    merged |= _of_before(before or {}, flags)
     for name, (key, value) in stored.items():
         if isinstance(value, dict):
             raise ConfigError(f"{where}[{key}] is a section, but options stand at the top of the file, in none")
@@ -58,11 +59,28 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
         _check_range(f"{_flag(name)} {value}", name, value)
     given = {name: f"{where}{key}" for name, (key, _) in stored.items()} | {name: _flag(name) for name in flags}
     found = only_needed({**merged, **flags}, given)
+    if ".py:" in found["model"] and "model" not in given and before:
+        raise ConfigError(f"the run before has --model {found['model']}, but a checkpoint names no code to run: "
+                          f"give --model FILE.py:Class")
     if found["mode"] in GONE_MODES and "mode" not in given and before:
         raise ConfigError(f"--resume {found['resume']}: the run had --mode {found['mode']}, which is no more; "
                           f"{GONE_MODES[found['mode']]} gives the same answers")
     refuse(Run(found))
     return argparse.Namespace(**found)
+
+
+def _of_before(before, flags):
+    """The options of the run before, which are data: those that a checkpoint may say, with values that a flag may have."""
+    where = f"checkpoint {flags.get('resume') or flags.get('checkpoint') or 'before'}: options: "
+    found = {}
+    for name, value in before.items():
+        path = name == "partition" and value not in (*METHODS, "stored")
+        if name not in OPTIONS or name in resume.OWN or value is None or path:
+            continue
+        gone = name == "mode" and value in tuple(GONE_MODES)
+        found[name] = value if gone else _typed(name, value, where)
+        _check_range(f"{where}{name} = {value!r}", name, found[name])
+    return found
 
 
 def naming_flags(action: Callable[..., R]) -> Callable[..., R]:
@@ -166,6 +184,8 @@ _AT_LEAST = {
     "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1,
     "embedding": 1, "memory_limit": 1,
 }  # fmt: skip
+_AT_MOST = {"ranks": 1024}
+"""Ranks that are threads of one process, each of which starts."""
 _SHARES = ("dropout", "input_dropout", "attention_dropout", "teleport")
 
 
@@ -175,6 +195,8 @@ def _check_range(shown, name, value):
         raise ConfigError(f"{shown} is not a finite number")
     if name in _AT_LEAST and value < _AT_LEAST[name]:
         raise ConfigError(f"{shown} is less than {_AT_LEAST[name]}")
+    if name in _AT_MOST and value > _AT_MOST[name]:
+        raise ConfigError(f"{shown} is more than {_AT_MOST[name]}")
     if name in _SHARES and not 0 <= value < 1:
         raise ConfigError(f"{shown} is not in [0, 1)")
     if name == "label_inputs" and not 0 < value < 1:

@@ -29,10 +29,10 @@ DATA = "sbm:nodes=300,classes=4,features=16,degree=8"
 SMALL = ["--data", DATA, "--hidden", "8", "--layers", "2", "--threads", "1", "--lr", "0.02", "--seed", "5", "--json", "--progress", "none"]
 
 
-def command(*flags, environ=None, **options):
+def command(*flags, environ=None, module="sarlite.train", **options):
     """Run the command to its end."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environ or {})}
-    words = [sys.executable, "-m", "sarlite.train", *map(str, flags)]
+    words = [sys.executable, "-m", module, *map(str, flags)]
     return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, **options)
 
 

@@ -124,7 +124,8 @@ def test_a_first_epoch_that_fails_changes_nothing(three, tmp_path):
     assert done.returncode == 0, done.stderr
     model.write_text(text.replace("STEP", "3"))
     before = content(tmp_path / "own")
-    done = command("--resume", tmp_path / "own" / "checkpoint.safetensors", "--epochs", 6, "--lr", "0.5")
+    done = command("--resume", tmp_path / "own" / "checkpoint.safetensors", "--epochs", 6, "--lr", "0.5",
+                   "--model", f"{model}:GCN")
     assert done.returncode == 2 and "KeyError: 'the cause'" in done.stderr
     assert content(tmp_path / "own") == before
     moved = tmp_path / "moved"
@@ -227,3 +228,34 @@ def test_other_data_in_the_same_place_is_refused(tmp_path, go_on):
     with pytest.raises(SarliteError, match="of the same size, but other values"):
         go_on(tmp_path / "run" / "checkpoint.safetensors", "--epochs", 2)
     assert content(tmp_path / "run") == before and sorted(os.listdir(tmp_path)) == ["data", "run"]
+
+
+@pytest.mark.parametrize("module", ["train", "predict"])
+def test_a_checkpoint_runs_no_code_and_names_no_path(module, tmp_path):
+    """An own model is named again; what a changed checkpoint says of code and of paths to write is not done."""
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom sarlite.models import GCN\n")
+    done = command(*SMALL, "--model", "gcn", "--epochs", 1, "--run-dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    tensors, meta = checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")
+    paths = {name: str(tmp_path / f"named-{name}") for name in ("trace", "run_dir", "propagated", "resume", "config")}
+    meta["options"] |= {**paths, "dry_run": True, "memory_limit": 1, "partition": str(tmp_path / "no such parts.npy")}
+    checkpoint.save(tmp_path / "paths.safetensors", tensors, meta)
+    meta["options"]["model"] = f"{tmp_path}/code.py:GCN"
+    checkpoint.save(tmp_path / "code.safetensors", tensors, meta)
+
+    def used(name, *flags):
+        words = {"train": ("--resume", tmp_path / name, "--epochs", 2, "--run-dir", tmp_path / "next"),
+                 "predict": ("--checkpoint", tmp_path / name, "--out", tmp_path / "out.npy")}[module]
+        return command(*words, *flags, module=f"sarlite.{module}")
+
+    refused = used("code.safetensors")
+    assert refused.returncode == 2 and "names no code to run: give --model" in refused.stderr and not (tmp_path / "ran").exists()
+    assert used("paths.safetensors").returncode == 0 and not list(tmp_path.glob("named-*"))
+    assert (tmp_path / ("out.npy" if module == "predict" else "next")).exists()
+
+
+@pytest.mark.parametrize("name, value", [("ranks", 100_000), ("hidden", "64"), ("seed", 1.5), ("lr", -1.0), ("optimizer", "none"), ("mode", ["sar"])])
+def test_values_of_a_checkpoint_are_those_of_flags(name, value, tmp_path):
+    checkpoint.save(tmp_path / "a.safetensors", {"model.a": np.ones(1)}, {"epoch": 1, "best": None, "data": {}, "options": {name: value}})
+    with pytest.raises(ConfigError, match=f"checkpoint .*a.safetensors: options: {name} = "):
+        config.parse(["--resume", str(tmp_path / "a.safetensors")])
