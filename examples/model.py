@@ -16,10 +16,10 @@ from sarlite import fn, nn
 
 
 class MixedConv(nn.Module):
-    """h'_i = W_root h_i + W_mean mean_j h_j + W_max max_j h_j."""
+    """h'_i = W_root h_i + W_mean mean_j h_j + W_max max_j h_j + b; b is left out before a batch norm, which cancels it."""
 
-    def __init__(self, n_in, n_out, *, rng, dtype):
-        self.root = nn.Linear(n_in, n_out, rng=rng, dtype=dtype)
+    def __init__(self, n_in, n_out, *, bias, rng, dtype):
+        self.root = nn.Linear(n_in, n_out, bias=bias, rng=rng, dtype=dtype)
         self.mean, self.max = (nn.Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype) for _ in range(2))
 
     def __call__(self, graph, h):
@@ -32,7 +32,8 @@ class Mixed(nn.Module):
     self_loops = False  # whether missing self loops are added unless --self-loops says; may be left out
 
     def __init__(self, n_in, n_out, *, hidden=16, dropout=0.5, rng, dtype=np.float32):  # --hidden and --dropout set these
-        self.convs = [MixedConv(a, b, rng=rng, dtype=dtype) for a, b in ((n_in, hidden), (hidden, n_out))]
+        self.convs = [MixedConv(n_in, hidden, bias=False, rng=rng, dtype=dtype),
+                      MixedConv(hidden, n_out, bias=True, rng=rng, dtype=dtype)]
         self.activation = nn.Activation(hidden, "relu", batch_norm=True, dropout=dropout, rng=rng, dtype=dtype)
 
     def __call__(self, graph, h):

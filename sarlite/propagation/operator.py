@@ -1,5 +1,6 @@
 """A graph's normalised adjacency as an operator on rows."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -50,25 +51,36 @@ class Propagation:
         self.left, self.right = (found[:, None] ** power if power else None for power in _POWERS[normalization])
 
     def __call__(self, x: Array) -> Array:
-        """Return S x, a new (n_dst, width) array of x's dtype. Collective.
+        """Return S x, a new (n_dst, ...) array of x's dtype. Collective.
 
         Parameters
         ----------
-        x : (n_src, width) float array
+        x : (n_src,) or (n_src, ...) float array
+
+        Raises
+        ------
+        ShapeError
+            Another number of rows or no floats; on this rank alone, before anything is sent.
 
         Notes
         -----
         Sends as much as one aggregation `width` wide. Nothing is recorded and nothing kept.
         """
-        out = self._sum(x if self.right is None else x * self.right.astype(x.dtype))
+        x = as_array(x)
+        if x.shape[:1] != (self.graph.n_src,) or x.dtype.kind != "f":
+            raise ShapeError(f"propagation: x is {x.dtype} of shape {x.shape}, but {self.graph.n_src} rows of floats "
+                             "are needed, one each node")
+        rows = x.reshape(len(x), math.prod(x.shape[1:]))
+        out = self._sum(rows if self.right is None else rows * self.right.astype(x.dtype))
         if self.left is not None:
             out *= self.left.astype(x.dtype)
-        return out
+        return out.reshape(len(out), *x.shape[1:])
 
     def _sum(self, x):
         with no_grad():
             rows = Tensor(np.ascontiguousarray(x))
-            message = fn.copy_src(rows) if self.weight is None else fn.mul_edge(rows, self.weight.astype(x.dtype))
+            weight = self.weight
+            message = fn.copy_src(rows) if weight is None else fn.mul_edge(rows, weight.astype(x.dtype))
             return self.graph.aggregate(message, "sum").data
 
 

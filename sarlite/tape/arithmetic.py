@@ -124,10 +124,23 @@ def _binary(name: str) -> Callable[[Operand, Operand], Tensor]:
     return operation
 
 
-add, sub, mul, div = map(_binary, ("add", "sub", "mul", "div"))
+add, sub, div = map(_binary, ("add", "sub", "div"))
 maximum, minimum = map(_binary, ("maximum", "minimum"))
 maximum.__doc__ = "Return the larger of a and b elementwise; where they are equal, a gets the gradient."
 minimum.__doc__ = "Return the smaller of a and b elementwise; where they are equal, a gets the gradient."
+
+
+def mul(a: Operand, b: Operand) -> Tensor:
+    """Return a * b elementwise.
+
+    Raises
+    ------
+    TypeError
+        Of an `np.matrix`, whose own `*` is the matrix product.
+    """
+    if isinstance(a, np.matrix) or isinstance(b, np.matrix):
+        raise TypeError("* of a tensor and an np.matrix: np.asarray(matrix) has an elementwise product, @ is the other")
+    return apply("mul", *operands(a, b))
 
 
 def _where(needs, condition, a, b):

@@ -25,7 +25,7 @@ from typing import Any, Union
 import numpy as np
 import numpy.typing as npt
 
-from sarlite.errors import ShapeError
+from sarlite.errors import DataError, ShapeError
 from sarlite.kernels import Rows
 from sarlite.tape.arraylike import ArrayLike
 from sarlite.tape.backward import accumulate, carry, pull, reachable, same_layout
@@ -119,6 +119,7 @@ class Tensor(ArrayLike):
     def data(self) -> Array:
         if self.volatile:
             note_read()
+        self._changes.check()
         return self._data
 
     @data.setter
@@ -130,6 +131,8 @@ class Tensor(ArrayLike):
             new, own = f"{value.dtype} {value.shape}", f"{self.dtype} {self.shape}"
             raise ShapeError(f"the new data {new} do not fit the tensor's {own}")
         self._data = value
+        if self._changes.lost:  # of views they still are
+            self._changes = Changes(value.shape, self._changes.count)
         self.changed()
 
     def changed(self) -> None:
@@ -203,11 +206,17 @@ Operand = Tensor | npt.ArrayLike  # what operations take
 
 
 def as_array(data: Any) -> Array:
-    """Return `data` as an ndarray, without a copy where NumPy or DLPack can share it."""
-    if isinstance(data, np.ndarray):
+    """Return `data` as a plain ndarray, without a copy where NumPy or DLPack can share it.
+
+    An `np.matrix` becomes an array, whose `*` and `**` are elementwise. A masked array without masked values does too;
+    with such values it is a DataError.
+    """
+    if type(data) is np.ndarray:
         return data
     if isinstance(data, Tensor):
         return data.data
+    if np.ma.is_masked(data):
+        raise DataError("a masked array has values that must not count: fill them first, as by .filled(0)")
     if hasattr(data, "__dlpack__") and not hasattr(data, "__array__"):
         return np.from_dlpack(data)
     return np.asarray(data)
@@ -223,14 +232,17 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
     ----------
     inputs : Tensor, ndarray or scalar
     sinks : sequence of Node or Tensor
-        Further places for which the vjp returns gradients, after the gradients of `inputs`. Their values are not
-        passed.
+        Further places for which the vjp returns gradients, after the gradients of `inputs`; of a Tensor without
+        gradient None. Their values are not passed, but the vjp needs them.
     """
     tensors = [x if isinstance(x, Tensor) else None for x in inputs]
+    for t in tensors:
+        if t is not None and t._changes.lost:
+            t._changes.check()
     takes_rows = PRIMITIVES[name].takes_rows
     arrays = [x if t is None else t.rows if takes_rows and t.rows is not None else t._data
               for x, t in zip(inputs, tensors)]
-    places = [t.sink if t is not None else None for t in tensors] + list(sinks)
+    places = [t.sink if isinstance(t, Tensor) else t for t in (*tensors, *sinks)]
     if not state.grad:
         places = [None] * len(places)
     needs = tuple(place is not None for place in places)
@@ -257,11 +269,12 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
 def written_over(x: Tensor, result: Tensor) -> Tensor:
     """Return `result`, which its primitive has written over x.
 
-    The backward pass of any other operation that needs x's values then raises.
+    Whatever reads x's values from here on raises, and so does the backward pass of any other operation that needs them.
     """
     if result.node is not None:
         result.node.read = tuple(item for item in result.node.read if item[0] is not x._changes)
     x.changed()
+    x._changes.lost = True
     return result
 
 

@@ -9,11 +9,24 @@ from typing import Any
 import numpy as np
 
 from sarlite.tape import arithmetic, axes, elementwise, product, shaping
-from sarlite.tape.engine import Tensor
+from sarlite.tape.engine import Tensor, as_array
 
 
 def _power(a, b):
     return elementwise.power(a, b) if isinstance(a, Tensor) else elementwise.rpow(b, a)
+
+
+def _take(a, indices, axis=None):
+    """NumPy's `take`: of the flattened a by default, and of any axis."""
+    a, indices = (x if isinstance(x, Tensor) else as_array(x) for x in (a, indices))
+    if indices.dtype == bool:
+        indices = indices.astype(np.int64)  # 0 and 1 to NumPy's take, no mask
+    if axis is None:
+        return shaping.getitem(shaping.reshape(a, -1), indices)
+    (axis,) = shaping.of_axes(axis, a.ndim)
+    rows = shaping.getitem(shaping.transpose(a, axis, *(k for k in range(a.ndim) if k != axis)), indices)
+    n = indices.ndim
+    return shaping.transpose(rows, *range(n, n + axis), *range(n), *range(n + axis, rows.ndim))
 
 
 UFUNCS: dict[Any, Callable[..., Any]] = {
@@ -35,7 +48,7 @@ FUNCTIONS: dict[Any, tuple[Callable[..., Any], int, tuple[str, ...]]] = {
     np.transpose: (shaping.transpose, 1, ()),
     np.squeeze: (shaping.squeeze, 2, ("axis",)),
     np.expand_dims: (shaping.expand_dims, 2, ("axis",)),
-    np.take: (shaping.take, 2, ()),
+    np.take: (_take, 3, ("axis",)),
     np.clip: (elementwise.clip, 3, ()),
     np.sum: (axes.sum, 2, ("axis", "keepdims")),
     np.mean: (axes.mean, 2, ("axis", "keepdims")),

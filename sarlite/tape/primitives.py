@@ -42,12 +42,26 @@ def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | 
 
 
 class Changes:
-    """How often the values of a tensor were changed. Its views, and what `detach` returns, share the count."""
+    """How often the values of a tensor were changed. Its views, and what `detach` returns, share the count.
 
-    __slots__ = ("count", "shape")
+    Attributes
+    ----------
+    count : int
+    shape : tuple of int
+    lost : bool
+        Whether the values are gone, as a primitive's result was written over them.
+    """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.count, self.shape = 0, shape
+    __slots__ = ("count", "shape", "lost")
+
+    def __init__(self, shape: tuple[int, ...], count: int = 0) -> None:
+        self.count, self.shape, self.lost = count, shape, False
+
+    def check(self) -> None:
+        """Raise RuntimeError where the values are gone."""
+        if self.lost:
+            raise RuntimeError(f"the values of a tensor of shape {self.shape} are gone: another operation's result was "
+                               "written over them, as add_to= and overwrite= do. Use that result, or leave these out")
 
 
 class Node:

@@ -9,9 +9,10 @@ import pytest
 from sarlite import Graph, Solo, Tensor, gradcheck, nn
 from sarlite.comm import threads
 from sarlite.data import node_rows
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import APPNP, SGC, SIGN
+from sarlite.propagation import Propagation
 from sarlite.train import config, propagated, run
 from sarlite.train.load import Shard
 from tests.helpers import references
@@ -192,3 +193,21 @@ def test_runs_train_without_communication_but_the_gradients(tmp_path, capsys):
                         (["--model", "gcn", "--hops", "3"], "--hops: the model gcn takes no hops")):
         with pytest.raises(ConfigError, match=said):
             run.train(Solo(), config.parse([*small, "--run-dir", str(tmp_path / "no"), "--epochs", "1", *flags]))
+
+
+def test_a_vector_is_one_column_and_what_is_no_row_is_refused():
+    for n_ranks in (1, 2):
+        def work(comm, normalization):
+            graph = Graph.from_edges(*EDGES).shard(comm, "random") if comm.size > 1 else Graph.from_edges(*EDGES)
+            propagation, x = Propagation(graph, normalization), X[graph.node_ids]
+            whole = propagation(x)
+            assert propagation(x[:, 0]).shape == (graph.n_dst,)
+            np.testing.assert_allclose(propagation(x[:, 0]), whole[:, 0], rtol=1e-13)
+            np.testing.assert_allclose(propagation(np.asarray(x).reshape(len(x), 1, -1)), whole[:, None], rtol=1e-13)
+            np.testing.assert_allclose(propagation(np.matrix(x)), whole, rtol=1e-13)
+            for wrong in (x[1:], x.astype(int), x[0]):
+                with pytest.raises(ShapeError, match="rows of floats .*are needed"):
+                    propagation(wrong)
+
+        for normalization in ("sym", "row", "column"):
+            threads.run(n_ranks, work, normalization)

@@ -187,7 +187,7 @@ def test_ids_inside_a_message():
 
     graph = EDGES.graph()
     graph.aggregate(message, "sum", src={"n": np.arange(31.0)[:, None]}, dst={"n": np.arange(22.0)[:, None]})
-    assert seen == [1, EDGES.n_edges]  # the probe, and each edge
+    assert seen == [1, 1, EDGES.n_edges]  # the probe's two runs, and each edge
 
 
 # ---- layers

@@ -42,8 +42,8 @@ def test_an_exception_in_a_message(when, mode, prefetch):
         x = Tensor(X[graph.node_ids], requires_grad=True)
 
         def message(src, dst, edge):
-            calls.append(len(edge.ids))
-            if comm.rank == 1 and len(calls) == (2 if when == "forward" else 4) + (mode == "sar"):
+            calls.extend([1] * (len(edge.ids) > 1))  # the probe's calls have one row
+            if comm.rank == 1 and len(edge.ids) > 1 and len(calls) == (1 if when == "forward" else 2) + (mode == "sar"):
                 raise KeyError("the cause")
             return src["x"].tanh()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from sarlite.errors import ShapeError
+from sarlite.errors import DataError, ShapeError
 from sarlite.tape import Tensor, engine, gradcheck, ops
 
 X = np.array([[0.5, -1.0, 2.0], [3.0, 0.25, -0.75]])
@@ -24,7 +24,11 @@ SAME = {
     "concatenate_axis": lambda x: np.concatenate((x, COLUMN), axis=1), "concatenate_1": lambda x: np.concatenate([x], -1),
     "stack": lambda x: np.stack([X, x], axis=1), "reshape": lambda x: np.reshape(x, (3, 2)), "transpose": lambda x: np.transpose(x),
     "squeeze": lambda x: np.squeeze(x[:, :1], axis=1), "expand_dims": lambda x: np.expand_dims(x, 1),
-    "take": lambda x: np.take(x[:, 0], [1, 0, 1]), "clip": lambda x: np.clip(x, -0.9, 1.0), "sum": np.sum,
+    "take": lambda x: np.take(x[:, 0], [1, 0, 1]), "take_flat": lambda x: np.take(x, [4, -1, 4, 0]),
+    "take_table": lambda x: np.take(x, [[0, 5], [-6, 2]]), "take_rows": lambda x: np.take(x, [1, 1, 0], axis=0),
+    "take_columns": lambda x: np.take(x, np.array([[2, 0], [-1, 1]]), 1), "take_bools": lambda x: np.take(x, [True, False, True]),
+    "take_one": lambda x: np.take(x, 2, axis=-1),
+    "take_from_a_cube": lambda x: np.take(np.stack([x, X], 2), [[1], [0]], axis=1), "clip": lambda x: np.clip(x, -0.9, 1.0), "sum": np.sum,
     "sum_axis": lambda x: np.sum(x, 1),
     "mean": lambda x: np.mean(x, axis=0, keepdims=True), "max": lambda x: np.max(x, 1), "min": lambda x: np.min(x),
     "var": lambda x: np.var(x, 0, ddof=1), "std": lambda x: np.std(x, axis=1), "cumsum": lambda x: np.cumsum(x, axis=1),
@@ -39,6 +43,22 @@ def test_numpys_functions_are_the_tapes(name):
     assert isinstance(out, Tensor) and out.requires_grad
     np.testing.assert_allclose(out.data, f(X), rtol=1e-14)
     gradcheck(f, [X])
+
+
+def test_a_matrix_is_an_array_and_a_mask_is_refused():
+    matrix, t = np.matrix(X[:, :2]), Tensor(X[:, :2])
+    assert type(Tensor(matrix).data) is np.ndarray
+    np.testing.assert_array_equal((Tensor(matrix) ** 2).data, X[:, :2] ** 2)
+    np.testing.assert_array_equal((t @ matrix).data, X[:, :2] @ X[:, :2])
+    np.testing.assert_array_equal((t + matrix).data, 2 * X[:, :2])
+    for product in (lambda: t * matrix, lambda: matrix * t):
+        with pytest.raises(TypeError, match="np.matrix"):
+            product()
+    masked = np.ma.masked_array(X, MASK)
+    for use in (lambda: Tensor(masked), lambda: Tensor(X) + masked):
+        with pytest.raises(DataError, match="masked array"):
+            use()
+    assert type(Tensor(np.ma.masked_array(X)).data) is np.ndarray
 
 
 REFUSED = {

@@ -145,7 +145,8 @@ class LayerGraph:
         message : fn.copy_src(...), fn.linear(...), fn.mul_edge(...), fn.attend(...), fn.attend_linear(...), \
                 fn.message(...), or a function (src, dst, edge) -> Tensor
             A function gets dicts of tensors of one row an edge (with the rows' global ids as `.ids`), and may use any
-            tape operation on rows and any learnable value. It must not branch on values, as it is replayed.
+            tape operation on rows and any learnable value. Backward calls it again: it must not branch on values, and
+            what it closes over must stay until then (a loop's variable as a default argument, `lambda s, d, e, w=w:`).
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
             "sym" is the sum over m_ij / sqrt(d_i d_j), d the in-degrees but at least 1, of `copy_src` and `linear`; on
             a bipartite graph d_j is the out-degree. With edge weights sums of these two are weighted,
@@ -167,6 +168,8 @@ class LayerGraph:
             An input without one row a node or edge.
         PeerError
             An aggregation over this graph failed before; see `recover`.
+        RuntimeError
+            In backward: a function does something else than in forward, or what it uses has changed.
 
         Notes
         -----

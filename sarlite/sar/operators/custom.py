@@ -1,5 +1,6 @@
 """The operator for any Python message function, recorded by the tape and replayed in backward."""
 
+import functools
 from contextlib import nullcontext
 
 import numpy as np
@@ -8,84 +9,8 @@ from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators import fn
+from sarlite.sar.operators.replay import Program, Recording
 from sarlite.tape import Tensor, engine, ops
-
-
-class EdgeRows(dict):
-    """Tensors of one row an edge, by name.
-
-    Attributes
-    ----------
-    ids : (n_edges,) int64
-        Global id of each row: the node's, or source id * n_nodes + destination id for an edge. Keys for dropout.
-    """
-
-    def __init__(self, ids, values):
-        super().__init__(values)
-        self.ids = ids
-
-
-class Recording:
-    """One run of the message over some edges: its outputs, and the leaves that stand for the edges' inputs."""
-
-    def __init__(self, message, names, arrays, needs, ids):
-        n_src = len(names[0])
-        self.leaves = [Tensor(a, need) for a, need in zip(arrays, needs)]
-        for leaf in self.leaves[:n_src]:
-            leaf.volatile = True
-        self.since = engine.now()
-        views, start = [], 0
-        for place, place_ids in zip(names, ids):
-            views.append(EdgeRows(place_ids, zip(place, self.leaves[start : start + len(place)])))
-            start += len(place)
-        with engine.watch_reads() as reads:
-            result = message(*views)
-        self.reads_src = reads.seen
-        self.outputs = result if isinstance(result, tuple) else (result,)
-        for out in self.outputs:
-            if not isinstance(out, Tensor) or out.shape[:1] != (len(place_ids),):
-                found = getattr(out, "shape", type(out))
-                raise ShapeError(f"a message must return tensors of one row an edge, not {found}")
-
-    def nodes(self):
-        return engine.reachable([out.sink for out in self.outputs], self.since)
-
-    def captured(self):
-        """Sinks outside the recording, oldest first: learnable values that the message uses."""
-        inner = {id(node) for node in self.nodes()} | {id(leaf) for leaf in self.leaves}
-        ends = {id(out.sink): out.sink for out in self.outputs if out.sink is not None}
-        ends |= {id(sink): sink for node in self.nodes() for sink in node.sinks if sink is not None}
-        return sorted((sink for key, sink in ends.items() if key not in inner), key=lambda sink: sink.time)
-
-    def depends_on_src(self):
-        """Case 2: a residual holds a value made from source rows (SAR 3.2), or the message read one off the tape."""
-        return self.reads_src or any(node.volatile for node in self.nodes())
-
-    def same_tape(self, other):
-        """Whether another recording left the same behind: the same primitives with the same residuals."""
-        ours, theirs = self.nodes(), other.nodes()
-        return len(ours) == len(theirs) and all(
-            a.name == b.name and _same((a.needs, a.params, a.residuals), (b.needs, b.params, b.residuals))
-            for a, b in zip(ours, theirs)
-        )
-
-    def pull(self, gradients):
-        """Return gradients by id of leaf or captured sink."""
-        return engine.pull(list(zip(self.outputs, gradients)), self.since)
-
-
-def _same(a, b):
-    """Whether two residuals hold equal values; what is not known to be equal is not."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, (tuple, list)):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())
-    if isinstance(a, (np.ndarray, np.generic)):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-    return a is b or bool(a == b)
-
 
 OTHER_VALUES = (3, -0.001, -100, 0.5)  # of a second recording's source rows: both signs, large and small
 
@@ -103,38 +28,63 @@ class Custom(Operator):
         Of the whole graph, to number edges.
     """
 
+    case2 = False
+
     def __init__(self, message, names, reducer, dst_ids, n_nodes):
-        self.message, self.names, self.reducer, self.sinks = message, names, reducer, []
+        self.message, self.names, self.reducer, self.sinks, self.reads = message, names, reducer, [], []
         self.dst_ids, self.n_nodes = dst_ids, n_nodes
         self.n_fetched = len(names[0])
 
     def probe(self, tensors):
-        """Record the message on one row of zeros: find the shape of its outputs, `sinks` and the case."""
-        zeros = [np.zeros((1, *t.shape[1:]), t.dtype) for t in tensors]
-        recording = self.record(zeros, [t.requires_grad for t in tensors])
-        self.templates = [(out.shape[1:], out.dtype) for out in recording.outputs]
-        self.src_templates = [(z.shape[1:], z.dtype) for z in zeros[: self.n_fetched]]
-        self.case2 = self.reducer.needs_messages or recording.depends_on_src() or self.differs(recording, zeros)
-        self.sinks = recording.captured()
+        """Record the message on one row: find the shape of its outputs, `sinks`, `reads`, its program and the case.
 
-    def record(self, arrays, needs):
-        with np.errstate(all="ignore"):  # these rows are no input of the user's
-            return Recording(self.message, self.names, arrays, needs, [np.zeros(1, np.int64)] * 3)
-
-    def differs(self, recording, zeros):
-        """Whether other source rows leave another tape behind, though no read of them was seen.
-
-        Then the message has a way of its own to the values.
+        The row is zeros; where there may be a backward pass, a row of other sources comes after it. What the message
+        keeps from its first call is there at its second.
         """
-        if not recording.nodes():
-            return False
-        needs = [leaf.requires_grad for leaf in recording.leaves]
+        self.zeros = [np.zeros((1, *t.shape[1:]), t.dtype) for t in tensors]
+        self.probe_needs = [t.requires_grad for t in tensors]
+        recording = self.record(self.zeros)
+        if engine.grad_enabled():
+            other = self.record_others()
+            if other is None or recording.program.difference(other.program):
+                recording = self.record(self.zeros)
+            self.case2 = (self.reducer.needs_messages or recording.depends_on_src() or other is None
+                          or not recording.same_tape(other))
+            found = {id(sink): sink for run in (recording, other) if run is not None for sink in run.captured()}
+            self.sinks = sorted(found.values(), key=lambda sink: sink.time)
+            self.reads = recording.program.reads(self.sinks)
+            self.program = recording.program
+        self.templates = [(out.shape[1:], out.dtype) for out in recording.outputs]
+        self.src_templates = [(z.shape[1:], z.dtype) for z in self.zeros[: self.n_fetched]]
+
+    def record(self, arrays):
+        with np.errstate(all="ignore"):  # these rows are no input of the user's
+            return Recording(self.message, self.names, arrays, self.probe_needs, [np.zeros(1, np.int64)] * 3, Program())
+
+    def record_others(self):
+        """Record other source rows. None where the message fails, as it need not understand these rows."""
         try:
             with np.errstate(all="ignore"):
-                rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in zeros[: self.n_fetched]]
-            return not recording.same_tape(self.record([*rows, *zeros[self.n_fetched :]], needs))
-        except Exception:  # a message need not understand these rows
-            return True
+                rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in self.zeros[: self.n_fetched]]
+            return self.record([*rows, *self.zeros[self.n_fetched :]])
+        except Exception:
+            return None
+
+    def check_unchanged(self):
+        """Raise a RuntimeError where backward would not compute with what forward saw.
+
+        An array was changed; or the message, which is called again where its recordings were not kept, does something
+        else than it did.
+        """
+        found = self.program.changed_array()
+        if not found and not self.keep:
+            with engine.set_grad(True):
+                found = self.program.difference(self.record(self.zeros).program)
+        if found:
+            name = getattr(self.message, "__name__", type(self.message).__name__)
+            raise RuntimeError(f"message {name} does something else in backward, which calls it again, than it did in "
+                               f"forward: {found}. What the message closes over must stay until backward has ended; "
+                               "a loop's variable is bound by a default, as in lambda src, dst, edge, w=w: ...")
 
     def output(self, arrays):
         return (len(self.dst_ids), *self.templates[-1][0]), self.templates[0][1]
@@ -159,6 +109,7 @@ class Custom(Operator):
         return self.reducer.end()
 
     def begin_backward(self, g):
+        self.check_unchanged()
         self.reducer.begin_backward(np.ascontiguousarray(g))
         self.d_local = [np.zeros_like(a) if need else None
                         for a, need in zip(self.arrays[self.n_fetched :], self.needs[self.n_fetched :])]
@@ -170,7 +121,7 @@ class Custom(Operator):
             self.backward_piece(piece, recording or self.replay(piece, rows, grad=True), d_rows)
 
     def backward_piece(self, block, recording, d_rows):
-        found = recording.pull(self.reducer.backward(block, [out._data for out in recording.outputs]))
+        found = recording.pull(self.reducer.backward(block, [out._data for out in recording.outputs]), self.sinks)
         self.scatter(block, [found.get(id(leaf)) for leaf in recording.leaves], d_rows)
         for k, sink in enumerate(self.sinks):
             g = found.get(id(sink))
@@ -178,7 +129,7 @@ class Custom(Operator):
                 self.d_sinks[k] = np.array(g) if self.d_sinks[k] is None else self.d_sinks[k] + g
 
     def end_backward(self):
-        return [*self.d_local, *self.d_sinks]
+        return [*self.d_local, *self.d_sinks, *(None for _ in self.reads)]
 
     def replay(self, block, rows, grad):
         """Run the message over a block's edges; without `rows` on zeros, which case 1 never looks at."""
@@ -218,6 +169,7 @@ _COUNT = "sarlite.count"
 def counted(message, counts):
     """Return a function's message times what each edge counts, (n_edges,)."""
 
+    @functools.wraps(message.function)
     def times(src, dst, edge):
         out = message.function(src, dst, edge)
         return out * edge[_COUNT].reshape(-1, *[1] * (out.ndim - 1)).astype(out.dtype)

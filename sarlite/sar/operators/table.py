@@ -33,7 +33,7 @@ class Call(NamedTuple):
     places : tuple of {"src", "dst", "edge", "weight"}
         What each input has a row of; a weight has none. The inputs of source rows come first, and are fetched.
     sinks : sequence
-        Learnable values that a function uses.
+        Learnable values that a function uses; and tensors without gradient that it uses, which must not change.
     divides : {"heads", "features"}, or None
         How ranks of a grid may divide the columns: by heads as far as their number goes; by features alone; None: not
         at all.
@@ -203,7 +203,8 @@ def _function(graph, message, reducer):
     inputs = graph.check(name, message.src, message.dst, message.edge)
     operator.probe(inputs)
     places = tuple(place for place, of_place in zip(("src", "dst", "edge"), names) for _ in of_place)
-    return Call(lambda g: operator, inputs, places, operator.sinks if grad_enabled() else (), divides=None)
+    sinks = (*operator.sinks, *operator.reads) if grad_enabled() else ()
+    return Call(lambda g: operator, inputs, places, sinks, divides=None)
 
 
 def one_dtype(message, **inputs):

@@ -1,0 +1,245 @@
+"""One run of a Python message over some edges, recorded by the tape; and whether another run did the same."""
+
+import zlib
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.errors import ShapeError
+from sarlite.tape import Tensor, engine
+from sarlite.tape.backward import carry
+
+
+class EdgeRows(dict):
+    """Tensors of one row an edge, by name.
+
+    Attributes
+    ----------
+    ids : (n_edges,) int64
+        Global id of each row: the node's, or source id * n_nodes + destination id for an edge. Keys for dropout.
+    """
+
+    def __init__(self, ids, values):
+        super().__init__(values)
+        self.ids = ids
+
+
+class Recording:
+    """One run of the message over some edges: its outputs, and the leaves that stand for the edges' inputs.
+
+    Parameters
+    ----------
+    message : callable (src, dst, edge) -> Tensor or tuple of Tensor
+    names : three tuples of str
+    arrays, needs : a row an edge of each input by name; whether the input wants a gradient
+    ids : three (n_edges,) int64
+    program : Program, optional
+        Notes what the message does.
+    """
+
+    def __init__(self, message, names, arrays, needs, ids, program=None):
+        n_src = len(names[0])
+        self.leaves = [Tensor(a, need) for a, need in zip(arrays, needs)]
+        for leaf in self.leaves[:n_src]:
+            leaf.volatile = True
+        self.since = engine.now()
+        views, start = [], 0
+        for place, place_ids in zip(names, ids):
+            views.append(EdgeRows(place_ids, zip(place, self.leaves[start : start + len(place)])))
+            start += len(place)
+        with engine.watch_reads() as reads:
+            result = message(*views) if program is None else program.run(message, views, self.leaves, self.since)
+        self.reads_src = reads.seen
+        self.program, self.outputs = program, result if isinstance(result, tuple) else (result,)
+        for out in self.outputs:
+            if not isinstance(out, Tensor) or out.shape[:1] != (len(place_ids),):
+                found = getattr(out, "shape", type(out))
+                raise ShapeError(f"a message must return tensors of one row an edge, not {found}")
+
+    def nodes(self):
+        return engine.reachable([out.sink for out in self.outputs], self.since)
+
+    def captured(self):
+        """Sinks of before the run, oldest first: learnable values that the message uses."""
+        leaves = {id(leaf) for leaf in self.leaves}
+        ends = [out.sink for out in self.outputs] + [sink for node in self.nodes() for sink in node.sinks]
+        found = {id(end): end for end in ends
+                 if end is not None and end.time <= self.since and id(end) not in leaves}
+        return sorted(found.values(), key=lambda sink: sink.time)
+
+    def depends_on_src(self):
+        """Case 2: a residual holds a value made from source rows (SAR 3.2), or the message read one off the tape."""
+        return self.reads_src or any(node.volatile for node in self.nodes())
+
+    def same_tape(self, other):
+        """Whether another recording left the same behind: the same primitives with the same residuals."""
+        ours, theirs = self.nodes(), other.nodes()
+        return len(ours) == len(theirs) and all(
+            a.name == b.name and _same((a.needs, a.params, a.residuals), (b.needs, b.params, b.residuals))
+            for a, b in zip(ours, theirs)
+        )
+
+    def pull(self, gradients, sinks):
+        """Return gradients by id of leaf or captured sink.
+
+        Raises
+        ------
+        RuntimeError
+            If a gradient arrives at another captured sink than `sinks`: the gradient would be lost.
+        """
+        arrivals = carry(list(zip(self.outputs, gradients)), self.since)
+        known = {id(end) for end in (*self.leaves, *sinks)}
+        for key, end in arrivals.ends.items():
+            if key not in known and end.time <= self.since:
+                shape = arrivals.sums[key][0].shape
+                raise RuntimeError(f"the message uses a learnable value of shape {shape} for some rows alone, whose "
+                                   "gradient would be lost: a message must not branch on values")
+        return {key: arrivals.sums[key][0] for key in arrivals.ends}
+
+
+def _same(a, b):
+    """Whether two residuals hold equal values; what is not known to be equal is not."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())
+    if isinstance(a, (np.ndarray, np.generic)):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return a is b or bool(a == b) or (isinstance(a, float) and a != a and b != b)
+
+
+# ---- what a message does
+
+
+class Own(NamedTuple):
+    """A tensor that the message was given or made: by number, in the order in which they came."""
+
+    number: int
+
+
+class Captured(NamedTuple):
+    """A tensor of before the run, known by identity: the tape sees where its values change."""
+
+    tensor: Tensor
+
+
+class Value(NamedTuple):
+    """An array, a number, or a tensor made on the way: known by its values."""
+
+    value: Any
+    checksum: int | None
+
+
+class Step(NamedTuple):
+    """One primitive that the message ran."""
+
+    name: str
+    params: dict[str, Any]
+    inputs: tuple[Any, ...]
+
+
+MOST_BYTES = 1 << 20
+"""Of an array that is checked for changes in place."""
+
+
+class Program(engine.Observer):
+    """What a message does: its primitives in order, with all that they take beside the message's own rows.
+
+    Two runs over the same rows do the same, unless something changed that the message closes over or reads.
+    """
+
+    def __init__(self):
+        self.steps, self.tensors = [], {}
+
+    def run(self, message, views, leaves, since):
+        self._since, self._numbers = since, {}
+        self._own = []  # so that no other tensor gets their ids
+        for leaf in leaves:
+            self._add(leaf)
+        with engine.observed(self):
+            result = message(*views)
+        outputs = result if isinstance(result, tuple) else (result,)
+        self.steps.append(Step("its result", {}, tuple(map(self._known, outputs))))
+        del self._own, self._numbers
+        return result
+
+    def applied(self, application):
+        inputs = tuple(map(self._known, application.inputs))
+        self.steps.append(Step(application.name, application.params, inputs))
+        self._add(application.result)
+
+    def _add(self, tensor):
+        self._numbers[id(tensor)] = len(self._own)
+        self._own.append(tensor)
+
+    def _known(self, x):
+        if id(x) in self._numbers:
+            return Own(self._numbers[id(x)])
+        if isinstance(x, Tensor):
+            self.tensors.setdefault(id(x._changes), x)
+            if x.time <= self._since:
+                return Captured(x)
+            x = x._data
+        return Value(x, _checksum(x))
+
+    def reads(self, sinks):
+        """Tensors that take no gradient through the message but whose values the message uses, beside `sinks`."""
+        changes = {id(sink.changes if isinstance(sink, engine.Node) else sink._changes) for sink in sinks}
+        found = [tensor for key, tensor in self.tensors.items() if key not in changes]
+        return [tensor.detach() if tensor.requires_grad else tensor for tensor in found]
+
+    def changed_array(self):
+        """Tell in words of an array that was changed in place since, or return None."""
+        for step in self.steps:
+            for x in step.inputs:
+                if isinstance(x, Value) and x.checksum != _checksum(x.value):
+                    return f"an array of shape {x.value.shape}, for {step.name}, was changed in place"
+        return None
+
+    def difference(self, later):
+        """Tell in words where a later run over the same rows did something else, or return None."""
+        for k, (a, b) in enumerate(zip_longest(self.steps, later.steps, fillvalue=Step("nothing", {}, ())), 1):
+            where = f"operation {k} ({b.name})"
+            if a.name != b.name or len(a.inputs) != len(b.inputs):
+                return f"operation {k} was {a.name} and is {b.name}"
+            for name in a.params.keys() | b.params.keys():
+                if not _same(a.params.get(name), b.params.get(name)):
+                    return f"{name} of {where} was {a.params.get(name)} and is {b.params.get(name)}"
+            for i, (x, y) in enumerate(zip(a.inputs, b.inputs), 1):
+                if not _alike(x, y):
+                    return f"input {i} of {where} was {_told(x)} and is {_told(y)}"
+        return None
+
+
+def _checksum(x):
+    """Of an array that is not large; else None."""
+    if not isinstance(x, np.ndarray) or x.dtype.kind not in "biufc" or x.nbytes > MOST_BYTES:
+        return None
+    return zlib.crc32(np.ascontiguousarray(x))
+
+
+def _alike(a, b):
+    """Whether two steps take the same."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Own):
+        return a == b
+    if isinstance(a, Captured):
+        return a.tensor is b.tensor
+    if a.checksum is not None and b.checksum is not None:
+        return a.checksum == b.checksum and a.value.dtype == b.value.dtype and a.value.shape == b.value.shape
+    return a.value is b.value or _same(a.value, b.value)
+
+
+def _told(x):
+    if isinstance(x, Own):
+        return "a tensor of the message's own"
+    value = x.tensor if isinstance(x, Captured) else x.value
+    if not isinstance(value, (Tensor, np.ndarray)):
+        return repr(value)
+    kind = "tensor" if isinstance(x, Captured) else "array"
+    values = "" if value.size > 4 else f", {np.asarray(value).tolist()}"
+    return f"{'a' if kind == 'tensor' else 'an'} {kind} of shape {value.shape}{values}"
