@@ -254,8 +254,10 @@ def test_a_checkpoint_runs_no_code_and_names_no_path(module, tmp_path):
     assert (tmp_path / ("out.npy" if module == "predict" else "next")).exists()
 
 
-@pytest.mark.parametrize("name, value", [("ranks", 100_000), ("hidden", "64"), ("seed", 1.5), ("lr", -1.0), ("optimizer", "none"), ("mode", ["sar"])])
+@pytest.mark.parametrize("name, value", [("ranks", 100_000), ("hidden", "64"), ("seed", 1.5), ("lr", -1.0), ("optimizer", "none"),
+                                         ("mode", ["sar"])])
 def test_values_of_a_checkpoint_are_those_of_flags(name, value, tmp_path):
-    checkpoint.save(tmp_path / "a.safetensors", {"model.a": np.ones(1)}, {"epoch": 1, "best": None, "data": {}, "options": {name: value}})
+    meta = {"epoch": 1, "best": None, "data": {}, "options": {name: value}}
+    checkpoint.save(tmp_path / "a.safetensors", {"model.a": np.ones(1)}, meta)
     with pytest.raises(ConfigError, match=f"checkpoint .*a.safetensors: options: {name} = "):
         config.parse(["--resume", str(tmp_path / "a.safetensors")])
