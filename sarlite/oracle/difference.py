@@ -91,3 +91,9 @@ class Difference:
         bounds = {} if error is None else {self.output: np.asarray(np.broadcast_to(error, self.got.shape), np.float64)}
         expected = {self.output: np.asarray(self.expected.value, np.float64)}
         return Saved(self.case, dict(self.cotangents or {}), expected, bounds, {self.output: self.got})
+
+
+def of_saved(reference: Any, saved: Saved, output: str) -> Difference:
+    """Return the difference that `Difference.evidence` was made of."""
+    expected = Number(saved.expected[output], saved.bounds.get(output))
+    return Difference(reference, saved.case, output, expected, saved.got[output], saved.cotangents or None)

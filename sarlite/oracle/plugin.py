@@ -84,7 +84,7 @@ class Oracle:
             pytest.skip(f"nothing was checked: {report}")
         if self.save and report.first_bad is not None:
             name = re.sub(r"[^A-Za-z0-9_.-]+", "-", self._node.nodeid).strip("-.")
-            report.save(Path(self.save) / f"{name}.sarcase")
+            report.save(Path(self.save) / f"{name}.sarcase", overwrite=True)
         return report.require()
 
 
