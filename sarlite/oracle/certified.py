@@ -48,7 +48,7 @@ def imprecise(got: Array, lower: Number, bad: Array) -> bool:
     """
     magnitude = np.broadcast_to(lower.magnitude, got.shape)
     with np.errstate(all="ignore"):
-        small = np.abs(got.astype(np.float64) - lower.value) <= magnitude / 16
+        small = (np.abs(got.astype(np.float64) - lower.value) <= magnitude / 16) & np.isfinite(lower.value)
     return bool((small & ~(np.nan_to_num(ratios(got, lower)) > 1))[bad].all())
 
 

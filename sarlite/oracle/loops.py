@@ -23,14 +23,16 @@ LEAST = {"float64": -1074, "float32": -149, "float16": -24, "bfloat16": -133}  #
 
 def outputs(case: Case, once: bool = False) -> dict[str, Array]:
     """The results of an operation, of dtype longdouble; with `once` rounded once, to the case's dtype."""
-    return _made(OPERATIONS[case.op](case, _numbers(case), None)[0], case, once)
+    with np.errstate(all="ignore"):
+        return _made(OPERATIONS[case.op](case, _numbers(case), None)[0], case, once)
 
 
 def gradients(case: Case, cotangents: Mapping[str, Array], once: bool = False) -> dict[str, Array]:
     """The gradients of the sum of <output, cotangent> by the names of the arrays, as of `outputs`."""
     number = _number_of(case)
     g = {name: _each(number, value) for name, value in cotangents.items()}
-    return _made(OPERATIONS[case.op](case, _numbers(case), g)[1], case, once)
+    with np.errstate(all="ignore"):
+        return _made(OPERATIONS[case.op](case, _numbers(case), g)[1], case, once)
 
 
 def _made(found, case, once):

@@ -54,14 +54,17 @@ class Scope:
         missing = [text for name, text in VALUES.items() if name not in self.values and text
                    and any(array in arrays for array in _OF_ARRAYS.get(name, arrays))]
         if "repeat" in levels:
-            races = f"races that {repeats} further calls an input do not show"
+            races = f"races that show in fewer than one of {repeats + 1} calls of an input"
         else:
             races = "whether the same input gives the same bits"
         beyond = [f"widths other than {spans(self.widths)}", f"rows of more than {self.degree:,} edges",
                   f"more than {self.rows:,} rows", f"more than {self.numbers:,} numbers by edge and column",
-                  f"numbers other than {dtype}, of {', '.join(DTYPES)}",
-                  f"indices other than {index_dtype}, of {', '.join(INDEX_DTYPES)}", races]
+                  f"numbers of {_others(dtype, DTYPES)}", f"indices of {_others(index_dtype, INDEX_DTYPES)}", races]
         return "; ".join([*missing, *beyond])
+
+
+def _others(name, names):
+    return ", ".join(other for other in names if other != name)
 
 
 def spans(numbers: Iterable[int]) -> str:

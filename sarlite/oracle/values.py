@@ -132,8 +132,8 @@ def special(reference: Reference, case: Case, values: str) -> Case:
     about them.
 
     "negative": all below 0, and so all maxima. "ties": what a ReLU leaves of few integers. "unreachable": NaN and Inf
-    in rows that no edge leaves. "nan": NaN and Inf in a column of every fourth row, whatever leaves it. "weights": of
-    8 weights by edge two are 0, one Inf, one -Inf, one NaN. "denormal": below the smallest normal number. "scores":
+    in rows that no edge leaves. "nan": NaN and Inf in a column of every fourth row, whatever leaves it, -Inf in the first
+    column of others, a fourth of the weights 0. "weights": of 8 weights by edge two are 0, one Inf, one -Inf, one NaN. "denormal": below the smallest normal number. "scores":
     +-1e4. "masked": -Inf at all edges of every second row.
     """
     return replace(case, arrays={name: _special(reference, case, name, array, values)
@@ -142,8 +142,9 @@ def special(reference: Reference, case: Case, values: str) -> Case:
 
 def _special(reference, case, name, array, values):
     edges, wide = case.edges, np.asarray(array, np.float64)
-    if name == "weight" and values == "weights":
+    if name == "weight" and values in ("nan", "weights"):
         odd = mixed(np.arange(len(array)), len(array)) % 8
+        odd = np.where((odd >= 2) & (values == "nan"), 8, odd)
         return np.select([odd < 2, odd == 2, odd == 3, odd == 4], [0.0, np.inf, -np.inf, np.nan], array
                          ).astype(array.dtype)
     if name in reference.definition.fixed or name in ("weight", "edge_weight", "attn", "k", "q"):
@@ -168,9 +169,10 @@ def _special(reference, case, name, array, values):
     if values == "unreachable" and name not in ("y", "messages") and not case.attributes.get("loops"):
         return np.where(_column(edges.out_degrees == 0, array.ndim), spoilt, array).astype(array.dtype)
     if values == "nan" and array.size:
-        columns = np.arange(array[0].size).reshape(array.shape[1:])
-        here = _column(mixed(rows, len(rows)) % 4 == 0, array.ndim) & (columns == _column(rows, array.ndim) % array[0].size)
-        return np.where(here, spoilt, array).astype(array.dtype)
+        width, columns = array[0].size, np.arange(array[0].size).reshape(array.shape[1:])
+        here = _column(mixed(rows, len(rows)) % 4 == 0, array.ndim) & (columns == _column(rows, array.ndim) % width)
+        least = np.where((columns == 0) & (width > 2), -np.inf, array)
+        return np.where(here, spoilt, least).astype(array.dtype)
     return array
 
 
