@@ -58,6 +58,10 @@ def guesses(difference: Difference) -> Iterator[Guess]:
     columns = max((int(np.prod(np.shape(a)[1:])) for a in case.arrays.values()), default=1)
     if case.edges.n_edges * columns > MOST or d.output.startswith("d") and d.cotangents is None:
         return
+    if d.named and d.cotangents is None:
+        pairs = np.array(d.named).reshape(-1, 2)
+        there = (case.edges.src[:, None] == pairs[:, 0]) & (case.edges.dst[:, None] == pairs[:, 1])
+        yield from single_edges(d, np.flatnonzero(there.any(1))[:MOST_EDGES])
     if d.output == "dx" and _may_tie(case):
         yield Guess("entries that tie for the extremum get the whole gradient each",
                     partial(_whole_ties, case, d.cotangents))

@@ -29,7 +29,7 @@ class TorchKernel:
         self.torch, self.function, self.parameters = torch, function, dict(parameters or {})
 
     def convert(self, array: Array) -> Any:
-        return self.torch.from_numpy(array)
+        return self.torch.from_numpy(array if array.flags.writeable else array.copy())
 
     def __call__(self, case: Case) -> Any:
         with self.torch.no_grad():

@@ -37,6 +37,8 @@ class Difference:
         The same output of the other cases of one graph, where one case has too few columns to tell rows apart.
     book : Codebook, optional
         Of the rows of x of all these cases, where it is there already.
+    named : tuple of (src, dst)
+        Edges that were found in this case before.
     """
 
     reference: Any
@@ -47,6 +49,7 @@ class Difference:
     cotangents: Mapping[str, Array] | None = None
     siblings: Callable[[], Sequence[Difference]] = tuple
     book: Any = None
+    named: tuple = ()
 
     @cached_property
     def ratio(self) -> Array:

@@ -47,6 +47,7 @@ def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
     report = Report(f"{described(reference)}, {case.format}, {case.name}")
     cotangents = _cotangents(path, saved, reference)
     with trying(report, run, vjp, reference, time_limit, seed=seed, convert=convert, cotangents=cotangents) as trial:
+        trial.named = saved.finding.edges if saved.finding is not None else ()
         for level in LEVELS:
             JUDGES[level](trial, case)
     return report

@@ -50,6 +50,8 @@ class Trial:
         Findings whose cause is still looked for.
     together : sequence of Case
         The probes of the graph at hand, that share a code.
+    named : tuple of (src, dst)
+        Edges that were found in the one case at hand before.
     """
 
     def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *,
@@ -60,6 +62,7 @@ class Trial:
         self.cotangents, self.repeats = cotangents, repeats
         self.explanations = EXPLANATIONS
         self.together: Sequence[Case] = ()
+        self.named: tuple = ()
 
     def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
                 threads: int | None = None) -> dict[str, Array] | None:
