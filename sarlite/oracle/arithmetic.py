@@ -222,8 +222,7 @@ class Bounded:
         return self._settled(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
     def select(self, g, x, index, ties, rank):
-        """Where more than one entry may be the greatest, and not by an exact tie, the bound has every choice; so of NaN.
-        """
+        """Where more than one entry may be the greatest, not by an exact tie, the bound has every choice; so of NaN."""
         may, inexact = self._contenders(x, index), (self._total(x) > 0) | np.isnan(x.value)
         alone = self.sizes.scatter_sum(may.astype(np.float64), index) <= 1
         undecided = may & ~alone[index.rows] & by_row(np.logical_or, may & inexact, index)[index.rows]

@@ -37,10 +37,10 @@ class TorchKernel:
 
     def vjp(self, case: Case, g: Any) -> dict[str, Any]:
         """The gradients by name; 0 of what the outputs do not depend on."""
+        convert = case.convert or self.convert
         given = {name: array for name, array in {**case.arrays, **case.state}.items() if array.dtype.kind == "f"}
-        leaves = {name: case.convert(array).requires_grad_() for name, array in given.items()}
+        leaves = {name: convert(array).requires_grad_() for name, array in given.items()}
         by_place = {id(array): leaves[name] for name, array in given.items()}
-        convert = case.convert
 
         def handed(array):
             return by_place[id(array)] if id(array) in by_place else convert(array)

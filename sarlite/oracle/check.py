@@ -48,7 +48,7 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
         outputs. Without, gradients count as not covered; so does each that it leaves out.
     level : str
         "probe": integers whose results are exact, compared by ==. "certified": error bounds. "repeat": the same input
-        again, and on one thread. "invariants". "ci": all four, on the smaller half of the corpus; "all": on all of it.
+        again, and on one thread. "invariants". "ci": all four, on the smaller graphs of the corpus; "all": on all.
         "large": "probe" on more than 2^31 edges times columns; for functions that keep nothing by edge and column.
     dtype : "float64", "float32", "float16" or "bfloat16"
         Of inputs and outputs; values of bfloat16 come in float32 arrays.
@@ -93,8 +93,8 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
         if value not in allowed:
             raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(allowed)}")
     entries = chosen(level if level in ("ci", "large") else "all", graphs, widths)
-    vjp, convert = (getattr(run, name, None) if value is None else value
-                    for name, value in (("vjp", vjp), ("convert", convert)))
+    vjp = getattr(run, "vjp", None) if vjp is None else vjp
+    convert = getattr(run, "convert", None) if convert is None else convert
     reference, repeats = given(reference, attributes), whole("repeats", repeats, 1)
     report = Report(f"{described(reference)}, {dtype}, level {level}, seed {seed}")
     with trying(report, run, vjp, reference, time_limit, seed=seed, expected_failures=tuple(expected_failures),

@@ -111,10 +111,9 @@ def corpus(level: str = "all") -> list[Entry]:
     Parameters
     ----------
     level : str
-        "all"; "ci": the half with the fewest edges and rows, times columns, and the smallest of each tag and of each
-        width; "large":
-        those of more than 2^31 edges times columns alone, for functions that keep nothing by edge and column (a float32
-        of each would be 8 GiB).
+        "all"; "ci": two fifths, those with the fewest edges and rows, times columns, and the smallest of each tag and
+        of each width; "large": those of more than 2^31 edges times columns alone, for functions that keep nothing by
+        edge and column (a float32 of each would be 8 GiB).
 
     Raises
     ------
@@ -129,8 +128,13 @@ def corpus(level: str = "all") -> list[Entry]:
     order = sorted(entries, key=lambda e: e.size)
     first: dict[str | int, str] = {tag: e.name for e in reversed(order) for tag in e.tags}
     first |= {e.width: e.name for e in reversed(order) if e.published["n_edges"] >= _TELLING}
-    kept = {e.name for e in order[: len(entries) // 2]} | set(first.values())
+    kept = {e.name for e in order[: len(entries) * 2 // 5]} | set(first.values())
     return [e for e in entries if e.name in kept]
+
+
+def own(name: str, edges: EdgeList, width: int) -> Entry:
+    """Return a graph that is not of the corpus."""
+    return Entry(name, lambda draw: edges, width)
 
 
 def chosen(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeList], widths: Sequence[int] | None = None
@@ -148,8 +152,7 @@ def chosen(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeList], wid
     if isinstance(graphs, Mapping):
         if odd := [name for name, edges in graphs.items() if not isinstance(edges, EdgeList)]:
             raise ConfigError(f"graphs: {odd[0]!r} is no EdgeList")
-        found = [Entry(name, lambda draw, edges=edges: edges, each[k % len(each)])
-                 for k, (name, edges) in enumerate(graphs.items())]
+        found = [own(name, edges, each[k % len(each)]) for k, (name, edges) in enumerate(graphs.items())]
     else:
         found = named(corpus(level), graphs)
     if not found:

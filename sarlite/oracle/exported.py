@@ -37,7 +37,7 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
         New, or one that was written by `export`.
     references : sequence of Reference
     level : str
-        "probe", "certified", or "ci" and "all": both, on the smaller half of the corpus and on all of it.
+        "probe", "certified", or "ci" and "all": both, on the smaller graphs of the corpus and on all of it.
     most_edges : int
         Graphs of more are left out.
     graphs : str

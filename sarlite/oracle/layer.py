@@ -135,7 +135,8 @@ def agree(given: Attributes, told: Attributes) -> None:
 def _checked(layer, dialect, name, value):
     if name in layer.options and value not in layer.options[name]:
         known = ", ".join(map(repr, layer.options[name]))
-        raise ConfigError(f"{name}: {value!r} is none of {known}; nothing else of {dialect}'s {layer.name} has a reference")
+        what = f"nothing else of {dialect}'s {layer.name} has a reference"
+        raise ConfigError(f"{name}: {value!r} is none of {known}; {what}")
     if name in layer.sizes or name == "n_in":
         return whole(name, value)
     if name in layer.numbers and not (isinstance(value, (int, float)) and np.isfinite(value)):
@@ -179,7 +180,8 @@ def definition(layer: Layer) -> Definition:
         return settle(layer, attributes, state), state
 
     unknown = dict.fromkeys(("n_in", *layer.sizes, *layer.options, *layer.numbers))
-    return Definition(layer.name, formula, arrays, unknown, parameters, fixed=FIXED, draw=DRAWN, resolve=resolve, square=layer.square,
+    return Definition(layer.name, formula, arrays, unknown, parameters, fixed=FIXED, draw=DRAWN, resolve=resolve,
+                      square=layer.square,
                       refuses=lambda edges, attributes: dialects.refuses(layer.name, edges, attributes))  # fmt: skip
 
 

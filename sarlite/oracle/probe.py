@@ -18,7 +18,7 @@ import numpy as np
 
 from sarlite.errors import SarliteError
 from sarlite.oracle.case import Case
-from sarlite.oracle.corpus import Entry
+from sarlite.oracle.corpus import Entry, own
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.exact import BITS, Exact
 from sarlite.oracle.formats import rounded
@@ -74,7 +74,7 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
     Each attempt costs three evaluations of the reference; wider digits are tried first.
     """
     if not isinstance(graph, Entry):
-        graph = Entry("graph", lambda draw, edges=graph: edges, width)
+        graph = own("graph", graph, width)
     values = graph.values
     made, refused = [], [] if skipped is None else skipped
     for kind in kinds(reference, graph.width, values):

@@ -54,8 +54,8 @@ def save(item: Saved | Finding | Case, path: str | os.PathLike[str], overwrite: 
     Raises
     ------
     DataError
-        Something stands at `path`, and is not to be replaced, or is no case alone; a name is not one of letters, digits, "_", "-" and "."; an attribute is no
-        JSON.
+        Something stands at `path`, and is not to be replaced, or is no case alone; a name is not one of letters,
+        digits, "_", "-" and "."; an attribute is no JSON.
 
     Notes
     -----
@@ -148,7 +148,8 @@ def _loaded(folder, told):
     groups = {group: {name: npy.read(folder, f"{group}.{name}", record) for name, record in told[group].items()}
               for group in _GROUPS}
     case = Case(told["name"], told["op"], EdgeList(src, dst, n_src, n_dst), groups.pop("arrays"),
-                _attributes(told["attributes"]), groups.pop("state"), **{field: told[name] for name, field in _FIELD_OF.items()})
+                _attributes(told["attributes"]), groups.pop("state"),
+                **{field: told[name] for name, field in _FIELD_OF.items()})
     return Saved(case, finding=None if told["finding"] is None else _finding(told["finding"], case), **groups)
 
 

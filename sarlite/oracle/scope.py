@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -26,13 +25,14 @@ class Scope:
     widths : set of int
     values : set of str
         Of corpus.VALUES.
-    degree, rows, numbers : int
-        The most edges of a row in or out, the most rows, the most numbers by edge and column.
+    into, out_of, rows, numbers : int
+        The most edges into a row and out of one, the most rows, the most numbers by edge and column.
     """
 
     widths: set[int] = field(default_factory=set)
     values: set[str] = field(default_factory=set)
-    degree: int = 0
+    into: int = 0
+    out_of: int = 0
     rows: int = 0
     numbers: int = 0
 
@@ -43,7 +43,8 @@ class Scope:
         edges = entry.edges
         self.values.add(entry.values)
         self.widths |= {entry.width} if edges.n_edges else set()
-        self.degree = max(self.degree, int(edges.in_degrees.max(initial=0)), int(edges.out_degrees.max(initial=0)))
+        self.into = max(self.into, int(edges.in_degrees.max(initial=0)))
+        self.out_of = max(self.out_of, int(edges.out_degrees.max(initial=0)))
         self.rows = max(self.rows, edges.n_src, edges.n_dst)
         self.numbers = max(self.numbers, edges.n_edges * entry.width)
 
@@ -57,8 +58,9 @@ class Scope:
             races = f"races that show in fewer than one of {repeats + 1} calls of an input"
         else:
             races = "whether the same input gives the same bits"
-        beyond = [f"widths other than {spans(self.widths)}", f"rows of more than {self.degree:,} edges",
-                  f"more than {self.rows:,} rows", f"more than {self.numbers:,} numbers by edge and column",
+        beyond = [f"widths other than {spans(self.widths)}",
+                  f"rows of more than {self.into:,} edges in or {self.out_of:,} out", f"more than {self.rows:,} rows",
+                  f"more than {self.numbers:,} numbers by edge and column",
                   f"numbers of {_others(dtype, DTYPES)}", f"indices of {_others(index_dtype, INDEX_DTYPES)}", races]
         return "; ".join([*missing, *beyond])
 

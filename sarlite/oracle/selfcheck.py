@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,12 @@ from sarlite.oracle.trial import trying
 WIDTH = 3
 
 
+def _outputs(case):
+    return loops.outputs(case, once=True)
+
+
 def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: str | Sequence[str] = "*",
-              dtypes: Sequence[str] = DTYPES, outputs: Callable[..., Any] = partial(loops.outputs, once=True),
+              dtypes: Sequence[str] = DTYPES, outputs: Callable[..., Any] = _outputs,
               digest: Callable[..., str] = corpus.digest) -> Report:
     """Return where the references or their bounds disagree with `loops`, or the corpus with what was published.
 

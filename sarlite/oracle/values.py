@@ -132,9 +132,9 @@ def special(reference: Reference, case: Case, values: str) -> Case:
     about them.
 
     "negative": all below 0, and so all maxima. "ties": what a ReLU leaves of few integers. "unreachable": NaN and Inf
-    in rows that no edge leaves. "nan": NaN and Inf in a column of every fourth row, whatever leaves it, -Inf in the first
-    column of others, a fourth of the weights 0. "weights": of 8 weights by edge two are 0, one Inf, one -Inf, one NaN. "denormal": below the smallest normal number. "scores":
-    +-1e4. "masked": -Inf at all edges of every second row.
+    in rows that no edge leaves. "nan": NaN and Inf in a column of every fourth row, whatever leaves it, -Inf in the
+    first column of others, a fourth of the weights 0. "weights": of 8 weights by edge two are 0, one Inf, one -Inf, one
+    NaN. "denormal": below the smallest normal number. "scores": +-1e4. "masked": -Inf at all edges of every second row.
     """
     return replace(case, arrays={name: _special(reference, case, name, array, values)
                                  for name, array in case.arrays.items()})

@@ -1,5 +1,6 @@
-"""A maintainer's glue: functions that bring their vjp, PyTorch's autograd, own references, libraries' names of arguments, the table
-of operations, and the distribution without kernels."""
+"""A maintainer's glue: functions that bring their vjp, PyTorch's autograd, own references, libraries' names of
+arguments, the table of operations, and the distribution without kernels.
+"""
 
 import ast
 import json
@@ -53,14 +54,18 @@ def test_a_function_may_bring_its_vjp():
 
 def weighted(case):
     torch = pytest.importorskip("torch")
-    return torch.zeros(case.n_dst, case.x.shape[1], dtype=case.x.dtype).index_add(0, case.dst, case.x[case.src] * case.weight[:, None])
+    return torch.zeros(case.n_dst, case.x.shape[1], dtype=case.x.dtype).index_add(
+        0, case.dst, case.x[case.src] * case.weight[:, None]
+    )
 
 
 def test_a_kernel_of_torch():
     pytest.importorskip("torch", reason="PyTorch is not installed: its glue is not tried")
     report = check(oracle.torch_kernel(weighted), "spmm", weighted=True, graphs=FEW).require()
     assert not any("gradient" in reason for reason in report.uncovered)
-    detached = oracle.torch_kernel(lambda case: weighted(case) + 0 * case.x.sum() if case.n_src < 0 else weighted(case).detach())
+    detached = oracle.torch_kernel(
+        lambda case: weighted(case) + 0 * case.x.sum() if case.n_src < 0 else weighted(case).detach()
+    )
     bad = check(detached, "spmm", weighted=True, graphs=FEW, level="probe")
     assert {finding.output for finding in bad.findings} == {"dx", "dweight"}
 
@@ -84,14 +89,21 @@ def test_a_layer_of_torch():
     graphs = ("ring-3", "clique-4-loops", "uniform-10-30")
     report = check(oracle.torch_layer(layer), reference, graphs=graphs, level="certified").require()
     assert report.checked["certified"] == 3 * 5
-    check(oracle.torch_layer(layer, lambda module, case: module(case.x, torch.stack([case.src, case.dst]))), reference, graphs=graphs,
-          level="certified").require()
+    check(
+        oracle.torch_layer(layer, lambda module, case: module(case.x, torch.stack([case.src, case.dst]))),
+        reference,
+        graphs=graphs,
+        level="certified",
+    ).require()
     wrong = oracle.torch_layer(layer, lambda module, case: module(case.x, torch.stack([case.dst, case.src])))
     assert check(wrong, reference, graphs=graphs, level="certified").verdict is Verdict.WRONG
 
 
 def test_nothing_of_torch_is_imported_unasked():
-    code = "import sys, sarlite.oracle as o; o.check(lambda c: c.x[c.src], 'gather', graphs='ring-3'); assert 'torch' not in sys.modules"
+    code = (
+        "import sys, sarlite.oracle as o; o.check(lambda c: c.x[c.src], 'gather', graphs='ring-3'); "
+        "assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
@@ -132,11 +144,13 @@ def test_a_reference_of_ones_own():
 
 
 @pytest.mark.parametrize("name, dialect, theirs, ours", [
-    ("gat", "dgl", {"in_feats": 7, "num_heads": 3, "out_feats": 4, "negative_slope": 0.1}, {"n_in": 7, "n_heads": 3, "n_feat": 4, "slope": 0.1}),
+    ("gat", "dgl", {"in_feats": 7, "num_heads": 3, "out_feats": 4, "negative_slope": 0.1},
+     {"n_in": 7, "n_heads": 3, "n_feat": 4, "slope": 0.1}),
     ("gatv2", "pyg", {"heads": 3, "out_channels": 4, "concat": False}, {"n_heads": 3, "n_feat": 4, "heads": "mean"}),
     ("sage", "dgl", {"aggregator_type": "pool"}, {"aggregator": "max-pool"}),
     ("gcn", "pyg", {"add_self_loops": False, "normalize": True}, {"self_loops": "none", "norm": "in"}),
-    ("rgcn", "dgl", {"num_rels": 5, "num_bases": 2, "self_loop": False}, {"n_relations": 5, "n_bases": 2, "root": False}),
+    ("rgcn", "dgl", {"num_rels": 5, "num_bases": 2, "self_loop": False},
+     {"n_relations": 5, "n_bases": 2, "root": False}),
 ])  # fmt: skip
 def test_names_of_the_libraries(name, dialect, theirs, ours):
     assert Reference(name, dialect=dialect, **theirs).attributes == Reference(name, dialect=dialect, **ours).attributes
@@ -173,7 +187,7 @@ def test_the_table_of_operations(capsys):
 
 
 def test_sizes_are_equal_on_some_graphs():
-    """Heads and features, relations and bases: what changes places where they are equal shows there, and there alone."""
+    """Heads and features, relations and bases: what changes places where they are equal shows there alone."""
     seen = set()
 
     def run(case):
@@ -192,10 +206,16 @@ def test_sizes_are_equal_on_some_graphs():
 
 def test_the_distribution_without_kernels_has_what_the_oracle_imports():
     setup = ast.parse((ROOT / "packaging" / "oracle" / "setup.py").read_text())
-    (modules,) = (ast.literal_eval(node.value) for node in setup.body
-                  if isinstance(node, ast.Assign) and node.targets[0].id == "MODULES")
-    code = ("import sys, pkgutil, importlib, sarlite.oracle as o\n"
-            "for m in pkgutil.iter_modules(o.__path__):\n    m.name == '__main__' or importlib.import_module('sarlite.oracle.' + m.name)\n"
-            "print(*(m for m in sys.modules if m.startswith('sarlite.') and not m.startswith('sarlite.oracle')))")
+    (modules,) = (
+        ast.literal_eval(node.value)
+        for node in setup.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "MODULES"
+    )
+    code = (
+        "import sys, pkgutil, importlib, sarlite.oracle as o\n"
+        "for m in pkgutil.iter_modules(o.__path__):\n"
+        "    m.name == '__main__' or importlib.import_module('sarlite.oracle.' + m.name)\n"
+        "print(*(m for m in sys.modules if m.startswith('sarlite.') and not m.startswith('sarlite.oracle')))"
+    )
     done = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
     assert {f"sarlite.{name}" for name in modules} - {"sarlite.__init__"} == set(done.stdout.split())

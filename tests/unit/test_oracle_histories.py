@@ -1,4 +1,6 @@
-"""Bugs of kernels' histories, drawn before the corpus was chosen, are seen at `ci`; benchmarks/oracle_mutants.py runs all."""
+"""Bugs of kernels' histories, drawn before the corpus was chosen, are seen at `ci`; benchmarks/oracle_mutants.py
+runs all.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""What is correctly rounded is never called wrong: every operation and dtype, rationals in fractions that are rounded once."""
+"""What is correctly rounded is never called wrong: every operation and dtype, rationals in fractions that are
+rounded once.
+"""
 
 from fractions import Fraction
 
@@ -34,7 +36,8 @@ def test_denormal_products_of_float64_have_bounds():
     ("float32", Fraction(1) + Fraction(1, 2**24), 1.0), ("float32", Fraction(1) + Fraction(3, 2**24), 1 + 2.0**-22),
     ("float32", Fraction(1) + Fraction(1, 2**24) + Fraction(1, 2**80), 1 + 2.0**-23),  # twice rounded it would be 1
     ("float64", Fraction(3, 2**1075), 2.0**-1073), ("float64", Fraction(1, 2**1075), 0.0),
-    ("float16", Fraction(1, 2**25), 0.0), ("float16", Fraction(3, 2**25), 2.0**-23), ("bfloat16", Fraction(257, 256), 1.0),
+    ("float16", Fraction(1, 2**25), 0.0), ("float16", Fraction(3, 2**25), 2.0**-23),
+    ("bfloat16", Fraction(257, 256), 1.0),
     ("float32", 0, 0.0), ("float64", Fraction(-1, 3), -1 / 3),
 ])  # fmt: skip
 def test_fractions_are_rounded_once(dtype, value, nearest):
