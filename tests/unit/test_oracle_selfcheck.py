@@ -46,5 +46,5 @@ def test_fractions_are_rounded_once(dtype, value, nearest):
 
 def test_the_references_own_values_are_within_their_bounds_on_larger_graphs():
     report = selfcheck([Reference("spmm", weighted=True)], most_edges=0, graphs=["isolated-12-odd-*", "powers-60-*"])
-    assert report.verdict is Verdict.PASS and report.checked["certified"] > 50
+    assert report.verdict is Verdict.PASS and report.checked["certified"] > 40
     assert entry("isolated-12-odd-nan").values == "nan"
