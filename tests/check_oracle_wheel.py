@@ -1,5 +1,6 @@
-"""Try the wheel of the oracle where there is no compiler: `check_oracle_wheel.py FILE.whl`, in a new environment. PATH is
-an empty folder.
+"""Try the wheel of the oracle where there is no compiler: `check_oracle_wheel.py FILE.whl`, in a new environment.
+
+PATH is an empty folder.
 """
 
 import os
@@ -28,7 +29,8 @@ assert "torch" not in sys.modules
 def main(wheel):
     """Install the wheel, check a kernel, and run the command."""
     names = zipfile.ZipFile(wheel).namelist()
-    odd = [name for name in names if not name.endswith((".py", "corpus.json", "py.typed")) and ".dist-info/" not in name]
+    plain = (".py", "corpus.json", "py.typed")
+    odd = [name for name in names if not name.endswith(plain) and ".dist-info/" not in name]
     assert not odd and "sarlite/oracle/corpus.json" in names, odd
     assert wheel.name.endswith("-py3-none-any.whl"), wheel.name
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Kernels in PyTorch with gradients by its autograd: a weighted sum over edges, and a softmax over the in-edges of each node."""
+"""Kernels in PyTorch with gradients by its autograd: a weighted sum over edges, a softmax over each node's in-edges."""
 
 import sys
 
