@@ -1,6 +1,7 @@
 # make train: install into .venv and train on two ranks.   make test: install what the tests need and run them all.
 # make sanitize: the kernels' tests under AddressSanitizer and UndefinedBehaviorSanitizer.
 # make bench: run the benchmarks; rows and pictures go to build/bench.
+# make oracle-wheel: the oracle as a wheel that needs no compiler, in dist/.
 # make wheel: a wheel for every Python from 3.10 on and the sdist, in dist/, tried in an environment without a compiler.
 PYTHON ?= python3
 VENV := .venv
@@ -17,7 +18,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 , := ,
 SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)
 
-.PHONY: train test sanitize bench lint wheel check-wheel clean
+.PHONY: train test sanitize bench lint wheel check-wheel oracle-wheel clean
 
 train: $(VENV)/.train
 	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m sarlite.train --progress $$(test -t 2 && echo bar || echo lines) $(ARGS)
@@ -71,8 +72,14 @@ wheel: $(VENV)/.wheel
 	mv build/wheel/*.tar.gz dist
 	$(MAKE) check-wheel
 
+# The oracle alone, for every machine; tried without a compiler.
+oracle-wheel: | $(VENV)/.pip
+	$(BIN)/pip wheel -q --no-deps --wheel-dir dist packaging/oracle
+	rm -rf packaging/oracle/build packaging/oracle/*.egg-info
+	$(PYTHON) tests/check_oracle_wheel.py dist/sarlite_oracle-*.whl
+
 check-wheel:
-	$(PYTHON) tests/check_wheel.py dist/*.whl
+	$(PYTHON) tests/check_wheel.py dist/sarlite-*.whl
 
 # What pip says goes to a log, whose end is shown where it fails.
 define install

@@ -1,8 +1,10 @@
 """Question: which planted and real bugs does the oracle catch, at which level, and does it ever call a right result
 wrong?
 
-Every mutant of tests/helpers/oracle_mutants.py at level probe, at level certified and at its own; then right float32 results in
-random orders of their sums. `tests` must be on Python's path: `PYTHONPATH=. python benchmarks/oracle_mutants.py` at the repository's root.
+Every mutant of tests/helpers/oracle_mutants.py at level probe, at level certified and at its own; every drawn bug of
+tests/helpers/oracle_histories.py at level ci; then right float32 results in random orders of their sums.
+
+`tests` must be on Python's path: `PYTHONPATH=. python benchmarks/oracle_mutants.py` at the repository's root.
 """
 
 import tempfile
@@ -16,6 +18,7 @@ from sarlite.oracle import certified
 from sarlite.oracle.corpus import corpus, entry
 from tests.helpers import oracle_kernels as right
 from tests.helpers import oracle_mutants as planted
+from tests.helpers.oracle_histories import HISTORIES
 
 FOUND = {oracle.Verdict.WRONG, oracle.Verdict.IMPRECISE, oracle.Verdict.NONDETERMINISTIC}
 
@@ -56,6 +59,15 @@ def table(graphs):
                "upstream": mutant.upstream if mutant.link else None, "probe": found["probe"],
                "certified": found["certified"], "own level": mutant.level,
                "caught": found[mutant.level]}
+
+
+def drawn(graphs):
+    """The drawn bugs that level ci does not see."""
+    for bug in HISTORIES:
+        with np.errstate(all="ignore"):
+            report = oracle.check(bug.run, bug.op, vjp=bug.vjp, shrink=False, graphs=graphs, **bug.attributes)
+        if report.verdict not in FOUND:
+            yield bug.name
 
 
 def false_alarms(wanted, seed):
@@ -103,6 +115,8 @@ def main():
     print(f"\nprobe and certified together: {both} of {len(local)}")
     print(f"at their level: real bugs {sum(r['caught'] for r in real)} of {len(real)}, all "
           f"{sum(r['caught'] for r in rows)} of {len(rows)}")
+    missed = list(drawn(args.graphs))
+    print(f"drawn from kernels' histories: {len(HISTORIES) - len(missed)} of {len(HISTORIES)} at ci; missed: {missed}")
     count, alarms, most = false_alarms(args.results, 0)
     print(f"false alarms: {alarms} of {count} right results in random orders; largest error / bound {most:.3g}")
 

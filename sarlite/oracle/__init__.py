@@ -3,7 +3,7 @@
     import sarlite.oracle as oracle
     oracle.check(my_spmm, "spmm", reduce="mean").require()
 
-Needs NumPy, SciPy and the compiled module alone. docs/oracle.md tells what each level proves.
+Needs NumPy, SciPy and threadpoolctl alone. docs/oracle.md tells what each level proves.
 """
 
 from typing import TYPE_CHECKING
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from sarlite import lazy
 
 if TYPE_CHECKING:
+    from sarlite.oracle.autograd import torch_kernel, torch_layer
     from sarlite.oracle.call import Unsupported
     from sarlite.oracle.case import Case
     from sarlite.oracle.check import check
+    from sarlite.oracle.definition import Definition, define
     from sarlite.oracle.edges import EdgeList
     from sarlite.oracle.finding import Finding, Verdict
     from sarlite.oracle.part_files import read_results, write_parts
@@ -25,12 +27,14 @@ if TYPE_CHECKING:
     from sarlite.oracle.sarcase import load, save
     from sarlite.oracle.state import load_state, state_of
 
-__all__ = ["REFERENCES", "Case", "EdgeList", "Finding", "OracleError", "Part", "Reference", "Report", "Unsupported",
-           "Verdict", "check", "check_ranks", "each_rank", "load", "load_state", "read_results", "replay", "save",
-           "state_of", "write_parts"]
+__all__ = ["REFERENCES", "Case", "Definition", "EdgeList", "Finding", "OracleError", "Part", "Reference", "Report",
+           "Unsupported", "Verdict", "check", "check_ranks", "define", "each_rank", "load", "load_state",
+           "read_results", "replay", "save", "state_of", "torch_kernel", "torch_layer", "write_parts"]
 
 lazy.names(__name__, {
     "Case": "sarlite.oracle.case", "EdgeList": "sarlite.oracle.edges", "Unsupported": "sarlite.oracle.call",
+    **dict.fromkeys(("Definition", "define"), "sarlite.oracle.definition"),
+    **dict.fromkeys(("torch_kernel", "torch_layer"), "sarlite.oracle.autograd"),
     "check": "sarlite.oracle.check", "replay": "sarlite.oracle.replay",
     **dict.fromkeys(("Reference", "REFERENCES"), "sarlite.oracle.reference"),
     "Part": "sarlite.oracle.parts", **dict.fromkeys(("check_ranks", "each_rank"), "sarlite.oracle.ranks"),

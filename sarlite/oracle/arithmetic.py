@@ -32,6 +32,7 @@ from sarlite.types import Array
 
 __all__ = ["Bounded", "Number", "Plain"]
 
+SMALLEST = float(np.finfo(np.float64).tiny)  # stands for a magnitude that underflows
 EXP = 4  # exp, log and tanh are taken to be within 4 units in the last place
 # roundings of an online softmax's sum for each entry: to add it, and to rescale by exp of a difference
 RESCALED = EXP + 2
@@ -221,8 +222,8 @@ class Bounded:
         return self._settled(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
     def select(self, g, x, index, ties, rank):
-        """Where more than one entry may be the greatest, and not by an exact tie, the bound has every choice."""
-        may, inexact = self._contenders(x, index), self._total(x) > 0
+        """Where more than one entry may be the greatest, not by an exact tie, the bound has every choice; so of NaN."""
+        may, inexact = self._contenders(x, index), (self._total(x) > 0) | np.isnan(x.value)
         alone = self.sizes.scatter_sum(may.astype(np.float64), index) <= 1
         undecided = may & ~alone[index.rows] & by_row(np.logical_or, may & inexact, index)[index.rows]
         value = self.plain.select(g.value, x.value, index, ties, rank)
@@ -274,11 +275,13 @@ class Bounded:
                 error = product(a.magnitude, b.error)
             if np.any(a.error):
                 error = error + product(a.error, b.magnitude + b.error)
-            return self._bound(value, product(a.magnitude, b.magnitude), error, growth, rounds)
+            return self._bound(value, _sizes(product, a.magnitude, b.magnitude), error, growth, rounds)
 
     def _bound(self, value, size, error, growth, rounds):
         """A number whose `rounds` results may each have been flushed to 0; where one may overflow, the error is Inf."""
         with np.errstate(all="ignore"):
+            if self.plain.dtype != self.sizes.dtype:  # values of longdouble are there below the least float64
+                size = np.where((size == 0) & ((value != 0) | (error > 0)), SMALLEST, size)
             error = error + self.tiny * rounds * (size > 0) if np.any(rounds) else error
             over = size + error > self.largest
             error = np.where(over, np.inf, error) if over.any() else error
@@ -293,6 +296,15 @@ class Bounded:
 
     def _of(self, part):
         return self.plain if part.dtype == self.plain.dtype else self.sizes
+
+
+def _sizes(product, a, b):
+    """A product of magnitudes that is 0 only where every term has a factor 0, not where a term underflows."""
+    least = [np.min(part, where=part > 0, initial=np.inf) for part in (a, b)]
+    size = product(a, b)
+    if least[0] * least[1] < SMALLEST:
+        size = np.maximum(size, np.where(product(np.sign(a), np.sign(b)) > 0, SMALLEST, 0.0))
+    return size
 
 
 def _each(f, x):

@@ -22,6 +22,10 @@ MOST = 1 << 22  # edge-columns of a case that whole results are computed again f
 MOST_EDGES = 64  # edges into wrong rows that are left out one at a time
 
 
+class Assumed(str):
+    """A cause that is an assumption about a whole result: a second case may refute it (`confirmed`)."""
+
+
 class Guess(NamedTuple):
     """A cause, what would have come from it, and the (src, dst) of the edges that it is about."""
 
@@ -32,14 +36,20 @@ class Guess(NamedTuple):
 
 def first_that_fits(difference: Difference, guesses: Iterable[Guess]) -> tuple[str, tuple] | None:
     """Return the cause and the edges of the first guess that explains every element; None where none does."""
-    for guess in guesses:
-        try:
-            number = guess.number()
-        except (SarliteError, ValueError, IndexError, KeyError):
-            continue  # the assumption makes no sense here
-        if difference.fits(number):
-            return guess.cause, guess.edges
-    return None
+    return next(((guess.cause, guess.edges) for guess in guesses if _fits(difference, guess)), None)
+
+
+def confirmed(one: Difference, other: Difference) -> str | None:
+    """Return the first assumption that explains every element of two cases; None where none does."""
+    texts = (guess.cause for guess in guesses(one) if not guess.edges and _fits(one, guess))
+    return next((text for text in texts if any(_fits(other, g) for g in guesses(other) if g.cause == text)), None)
+
+
+def _fits(difference, guess):
+    try:
+        return difference.fits(guess.number())
+    except (SarliteError, ValueError, IndexError, KeyError):
+        return False  # the assumption makes no sense here
 
 
 def guesses(difference: Difference) -> Iterator[Guess]:
@@ -48,6 +58,10 @@ def guesses(difference: Difference) -> Iterator[Guess]:
     columns = max((int(np.prod(np.shape(a)[1:])) for a in case.arrays.values()), default=1)
     if case.edges.n_edges * columns > MOST or d.output.startswith("d") and d.cotangents is None:
         return
+    if d.named and d.cotangents is None:
+        pairs = np.array(d.named).reshape(-1, 2)
+        there = (case.edges.src[:, None] == pairs[:, 0]) & (case.edges.dst[:, None] == pairs[:, 1])
+        yield from single_edges(d, np.flatnonzero(there.any(1))[:MOST_EDGES])
     if d.output == "dx" and _may_tie(case):
         yield Guess("entries that tie for the extremum get the whole gradient each",
                     partial(_whole_ties, case, d.cotangents))

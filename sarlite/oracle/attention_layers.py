@@ -119,5 +119,8 @@ _OPTIONS: dict[str, tuple[Any, ...]] = {
     "heads": ("concat", "mean", "axis"), "self_loops": LOOPS, "residual": NO, "bias": YES, "allow_zero_in_degree": YES,
 }  # fmt: skip
 
-GAT = Layer("gat", _gat, _gat_shapes, _gat_told, _SIZES, _OPTIONS, _NUMBERS)
-GATV2 = Layer("gatv2", _gatv2, _gatv2_shapes, _gatv2_told, _SIZES, {**_OPTIONS, "share_weights": NO}, _NUMBERS)
+_SQUARE = {"n_feat": 2}  # as many as heads
+
+GAT = Layer("gat", _gat, _gat_shapes, _gat_told, _SIZES, _OPTIONS, _NUMBERS, _SQUARE)
+GATV2 = Layer("gatv2", _gatv2, _gatv2_shapes, _gatv2_told, _SIZES, {**_OPTIONS, "share_weights": NO}, _NUMBERS,
+              _SQUARE)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,11 @@ from threadpoolctl import threadpool_limits
 from sarlite.errors import SarliteError, one_line
 from sarlite.oracle.case import Case
 from sarlite.oracle.finding import Verdict
-from sarlite.oracle.formats import as_array
+from sarlite.oracle.formats import as_array, dtype_of
 from sarlite.types import Array
 
+_FRAMES = 6  # of an exception that are told
 LAYOUTS = ("plain", "read-only", "strided")
-_LONG = "float64", "float32", "float16"
 
 
 def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
@@ -40,7 +42,7 @@ def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tupl
         found = {next(iter(shapes)): found}
     if missing := [name for name in shapes if name not in found]:
         raise Failure(Verdict.WRONG, f"returned no {missing[0]}: a dict of {', '.join(shapes)} is wanted", missing[0])
-    return {name: checked(found[name], name, shape, case.dtype) for name, shape in shapes.items()}
+    return {name: checked(found[name], name, shape, case.format) for name, shape in shapes.items()}
 
 
 def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str, Array],
@@ -62,7 +64,7 @@ def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str
     if unknown := [name for name in found if name not in {*shapes, *case.arrays, *case.state}]:
         raise Failure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is none of {', '.join(shapes)}",
                       f"d{unknown[0]}")
-    return {name: checked(found[name], f"d{name}", shape, case.dtype) for name, shape in shapes.items()
+    return {name: checked(found[name], f"d{name}", shape, case.format) for name, shape in shapes.items()
             if found.get(name) is not None}
 
 
@@ -180,12 +182,18 @@ def guarded(worker: Worker, job: Callable[[], Any]) -> Any:
         return worker.call(job)
     except Failure:
         raise
-    except (NotImplementedError, MemoryError) as error:
-        raise Failure(Verdict.UNSUPPORTED, told(error)) from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise Failure(Verdict.WRONG, told(error)) from error
+        refused = isinstance(error, (NotImplementedError, MemoryError))
+        raise Failure(Verdict.UNSUPPORTED if refused else Verdict.WRONG, told(error), trace=_trace(error)) from error
+
+
+def _trace(error):
+    """The last frames of an exception that are not this package's."""
+    own = str(Path(__file__).parent)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    return "".join(traceback.format_list(frames[-_FRAMES:])).rstrip()
 
 
 def told(error: BaseException) -> str:
@@ -215,7 +223,7 @@ def checked(value: Any, name: str, shape: tuple[int, ...], dtype: str) -> Array:
         raise Failure(Verdict.WRONG, f"{name} is {_kind(value)}, not an array", name)
     if value.shape != tuple(shape):
         raise Failure(Verdict.WRONG, f"{name} has shape {value.shape}, not {tuple(shape)}", name)
-    if value.dtype != np.dtype(dtype if dtype in _LONG else "float32"):
+    if value.dtype != dtype_of(dtype):
         raise Failure(Verdict.WRONG, f"{name} is {value.dtype}, not {dtype}", name)
     return value
 
@@ -229,8 +237,8 @@ class Unsupported(SarliteError, NotImplementedError):
 
 
 class Failure(Exception):
-    """A call gave no answer that can be compared; `hangs` where it never returned."""
+    """A call gave no answer that can be compared; `hangs` where it never returned, `trace` where it raised."""
 
-    def __init__(self, verdict: Verdict, cause: str, output: str = "", hangs: bool = False) -> None:
+    def __init__(self, verdict: Verdict, cause: str, output: str = "", hangs: bool = False, trace: str = "") -> None:
         super().__init__(cause)
-        self.verdict, self.cause, self.output, self.hangs = verdict, cause, output, hangs
+        self.verdict, self.cause, self.output, self.hangs, self.trace = verdict, cause, output, hangs, trace

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.formats import dtype_of
 from sarlite.types import Array
 
 if TYPE_CHECKING:
@@ -39,9 +40,11 @@ class Case:
         As {"reduce": "mean"}.
     state : dict of str to array
         Parameters by the names of the dialect; empty for an operation.
-    dtype : str
+    format : str
         Of inputs, state and expected outputs: "float64", "float32", "float16"; "bfloat16" values stand in float32
         arrays, already rounded.
+    dtype : np.dtype
+        Of the arrays.
     accumulate : str
         The dtype that sums are promised to be made in.
     index_dtype : str
@@ -56,7 +59,7 @@ class Case:
     arrays: Mapping[str, Array]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Array] = field(default_factory=dict)
-    dtype: str = "float32"
+    format: str = "float32"
     accumulate: str = "float32"
     index_dtype: str = "int64"
     convert: Callable[[Array], Any] | None = None
@@ -75,6 +78,10 @@ class Case:
         known = ", ".join(["src", "dst", "n_src", "n_dst", "n_edges", "indptr", "indices", "eid", "state", *self.arrays,
                            *self.attributes])
         raise AttributeError(f"{self.op} has no {name!r}: it has {known}")
+
+    @property
+    def dtype(self) -> np.dtype:
+        return dtype_of(self.format)
 
     def _given(self, array: Array) -> Any:
         """The function's own copy."""

@@ -14,14 +14,14 @@ LOWER = {"float64": 2.0**-24, "float32": 2.0**-11, "float16": 2.0**-8, "bfloat16
 
 def arithmetic(case: Case, lower: bool = False) -> Bounded:
     """The bounds of a case; with `lower`, of sums in the next lower precision than was promised."""
-    return _Lower(case) if lower else Bounded(case.dtype, case.accumulate)
+    return _Lower(case) if lower else Bounded(case.format, case.accumulate)
 
 
 class _Lower(Bounded):
     """Bounds where sums and their terms are rounded to the lower precision, as by tensor cores, in the same range."""
 
     def __init__(self, case: Case) -> None:
-        super().__init__(case.dtype, case.accumulate)
+        super().__init__(case.format, case.accumulate)
         self.each = np.log1p(LOWER[case.accumulate])
 
     def given(self, value: Array) -> Any:
@@ -48,7 +48,7 @@ def imprecise(got: Array, lower: Number, bad: Array) -> bool:
     """
     magnitude = np.broadcast_to(lower.magnitude, got.shape)
     with np.errstate(all="ignore"):
-        small = np.abs(got.astype(np.float64) - lower.value) <= magnitude / 16
+        small = (np.abs(got.astype(np.float64) - lower.value) <= magnitude / 16) & np.isfinite(lower.value)
     return bool((small & ~(np.nan_to_num(ratios(got, lower)) > 1))[bad].all())
 
 

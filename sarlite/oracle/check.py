@@ -6,17 +6,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sarlite.errors import ConfigError, ShapeError
+from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.oracle import call, inputs, repeat, sampling
 from sarlite.oracle.case import Case
 from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, LEVELS
-from sarlite.oracle.corpus import Entry, corpus, named
+from sarlite.oracle.corpus import Entry, chosen
 from sarlite.oracle.difference import Difference
+from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding
 from sarlite.oracle.judge import above_bound, judge
 from sarlite.oracle.levels import CERTIFIED, JUDGES, shapes
 from sarlite.oracle.reference import Reference, described, given
 from sarlite.oracle.report import Report
+from sarlite.oracle.scope import Scope
 from sarlite.oracle.shrink import shrink as shrunk
 from sarlite.oracle.trial import Stop, Trial, trying
 from sarlite.types import Array
@@ -28,14 +30,16 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
           vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None, level: str = "ci", dtype: str = "float32",
           accumulate: str | None = None, index_dtype: str = "int64", convert: Callable[[Array], Any] | None = None,
           seed: int = 0, time_limit: float = 60.0, expected_failures: Sequence[str] = (), shrink: bool = True,
-          graphs: str | Sequence[str] = "*", **attributes: Any) -> Report:
+          graphs: str | Sequence[str] | Mapping[str, EdgeList] = "*", widths: Sequence[int] | None = None,
+          repeats: int = 1, **attributes: Any) -> Report:
     """Return what is wrong with a function that computes an operation or a layer.
 
     Parameters
     ----------
     run : (case) -> array, or {output: array}
         Anything with `__array__` or `__dlpack__`, of the case's dtype; a dict where there are several outputs. It gets
-        copies, which it must not write to.
+        copies, which it must not write to. Its attributes `vjp` and `convert`, where it has them, stand for the
+        arguments that are not given.
     reference : str or Reference
         "spmm", with attributes: check(f, "spmm", reduce="mean"). Or a Reference, that also has a layer's weights.
         "sample" checks a neighbour sampler: `run` returns the (n_picks,) numbers of the picked edges (`sampling.case`).
@@ -44,7 +48,7 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
         outputs. Without, gradients count as not covered; so does each that it leaves out.
     level : str
         "probe": integers whose results are exact, compared by ==. "certified": error bounds. "repeat": the same input
-        again, and on one thread. "invariants". "ci": all four, on the smaller half of the corpus; "all": on all of it.
+        again, and on one thread. "invariants". "ci": all four, on the smaller graphs of the corpus; "all": on all.
         "large": "probe" on more than 2^31 edges times columns; for functions that keep nothing by edge and column.
     dtype : "float64", "float32", "float16" or "bfloat16"
         Of inputs and outputs; values of bfloat16 come in float32 arrays.
@@ -62,8 +66,12 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
         Patterns (fnmatch) of case names: findings there do not count, and are told.
     shrink : bool
         Whether the case of the first finding is made small, for at most 20 s.
-    graphs : str or sequence of str
-        Patterns (fnmatch) of the names of the corpus's graphs that are taken.
+    graphs : str, sequence of str, or dict of str to EdgeList
+        Patterns (fnmatch) of the names of the corpus's graphs that are taken; or graphs of one's own by name.
+    widths : sequence of int, optional
+        Columns of the inputs, of one graph after another; without, each graph has its own.
+    repeats : int
+        How often level "repeat" asks the same input again.
 
     Returns
     -------
@@ -72,7 +80,7 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
     Raises
     ------
     ConfigError
-        An unknown level, dtype, reference or attribute.
+        An unknown level, dtype, reference or attribute; a number of repeats below 1; what `corpus.chosen` refuses.
 
     Notes
     -----
@@ -84,18 +92,19 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
                                  ("index_dtype", index_dtype, INDEX_DTYPES)):
         if value not in allowed:
             raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(allowed)}")
-    entries = named(corpus(level if level in ("ci", "large") else "all"), graphs)
-    if not entries:
-        raise ConfigError(f"graphs: no graph of the corpus has a name like {graphs!r}")
-    reference = given(reference, attributes)
+    entries = chosen(level if level in ("ci", "large") else "all", graphs, widths)
+    vjp = getattr(run, "vjp", None) if vjp is None else vjp
+    convert = getattr(run, "convert", None) if convert is None else convert
+    reference, repeats = given(reference, attributes), whole("repeats", repeats, 1)
     report = Report(f"{described(reference)}, {dtype}, level {level}, seed {seed}")
     with trying(report, run, vjp, reference, time_limit, seed=seed, expected_failures=tuple(expected_failures),
-                convert=convert) as trial:
+                convert=convert, repeats=repeats) as trial:
         if reference.name == "sample":
             _sampler(trial, entries, 1024 if level == "all" else 64, index_dtype)
         else:
             options = {"dtype": dtype, "index_dtype": index_dtype, "seed": seed}
             _corpus(trial, entries, LEVELS[level], options, accumulate or dtype)
+            trial.confirm()
             if shrink:
                 _shrink_first(trial)
     if vjp is None and reference.name != "sample":
@@ -107,7 +116,7 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
 
 
 def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], options: dict, accumulate: str) -> None:
-    n_layouts = 0
+    n_layouts, scope = 0, Scope()
     for entry in entries:
         if not entry.fits(options["index_dtype"]):
             trial.report.skip(f"graphs that are too large for {options['index_dtype']}", entry.name)
@@ -119,10 +128,12 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], opt
             for case in exact if level == "probe" else random:
                 JUDGES[level](trial, case)
         first = next(iter([*exact, *random]), None)
+        scope.add(entry, [*exact, *random])
         vars(entry).pop("edges", None)  # the next graph may need the memory
         if n_layouts < 2 and first is not None and 8 <= first.n_edges <= 1000:
             n_layouts += 1
             _layouts(trial, first)
+    trial.report.skip(scope.told(trial.reference, levels, trial.repeats, **options))
 
 
 def _cases(trial: Trial, entry: Entry, made: Callable[..., list[Case]], options: dict, accumulate: str) -> list[Case]:
@@ -167,20 +178,19 @@ def _shrink_first(trial: Trial) -> None:
     judge = JUDGES.get(first.level, JUDGES["certified"])
     until = time.monotonic() + SHRINKING
 
-    def found(case: Case, explanations: int = 0) -> Finding | None:
+    def found(case: Case) -> Finding | None:
         scratch = Trial(trial.run, trial.vjp, trial.reference, Report(""), trial.worker, seed=trial.seed,
                         convert=trial.convert)
-        scratch.explanations = explanations
+        scratch.explanations = 0
         judge(scratch, case)
         return next((f for f in scratch.report.findings if f.verdict is first.verdict and f.output == first.output),
                     None)
 
     try:
         small = shrunk(trial.reference, first.case, lambda case: time.monotonic() < until and found(case) is not None)
-        smaller = None if small is first.case else found(small, 1)
+        smaller = None if small is first.case else found(small)
     except Stop:
         return
     if smaller is not None:
-        cause = smaller.cause
-        cause += "" if cause == first.cause else f"; in {first.case.name}: {first.cause}"
+        cause = f"in {first.case.name}: {first.cause}"
         trial.report.findings[trial.report.findings.index(first)] = replace(smaller, level=first.level, cause=cause)

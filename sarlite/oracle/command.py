@@ -1,6 +1,7 @@
 """The command line: `python -m sarlite.oracle`, or `sarlite-oracle`."""
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from sarlite.oracle.choices import DTYPES, PARTS, USUAL
 from sarlite.oracle.finding import Verdict
 from sarlite.oracle.report import Report
 
-PASSED, FOUND, USAGE = 0, 1, 2
+PASSED, FOUND, USAGE, REFUSED = 0, 1, 2, 77  # 77 as of a program that does not promise a case, and Automake's tests
 # What `export` and `selfcheck` take where no operation is named.
 OPERATIONS = ("spmm reduce=sum", "spmm reduce=sum weighted=true", "spmm reduce=mean", "spmm reduce=max",
               "spmm reduce=min",
@@ -26,7 +27,7 @@ it does not promise a case."""
 def parser() -> argparse.ArgumentParser:
     whole = Parser(prog="sarlite-oracle",
                    description="Check graph kernels and layers in any language. Exit status: 0 nothing was found, "
-                   "1 something was, 2 a wrong call or file.")
+                   "1 something was, 2 a wrong call or file, 77 the program refused all cases.")
     commands = whole.add_subparsers(required=True, metavar="COMMAND", dest="action")
 
     def add(run, help, epilog=None):
@@ -68,11 +69,19 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--no-shrink", action="store_true", help="leave the case of the first finding as large as it is")
     check.add_argument("--save", type=Path, metavar="FAILURE.sarcase",
                        help="where the shrunk case of the first finding is saved")
+    check.add_argument("--overwrite", action="store_true", help="replace a case that --save finds there")
+    check.add_argument("--widths", metavar="1,2,3", help="columns of one graph after another (default: of each graph)")
+    check.add_argument("--repeats", type=int, default=1, metavar="N",
+                       help="how often level repeat asks the same input again (default: %(default)s)")
+    listed = add(_list, "tell the operations and layers: their arrays, shapes, attributes and parameters")
+    listed.add_argument("operation", nargs="*", metavar="OPERATION", help="default: all")
     own = add(_selfcheck,
               "compare the references with a second one in plain Python, and the corpus with its published hashes")
     own.add_argument("--graphs", default="*", metavar="PATTERN", help="of names of the corpus's graphs (default: all)")
     own.add_argument("--most-edges", type=int, default=12,
                      help="of the graphs that are compared (default: %(default)s)")
+    for one in (verify, replay, check, listed, own):
+        one.add_argument("--json", action="store_true", help="tell the result as JSON, a report a line")
     return whole
 
 
@@ -146,7 +155,7 @@ def _export(options):
 def _verify(options):
     from sarlite.oracle.exported import verify
 
-    return _told(verify(options.folder, options.results))
+    return _told(verify(options.folder, options.results), options)
 
 
 def _replay(options):
@@ -155,13 +164,13 @@ def _replay(options):
     from sarlite.oracle.replay import replay, told
 
     saved = sarcase.load(options.case)
-    print(told(saved))
+    print(told(saved), file=sys.stderr if options.json else sys.stdout)
     if options.program is None:
         reference_of(saved.case)
         return PASSED if saved.finding is None else FOUND
     program = _program(options, reference_of(saved.case))
     return _told(replay(options.case, program.run, vjp=program.vjp if options.gradients else None,
-                        time_limit=_outer(options)))
+                        time_limit=_outer(options)), options)
 
 
 def _check(options):
@@ -171,7 +180,8 @@ def _check(options):
         raise ConfigError("--parts: needs --ranks")
     judge = _calls if options.ranks is None else _ranks
     checks = [judge(options, wanted) for wanted in references]
-    return max(_checked(options, wanted, check) for wanted, check in zip(references, checks))
+    found = [_checked(options, wanted, check) for wanted, check in zip(references, checks)]
+    return next((status for status in (FOUND, PASSED) if status in found), REFUSED)
 
 
 def _calls(options, wanted):
@@ -183,7 +193,7 @@ def _calls(options, wanted):
     return lambda: check(program.run, wanted, vjp=vjp, level=options.level or "ci", dtype=options.dtype,
                          index_dtype=options.index_dtype, seed=options.seed, time_limit=_outer(options),
                          expected_failures=options.expected_failure, shrink=not options.no_shrink,
-                         graphs=options.graphs)
+                         graphs=options.graphs, widths=_numbers("--widths", options.widths), repeats=options.repeats)
 
 
 def _ranks(options, wanted):
@@ -191,14 +201,11 @@ def _ranks(options, wanted):
     from sarlite.oracle.external import RanksProgram
     from sarlite.oracle.ranks import check_ranks
 
-    refused = [("--level", options.level), ("--no-shrink", options.no_shrink),
+    refused = [("--level", options.level), ("--widths", options.widths), ("--repeats", options.repeats != 1),
                ("--index-dtype", options.index_dtype != "int64")]
     if given := [name for name, value in refused if value]:
         raise ConfigError(f"{given[0]}: does not go with --ranks")
-    try:
-        ranks = [int(word) for word in options.ranks.split(",")]
-    except ValueError:
-        raise ConfigError(f"--ranks {options.ranks!r} is no list of whole numbers, as 1,2,3") from None
+    ranks = _numbers("--ranks", options.ranks)
     parts = PARTS if options.parts is None else [word.strip() for word in options.parts.split(",")]
     program = RanksProgram(options.program, _seconds(options))
     return lambda: check_ranks(program, wanted, ranks=ranks, parts=parts, dtype=options.dtype, seed=options.seed,
@@ -206,19 +213,42 @@ def _ranks(options, wanted):
                                expected_failures=options.expected_failure, graphs=options.graphs)
 
 
+def _numbers(flag, text):
+    """The whole numbers of a flag, or None where it is not given."""
+    try:
+        return None if text is None else [int(word) for word in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{flag} {text!r} is no list of whole numbers, as 1,2,3") from None
+
+
 def _checked(options, wanted, check):
     report = check()
-    status = _told(report)
+    status = _told(report, options)
     if options.save is not None and report.first_bad is not None:
         path = options.save if options.operation else options.save.with_name(f"{wanted.name}-{options.save.name}")
-        print(f"  saved {report.save(path)}")
+        saved = report.save(path, options.overwrite)
+        print(f"  saved {saved}", file=sys.stderr if options.json else sys.stdout)
     return status
+
+
+def _list(options):
+    from sarlite.oracle.catalogue import entry, lines
+    from sarlite.oracle.choices import among
+    from sarlite.oracle.reference import REFERENCES
+
+    for name in options.operation:
+        among("operation", name, REFERENCES)
+    for name in options.operation or REFERENCES:
+        told = entry(name)
+        print(json.dumps(told) if options.json else "\n".join(lines(told)))
+    return PASSED
 
 
 def _selfcheck(options):
     from sarlite.oracle.selfcheck import selfcheck
 
-    return _told(selfcheck([reference(text.split()) for text in OPERATIONS], options.most_edges, graphs=options.graphs))
+    references = [reference(text.split()) for text in OPERATIONS]
+    return _told(selfcheck(references, options.most_edges, graphs=options.graphs), options)
 
 
 def _program(options, wanted):
@@ -238,6 +268,6 @@ def _outer(options):
     return 2 * options.time_limit + 60
 
 
-def _told(report: Report) -> int:
-    print(report)
-    return PASSED if report.verdict is Verdict.PASS else FOUND
+def _told(report: Report, options: argparse.Namespace) -> int:
+    print(json.dumps(report.told()) if options.json else report)
+    return {Verdict.PASS: PASSED, Verdict.UNSUPPORTED: REFUSED}.get(report.verdict, FOUND)

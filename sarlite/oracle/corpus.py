@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, whole
 from sarlite.keys import word
 from sarlite.oracle import structures
 from sarlite.oracle.edges import EdgeList
@@ -18,9 +18,18 @@ from sarlite.oracle.structures import Draw
 
 PUBLISHED = Path(__file__).with_name("corpus.json")
 LEVELS = ("ci", "all", "large")
-WIDTHS = (17, 1, 3, 100, 257)
-VALUES = ("codes", "negative", "ties", "scores", "masked", "unreachable", "denormal")
-_NARROW = 30_000  # edges; from there on the width is 1 or 3, so that the corpus takes a minute
+# Of graphs in turn, far ones next to each other: tails of every length, beside whole vectors, warps and blocks.
+WIDTHS = (17, 1, 64, 5, 256, 2, 33, 8, 127, 3, 16, 65, 4, 257, 7, 32, 6, 128, 9, 31, 63, 15)
+NARROW = (1, 3, 2)  # of graphs of more than _NARROW edges, so that the corpus takes a minute
+_NARROW = 30_000
+_TELLING = 30  # edges that a graph has by which a width is judged at "ci"
+VALUES = {
+    "codes": "", "negative": "inputs that are all negative", "ties": "inputs that tie",
+    "scores": "scores of 1e4", "masked": "rows whose scores are all -Inf",
+    "unreachable": "NaN and Inf in rows that no edge leaves", "denormal": "denormal numbers",
+    "nan": "NaN and Inf in rows that edges leave", "weights": "weights that are 0, Inf or NaN",
+}
+"""What is special about a graph's inputs (`special`)."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +41,7 @@ class Entry:
     name : str
         As "in-star-100000"; seeds the graph.
     width : int
-        Columns of the inputs.
-    heads : int
-        Of attention and of softmax by edge.
+        Columns of the inputs; of a softmax by edge its heads.
     values : str
         Of VALUES: what is special about the inputs (`special`).
     tags : tuple of str
@@ -44,9 +51,13 @@ class Entry:
     name: str
     build: Callable[[Draw], EdgeList]
     width: int
-    heads: int
-    values: str
-    tags: tuple[str, ...]
+    values: str = "codes"
+    tags: tuple[str, ...] = ()
+
+    @property
+    def square(self) -> bool:
+        """Whether sizes are equal that a layer can have equal, as heads and features, where nobody says them."""
+        return bool(self.seed % 2)
 
     @property
     def seed(self) -> int:
@@ -72,8 +83,8 @@ class Entry:
 
     @property
     def published(self) -> dict:
-        """n_src, n_dst, n_edges and sha256, as `corpus.json` has them."""
-        return published()[self.name]
+        """n_src, n_dst, n_edges and sha256, as `corpus.json` has them; of a graph of one's own as they are."""
+        return published().get(self.name) or described(self.edges)
 
 
 def digest(edges: EdgeList) -> str:
@@ -100,9 +111,9 @@ def corpus(level: str = "all") -> list[Entry]:
     Parameters
     ----------
     level : str
-        "all"; "ci": the half with the fewest edges and rows, times columns, and the smallest of each tag; "large":
-        those of more than 2^31 edges times columns alone, for functions that keep nothing by edge and column (a float32
-        of each would be 8 GiB).
+        "all"; "ci": two fifths, those with the fewest edges and rows, times columns, and the smallest of each tag and
+        of each width; "large": those of more than 2^31 edges times columns alone, for functions that keep nothing by
+        edge and column (a float32 of each would be 8 GiB).
 
     Raises
     ------
@@ -115,9 +126,38 @@ def corpus(level: str = "all") -> list[Entry]:
     if level != "ci":
         return entries
     order = sorted(entries, key=lambda e: e.size)
-    first = {tag: e.name for e in reversed(order) for tag in e.tags}
-    kept = {e.name for e in order[: len(entries) // 2]} | set(first.values())
+    first: dict[str | int, str] = {tag: e.name for e in reversed(order) for tag in e.tags}
+    first |= {e.width: e.name for e in reversed(order) if e.published["n_edges"] >= _TELLING}
+    kept = {e.name for e in order[: len(entries) * 2 // 5]} | set(first.values())
     return [e for e in entries if e.name in kept]
+
+
+def own(name: str, edges: EdgeList, width: int) -> Entry:
+    """Return a graph that is not of the corpus."""
+    return Entry(name, lambda draw: edges, width)
+
+
+def chosen(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeList], widths: Sequence[int] | None = None
+           ) -> list[Entry]:
+    """Return the graphs of a level by their names, or one's own by name; in turn of `widths` where there are some.
+
+    Raises
+    ------
+    ConfigError
+        No graph has such a name, a width is no whole number above 0, or what is given is no EdgeList.
+    """
+    each = WIDTHS if widths is None else tuple(whole("widths", width, 1) for width in widths)
+    if not each:
+        raise ConfigError("widths: there is none")
+    if isinstance(graphs, Mapping):
+        if odd := [name for name, edges in graphs.items() if not isinstance(edges, EdgeList)]:
+            raise ConfigError(f"graphs: {odd[0]!r} is no EdgeList")
+        found = [own(name, edges, each[k % len(each)]) for k, (name, edges) in enumerate(graphs.items())]
+    else:
+        found = named(corpus(level), graphs)
+    if not found:
+        raise ConfigError(f"graphs: no graph of the corpus has a name like {graphs!r}")
+    return found if widths is None else [replace(e, width=each[k % len(each)]) for k, e in enumerate(found)]
 
 
 def named(entries: Iterable[Entry], patterns: str | Sequence[str]) -> list[Entry]:
@@ -147,8 +187,9 @@ def _entries() -> Iterator[Entry]:
         values = options.get("values", "codes")
         name += "" if values == "codes" else f"-{values}"
         large = any(isinstance(size, int) and size > _NARROW for size in sizes)
-        width = options.get("width", (1, 3)[k % 2] if large else WIDTHS[k % len(WIDTHS)])
-        yield Entry(name, partial(_built, make, sizes), width, (1, 2, 1, 3)[k % 4], values,
+        each = NARROW if large else WIDTHS
+        width = options.get("width", each[k % len(each)])
+        yield Entry(name, partial(_built, make, sizes), width, values,
                     (*tags, *(() if values == "codes" else (values,))))
 
 

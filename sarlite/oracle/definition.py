@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sarlite.errors import ConfigError
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.expression import Expr
 
@@ -41,6 +42,9 @@ class Definition:
         Whether gradients of the outputs are asked for.
     layers : (inputs, edges, attributes) -> list of Expr, optional
         Of a model: what each convolution gives, before norm and activation.
+    square : dict of str to value
+        Attributes by which sizes are equal that are not so as a rule: of every second graph where neither the caller
+        nor a state tells them.
     """
 
     name: str
@@ -56,10 +60,20 @@ class Definition:
     refuses: Callable[[EdgeList, Attributes], str | None] = lambda edges, attributes: None
     has_vjp: bool = True
     layers: Callable[[Mapping[str, Expr], EdgeList, Attributes], list[Expr]] | None = None
+    square: Mapping[str, Any] = field(default_factory=dict)
 
 
 REFERENCES: dict[str, Definition] = {}
 
 
 def define(definition: Definition) -> None:
+    """Make a definition known as a reference by its name.
+
+    Raises
+    ------
+    ConfigError
+        A reference of this name is there.
+    """
+    if definition.name in REFERENCES:
+        raise ConfigError(f"reference: {definition.name!r} is there already")
     REFERENCES[definition.name] = definition

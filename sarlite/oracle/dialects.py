@@ -110,6 +110,58 @@ BEHAVIOUR: dict[tuple[str, str], dict[str, Any]] = {
 BEHAVIOUR |= {("gatv2", dialect): BEHAVIOUR["gat", dialect] for dialect in DIALECTS}
 
 
+_POOL = {"mean": "mean", "pool": "max-pool"}
+_CONCAT = {True: "concat", False: "mean"}
+
+
+def _own(names: str, **values: Mapping[Any, Any]) -> dict[str, tuple[str, Mapping[Any, Any]]]:
+    """The table of "theirs=ours" words; `values` has {their value: ours} of some."""
+    pairs = (word.split("=") for word in names.split())
+    return {theirs: (ours, values.get(theirs, {})) for theirs, ours in pairs}
+
+
+# The names that a library's layers have for attributes: (layer, dialect) -> {its name: (ours, {its value: ours})}
+OWN: dict[tuple[str, str], dict[str, tuple[str, Mapping[Any, Any]]]] = {
+    ("gcn", "dgl"): _own("in_feats=n_in out_feats=n_out"),
+    ("gcn", "pyg"): _own("in_channels=n_in out_channels=n_out normalize=norm add_self_loops=self_loops",
+                         normalize={True: "in", False: "none"}, add_self_loops={True: "replace", False: "none"}),
+    ("sage", "dgl"): _own("in_feats=n_in out_feats=n_out aggregator_type=aggregator", aggregator_type=_POOL),
+    ("sage", "pyg"): _own("in_channels=n_in out_channels=n_out aggr=aggregator root_weight=root"),
+    ("rgcn", "dgl"): _own("in_feat=n_in out_feat=n_out num_rels=n_relations num_bases=n_bases self_loop=root"),
+    ("rgcn", "pyg"): _own("in_channels=n_in out_channels=n_out num_relations=n_relations num_bases=n_bases "
+                          "root_weight=root aggr=reduce"),
+    **{("batch_norm", dialect): _own("num_features=n_in in_channels=n_in track_running_stats=tracked")
+       for dialect in ("dgl", "pyg")},
+    **{(layer, "dgl"): _own("in_feats=n_in out_feats=n_feat num_heads=n_heads negative_slope=slope")
+       for layer in ("gat", "gatv2")},
+    **{(layer, "pyg"): _own("in_channels=n_in out_channels=n_feat heads=n_heads negative_slope=slope concat=heads "
+                            "add_self_loops=self_loops", concat=_CONCAT,
+                            add_self_loops={True: "replace", False: "none"}) for layer in ("gat", "gatv2")},
+}  # fmt: skip
+
+
+def by_our_names(name: str, dialect: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes by the oracle's names, of those that may stand by a library's.
+
+    Raises
+    ------
+    ConfigError
+        An attribute stands twice, or a library's value has no reference.
+    """
+    table, found = OWN.get((name.partition("-")[0], dialect), {}), {}
+    for theirs, value in attributes.items():
+        ours, values = table.get(theirs, (theirs, {}))
+        if theirs == "heads" and not isinstance(value, int):  # ours; PyG's is a number
+            ours = theirs
+        if values and value not in values:
+            known = ", ".join(map(repr, values))
+            raise ConfigError(f"{theirs}: {value!r} of {dialect}'s {name} has no reference; there are {known}")
+        if ours in found:
+            raise ConfigError(f"{theirs}: {ours} is given twice")
+        found[ours] = values.get(value, value) if values else value
+    return found
+
+
 def refuses(layer: str, edges: EdgeList, attributes: Mapping[str, Any]) -> str | None:
     """Why a dialect's layer raises an error for these edges; None where it computes."""
     if not attributes.get("allow_zero_in_degree", True) and not edges.in_degrees.all():

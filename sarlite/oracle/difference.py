@@ -37,6 +37,8 @@ class Difference:
         The same output of the other cases of one graph, where one case has too few columns to tell rows apart.
     book : Codebook, optional
         Of the rows of x of all these cases, where it is there already.
+    named : tuple of (src, dst)
+        Edges that were found in this case before.
     """
 
     reference: Any
@@ -47,6 +49,7 @@ class Difference:
     cotangents: Mapping[str, Array] | None = None
     siblings: Callable[[], Sequence[Difference]] = tuple
     book: Any = None
+    named: tuple = ()
 
     @cached_property
     def ratio(self) -> Array:
@@ -91,3 +94,9 @@ class Difference:
         bounds = {} if error is None else {self.output: np.asarray(np.broadcast_to(error, self.got.shape), np.float64)}
         expected = {self.output: np.asarray(self.expected.value, np.float64)}
         return Saved(self.case, dict(self.cotangents or {}), expected, bounds, {self.output: self.got})
+
+
+def of_saved(reference: Any, saved: Saved, output: str) -> Difference:
+    """Return the difference that `Difference.evidence` was made of."""
+    expected = Number(saved.expected[output], saved.bounds.get(output))
+    return Difference(reference, saved.case, output, expected, saved.got[output], saved.cotangents or None)

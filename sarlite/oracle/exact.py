@@ -188,7 +188,7 @@ class Exact:
 
     def select(self, g, x, index, ties, rank):
         value = self.plain.select(g.value, x.value, index, ties, rank)
-        proved = _least_of_rows(x.grain, index) > 0
+        proved = (_least_of_rows(x.grain, index) > 0) & ~np.isnan(self.plain.scatter_max(x.value, index))
         if ties == "all":
             best = self.plain.scatter_max(x.value, index)
             winners = self.plain.scatter_sum((x.value == best[index.rows]).astype(float), index)

@@ -29,8 +29,12 @@ def cause_of(difference: Difference, looks: Sequence[Look] | None = None) -> Cau
 
 
 def _not_numbers(d):
-    """NaN, Inf or the lowest number where there should be a number."""
-    case, (_, got) = d.case, d.wide
+    """NaN, Inf or the lowest number where there should be a number, or a number where there should be NaN."""
+    case, (expected, got) = d.case, d.wide
+    lost = d.differs & np.isnan(expected) & ~np.isnan(got)
+    if lost.any() and lost.ndim and np.array_equal(lost, d.differs):
+        rows = np.flatnonzero(lost.reshape(len(lost), -1).any(1))
+        return f"NaN does not come through: {len(rows)} rows hold numbers in its place, the first is {rows[0]}", ()
     odd = d.differs & (~np.isfinite(got) | (np.abs(got) > 1e30) | (np.abs(got) == 65504))
     if not odd.any() or odd.ndim == 0:
         return None
@@ -53,7 +57,8 @@ def _edges_or_assumption(d):
     located = _located(d)
     if located is not None and len(located[1]) == 1:
         return located
-    return assumptions.first_that_fits(d, assumptions.guesses(d)) or located
+    found = assumptions.first_that_fits(d, assumptions.guesses(d))
+    return (assumptions.Assumed(found[0]), ()) if found and not found[1] else found or located
 
 
 def _located(d):

@@ -37,7 +37,7 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
         New, or one that was written by `export`.
     references : sequence of Reference
     level : str
-        "probe", "certified", or "ci" and "all": both, on the smaller half of the corpus and on all of it.
+        "probe", "certified", or "ci" and "all": both, on the smaller graphs of the corpus and on all of it.
     most_edges : int
         Graphs of more are left out.
     graphs : str
@@ -67,7 +67,7 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
         for entry in entries:
             for how, case in _cases(reference, entry, level, options):
                 paths.append(f"{label}/{_plain(case.name)}.sarcase")
-                sarcase.save(_saved(how, reference, case, seed), folder / paths[-1])
+                sarcase.save(_saved(how, reference, case, seed), folder / paths[-1], overwrite=True)
     (folder / LIST).write_text("".join(f"{path}\n" for path in paths))
     return paths
 
@@ -149,7 +149,7 @@ def _verified(report: Report, saved: Saved, folder: Path) -> None:
             report.skip(f"{name} of {case.op}: there is no result", case.name)
             continue
         try:
-            array = call.checked(got[name], name, expected.shape, case.dtype)
+            array = call.checked(got[name], name, expected.shape, case.format)
         except call.Failure as failure:
             trial.add(Finding(failure.verdict, "call", case, name, failure.cause))
             continue

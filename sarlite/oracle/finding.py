@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sarlite.oracle.case import Saved
+
+
+NUMBERS = ("expected", "got", "bound")
+PLACES = ("layer", "rank", "node", "edge", "row", "column")
 
 
 class Verdict(Enum):
@@ -35,13 +40,16 @@ class Finding:
         "out" or the name of an output; "d<name>" of a gradient.
     cause : str
         The probable cause, one line, as "edge 17 (3 -> 5) is lost".
-    layer, rank, node, column : int, optional
-        The first element that is wrong: its row (a node, or an edge for values by edge) and its column, flat.
+    layer, rank, node, edge, row, column : int, optional
+        The first element that is wrong: its row (a node; an edge for values by edge; a parameter's row) and its column,
+        flat.
     edges : tuple of (src, dst)
         What the difference decodes to.
     expected, got, bound : float, optional
     evidence : Saved, optional
         The case with the arrays that were compared; of later findings None.
+    trace : str
+        Where the function under test raised an exception: its own frames.
     """
 
     verdict: Verdict
@@ -52,17 +60,34 @@ class Finding:
     layer: int | None = None
     rank: int | None = None
     node: int | None = None
+    edge: int | None = None
+    row: int | None = None
     column: int | None = None
     edges: tuple = ()
     expected: float | None = None
     got: float | None = None
     bound: float | None = None
     evidence: Saved | None = field(default=None, compare=False, repr=False)
+    trace: str = field(default="", compare=False, repr=False)
+
+    @property
+    def case_name(self) -> str:
+        return getattr(self.case, "name", self.case)
+
+    def told(self) -> dict[str, Any]:
+        """Return the finding as JSON has it: numbers that JSON does not know as text."""
+        numbers = {name: getattr(self, name) for name in NUMBERS}
+        return {
+            "verdict": self.verdict.name, "level": self.level, "output": self.output, "cause": str(self.cause),
+            **{name: getattr(self, name) for name in PLACES},
+            **{name: value if value is None or math.isfinite(value) else str(value) for name, value in numbers.items()},
+            "edges": [[int(end) for end in edge] for edge in self.edges],
+        }  # fmt: skip
 
     def __str__(self) -> str:
-        places = [f"{name} {value}" for name in ("layer", "rank", "node", "column")
+        places = [f"{name} {value}" for name in PLACES
                   if (value := getattr(self, name)) is not None]
-        text = f"{self.level}, {getattr(self.case, 'name', self.case)}, " + ", ".join([self.output, *places])
+        text = f"{self.level}, {self.case_name}, " + ", ".join([self.output, *places])
         if self.got is not None:
             bound = f" +- {self.bound:.3g}" if self.bound else ""
             text += f": expected {self.expected!r}{bound}, got {self.got!r}"

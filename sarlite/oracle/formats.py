@@ -44,6 +44,11 @@ def format_of(dtype: str) -> Format:
     return FORMATS[dtype]
 
 
+def dtype_of(name: str) -> np.dtype:
+    """The NumPy dtype of arrays of a floating type: of bfloat16 float32."""
+    return np.dtype("float32" if name == "bfloat16" else name)
+
+
 def rounded(value: Array, dtype: str) -> Array:
     """The nearest numbers of a dtype; numbers of bfloat16 come in float32 arrays."""
     with np.errstate(over="ignore"):

@@ -33,10 +33,12 @@ def exact(reference: Reference, entry: Entry, report: Report, **options: Any) ->
     except probe.NotExact as error:
         report.skip("graphs without an exact probe: integers, and whichever elements are exact", str(error))
     name = f"{entry.name}/integers"
-    return [suited(reference, entry.edges, name=name, values="integers", width=entry.width, **options)]
+    return [suited(reference, entry.edges, name=name, values="integers", width=entry.width,
+                   square=entry.square, **options)]
 
 
 def random(reference: Reference, entry: Entry, report: Report, **options: Any) -> list[Case]:
     """Return one case of random numbers, with what is special about the graph's values; as `exact` otherwise."""
-    case = suited(reference, entry.edges, name=f"{entry.name}/random", values="random", width=entry.width, **options)
+    case = suited(reference, entry.edges, name=f"{entry.name}/random", values="random", width=entry.width,
+                  square=entry.square, **options)
     return [special(reference, case, entry.values)]

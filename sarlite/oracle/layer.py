@@ -10,7 +10,6 @@ import numpy as np
 
 from sarlite.errors import ConfigError, DataError, whole
 from sarlite.oracle import dialects
-from sarlite.oracle.choices import among
 from sarlite.oracle.definition import Attributes, Definition, Shapes
 from sarlite.oracle.edges import EdgeList, Index
 from sarlite.oracle.expression import Expr, concat, constant, gather
@@ -36,6 +35,8 @@ class Layer:
         Attributes with their values where nothing tells them.
     options : dict of str to tuple
         Attributes with their possible values, the first where nothing tells it.
+    square : dict
+        As of `Definition`.
     arrays : (edges, n_in, attributes) -> {name: shape}
     more : (inputs, attributes) -> {output: Expr}
         Outputs beside "out".
@@ -48,6 +49,7 @@ class Layer:
     sizes: Mapping[str, int]
     options: Mapping[str, tuple[Any, ...]]
     numbers: Mapping[str, float] = field(default_factory=dict)
+    square: Mapping[str, int] = field(default_factory=dict)
     arrays: Callable[[EdgeList, int, Attributes], Shapes] = lambda edges, n_in, attributes: rows_of(edges, n_in)
     more: Callable[[Mapping[str, Any], Attributes], dict[str, Expr]] = lambda inputs, attributes: {}
 
@@ -107,7 +109,7 @@ def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None
         A parameter that is missing, unknown or of a wrong shape.
     """
     dialect = attributes["dialect"]
-    given = {name: _checked(layer, name, value) for name, value in attributes.items() if value is not None}
+    given = {name: _checked(layer, dialect, name, value) for name, value in attributes.items() if value is not None}
     told: dict[str, Any] = {}
     if state is not None:
         shapes = {name: tuple(value.shape) for name, value in dialects.read(layer.name, dialect, state).items()}
@@ -130,9 +132,11 @@ def agree(given: Attributes, told: Attributes) -> None:
             raise ConfigError(f"{name} is {given[name]!r}, but in the state {value!r}")
 
 
-def _checked(layer, name, value):
-    if name in layer.options:
-        among(name, value, layer.options[name])
+def _checked(layer, dialect, name, value):
+    if name in layer.options and value not in layer.options[name]:
+        known = ", ".join(map(repr, layer.options[name]))
+        what = f"nothing else of {dialect}'s {layer.name} has a reference"
+        raise ConfigError(f"{name}: {value!r} is none of {known}; {what}")
     if name in layer.sizes or name == "n_in":
         return whole(name, value)
     if name in layer.numbers and not (isinstance(value, (int, float)) and np.isfinite(value)):
@@ -177,6 +181,7 @@ def definition(layer: Layer) -> Definition:
 
     unknown = dict.fromkeys(("n_in", *layer.sizes, *layer.options, *layer.numbers))
     return Definition(layer.name, formula, arrays, unknown, parameters, fixed=FIXED, draw=DRAWN, resolve=resolve,
+                      square=layer.square,
                       refuses=lambda edges, attributes: dialects.refuses(layer.name, edges, attributes))  # fmt: skip
 
 

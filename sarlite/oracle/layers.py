@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.errors import DataError
+from sarlite.errors import ConfigError, DataError
 from sarlite.oracle import dialects
 from sarlite.oracle.attention_layers import GAT, GATV2
 from sarlite.oracle.definition import Attributes, define
@@ -27,6 +27,9 @@ def _inverse_root(degree: Expr, counts: Array, isolated: str) -> Expr:
 def _normed(x: Expr, edges: EdgeList, weight: Expr | None, attributes: Attributes) -> Expr:
     """The weighted sum of the sources' rows, with the norm of GCN."""
     norm, isolated, by_src, by_dst = attributes["norm"], attributes["isolated"], edges.by_src, edges.by_dst
+    if norm == "in" and edges.n_src != edges.n_dst:
+        raise ConfigError(f"norm 'in' takes one set of rows: there are {edges.n_src} source rows, "
+                          f"and {edges.n_dst} destination rows")
 
     def degree(index):
         unweighted = weight is None or norm != "in"  # DGL counts edges
@@ -198,7 +201,7 @@ LAYERS = {
     "gat": GAT,
     "gatv2": GATV2,
     "rgcn": Layer("rgcn", _rgcn, _rgcn_shapes, _rgcn_told, {"n_out": 4, "n_relations": 3, "n_bases": 2},
-                  {"reduce": ("mean", "sum"), "root": YES, "bias": YES}, arrays=_rgcn_arrays),
+                  {"reduce": ("mean", "sum"), "root": YES, "bias": YES}, square={"n_bases": 3}, arrays=_rgcn_arrays),
     "batch_norm": Layer("batch_norm", _batch_norm, _batch_norm_shapes, _batch_norm_told, {},
                         {"training": YES, "running": NO, "affine": YES, "tracked": YES}, {"eps": 1e-5, "momentum": 0.1},
                         arrays=lambda edges, n_in, attributes: {"x": (edges.n_dst, n_in)}, more=_norm_outputs),

@@ -50,7 +50,7 @@ def ask(how: Asking, trial: Trial, case: Case) -> None:
     got = trial.outputs(case, shapes(expected))
     for name, array in (got or {}).items():
         siblings = partial(_siblings, trial, case, name)
-        difference = Difference(reference, case, name, expected[name], array, siblings=siblings)
+        difference = Difference(reference, case, name, expected[name], array, siblings=siblings, named=trial.named)
         judge.judge(trial, how.name, [difference], how.found, how.most)
     if g is None:
         return

@@ -13,22 +13,47 @@ from fractions import Fraction
 import numpy as np
 
 from sarlite.oracle.case import Case
+from sarlite.oracle.formats import format_of, rounded
 from sarlite.types import Array
 
 REAL = np.longdouble
 EPSILON = {"pyg": 1e-16}
+LEAST = {"float64": -1074, "float32": -149, "float16": -24, "bfloat16": -133}  # 2^ of the least number of a dtype
 
 
-def outputs(case: Case) -> dict[str, Array]:
-    """The results of an operation, of dtype longdouble."""
-    return {name: _as_real(value) for name, value in OPERATIONS[case.op](case, _numbers(case), None)[0].items()}
+def outputs(case: Case, once: bool = False) -> dict[str, Array]:
+    """The results of an operation, of dtype longdouble; with `once` rounded once, to the case's dtype."""
+    with np.errstate(all="ignore"):
+        return _made(OPERATIONS[case.op](case, _numbers(case), None)[0], case, once)
 
 
-def gradients(case: Case, cotangents: Mapping[str, Array]) -> dict[str, Array]:
-    """The gradients of the sum of <output, cotangent>, of dtype longdouble, by the names of the arrays."""
+def gradients(case: Case, cotangents: Mapping[str, Array], once: bool = False) -> dict[str, Array]:
+    """The gradients of the sum of <output, cotangent> by the names of the arrays, as of `outputs`."""
     number = _number_of(case)
     g = {name: _each(number, value) for name, value in cotangents.items()}
-    return {name: _as_real(value) for name, value in OPERATIONS[case.op](case, _numbers(case), g)[1].items()}
+    with np.errstate(all="ignore"):
+        return _made(OPERATIONS[case.op](case, _numbers(case), g)[1], case, once)
+
+
+def _made(found, case, once):
+    return {name: nearest(value, case.format) if once else _as_real(value) for name, value in found.items()}
+
+
+def nearest(values: Array, dtype: str) -> Array:
+    """The numbers of a dtype that are nearest to fractions, ties to even; what is no fraction is rounded as it is."""
+    form = format_of(dtype)
+    bits, least = round(-np.log2(form.unit)), LEAST[dtype]
+
+    def one(value):
+        if not isinstance(value, (int, Fraction)) or not value:
+            return value
+        over = abs(value.numerator).bit_length() - value.denominator.bit_length()
+        exponent = over - (abs(value) < Fraction(2) ** over)  # 2^exponent <= |value| < 2^(exponent + 1)
+        grain = Fraction(2) ** max(exponent - bits + 1, least)
+        return REAL(round(value / grain)) * REAL(2) ** max(exponent - bits + 1, least)
+
+    wide = np.array([one(value) for value in np.ravel(values)], REAL).reshape(np.shape(values))
+    return rounded(wide, dtype)
 
 
 def _number_of(case):

@@ -138,7 +138,7 @@ class Division:
                        for name, (shape, kind) in wanted.items()}
             parts.append(Part(rank, self.size, edges.n_dst, ids, self.owner.copy(), edges.src[eids], edges.dst[eids],
                               eids, arrays,
-                              state, cotangents, dict(case.attributes), case.name, case.op, case.dtype, results))
+                              state, cotangents, dict(case.attributes), case.name, case.op, case.format, results))
         return parts
 
     def _wanted(self):

@@ -84,7 +84,7 @@ class Oracle:
             pytest.skip(f"nothing was checked: {report}")
         if self.save and report.first_bad is not None:
             name = re.sub(r"[^A-Za-z0-9_.-]+", "-", self._node.nodeid).strip("-.")
-            report.save(Path(self.save) / f"{name}.sarcase")
+            report.save(Path(self.save) / f"{name}.sarcase", overwrite=True)
         return report.require()
 
 
@@ -107,7 +107,8 @@ def _summary(terminalreporter: Any) -> Iterator[str]:
         told = [json.loads(value) for key, value in report.user_properties if key == _KEY and value]
         for one in told:
             yield f"{report.nodeid}: {one['verdict']}, {one['compared']} comparisons, {one['what']}"
-            yield from (f"  not covered: {reason} ({n} times)" for reason, n in one["uncovered"].items())
+            yield from (f"  not covered: {reason}" + f" ({n} times)" * (n > 1)
+                        for reason, n in one["uncovered"].items())
             yield from (f"  expected failure: {text}" for text in one["expected"])
         if report.skipped and not any(one["compared"] for one in told):
             yield f"{report.nodeid}: not covered, skipped: {_reason(report)}"

@@ -18,7 +18,7 @@ import numpy as np
 
 from sarlite.errors import SarliteError
 from sarlite.oracle.case import Case
-from sarlite.oracle.corpus import Entry
+from sarlite.oracle.corpus import Entry, own
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.exact import BITS, Exact
 from sarlite.oracle.formats import rounded
@@ -73,12 +73,12 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
     -----
     Each attempt costs three evaluations of the reference; wider digits are tried first.
     """
-    name, edges, values = "graph", graph, "codes"
-    if isinstance(graph, Entry):
-        name, edges, width, values = graph.name, graph.edges, graph.width, graph.values
+    if not isinstance(graph, Entry):
+        graph = own("graph", graph, width)
+    values = graph.values
     made, refused = [], [] if skipped is None else skipped
-    for kind in kinds(reference, width, values):
-        filling = _Filling(reference, edges, width, dtype, seed, kind, values, index_dtype, f"{name}/{kind}")
+    for kind in kinds(reference, graph.width, values):
+        filling = _Filling(reference, graph, dtype, seed, kind, index_dtype)
         try:
             made += _widest(filling)
         except NotExact as error:
@@ -98,10 +98,10 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
     """
     shapes = {name: expr.shape for name, expr in reference.expressions(case)[1].items()}
     best: tuple[Any, dict[str, Array]] | None = None
-    for bits in _ladder(min(_MOST_BITS, BITS[case.dtype] - 1)):
-        g = {name: rounded(codes(shape, bits, seed + 1), case.dtype) for name, shape in shapes.items()}
+    for bits in _ladder(min(_MOST_BITS, BITS[case.format] - 1)):
+        g = {name: rounded(codes(shape, bits, seed + 1), case.format) for name, shape in shapes.items()}
         with np.errstate(all="ignore"):
-            found = reference.gradients(case, g, Exact(case.dtype))
+            found = reference.gradients(case, g, Exact(case.format))
         exact = _exact_ones(found)
         if bits == 1 and best is not None and len(exact) <= len(best[1]):
             break
@@ -111,7 +111,7 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
             break
     assert best is not None
     if not best[1]:
-        raise NotExact(f"{case.name}: no gradient is exact in {case.dtype} for any cotangent of integers")
+        raise NotExact(f"{case.name}: no gradient is exact in {case.format} for any cotangent of integers")
     _gradients[case] = best
     return best[0]
 
@@ -120,7 +120,7 @@ def numbers(reference: Reference, case: Case) -> dict[str, Number]:
     """Return the outputs of a case: their error is 0 where they are exact, and Inf where nothing is proved."""
     if case not in _outputs:
         with np.errstate(all="ignore"):
-            found = reference.outputs(case, Exact(case.dtype))
+            found = reference.outputs(case, Exact(case.format))
         _outputs[case] = {name: Number(n.value, n.error if np.any(n.error) else 0.0) for name, n in found.items()}
     return _outputs[case]
 
@@ -139,7 +139,7 @@ def expected_gradients(reference: Reference, case: Case, g: Mapping[str, Array])
     """Return the exact gradients of a case by the name of the array, float64; other gradients are left out.
     """
     if case not in _gradients or _gradients[case][0] is not g:
-        found = reference.gradients(case, g, Exact(case.dtype))
+        found = reference.gradients(case, g, Exact(case.format))
         _gradients[case] = g, _exact_ones(found)
     return _gradients[case][1]
 
@@ -154,12 +154,12 @@ def _exact_ones(numbers):
 class _Filling:
     """Makes the inputs of one kind on one graph, with digits of so many bits."""
 
-    def __init__(self, reference, edges, width, dtype, seed, kind, values, index_dtype, name):
-        self.reference, self.edges, self.width, self.dtype, self.seed = reference, edges, width, dtype, seed
-        self.values, self.index_dtype, self.name = values, index_dtype, name
-        self.scores = Scores(reference, edges, kind, seed)
-        self.blank = reference.case(edges, name=name, values="integers", seed=seed, dtype=dtype, width=width,
-                                    index_dtype=index_dtype)
+    def __init__(self, reference, entry, dtype, seed, kind, index_dtype):
+        self.reference, self.edges, self.width, self.dtype, self.seed = reference, entry.edges, entry.width, dtype, seed
+        self.values, self.name = entry.values, f"{entry.name}/{kind}"
+        self.scores = Scores(reference, entry.edges, kind, seed)
+        self.blank = reference.case(entry.edges, name=self.name, values="integers", seed=seed, dtype=dtype,
+                                    width=entry.width, index_dtype=index_dtype, square=entry.square)
 
     def first_bits(self):
         """Digits that fit the longest sum, and where gradients are products, the products' sum over the columns."""
@@ -244,7 +244,7 @@ def _proved(numbers, case):
 def _reason(numbers, case):
     name, error = next((name, np.asarray(number.error)) for name, number in numbers.items()
                        if np.any(number.error != 0))
-    text = f"{name} is exact in {case.dtype} for no integers that tell rows apart"
+    text = f"{name} is exact in {case.format} for no integers that tell rows apart"
     if not error.ndim:
         return text
     row = int(np.flatnonzero(error.reshape(len(error), -1).any(1))[0])

@@ -13,7 +13,7 @@ from sarlite.oracle import layers, models, operations  # noqa: F401  registers t
 from sarlite.oracle.case import Case
 from sarlite.oracle.choices import among
 from sarlite.oracle.definition import REFERENCES, Shapes
-from sarlite.oracle.dialects import DIALECTS
+from sarlite.oracle.dialects import DIALECTS, by_our_names
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.expression import constant, evaluate, variable
 from sarlite.oracle.formats import rounded
@@ -33,7 +33,7 @@ class Reference:
     state : dict of str to array, optional
         Parameters; without, each case gets its own.
     **attributes
-        As reduce="mean".
+        As reduce="mean"; of a library's layer also by the library's names (dialects.OWN), as num_heads=2.
 
     Raises
     ------
@@ -47,9 +47,12 @@ class Reference:
         self.definition = REFERENCES[name]
         self.name, self.dialect, self.state = name, dialect, state
         among("dialect", dialect, DIALECTS)
+        attributes = by_our_names(name, dialect, attributes)
         self.attributes: dict[str, Any] = {"dialect": dialect}
         for key in attributes:
             among(f"attribute of {name}", key, self.definition.attributes)
+        self.square = {} if state is not None else {
+            key: value for key, value in self.definition.square.items() if attributes.get(key) is None}
         for key, allowed in self.definition.attributes.items():
             choice = isinstance(allowed, tuple)
             self.attributes[key] = attributes.get(key, allowed[0] if choice else allowed)
@@ -74,11 +77,11 @@ class Reference:
             return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in shapes.items()}
         return {}
 
-    def arrays(self, edges: EdgeList, width: int) -> Shapes:
-        return self.definition.arrays(edges, width, self.attributes)
+    def arrays(self, edges: EdgeList, width: int, attributes: Mapping[str, Any] | None = None) -> Shapes:
+        return self.definition.arrays(edges, width, self.attributes if attributes is None else attributes)
 
-    def parameters(self, width: int) -> Shapes:
-        return self.definition.parameters(width, self.attributes)
+    def parameters(self, width: int, attributes: Mapping[str, Any] | None = None) -> Shapes:
+        return self.definition.parameters(width, self.attributes if attributes is None else attributes)
 
     def differentiable(self, case: Case) -> list[str]:
         """The names that a vector-Jacobian product gives: arrays and state."""
@@ -90,24 +93,27 @@ class Reference:
         return self.definition.refuses(case.edges, case.attributes)
 
     def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0,
-             dtype: str = "float32", width: int = 17, index_dtype: str = "int64") -> Case:
-        """One input: normal numbers, of deviation 1 and for parameters 1/4, or integers from -3 to 3."""
+             dtype: str = "float32", width: int = 17, index_dtype: str = "int64", square: bool = False) -> Case:
+        """One input: normal numbers, of deviation 1 and for parameters 1/4, or integers from -3 to 3.
+
+        With `square` sizes are equal that the definition has so.
+        """
         among("values", values, ("random", "integers"))
-        rng = np.random.default_rng(seed)
+        rng, attributes = np.random.default_rng(seed), {**self.attributes, **(self.square if square else {})}
 
         def drawn(shapes, scale=1.0):
             return {key: self._draw(key, rng, shape, values, dtype, scale) for key, shape in shapes.items()}
 
-        arrays = drawn(self.arrays(edges, width))
+        arrays = drawn(self.arrays(edges, width, attributes))
         # else the scores of attention would be large, and so the bounds of their errors
         scale = 0.25 if values == "random" else 1.0
-        state = drawn(self.parameters(width), scale) if self.state is None else dict(self.state)
-        return Case(name, self.name, edges, arrays, dict(self.attributes), state, dtype, dtype, index_dtype)
+        state = drawn(self.parameters(width, attributes), scale) if self.state is None else dict(self.state)
+        return Case(name, self.name, edges, arrays, attributes, state, dtype, dtype, index_dtype)
 
     def cotangents(self, case: Case, values: str = "random", seed: int = 0) -> dict[str, Array]:
         """A gradient of each output, by which gradients are asked."""
         rng = np.random.default_rng([seed, 1])
-        return {name: draw(rng, expr.shape, values, case.dtype) for name, expr in self.expressions(case)[1].items()}
+        return {name: draw(rng, expr.shape, values, case.format) for name, expr in self.expressions(case)[1].items()}
 
     def expressions(self, case: Case) -> tuple[dict, dict]:
         """The inputs and the outputs of the formula for a case."""

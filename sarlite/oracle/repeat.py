@@ -1,4 +1,4 @@
-"""Level `repeat`: the same input twice, and with one thread: the same bits."""
+"""Level `repeat`: the same input again, and with one thread: the same bits."""
 
 import os
 
@@ -13,7 +13,7 @@ from sarlite.types import Array
 
 
 def level(trial: Trial, case: Case, n_cores: int | None = None) -> None:
-    """Call three times: twice as it is, and, where there are more cores than one, once with one thread."""
+    """Call as it is once and `trial.repeats` times more, and, where there are more cores than one, with one thread."""
     n_cores = os.cpu_count() or 1 if n_cores is None else n_cores
     expected = trial.reference.expressions(case)[1]
     shapes = {name: expr.shape for name, expr in expected.items()}
@@ -30,7 +30,7 @@ def _compare(trial, case, n_cores, call, prefix, cotangents=None):
     first = call(None)
     if first is None:
         return
-    kinds = [(None, "the same call again")]
+    kinds: list[tuple[int | None, str]] = [(None, "the same call again")] * trial.repeats
     if n_cores > 1:
         kinds.append((1, "one thread in place of all"))
     else:

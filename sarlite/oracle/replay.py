@@ -44,9 +44,10 @@ def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
     """
     saved = sarcase.load(path)
     case, reference = saved.case, reference_of(saved.case)
-    report = Report(f"{described(reference)}, {case.dtype}, {case.name}")
+    report = Report(f"{described(reference)}, {case.format}, {case.name}")
     cotangents = _cotangents(path, saved, reference)
     with trying(report, run, vjp, reference, time_limit, seed=seed, convert=convert, cotangents=cotangents) as trial:
+        trial.named = saved.finding.edges if saved.finding is not None else ()
         for level in LEVELS:
             JUDGES[level](trial, case)
     return report
@@ -65,7 +66,7 @@ def told(saved: Saved) -> str:
     """What a saved case is, in a few lines: shapes, attributes, its edges where they are few, and what was found."""
     case = saved.case
     edges = f"{case.n_edges} edges from {case.n_src} to {case.n_dst} rows"
-    lines = [f"{case.op}, {case.name}: {edges}, {case.dtype}, sums in {case.accumulate}"]
+    lines = [f"{case.op}, {case.name}: {edges}, {case.format}, sums in {case.accumulate}"]
     if case.attributes:
         lines.append("  " + ", ".join(f"{name}={value!r}" for name, value in case.attributes.items()))
     lines += ["  " + ", ".join(f"{name} {tuple(value.shape)}" for name, value in {**case.arrays, **case.state}.items())]

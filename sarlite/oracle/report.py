@@ -3,10 +3,13 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.oracle import sarcase
 from sarlite.oracle.finding import Finding, Verdict
+
+_MOST_EXPECTED = 5  # expected failures that are told one by one
 
 __all__ = ["Finding", "OracleError", "Report", "Verdict"]
 
@@ -74,29 +77,41 @@ class Report:
             raise OracleError(str(self))
         return self
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, overwrite: bool = False) -> Path:
         """Write the case of `first_bad`, shrunk, as a .sarcase directory, with what was expected, what came, and the
         cotangents.
 
-        Raises ConfigError where there is none.
+        Raises ConfigError where there is none, DataError as `sarcase.save`.
         """
         bad = self.first_bad
         if bad is None or bad.case is None:
             raise ConfigError(f"{path}: nothing to save, the verdict is {self.verdict.name}")
-        return sarcase.save(bad, path)
+        return sarcase.save(bad, path, overwrite)
+
+    def told(self) -> dict[str, Any]:
+        """Return the report as JSON has it."""
+        return {"verdict": self.verdict.name, "what": self.what, "ratio": self.ratio, "checked": dict(self.checked),
+                "not_covered": {reason: {"times": n, "example": self.examples.get(reason, "")}
+                                for reason, n in sorted(self.uncovered.items())},
+                **{name: [{"case": f.case_name, **f.told(), "trace": f.trace} for f in found]
+                   for name, found in (("findings", self.findings), ("expected_failures", self.expected))}}
 
     def __str__(self) -> str:
         lines = [f"{self.verdict.name}: {self.what}"]
         if (bad := self.first_bad) is not None:
-            lines += [f"  {bad}"]
+            lines += [f"  {bad}", *(f"  {line}" for line in bad.trace.splitlines())]
         counts = ", ".join(f"{n} {level}" for level, n in self.checked.items())
-        cases = len({getattr(finding.case, "name", None) for finding in self.findings})
-        lines.append(f"  {len(self.findings)} findings in {cases} cases; compared: {counts or 'nothing'}")
+        found = [finding for finding in self.findings if finding.verdict is not Verdict.UNSUPPORTED]
+        cases = len({finding.case_name for finding in found})
+        lines.append(f"  {len(found)} findings in {cases} cases; compared: {counts or 'nothing'}")
         lines.append(f"  largest error / bound: {self.ratio:.4g}")
         for reason, n in sorted(self.uncovered.items()):
             example = self.examples.get(reason)
-            lines.append(f"  not covered: {reason} ({n} times" + (f"; as {example})" if example else ")"))
-        lines += [f"  expected failure: {finding}" for finding in self.expected]
+            times = [f"{n} times"] * (n > 1) + [f"as {example}"] * bool(example)
+            lines.append(f"  not covered: {reason}" + (f" ({'; '.join(times)})" if times else ""))
+        lines += [f"  expected failure: {finding}" for finding in self.expected[:_MOST_EXPECTED]]
+        if (more := len(self.expected) - _MOST_EXPECTED) > 0:
+            lines.append(f"  and {more} expected failures more")
         return "\n".join(lines)
 
 

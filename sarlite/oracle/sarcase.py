@@ -16,7 +16,6 @@ A record is {"file", "dtype", "shape", "sha256"}, the hash of the whole .npy fil
 """
 
 import json
-import math
 import os
 import shutil
 import uuid
@@ -28,33 +27,35 @@ from sarlite.oracle import npy
 from sarlite.oracle.case import Case, Saved
 from sarlite.oracle.choices import DTYPES, INDEX_DTYPES
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.finding import Finding, Verdict
+from sarlite.oracle.finding import NUMBERS, PLACES, Finding, Verdict
 
 SCHEMA = 1
 _GROUPS = ("arrays", "state", "cotangents", "expected", "bounds", "got")
 _TEXTS = {"dtype": DTYPES, "accumulate": DTYPES, "index_dtype": INDEX_DTYPES}
+_FIELD_OF = {"dtype": "format", "accumulate": "accumulate", "index_dtype": "index_dtype"}  # of `Case`
 _FIELDS = ("schema", "name", "op", "n_src", "n_dst", *_TEXTS, "attributes", "src", "dst", *_GROUPS, "finding")
-_PLACES = ("layer", "rank", "node", "column")
-_NUMBERS = ("expected", "got", "bound")
-_FINDING = ("verdict", "level", "output", "cause", *_PLACES, *_NUMBERS, "edges")
+_FINDING = ("verdict", "level", "output", "cause", *PLACES, *NUMBERS, "edges")
+_LATER = ("edge", "row")  # places that older files do not have
 _JSON_LIMIT = 1 << 24  # bytes
 _ROWS_LIMIT = npy.LIMIT // 8  # what is counted by row takes 8 bytes each
 
 
-def save(item: Saved | Finding | Case, path: str | os.PathLike[str]) -> Path:
+def save(item: Saved | Finding | Case, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
     """Write a case, a finding with its case, or all that belongs to it, and return the path.
 
     Parameters
     ----------
     item : Saved, Finding or Case
     path : path
-        A new directory, or one that was written by `save`, which is replaced.
+        A new directory.
+    overwrite : bool
+        Whether a directory that holds a case, and nothing else, is replaced.
 
     Raises
     ------
     DataError
-        Something else stands at `path`; a name is not one of letters, digits, "_", "-" and "."; an attribute is no
-        JSON.
+        Something stands at `path`, and is not to be replaced, or is no case alone; a name is not one of letters,
+        digits, "_", "-" and "."; an attribute is no JSON.
 
     Notes
     -----
@@ -65,8 +66,9 @@ def save(item: Saved | Finding | Case, path: str | os.PathLike[str]) -> Path:
     elif isinstance(item, Case):
         item = Saved(item)
     path = Path(path)
-    if os.path.lexists(path) and (path.is_symlink() or not (path / "case.json").is_file()):
-        raise DataError(f"{path}: something else stands there; a case is written to a new directory")
+    if os.path.lexists(path) and not (overwrite and _is_case(path)):
+        what = "is there already; overwrite replaces it" if _is_case(path) else "something else stands there"
+        raise DataError(f"{path}: {what}; a case is written to a new directory")
     private, old = (path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.{end}") for end in ("tmp", "old"))
     private.mkdir(parents=True)
     try:
@@ -78,6 +80,18 @@ def save(item: Saved | Finding | Case, path: str | os.PathLike[str]) -> Path:
         for folder in (private, old):
             shutil.rmtree(folder, ignore_errors=True)
     return path
+
+
+def _is_case(path: Path) -> bool:
+    """Whether a directory holds a case of this schema, and no file or folder that the case does not name."""
+    if path.is_symlink() or not (path / "case.json").is_file():
+        return False
+    try:
+        told = _parsed(path / "case.json")
+        records = [told["src"], told["dst"], *(record for group in _GROUPS for record in told[group].values())]
+        return {file.name for file in path.iterdir()} <= {"case.json", *(record["file"] for record in records)}
+    except (SarliteError, OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False
 
 
 def load(path: str | os.PathLike[str]) -> Saved:
@@ -115,21 +129,10 @@ def _described(item, folder):
     return {
         "schema": SCHEMA, "name": case.name, "op": case.op, "n_src": int(case.edges.n_src),
         "n_dst": int(case.edges.n_dst),
-        **{name: getattr(case, name) for name in _TEXTS}, "attributes": dict(case.attributes),
+        **{name: getattr(case, field) for name, field in _FIELD_OF.items()}, "attributes": dict(case.attributes),
         **{name: npy.write(folder / f"{name}.npy", value) for name, value in arrays.items()},
         **{group: npy.write_group(folder, group, values) for group, values in groups.items()},
-        "finding": None if item.finding is None else _told(item.finding),
-    }  # fmt: skip
-
-
-def _told(finding):
-    """A finding as JSON; numbers that JSON does not know as text."""
-    numbers = {name: getattr(finding, name) for name in _NUMBERS}
-    return {
-        "verdict": finding.verdict.name, "level": finding.level, "output": finding.output, "cause": finding.cause,
-        **{name: getattr(finding, name) for name in _PLACES},
-        **{name: value if value is None or math.isfinite(value) else str(value) for name, value in numbers.items()},
-        "edges": [[int(end) for end in edge] for edge in finding.edges],
+        "finding": None if item.finding is None else item.finding.told(),
     }  # fmt: skip
 
 
@@ -145,7 +148,8 @@ def _loaded(folder, told):
     groups = {group: {name: npy.read(folder, f"{group}.{name}", record) for name, record in told[group].items()}
               for group in _GROUPS}
     case = Case(told["name"], told["op"], EdgeList(src, dst, n_src, n_dst), groups.pop("arrays"),
-                _attributes(told["attributes"]), groups.pop("state"), **{name: told[name] for name in _TEXTS})
+                _attributes(told["attributes"]), groups.pop("state"),
+                **{field: told[name] for name, field in _FIELD_OF.items()})
     return Saved(case, finding=None if told["finding"] is None else _finding(told["finding"], case), **groups)
 
 
@@ -200,11 +204,13 @@ def _tuples(value):
 
 
 def _finding(told, case):
+    if isinstance(told, dict):
+        told = {**dict.fromkeys(_LATER), **told}
     _has(told, "finding", _FINDING)
     if told["verdict"] not in Verdict.__members__:
         raise DataError(f"finding.verdict is {told['verdict']!r}, none of {', '.join(Verdict.__members__)}")
-    places = {name: None if told[name] is None else whole(f"finding.{name}", told[name]) for name in _PLACES}
-    numbers = {name: None if told[name] is None else float(told[name]) for name in _NUMBERS}
+    places = {name: None if told[name] is None else whole(f"finding.{name}", told[name]) for name in PLACES}
+    numbers = {name: None if told[name] is None else float(told[name]) for name in NUMBERS}
     edges = tuple(tuple(whole("finding.edges", end) for end in edge) for edge in told["edges"])
     texts = [_text(told, name) for name in ("level", "output", "cause")]
     return Finding(Verdict[told["verdict"]], texts[0], case, texts[1], texts[2], edges=edges, **places, **numbers)

@@ -1,13 +1,19 @@
-"""The oracle checks itself: its references against `loops`, its corpus against the published hashes."""
+"""The oracle checks itself: its references against `loops`, its bounds, its corpus against the published hashes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ShapeError
+from sarlite.errors import ConfigError, ShapeError
 from sarlite.oracle import corpus, levels, loops
+from sarlite.oracle.choices import DTYPES
+from sarlite.oracle.difference import Difference
 from sarlite.oracle.finding import Finding, Verdict
+from sarlite.oracle.formats import rounded
+from sarlite.oracle.inputs import random
+from sarlite.oracle.judge import judge
 from sarlite.oracle.reference import Reference
 from sarlite.oracle.report import Report
 from sarlite.oracle.trial import trying
@@ -15,34 +21,41 @@ from sarlite.oracle.trial import trying
 WIDTH = 3
 
 
+def _outputs(case):
+    return loops.outputs(case, once=True)
+
+
 def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: str | Sequence[str] = "*",
-              outputs: Callable[..., Any] = loops.outputs, digest: Callable[..., str] = corpus.digest) -> Report:
-    """Return where the references disagree with `loops`, or the corpus with what was published.
+              dtypes: Sequence[str] = DTYPES, outputs: Callable[..., Any] = _outputs,
+              digest: Callable[..., str] = corpus.digest) -> Report:
+    """Return where the references or their bounds disagree with `loops`, or the corpus with what was published.
 
     Parameters
     ----------
     references : sequence of Reference
         Operations that `loops` knows.
     most_edges : int
-        Of the graphs that both compute on, in float64; `loops` takes one number after the other.
+        Of the graphs that both compute on; `loops` takes one number after the other, in fractions where an operation is
+        rational, and rounds once. On larger graphs of level "ci" the references' own values, rounded once, are held
+        against their bounds.
     graphs : str or sequence of str
         Patterns (fnmatch) of the names of graphs.
+    dtypes : sequence of str
     outputs : (case) -> {name: array}
         The second computation.
     digest : (edges) -> str
         The hash that is held against the published one.
     """
-    report = Report(f"the oracle itself, {len(references)} operations")
-
-    def run(case):
-        return {name: value.astype(np.float64) for name, value in outputs(case).items()}
-
+    report = Report(f"the oracle itself, {len(references)} operations, {', '.join(dtypes)}")
+    entries = corpus.named(corpus.corpus("all"), graphs)
+    small = {entry.name for entry in corpus.corpus("ci")}
     for reference in references:
-        with trying(report, run, _gradients, reference, 600.0) as trial:
-            for entry in corpus.named(corpus.corpus("ci"), graphs):
-                if entry.published["n_edges"] <= most_edges:
-                    _compare(trial, entry)
-    for entry in corpus.named(corpus.corpus("all"), graphs):
+        with trying(report, outputs, _gradients, reference, 600.0) as trial:
+            for entry in entries:
+                apart = entry.published["n_edges"] <= most_edges
+                for dtype in dtypes if apart or entry.name in small else ():
+                    _compare(trial, entry, dtype, apart)
+    for entry in entries:
         report.checked["corpus"] += 1
         if digest(entry.edges) != entry.published["sha256"]:
             other = "the graph is not the one that was published"
@@ -50,14 +63,27 @@ def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: 
     return report
 
 
-def _compare(trial, entry):
-    options = {"name": entry.name, "dtype": "float64", "width": min(entry.width, WIDTH)}
+def _compare(trial, entry, dtype, apart):
+    """One graph: against the second computation, or, not `apart`, the reference's own values against their bounds."""
+    entry = replace(entry, width=min(entry.width, WIDTH)) if apart else entry
     try:
-        levels.ask(levels.CERTIFIED, trial, trial.reference.case(entry.edges, **options))
-    except ShapeError as error:
+        (case,) = random(trial.reference, entry, trial.report, dtype=dtype)
+    except (ConfigError, ShapeError) as error:
         trial.report.skip("graphs that do not suit", f"{entry.name}: {error}")
+        return
+    with np.errstate(all="ignore"):
+        levels.ask(levels.CERTIFIED, trial, case) if apart else _own(trial, case)
+
+
+def _own(trial, case):
+    reference, how = trial.reference, levels.CERTIFIED
+    g = how.cotangents(reference, case, trial.seed)
+    numbers = [(name, number, None) for name, number in how.outputs(reference, case).items()]
+    numbers += [(f"d{name}", number, g) for name, number in how.gradients(reference, case, g).items()]
+    for name, number, cotangents in numbers:
+        once = rounded(number.value, case.format)
+        judge(trial, how.name, [Difference(reference, case, name, number, once, cotangents)], how.found)
 
 
 def _gradients(case, g):
-    cotangents = g if isinstance(g, dict) else {"out": g}
-    return {name: value.astype(np.float64) for name, value in loops.gradients(case, cotangents).items()}
+    return loops.gradients(case, g if isinstance(g, dict) else {"out": g}, once=True)

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from sarlite.oracle import call
+from sarlite.oracle.assumptions import Assumed, confirmed
 from sarlite.oracle.case import Case
-from sarlite.oracle.difference import Difference
+from sarlite.oracle.difference import Difference, of_saved
 from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.report import Report
 from sarlite.types import Array
 
 EXPLANATIONS = 4  # findings whose cause is looked for; a function that is wrong everywhere has many
 
+TELLING = 200  # edges of the graph on which a cause is told apart from others best
 KEPT = 20  # findings that keep their case; of the others, but the first of a verdict, the name is left
 
 
@@ -39,6 +41,8 @@ class Trial:
         What makes the function's inputs of NumPy arrays.
     cotangents : dict of str to array, optional
         By which gradients are asked, where one case is looked at again; else each level makes its own.
+    repeats : int
+        How often level "repeat" asks the same input again.
 
     Attributes
     ----------
@@ -46,16 +50,19 @@ class Trial:
         Findings whose cause is still looked for.
     together : sequence of Case
         The probes of the graph at hand, that share a code.
+    named : tuple of (src, dst)
+        Edges that were found in the one case at hand before.
     """
 
     def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *,
                  seed: int = 0, expected_failures: tuple[str, ...] = (), convert: Callable[[Array], Any] | None = None,
-                 cotangents: Mapping[str, Array] | None = None) -> None:
+                 cotangents: Mapping[str, Array] | None = None, repeats: int = 1) -> None:
         self.run, self.vjp, self.reference, self.report, self.worker = run, vjp, reference, report, worker
         self.seed, self.expected_failures, self.convert = seed, tuple(expected_failures), convert
-        self.cotangents = cotangents
+        self.cotangents, self.repeats = cotangents, repeats
         self.explanations = EXPLANATIONS
         self.together: Sequence[Case] = ()
+        self.named: tuple = ()
 
     def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
                 threads: int | None = None) -> dict[str, Array] | None:
@@ -90,7 +97,7 @@ class Trial:
                 return None
             if raised and layout != "plain":  # to refuse a layout is right, and told
                 verdict, cause = Verdict.UNSUPPORTED, f"{layout} arrays: {cause}"
-            self.add(Finding(verdict, "call", case, failure.output, cause))
+            self.add(Finding(verdict, "call", case, failure.output, cause, trace=failure.trace))
             if verdict is Verdict.UNSUPPORTED:
                 self.report.skip("cases that the function refuses", f"{case.name}: {cause}")
             if failure.hangs:
@@ -115,6 +122,22 @@ class Trial:
         expected = any(fnmatchcase(name, pattern) for pattern in self.expected_failures)
         (self.report.expected if expected else self.report.findings).append(finding)
 
+    def confirm(self) -> None:
+        """Keep of assumed causes those that explain a second case, on another graph, too."""
+        for finding in self.report.findings:
+            if isinstance(finding.cause, Assumed):
+                cause = self._confirmed(finding) or "no single cause found that a second case confirms"
+                self.report.findings[self.report.findings.index(finding)] = replace(finding, cause=cause)
+
+    def _confirmed(self, finding):
+        """The assumption that explains the two most telling cases of an output, or None."""
+        like = sorted((f for f in self.report.findings if f.output == finding.output and f.evidence is not None),
+                      key=lambda f: abs(np.log((f.case.n_edges + 1) / TELLING)))
+        other = next((f for f in like[1:] if f.case.edges is not like[0].case.edges), None)
+        if other is None:
+            return None
+        return confirmed(*(of_saved(self.reference, f.evidence, f.output) for f in (like[0], other)))
+
     def found(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array, **fields: Any
               ) -> None:
         """Add a finding whose place is the first element of `bad`; `fields` add to its fields, or replace them."""
@@ -122,10 +145,15 @@ class Trial:
         row, column = _place(index, bad.shape)
         expected, error, got = difference.expected.value, difference.expected.error, difference.got
         bound = None if error is None else float(np.broadcast_to(error, got.shape)[index])
-        found = {"node": row, "column": column, "expected": float(expected[index]), "got": float(got[index]),
-                 "bound": bound,
-                 "evidence": difference.evidence, **fields}
+        found = {self._place_of(difference): row, "column": column, "expected": float(expected[index]),
+                 "got": float(got[index]), "bound": bound, "evidence": difference.evidence, **fields}
         self.add(Finding(verdict, level, difference.case, difference.output, cause, **found))
+
+    def _place_of(self, difference):
+        """What a row of an output, or of a gradient, is: a node, an edge, or a row of a parameter."""
+        by = self.reference.outputs_by if difference.cotangents is None else self.reference.arrays_by
+        name = difference.output if difference.cotangents is None else difference.output[1:]
+        return {"edge": "edge", "whole": "row"}.get(by.get(name, "whole"), "node")
 
 
 def _place(index, shape):
@@ -146,10 +174,12 @@ def trying(report: Report, run: Callable, vjp: Callable | None, reference: Any, 
         As of `Trial`.
     """
     with call.working(seconds) as worker:
+        trial = Trial(run, vjp, reference, report, worker, **options)
         try:
-            yield Trial(run, vjp, reference, report, worker, **options)
+            yield trial
         except Stop:
             report.skip("what comes after a call that did not return")
+        trial.confirm()
 
 
 class Stop(Exception):

@@ -71,6 +71,8 @@ def kinds(reference: Reference, width: int, values: str) -> tuple[str, ...]:
         return ("codes",)
     if attributes.get("kind") == "dot" and width < 2:
         return ("equal",)
+    if values == "nan":  # a weight of 0 times NaN is NaN, but who leaves such edges out is not wrong
+        return ("equal",)
     return ("saturated",) if values in ("scores", "masked") else ("equal", "saturated")
 
 
@@ -130,8 +132,9 @@ def special(reference: Reference, case: Case, values: str) -> Case:
     about them.
 
     "negative": all below 0, and so all maxima. "ties": what a ReLU leaves of few integers. "unreachable": NaN and Inf
-    in rows that no edge leaves. "denormal": below the smallest normal number. "scores": +-1e4. "masked": -Inf at all
-    edges of every second row.
+    in rows that no edge leaves. "nan": NaN and Inf in a column of every fourth row, whatever leaves it, -Inf in the
+    first column of others, a fourth of the weights 0. "weights": of 8 weights by edge two are 0, one Inf, one -Inf, one
+    NaN. "denormal": below the smallest normal number. "scores": +-1e4. "masked": -Inf at all edges of every second row.
     """
     return replace(case, arrays={name: _special(reference, case, name, array, values)
                                  for name, array in case.arrays.items()})
@@ -139,25 +142,37 @@ def special(reference: Reference, case: Case, values: str) -> Case:
 
 def _special(reference, case, name, array, values):
     edges, wide = case.edges, np.asarray(array, np.float64)
+    if name == "weight" and values in ("nan", "weights"):
+        odd = mixed(np.arange(len(array)), len(array)) % 8
+        odd = np.where((odd >= 2) & (values == "nan"), 8, odd)
+        return np.select([odd < 2, odd == 2, odd == 3, odd == 4], [0.0, np.inf, -np.inf, np.nan], array
+                         ).astype(array.dtype)
     if name in reference.definition.fixed or name in ("weight", "edge_weight", "attn", "k", "q"):
         return array
     if name in ("scores", "el", "er"):
         if values == "scores":
-            return rounded(np.where(wide >= 0, 1e4, -1e4), case.dtype)
+            return rounded(np.where(wide >= 0, 1e4, -1e4), case.format)
         if values == "masked" and name != "el":
             rows = np.arange(len(array)) if name == "er" else edges.dst
             return np.where(_column(rows % 2 == 0, array.ndim), -np.inf, array).astype(array.dtype)
         return array
     if values == "negative":
-        return rounded(-1.0 - np.abs(wide), case.dtype)
+        return rounded(-1.0 - np.abs(wide), case.format)
     if values == "ties":
-        return rounded(np.maximum(np.floor(np.abs(wide)) % 4 - 1, 0), case.dtype)
+        return rounded(np.maximum(np.floor(np.abs(wide)) % 4 - 1, 0), case.format)
     if values == "denormal":
-        return rounded(wide * {"float16": 2.0**-22, "float64": 2.0**-1070}.get(case.dtype, 2.0**-130), case.dtype)
-    loops = case.attributes.get("loops")
-    if values == "unreachable" and name in ("x", "z", "z_src", "v") and not case.state and not loops:
-        spoilt = np.choose(_column(np.arange(len(array)) % 3, array.ndim), (np.nan, np.inf, -np.inf))
+        return rounded(wide * {"float16": 2.0**-22, "float64": 2.0**-1070}.get(case.format, 2.0**-130), case.format)
+    if case.state or name not in ("x", "y", "z", "z_src", "v", "messages"):
+        return array
+    rows = np.arange(len(array))
+    spoilt = np.choose(_column(rows % 3, array.ndim), (np.nan, np.inf, -np.inf))
+    if values == "unreachable" and name not in ("y", "messages") and not case.attributes.get("loops"):
         return np.where(_column(edges.out_degrees == 0, array.ndim), spoilt, array).astype(array.dtype)
+    if values == "nan" and array.size:
+        width, columns = array[0].size, np.arange(array[0].size).reshape(array.shape[1:])
+        here = _column(mixed(rows, len(rows)) % 4 == 0, array.ndim) & (columns == _column(rows, array.ndim) % width)
+        least = np.where((columns == 0) & (width > 2), -np.inf, array)
+        return np.where(here, spoilt, least).astype(array.dtype)
     return array
 
 

@@ -40,16 +40,25 @@ class Mutant:
 MUTANTS: list[Mutant] = []
 
 
-def planted(op, level="probe", name=None, backward=False, link="", upstream="", **attributes):
-    """Register a function as the defective `run`, or `vjp` where `backward`, the other being right."""
+def planting(mutants):
+    """What registers functions in a list."""
 
-    def register(function):
-        run, vjp = right.KERNELS[op] if op in right.KERNELS else (None, None)
-        pair = (run, function) if backward else (function, vjp)
-        MUTANTS.append(Mutant(name or function.__name__.replace("_", " "), op, level, *pair, attributes, link, upstream or "not tried"))
-        return function
+    def planted(of, level="probe", /, name=None, backward=False, link="", upstream="", **attributes):
+        """Register a function as the defective `run`, or `vjp` where `backward`, the other being right."""
 
-    return register
+        def register(function):
+            run, vjp = right.KERNELS.get(of, (None, None))
+            pair = (run, function) if backward else (function, vjp)
+            told = name or function.__name__.replace("_", " ")
+            mutants.append(Mutant(told, of, level, *pair, attributes, link, upstream or "not tried"))
+            return function
+
+        return register
+
+    return planted
+
+
+planted = planting(MUTANTS)
 
 
 PYG, DGL = "https://github.com/pyg-team/pytorch_geometric", "https://github.com/dmlc/dgl"

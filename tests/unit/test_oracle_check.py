@@ -14,7 +14,7 @@ from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.trial import Trial, trying
 from tests.helpers.oracle_candidates import graph_run, graph_vjp, kernel_sample, kernel_spmm, kernel_spmm_vjp, plain, spmm
 
-FEW = ("no-nodes", "ring-2", "repeated-3-4", "uniform-100-130", "in-star-65", "isolated-12-odd-ties", "clique-16")
+FEW = ("empty-0-0", "ring-2", "doubled-17-64", "uniform-100-130", "in-star-64", "isolated-12-odd-ties", "clique-4-loops")
 
 
 def check_few(run, reference, **options):

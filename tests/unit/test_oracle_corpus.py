@@ -44,8 +44,9 @@ def test_what_is_hard_is_there(graphs):
         assert all(np.isin(degrees[e.name][0], allowed).all() for e in SMALL if tag in e.tags), tag
     with_loops = [degrees[e.name] for e in SMALL if "powers of four with loops" in e.tags]
     assert len(with_loops) > 5 and all(np.isin(d + 1, 4 ** np.arange(9)).all() for pair in with_loops for d in pair)
-    assert {e.width for e in ENTRIES} == {1, 3, 17, 100, 257} and {e.values for e in ENTRIES} == set(corpus.VALUES)
-    assert {e.heads for e in ENTRIES} == {1, 2, 3}
+    assert {e.values for e in ENTRIES} == set(corpus.VALUES)
+    rows = [max(e.published["n_src"], e.published["n_dst"]) * e.width for e in corpus.corpus("ci") if e.fits("int16")]
+    assert max(rows) > 1 << 16, "offsets of rows that overflow in int16"
     assert max(e.published["n_edges"] * e.width for e in ENTRIES) > 2**31
 
 
@@ -55,6 +56,25 @@ def test_the_smaller_half_has_every_difficulty():
     assert {t for e in half for t in e.tags} == {t for e in ENTRIES for t in e.tags} - {"large", "edge-columns above 2^31"}
     assert all(e.fits("int16") for e in half if "edge-columns above 2^15" in e.tags) and not corpus.entry("uniform-50-20000").fits("int16")
     assert sum(e.size for e in half) < sum(e.size for e in SMALL) / 20
+
+
+def test_every_width_is_there_at_ci_on_a_graph_that_tells():
+    """Tails of all lengths and whole vectors, and graphs of every degree that a counter of 16 bits has not."""
+    half = corpus.corpus("ci")
+    edges = {width: max(e.published["n_edges"] for e in half if e.width == width) for width in corpus.WIDTHS}
+    assert set(edges) >= {*range(1, 10), 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 256, 257}
+    assert min(edges.values()) >= 30
+    assert max(e.edges.in_degrees.max(initial=0) for e in half if "in-star above 2^16" in e.tags) > 65_535
+
+
+def test_graphs_and_widths_of_ones_own():
+    own = {"mine": corpus.entry("ring-3").edges, "other": corpus.entry("in-star-3").edges}
+    found = corpus.chosen("ci", own, [5, 6])
+    assert [(e.name, e.width, e.published["n_edges"]) for e in found] == [("mine", 5, 3), ("other", 6, 3)]
+    assert [e.width for e in corpus.chosen("ci", "ring-*", [2])] == [2] * len(corpus.named(corpus.corpus("ci"), "ring-*"))
+    for graphs, widths in (("*", [0]), ("*", []), ({"mine": 3}, None), ({}, None), ("nowhere", None)):
+        with pytest.raises(ConfigError, match="widths|EdgeList|no graph"):
+            corpus.chosen("ci", graphs, widths)
 
 
 def test_unknown_names_are_refused():

@@ -28,7 +28,7 @@ def spmm(case, order=None, src=None, dst=None, x=None, degrees=None, weight=None
     if reduce in ("max", "min"):
         out[:] = -np.inf if reduce == "max" else np.inf
         (np.maximum if reduce == "max" else np.minimum).at(out, dst[order], messages)
-        return np.where(np.isinf(out), 0, out)
+        return np.where((case.edges.in_degrees == 0)[:, None], 0, out)
     if reduce == "sym":
         messages = messages / np.sqrt(np.maximum(case.edges.out_degrees, 1).astype(x.dtype))[src[order], None]
         scale = np.sqrt(np.maximum(case.edges.in_degrees, 1).astype(x.dtype))[:, None]

@@ -42,7 +42,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     out = {"out": RNG.standard_normal((2, 5))}
     saved = sarcase.Saved(case, {"out": np.ones((2, 5), np.float32)}, {**out, "dx": np.float64(3.0)}, out, out, a_finding(case))
     for _ in range(2):  # what stands there is replaced
-        found = sarcase.load(sarcase.save(saved, tmp_path / "new" / "failure.sarcase"))
+        found = sarcase.load(sarcase.save(saved, tmp_path / "new" / "failure.sarcase", overwrite=True))
     assert os.listdir(tmp_path / "new") == ["failure.sarcase"]
     assert all(np.array_equal(getattr(found.case.edges, end), getattr(EDGES, end)) for end in ("src", "dst"))
     assert (found.case.n_src, found.case.n_dst) == (3, 2)
@@ -184,6 +184,6 @@ def test_a_failing_gradient_is_saved_with_its_cotangents_and_replayed_with_them(
     assert replay(tmp_path / "failure.sarcase", plain, vjp=lambda case, g: vjp(case, g, 2)).verdict is Verdict.WRONG
     replay(tmp_path / "failure.sarcase", plain, vjp=vjp).require()
     assert len(asked) >= 4 and all(np.array_equal(g, saved.cotangents["out"]) for g in asked)
-    save(replace(saved, cotangents={"out": np.ones((1, 1), np.float32)}), tmp_path / "failure.sarcase")
+    save(replace(saved, cotangents={"out": np.ones((1, 1), np.float32)}), tmp_path / "failure.sarcase", overwrite=True)
     with pytest.raises(DataError, match="failure.sarcase: cotangents are of shape"):
         replay(tmp_path / "failure.sarcase", plain, vjp=vjp)

@@ -1,0 +1,86 @@
+"""The table of operations and layers: what each takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from sarlite.errors import SarliteError
+from sarlite.oracle.dialects import OWN
+from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.layers import LAYERS
+from sarlite.oracle.reference import Reference
+
+# Numbers that stand for sizes: primes that nothing else is.
+_SIZES = {1009: "n_src", 1013: "n_dst", 1019: "n_edges", 1021: "width"}
+_WIDTH, _NODES = 1021, 1013
+
+
+def entry(name: str) -> dict[str, Any]:
+    """Return what a reference takes and gives: arrays, parameters and outputs, attributes with their values.
+
+    Returns
+    -------
+    dict
+        "name"; "arrays" and "parameters", name to shape, in words as "n_src"; "outputs", name to what a row is;
+        "attributes", name to the values it may have, or the one it has where nobody says another; "with", what an
+        attribute's other value adds: "weighted=True" to {name: shape}; "own_names", by dialect the names that a library
+        has for attributes; "gradients", whether vjp is asked for.
+    """
+    reference = Reference(name)
+    definition = reference.definition
+    choices = {key: value for key, value in definition.attributes.items() if isinstance(value, tuple)}
+    choices |= LAYERS[name].options if name in LAYERS else {}
+    usual = _shapes(reference)
+    return {"name": name, "arrays": usual[0], "parameters": usual[1], "outputs": dict(definition.outputs_by),
+            "attributes": {key: choices.get(key, value) for key, value in reference.attributes.items()
+                           if key not in ("each", "dialect")},
+            "with": dict(_changes(name, choices, {**usual[0], **usual[1]})),
+            "own_names": {dialect: {theirs: ours for theirs, (ours, _) in names.items()}
+                          for (layer, dialect), names in OWN.items() if layer == name.partition("-")[0]},
+            "gradients": definition.has_vjp}
+
+
+def lines(told: Mapping[str, Any]) -> Iterator[str]:
+    """Yield an entry as lines of text."""
+    yield told["name"]
+    for key in ("arrays", "parameters", "outputs", "attributes"):
+        for name, value in told[key].items():
+            text = value if isinstance(value, str) else _shape_text(value) if key in ("arrays", "parameters") else value
+            yield f"  {key[:-1]} {name}: {text}"
+    for name, shapes in told["with"].items():
+        yield f"  with {name}: " + ", ".join(f"{key} {_shape_text(shape)}" for key, shape in shapes.items())
+    for dialect, names in told["own_names"].items():
+        yield f"  in dialect {dialect} also: " + ", ".join(f"{theirs} ({ours})" for theirs, ours in names.items())
+
+
+def _shapes(reference):
+    """The arrays' shapes and the parameters', in words: of two sets of rows where the formula has a meaning there."""
+    for n_src in (1009, _NODES):
+        edges = EdgeList(np.zeros(1019, int), np.zeros(1019, int), n_src, _NODES)
+        try:
+            found = reference.arrays(edges, _WIDTH), reference.parameters(_WIDTH)
+        except SarliteError:
+            continue  # it takes one set of rows
+        names = _SIZES if n_src == 1009 else {**_SIZES, _NODES: "n"}
+        return tuple({name: [names.get(size, size) for size in shape] for name, shape in shapes.items()}
+                     for shapes in found)
+    return {}, {}
+
+
+def _changes(name, choices, usual):
+    for key, values in choices.items():
+        for value in values[1:]:
+            try:
+                arrays, parameters = _shapes(Reference(name, **{key: value}))
+            except SarliteError:
+                continue  # it goes with other attributes
+            more = {k: shape for k, shape in {**arrays, **parameters}.items() if usual.get(k) != shape}
+            if more:
+                yield f"{key}={value!r}", more
+
+
+def _shape_text(shape):
+    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
