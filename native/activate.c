@@ -134,7 +134,8 @@ static void NAME(activate_backward_rows)(T *dx, double *restrict sums, const T *
                     double *restrict sum = sums + a->n_feat + first;
                     for (int f = 0; f < n; f++) sum[f] += (double)dy[f] * (((double)row[f] - mean[f]) * inv_std[f]);
                 }
-                if (dx) {
+                if (dx && !means) memcpy(dx + r * a->n_feat + first, dy, (size_t)n * sizeof(T));
+                else if (dx) {
                     const double *restrict mean_dy = means + first, *restrict mean_dyx = means + a->n_feat + first;
                     const T *restrict gamma = a->gamma + first;
                     T *restrict to = dx + r * a->n_feat + first;
@@ -150,7 +151,7 @@ static void NAME(activate_backward_rows)(T *dx, double *restrict sums, const T *
 
 /* dy = g * k * f'(y);   sums[0] = sum_r dy,   sums[1] = sum_r dy * xhat (0 without mean),   xhat = (x - mean) *
  * inv_std
- * dx = gamma * inv_std * (dy - means[0] - xhat * means[1]);   without mean dx = dy
+ * dx = gamma * inv_std * (dy - means[0] - xhat * means[1]);   without mean or means dx = dy
  *
  * inputs   g (n_rows, n_feat); x (n_rows, n_feat), read with mean or SAR_ELU; out (n_rows, n_feat), read with
  *          SAR_RELU; means (2, n_feat), read with mean and dx: sums over the rows of all ranks, divided by their

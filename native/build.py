@@ -12,7 +12,7 @@ from cffi import FFI
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KERNELS = ["spmm", "extremum", "attend", "attend_backward", "attend_rows", "rows", "dropout", "norm", "activate", "add",     # for every set
-           "gemm", "sample", "number"]
+           "gemm", "sample", "number", "exact", "exact_edges"]
 PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose", "cache"]
 TARGETS = {"portable": None, "avx2": "avx2,fma", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 REGISTERS = {"portable": 16, "avx2": 32, "avx512": 64}     # bytes

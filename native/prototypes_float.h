@@ -26,3 +26,13 @@ int NAME(sar_gemm_forward)(T *restrict out, int64_t ld_out, T *restrict workspac
                            const int64_t *restrict rows, const T *restrict b, int trans_b, int accumulate, int64_t m, int64_t n, int64_t k);
 int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, int64_t ld_a, const int64_t *restrict rows,
                             const T *restrict g, int64_t ld_g, int64_t n_threads, int64_t m, int64_t n, int64_t k);
+int NAME(sar_exact_largest)(double *restrict out, double *restrict workspace, const T *restrict x, const T *restrict scale,
+                            int64_t n_threads, int64_t n_rows, int64_t n_feat);
+int NAME(sar_exact_squares)(double *restrict out, double *restrict workspace, const T *restrict x, const double *restrict inverse,
+                            int64_t n_threads, int64_t n_rows, int64_t n_feat);
+int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspace, const T *restrict a, const T *restrict g,
+                                  const double *restrict of_a, const double *restrict of_g, double step, int64_t n_threads, int64_t m,
+                                  int64_t n, int64_t k);
+int NAME(sar_exact_gemm_forward)(T *restrict out, double *restrict workspace, const T *restrict a, const T *restrict b, int accumulate,
+                                 int64_t n_threads, int64_t m, int64_t n, int64_t k);
+int NAME(sar_exact_function)(T *restrict out, const T *restrict x, int function, int64_t n);

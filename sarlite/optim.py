@@ -10,6 +10,7 @@ from sarlite.command import suggestion
 from sarlite.errors import CheckpointError, ConfigError, number, whole
 from sarlite.nn.flat import Flat, Group
 from sarlite.nn.module import load_arrays
+from sarlite.tape.numerics import power
 from sarlite.types import Array
 
 Decay = float | Callable[[str], float]  # of all parameters, or by name
@@ -223,7 +224,7 @@ class Adam(Optimizer):
         change -= v
         change *= 1 - beta2
         v += change
-        correction1, correction2 = (1 - beta ** int(self.n_steps) for beta in self.betas)
+        correction1, correction2 = (1 - power(beta, int(self.n_steps)) for beta in self.betas)
         root = np.sqrt(v)
         root /= math.sqrt(correction2)
         root += self.eps

@@ -19,6 +19,8 @@ from sarlite.errors import CheckpointError, ConfigError, DataError, needs
 from sarlite.files import try_whole
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array
+from sarlite.tape.exact import named
+from sarlite.tape.numerics import using
 from sarlite.train import __main__ as command
 from sarlite.train import checkpoint, propagated, resume
 from sarlite.train import config as training
@@ -215,7 +217,7 @@ def _computed(comm, config, run, part, tensors, meta):
     if training.label_inputs:
         x = _with_labels(comm, training, part, x, n_out)
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
-    with kernels.Buffers(), no_grad():
+    with kernels.Buffers(), no_grad(), using(named(training.numerics, comm)):
         constant = partial(Tensor, constant=True)
         x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
         output = model.eval()(graph, x)

@@ -27,6 +27,17 @@ from sarlite.kernels.attention import (
 )
 from sarlite.kernels.buffers import Buffers, outside_buffers
 from sarlite.kernels.cache import Lines
+from sarlite.kernels.exact import (
+    exact_attend,
+    exact_attend_backward,
+    exact_function,
+    exact_gemm,
+    exact_gemm_backward,
+    exact_largest,
+    exact_spmm,
+    exact_squares,
+    levels,
+)
 from sarlite.kernels.gemm import gemm, gemm_backward
 from sarlite.kernels.native import (
     instruction_set,
@@ -68,6 +79,14 @@ __all__ = [
     "copy_rows",
     "dropout",
     "edge_dot",
+    "exact_attend",
+    "exact_attend_backward",
+    "exact_function",
+    "exact_gemm",
+    "exact_gemm_backward",
+    "exact_largest",
+    "exact_spmm",
+    "exact_squares",
     "extremum",
     "extremum_backward",
     "gather_rows",
@@ -75,6 +94,7 @@ __all__ = [
     "gemm_backward",
     "instruction_set",
     "instruction_sets",
+    "levels",
     "philox4x32",
     "row_dot",
     "sample",

@@ -82,8 +82,8 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
     out : g's shape and dtype
         The result, needed for "relu": the mask is where the result is above 0, so no random numbers are drawn.
     means : (2, F) float64
-        Needed for dx with a `normal`: the `sums` of all ranks, divided by the number of rows of all ranks; zeros where
-        mean and inv_std are constants.
+        For dx with a `normal`: the `sums` of all ranks, divided by the number of rows of all ranks; zeros where mean
+        and inv_std are constants. Without means dx is dy.
     dx : g's shape and dtype, optional
         It may be g itself.
     sums : (2, F) float64, optional
@@ -107,7 +107,8 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
         check("dx", dx, dtype=g.dtype, shape=g.shape, out=True)
         check_apart(dx, g=None if dx is g else g, x=x, out=out)
         if normal is not None:
-            check("means", means, dtype=np.float64, shape=(2, n_feat))
+            if means is not None:
+                check("means", means, dtype=np.float64, shape=(2, n_feat))
     if sums is not None:
         check("sums", sums, dtype=np.float64, shape=(2, n_feat), out=True)
     n_threads = team(g)

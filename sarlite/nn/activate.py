@@ -7,6 +7,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.tape.engine import Owned, Tensor, apply, primitive, written_over
+from sarlite.tape.numerics import by_numerics
 
 
 class Statistics(NamedTuple):
@@ -69,20 +70,29 @@ def _vjp(g, needs, residuals, kind, alpha, statistics, key, p, overwrite):
     x, out, gamma, beta, ids = residuals
     g = np.ascontiguousarray(g)
     dx = None if not needs[0] else g if g.flags.writeable else np.empty(g.shape, g.dtype)
-    sums = np.zeros((2, g.shape[1]))
 
     def pull(**outputs):
         kernels.activate_backward(g, kind=kind, alpha=alpha, normal=_normal(statistics, gamma), beta=beta,
                                   mask=_mask(ids, key, p), x=x, out=out, **outputs)
 
-    if dx is None or statistics is None or statistics.comm is None:
-        pull(dx=dx, sums=sums if needs[1] or needs[2] else None, means=np.zeros_like(sums))
-        d_beta, d_gamma = sums.astype(g.dtype)
-    else:
-        pull(sums=sums)
-        d_beta, d_gamma = sums.astype(g.dtype)
-        pull(dx=dx, means=statistics.comm.allreduce(sums) / statistics.n_rows)
+    d_beta, d_gamma = activation_sums(pull, g, dx, x, statistics, needs[1] or needs[2]).astype(g.dtype)
     return dx, d_gamma if needs[1] else None, d_beta if needs[2] else None, None
+
+
+@by_numerics
+def activation_sums(pull, g, dx, x, statistics, wanted):
+    """Fill dx where there is one; return the gradients of beta and gamma, (2, n_feat) float64, zeros unless wanted.
+
+    `pull` is `kernels.activate_backward` with what the outputs do not change.
+    """
+    sums = np.zeros((2, g.shape[1]))
+    if dx is None or statistics is None or statistics.comm is None:
+        pull(dx=dx, sums=sums if wanted else None, means=np.zeros_like(sums))
+        return sums
+    pull(sums=sums)
+    own = sums.copy()
+    pull(dx=dx, means=statistics.comm.allreduce(sums) / statistics.n_rows)
+    return own
 
 
 def _normal(statistics, gamma):

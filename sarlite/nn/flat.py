@@ -11,6 +11,7 @@ from sarlite.comm import Communicator, Request
 from sarlite.comm.requests import Staged
 from sarlite.errors import ConfigError
 from sarlite.nn.module import Module, Parameter
+from sarlite.tape import numerics
 from sarlite.types import Array
 
 
@@ -141,7 +142,9 @@ class Flat:
         The gradients are the sums once the request is done. Until then nothing else collective may be called on `comm`:
         give it a channel.
         """
-        return comm.start_allreduce(self.grad) if self.replicated.names else Staged(iter(()))
+        if not self.replicated.names or numerics.current() is not None:  # whose gradients are sums over ranks already
+            return Staged(iter(()))
+        return comm.start_allreduce(self.grad)
 
     def changed(self) -> None:
         """Tell the tape that the parameters' values have changed."""

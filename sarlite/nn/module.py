@@ -36,6 +36,7 @@ class Parameter(Tensor):
     def __init__(self, data: Any, ids: Any = None) -> None:
         super().__init__(data, requires_grad=True)
         self.ids = None if ids is None else _checked_ids(np.asarray(ids), self.shape)
+        self.replicated = ids is None
         self.flat = None  # a weak reference to the `Flat` in which the parameter lies
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from sarlite.nn.module import Module, Parameter
 from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
 from sarlite.tape.engine import as_array
+from sarlite.tape.numerics import by_numerics
 from sarlite.types import Array, DType
 
 R = TypeVar("R")
@@ -59,6 +60,7 @@ def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Arr
     return count, mean, m2
 
 
+@by_numerics
 def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
     """Return (count, mean, M2) of the columns of every rank's (n, n_feat) array x, in float64. Collective."""
     n_feat = x.shape[1]

@@ -51,6 +51,9 @@ class Operator:
     def begin(self, needs, arrays, keep):
         """Take the local arrays and prepare the output; `keep` says whether what `forward` returns is kept."""
 
+    def look_ahead(self, schedule, rows):
+        """Do what needs a pass over all blocks before `forward`. After `begin`; collective."""
+
     def forward(self, block, rows):
         """Add one block's messages; return what `backward` wants as `kept`."""
 
@@ -59,6 +62,16 @@ class Operator:
 
     def begin_backward(self, g):
         """Take the gradient of the output."""
+
+    def accumulator(self, n_rows, shape, dtype, at):
+        """Return what gradients of rows of this shape and dtype are added up in: `at`, where that is an array to add to."""
+        if at is not None and at.flags.c_contiguous:
+            return at
+        return (np.zeros if self.accumulate else np.empty)((n_rows, *shape), dtype)
+
+    def finished(self, sums, dtype):
+        """Return the gradients that an `accumulator` has summed up."""
+        return sums
 
     def backward(self, block, rows, kept, d_rows):
         """Add one block's gradients to `d_rows`, the gradients of the block's columns; an item is None where nobody needs it.
@@ -115,6 +128,7 @@ def forward(needs, *arrays, operator, schedule):
     keep = any(needs) and schedule.mode.keeps and not _reverses(schedule, operator)
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]
+    operator.look_ahead(schedule, rows)
     kept = schedule.run(rows, operator.forward, keep)
     local = rows if operator.needs_rows and not keep else None
     return operator.end(), (operator, local, kept, templates_of(rows))
@@ -126,13 +140,13 @@ def vjp(g, needs, residuals, into, operator, schedule):
     alone = not reverses and schedule.plan.alone  # then one block has all edges
     operator.accumulate = not (alone and operator.overwrites and all(at is None for at in into[: operator.n_fetched]))
     operator.begin_backward(g)
-    make = np.zeros if operator.accumulate else np.empty
-    d_rows = [(make((n_src, *shape), dtype) if at is None or not at.flags.c_contiguous else at) if need else None
+    d_rows = [operator.accumulator(n_src, shape, dtype, at) if need else None
               for need, (shape, dtype), at in zip(needs, templates, into)]
     if reverses:
         _over_reversed(schedule.reverse, *operator.reversed_operator(local, d_rows))
     else:
         schedule.run_backward(local, kept, operator.backward, d_rows)
+    d_rows = [None if d is None else operator.finished(d, dtype) for d, (_, dtype) in zip(d_rows, templates)]
     return [*d_rows, *operator.end_backward()]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.tape import reduce
+from sarlite.tape import numerics, reduce
 from sarlite.tape.arithmetic import div
 from sarlite.tape.elementwise import unary
 from sarlite.tape.engine import Operand, Owned, Tensor, apply, primitive
@@ -164,17 +164,17 @@ def log_softmax_of(x, axis):
     """x - log sum exp x, of an ndarray."""
     z = x - top(x, axis)
     with np.errstate(divide="ignore"):  # log 0, of no values
-        return z - np.log(reduce.total(np.exp(z), axis, keepdims=True))
+        return z - numerics.log(reduce.total(numerics.exp(z), axis, keepdims=True))
 
 
 def softmax_of(x, axis):
     """exp x / sum exp x, of an ndarray."""
-    e = np.exp(x - top(x, axis))
+    e = numerics.exp(x - top(x, axis))
     return e / reduce.total(e, axis, keepdims=True)
 
 
 def _log_softmax_vjp(g, out, axis):
-    return g - np.exp(out) * reduce.total(g, axis, keepdims=True)
+    return g - numerics.exp(out) * reduce.total(g, axis, keepdims=True)
 
 
 def _softmax_vjp(g, out, axis):
@@ -199,12 +199,12 @@ def _logsumexp(needs, x, axis, keepdims):
     largest = top(x, axis)
     largest = np.where(np.isposinf(largest), 0, largest)  # inf - inf is NaN, exp(inf) is inf
     with np.errstate(divide="ignore"):  # log 0, of -inf alone
-        out = np.log(reduce.total(np.exp(x - largest), axis, keepdims=True)) + largest
+        out = numerics.log(reduce.total(numerics.exp(x - largest), axis, keepdims=True)) + largest
     return out if keepdims else np.squeeze(out, axis), (x if needs[0] else None,)
 
 
 def _logsumexp_vjp(g, needs, residuals, axis, keepdims):
-    e = np.exp(residuals[0] - top(residuals[0], axis))
+    e = numerics.exp(residuals[0] - top(residuals[0], axis))
     sums = reduce.total(e, axis, keepdims=True)
     return (e * (_restore(g, axis, keepdims) / np.where(sums == 0, 1, sums)),)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError
-from sarlite.tape import reduce
+from sarlite.tape import numerics, reduce
 from sarlite.tape.arithmetic import plain
 from sarlite.tape.engine import Operand, Owned, Tensor, apply, primitive
 
@@ -38,12 +38,12 @@ def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -
 
 def sigmoid_of(x):
     """1 / (1 + exp(-x)) from exp(-|x|), which cannot overflow."""
-    e = np.exp(-np.abs(x))
+    e = numerics.exp(-np.abs(x))
     return np.where(x >= 0, 1, e) / (1 + e)
 
 
 def _softplus(x):
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+    return np.maximum(x, 0) + numerics.log1p(numerics.exp(-np.abs(x)))
 
 
 def _abs_vjp(g, x):
@@ -53,9 +53,9 @@ def _abs_vjp(g, x):
 neg = unary("neg", np.negative, lambda g, _: -g, keep="none")
 abs = unary("abs", np.abs, _abs_vjp, keep="x")
 sqrt = unary("sqrt", np.sqrt, lambda g, out: g / (2 * out), keep="out")
-exp = unary("exp", np.exp, lambda g, out: g * out, keep="out")
+exp = unary("exp", numerics.exp, lambda g, out: g * out, keep="out")
 expm1 = unary("expm1", np.expm1, lambda g, x: g * np.exp(x), keep="x")  # out + 1 would lose small values of exp(x)
-log = unary("log", np.log, lambda g, x: g / x, keep="x")
+log = unary("log", numerics.log, lambda g, x: g / x, keep="x")
 log1p = unary("log1p", np.log1p, lambda g, x: g / (1 + x), keep="x")
 tanh = unary("tanh", np.tanh, lambda g, out: g * (1 - out * out), keep="out")
 sigmoid = unary("sigmoid", sigmoid_of, lambda g, out: g * (out * (1 - out)), keep="out")
@@ -149,7 +149,7 @@ def _relu_vjp(g, out):
 
 def _elu(x, alpha):
     out = np.minimum(x, 0, out=np.empty(np.shape(x), x.dtype))
-    np.expm1(out, out=out)
+    numerics.expm1(out, out=out)
     out *= alpha
     out += np.maximum(x, 0)
     return out

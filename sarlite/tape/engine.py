@@ -80,6 +80,9 @@ class Tensor(ArrayLike):
         Assigning another one is a change (`changed`).
     grad : ndarray or None
         The sum over all backward passes. Where it is an array already, gradients are added to it in place.
+    replicated : bool
+        All ranks hold the same values, as of a learned tensor that is not owned by rows, and of what is computed from
+        such alone. A numerics asks it.
     version : int
         How often the values were changed; see `changed`. A tensor, its views (`t[1:]`, `t.T`) and the tensors that
         `detach` returns have one count together.
@@ -90,7 +93,8 @@ class Tensor(ArrayLike):
     `float` and `int` take a tensor of one value. As a key, or in a set, a tensor is compared by identity.
     """
 
-    __slots__ = ("_data", "requires_grad", "grad", "node", "time", "volatile", "constant", "_changes", "__weakref__")
+    __slots__ = ("_data", "requires_grad", "grad", "node", "time", "volatile", "constant", "replicated",
+                 "_changes", "__weakref__")
 
     _data: Array
     requires_grad: bool
@@ -99,6 +103,7 @@ class Tensor(ArrayLike):
     time: int
     volatile: bool
     constant: bool
+    replicated: bool
     rows: Rows | None = None  # see `table_rows`
 
     def __init__(self, data: Any, requires_grad: bool = False, *, constant: bool = False) -> None:
@@ -110,7 +115,7 @@ class Tensor(ArrayLike):
             data.flags.writeable = False
         if requires_grad and data.dtype.kind != "f":
             raise TypeError(f"only float tensors have gradients, not {data.dtype}")
-        self._data, self.constant, self.volatile = data, bool(constant), False
+        self._data, self.constant, self.volatile, self.replicated = data, bool(constant), False, False
         self._changes = Changes(data.shape)
         self.requires_grad, self.grad, self.node = requires_grad, None, None
         self.time = now()
@@ -151,7 +156,7 @@ class Tensor(ArrayLike):
     def detach(self) -> "Tensor":
         """Return a tensor of the same data without history."""
         result = Tensor(self._data)
-        result.volatile = self.volatile  # the values still come from remote rows
+        result.volatile, result.replicated = self.volatile, self.replicated  # the values still come from remote rows
         result._changes = self._changes  # a change of this tensor's values is a change of the result's
         return result
 
@@ -246,13 +251,17 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
     if not state.grad:
         places = [None] * len(places)
     needs = tuple(place is not None for place in places)
+    there = [t for t in tensors if t is not None]
+    replicated = bool(there) and all(t.replicated for t in there)
+    if state.numerics is not None:
+        state.numerics.check(name, tensors, replicated, params)
     if state.observers:
         with watched("forward", name, params):
             out, residuals = PRIMITIVES[name].forward(needs, *arrays, **params)
     else:
         out, residuals = PRIMITIVES[name].forward(needs, *arrays, **params)
     result = Tensor(out)
-    result.volatile = any(t is not None and t.volatile for t in tensors)
+    result.volatile, result.replicated = any(t.volatile for t in there), replicated
     for t in tensors if result._data.base is not None else ():
         if t is not None and t.rows is None and np.may_share_memory(result._data, t._data):
             result._changes = t._changes  # a view changes with what it is a view of
@@ -260,7 +269,7 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
         result.requires_grad = True
         volatile = result.volatile and _keeps_volatile(tensors, arrays, residuals)
         read = _read(tensors, sinks, residuals, result)
-        result.node = Node(name, places, needs, residuals, params, volatile, result._changes, read)
+        result.node = Node(name, places, needs, residuals, params, volatile, result._changes, read, replicated)
     for observer in state.observers:
         observer.applied(Application(name, inputs, params, needs, result))
     return result

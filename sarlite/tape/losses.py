@@ -6,9 +6,9 @@ of the mean over all ranks. """
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError, ShapeError
-from sarlite.tape import reduce
+from sarlite.tape import numerics, reduce
 from sarlite.tape.arithmetic import div, mul, operands, pair
-from sarlite.tape.axes import log_softmax_of, softmax_of, sum
+from sarlite.tape.axes import log_softmax_of, softmax_of
 from sarlite.tape.elementwise import sigmoid_of
 from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, primitive
 from sarlite.tape.rows import row_numbers
@@ -29,7 +29,7 @@ def _at(labels, rows):
 def _reduced(losses, weight, divisor):
     """Multiply the rows' losses by their weights; sum and divide them unless `divisor` is None."""
     losses = losses if weight is None else losses * weight
-    return losses if divisor is None else np.asarray(reduce.total(losses.astype(np.float64)) / divisor, losses.dtype)
+    return losses if divisor is None else np.asarray(reduce.share(losses.astype(np.float64)) / divisor, losses.dtype)
 
 
 def _factor(g, weight, divisor):
@@ -192,7 +192,7 @@ def _check_labels(labels, chosen, rows, n_classes):
 def _bce(x, t):
     """log(1 + exp x) - x t, without inf * 0."""
     size, miss = np.abs(x), np.where(x > 0, 1 - t, t)
-    return np.multiply(size, miss, out=np.zeros_like(size), where=miss != 0) + np.log1p(np.exp(-size))
+    return np.multiply(size, miss, out=np.zeros_like(size), where=miss != 0) + numerics.log1p(numerics.exp(-size))
 
 
 pair(
@@ -218,6 +218,13 @@ pair(
     lambda g, x, t: g * np.sign(t - x),
     any,
     any,
+)
+
+
+primitive(
+    "share",
+    lambda needs, x: (np.asarray(reduce.share(x), x.dtype), (x.shape,)),
+    lambda g, needs, residuals: (np.broadcast_to(g, residuals[0]),),
 )
 
 
@@ -291,5 +298,5 @@ def _of_values(name, x, targets, rows, count, weight, reduction):
     losses = losses if weight is None else mul(losses, weight)
     if reduction == "none":
         return losses
-    out = sum(losses)
+    out = apply("share", losses)
     return div(out, (losses.size if count is None else float(count)) or 1) if reduction == "mean" else out

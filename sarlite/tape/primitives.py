@@ -76,21 +76,27 @@ class Node:
         The result's.
     read : tuple of (Changes, int)
         The changes of each tensor whose values the vjp will read, and their count when the node was recorded.
+    replicated : bool
+        As the result is.
+    numerics : numerics, or None
+        Those of the forward pass, which the vjp has too.
     """
 
-    __slots__ = ("name", "sinks", "needs", "residuals", "params", "time", "volatile", "changes", "read", "__weakref__")
+    __slots__ = ("name", "sinks", "needs", "residuals", "params", "time", "volatile", "changes", "read", "replicated",
+                 "numerics", "__weakref__")
 
-    def __init__(self, name, sinks, needs, residuals, params, volatile, changes, read):
+    def __init__(self, name, sinks, needs, residuals, params, volatile, changes, read, replicated=False):
         self.name, self.sinks, self.needs, self.changes, self.read = name, sinks, needs, changes, read
         self.residuals, self.params, self.volatile = residuals, params, volatile
-        self.time = now()
+        self.replicated, self.numerics, self.time = replicated, state.numerics, now()
 
     def pull(self, g, into):
         """Return a gradient for each sink; `into(sink)` is an array that may be added to, or None."""
         self.check()
         entry = PRIMITIVES[self.name]
         options = {"into": [into(sink) for sink in self.sinks]} if entry.adds else {}
-        with watched("backward", self.name, self.params):
+        numerics = _UNSEEN if self.numerics is None else self.numerics.backward(self)
+        with watched("backward", self.name, self.params), numerics:
             return entry.vjp(g, self.needs, self.residuals, **options, **self.params)
 
     def check(self):

@@ -1,6 +1,6 @@
 """Every sum of the tape: a function of this module makes each sum over an axis of a dense array.
 
-Another way of summing changes these functions alone. They do not know the tape.
+Another way of summing is a numerics, which does these functions in its own way. They do not know the tape.
 """
 
 import math
@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from sarlite import kernels
+from sarlite.tape.numerics import by_numerics
 
 
 def is_float(x):
@@ -23,11 +24,18 @@ def wide(x, axis):
     return np.float64 if x.dtype == np.float32 and 0 in axes else None
 
 
+@by_numerics
 def total(x, axis=None, keepdims=False):
     """Sum over an axis, several, or all."""
     dtype = wide(x, axis)
     out = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
     return out if dtype is None else out.astype(x.dtype)
+
+
+@by_numerics
+def share(x):
+    """The sum of all values: this rank's share of the sum over ranks."""
+    return total(x)
 
 
 def count(x, axis=None):
@@ -40,6 +48,7 @@ def mean(x, axis=None, keepdims=False):
     return total(x, axis, keepdims) / max(count(x, axis), 1)
 
 
+@by_numerics
 def running(x, axis):
     """Sums of the first 1, 2, ... values along one axis."""
     dtype = wide(x, axis)
@@ -72,6 +81,7 @@ def flat(x):
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
+@by_numerics
 def product(a, b, trans_b=False, into=None):
     """a @ b or a @ b.T, or add that to `into`. With a matrix b it is one product, not one for each leading index of a.
 
@@ -85,6 +95,7 @@ def product(a, b, trans_b=False, into=None):
     return out
 
 
+@by_numerics
 def product_over_rows(a, g):
     """a.T @ g, summed over all axes but the last: the gradient of the matrix b in a @ b."""
     out = np.empty((a.shape[-1], g.shape[-1]), g.dtype)
@@ -93,6 +104,7 @@ def product_over_rows(a, g):
     return out
 
 
+@by_numerics
 def product_by_head(x, w, trans_b=False):
     """out[i,h] = x[i,h] @ w[h], or w[h].T, of x (n, H, ...): a product for each head."""
     n, n_heads, _ = x.shape
@@ -102,6 +114,7 @@ def product_by_head(x, w, trans_b=False):
     return out
 
 
+@by_numerics
 def product_by_head_over_rows(x, g):
     """out[h] = x[:,h].T @ g[:,h], the gradient of w in `product_by_head`."""
     out = np.empty((x.shape[1], x.shape[2], g.shape[2]), x.dtype)
@@ -117,6 +130,7 @@ def _taken(a):
     return np.ascontiguousarray(flat(a)), None
 
 
+@by_numerics
 def contract(subscripts, *arrays):
     """Sum of products in Einstein's notation."""
     return np.einsum(subscripts, *arrays, optimize=len(arrays) > 1)
@@ -125,6 +139,7 @@ def contract(subscripts, *arrays):
 # ---- sums over rows picked by number
 
 
+@by_numerics
 def scatter_rows(g, index, n_rows):
     """Return out with out[index[i]] += g[i], the adjoint of a gather, as a product with a sparse matrix of picks.
 
@@ -136,6 +151,7 @@ def scatter_rows(g, index, n_rows):
     return out
 
 
+@by_numerics
 def add_at(out, index, values):
     """Add values[i] to out[index[i]], in the order of i."""
     np.add.at(out, index, values)

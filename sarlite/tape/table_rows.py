@@ -33,7 +33,7 @@ class TableRows(Tensor):
         self._rows, self._make = rows, make
         self._made: Array | None = None
         self._whole: TableRows | None = None  # the TableRows whose first rows these are
-        self.constant = self.volatile = self.requires_grad = False
+        self.constant = self.volatile = self.requires_grad = self.replicated = False
         self._changes, self.grad, self.node, self.time = Changes(rows.shape), None, None, now()
 
     @property

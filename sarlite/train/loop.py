@@ -19,6 +19,8 @@ from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array, grad_enabled
+from sarlite.tape.exact import Exact, named
+from sarlite.tape.numerics import NUMERICS, using
 from sarlite.tape.rows import row_numbers
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.step import Loss, TrainingStep, not_finite
@@ -65,6 +67,9 @@ class Trainer:
         What labels are, loss and metric: by default of classes, cross entropy and accuracy.
     clip_norm : float above 0, optional
         The largest norm of all ranks' gradients; larger ones are scaled down to it.
+    numerics : {"fast", "exact"}, or an object as `Exact`
+        "exact": losses, gradients, parameters and outputs have the same bits on any number of ranks, for any mode, way
+        back, division and order of rows, prefetch, threads and instruction set. What is not exact yet is refused.
     label_inputs : LabelInputs, optional
         Show training labels to the model, whose input is then n_features + n_classes wide. x is copied.
 
@@ -87,7 +92,8 @@ class Trainer:
                  test: Any = (), *, optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, batches: Any = None,
                  scoring: Any = None, schedule: Factor = lambda epoch: 1.0,
                  loss: Callable[[Tensor, Array], Tensor] | None = None, task: Task | None = None,
-                 clip_norm: float | None = None, label_inputs: LabelInputs | None = None) -> None:
+                 clip_norm: float | None = None, label_inputs: LabelInputs | None = None,
+                 numerics: Any = "fast") -> None:
         if not hasattr(graph, "comm"):
             raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
         self.graph: Any = graph
@@ -96,6 +102,9 @@ class Trainer:
         self.labels = as_array(labels)
         together(self.comm, lambda: _check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm))
         together(self.comm, lambda: _check_sources(batches=batches, scoring=scoring))
+        others = {"batches": batches, "scoring": scoring, "loss": loss, "label_inputs": label_inputs}
+        together(self.comm, lambda: _check_numerics(numerics, graph, others))
+        self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
         self.task = (task or Task()) if loss is None else OwnLoss(loss)
         self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))
         counts = self.comm.allreduce(np.array([len(rows) for rows in self.rows.values()]))
@@ -182,7 +191,8 @@ class Trainer:
         """Take a step over a batch, for which this rank began to wait or to compute at `begin`."""
         step, there = self.training_step, time.perf_counter()
         with self.graph.profile.span(f"step {step.n_steps + 1}"):
-            loss = step(batch.graph, batch.x, batch.labels, batch.rows, batch.n_global, self.loss)
+            with using(self.numerics):
+                loss = step(batch.graph, batch.x, batch.labels, batch.rows, batch.n_global, self.loss)
         self.own_seconds.append(there - begin + step.own_seconds)
         return loss
 
@@ -193,7 +203,8 @@ class Trainer:
         Collective. A metric is None without rows and with a `loss` of your own; "val_loss" is None without rows.
         """
         metrics = {name: self.task.make_metric() for name in self.rows}
-        loss = self._score(metrics)
+        with using(self.numerics):
+            loss = self._score(metrics)
         counts = [np.zeros(0) if metric is None else metric.counts() for metric in metrics.values()]
         sums = self.riders.allreduce(self.comm, [*np.concatenate(counts), loss])
         found = np.split(sums[:-1], np.cumsum([len(own) for own in counts])[:-1])
@@ -212,7 +223,7 @@ class Trainer:
                 for name, metric in metrics.items():
                     if metric is not None:
                         metric.add(output.data[rows[name]], batch.labels[rows[name]])
-                if len(rows["val"]):
+                if self.counts["val"]:  # on every rank: exact numerics add up over ranks
                     loss += self.loss(output, batch.labels, rows["val"], max(self.counts["val"], 1)).item()
                 del output
         return loss
@@ -235,7 +246,7 @@ class Trainer:
         """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
         if self.shown is not None:
             self.shown.show_all()
-        with self.buffers, no_grad():
+        with self.buffers, no_grad(), using(self.numerics):
             output = self._output(self.whole, exact=False)
         return output.data.copy()
 
@@ -354,6 +365,20 @@ def _check_takes(model, x):
     for (name, rows), n in zip(_each(x), [takes.get(key) for key in x] if isinstance(x, dict) else [takes]):
         if n is not None and rows.shape[1:] != (n,):
             raise ShapeError(f"{name} has shape {rows.shape}, but the model {type(model).__name__} takes {n} features")
+
+
+def _check_numerics(numerics, graph, others):
+    if numerics not in NUMERICS and not isinstance(numerics, Exact):
+        raise ConfigError(f"numerics {numerics!r} is not one of {', '.join(NUMERICS)}")
+    if numerics == "fast":
+        return
+    for name, given in others.items():
+        if given is not None:
+            raise ConfigError(f"numerics exact: {name} is not exact yet")
+    if not isinstance(graph, Graph):
+        raise ConfigError("numerics exact: relational graphs are not exact yet")
+    if graph.grid is not None:
+        raise ConfigError("numerics exact: columns divided among ranks are not exact yet")
 
 
 def _checking(loss: Loss, model: str, n_classes: int) -> Loss:

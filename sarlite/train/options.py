@@ -9,6 +9,7 @@ from sarlite.minibatch.seeds import BATCHES
 from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
 from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
+from sarlite.tape.numerics import NUMERICS
 from sarlite.train.metrics import EVERY
 from sarlite.train.tasks import LOSSES
 
@@ -130,6 +131,8 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "memory-limit": (None, byte_size, "memory of each rank, such as 2GiB, above which training does not start "
                          "[what the machine or container has, for all ranks there]"),
         "dry-run": (False, bool, "print what each mode would take, memory and bytes by rank, and train nothing"),
+        "numerics": ("fast", NUMERICS, "exact: the same bits on any number of ranks, mode, partition, threads and "
+                     "processor"),
         "threads": (0, int, "threads of each rank; 0 divides the node's cores"),
         "ranks": (1, int, "ranks as threads of this process, without MPI"),
         "stall-timeout": (300.0, float, "seconds without progress on any rank before the run is ended; 0 never"),

@@ -11,8 +11,12 @@ OWN = ("run_dir", "resume", "config", "trace", "trace_epochs", "propagated", "dr
 """Options of one run alone: a checkpoint does not keep them, and none is taken from a checkpoint. It names no path to write to."""
 LASTING = ("model", "layers", "hidden", "heads", "out_heads", "out_concat", "aggregator", "gat_form", "residual", "activation",
            "n_bases", "embedding", "batch_norm", "hops", "teleport", "label_inputs", "dtype", "task", "loss", "metric", "optimizer",
-           "seed", "self_loops", "normalize_features", "edge_weights", "edge_features")
+           "seed", "self_loops", "normalize_features", "edge_weights", "edge_features", "numerics")
 """Options that a resumed run has from the run before: with others its state would mean something else."""
+
+
+_BEFORE = {"numerics": "fast"}
+"""What checkpoints had that were written before there was the option."""
 
 
 def stored(options):
@@ -48,7 +52,7 @@ def check_options(config, metadata):
         raise CheckpointError(f"checkpoint {config.resume} is not of a run: it has no {missing[0]}")
     before = metadata["options"]
     for name in LASTING:
-        there, here = before.get(name), getattr(config, name, None)
+        there, here = before.get(name, _BEFORE.get(name)), getattr(config, name, None)
         if there != here and not (name == "model" and same_class(there, here)):
             raise ConfigError(f"{_flag(name, here)}: cannot change, the run of {config.resume} has {_said(there)}")
     if metadata["epoch"] > config.epochs:

@@ -143,7 +143,7 @@ def make_trainer(comm, run, part, model, rng, data=None):
     shown = LabelInputs(training.label_inputs, part.n_classes) if training.label_inputs else None
     return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,
                    optimizer=optimizer, rng=rng, schedule=training.schedule, task=task,
-                   clip_norm=training.clip_norm, label_inputs=shown)
+                   clip_norm=training.clip_norm, label_inputs=shown, numerics=training.numerics)
 
 
 def _task(training, part):

@@ -122,7 +122,7 @@ class Training(NamedTuple):
         Folder that keeps propagated features.
     smooth : CorrectAndSmooth, optional
         What is made of the best model's output.
-    patience, clip_norm, eval_every, seed
+    patience, clip_norm, numerics, eval_every, seed
         As for `Stopping`, `Trainer`, `fit` and `nn.Random`.
     """
 
@@ -139,6 +139,7 @@ class Training(NamedTuple):
     loss: str | None = None
     metric: str | None = None
     mfg: bool = False
+    numerics: str = "fast"
     label_inputs: float | None = None
     propagated: str | None = None
     smooth: CorrectAndSmooth | None = None

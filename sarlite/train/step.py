@@ -12,6 +12,7 @@ from sarlite.errors import ConfigError, DataError, number, raise_together
 from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
 from sarlite.tape import Tensor, ops
+from sarlite.tape.numerics import by_numerics
 from sarlite.tape.reduce import surely_finite
 from sarlite.tape.rows import row_numbers
 from sarlite.types import Array
@@ -174,14 +175,8 @@ class TrainingStep:
         return total
 
     def _clip(self, flat):
-        """Scale all gradients down to `clip_norm`.
-
-        Each rank adds up its share of the replicated ones, so all get the same number.
-        """
-        size, rank = self.comm.size, self.comm.rank
-        share = flat.grad[flat.grad.size * rank // size : flat.grad.size * (rank + 1) // size]
-        own = sum(_squares(g) for g in (share, *(group.grad for group in flat.owned)))
-        norm = float(self.comm.allreduce(np.array([own]))[0]) ** 0.5
+        """Scale all gradients down to `clip_norm`."""
+        norm = gradient_norm(self.comm, flat.grad, [group.grad for group in flat.owned])
         if not np.isfinite(norm):
             raise DataError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower learning "
                             "rate")
@@ -206,6 +201,16 @@ class TrainingStep:
         del output
         share.backward()
         return (share.item() if error is None else np.nan), error
+
+
+@by_numerics
+def gradient_norm(comm: Communicator, replicated: Array, owned: list[Array]) -> float:
+    """Return the norm of replicated gradients and of all ranks' owned ones together. Collective.
+
+    Each rank adds up its share of the replicated ones, so all get the same number.
+    """
+    share = replicated[replicated.size * comm.rank // comm.size : replicated.size * (comm.rank + 1) // comm.size]
+    return float(comm.allreduce(np.array([sum(_squares(g) for g in (share, *owned))]))[0]) ** 0.5
 
 
 def _squares(gradient):

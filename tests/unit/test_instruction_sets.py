@@ -321,6 +321,38 @@ def test_product(dtype):
             np.testing.assert_allclose(rough, fine, rtol=0, atol=100 * np.finfo(dtype).eps * np.abs(fine).max())
 
 
+def exact(arrays, kind, shape):
+    """Sums over edges, over rows and over attention's edges on grids, and functions."""
+    csr, levels = graph(kind), kernels.levels(arrays.dtype)
+    z, g, src = (arrays.values(seed, n, *s) for seed, n, s in ((1, csr.n_src, shape), (2, csr.n_dst, shape), (3, csr.n_src, shape[:1])))
+    dst, flat = arrays.values(4, csr.n_dst, shape[0]), z.reshape(len(z), -1)
+    grid = np.full((levels, *shape), 1.5 * 2.0**24) * (2.0**-30) ** np.arange(levels).reshape(-1, 1, 1)
+    sums, acc, dz = (np.zeros((n, levels, *shape)) for n in (csr.n_dst, csr.n_dst, csr.n_src))
+    total, d_src, parts = (np.zeros((*n, levels, shape[0])) for n in ((csr.n_dst,), (csr.n_src,), (4, csr.n_dst)))
+    indptr, indices = arrays.place(csr.indptr), arrays.index(csr.indices)
+    weight, m = arrays.values(6, len(indices), shape[0]), arrays.place(np.full(dst.shape, 9), arrays.dtype)
+    kernels.exact_spmm(indptr, indices, z, sums, grid, src_scale=arrays.values(5, csr.n_src), weight=weight)
+    one = np.ascontiguousarray(grid[:, :, 0])
+    kernels.exact_attend(indptr, indices, z, src, dst, m, total, acc, one, grid, slope=0.2)
+    ends = np.stack([dst, m, np.abs(dst), dst], -1)
+    t_indptr, t_indices, _ = kernels.transpose(indptr, indices, csr.n_src)
+    kernels.exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, d_src, parts, grid, one, slope=0.2)
+    of = np.full(flat.shape[1], 2.0**10), np.full(3, 1.5 * 2.0**10)
+    product, out = kernels.exact_gemm_backward(flat, arrays.values(8, len(flat), 3), *of, 2.0**-30), arrays.values(9, len(flat), 3)
+    kernels.exact_gemm(flat, arrays.values(7, flat.shape[1], 3), out)
+    largest, size = kernels.exact_largest(flat), np.abs(flat)
+    functions = {name: kernels.exact_function(name, -size if name == "expm1_negative" else size)
+                 for name in ("exp", "log", "expm1_negative")}
+    return {"sums of edges": sums, "acc": acc, "total": total, "dz": dz, "d_src": d_src, "parts": parts.sum(0), "product": product,
+            "out": out, "largest": largest, "squares": kernels.exact_squares(flat, 1 / largest), **functions}
+
+
+@every_float
+def test_exact(dtype):
+    for shape in ((1, 1), (3, 5), (2, 33)):
+        check(exact, dtype, "hard", shape)
+
+
 # ---- that nothing is left out
 
 def test_every_compiled_kernel_has_a_case():
@@ -339,11 +371,12 @@ def test_every_compiled_kernel_has_a_case():
                 rows(arrays, 3)
                 activate(arrays, 3, "relu", "norm", P)
                 product(arrays, 3)
+                exact(arrays, "hard", (2, 3))
                 used = {name: f for name, f in native._functions.items() if name != "name" and re.search(r"_(f32|f64)", name)}
                 assert all(function is getattr(native.lib, f"{name}_{isa}") for name, function in used.items())
                 called |= {f"{name}_{isa}" for name in used}
     runs = {name for name in compiled if name.rsplit("_", 1)[1] in kernels.instruction_sets()}
-    assert called == runs and len(runs) == len(kernels.instruction_sets()) * (4 * 8 + 2 * 10)
+    assert called == runs and len(runs) == len(kernels.instruction_sets()) * (4 * 11 + 2 * 15)
 
 
 def test_an_instruction_set_that_is_missing_is_refused():

@@ -46,6 +46,7 @@ class Graph(LayerGraph):
     from_part = classmethod(construct.from_part)
     shard = shard
     with_edge_values = weights.with_edge_values
+    whole_edges = True
 
     def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, *,
                  n_nodes: int, dst_ids: Array, src_ids: Array, edge_ids: Array | None, in_degrees: Array,

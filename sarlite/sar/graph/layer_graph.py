@@ -20,6 +20,7 @@ from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import as_array, grad_enabled
+from sarlite.tape.numerics import current
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
 
@@ -82,6 +83,8 @@ class LayerGraph:
     edge_features: Array | None = None
     grid: "Grid | None" = None
     place = 0
+    whole_edges = False  # whether its edges are all edges of its nodes, of one kind, as exact numerics want them
+    _most_edges: int | None = None
     _negative: tuple[int, float] | None = None  # a weight that no degree may have
 
     def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, n_nodes: int,
@@ -208,7 +211,7 @@ class LayerGraph:
 
     def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
-        return self._kept.setdefault(x, {})
+        return self._kept.setdefault(x, {}).setdefault(current() and current().name, {})
 
     # ---- which order of products and sums is cheaper
 
@@ -218,7 +221,8 @@ class LayerGraph:
 
         Where nobody counted them the widths alone decide: as many sources as destinations, and one edge.
         """
-        return (self.n_src, self.n_dst, self.n_edges) if self.comm.size == 1 else (0, 0, 1)
+        alone = self.comm.size == 1 and current() is None  # exact numerics take one way on any number of ranks
+        return (self.n_src, self.n_dst, self.n_edges) if alone else (0, 0, 1)
 
     def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
         """How the weight of `fn.linear` is evaluated, one of `evaluation.WAYS`; the same on every rank."""
@@ -243,6 +247,14 @@ class LayerGraph:
         return attends_products(Sizes(*self.sizes), x.shape[1], n_heads, n_feat, grad_enabled() and x.requires_grad)
 
     # ---- degrees
+
+    def most_edges(self) -> int:
+        """Return the most edges of one row, in or out, over all ranks. Collective at first."""
+        if self._most_edges is None:
+            with self.profile.phase("setup"):
+                own = max(self.in_degrees.max(initial=0), self.out_degrees().max(initial=0))
+                self._most_edges = int(self.comm.allreduce(np.array([own], np.float64), "max")[0])
+        return self._most_edges
 
     @cached_property
     def inverse_degrees(self) -> Array:

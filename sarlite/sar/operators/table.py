@@ -10,6 +10,7 @@ from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators import evaluation, fn
 from sarlite.sar.operators.attention import Attend
 from sarlite.sar.operators.custom import Custom, attended, counted, multiplied
+from sarlite.sar.operators.exact import made
 from sarlite.sar.operators.extremum import Extremum
 from sarlite.sar.operators.reducers import REDUCERS
 from sarlite.sar.operators.sums import Sum
@@ -110,8 +111,8 @@ def _sum_of(graph, x, reducer):
     """A X, A with the edges' weights; of a constant x it is kept as long as x and the graph are there."""
     kept, counts = graph.kept_of(x) if x.constant else None, graph.edge_counts(reducer, x.dtype)
     if counts is None:
-        return Call(lambda g: Sum(g.n_dst, False, *g.scales(reducer)), [x], kept=kept, reducer=reducer)
-    return Call(lambda g: Sum(g.n_dst, True), [x, counts], ("src", "edge"), kept=kept, reducer=reducer)
+        return Call(lambda g: made(Sum, g, g.n_dst, False, *g.scales(reducer)), [x], kept=kept, reducer=reducer)
+    return Call(lambda g: made(Sum, g, g.n_dst, True), [x, counts], ("src", "edge"), kept=kept, reducer=reducer)
 
 
 def _linear(graph, message, reducer):
@@ -130,13 +131,13 @@ def _linear(graph, message, reducer):
 
 def _inside(graph, x, weight, reducer):
     sums = _sum_of(graph, x, reducer)
-    return Call(lambda g: Transformed(sums.make(g), [weight.shape[1:]]), [x, weight, *sums.inputs[1:]],
+    return Call(lambda g: made(Transformed, g, sums.make(g), [weight.shape[1:]]), [x, weight, *sums.inputs[1:]],
                 ("src", "weight", *sums.places[1:]), divides=None)
 
 
 def _extremum(graph, message, reducer):
     sign, inputs = 1 if reducer == "max" else -1, graph.check("fn.copy_src", {"x": message.x})
-    return Call(lambda g: Extremum(g.n_dst, sign, g.column_ids, g.itype), inputs)
+    return Call(lambda g: made(Extremum, g, g.n_dst, sign, g.column_ids, g.itype), inputs)
 
 
 def _weighted_sum(graph, message, reducer):
@@ -146,7 +147,7 @@ def _weighted_sum(graph, message, reducer):
     if counts is not None:
         x, weight = inputs
         inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
-    return Call(lambda g: Sum(g.n_dst, True, *g.scales(reducer)), inputs, ("src", "edge"))
+    return Call(lambda g: made(Sum, g, g.n_dst, True, *g.scales(reducer)), inputs, ("src", "edge"))
 
 
 def _extremum_of_products(graph, message, reducer):
@@ -166,7 +167,7 @@ def _attend(graph, message, reducer):
     if not fused:
         return _function(graph, attended(graph, message._replace(z=z, src=src, dst=dst)), "softmax")
     divides = "features" if message.dropout > 0 else "heads"  # a coefficient's coin goes by the number of its head
-    return Call(lambda g: Attend(*_options(g, message)), inputs, ("src", "src", "dst"), divides=divides)
+    return Call(lambda g: made(Attend, g, *_options(g, message)), inputs, ("src", "src", "dst"), divides=divides)
 
 
 def _attend_linear(graph, message, reducer):
@@ -184,7 +185,7 @@ def _attend_linear(graph, message, reducer):
         options = message.slope, message.dropout, message.key
         return _attend(graph, fn.Attend(z, ops.matmul(x, src_weight), dst, *options), reducer)
     shapes = [(n_heads, weight.shape[1] // n_heads), (n_heads,)]
-    return Call(lambda g: Transformed(Attend(*_options(g, message)), shapes), [x, weight, src_weight, dst],
+    return Call(lambda g: made(Transformed, g, Attend(*_options(g, message)), shapes), [x, weight, src_weight, dst],
                 ("src", "weight", "weight", "dst"), divides=None)
 
 
@@ -199,7 +200,7 @@ def _function(graph, message, reducer):
     if counts is not None:
         message = counted(message, counts)
     names = tuple(message.src), tuple(message.dst), tuple(message.edge)
-    operator = Custom(message.function, names, REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes)
+    operator = made(Custom, graph, message.function, names, REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes)
     inputs = graph.check(name, message.src, message.dst, message.edge)
     operator.probe(inputs)
     places = tuple(place for place, of_place in zip(("src", "dst", "edge"), names) for _ in of_place)

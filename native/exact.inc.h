@@ -1,0 +1,31 @@
+/* Sums on a grid, whose partial sums are exact (Demmel and Nguyen, Parallel reproducible summation, 2015). A template:
+ * T, FLOAT_BITS and NAME are set.
+ *
+ * With m = 1.5 * 2^k and |v| < 2^(k-1), (v + m) - m is v rounded to a multiple of 2^(k-52). Multiples of it whose sum
+ * is below 2^(k-1) add without rounding, so in any order and by any threads and ranks the sum has the same bits. Of
+ * float64 what the first grid leaves is added on a second, finer one. Without contraction, as everywhere: here a fused
+ * multiply-add would be another value. Infinities and NaN pass through.
+ *
+ * A sum is LEVELS rows of doubles, as are the m that it is added with. */
+#undef LEVELS
+#if FLOAT_BITS == 32
+#define LEVELS 1
+#else
+#define LEVELS 2
+#endif
+
+/* sum[f] += c * x[f] of n values; the second level stands `apart` values behind the first. */
+SAR_INLINE void NAME(add_on_grid)(double *restrict sum, const double *restrict m, int64_t apart, double c, const T *restrict x, int64_t n)
+{
+    for (int64_t f = 0; f < n; f++) {
+        double v = c * (double)x[f], q = (v + m[f]) - m[f];
+        sum[f] += q;
+#if LEVELS == 2
+        double left = v - q;
+        sum[apart + f] += (left + m[apart + f]) - m[apart + f];
+#endif
+    }
+#if LEVELS == 1
+    (void)apart;
+#endif
+}

@@ -1,0 +1,225 @@
+"""Sums on a grid, whose bits depend neither on their order nor on threads and instruction set; and functions.
+
+A grid is m = 1.5 * 2^k: (v + m) - m is v rounded to a multiple of 2^(k-52). Sums of float64 have two levels, the second
+of what the first leaves: `levels`. The caller makes grids that hold the sums (`native/exact.inc.h`).
+Source: Demmel and Nguyen 2015, Parallel reproducible summation.
+"""
+
+import numpy as np
+
+from sarlite.errors import ShapeError
+from sarlite.kernels.attention import _attention
+from sarlite.kernels.native import (
+    FLOATS,
+    INDEXES,
+    call,
+    check,
+    check_apart,
+    check_csr,
+    check_csr_rows,
+    check_rows,
+    index_dtype,
+    row_width,
+    threads,
+)
+
+FUNCTIONS = {"exp": 0, "log": 1, "expm1_negative": 2}
+_DEPTH = 128  # of native/exact.c
+
+
+def levels(dtype):
+    """Return how many grids a sum of values of this dtype has."""
+    return 1 if np.dtype(dtype) == np.float32 else 2
+
+
+def _team(work):
+    return threads() if work > 32768 else 1
+
+
+def exact_largest(x, scale=None):
+    """Return the largest finite |scale[r] * x[r,f]| of each column, (F,) float64; 0 where there is none.
+
+    Parameters
+    ----------
+    x : (n, F) float32 or float64
+    scale : (n,), x's dtype, optional
+    """
+    n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
+    if scale is not None:
+        check("scale", scale, dtype=x.dtype, shape=(n,))
+    out, n_threads = np.empty(n_feat), _team(x.size)
+    call(f"sar_exact_largest_{FLOATS[x.dtype]}", out, np.empty((n_threads, n_feat)), x, scale, n_threads, n, n_feat)
+    return out
+
+
+def exact_squares(x, inverse):
+    """Return whole numbers that are 2^20 times a bound of sum_r (x[r,f] inverse[f])^2, (F,) float64.
+
+    The bound is above the sum by at most n / 2^20. |x| * inverse is at most 1.
+    """
+    n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
+    check("inverse", inverse, dtype=np.float64, shape=(n_feat,))
+    out, n_threads = np.empty(n_feat), _team(x.size)
+    call(f"sar_exact_squares_{FLOATS[x.dtype]}", out, np.empty((n_threads, n_feat)), x, inverse, n_threads, n, n_feat)
+    return out
+
+
+def exact_gemm_backward(a, g, of_a, of_g, step):
+    """Return sum_r a[r,p] * g[r,q] on the grids of_a[p] * of_g[q], of the second level `step` times that.
+
+    Parameters
+    ----------
+    a, g : (k, m), (k, n) float32 or float64
+    of_a, of_g : (m,), (n,) float64
+        Powers of two, and 1.5 times powers of two. Any partial sum must be below a third of their product.
+    step : float
+
+    Returns
+    -------
+    (levels, m, n) float64
+
+    Notes
+    -----
+    O(k m n) time; 8 * threads * (levels m n + 128 (m + n)) bytes.
+    """
+    k, m = check("a", a, dtype=FLOATS, shape=(None, None)).shape
+    n = check("g", g, dtype=a.dtype, shape=(k, None)).shape[1]
+    check("of_a", of_a, dtype=np.float64, shape=(m,))
+    check("of_g", of_g, dtype=np.float64, shape=(n,))
+    out, n_threads = np.empty((levels(a.dtype), m, n)), _team(m * n * k)
+    workspace = np.empty(n_threads * (out.size + _DEPTH * (m + n + 64) + 512))
+    kernel = f"sar_exact_gemm_backward_{FLOATS[a.dtype]}"
+    call(kernel, out, workspace, a, g, of_a, of_g, float(step), n_threads, m, n, k)
+    return out
+
+
+def exact_gemm(a, b, out, accumulate=False):
+    """Overwrite ``out = a @ b``, or add it: each value is one float64 sum in ascending order, rounded once.
+
+    Parameters
+    ----------
+    a, b, out : (m, k), (k, n), (m, n) float32 or float64
+    """
+    m, k = check("a", a, dtype=FLOATS, shape=(None, None)).shape
+    n = check("b", b, dtype=a.dtype, shape=(k, None)).shape[1]
+    check("out", out, dtype=a.dtype, shape=(m, n), out=True)
+    check_apart(out, a=a, b=b)
+    n_threads = _team(m * n * k)
+    kernel = f"sar_exact_gemm_forward_{FLOATS[a.dtype]}"
+    call(kernel, out, np.empty((n_threads, n)), a, b, accumulate, n_threads, m, n, k)
+
+
+def exact_function(name, x):
+    """Return exp, log, or of x <= 0 expm1_negative, of each value, to 2 units in the last place."""
+    check("x", x, dtype=FLOATS)
+    out = np.empty_like(x)
+    call(f"sar_exact_function_{FLOATS[x.dtype]}", out, x, FUNCTIONS[name], x.size)
+    return out
+
+
+def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=None, src_scale=None):
+    """Add the weighted sum of each row's neighbours on a grid.
+
+    Parameters
+    ----------
+    indptr, indices, x, rows, eid, weight, src_scale
+        As for `spmm`.
+    out : (n_out, levels, ...) float64
+        Accumulates.
+    grid : (levels, ...) float64
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument.
+    """
+    n_dst, end = check_csr(indptr, indices)
+    check_rows("x", x)
+    _check_sums(out, grid, x)
+    index, n_heads = index_dtype(indices, eid, rows), 1
+    check_csr_rows(rows, n_dst, len(out), index)
+    if eid is not None:
+        check("eid", eid, dtype=index, shape=(None,))
+    if indices is None and len(x) < end:
+        raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}")
+    if weight is not None:
+        check("weight", weight, dtype=x.dtype)
+        n_heads = weight.shape[1] if weight.ndim == 2 else 1
+        if weight.ndim > 2 or (weight.ndim == 2 and x.shape[1:2] != (n_heads,)) or (eid is None and len(weight) < end):
+            raise ShapeError(f"weight must be (n,) or (n, H) with x (n_src, H, ...), a row for each edge; "
+                             f"got shape {weight.shape}, x {x.shape}")
+    if src_scale is not None:
+        check("src_scale", src_scale, dtype=x.dtype, shape=(len(x),))
+    csr = {"indptr": indptr, "indices": indices, "rows": rows, "eid": eid, "n_rows": n_dst}
+    values = {"x": x, "weight": weight, "src_scale": src_scale, "n_src": len(x), "n_heads": n_heads,
+              "n_feat": row_width(x) // n_heads if n_heads else 0}
+    call(f"sar_exact_spmm_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, grid, {"csr": csr, **values})
+
+
+def _check_sums(out, grid, x, name="out"):
+    n = levels(x.dtype)
+    check(name, out, dtype=np.float64, shape=(None, n, *x.shape[1:]), out=True)
+    check("grid", grid, dtype=np.float64, shape=(n, *x.shape[1:]))
+
+
+def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope, rows=None,  # noqa: E741
+                 dropout=None):
+    """Add one block of edges to attention's sums, where the largest score m of each row over all blocks is known.
+
+    ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``, on grids.
+
+    Parameters
+    ----------
+    indptr, indices, z, src, dst, slope, rows, dropout
+        As for `attend`.
+    m : (n_out, H), z's dtype
+    l : (n_out, levels, H) float64
+        Accumulates.
+    acc : (n_out, levels, H, D) float64
+        Accumulates.
+    grid_l, grid : (levels, H), (levels, H, D) float64
+    """
+    n_dst, _ = check_csr(indptr, check("indices", indices))
+    csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
+    attention = _attention(csr, z, src, None, dst, slope, dropout)
+    n_heads, n_feat, n = src.shape[1], z.shape[2], levels(z.dtype)
+    check("dst", dst, dtype=z.dtype, shape=(None, n_heads))
+    check_csr_rows(rows, n_dst, len(dst), indices.dtype, "dst")
+    check("m", m, dtype=z.dtype, shape=dst.shape)
+    check("l", l, dtype=np.float64, shape=(len(dst), n, n_heads), out=True)
+    check("acc", acc, dtype=np.float64, shape=(len(dst), n, n_heads, n_feat), out=True)
+    check("grid_l", grid_l, dtype=np.float64, shape=(n, n_heads))
+    check("grid", grid, dtype=np.float64, shape=(n, n_heads, n_feat))
+    kernel = f"sar_exact_attend_forward_{FLOATS[z.dtype]}_{INDEXES[indices.dtype]}"
+    call(kernel, l, acc, grid_l, grid, m, dst, attention)
+
+
+def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, grid_z, grid_s, *, slope, dropout=None):
+    """Add the gradients of finished attention over one block of edges, walking the transpose, on grids.
+
+    Parameters
+    ----------
+    t_indptr, t_indices, z, src, ends, g, slope, dropout
+        As for `attend_backward`.
+    dz, dsrc : (n_src, levels, H or 1, D), (n_src, levels, H) float64
+        Accumulate.
+    sums : (threads, n_dst, levels, H) float64
+        Accumulates each thread's part of ddst.
+    grid_z, grid_s : (levels, H or 1, D), (levels, H) float64
+    """
+    n_src, end = check_csr(t_indptr, check("t_indices", t_indices), ("t_indptr", "t_indices"))
+    csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
+    attention = _attention(csr, z, src, n_src, ends, slope, dropout)
+    n_heads, n_feat, n_dst, n = src.shape[1], z.shape[2], len(ends), levels(z.dtype)
+    check("ends", ends, dtype=z.dtype, shape=(n_dst, n_heads, 4))
+    check("g", g, dtype=z.dtype, shape=(n_dst, n_heads, n_feat))
+    _check_sums(dz, grid_z, z, "dz")
+    _check_sums(dsrc, grid_s, src, "dsrc")
+    check("sums", sums, dtype=np.float64, shape=(None, n_dst, n, n_heads), out=True)
+    if not len(sums) or len(dz) != n_src or len(dsrc) != n_src:
+        found = f"{len(dz)}, {len(dsrc)} and {len(sums)}"
+        raise ShapeError(f"dz, dsrc and sums must have {n_src}, {n_src} and some rows; got {found}")
+    n_threads = min(_team((end - int(t_indptr[0])) * n_heads * (n_feat + 16)), len(sums))
+    kernel = f"sar_exact_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}"
+    call(kernel, dz, dsrc, sums, grid_z, grid_s, ends, g, attention, n_threads, n_dst)
+

@@ -1,0 +1,232 @@
+"""Exact numerics: one hash of a training, however it is run; each of the reductions is needed for it; what is refused."""
+
+import numpy as np
+import pytest
+
+from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, optim, predict
+from sarlite.comm import Solo, threads
+from sarlite.errors import ConfigError, DataError
+from sarlite.models import SAGE
+from sarlite.nn.activate import activation_sums
+from sarlite.nn.norm import batch_moments
+from sarlite.sar.operators.attention import Attend
+from sarlite.sar.operators.exact import EXACT
+from sarlite.sar.operators.extremum import Extremum
+from sarlite.sar.operators.sums import Sum
+from sarlite.tape import Tensor, numerics, ops, reduce
+from sarlite.tape.exact import Exact
+from sarlite.train import checkpoint, config, run
+from sarlite.train.step import gradient_norm
+from tests.helpers.exact_runs import MODELS, N_NODES, digest
+from tests.helpers.training_runs import train_here
+
+pytestmark = pytest.mark.timeout(120)
+
+WAYS = [  # ranks, mode, parts, backward, prefetch, threads a rank, order
+    (1, {"n_threads": 2}),
+    (2, {"mode": "sar", "parts": "random", "backward": "push", "prefetch": 0}),
+    (3, {"mode": "sar", "parts": "by hand", "backward": "fetch", "prefetch": 1, "n_threads": 2}),
+    (4, {"mode": "sar", "parts": "by hand", "backward": "push", "prefetch": 2}),
+    (3, {"mode": "sa", "parts": "by hand", "backward": "push", "prefetch": 1}),
+    (2, {"mode": "sa", "parts": "contiguous", "backward": "fetch", "prefetch": 0, "n_threads": 2}),
+    (4, {"mode": "oneshot", "parts": "by hand", "backward": "push", "prefetch": 0}),
+    (3, {"mode": "oneshot", "parts": "random", "backward": "fetch", "prefetch": 1}),
+    (4, {"mode": "broadcast", "parts": "metis", "prefetch": 2, "n_threads": 2}),
+    (3, {"mode": "broadcast", "parts": "by hand", "backward": "push", "prefetch": 0,
+         "order": np.random.default_rng(0).permutation(N_NODES)}),
+]  # fmt: skip
+
+
+@pytest.fixture
+def instruction_set():
+    """Give the instruction set back that was in use, and the threads."""
+    before, n_threads = kernels.instruction_set(), kernels.threads()
+    yield
+    kernels.set_instruction_set(before)
+    kernels.set_threads(n_threads)
+
+
+def hashes(case, dtype, ways=WAYS, **options):
+    """Yield the hash of one rank on each instruction set, and of each way."""
+    for name in kernels.instruction_sets():
+        kernels.set_instruction_set(name)
+        yield digest(1, case, dtype, **options)
+    for n_ranks, way in ways:
+        yield digest(n_ranks, case, dtype, **way, **options)
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_one_hash(case, instruction_set):
+    """Half of the ways for each model; the other half for the next one."""
+    some = list(MODELS).index(case) % 2
+    assert len(set(hashes(case, np.float32, WAYS[some::2]))) == 1
+    assert len(set(hashes(case, np.float64, WAYS[1 - some :: 4]))) == 1
+
+
+# ---- each reduction done fast, one at a time
+
+
+def _over_ranks(function):
+    """A fast reduction of this rank's rows, and the sum over ranks of what it returns."""
+    def whole(self, *args):
+        return self.comm.allreduce(np.ascontiguousarray(function.__wrapped__(*args))) if self.across else function.__wrapped__(*args)
+
+    return whole
+
+
+def _activation_sums(self, *args):
+    with numerics.using(None):
+        return self.comm.allreduce(np.ascontiguousarray(activation_sums(*args)))
+
+
+def _share(self, x):
+    return self.comm.allreduce(np.array(x.sum())) if self.comm.rank == 0 else self.comm.allreduce(np.array(x.sum())) * 0
+
+
+def _fast_operator(kind):
+    return {"operators": {**EXACT, kind: lambda numerics, n_terms, *arguments: kind(*arguments)}}
+
+
+BROKEN = {
+    # what is done fast: (a model, the dtype, the methods or operators in place)
+    "product": ("gcn", np.float32, {"product": lambda self, *args, **more: reduce.product.__wrapped__(*args, **more)}),
+    "product of float64": ("gcn", np.float64, {"product": lambda self, *args, **more: reduce.product.__wrapped__(*args, **more)}),
+    "product over rows": ("gcn", np.float32, {"product_over_rows": _over_ranks(reduce.product_over_rows)}),
+    "product over rows of float64": ("gcn", np.float64, {"product_over_rows": _over_ranks(reduce.product_over_rows)}),
+    "total": ("sage", np.float64, {"total": lambda self, x, axis=None, keepdims=False: _total(self, x, axis, keepdims)}),
+    "activation": ("sage", np.float64, {"activation_sums": _activation_sums}),
+    "moments": ("sage", np.float64, {"batch_moments": lambda self, *args: batch_moments.__wrapped__(*args)}),
+    "share": ("gcn", np.float64, {"share": _share}),
+    "norm": ("gcn", np.float64, {"gradient_norm": lambda self, *args: gradient_norm.__wrapped__(*args)}),
+    "sums": ("sage", np.float32, _fast_operator(Sum)),
+    "sums of float64": ("sage", np.float64, _fast_operator(Sum)),
+    "extremum": ("sage pool", np.float32, _fast_operator(Extremum)),
+    "attention": ("gat", np.float32, _fast_operator(Attend)),
+}  # fmt: skip
+
+
+def _total(self, x, axis, keepdims):
+    found = reduce.total.__wrapped__(x, axis, keepdims)
+    over_rows = self.across and (axis is None or 0 in np.atleast_1d(axis) % x.ndim)
+    return self.comm.allreduce(np.ascontiguousarray(found)) if over_rows else found
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_fast_reduction_changes_the_hash_somewhere(name, instruction_set):
+    case, dtype, methods = BROKEN[name]
+    broken = type("Broken", (Exact,), methods)
+    found = hashes(case, dtype, numerics=broken)
+    first = next(found)
+    assert any(other != first for other in found)
+
+
+# ---- bounds
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_sums_are_as_good_as_in_float64(scale):
+    """Over rows: within n 2^-51 of the norms' product; of float64, whose second grid takes the rest, to the last bits."""
+    rng = np.random.default_rng(0)
+    a, g = rng.standard_normal((700, 5)), rng.standard_normal((700, 9)) * 10.0 ** rng.integers(-4, 4, (700, 1))
+    for dtype, most in ((np.float32, 700 * 2.0**-51), (np.float64, 2.0**-80)):
+        x, y = a.astype(dtype), (g * scale).astype(dtype)
+        exact = x.astype(np.longdouble).T @ y.astype(np.longdouble)
+        found = Exact(Solo()).product_over_rows(x.astype(dtype), y)
+        norms = np.outer(np.linalg.norm(x.astype(np.float64), axis=0), np.linalg.norm(y.astype(np.float64), axis=0))
+        assert (np.abs(found - exact) <= most * norms + np.abs(x.astype(np.float64)).T @ np.abs(y.astype(np.float64)) * 2.0**-53
+                * (dtype == np.float64) + np.finfo(dtype).eps * np.abs(exact)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_functions(dtype):
+    values = np.concatenate([np.linspace(-60, 60, 4001), [-800, 0, 1e-12]]).astype(dtype)
+    wide = values.astype(np.longdouble)
+    exact = Exact(Solo())
+    for name, x, expected in (("exp", values, np.exp(wide)), ("expm1", -np.abs(values), np.expm1(-np.abs(wide))),
+                              ("log", np.exp(values[:-3]), np.log(np.exp(values[:-3]).astype(np.longdouble))),
+                              ("log1p", np.exp(-np.abs(values)), np.log1p(np.exp(-np.abs(values)).astype(np.longdouble)))):  # fmt: skip
+        error = np.abs(getattr(exact, name)(x) - expected)
+        assert (error <= 3 * np.finfo(dtype).eps * np.abs(expected) + np.finfo(dtype).tiny).all(), name
+    assert exact.log(np.array([0, -1, np.inf], dtype)).tolist()[::2] == [-np.inf, np.inf]
+    assert exact.power(0.9, 17) == pytest.approx(0.9**17, rel=1e-15)
+
+
+def test_infinities_come_through():
+    graph, x = Graph.from_edges([0, 1, 2], [1, 1, 2], 3), np.array([[1.0], [np.inf], [2.0]], np.float32)
+    with numerics.using(Exact(Solo())):
+        assert graph.aggregate(fn.copy_src(x), "sum").data.tolist() == [[0.0], [np.inf], [2.0]]
+
+
+# ---- what is refused
+
+
+def trainer(graph, **options):
+    rng = nn.Random(0)
+    return Trainer(graph, SAGE(3, 2, layers=2, hidden=4, rng=rng), np.ones((graph.n_src, 3), np.float32), np.zeros(graph.n_dst, int),
+                   slice(None), optimizer=lambda flat: optim.Adam(flat), rng=rng, numerics="exact", **options)
+
+
+def test_what_is_not_exact_is_refused_on_every_rank():
+    edges = [0, 1, 2, 3], [1, 2, 3, 0]
+
+    def work(comm):
+        graph = Graph.from_edges(*edges).shard(comm, "contiguous")
+        with pytest.raises(ConfigError, match="loss is not exact yet"):
+            trainer(graph, loss=lambda output, targets: output.mean())
+        with pytest.raises(ConfigError, match="columns divided among ranks are not exact yet"):
+            trainer(Graph.from_edges(*edges).shard(comm, "contiguous", columns=2))
+        with pytest.raises(ConfigError, match="edge weights are not exact yet"):
+            trainer(graph.with_edge_values(np.ones(graph.n_edges))).step()
+        with numerics.using(Exact(comm)):
+            x = Tensor(np.ones((graph.n_src, 2)))
+            with pytest.raises(ConfigError, match="evaluated as Custom are not exact yet"):
+                graph.aggregate(lambda src, dst, edge: src["x"], "sum", src={"x": x})
+            with pytest.raises(ConfigError, match="'tanh' is not exact yet"):
+                ops.tanh(x)
+            with pytest.raises(ConfigError, match="sum over axis 0 is of one rank's rows"):
+                ops.sum(x, 0)
+            with pytest.raises(ConfigError, match="its first axis must go"):
+                ops.mul(x, nn.Parameter(np.ones((1, 2))))
+            with pytest.raises(DataError, match="leave no room"):
+                ops.matmul(x * 1e200, nn.Parameter(np.ones((2, 2)))).backward(np.full((graph.n_dst, 2), 1e200))
+        edges_by_relation = {("a", "to", "a"): edges}
+        hetero = HeteroGraph.from_edges(edges_by_relation, {"a": 4}, comm=comm, parts="contiguous")
+        with numerics.using(Exact(comm)), pytest.raises(ConfigError, match="sums over a RelationGraph are not exact yet"):
+            rows = Tensor(np.ones((hetero.of("a").n_dst, 2)))
+            hetero.aggregate({("a", "to", "a"): fn.copy_src(rows)}, "sum")
+
+    threads.run(2, work)
+
+
+def test_a_numerics_of_another_name_is_refused():
+    with pytest.raises(ConfigError, match="numerics 'slow' is not one of fast, exact"):
+        Trainer(Graph.from_edges([0], [1]), SAGE(3, 2, rng=nn.Random(0)), np.ones((2, 3)), np.zeros(2, int), slice(None),
+                optimizer=lambda flat: optim.Adam(flat), rng=nn.Random(0), numerics="slow")
+
+
+# ---- the command
+
+
+def checkpoint_of(folder):
+    tensors, _ = checkpoint.read(Solo(), str(folder / "checkpoint.safetensors"))
+    return {name: array.tobytes() for name, array in tensors.items()}
+
+
+def test_the_command_goes_on_with_other_ranks_and_has_the_same_checkpoint(tmp_path):
+    flags = ["--numerics", "exact", "--model", "sage", "--epochs", 3]
+    train_here(tmp_path / "one", *flags)
+    train_here(tmp_path / "two", *flags[:-1], 2, "--ranks", 2, "--mode", "oneshot")
+    resumed = ["--resume", str(tmp_path / "two" / "checkpoint.safetensors"), "--epochs", "3", "--ranks", "3", "--mode", "sa"]
+    options = config.parse([*resumed, "--run-dir", str(tmp_path / "three"), "--threads", "1", "--progress", "none"])
+    threads.run(3, run.train, options)
+    assert checkpoint_of(tmp_path / "three") == checkpoint_of(tmp_path / "one")
+    with pytest.raises(ConfigError, match="--numerics fast: cannot change"):
+        fast = config.parse([*resumed, "--numerics", "fast", "--run-dir", str(tmp_path / "four")])
+        threads.run(3, run.train, fast)
+    outputs = []
+    for n_ranks in (1, 3):
+        out = str(tmp_path / f"{n_ranks}.npy")
+        given = predict.parse(["--checkpoint", str(tmp_path / "one" / "checkpoint.safetensors"), "--out", out, "--threads", "1"])
+        threads.run(n_ranks, predict.predict, given)
+        outputs.append(np.load(out).tobytes())
+    assert outputs[0] == outputs[1]
