@@ -100,7 +100,7 @@ class Module:
         ConfigError
             Two parameters have one name, as where the keys of dicts have dots.
         """
-        seen, named = set(), set()
+        seen, named = set[int](), set[str]()
         for prefix, module in self.named_modules():
             for name, parameter in module._members(Parameter):
                 if id(parameter) not in seen:

@@ -133,16 +133,17 @@ class Request:
         self._comm, self._requests = comm, requests
 
     def wait(self):
+        while not self.test():
+            time.sleep(2e-5)
         for request in self._requests:
-            while not request.test():
-                if self._comm._alarm.is_set():
-                    raise PeerError("the network tells of a failure")
-                time.sleep(2e-5)
             request.wait()
         self._comm._point()
 
     def test(self):
-        return all(request.test() for request in self._requests)
+        done = all(request.test() for request in self._requests)
+        if not done and self._comm._alarm.is_set():
+            raise PeerError("the network tells of a failure")
+        return done
 
     def cancel(self):
         for request in self._requests:

@@ -13,6 +13,7 @@ from sarlite.graph import partition, typed
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph.construct import in_order_of_ids, make, outside
 from sarlite.sar.schedule.schedule import Options
+from sarlite.types import Array
 
 if TYPE_CHECKING:
     from sarlite.sar.graph.graph import Graph
@@ -128,7 +129,8 @@ def own_relations(comm: Any, edges: Mapping[Any, Any], n_nodes: Mapping[str, int
     parts = _typed_parts(comm, edges, n_nodes, parts, seed)
     own = {name: np.flatnonzero(found == comm.rank) for name, found in parts.items()}
     rows = {name: _row_numbers(found) for name, found in parts.items()}
-    in_edges, edge_ids = {}, {}
+    in_edges: dict[Any, InEdges] = {}
+    edge_ids: dict[Any, Array] = {}
     for relation, (src, dst) in edges.items():
         source, _, to = relation
         mine = np.flatnonzero(parts[to][dst] == comm.rank)

@@ -30,7 +30,8 @@ class CommState:
     """
 
     def __init__(self, comm: Any) -> None:
-        self.comm, self.n_tags, self.generation, self.failure = comm, 0, 0, None
+        self.comm, self.n_tags, self.generation = comm, 0, 0
+        self.failure: str | None = None
         self.broadcasting: list[Any] = []
         self.fetching: list[Any] = []
         self.channels: list[Any] = []
