@@ -5,7 +5,7 @@ import pytest
 
 from sarlite import Graph, Trainer, fn, nn, optim
 from sarlite.comm import threads
-from sarlite.errors import ConfigError, DataError, PeerError, ShapeError, raise_together
+from sarlite.errors import ConfigError, DataError, PeerError, SarliteError, ShapeError, raise_together
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.nn.norm import batch_moments
 from sarlite.profile import Counted, Profile
@@ -127,6 +127,26 @@ def test_loaders_refuse_together(remote, wrong):
         return str(found.value).removeprefix("rank 1: ").removeprefix("TypeError: ")
 
     assert len(set(threads.run(3, watched))) == 1
+
+
+WRONG = {"labels": [[1], [1, 2]]}, {"x": "a"}, {"optimizer": lambda flat: optim.SGD(flat, "a")}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_trainers_refuse_together(wrong):
+    def work(comm):
+        graph, rng = RING.shard(comm, "contiguous"), nn.Random(0)
+        given = {"x": np.ones((graph.n_src, 3)), "labels": np.zeros(graph.n_dst, int),
+                 "optimizer": lambda flat: optim.SGD(flat, 0.1), **(wrong if comm.rank == 1 else {})}
+        x, labels, optimizer = given.values()
+        Trainer(graph, Model(3, np.float64, rng), x, labels, slice(None), optimizer=optimizer, rng=rng)
+
+    def watched(comm):
+        with pytest.raises((SarliteError, ValueError, TypeError)) as found:
+            work(comm)
+        return comm.rank == 1 or "rank 1: " in str(found.value)
+
+    assert all(threads.run(3, watched))
 
 
 def test_relations_that_differ():
