@@ -41,7 +41,9 @@ class RGCNConv(nn.Module):
         self.weights = {}
         self.bases = self.coefficients = None
         if n_bases is None or not self.relations:
-            self.weights = {_named(r): glorot(rng, (n_in[r[0]], n_out), n_in[r[0]], n_out, dtype) for r in self.relations}
+            self._names = _names(self.relations)
+            self.weights = {name: glorot(rng, (n_in[source], n_out), n_in[source], n_out, dtype)
+                            for (source, _, _), name in self._names.items()}
             return
         n_bases, widths = nn.whole("n_bases", n_bases, 1), sorted({n_in[relation[0]] for relation in self.relations})
         if len(widths) > 1:
@@ -52,7 +54,7 @@ class RGCNConv(nn.Module):
     def weight(self, relation: Relation) -> Tensor:
         """Return W_r."""
         if self.bases is None or self.coefficients is None:
-            return self.weights[_named(relation)]
+            return self.weights[self._names[relation]]
         n_bases, n_in, n_out = self.bases.shape
         row = self.relations.index(relation)
         return (self.coefficients[row : row + 1] @ self.bases.reshape(n_bases, -1)).reshape(n_in, n_out)
@@ -164,5 +166,8 @@ def needed(graph: HeteroGraph, node_type: str, layers: int) -> list[tuple[str, .
     return found
 
 
-def _named(relation):
-    return "__".join(relation)
+def _names(relations):
+    """A name of each relation's weight: its words joined, or where these are another relation's too, its `repr`."""
+    joined = ["__".join(relation) for relation in relations]
+    return {relation: name if joined.count(name) == 1 else repr(relation)
+            for relation, name in zip(relations, joined)}

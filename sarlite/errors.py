@@ -1,6 +1,7 @@
 """Exceptions: every error that sarlite raises on purpose is a SarliteError. And the packages that only some uses
 need."""
 
+import builtins
 import contextlib
 import importlib
 import math
@@ -190,8 +191,8 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
     Exception
         On a rank that has an error, this error.
     SarliteError
-        On other ranks an error of the lowest failing rank's class and text, or PeerError where that rank's is no
-        SarliteError.
+        On other ranks an error of the lowest failing rank's class and text. Where that rank's is no SarliteError, a
+        PeerError, whose `__cause__` is of the built-in class of that rank's.
     Interrupted
         On other ranks, where the lowest failing rank was interrupted.
     """
@@ -200,8 +201,10 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
         raise error
     for rank, item in enumerate(found):
         if item is not None:
-            kind, told, *arguments = item
-            raise kind(told) if kind is Interrupted else kind(f"rank {rank}: {told}", *arguments)
+            kind, told, builtin, *arguments = item
+            if kind is Interrupted:
+                raise Interrupted(told)
+            raise kind(f"rank {rank}: {told}", *arguments) from _cause_of(builtin, told)
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
@@ -222,10 +225,21 @@ def number(name: str, value: Any, below: float = math.inf, *, positive: bool = F
 
 
 def _told(error):
-    """(class, text, arguments) of an error for other ranks; the class is of this module: every rank can unpickle it."""
+    """(class, text, name of the built-in class, arguments) of an error: what every rank can unpickle."""
     if isinstance(error, Interrupted):
-        return Interrupted, error.signum
-    if not isinstance(error, SarliteError):
-        return PeerError, f"{type(error).__name__}: {error}"
-    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == __name__)
-    return kind, str(error), error.argument, error.hints
+        return Interrupted, error.signum, None
+    module = __name__ if isinstance(error, SarliteError) else "builtins"
+    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == module)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001, because the other ranks wait for this rank's word
+        text = "an error that cannot be told"
+    if module == __name__:
+        return kind, text, None, error.argument, error.hints
+    return PeerError, f"{type(error).__name__}: {text}", kind.__name__
+
+
+def _cause_of(builtin, told):
+    """An exception of a built-in class, None without a name, or where the class takes more than words."""
+    with contextlib.suppress(TypeError):
+        return None if builtin is None else getattr(builtins, builtin)(told)

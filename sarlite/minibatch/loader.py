@@ -22,6 +22,7 @@ from sarlite.minibatch.seeds import Seeds, divide
 from sarlite.minibatch.table import Ordered
 from sarlite.minibatch.transposes import Transposes
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.weights import check_range
 from sarlite.sar.schedule.ahead import ahead
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
@@ -50,10 +51,11 @@ class Loader(ABC):
     def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, batch_size: int,
                  check: Callable[[], Any] = lambda: None) -> None:
         self.graph, self._step, self._counts = graph, 0, {"steps": 0, "seeds": 0}
-        self.x, self.labels = np.ascontiguousarray(as_array(x)), None if labels is None else as_array(labels)
-        self.train, self.batch_size, _ = together(graph.comm, lambda: (*self._checked(train, batch_size), check()))
+        checked = together(graph.comm, lambda: (*self._checked(x, labels, train, batch_size), check()))
+        self.train, self.batch_size, _ = checked
 
-    def _checked(self, train, batch_size):
+    def _checked(self, x, labels, train, batch_size):
+        self.x, self.labels = np.ascontiguousarray(as_array(x)), None if labels is None else as_array(labels)
         for name, array in (("x", self.x), ("labels", self.labels)):
             if array is not None and array.shape[:1] != (self.graph.n_dst,):
                 raise ShapeError(f"{name} of shape {array.shape} has not the graph's {self.graph.n_dst} rows")
@@ -222,8 +224,10 @@ class NeighborLoader(Loader):
                  seed: int = 0, sampler: str = "uniform", remote: Any = "exact", batches: str | None = None,
                  sample_ahead: int = 1, one_variate: bool = False) -> None:
         check_graph(graph, "minibatches")
-        comm, self.seed = graph.comm, operator.index(seed)
-        super().__init__(graph, x, labels, train, batch_size, lambda: _check(sample_ahead, fanouts, sampler, remote))
+        comm = graph.comm
+        super().__init__(graph, x, labels, train, batch_size,
+                         lambda: _check(graph, self.x, seed, sample_ahead, fanouts, sampler, remote))
+        self.seed = operator.index(seed)
         said = (tuple(fanouts), self.batch_size, sample_ahead, self.seed, sampler, remote, batches, one_variate)
         agree(comm, repr(said), "fanouts, batch_size, sample_ahead, seed, sampler, remote, batches or one_variate")
         number = comm.numbered("loader", self)  # several may be in use at once, each with threads that communicate
@@ -330,7 +334,8 @@ class NeighborLoader(Loader):
         """
         if self._predicting is None:  # apart from the thread ahead, which may have come less far on other ranks
             self._predicting = self._sampler_on("predict") if isinstance(self.sampler, Cooperative) else self.sampler
-        sampled = self._predicting(seeds, step)
+        sample = self._predicting
+        sampled = together(self.graph.comm, lambda: sample(seeds, step))
         return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
 
     def contents(self) -> dict[str, Ordered]:
@@ -363,7 +368,9 @@ class NeighborLoader(Loader):
         return layer_graph(self._part, layer, rows)
 
 
-def _check(sample_ahead, fanouts, sampler, remote):
+def _check(graph, x, seed, sample_ahead, fanouts, sampler, remote):
+    operator.index(seed)
+    check_range(graph.edge_weight, x.dtype)  # a batch of edges within a part is one rank's alone
     whole("sample_ahead", sample_ahead, 0)
     check_fanouts(fanouts, sampler)
     if remote not in ("exact", "local") and not isinstance(remote, HEC):

@@ -12,6 +12,7 @@ from sarlite.minibatch.sampler import Layer
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.schedule.pieces import Piece, Plan
 from sarlite.sar.schedule.schedule import Schedule
+from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
 from sarlite.types import Array, DType
 
@@ -79,10 +80,10 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         if plan is None:
             all_edges = (Piece(_OneBlock(layer, part, rows, lasting), own=True),)
             plan, transport = Plan(layer.n_src, all_edges, all_edges), part.alone
-        own, loops = (self.n_src, self.n_dst, self.n_edges), part.edges.added_loops
+        own, loops, self.mistakable = (self.n_src, self.n_dst, self.n_edges), part.edges.added_loops, graph.mistakable
         loops = None if loops is None else loops[rows[: layer.n_dst]]
         schedule = Schedule(plan, transport, graph.schedule.mode)
-        LayerGraph.__init__(self, graph.comm, schedule, graph.profile, graph.n_nodes, own, loops)
+        LayerGraph.__init__(self, graph.comm, schedule, graph.profile, Kept(transport.state), graph.n_nodes, own, loops)
         self._all_sizes = sizes or own
         sources = np.concatenate([rows, halo]) if len(halo) else rows
         self.estimate = Estimate(part, layer, rows, sources, loops, exact=lasting, alone=plan.alone)

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sarlite.errors import CheckpointError, ShapeError
+from sarlite.errors import CheckpointError, ConfigError, ShapeError
 from sarlite.tape.engine import Tensor
 from sarlite.types import Array
 
@@ -94,13 +94,19 @@ class Module:
             yield from _find(name, value, kind)
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Yield (dotted name, Parameter), in the order of the attributes. A shared parameter comes once."""
-        seen = set()
+        """Yield (dotted name, Parameter), in the order of the attributes. A shared parameter comes once.
+
+        Raises
+        ------
+        ConfigError
+            Two parameters have one name, as where the keys of dicts have dots.
+        """
+        seen, named = set[int](), set[str]()
         for prefix, module in self.named_modules():
             for name, parameter in module._members(Parameter):
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
-                    yield _join(prefix, name), parameter
+                    yield _once(_join(prefix, name), named), parameter
 
     def parameters(self) -> list[Parameter]:
         """Return the list of parameters."""
@@ -129,10 +135,16 @@ class Module:
         """Return the arrays of all parameters and buffers themselves, by dotted name.
 
         The array of a parameter owned by rows has this rank's rows.
+
+        Raises
+        ------
+        ConfigError
+            Two of them have one name.
         """
         state = {name: p.data for name, p in self.named_parameters()}
+        named = set(state)
         for prefix, module in self.named_modules():
-            state.update({_join(prefix, name): getattr(module, name) for name in module.buffers})
+            state.update({_once(_join(prefix, name), named): getattr(module, name) for name in module.buffers})
         return state
 
     def state_dict(self) -> dict[str, Array]:
@@ -168,6 +180,14 @@ def load_arrays(own: Mapping[str, Array], state: Mapping[str, Array], owner: str
             raise CheckpointError(f"{name!r} is {found.dtype} {found.shape}, but in {owner} {own_kind}")
     for name, array in own.items():
         array[...] = state[name]
+
+
+def _once(name, named):
+    """Return a name, and note it among the names that are taken; a ConfigError where it is taken."""
+    if name in named:
+        raise ConfigError(f"two parameters or buffers of the model have one name, {name!r}")
+    named.add(name)
+    return name
 
 
 def _join(prefix, name):

@@ -8,11 +8,11 @@ import numpy as np
 from sarlite.comm import together
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.weights import degrees, positive
+from sarlite.sar.graph.weights import check_range, degrees, positive
 from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array
-from sarlite.types import Array
+from sarlite.types import Array, DType
 
 _POWERS = {"sym": (-0.5, -0.5), "row": (-1.0, 0.0), "column": (0.0, -1.0)}  # of D at the left and at the right of A
 NORMALIZATIONS = tuple(_POWERS)
@@ -47,6 +47,7 @@ class Propagation:
     def __init__(self, graph: Graph, normalization: str = "sym", edge_weight: Any = None) -> None:
         weight = together(graph.comm, lambda: _checked(graph, normalization, edge_weight))
         self.graph, self.weight = graph, weight
+        self._fits: set[DType] = set()  # dtypes in which every rank's weights are finite
         found = positive(graph.in_degrees if weight is None else degrees(graph, weight))
         self.left, self.right = (found[:, None] ** power if power else None for power in _POWERS[normalization])
 
@@ -80,8 +81,14 @@ class Propagation:
         with no_grad():
             rows = Tensor(np.ascontiguousarray(x))
             weight = self.weight
-            message = fn.copy_src(rows) if weight is None else fn.mul_edge(rows, weight.astype(x.dtype))
+            message = fn.copy_src(rows) if weight is None else fn.mul_edge(rows, self._weight_as(x.dtype))
             return self.graph.aggregate(message, "sum").data
+
+    def _weight_as(self, dtype):
+        if dtype not in self._fits:
+            together(self.graph.comm, lambda: check_range(self.weight, dtype))
+            self._fits.add(dtype)
+        return self.weight.astype(dtype)
 
 
 def _checked(graph, normalization, edge_weight):

@@ -15,6 +15,7 @@ from sarlite import tape
 from sarlite.comm import Solo
 from sarlite.graph.part import InEdges
 from sarlite.sar.aggregate import aggregate
+from sarlite.sar.schedule.state import Kept
 from sarlite.sar.schedule.transport import Transfer, Transport
 from sarlite.tape import Tensor
 from sarlite.tape.tensor_map import TensorMap
@@ -149,7 +150,7 @@ class Grid:
     def __init__(self, comm: Any, n_columns: int, graph: Any, transport: Transport, counts: "Counts") -> None:
         self.n_rows, self.n_columns, self.graph, self.transport = comm.size // n_columns, n_columns, graph, transport
         self._counts = counts
-        self._kept = TensorMap()  # constant Tensor of edge values -> {this rank's piece: the group's}
+        self._kept = Kept(transport.state)
         self.structure_bytes = _bytes_of(graph)
 
     def aggregate(self, call: Any) -> Tensor:
@@ -182,7 +183,7 @@ class Grid:
     def _to_columns(self, x, place, pieces):
         """Of edge values that are constant what came is kept, as they are the same in each epoch."""
         pieces = tuple(piece[: x.ndim - 1] for piece in pieces)
-        kept = self._kept.setdefault(x, {}) if place == "edge" and x.constant else {}
+        kept = self._kept.get("edge values", TensorMap).setdefault(x, {}) if place == "edge" and x.constant else {}
         key = str(pieces[self.transport.comm.rank])
         if key not in kept:
             layout = ColumnLayout(self.transport, getattr(self._counts, place), pieces, x.shape[1:])

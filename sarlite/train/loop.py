@@ -98,8 +98,7 @@ class Trainer:
             raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
         self.graph: Any = graph
         self.comm, self.model = graph.comm, model
-        self.x = {name: _constant(rows) for name, rows in x.items()} if isinstance(x, dict) else _constant(x)
-        self.labels = as_array(labels)
+        self.x, self.labels = together(self.comm, lambda: (_constants(x), as_array(labels)))
         together(self.comm, lambda: _check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm))
         together(self.comm, lambda: _check_sources(batches=batches, scoring=scoring))
         others = {"batches": batches, "scoring": scoring, "loss": loss, "label_inputs": label_inputs}
@@ -126,7 +125,7 @@ class Trainer:
         self.task.check_width(max(self.n_classes, 2))  # of fewer the output's columns tell
         self.loss = _checking(self.task.loss, type(model).__name__, self.n_classes)
         self.left_out: dict[str, str] = {}  # by split, what its metric leaves out
-        self.optimizer = optimizer(self.flat)
+        self.optimizer = together(self.comm, lambda: optimizer(self.flat))
         if not isinstance(self.optimizer, Optimizer):
             raise ConfigError(f"optimizer made a {type(self.optimizer).__name__}, but must make an optimizer, as "
                               "optim.Adam(flat, 0.01)")
@@ -320,7 +319,9 @@ def _classes(labels, rows):
     return labels[rows].astype(np.int64)
 
 
-def _constant(x):
+def _constants(x):
+    if isinstance(x, dict):
+        return {name: _constants(rows) for name, rows in x.items()}
     return Tensor(as_array(x), constant=True)
 
 

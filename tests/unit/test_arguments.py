@@ -82,6 +82,10 @@ MESSAGES = {
     "x must have dtype float32 or float64; got shape (4, 3), dtype int64": lambda: fn.copy_src(X.astype(int)),
     "fn.mul_edge: weight has shape (3,), but needs 4 rows, one each edge": lambda: fn.mul_edge(Tensor(X), np.ones(3, np.float32)),
     "fn.mul_edge: x is float32, weight is float64": lambda: fn.mul_edge(Tensor(X), np.ones(4)),
+    "fn.mul_edge: weight (4, 4) does not go with x (4, 2, 3): one number an edge, or with an x of heads one a head":
+        lambda: fn.mul_edge(Z, np.ones((4, 4), np.float32)),
+    "fn.mul_edge: weight (4, 3, 1) does not go with x (4, 3)":
+        lambda: fn.mul_edge(Tensor(X), np.ones((4, 3, 1), np.float32)),
     "fn.attend: z (4, 2, 3), src (4, 2) and dst (4, 3) are not": lambda: fn.attend(Z, SCORES, Tensor(X)),
     "fn.attend: z (4, 3), src (4, 2)": lambda: fn.attend(Tensor(X), SCORES, SCORES),
     "fn.attend: z is float32, src is float32, dst is float64": lambda: fn.attend(Z, SCORES, Tensor(np.ones((4, 2)))),
@@ -101,6 +105,24 @@ def test_messages_name_the_argument(message):
     with pytest.raises(ShapeError) as found:
         GRAPH.aggregate(MESSAGES[message](), "sum")
     assert message in str(found.value)
+
+
+UNUSED = {
+    "fn.attend: attn_edge is given, but edge is None": lambda: fn.attend(Z, SCORES, SCORES, attn_edge=WEIGHT),
+    "fn.attend: edge is given, but attn_edge is None":
+        lambda: fn.attend(Z, SCORES, SCORES, edge=np.ones((4, 3), np.float32)),
+    **{"src, dst and edge are inputs of a function, but the message CopySrc has its own" + " " * k:
+       lambda place=place: GRAPH.aggregate(fn.copy_src(X), "sum", **{place: {"x": np.ones(17)}})
+       for k, place in enumerate(("src", "dst", "edge"))},
+    "src, dst and edge are inputs of a function, but the message Message has its own":
+        lambda: GRAPH.aggregate(fn.message(lambda s, d, e: s["x"], {"x": X}), "sum", dst={"y": X}),
+}
+
+
+@pytest.mark.parametrize("message", UNUSED)
+def test_what_a_message_would_not_use_is_refused(message):
+    with pytest.raises(ConfigError, match=message.strip()):
+        UNUSED[message]()
 
 
 class Made(nn.Module):

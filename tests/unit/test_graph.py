@@ -6,10 +6,12 @@ import pytest
 import scipy.sparse
 from hypothesis import given
 
-from sarlite import Graph, Tensor, fn
+from sarlite import Graph, HeteroGraph, Tensor, fn
 from sarlite.comm import Solo, threads
-from sarlite.errors import ConfigError, DataError, SarliteError
+from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.graph.block import Block
+from sarlite.minibatch import message_flow
+from sarlite.propagation import Propagation
 from tests.helpers.strategies import SETTINGS, edges, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
@@ -59,6 +61,74 @@ def test_options_change_the_edges():
     loops[np.diag_indices(9)] = np.maximum(np.diag(a), 1)
     for option, matrix in [("undirected", both), ("self_loops", loops), ("deduplicate", (a > 0).astype(float))]:
         np.testing.assert_allclose(total(Graph.from_edges(*EDGES, **{option: True})), matrix @ X, err_msg=option)
+
+
+CHANGES = {
+    "no loop is missing": ([2, 0, 1, 2, 0], [0, 0, 1, 2, 2], dict(self_loops=True), [], 0),
+    "a loop is missing": ([2, 0, 1, 0], [0, 0, 1, 1], dict(self_loops=True), [(2, 2)], 0),
+    "both ways are there": ([2, 0, 1], [0, 2, 1], dict(undirected=True), [], 0),
+    "one way is there": ([2, 1, 0], [0, 0, 2], dict(undirected=True), [(0, 1)], 0),
+    "no edge is there twice": ([2, 1, 0], [1, 0, 0], dict(deduplicate=True), [], 0),
+    "an edge is there twice": ([2, 1, 2], [1, 0, 1], dict(deduplicate=True), [], 1),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_edge_values_stay_in_the_order_of_the_given_edges(case, sharded):
+    """Edges that are added follow them; where values of the given edges fit, they are theirs."""
+    src, dst, options, added, n_dropped = CHANGES[case]
+    graph = Graph.from_edges(src, dst, 3, **options)
+    n = len(src) - n_dropped
+    graph = graph.shard(Solo(), order=[2, 0, 1]) if sharded else graph
+    assert graph.n_edges == n + len(added)
+    expected, weight = np.zeros((3, 3)), np.arange(1.0, graph.n_edges + 1)
+    np.add.at(expected, ([*dst[:n], *(to for _, to in added)], [*src[:n], *(at for at, _ in added)]), weight)
+    for found in (graph.with_edge_values(weight).aggregate(fn.copy_src(np.eye(3)[graph.src_ids]), "sum"),
+                  graph.aggregate(fn.mul_edge(np.eye(3)[graph.src_ids], weight[graph.edge_ids]), "sum")):
+        np.testing.assert_array_equal(found.data, expected[graph.dst_ids])
+    if len(src) != graph.n_edges:
+        with pytest.raises(ShapeError, match=f"{graph.n_edges}"):
+            graph.with_edge_values(np.ones(len(src)))
+
+
+def test_values_that_fit_other_edges_are_refused():
+    """As many edges are dropped as are added, so that nothing tells the given edges' values from the graph's."""
+    graph = Graph.from_edges([0, 0, 1], [1, 1, 1], 2, deduplicate=True, self_loops=True)
+    assert graph.n_edges == 3
+    x, weight = np.ones((2, 1)), np.ones(3)
+    flow = message_flow(graph, slice(None), 1, x)
+    for refused in (lambda: graph.with_edge_values(weight), lambda: graph.aggregate(fn.mul_edge(x, weight), "sum"),
+                    lambda: graph.shard(Solo(), "contiguous").with_edge_values(weight),
+                    lambda: flow.layers(1)[0].aggregate(fn.mul_edge(x, weight), "sum"),
+                    lambda: Propagation(graph, edge_weight=weight)(x)):
+        with pytest.raises(ConfigError, match="has dropped 1 of the edges and added as many"):
+            refused()
+    np.testing.assert_array_equal(graph.aggregate(fn.copy_src(x), "sum").data, [[1], [2]])
+
+
+def test_one_rank_s_edge_values_are_in_the_order_of_the_given_edges():
+    """So are those of a rank that has every edge, and of a relation, whether they are indexed by `edge_ids` or not."""
+    relation, src, dst = ("a", "r", "a"), np.array([2, 0, 1, 1]), np.array([1, 0, 2, 0])
+    weight = np.array([1.0, 10, 100, 1000])
+
+    parts, expected = np.array([0, 0, 0, 1]), np.zeros((4, 4))
+    expected[dst, src] = weight
+
+    def work(comm):
+        hetero = HeteroGraph.from_edges({relation: (src, dst)}, {"a": 4}, comm=comm, parts={"a": parts % comm.size})
+        graph = Graph.from_edges(src, dst, 4).shard(comm, parts % comm.size, order=[2, 0, 1, 3])
+        of_relation = lambda message: hetero.aggregate({relation: message}, "sum")["a"]  # noqa: E731
+        check(lambda message: graph.aggregate(message, "sum"), graph.node_ids, graph.edge_ids)
+        check(of_relation, hetero.node_ids["a"], hetero.edge_ids[relation])
+
+    def check(total_of, node_ids, edge_ids):
+        for told in (weight[edge_ids], weight[: len(edge_ids)]):
+            found = total_of(fn.mul_edge(np.eye(4)[node_ids], told)).data
+            np.testing.assert_array_equal(found, expected[node_ids])
+
+    for n_ranks in (1, 2):
+        threads.run(n_ranks, work)
 
 
 @pytest.mark.parametrize("kind", [scipy.sparse.csr_array, scipy.sparse.coo_array, scipy.sparse.csc_matrix, scipy.sparse.csr_matrix])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sarlite.errors import CheckpointError, ConfigError, ShapeError
+from sarlite.models import RGCNConv
 from sarlite.nn import BatchNorm, Dropout, Embedding, LayerNorm, Linear, Module, Parameter, Random, flatten
 from sarlite.nn.random import splitmix64, word
 from sarlite.tape import Tensor, gradcheck
@@ -354,3 +355,34 @@ def test_layer_norm():
     expected = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(norm(Tensor(x)).data, expected, rtol=1e-10)
     gradcheck(lambda x, *_: norm(x), [x, *norm.parameters()])
+
+
+class Holds(Module):
+    def __init__(self, held):
+        self.w = held
+
+
+class Buffered(Module):
+    buffers = ("b",)
+
+    def __init__(self):
+        self.b = np.zeros(2)
+
+
+def test_two_parameters_of_one_name_are_refused():
+    """Keys of dicts with dots, or of other types, may name two alike; a state dict would have one of them."""
+    one, other = Parameter(np.zeros(2)), Parameter(np.ones(2))
+    for held in ({"a.b": one, "a": {"b": other}}, {1: one, "1": other}):
+        for use in (Module.state_dict, flatten, lambda model: model.load_state_dict({})):
+            with pytest.raises(ConfigError, match="two parameters or buffers of the model have one name"):
+                use(Holds(held))
+    with pytest.raises(ConfigError, match="one name, 'w.x.b'"):
+        Holds({"x": Buffered(), "x.b": other}).state_dict()
+    assert len(Holds({"a.b": one, "a": {"b": one}}).state_dict()) == 1  # one that is shared has one name
+
+
+def test_relations_whose_words_join_alike_have_a_weight_each():
+    relations = ("a", "b__c", "a"), ("a__b", "c", "a"), ("a", "b", "a")
+    conv = RGCNConv({"a": 3, "a__b": 3}, 2, relations, rng=Random(0))
+    assert len({id(conv.weight(relation)) for relation in relations}) == 3 == len(conv.weights)
+    assert "weights.a__b__a" in conv.state_dict()  # as ever, where no other is called so

@@ -296,8 +296,8 @@ def tie_gradient(sign, comm=None, written=False, **options):
     if comm is not None:
         graph = graph.shard(comm, "random", **options)
     x = Tensor(tied_values(8, TIED.n_nodes, 6)[graph.node_ids], requires_grad=True)
-    message = (lambda s, d, e: s["x"] * 1.0) if written else fn.copy_src(x)
-    out = graph.aggregate(message, "max" if sign > 0 else "min", src={"x": x})
+    message = fn.message(lambda s, d, e: s["x"] * 1.0, {"x": x}) if written else fn.copy_src(x)
+    out = graph.aggregate(message, "max" if sign > 0 else "min")
     out.backward(values(5, TIED.n_nodes, 6)[graph.node_ids])
     return graph.node_ids, out.data, x.grad
 
@@ -329,10 +329,13 @@ def test_edge_values_follow_edge_ids(options):
     edges = random_edges(9, 40, seed=4)
     whole = Graph.from_edges(*edges, **options)
     # with src + 100 dst as the edge's value, every message tells whether it met its own edge
-    if options:
-        src, dst = Graph.from_edges(*edges, **options).in_edges()[1], np.repeat(np.arange(9), whole.in_degrees)
-    else:
-        src, dst = edges.src, edges.dst
+    indptr, indices, numbers, _ = whole.in_edges()
+    src, dst = np.empty((2, whole.n_edges), int)
+    numbers = np.arange(whole.n_edges) if numbers is None else numbers
+    src[numbers], dst[numbers] = indices, np.repeat(np.arange(9), whole.in_degrees)
+    given = np.sort(np.unique(np.stack(edges[:2]), axis=1, return_index=True)[1])  # the first of equal edges
+    n = edges.n_edges if options.keys() <= {"self_loops"} else len(given)
+    assert (np.stack([src, dst])[:, :n] == np.stack(edges[:2])[:, np.arange(n) if n == edges.n_edges else given]).all()
     label = (src + 100 * dst).astype(np.float64)
     number = np.arange(9.0)[:, None]
 

@@ -1,20 +1,23 @@
-"""How graphs are made: from edges, from matrices and graphs of other libraries, from a rank's own rows."""
+"""How a rank's part of a graph is made of its own rows; a whole graph is the part of one rank."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sarlite.comm import Solo, together, wrap
+from sarlite import kernels
+from sarlite.comm import together, wrap
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.graph import edges as edge_lists
-from sarlite.graph import interop, validation
+from sarlite.graph import validation
 from sarlite.graph.part import InEdges, find_error, is_sorted
 from sarlite.profile import Profile
 from sarlite.sar.columns import Grid, gather, groups
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.schedule import Options
-from sarlite.sar.schedule.transport import CommState, Transport
+from sarlite.sar.schedule.state import CommState, Kept
+from sarlite.sar.schedule.transport import Transport
 from sarlite.tape.engine import as_array
 from sarlite.types import Array
 
@@ -22,165 +25,7 @@ if TYPE_CHECKING:
     from sarlite.sar.graph.graph import Graph
 
 
-def from_edges(cls: Any, src: Any, dst: Any, n_nodes: int | None = None, *, n_src: int | None = None,
-               n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
-               deduplicate: bool = False) -> "Graph":
-    """Make a whole graph from an edge list.
-
-    Parameters
-    ----------
-    src, dst : (n_edges,) int array, or anything with `__array__` or `__dlpack__`
-        Edge e goes from src[e] to dst[e]; edge values follow this order.
-    n_nodes : int, optional
-        By default one more than the largest index.
-    n_src, n_dst : int, optional
-        Given both, the graph is bipartite: sources are numbered 0 .. n_src, destinations, other nodes, 0 .. n_dst.
-    undirected, self_loops, deduplicate : bool
-        Add each edge's reverse, add the self loops that miss, keep one of equal edges.
-        Edges are then numbered anew, in order of (dst, src). The first two are not for bipartite graphs.
-
-    Returns
-    -------
-    Graph
-
-    Raises
-    ------
-    ConfigError
-        n_nodes beside n_src and n_dst, one of these alone, or a reverse or self loop asked of a bipartite graph.
-    DataError
-        Indices that are no integers or out of range, or src and dst of different lengths.
-    """
-    src, dst = outside("src", src), outside("dst", dst)
-    changes = dict(undirected=undirected, self_loops=self_loops, deduplicate=deduplicate)
-    if (n_src is None) != (n_dst is None) or (n_src is not None and n_nodes is not None):
-        raise ConfigError("give n_nodes, or both n_src and n_dst for a bipartite graph")
-    if n_src is not None:
-        return _bipartite(cls, src, dst, n_src, n_dst, **changes)
-    if n_nodes is None:
-        src, dst = edge_lists.checked_ends(src, dst, validation.MOST_NODES, validation.MOST_NODES)
-        n_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
-    indptr, indices, edge_index = edge_lists.csr_by_dst(src, dst, n_nodes, **changes, edge_index=True)
-    return _whole(cls, indptr, indices, None if any(changes.values()) else edge_index)
-
-
-def _bipartite(cls, src, dst, n_src, n_dst, undirected, self_loops, deduplicate):
-    if undirected or self_loops:
-        raise ConfigError("a bipartite graph has neither reverse edges nor self loops; src and dst are other nodes")
-    n_src, n_dst = validation.count("n_src", n_src), validation.count("n_dst", n_dst)
-    src, dst = edge_lists.checked_ends(src, dst, n_src, n_dst)
-    n_nodes = max(n_src, n_dst)
-    indptr, indices, edge_index = edge_lists.csr_by_dst(src, dst, n_nodes, deduplicate=deduplicate, edge_index=True)
-    return _whole(cls, indptr[: n_dst + 1], indices, None if deduplicate else edge_index, n_src)
-
-
-def from_csr(cls: Any, indptr: Any, indices: Any = None, *, edge_index: Any = None,
-             n_src: int | None = None) -> "Graph":
-    """Make a whole graph from a CSR by destination: row i lists the sources of i's in-edges.
-
-    Parameters
-    ----------
-    indptr, indices : (n_dst + 1,) and (n_edges,) int arrays, or one SciPy sparse array or matrix, or torch CSR tensor,
-    alone
-        Of a matrix a, a[i, j] is an edge from j to i; entries stored twice are two edges, a stored zero is one
-        (`graph.interop.entries`). All values must be 1; `from_scipy` takes others. Borrowed.
-    edge_index : (n_edges,) int array, optional
-        Each entry's index into edge values, each once; by default its position.
-    n_src : int, optional
-        Given, the graph is bipartite: sources are numbered 0 .. n_src. A matrix that is not square is.
-
-    Returns
-    -------
-    Graph
-
-    Raises
-    ------
-    DataError
-        An index out of range, an indptr that does not ascend, an edge_index that is no permutation, or a matrix with
-        weights.
-    """
-    if indices is None:
-        found = interop.entries(indptr, "from_csr")
-        interop.refuse_weights(found.values, "from_csr", "Graph.from_scipy(matrix)")
-        return _of_entries(cls, found, edge_index, n_src)
-    indptr, indices = _csr(indptr, indices)
-    if edge_index is not None:
-        edge_index = validation.permutation("edge_index", outside("edge_index", edge_index), len(indices))
-    return _whole(cls, indptr, indices, edge_index, n_src)
-
-
-def from_scipy(cls: Any, matrix: Any, *, n_src: int | None = None) -> "tuple[Graph, Array]":
-    """Make a whole graph from a sparse matrix, with its values as edge weights.
-
-    Parameters
-    ----------
-    matrix : SciPy sparse array or matrix of any format, or torch CSR tensor
-        a[i, j] is an edge from j to i. Entries stored twice are two edges, a stored zero is one, but in BSR and DIA,
-        where zeros fill up blocks and diagonals.
-    n_src : int, optional
-        Given, the graph is bipartite: sources are numbered 0 .. n_src. A matrix that is not square is.
-
-    Returns
-    -------
-    Graph
-    weights : (n_edges,) float32 or float64
-        One an edge, in the order of `matrix.tocoo()`: the graph's `edge_ids` index them, as `fn.mul_edge(x, weights)`
-        expects.
-
-    Raises
-    ------
-    ConfigError, DataError
-        No such matrix, or values that are not finite numbers.
-    """
-    found = interop.entries(matrix, "from_scipy")
-    return _of_entries(cls, found, None, n_src), validation.weights("from_scipy", found.values, len(found.columns))
-
-
-def from_networkx(cls: Any, graph: Any, weight: str | None = None) -> "Graph | tuple[Graph, Array]":
-    """Make a whole graph from a networkx graph; node i is the i-th of `graph.nodes`, as `list(graph)` gives them.
-
-    Parameters
-    ----------
-    graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
-        Of an undirected one each edge goes both ways, a self loop once; of a multigraph parallel edges stay.
-    weight : str, optional
-        The attribute that holds the weights; an edge without it has weight 1.
-
-    Returns
-    -------
-    Graph
-    weights : (n_edges,) float64, only with `weight`
-        One an edge, for `fn.mul_edge(x, weights)`: in the order of `graph.edges`; of an undirected graph those of the
-        same edges backward follow, self loops excepted.
-
-    Raises
-    ------
-    ConfigError
-        It is no networkx graph.
-    DataError
-        A weight is not a finite number; without `weight`, an edge has an attribute "weight" other than 1.
-    """
-    src, dst, weights, n_nodes = interop.networkx_edges(graph, "weight" if weight is None else weight)
-    if weight is None:
-        interop.refuse_weights(weights, "from_networkx", "Graph.from_networkx(graph, weight='weight')")
-    made = from_edges(cls, src, dst, n_nodes)
-    return made if weight is None else (made, weights)
-
-
-def _of_entries(cls, found, edge_index, n_src):
-    n_dst, n_columns = found.shape
-    if n_src is None and n_dst != n_columns:
-        n_src = n_columns
-    if found.indptr is not None:
-        return from_csr(cls, found.indptr, found.columns, edge_index=edge_index, n_src=n_src)
-    if edge_index is not None:
-        raise ConfigError("edge_index: only with indptr and indices; "
-                          "the edges of a matrix are numbered as matrix.tocoo() has them")
-    if n_src is None:
-        return from_edges(cls, found.columns, found.rows, n_dst)
-    return from_edges(cls, found.columns, found.rows, n_src=n_src, n_dst=n_dst)
-
-
-def _csr(indptr, indices, n_rows=None):
+def csr(indptr, indices, n_rows=None):
     """Return both as integers; `needs.find` looks at whether they fit together."""
     indptr, indices = (validation.integers(name, outside(name, data), start=-(1 << 63)) for name, data in
                        (("indptr", indptr), ("indices", indices)))
@@ -197,13 +42,6 @@ def outside(name, data):
         if isinstance(error, DataError):
             raise
         raise DataError(f"{name}: not an array: {str(error).partition(chr(10))[0]}") from error
-
-
-def _whole(cls, indptr, indices, edge_index, n_src=None):
-    n_src = None if n_src is None else validation.count("n_src", n_src)
-    if edge_index is not None and np.array_equal(edge_index, np.arange(len(edge_index))):
-        edge_index = None
-    return _make(cls, Solo(), InEdges(indptr, indices, edge_index), None, None, None, n_src)
 
 
 def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None,
@@ -257,12 +95,12 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
     edges, ids = together(comm, lambda: _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops))
     if src_ids is not None and n_src is None:
         n_src = len(ids["src_ids"])
-    return _make(cls, comm, edges, ids["node_ids"], ids["src_ids"], ids["edge_ids"], n_src, options)
+    return make(cls, comm, edges, ids["node_ids"], ids["src_ids"], ids["edge_ids"], n_src, options)
 
 
 def _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops):
     """Check what a rank gave; return its InEdges and its ids by name."""
-    indptr, indices = _csr(indptr, indices)
+    indptr, indices = csr(indptr, indices)
     ids = {}
     for name, array, n, least in (("node_ids", node_ids, max(len(indptr) - 1, 0), 0), ("src_ids", src_ids, n_src, 0),
                                   ("edge_ids", edge_ids, len(indices), -1)):
@@ -297,7 +135,7 @@ def checked_part(edges: Any, node_ids: Any,
     ids = {name: validation.integers(f"node_ids[{name!r}]", outside("node_ids", found)) for name, found in node_ids.items()}
 
     def part(relation, indptr, indices):
-        return InEdges(*_csr(indptr, indices, len(ids[relation[2]])))
+        return InEdges(*csr(indptr, indices, len(ids[relation[2]])))
 
     in_edges = _each_relation(edges, ids, part)
     places = {}
@@ -340,7 +178,7 @@ def _each_relation(edges, types, check):
 # ---- what all ways end in
 
 
-_ALONE = Options()
+ALONE = Options()
 
 
 def _check_distinct(comm, name, ids):
@@ -358,10 +196,11 @@ def _check_distinct(comm, name, ids):
     raise_together(comm, error)
 
 
-def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=_ALONE, profile=None, state=None):
+def make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=ALONE, profile=None, state=None, by_id=False):
     """Exchange what ranks need of each other, and make the Graph. Collective.
 
-    `profile` and `state` are those of the graph that it serves.
+    `profile` and `state` are those of the graph that it serves. `by_id` says that edge ids are distinct; a rank with
+    the edges 0, 1, 2, ... then takes edge values in this order.
     """
     n_dst, bipartite = edges.n_dst, n_src is not None
     facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None, options))
@@ -376,6 +215,7 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=_ALONE, 
     own_ids = _named(comm.rank, [fact[1] for fact in facts], src_ids) if bipartite else dst_ids
     sources = (src_ids, n_src) if bipartite else (node_ids, n_dst)
     exchanged = grid = None
+    kept = Kept(CommState.of(comm) if state is None else state)
 
     def found():
         return needs.find(comm, [edges], *sources)
@@ -388,16 +228,31 @@ def _make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=_ALONE, 
         edges = edges.sorted()
     if edge_ids is not None and edges.numbers is not None:  # rows were put in order
         edge_ids, edges = np.asarray(edge_ids)[edges.numbers], edges._replace(numbers=None)
-        exchanged = exchanged and exchanged._replace(cuts=[exchanged.cuts[0]._replace(edges=edges)])
+    if by_id:
+        edges, edge_ids = in_order_of_ids(edges, edge_ids)
+    exchanged = exchanged and exchanged._replace(cuts=[exchanged.cuts[0]._replace(edges=edges)])
 
     def by_rows():
-        return schedule.make(comm, exchanged or found(), options, profile, dst_ids, state)
+        return schedule.make(comm, exchanged or found(), options, profile, dst_ids, kept.state)
 
     if options.columns > 1:
-        grid = _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile)
-    return cls(comm, by_rows if grid else by_rows(), profile, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids,
-               edge_ids=edge_ids, in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite,
-               grid=grid)
+        grid = _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile, kept.state)
+        of_rows = Kept(kept.state)  # which graphs with other edge values share
+        made = partial(of_rows.get, "schedule", partial(kernels.outside_buffers, by_rows))
+    else:
+        made = by_rows()
+    return cls(comm, made, profile, kept, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids, edge_ids=edge_ids,
+               in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite, grid=grid)
+
+
+def in_order_of_ids(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
+    """Return a rank's edges and their distinct ids; where these are 0, 1, 2, ... edge values follow them: no ids then.
+
+    So values of all edges are right also where they were not indexed by the ids of a rank that has every edge.
+    """
+    if len(ids) and ids.max() != len(ids) - 1:
+        return edges, ids
+    return (edges if (np.diff(ids) == 1).all() else edges._replace(numbers=ids)), None
 
 
 def _named(rank, counts, ids):
@@ -406,12 +261,12 @@ def _named(rank, counts, ids):
     return np.arange(first, first + counts[rank]) if ids is None else np.asarray(ids, np.int64)
 
 
-def _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile):
+def _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile, state):
     """Put the rows of this rank's group together and make their Graph. Collective."""
     group, column = groups(comm, options.columns)
-    n_own, state = edges.n_dst if n_src is None else n_src, CommState.of(comm)
+    n_own = edges.n_dst if n_src is None else n_src
     n_rows = sum(comm.allgather(n_own))
     edges, (node_ids, src_ids), counts = gather(group, edges, [node_ids, src_ids], n_own, n_rows)
-    whole = _make(cls, column, edges, node_ids, src_ids, None, None if n_src is None else sum(counts.src),
+    whole = make(cls, column, edges, node_ids, src_ids, None, None if n_src is None else sum(counts.src),
                   options._replace(columns=1), profile, state)
     return Grid(comm, options.columns, whole, Transport(group, 0, profile, state), counts)

@@ -10,12 +10,13 @@ from sarlite.comm import Communicator
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar.columns import Grid
-from sarlite.sar.graph import construct, weights
+from sarlite.sar.graph import construct, weights, whole
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.shard import shard
 from sarlite.sar.operators.table import Call
 from sarlite.sar.schedule.reverse import out_edges
 from sarlite.sar.schedule.schedule import Schedule
+from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
 from sarlite.types import Array
 
@@ -39,21 +40,21 @@ class Graph(LayerGraph):
         With columns it is made when it is first needed, as by custom messages; collective then.
     """
 
-    from_edges = classmethod(construct.from_edges)
-    from_csr = classmethod(construct.from_csr)
-    from_scipy = classmethod(construct.from_scipy)
-    from_networkx = classmethod(construct.from_networkx)
+    from_edges = classmethod(whole.from_edges)
+    from_csr = classmethod(whole.from_csr)
+    from_scipy = classmethod(whole.from_scipy)
+    from_networkx = classmethod(whole.from_networkx)
     from_part = classmethod(construct.from_part)
     shard = shard
     with_edge_values = weights.with_edge_values
     whole_edges = True
 
-    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, *,
+    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, kept: Kept, *,
                  n_nodes: int, dst_ids: Array, src_ids: Array, edge_ids: Array | None, in_degrees: Array,
                  added_loops: Array | None = None, bipartite: bool = False, grid: Grid | None = None) -> None:
         sizes = len(src_ids), len(dst_ids), int(in_degrees.sum())
         counted = cast(Communicator, Counted(comm, profile))
-        super().__init__(counted, schedule, profile, n_nodes, sizes, added_loops, bipartite)
+        super().__init__(counted, schedule, profile, kept, n_nodes, sizes, added_loops, bipartite)
         self.dst_ids, self.src_ids, self.in_degrees = dst_ids, src_ids, in_degrees
         self._edge_ids, self.grid = edge_ids, grid
 
@@ -71,10 +72,6 @@ class Graph(LayerGraph):
     def apply(self, call: Call) -> Tensor:
         """Run one aggregation, by columns where ranks divide them. Collective."""
         return super().apply(call) if self.grid is None or call.divides is None else self.grid.aggregate(call)
-
-    def recover(self) -> None:
-        """Make the graph usable again after an aggregation that failed. Collective."""
-        (self.schedule if self.grid is None else self.grid).transport.recover()
 
     @cached_property
     def edge_ids(self) -> Array:

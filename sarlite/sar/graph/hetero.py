@@ -1,6 +1,6 @@
 """HeteroGraph: nodes of several types and relations between them. What leaves one type is fed by one fetch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ from sarlite.sar.operators.evaluation import EVALUATIONS, Evaluation, Sizes, che
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Options, Schedule
+from sarlite.sar.schedule.state import CommState, Kept
 from sarlite.tape import Tensor
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
@@ -68,10 +69,10 @@ class RelationGraph(LayerGraph):
         self.in_degrees = graph.in_degrees[self.relation]
         sizes = len(self.src_ids), len(self.dst_ids), int(self.in_degrees.sum())
         n_src, n_dst, n_edges = graph.n_nodes[source], graph.n_nodes[to], graph.n_edges[self.relation]
-        super().__init__(graph.comm, schedule, graph.profile, n_dst, sizes, bipartite=True)
+        super().__init__(graph.comm, schedule, graph.profile, Kept(graph.kept.state), n_dst, sizes, bipartite=True)
         of_fetch = max(sum(graph.n_edges[relation] for relation in chosen), 1)
         self._sizes = Sizes(n_src, n_dst, n_edges, n_halo * n_edges // of_fetch, n_kept=n_dst)
-        self._kept, self._evaluations = graph._kept[self.relation], graph._evaluations
+        self._of_all = graph.kept
 
     @property
     def sizes(self) -> Sizes:
@@ -79,12 +80,15 @@ class RelationGraph(LayerGraph):
         return self._sizes
 
     def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
-        found, key = self._evaluations, (self.relation, *weight.shape, x.constant, forced)
+        found, key = self._of_all.get("evaluations", dict), (self.relation, *weight.shape, x.constant, forced)
         if key not in found:
             n_in, n_out = weight.shape
             found[key] = evaluate(self.relation, self._sizes, n_in, n_out, x.dtype.itemsize, constant=x.constant,
                                   forced=forced)
         return found[key].name
+
+    def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
+        return self._of_all.get(("sums", self.relation), TensorMap).setdefault(x, {})
 
 
 class Fetch(NamedTuple):
@@ -115,6 +119,8 @@ class HeteroGraph:
         What was chosen for the weights of `fn.linear` so far, with what either way costs.
     comm : Communicator
     profile : Profile
+    kept : Kept
+        What aggregations have found together and the next ones use: exchanges, evaluations, sums of constant rows.
     """
 
     def __init__(self, comm: Communicator, in_edges: Mapping[Relation, InEdges], node_ids: Mapping[str, Array],
@@ -128,9 +134,7 @@ class HeteroGraph:
         self.in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
         counts = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
         self.n_edges = dict(zip(in_edges, map(int, counts)))
-        self._fetches: dict[tuple[Relation, ...], Fetch] = {}
-        self._evaluations: dict[tuple[Any, ...], Evaluation] = {}
-        self._kept = {relation: TensorMap() for relation in in_edges}  # of each what `LayerGraph` keeps
+        self.kept = Kept(CommState.of(comm))
 
     @classmethod
     def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None,
@@ -236,7 +240,7 @@ class HeteroGraph:
     @property
     def exchanges(self) -> dict[tuple[Relation, ...], tuple[Plan, int]]:
         """What `exchange` returns, of those found so far."""
-        return {chosen: (fetch.schedule.plan, fetch.n_halo) for chosen, fetch in self._fetches.items()}
+        return {chosen: (fetch.schedule.plan, fetch.n_halo) for chosen, fetch in self._fetches().items()}
 
     def prepare(self, chosen: Any) -> list[Plan]:
         """Find what an aggregation over these relations will exchange now, not in its first call. Collective.
@@ -250,7 +254,7 @@ class HeteroGraph:
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        return list(self._evaluations.values())
+        return list(self.kept.get("evaluations", dict[Any, Evaluation]).values())
 
     # ---- aggregation
 
@@ -347,21 +351,30 @@ class HeteroGraph:
 
     def _fetch(self, chosen):
         """What is exchanged for some relations out of one type. Collective at the first call."""
-        key = tuple(chosen)
-        if key not in self._fetches:
-            self._fetches[key] = kernels.outside_buffers(self._found, key)
-        return self._fetches[key]
+        key, found = tuple(chosen), self._fetches()
+        if key not in found:
+            with self.kept.state.together():
+                found[key] = kernels.outside_buffers(self._found, key)
+        return found[key]
+
+    def _fetches(self) -> dict[tuple[Relation, ...], Fetch]:
+        return self.kept.get("fetches", dict)
 
     def _found(self, chosen):
+        made, n_halo = self._made(chosen)
+        return Fetch(made, n_halo, [RelationGraph(self, chosen, place, made, n_halo) for place in range(len(chosen))])
+
+    def _made(self, chosen):
+        """(Schedule, rows that all ranks fetch) of some relations out of one type. Collective."""
+        agree(self._comm, chosen, f"relations out of {chosen[0][0]!r} that are aggregated together")
         ids = self.node_ids[chosen[0][0]]
         found = needs.find(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
         made = schedule.make(self._comm, found, self.options, self.profile)
-        n_halo = int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
-        return Fetch(made, n_halo, [RelationGraph(self, chosen, place, made, n_halo) for place in range(len(chosen))])
+        return made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
 
     def forget(self) -> None:
         """Free what aggregations found of their exchanges; the next one finds it anew. The same on every rank."""
-        self._fetches.clear()
+        self._fetches().clear()
 
     def use(self, mode: str) -> None:
         """Aggregate in another mode from here on. The same on every rank."""
@@ -370,9 +383,11 @@ class HeteroGraph:
             self.forget()
 
     def recover(self) -> None:
-        """Make the graph usable again after an aggregation that failed. Collective."""
-        for fetch in self._fetches.values():
-            fetch.schedule.transport.recover()
+        """Make the graphs of the communicator usable again after an aggregation that failed. Collective.
+
+        What they kept, as exchanges and sums of constant rows, is found anew.
+        """
+        self.kept.state.recover()
 
 
 def _evaluated(message, evaluation):

@@ -18,6 +18,7 @@ from sarlite.sar.operators.evaluation import Sizes, attends_products, costs
 from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Schedule
+from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor, ops
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.numerics import current
@@ -40,8 +41,10 @@ class LayerGraph:
     comm : Communicator
         Which counts what it brings.
     schedule : Schedule, or a function that makes it
-        A function is called when the schedule is first needed, by all ranks together.
+        A function returns the schedule, which it makes when it is first called, by all ranks together.
     profile : Profile
+    kept : Kept
+        Empty.
     n_nodes : int
         Destination nodes of the whole graph.
     sizes : (n_src, n_dst, n_edges)
@@ -70,6 +73,11 @@ class LayerGraph:
         Counters of bytes and remote buffers.
     schedule : Schedule
         The plan, the transport and the mode.
+    kept : Kept
+        What aggregations have found together and the next ones use: scales, sums of constant rows. `recover` voids it.
+    mistakable : int
+        Edges that were added while as many were dropped, so that values of the given edges would fit though they are
+        not of these edges; edge values are then refused.
     place : int
         Where the graph's edges stand among the sets of edges of the schedule's blocks, which one fetch serves.
     grid : Grid, or None
@@ -84,26 +92,21 @@ class LayerGraph:
     grid: "Grid | None" = None
     place = 0
     whole_edges = False  # whether its edges are all edges of its nodes, of one kind, as exact numerics want them
-    _most_edges: int | None = None
+    mistakable = 0
     _negative: tuple[int, float] | None = None  # a weight that no degree may have
 
-    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, n_nodes: int,
-                 sizes: tuple[int, int, int], added_loops: Array | None = None, bipartite: bool = False) -> None:
-        self.comm, self._schedule, self.profile, self.n_nodes = comm, schedule, profile, n_nodes
+    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, kept: Kept,
+                 n_nodes: int, sizes: tuple[int, int, int], added_loops: Array | None = None,
+                 bipartite: bool = False) -> None:
+        self.comm, self._schedule, self.profile, self.kept, self.n_nodes = comm, schedule, profile, kept, n_nodes
         (self.n_src, self.n_dst, self.n_edges), self.added_loops, self.bipartite = sizes, added_loops, bipartite
-        self._sym: tuple[Array, Array] | None = None
-        self._kept = TensorMap()  # constant Tensor -> {reducer: its aggregation}
-        self._normalised: dict[tuple[str, DType], Tensor] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges})"
 
     @property
     def schedule(self) -> Schedule:
-        found = self._schedule
-        if not isinstance(found, Schedule):
-            found = self._schedule = kernels.outside_buffers(found)
-        return found
+        return self._schedule if isinstance(self._schedule, Schedule) else self._schedule()
 
     @property
     def plan(self) -> Plan:
@@ -166,7 +169,7 @@ class LayerGraph:
         Raises
         ------
         ConfigError
-            Unknown reducer, or one that the message does not go with.
+            Unknown reducer, or one that the message does not go with; inputs beside a message that is no function.
         ShapeError
             An input without one row a node or edge.
         PeerError
@@ -182,9 +185,12 @@ class LayerGraph:
         The first "sym" of a graph fetches a number a row more, counted under "setup".
         Source: SAR Eq. 1, algorithms 1 and 2.
         """
+        table.find(message, reducer)
         if callable(message):
-            table.find(message, reducer)
             message = fn.message(message, src, dst, edge)
+        elif any(inputs is not None for inputs in (src, dst, edge)):
+            name = type(message).__name__
+            raise ConfigError(f"src, dst and edge are inputs of a function, but the message {name} has its own")
         call = table.call(self, message, reducer)
         out = call.keep(self.apply(call)) if call.found is None else call.found
         return out if call.weight is None else ops.matmul(out, call.weight)
@@ -194,6 +200,8 @@ class LayerGraph:
     def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None,
               edge: Inputs | None = None) -> list[Tensor]:
         """Return the inputs of a message as tensors, once their numbers of rows are right; errors name the input."""
+        if edge:
+            weights.check_order(self, message)
         inputs: list[Tensor] = []
         places = ("source row", src, self.n_src), ("destination row", dst, self.n_dst), ("edge", edge, self.n_edges)
         for place, values, n in places:
@@ -211,7 +219,15 @@ class LayerGraph:
 
     def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
-        return self._kept.setdefault(x, {}).setdefault(current() and current().name, {})
+        by_numerics = self.kept.get("sums", TensorMap).setdefault(x, {})
+        return by_numerics.setdefault(current() and current().name, {})
+
+    def recover(self) -> None:
+        """Make the graphs of the communicator usable again after an aggregation that failed. Collective.
+
+        What they kept, as sums of constant rows, is found anew.
+        """
+        self.kept.state.recover()
 
     # ---- which order of products and sums is cheaper
 
@@ -250,11 +266,12 @@ class LayerGraph:
 
     def most_edges(self) -> int:
         """Return the most edges of one row, in or out, over all ranks. Collective at first."""
-        if self._most_edges is None:
-            with self.profile.phase("setup"):
-                own = max(self.in_degrees.max(initial=0), self.out_degrees().max(initial=0))
-                self._most_edges = int(self.comm.allreduce(np.array([own], np.float64), "max")[0])
-        return self._most_edges
+        return self.kept.get("most edges", self._most_edges)
+
+    def _most_edges(self):
+        with self.profile.phase("setup"):
+            own = max(self.in_degrees.max(initial=0), self.out_degrees().max(initial=0))
+            return int(self.comm.allreduce(np.array([own], np.float64), "max")[0])
 
     @cached_property
     def inverse_degrees(self) -> Array:
@@ -265,12 +282,13 @@ class LayerGraph:
         """What `Sum` multiplies destinations and sources by. Collective."""
         if reducer != "sym":
             return self.inverse_degrees if reducer == "mean" else None, None
-        if self._sym is None:  # no cached_property: its lock would be held while thread ranks wait for each other
-            with self.profile.phase("setup"):
-                degrees = self.out_degrees() if self.bipartite else self.in_degrees
-                columns = self.of_columns(np.sqrt(1.0 / np.maximum(degrees, 1)))
-            self._sym = np.sqrt(self.inverse_degrees), np.concatenate(columns)
-        return self._sym
+        return self.kept.get("sym", self._sym)
+
+    def _sym(self):
+        with self.profile.phase("setup"):
+            degrees = self.out_degrees() if self.bipartite else self.in_degrees
+            columns = self.of_columns(np.sqrt(1.0 / np.maximum(degrees, 1)))
+        return np.sqrt(self.inverse_degrees), np.concatenate(columns)
 
     def out_degrees(self, weight: Array | None = None) -> Array:
         """Return the number of edges from each source, or the sum of their weights, (n_src,) float64. Collective."""

@@ -11,7 +11,9 @@ from sarlite.graph import edges as edge_lists
 from sarlite.graph import order as orders
 from sarlite.graph import partition, typed
 from sarlite.graph.part import InEdges
-from sarlite.sar.graph.construct import from_part, outside
+from sarlite.sar.graph.construct import in_order_of_ids, make, outside
+from sarlite.sar.schedule.schedule import Options
+from sarlite.types import Array
 
 if TYPE_CHECKING:
     from sarlite.sar.graph.graph import Graph
@@ -48,7 +50,8 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     """
     if graph.comm.size > 1:
         raise ConfigError("only a whole graph can be sharded")
-    comm = wrap(comm)
+    comm, options = wrap(comm), Options(mode, prefetch, backward, columns)
+    options.check(comm)
     edges = graph.in_edges()
     if comm.size > 1:
         agree(comm, (edges, graph.n_src), "graph")
@@ -73,9 +76,11 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     where = np.repeat(edges.indptr[own] - indptr[:-1], lengths) + np.arange(indptr[-1])
     src_ids = None if src_parts is None else np.flatnonzero(src_parts == comm.rank)
     edge_ids = where if edges.numbers is None else edges.numbers[where].astype(np.int64)
-    made = from_part(type(graph), comm, indptr, new_number[edges.indices[where]], node_ids=own, src_ids=src_ids,
-                     edge_ids=edge_ids, added_loops=None if edges.added_loops is None else edges.added_loops[own],
-                     mode=mode, prefetch=prefetch, backward=backward, columns=columns)
+    loops = None if edges.added_loops is None else edges.added_loops[own]
+    part = InEdges(indptr, new_number[edges.indices[where]], added_loops=loops)
+    made = make(type(graph), comm, part, own, src_ids, edge_ids, None if src_ids is None else len(src_ids), options,
+                by_id=True)
+    made.mistakable = graph.mistakable
     values = [None if array is None else array[made.edge_ids] for array in (graph.edge_weight, graph.edge_features)]
     return made if all(array is None for array in values) else made.with_edge_values(*values)
 
@@ -119,19 +124,22 @@ def own_relations(comm: Any, edges: Mapping[Any, Any], n_nodes: Mapping[str, int
     own : dict of str to (n,) int64
         The ids of this rank's rows of each type.
     edge_ids : dict of relation to (n_edges,) int64
-        Where each of this rank's edges stood.
+        Where each of this rank's edges stood; not where they count up.
     """
     parts = _typed_parts(comm, edges, n_nodes, parts, seed)
     own = {name: np.flatnonzero(found == comm.rank) for name, found in parts.items()}
     rows = {name: _row_numbers(found) for name, found in parts.items()}
-    in_edges, edge_ids = {}, {}
+    in_edges: dict[Any, InEdges] = {}
+    edge_ids: dict[Any, Array] = {}
     for relation, (src, dst) in edges.items():
         source, _, to = relation
         mine = np.flatnonzero(parts[to][dst] == comm.rank)
         local = rows[to][dst[mine]] - (rows[to][own[to][0]] if len(own[to]) else 0)
         n = max(len(rows[source]), len(own[to]), 1)
         indptr, indices, order = edge_lists.csr_by_dst(rows[source][src[mine]], local, n, edge_index=True)
-        in_edges[relation], edge_ids[relation] = InEdges(indptr[: len(own[to]) + 1], indices), mine[order]
+        part = InEdges(indptr[: len(own[to]) + 1], indices)
+        in_edges[relation], found = in_order_of_ids(part, mine[order])
+        edge_ids |= {} if found is None else {relation: found}
     return in_edges, own, edge_ids
 
 

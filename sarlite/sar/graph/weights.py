@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sarlite.comm import agree, together
-from sarlite.errors import DataError, ShapeError
+from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.graph import validation
 from sarlite.graph.edges import destinations, row_chunks
 from sarlite.sar.graph.construct import outside
+from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
-from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
 
 if TYPE_CHECKING:
@@ -55,29 +55,35 @@ def with_edge_values(graph: "Graph", weight: Any = None, features: Any = None) -
         A weight below 0 is refused where a degree is taken, "mean" and "sym".
     """
     comm = graph.comm
-    weight, features = together(comm, lambda: (_numbers("edge_weight", weight, graph.n_edges, 1),
-                                               _numbers("edge_features", features, graph.n_edges, 2)))
+    weight, features = together(comm, lambda: (_numbers(graph, "edge_weight", weight, 1),
+                                               _numbers(graph, "edge_features", features, 2)))
     agree(comm, [None if a is None else (a.shape[1:], str(a.dtype)) for a in (weight, features)], "edge values")
-    if weight is not None or features is not None:
-        graph.plan  # noqa: B018 (where it is made at its first use, for both graphs)
     made = copy.copy(graph)
-    made.edge_weight, made.edge_features, made._kept, made._normalised = weight, features, TensorMap(), {}
+    made.edge_weight, made.edge_features, made.kept = weight, features, Kept(graph.kept.state)
     made._negative = None if weight is None else _first_negative(graph, weight)
     made.__dict__.pop("weighted_degrees", None)
     return made
 
 
-def _numbers(name, values, n_edges, n_dims):
+def _numbers(graph, name, values, n_dims):
     """Finite numbers as float32 or float64, one or one row an edge; None stays None."""
     if values is None:
         return None
-    array = outside(name, values)
+    check_order(graph, name)
+    array, n_edges = outside(name, values), graph.n_edges
     if array.ndim != n_dims or len(array) != n_edges or array.dtype.kind not in "fiub":
         rows = f"({n_edges},)" if n_dims == 1 else f"({n_edges}, n)"
         needed = f"{rows} numbers are needed, one each edge of the graph"
         raise ShapeError(f"{name}: {array.dtype} of shape {array.shape}, but {needed}")
     flat = validation.weights(name, array.reshape(-1), array.size)
     return flat.reshape(array.shape)
+
+
+def check_order(graph: "LayerGraph", name: str) -> None:
+    """Raise a ConfigError where values of the edges that a graph was made of could be taken for its edges' values."""
+    if n := graph.mistakable:
+        raise ConfigError(f"{name}: Graph.from_edges has dropped {n} of the edges and added as many, so that values of "
+                          "the given edges would fit, but as other edges'; drop equal edges before")
 
 
 def _first_negative(graph, weight):
@@ -100,17 +106,37 @@ def normalised(graph: "LayerGraph", reducer: str, dtype: DType) -> Tensor:
 
     A constant tensor of `dtype`, which is kept: so many bytes an edge. Of "sym" a number a halo row is fetched, counted
     under "setup".
+
+    Raises
+    ------
+    DataError
+        On every rank that aggregates over the graph: a weight is no finite number of this dtype.
     """
-    kept, key = graph._normalised, (reducer, np.dtype(dtype))
-    if key not in kept:
+    return graph.kept.get(("weights", reducer, np.dtype(dtype)), lambda: _normalised(graph, reducer, dtype))
+
+
+def _normalised(graph, reducer, dtype):
+    with np.errstate(over="ignore"):
+        found = graph.edge_factors(reducer).astype(dtype, copy=False)
+    raise_together(graph.kept.state.comm, _out_of_range(graph.edge_weight, found))  # of a batch alone this rank's
+    return Tensor(found, constant=True)
+
+
+def _out_of_range(weight, values):
+    """The error of the first of the values made of weights that is not finite, or None."""
+    fits = np.isfinite(values)
+    if fits.all():
+        return None
+    return DataError(f"edge_weight: {weight[np.argmin(fits)]} is no finite {values.dtype}, which the rows are")
+
+
+def check_range(weight: Array | None, dtype: DType) -> None:
+    """Raise a DataError where a weight is no finite number of `dtype`."""
+    if weight is not None and np.dtype(dtype).kind == "f":
         with np.errstate(over="ignore"):
-            found = graph.edge_factors(reducer).astype(dtype, copy=False)
-        if not np.isfinite(found).all():
-            at = int(np.argmin(np.isfinite(found)))
-            assert graph.edge_weight is not None
-            raise DataError(f"edge_weight: {graph.edge_weight[at]} is no finite {np.dtype(dtype)}, which the rows are")
-        kept[key] = Tensor(found, constant=True)
-    return kept[key]
+            error = _out_of_range(weight, weight.astype(dtype, copy=False))
+        if error is not None:
+            raise error
 
 
 def degrees(graph: "LayerGraph", weight: Array) -> Array:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from sarlite.errors import ConfigError
 from sarlite.tape import Tensor
 
 
@@ -126,6 +127,11 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
     attn_edge : Tensor (n_edge_features, n_heads)
         With `edge`. Of PyG's `GATConv` it is the product of `lin_edge` and `att_edge`.
 
+    Raises
+    ------
+    ConfigError
+        One of `edge` and `attn_edge` without the other: a graph may have no edge features.
+
     Notes
     -----
     On a graph with edge weights m_ij = w_ij a_ij z_j. With these or with `edge` the message is one of the tape: the
@@ -133,6 +139,9 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
     recomputed in backward, never stored: O(n_dst n_heads) bytes above inputs and output. Source: SAR Eq. 3, fused as in
     SAR 3.3, softmax as in SAR 3.4.
     """
+    if (edge is None) != (attn_edge is None):
+        given, missing = ("attn_edge", "edge") if edge is None else ("edge", "attn_edge")
+        raise ConfigError(f"fn.attend: {given} is given, but {missing} is None")
     return Attend(z, src, dst, slope, dropout, key, edge, attn_edge)
 
 

@@ -141,11 +141,13 @@ def _extremum(graph, message, reducer):
 
 
 def _weighted_sum(graph, message, reducer):
-    inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
-    one_dtype("fn.mul_edge", **dict(zip(("x", "weight"), inputs)))
+    x, weight = inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
+    one_dtype("fn.mul_edge", x=x, weight=weight)
+    if weight.ndim > 1 and weight.shape[1:] != x.shape[1:2]:
+        needed = "one number an edge, or with an x of heads one a head"
+        raise ShapeError(f"fn.mul_edge: weight {weight.shape} does not go with x {x.shape}: {needed}")
     counts = graph.pick_counts(reducer)
     if counts is not None:
-        x, weight = inputs
         inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
     return Call(lambda g: made(Sum, g, g.n_dst, True, *g.scales(reducer)), inputs, ("src", "edge"))
 

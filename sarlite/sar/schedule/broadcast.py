@@ -31,7 +31,7 @@ class Broadcasts(Fetch):
             try:
                 self.check()
             except BaseException as error:
-                self.transport.fail(error)
+                self.transport.state.fail(error)
                 raise
         return super().__enter__()
 

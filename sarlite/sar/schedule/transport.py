@@ -2,18 +2,17 @@
 
 Values and gradients travel on channels of their own, since different threads send them. Every aggregation, each direction of it, takes
 a tag of its own, so that what an aggregation that failed has left under way meets no later one. After a failure on several ranks the
-communicator's graphs refuse until `recover`: nobody can know how far the other ranks came, and a peer may still need what was sent.
+communicator's graphs refuse until `recover` (`state`): nobody can know how far the other ranks came.
 """
 
 import threading
 import warnings
 
-import numpy as np
-
 from sarlite import kernels
 from sarlite.errors import PeerError
 from sarlite.sar.schedule.ahead import Ahead
 from sarlite.sar.schedule.messages import allocate, gather, pack, templates_of
+from sarlite.sar.schedule.state import CommState
 
 
 class Transport:
@@ -44,57 +43,9 @@ class Transport:
 
     def new_tag(self):
         """Return the tag of one aggregation's messages, the same on all ranks."""
-        if self.state.failure is not None:
-            raise PeerError(f"an aggregation failed ({self.state.failure}); graph.recover() on every rank makes graphs usable again")
+        self.state.check()
         self.state.n_tags += 1
         return self.state.n_tags % self.fetch_comm.max_tag
-
-    def fail(self, error):
-        """Note that messages may be missing from here on."""
-        if self.state.comm.size > 1:
-            self.state.failure = f"{type(error).__name__}: {error}"
-
-    def recover(self):
-        """Make the graphs of the communicator usable again. Collective."""
-        self.state.recover()
-
-
-class CommState:
-    """What the graphs of one communicator share.
-
-    Attributes
-    ----------
-    n_tags : int
-        The number of the last tag.
-    failure : str or None
-        The failure after which no graph is usable.
-    broadcasting, fetching : list of Ahead
-        Threads of transfers that are not over: those that take part in every broadcast, and those that wait for peers' messages.
-    channels : list of Communicator
-        The channels of messages, also those of groups of the communicator's ranks.
-    """
-
-    def __init__(self, comm):
-        self.comm, self.n_tags, self.failure = comm, 0, None
-        self.broadcasting, self.fetching, self.channels = [], [], []
-
-    @classmethod
-    def of(cls, comm):
-        return comm.channel("fetch").__dict__.setdefault("_state", cls(comm))
-
-    def join(self, *channels):
-        self.channels.extend(channel for channel in channels if channel not in self.channels)
-
-    def recover(self):
-        """Drop what is under way, waking threads that wait for it, and agree on the next tag. Collective."""
-        while self.broadcasting:
-            self.broadcasting.pop().wait()
-        self.n_tags = int(self.comm.allreduce(np.array([self.n_tags], np.int64), "max")[0])
-        for channel in self.channels:  # not before all are here: a peer may need what was sent in order to come to its own failure
-            channel.drain()
-        while self.fetching:  # their messages are cancelled, and they start no others
-            self.fetching.pop().wait()
-        self.failure = None
 
 
 class Transfer:
@@ -118,7 +69,7 @@ class Transfer:
             if error is not None:
                 with self._lock:
                     self._failed = True
-                self.transport.fail(error)
+                self.transport.state.fail(error)
 
     def finish(self):
         """Wait for what is under way still."""
