@@ -98,6 +98,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
 
     stored |= {option: True for name, option in ARRAYS.items() if getattr(part.graph, name, None) is not None}
     about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task}
+    if part.class_names:
+        about["class_names"] = part.class_names
     part = part._replace(rows=None)  # the trainer has what it needs of the rows
     trim()  # of the rows, and of messages that brought halo rows' features
     stopping = Stopping(run.training.patience, optim.plateau_of(run.training.schedule))
