@@ -199,7 +199,7 @@ def _by_number(path, workspace, finish, graph=None, nodes=None, classes=None, fe
     there = (("features", features, x), ("labels", labels, y), ("split", split, codes))
     found = {name: (file, len(array)) for name, file, array in there if array is not None}
     if graph is not None:
-        edges, of_values, numbering = *_of_graph(graph, path, found), None
+        (edges, of_values), numbering = _of_graph(graph, path, found), None
     elif names or any(value is not None for value in of_edges.values()) or not isinstance(path, Path) or has_words(path):
         read, numbering = from_table(path, workspace, {**of_edges, "names": names})
         edges, of_values = read.pieces(), read.columns
