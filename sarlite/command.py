@@ -90,6 +90,17 @@ def byte_size(value: Any) -> int:
     return round(float(number) * (1000 if unit.upper() == "B" else 1024) ** " KMGT".index(prefix.upper() or " "))
 
 
+def count(value: Any) -> int:
+    """Read a whole number, also as 2e9; raises an argparse.ArgumentTypeError for another word."""
+    text = str(value)
+    found = re.fullmatch(r"([0-9]{1,19})(?:\.([0-9]{1,19}))?(?:e\+?([0-9]{1,2}))?", text, re.IGNORECASE)
+    if found:
+        digits, fraction, power = found[1], (found[2] or "").rstrip("0"), int(found[3] or 0)
+        if len(fraction) <= power:
+            return int(digits + fraction) * 10 ** (power - len(fraction))
+    raise argparse.ArgumentTypeError(f"{text!r} is no whole number, such as 2000000 or 2e6")
+
+
 _EVERY = re.compile(r"([0-9]{1,9})(s|min|h)?")
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 

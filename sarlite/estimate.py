@@ -12,7 +12,7 @@ import numpy as np
 
 from sarlite import optim
 from sarlite.comm import Solo, threads
-from sarlite.command import Parser
+from sarlite.command import Parser, count
 from sarlite.data import load
 from sarlite.errors import ConfigError, SarliteError, needs
 from sarlite.sar.cost import expected
@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
                description="Bytes a rank and epoch, memory a rank and flops by mode, on any number of ranks; nothing is trained.")
     group = p.add_argument_group("what")
     for name, (default, text, metavar) in OWN.items():
-        kind: Any = _numbers if name == "ranks" else float if name in ("halo", "train") else str if name == "plot" else int
+        kind: Any = _numbers if name == "ranks" else float if name in ("halo", "train") else str if name == "plot" else count
         shown = "" if default is None else f" [{','.join(map(str, default)) if isinstance(default, list) else default}]"
         group.add_argument("--" + name, type=kind, metavar=metavar, help=text + shown)
     options.add_options(p.add_argument_group("of the run"), {name: options.OPTIONS[name.replace("-", "_")] for name in TAKEN})

@@ -1,6 +1,7 @@
 """`python -m sarlite.predict`: a trained model's outputs, or the rows of one of its layers, for the nodes of a data set."""
 
 import argparse
+import contextlib
 import re
 import sys
 from functools import partial
@@ -13,7 +14,7 @@ from sarlite import kernels, nn
 from sarlite.comm import together
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.command import Parser, parse_own
-from sarlite.data import node_rows, spec, textfile
+from sarlite.data import node_rows, result_table, scratch, textfile
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, DataError, needs
 from sarlite.files import try_whole
@@ -39,10 +40,10 @@ OWN: dict[str, tuple[Any, Any, str]] = {
     "checkpoint": (None, str, "of a run of sarlite.train, which says the model and how data are read"),
     "nodes": (None, str, "original ids, text or .npy, or names where the data have some: their rows, in this order [all nodes]"),
     "embeddings": (None, int, "rows of this layer, from 1 on; the last one's are the outputs before probabilities are made of them"),
-    "out": (None, str, "FILE.npy, one row a node; replaced if it is there, as is FILE.labels.npy"),
+    "out": (None, str, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy of these, beside FILE.labels.npy; replaced if there"),
     "weights": ("best", ("best", "last"), "of the best epoch, or the last one"),
 }
-_METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "embeddings": "LAYER", "out": "FILE.npy"}
+_METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "embeddings": "LAYER", "out": "FILE"}
 TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "columns", "prefetch", "partition", "order", "balance", "threads",
          "ranks", "stall-timeout", "propagated", "progress", "verify")  # fmt: skip
 """Options of `sarlite.train` that this command has too. The checkpoint says those of data and model where they are not given."""
@@ -57,11 +58,13 @@ def parse(argv=None):
     ConfigError
         An unknown flag, a bad value, or a file that is not named.
     """
-    parser = Parser(prog="python -m sarlite.predict", usage="%(prog)s --checkpoint FILE --out FILE.npy [options]",
+    parser = Parser(prog="python -m sarlite.predict", usage="%(prog)s --checkpoint FILE --out FILE.csv [options]",
                     argument_default=argparse.SUPPRESS, description=__doc__)
     own, given = parse_own(argv, parser, OWN, _METAVARS, ("checkpoint", "out"), lambda parser: training.add_taken(parser, TAKEN))
-    if not own["out"].endswith(".npy"):
-        raise ConfigError(f"--out {own['out']}: must end in .npy, which it will be")
+    if not own["out"].endswith((".npy", *result_table.SUFFIXES)):
+        raise ConfigError(f"--out {own['out']}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which it will be")
+    if own["out"].endswith(".parquet"):
+        needs("pyarrow", f"--out {own['out']}")
     if own["embeddings"] is not None and own["embeddings"] < 1:
         raise ConfigError(f"--embeddings {own['embeddings']}: layers count from 1")
     needs("safetensors", "a checkpoint")
@@ -76,7 +79,8 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
 
     Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
     probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
-    (rows, n_labels) uint8. With --embeddings a layer's rows alone. Ids of --nodes are sent `at_once` at a time.
+    (rows, n_labels) uint8. With --embeddings a layer's rows alone. A .csv or .parquet file has all of that as columns, behind
+    the nodes' ids; classes are told by name where they have names. Ids of --nodes are sent `at_once` at a time.
 
     Raises
     ------
@@ -106,14 +110,39 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     part.graph.profile.on_progress = tick
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     together(comm, lambda: _check_data(config, options, meta, part, n_train))
-    places, rows, n_rows = _wanted(comm, config.nodes, options.data, part.graph, at_once)
+    names = comm.bcast(part.names is not None) and part.names
+    places, rows, n_rows, nodes = _wanted(comm, config.nodes, names or None, part.graph, at_once)
     with errors_of(options.model):
         found = _computed(comm, config, run, part, tensors, meta)
-    for path, array in zip(_paths(config, options.task), _arrays(config, options.task, found)):
-        array = array[rows]
+    arrays = [array[rows] for array in _arrays(config, options.task, found)]
+    if not config.out.endswith(".npy"):
+        _write_table(comm, config, options.task, arrays, places, n_rows, names, nodes, meta.get("class_names"))
+        return
+    for path, array in zip(_paths(config, options.task), arrays):
         node_rows.write(comm, path, places, array, n_rows)
         if comm.rank == 0:
             print(f"{path}: {n_rows:,} rows of {' x '.join(map(str, array.shape[1:])) or 1}, {array.dtype}", flush=True)
+
+
+def _write_table(comm, config, task, arrays, places, n_rows, names, nodes, class_names):
+    """Write arrays as a table, by way of .npy files in a private folder beside it, of which rank 0 makes it. Collective."""
+    with contextlib.ExitStack() as held:
+        folder = comm.bcast(together(comm, lambda: str(held.enter_context(scratch.beside(config.out))) if comm.rank == 0 else None))
+        files = [f"{folder}/{at}.npy" for at in range(len(arrays))]
+        for file, array in zip(files, arrays):
+            node_rows.write(comm, file, places, array, n_rows)
+
+        def ids(first, last):
+            numbers = np.arange(first, last) if nodes is None else nodes[first:last]
+            return names.of(numbers) if names else numbers
+
+        def write():
+            *labels, numbers = (np.load(file, mmap_mode="r") for file in files)
+            result_table.write(config.out, ids, labels[0] if labels else None, numbers, task, class_names,
+                               config.embeddings is not None)
+            print(f"{config.out}: {n_rows:,} rows", flush=True)
+
+        together(comm, lambda: write() if comm.rank == 0 else None)
 
 
 def _options(config, meta):
@@ -140,7 +169,7 @@ def _as_trained(values, meta):
 
 def _paths(config, task):
     """The files to write: one, or labels, and at last probabilities."""
-    alone = config.embeddings is not None or task == "regress"
+    alone = config.embeddings is not None or task == "regress" or not config.out.endswith(".npy")
     return [config.out] if alone else [re.sub(r"\.npy$", ".labels.npy", config.out), config.out]
 
 
@@ -168,13 +197,13 @@ def _check_data(config, options, meta, part, n_train):
         raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {options.data} have {told}")
 
 
-def _wanted(comm, file, data, graph, at_once):
-    """Of this rank's rows, the places in the files and their own numbers; and how many rows the files have. Collective."""
+def _wanted(comm, file, names, graph, at_once):
+    """Of this rank's rows, the places in the files and their own numbers; how many rows the files have; and, on rank 0 where
+    some were asked for, whose these are. Collective."""
     ids = np.asarray(graph.dst_ids)
     if file is None:
-        return ids, slice(None), graph.n_nodes
-    names = lambda: spec.names_of(data, getattr(graph, "node_type", None))  # noqa: E731
-    nodes = together(comm, lambda: _nodes(file, graph.n_nodes, names()) if comm.rank == 0 else None)
+        return ids, slice(None), graph.n_nodes, None
+    nodes = together(comm, lambda: _nodes(file, graph.n_nodes, names) if comm.rank == 0 else None)
     n = comm.bcast(None if nodes is None else len(nodes))
     order, places, rows = np.argsort(ids, kind="stable"), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     ascending = ids[order]
@@ -185,7 +214,7 @@ def _wanted(comm, file, data, graph, at_once):
         own = np.flatnonzero(ascending[spots] == piece) if len(ids) else places[0]
         places.append(at + own)
         rows.append(order[spots[own]])
-    return np.concatenate(places), np.concatenate(rows), n
+    return np.concatenate(places), np.concatenate(rows), n, nodes
 
 
 def _nodes(file, n_nodes, names):

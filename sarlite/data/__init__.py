@@ -1,8 +1,9 @@
 """Data sets: readers, the native on-disk format, and the rows that one rank needs."""
 
 from sarlite.data.dataset import Dataset
+from sarlite.data.described import from_tables
 from sarlite.data.part import Part
 from sarlite.data.ranks import divided
 from sarlite.data.spec import load
 
-__all__ = ["Dataset", "Part", "divided", "load"]
+__all__ = ["Dataset", "Part", "divided", "from_tables", "load"]

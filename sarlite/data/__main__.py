@@ -19,7 +19,6 @@ from sarlite.data.spec import (
     load,
     load_streamed,
     made_lines,
-    names_in_memory,
     native_directory,
     source_path,
 )
@@ -66,7 +65,7 @@ def _parser():
                        ("--deduplicate", "keep equal edges once"),
                        ("--normalize-features", "make each row of the features sum to one")):
         convert.add_argument(flag, action="store_true", default=None, help=what)
-    _add_memory(convert, "of edges:, npz: and mag:, read in pieces and sorted on disk, beside DIR")
+    _add_memory(convert, "of edges:, tables:, npz: and mag:, read in pieces and sorted on disk, beside DIR")
     convert.add_argument("--overwrite", action="store_true", help="replace DIR if it is a data set")
     _add_allow_empty(convert)
     _add_progress(convert)
@@ -143,7 +142,7 @@ def _convert(options):
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
             if n_bytes is None:
                 dataset = load(options.spec, verify=True, relational=is_relational(options.spec), **changes)
-                mapping = names_in_memory(options.spec, held.enter_context(scratch.beside(out)), budget.LEAST)
+                mapping = dataset.names
             else:
                 folder = held.enter_context(scratch.beside(out))
                 dataset, mapping = load_streamed(options.spec, folder, n_bytes, tell=step.tell, **changes)
@@ -185,6 +184,9 @@ def _partition(options):
         out = held.enter_context(format.GraphWriter(output, names=mapping, overwrite=overwrite))  # which locks it
         with progress.step(f"check {options.directory}", reads=options.directory):
             dataset = format.open(options.directory, verify=True).check(allow_empty=SPLITS)
+        if options.parts > max(1, dataset.n_nodes // 10):
+            print(f"warning: --parts {options.parts}: fewer than ten nodes a part, of {dataset.n_nodes:,} nodes; "
+                  f"{max(1, dataset.n_nodes // 100)} or fewer leave a rank some work", file=sys.stderr)
         parts, order, division = plan(dataset, options.parts, options.method, options.order, balance=options.balance,
                                       seed=options.seed, n_bytes=n_bytes, progress=progress)
         near = None

@@ -50,11 +50,13 @@ class Dataset:
     edges : dict of (source type, name, destination type) to EdgeTable
     target : str
         The type that has labels.
-    features, labels, train, val, test, ids, node_ids, offsets, n_features, n_classes, task
+    features, labels, train, val, test, ids, node_ids, offsets, n_features, n_classes, task, class_names
         Of the target.
     indptr, indices, edge_ids, edge_weight, edge_features
         Of the only relation; a DataError where there are several.
     name, source, provenance, directory, division
+    names : dict of str to array
+        The mappings of the nodes' names, as `names.arrays` has them; empty where nodes are known by numbers.
 
     Notes
     -----
@@ -111,6 +113,7 @@ class Dataset:
         self.edges = {table.relation: table for table in edges}
         self.target, self.name, self.source = target, name, source
         self.provenance, self.directory, self.division = provenance or {}, directory, division
+        self.names: dict[str, Array] = {}
 
     features = _field_of("target_nodes", "features")
     n_features = _field_of("target_nodes", "n_features")
@@ -120,6 +123,7 @@ class Dataset:
     test = _field_of("target_nodes", "test")
     n_classes = _field_of("target_nodes", "n_classes")
     task = _field_of("target_nodes", "task")
+    class_names = _field_of("target_nodes", "class_names")
     ids = _field_of("target_nodes", "ids")
     node_ids = _field_of("target_nodes", "node_ids")
     offsets = _field_of("target_nodes", "offsets")

@@ -97,6 +97,7 @@ class InMemory:
         edges = [table for table in made if isinstance(table, EdgeTable)]
         self.dataset = Dataset.of_tables(nodes, edges, dataset.target, dataset.name, self.source, dataset.provenance,
                                          division=division)
+        self.dataset.names = dataset.names
 
 
 class _Arrays:

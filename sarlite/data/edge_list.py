@@ -1,88 +1,256 @@
-"""A plain edge list with optional features, labels and split in files of their own."""
+"""Edges in a table or a list of pairs, and their nodes: in a table by id, or in files of their own by number."""
+
+from pathlib import Path
 
 import numpy as np
 
 from sarlite.data import textfile
+from sarlite.data.cells import is_number
+from sarlite.data.columns import table
+from sarlite.data.edge_columns import EdgeColumns
 from sarlite.data.mapped import fresh
 from sarlite.data.mapped import pieces as mapped_pieces
+from sarlite.data.names import lines
+from sarlite.data.node_columns import NodeColumns
 from sarlite.data.npyfile import load as load_npy
-from sarlite.data.raw import RawGraph, check_nodes, existing, masks, read_labels, strata
-from sarlite.errors import ConfigError, DataError
-from sarlite.graph.generate import random_split
+from sarlite.data.numbering import Numbering
+from sarlite.data.raw import existing, masks
+from sarlite.data.streams import Streams, constant, drawn, spooled_labels
+from sarlite.data.tables import SPLITS
+from sarlite.errors import ConfigError, DataError, reading
 
 NAMES = ("none", "train", "val", "test")
 _PIECE = 1 << 20  # edges read at a time
 _SPARSE = 1000  # nodes an edge end above which a largest id is a typing error rather than a number of nodes
+_OF_EDGES = ("src", "dst", "weight", "edge_features", "header")
+_OF_TABLE = ("id", "train_mask", "val_mask", "test_mask")
+_OF_FILES = ("train_ids", "val_ids", "test_ids", "names")
 
 
-def read(path, nodes=None, classes=None, features=None, labels=None, split=None, train_ids=None, val_ids=None,
-         test_ids=None, names=None, task=None, train=0.6, val=0.2, seed=0, graph=None):
-    """Read edges from text (two columns) or .npy, (2, E) or (E, 2); docs/data.md tells the files' formats.
+def streams(path, workspace, finish, graph=None, **options):
+    """Give the `Streams` of edges in a table or a list of pairs; docs/tables.md and docs/data.md tell the formats.
 
     Parameters
     ----------
-    path : path
-        An edge goes from the first column to the second.
-    nodes, classes : int, optional
-        By default as many nodes as rows in the other files, else the largest id + 1; and the largest label + 1.
-    features : path, optional
-        .npy or text with one row a node; by default one column of ones.
-    labels : path, optional
-        .npy or text with one integer a node, -1 where unlabelled, or the numbers of `task`; by default nobody has a
-        label.
-    split : path, optional
-        none, train, val or test a node, a line each or in a .npy file of text.
-    train_ids, val_ids, test_ids : path, optional
-        Instead: the nodes of a split, by id in any order, .npy or text; or .npy masks of bool. Without these and
-        `split`, drawn as `random_split(labels, train, val, seed)`; of a task other than classify all labelled nodes are
-        one class.
-    names : path
-        Refused: `convert --memory` takes it.
-    task : str, optional
-        What the labels are, as of `raw.read_labels`.
+    path : path, or table
+        As `columns.table` takes it. An edge goes from the column `src` to the column `dst`, by default from the first
+        to the second.
+    workspace : Workspace
+    finish : callable
+        Of each piece of the features.
     graph : callable, optional
         Of another format: graph(path) returns src, dst, the number of nodes and edge weights, or None instead of these.
-
-    Returns
-    -------
-    RawGraph
+    **options
+        nodes : str
+            The number of nodes, by default as many as rows in the other files, else the largest id + 1. Or a table of
+            the nodes, by the column `id`: `features`, `labels`, `split` and `train_mask`, `val_mask`, `test_mask` are
+            columns of it then.
+        src, dst, weight, edge_features : str
+            Columns of the edges, several as a+b. `header` : bool, as of `columns.table`.
+        fill : str
+            What missing features and values of edges become: 0 or mean. None may miss without it. Where the table of
+            the nodes is to be read otherwise, `node_fill` and `node_header` say so.
+        classes : int
+            By default the largest label + 1.
+        features : str
+            .npy or text with one row a node; by default one column of ones. Columns of the edges where there is no
+            such file.
+        labels : str
+            .npy or text with one integer a node, -1 where unlabelled, or the numbers of `task`; by default nobody has
+            a label.
+        split : str
+            none, train, val or test a node, a line each or in a .npy file of text.
+        train_ids, val_ids, test_ids : str
+            Instead: the nodes of a split, by id in any order, .npy or text; or .npy masks of bool. Without these and
+            `split`, drawn as `random_split(labels, train, val, seed)`; of a task other than classify all labelled
+            nodes are one class.
+        names : str
+            A file with the names of the nodes, one a row. "edges": they are known by the edges alone, as they are
+            without it where ids are words.
+        task : str
+            What the labels are, as of `raw.read_labels`.
 
     Raises
     ------
     DataError
         A file cannot be read, or files disagree in the number of nodes, or in .npy two edges might be read either way.
     ConfigError
-        A split without `labels`, or two of them.
+        A split without `labels`, or two of them; options that do not go together.
     """
-    if names is not None:
-        raise ConfigError("names: nodes known by names are numbered by `python -m sarlite.data convert` with --memory "
-                          "alone")
-    path = existing(path)
+    path = existing(path) if isinstance(path, str | Path) else path
+    nodes, features = options.get("nodes"), options.get("features")
+    if graph is None and nodes is not None and not (isinstance(nodes, str) and nodes.lstrip("-").isdecimal()):
+        _refuse(options, _OF_FILES, "does not go with a table of the nodes, whose columns say it")
+        return _by_id(path, workspace, finish, options)
+    _refuse(options, _OF_TABLE, "needs nodes=FILE, a table of the nodes")
+    if graph is None and features is not None and not Path(features).exists() and not Path(features).suffix:
+        if options.get("edge_features") is not None:
+            raise ConfigError(f"features={features}: no such file, and no nodes=FILE whose columns it could name")
+        options = {**options, "features": None, "edge_features": features}
+    return _by_number(path, workspace, finish, graph, **options)
+
+
+def _refuse(options, names, why):
+    odd = next((name for name in names if options.get(name) is not None), None)
+    if odd:
+        raise ConfigError(f"{odd}: {why}")
+
+
+def _by_id(path, workspace, finish, options):
+    """Nodes of a table."""
+    file, header = options["nodes"], options.get("node_header", options.get("header"))
+    chosen = {name: options.get(name) for name in ("id", "split", "task", "classes")}
+    chosen["fill"] = _word(options.get("node_fill", options.get("fill")))
+    chosen |= {name: options[name] for name in ("train", "val", "seed") if name in options}
+    chosen |= {name: columns(options.get(name)) for name in ("features", "labels")}
+    chosen["masks"] = {name: options.get(f"{name}_mask") for name in SPLITS}
+    listed = listed_nodes(file, chosen, header)
+    numbering = Numbering(workspace.within("names"), listed.source.where)
+    for found in listed.read(workspace, finish):
+        numbering.list(found)
+    edges, numbering = from_table(path, workspace, options, numbering)
+
+    def rows(n_nodes):
+        found = {"labels": constant("labels", -1, n_nodes, workspace), "n_classes": 0,
+                 **{name: constant(name, False, n_nodes, workspace) for name in SPLITS}} if not listed.labels else {}
+        if not listed.features:
+            found["features"] = map_ones(n_nodes, workspace, finish)
+        return found | listed.rows(workspace)
+
+    return Streams(edges.pieces(), lambda largest, n_edges: listed.n, rows, _stem(path), edges.source.where,
+                   options.get("task") or "classify", edges.columns, mapping_of(numbering))
+
+
+def _word(value):
+    return None if value is None else str(value)
+
+
+def _stem(path):
+    return path.stem if isinstance(path, Path) else "tables"
+
+
+def listed_nodes(source, chosen, header=None, where="nodes"):
+    """Return the `NodeColumns` of a table of nodes, by its options."""
+    asked = [chosen.get("id"), *(chosen.get("features") or ()), *(chosen.get("labels") or ()), chosen.get("split"),
+             *(chosen.get("masks") or {}).values()]
+    found = table(source, header, asked, where)
+    return NodeColumns(found, **{**chosen, "labels": chosen.get("labels") or ()})
+
+
+def columns(text):
+    """Return the columns that a+b names; None of None."""
+    return None if text is None else text.split("+") if isinstance(text, str) else text
+
+
+def map_ones(n_nodes, workspace, finish):
+    """Return features of one column of ones."""
+    return workspace.array("ones", (finish(piece) for piece in _ones(n_nodes, workspace.at_once())))
+
+
+def _ones(n, at_once):
+    for at in range(0, max(n, 1), at_once):
+        yield np.ones((min(at_once, n - at), 1), np.float32)
+
+
+def mapping_of(numbering):
+    return {} if numbering is None else {f"names/{name}": array for name, array in numbering.mapping.items()}
+
+
+def from_table(path, workspace, options, numbering=None):
+    """Return the `EdgeColumns` of a table, which it has read, and the numbering of its nodes, None of numbers."""
+    src, dst, weight, features, header = (options.get(name) for name in _OF_EDGES)
+    names = options.get("names")
+    if names and header is None and src is None:
+        header = False
+    found = EdgeColumns(table(path, header, [src, dst, weight, *(columns(features) or ())]), src, dst, weight,
+                        columns(features) or (), _word(options.get("fill")))
+    if numbering is None and (names or any(found.words)):
+        numbering = _listed(names, workspace)
+    found.collect(workspace.within("pairs"), (numbering, numbering))
+    if numbering is not None:
+        listed = numbering.listed_in is not None and options.get("nodes") is None
+        numbering.finish(path, *(("line", 1) if listed else ()))
+    return found, numbering
+
+
+def _listed(names, workspace):
+    """The numbering of nodes that a file names, or that the edges alone do."""
+    file = None if names in (None, "edges") else existing(names)
+    numbering = Numbering(workspace.within("names"), file)
+    if file is not None:
+        for _, found in lines(file, "names", workspace.at_once(1 << 16)):
+            numbering.list(found)
+    return numbering
+
+
+def _by_number(path, workspace, finish, graph=None, nodes=None, classes=None, features=None, labels=None, split=None,
+               train_ids=None, val_ids=None, test_ids=None, names=None, task=None, train=0.6, val=0.2, seed=0,
+               **of_edges):
+    """Nodes in files of their own, row i of node i."""
     where = check_options(labels, split, train_ids, val_ids, test_ids, task)
-    src, dst, told, weight = graph(path) if graph else (*_edges(path), None, None)
-    largest = max(int(ends.max()) if ends.size else -1 for ends in (src, dst))
-    x = None if features is None else textfile.read(features, "features", np.float32)
-    y, n_classes = None, classes or 0
+    batch, x, y, n_classes = textfile.batch_within(workspace.n_bytes), None, None, classes or 0
+    if features is not None:
+        pieces = textfile.stream(features, "features", np.float32, batch)
+        x = workspace.array("features", map(finish, pieces))
     if labels is not None:
-        y, n_classes = read_labels(textfile.read(labels, "labels", np.float64), labels, classes, task)
+        pieces = textfile.stream(labels, "labels", np.float64, batch)
+        y, n_classes = spooled_labels(pieces, labels, workspace, classes, task)
     codes = None if split is None else textfile.names(split, "split", NAMES)
     there = (("features", features, x), ("labels", labels, y), ("split", split, codes))
-    rows = {name: (file, len(array)) for name, file, array in there if array is not None}
-    if told is not None:
-        rows["n"] = path, told
-    n_nodes = count(path, nodes, largest, src.size, rows)
-    check_nodes(n_nodes, 1 if x is None else 0, path)
-    x = np.ones((n_nodes, 1), np.float32) if x is None else x
-    y = np.full(n_nodes, -1) if y is None else y
-    if split is not None:
-        parts = tuple(codes == NAMES.index(name) for name in ("train", "val", "test"))
-    elif where:
-        found = {name: ids(where.get(name), name, n_nodes) for name in ("train", "val", "test")}
-        parts = masks(n_nodes, where, **found)
+    found = {name: (file, len(array)) for name, file, array in there if array is not None}
+    if graph is not None:
+        (edges, of_values), numbering = _of_graph(graph, path, found), None
+    elif names or any(value is not None for value in of_edges.values()) or not isinstance(path, Path) or has_words(path):
+        read, numbering = from_table(path, workspace, {**of_edges, "names": names})
+        edges, of_values = read.pieces(), read.columns
     else:
-        parts = random_split(strata(y, task), train, val, seed)
-    return RawGraph(src, dst, x, y, *parts, n_classes=n_classes, name=path.stem, edges_in=path,
-                    task=task or "classify", edge_weight=weight)
+        edges, of_values, numbering = ((src, dst, {}) for src, dst in pieces_of(path)), {}, None
+    if numbering is not None:
+        if numbering.listed_in is None and (found or where):
+            raise ConfigError(f"{next(iter(found or where))}: nodes that edges alone name are in no order that other "
+                              "files could have; list the names in a file, names=FILE, or give a table, nodes=FILE")
+        found["names"] = names or "edges", numbering.n_nodes
+
+    def rows(n_nodes):
+        ready_x = map_ones(n_nodes, workspace, finish) if x is None else x
+        ready_y = constant("labels", -1, n_nodes, workspace) if y is None else y
+        if split is not None:
+            parts = tuple(codes == NAMES.index(name) for name in SPLITS)
+        elif where:
+            parts = masks(n_nodes, where, **{name: ids(where.get(name), name, n_nodes) for name in SPLITS})
+        elif y is None:
+            parts = tuple(constant(name, False, n_nodes, workspace) for name in SPLITS)
+        else:
+            parts = drawn(ready_y, task, train, val, seed, workspace, labels)
+        return {"features": ready_x, "labels": ready_y, "n_classes": int(n_classes), **dict(zip(SPLITS, parts))}
+
+    return Streams(edges, lambda largest, n_edges: count(path, nodes, largest, n_edges, found), rows, _stem(path), path,
+                   task or "classify", of_values, mapping_of(numbering))
+
+
+def _of_graph(graph, path, found):
+    """The edges of another format, and the columns of their values; its number of nodes goes into `found`."""
+    src, dst, n_nodes, weight = graph(path)
+    if n_nodes is not None:
+        found["n"] = path, n_nodes
+    values = {} if weight is None else {"edge_weight": weight}
+    pieces = ((src[at : at + _PIECE], dst[at : at + _PIECE], {name: array[at : at + _PIECE] for name, array in values.items()})
+              for at in range(0, max(len(src), 1), _PIECE))
+    return pieces, {name: (array.dtype, ()) for name, array in values.items()}
+
+
+def has_words(path):
+    """Tell whether a file of edges names nodes by words: its first row, below what may be a header, has no number."""
+    if path.suffix == ".npy":
+        return False
+    if path.suffix in (".parquet", ".arrow", ".feather", ".ipc"):
+        source = table(path)
+        return len(source.names) > 1 and any(isinstance(cells, list) for cells in source.first(source.names[:2]))
+    with reading(path, "edges"), textfile.opened(path) as file:
+        lines_ = (line.partition("#")[0].strip() for line in textfile.lines(file))
+        first = [line for _, line in zip(range(2), filter(None, lines_))]
+    words = first[-1].replace("\t", ",").split("," if "," in first[-1] or "\t" in first[-1] else None) if first else []
+    return len(words) > 1 and not any(map(is_number, words[:2]))
 
 
 def check_options(labels, split, train_ids, val_ids, test_ids, task):
@@ -100,7 +268,7 @@ def check_options(labels, split, train_ids, val_ids, test_ids, task):
 def count(path, nodes, largest, n_edges, rows):
     """Return the number of nodes, on which the files, {name: (file, rows)}, and the option must agree."""
     if nodes is not None:
-        rows = {"option": ("nodes", nodes), **rows}
+        rows = {"option": ("nodes", int(nodes)), **rows}
     if not rows:
         n_nodes = largest + 1
         if n_nodes > 1_000_000 + _SPARSE * 2 * n_edges:
@@ -115,12 +283,7 @@ def count(path, nodes, largest, n_edges, rows):
     return fewest[0]
 
 
-def _edges(path):
-    found = list(pieces(path))
-    return found[0] if len(found) == 1 else tuple(np.concatenate(ends) for ends in zip(*found))
-
-
-def pieces(path):
+def pieces_of(path):
     """Yield the sources and the destinations of a file's edges in pieces, at least one: integers of at least 0."""
     first = 0
     for pairs in _pairs(path):

@@ -19,10 +19,11 @@ class Sorter:
 
     Parameters
     ----------
-    folder : path
+    folder : path or None
         Where the runs are written, which exists and is the caller's to remove.
-    n_bytes : int
-        Of memory that the sorter takes at most; more where more records than fit have one key.
+    n_bytes : int or None
+        Of memory that the sorter takes at most; more where more records than fit have one key. None is no limit:
+        nothing is written.
     once : bool
         Keep the first of equal keys.
     **columns : (dtype, tuple of int)
@@ -42,11 +43,11 @@ class Sorter:
     """
 
     def __init__(self, folder, n_bytes, *, once=False, **columns):
-        self._folder, self._once, self.n_records = Path(folder), once, 0
+        self._folder, self._once, self.n_records = folder, once, 0
         self.columns = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in columns.items()}
         each = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self.columns.values())
         self._piece = max(1, min(budget.at_once(n_bytes, each=32), _PIECE_BYTES // (8 + each)))
-        self._room = max(64, n_bytes // (8 + each + (17 if columns else 1)))
+        self._room = None if n_bytes is None else max(64, n_bytes // (8 + each + (17 if columns else 1)))
         self._buffers, self._filled, self._runs, self._samples = None, 0, [], []
 
     def add(self, keys, **columns):
@@ -54,7 +55,11 @@ class Sorter:
         self.n_records += keys.size
         at = 0
         while at < keys.size:
-            buffers, n = self._take_buffers(), min(self._room - self._filled, keys.size - at)
+            buffers, n = self._take_buffers(), keys.size
+            if self._room is None:
+                _grow(buffers, self._filled + n)
+            else:
+                n = min(self._room - self._filled, n - at)
             for name, values in {"": keys, **columns}.items():
                 buffers[name][self._filled : self._filled + n] = values[at : at + n]
             self._filled, at = self._filled + n, at + n
@@ -72,7 +77,7 @@ class Sorter:
 
     def _take_buffers(self):
         if self._buffers is None:
-            self._buffers = _empty(self._room, self.columns)
+            self._buffers = _empty(self._room or 0, self.columns)
         return self._buffers
 
     def _sorted(self, n):
@@ -100,7 +105,7 @@ class Sorter:
             return
         if len(self._runs) >= _SAMPLES // 4:
             raise ConfigError(f"--memory: too small to sort so many records: {self._room:,} of them fit at a time")
-        run = _Run(self._folder, len(self._runs), self.columns)
+        run = _Run(Path(self._folder), len(self._runs), self.columns)
         for keys, columns in self._sorted(self._filled):
             run.write({"": keys, **columns})
         run.close()
@@ -210,6 +215,13 @@ def write_all(file, values):
     data = memoryview(np.ascontiguousarray(values)).cast("B") if values.size else b""
     while len(data):
         data = data[file.write(data) :]
+
+
+def _grow(buffers, n):
+    """Give buffers room for n records, and a quarter more where they have not."""
+    for buffer in buffers.values():
+        if len(buffer) < n:
+            buffer.resize((n + n // 4, *buffer.shape[1:]), refcheck=False)  # the system moves pages, no bytes
 
 
 def _empty(n, columns):

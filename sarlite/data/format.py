@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.data import meta, npyfile
+from sarlite.data import meta, names, npyfile
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import copy
 from sarlite.data.folders import words
@@ -121,7 +121,8 @@ def _opened(directory, verify):
     nodes = {}
     for name, of in told["nodes"].items():
         (node_type,) = words(name, 1)
-        target = {"n_classes": of["classes"], "task": of["task"]} if name == told.get("target", NODE) else {}
+        labels = {"n_classes": of.get("classes"), "task": of.get("task"), "class_names": of.get("class_names")}
+        target = labels if name == told.get("target", NODE) else {}
         arrays, offsets = _arrays(directory, "nodes", name, of, verify), np.array(of["offsets"], np.int64)
         nodes[node_type] = NodeTable(node_type, of["count"], offsets=offsets, **target, **arrays, **about)
         nodes[node_type].check_shapes()
@@ -132,8 +133,10 @@ def _opened(directory, verify):
         edges.append(EdgeTable(relation, nodes[relation[0]].n_nodes, **arrays, **about))
         _check_counts(directory / META, name, of["count"], edges[-1], nodes[relation[2]].n_nodes)
     (target,) = words(told.get("target", NODE), 1)
-    return Dataset.of_tables(nodes.values(), edges, target, told["name"], provenance=told["provenance"],
+    made = Dataset.of_tables(nodes.values(), edges, target, told["name"], provenance=told["provenance"],
                              division=told["division"], **about)
+    made.names = names.arrays(directory)
+    return made
 
 
 def _arrays(directory, place, folder, told, verify):

@@ -135,7 +135,7 @@ class Folder:
         return src, dst
 
     def names_of(self, name, n_lines=textfile.BATCH[0]):
-        """Yield the lines' numbers and the names, as bytes, of a type's nodes, some ten thousand at a time."""
+        """Yield the lines' numbers and the names of a type's nodes, some ten thousand at a time."""
         file, n = self.names[name], self.n_nodes[name]
         with reading(file, "names"), gzip.open(regular(file), "rt", encoding="utf-8", newline="") as stream:
             rows, at = csv.reader(textfile.lines(stream)), 0
@@ -145,7 +145,7 @@ class Folder:
                     if len(row) != 2 or row[0].strip() != str(node) or not row[1].strip():
                         raise DataError(f"{file}: names: line {node + 2}: expected {node} and a name, found "
                                         f"{','.join(row)!r}")
-                yield range(at + 2, at + 2 + len(batch)), [row[1].strip().encode() for row in batch]
+                yield range(at + 2, at + 2 + len(batch)), [row[1].strip() for row in batch]
                 at += len(batch)
         if at != n:
             raise DataError(f"{file}: names: {at} of them, but there are {n} nodes of type {name!r}")

@@ -31,6 +31,8 @@ def made(dataset, offsets, division, records):
         By path: dtype, shape and sha256 of each file.
     """
     labels = {"classes": int(dataset.n_classes), "task": dataset.task}
+    if dataset.class_names:
+        labels["class_names"] = dataset.class_names
     nodes = {}
     for name, table in dataset.nodes.items():
         ends = [int(offset) for offset in offsets[name]]
@@ -110,6 +112,10 @@ def _check(path, meta):
     _expect(path, "classes", target.get("classes"), int)
     if target.setdefault("task", "classify") not in TASKS:  # which older directories do not say
         raise DataError(f"{path}: task: expected one of {', '.join(TASKS)}, found {target['task']!r}")
+    names = target.get("class_names")
+    words = isinstance(names, list) and len(names) == target["classes"] and all(isinstance(name, str) for name in names)
+    if names is not None and not words:
+        raise DataError(f"{path}: class_names: expected {target['classes']} names, one a class")
     division = meta.get("division")
     named = isinstance(division, dict) and all(isinstance(division.get(word), str) for word in ("partition", "order"))
     if division is not None and not named:

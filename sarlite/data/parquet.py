@@ -29,18 +29,6 @@ def stream(path, field):
             yield np.empty((0, max(1, len(archive.schema_arrow.names))))
 
 
-def words(path, field, width):
-    """Yield the values of a file of `width` columns as words, row by row, as lists of str; raises as `stream`."""
-    parquet = needs("pyarrow.parquet", f"{path}: {field}")
-    with reading(path, field), regular(path).open("rb") as file, parquet.ParquetFile(file) as archive:
-        for batch in archive.iter_batches(batch_size=_ROWS):
-            if batch.num_columns != width:
-                raise DataError(f"{path}: {field}: {batch.num_columns} columns, expected {width}")
-            if any(column.null_count for column in batch.columns):
-                raise DataError(f"{path}: {field}: a value is missing")
-            yield [str(value) for row in zip(*(column.to_pylist() for column in batch.columns)) for value in row]
-
-
 def _table(path, field, batch):
     columns = []
     for name, column in zip(batch.schema.names, batch.columns):

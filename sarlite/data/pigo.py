@@ -34,9 +34,9 @@ class Csr(NamedTuple):
     weight: np.ndarray | None
 
 
-def read(path, **tables):
-    """Read a graph, with what stands in files of their own as `edge_list.read` does; directed, from row to column."""
-    return edge_list.read(path, graph=_edges, **tables)
+def streams(path, workspace, finish, **tables):
+    """Give a graph, with what stands in files of their own as `edge_list.streams` does; directed, from row to column."""
+    return edge_list.streams(path, workspace, finish, graph=_edges, **tables)
 
 
 def _edges(path):

@@ -286,10 +286,14 @@ def check_room(n_bytes, what):
 
 
 def check_nodes(n_nodes, n_features, what):
-    """Raise a DataError where so many nodes cannot be, or their arrays would not fit into memory."""
+    """Raise a DataError where so many nodes cannot be, or their arrays would not fit into memory.
+
+    With None for `n_features` the arrays are not in memory.
+    """
     if not 0 <= n_nodes <= MAX_NODES:
         raise DataError(f"{what}: {n_nodes} nodes, expected 0 to {MAX_NODES}")
-    check_room(n_nodes * (4 * n_features + 19), f"{what}: {n_nodes} nodes")
+    if n_features is not None:
+        check_room(n_nodes * (4 * n_features + 19), f"{what}: {n_nodes} nodes")
 
 
 def existing(path):

@@ -2,16 +2,16 @@
 
 import importlib.metadata
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sarlite.command import suggestion
 from sarlite.data import (
     bter,
+    described,
     edge_list,
     format,
-    mag,
-    names,
     npz,
     ogb,
     pigo,
@@ -23,6 +23,8 @@ from sarlite.data import (
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.raw import RawGraph, row_normalized
+from sarlite.data.streams import one_kind
+from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, reading
 from sarlite.graph import generate
 from sarlite.graph import relational as relations
@@ -50,16 +52,19 @@ _FILES = ("names", "features", "labels", "split", "train_ids", "val_ids", "test_
 _CLASSES = {"homophily": float, "noise": float, "exponent": float}
 _TASK = {"features": int, "classes": int, **_DRAWN}
 _TABLES = {"classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}
+_COLUMNS = {**dict.fromkeys(("src", "dst", "weight", "edge_features", "id", "fill"), str), "header": _flag,
+            **dict.fromkeys(("train_mask", "val_mask", "test_mask"), str)}
 _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
     "planetoid": (planetoid.read, {}),
-    "npz": (npz.read, {"classes": int, "task": str, **_DRAWN}),
+    "npz": (partial(one_kind, npz.streams), {"classes": int, "task": str, **_DRAWN}),
     "ogb": (ogb.read, {"classes": int, "task": str, "features": str}),
-    "edges": (edge_list.read, {"nodes": int, **_TABLES}),
-    "pigo": (pigo.read, _TABLES),
+    "edges": (partial(one_kind, edge_list.streams), {"nodes": str, **_TABLES, **_COLUMNS}),
+    "tables": (described.read, {}),
+    "pigo": (partial(one_kind, pigo.streams), _TABLES),
     "mggcn": (pigo.read_directory, {"classes": int}),
     "roc": (roc.read, {"classes": int}),
     "reddit": (reddit.read, {"classes": int}),
-    "mag": (mag.read, {"classes": int, "reverses": _flag, "names": _flag}),
+    "mag": (streamed.read, {"classes": int, "reverses": _flag, "names": _flag}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sbm": (generate.sbm, {"nodes": int, "degree": float, **_CLASSES, **_TASK}),
@@ -68,6 +73,9 @@ _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
                          "cmax": float, "xi": float, "clustering": str, **_TASK}),
     "relational": (relations.mag, {"nodes": int, "edges": int, **_CLASSES, **_TASK}),
 }
+_STREAMED = ("edges", "npz", "pigo", "mag", "tables")
+"""Forms that are read in pieces; all but one within so many bytes."""
+_BOUNDED = ("edges", "npz", "mag", "tables")
 _REPORTS = {"bter": bter.report}  # form: lines of what was asked beside what was made
 _RELATIONAL = ("mag", "relational")
 """Forms of several node types and relations: `load` takes them with `relational`."""
@@ -77,8 +85,11 @@ FORMS = """\
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
   ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options
                           classes, task, features
-  edges:FILE              text, .npy or .parquet; options nodes, names, classes, task, features, labels, split or
-                          {train,val,test}_ids, train, val, seed
+  edges:FILE              a table or two columns: text, .npy, .parquet, .arrow; options src, dst, weight, edge_features,
+                          nodes=TABLE, id, features, labels, split or {train,val,test}_mask, fill, header; or of files
+                          by node number nodes, names, features, labels, split or {train,val,test}_ids; classes, task,
+                          train, val, seed
+  tables:FILE.toml        tables of nodes and edges that a TOML file names, of one kind or relational
   pigo:FILE               PIGO's binary CSR; options as of edges, but nodes
   mggcn:DIR               MG-GCN's graph.bin, features.bin, labels.bin, sets.bin; option classes
   roc:PREFIX              ROC's PREFIX.add_self_edge.lux, .feats.csv or .feats.bin, .label, .mask; option classes
@@ -150,6 +161,11 @@ def _read(spec, verify, changes, task, relational):
     wanted, provenance = _wanted(spec, options, changes, relational)
     if form is None:
         return _changed(format.open(path, verify=verify), wanted)
+    if form in _STREAMED:
+        about = {"source": spec, "provenance": provenance}
+        made, made_names = _READERS[form][0](path, options, Workspace(), lambda text: None, about, **wanted)
+        made.names = made_names
+        return made
     found = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
     if isinstance(found, RawGraph):
         if wanted.pop("drop_edge_values", False):
@@ -182,6 +198,8 @@ def is_relational(spec: AnyPath) -> bool:
 
 
 def _is_relational(form, path):
+    if form == "tables":
+        return described.is_relational(path)
     return form in _RELATIONAL or (form is None and "target" in format.read_meta(path))
 
 
@@ -193,9 +211,14 @@ def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: 
     Parameters
     ----------
     spec : str
-        Of one of the forms `streamed.FORMS`.
-    folder, n_bytes, tell
-        As for `streamed.read`.
+        Of the form edges:, npz:, mag: or tables:.
+    folder : path
+        Private, the caller's to remove; it takes about 12 bytes an edge of the largest relation, twice that while edges
+        are merged, 16 where ids are names, and as much as the data set.
+    n_bytes : int
+        Of memory for the sorts, or for a split.
+    tell : callable
+        tell(text) is called as each step begins.
 
     Returns
     -------
@@ -212,12 +235,12 @@ def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: 
     """
     with reading(f"data set {spec}"):
         form, path, options = _parse(str(spec))
-        if form not in streamed.FORMS:
+        if form not in _BOUNDED:
             raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
-                              f"{', '.join(f'{name}:' for name in streamed.FORMS)} are read in bounded memory")
-        wanted, provenance = _wanted(str(spec), options, changes, form in _RELATIONAL)
-        made, mapping = streamed.read(form, path, options, folder, n_bytes, source=str(spec), provenance=provenance,
-                                      tell=tell, **wanted)
+                              f"{', '.join(f'{name}:' for name in _BOUNDED)} are read in bounded memory")
+        wanted, provenance = _wanted(str(spec), options, changes, _is_relational(form, path))
+        about = {"source": str(spec), "provenance": provenance}
+        made, mapping = _READERS[form][0](path, options, Workspace(folder, n_bytes), tell, about, **wanted)
         return made.check(allow_empty), mapping
 
 
@@ -225,7 +248,7 @@ def _wanted(spec, options, changes, relational):
     """Take the changes out of the options; return those that are wanted, and the provenance."""
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
-    wanted = {name: value for name, value in wanted.items() if value or name == "undirected"}
+    wanted = {name: value for name, value in wanted.items() if value or (name == "undirected" and not relational)}
     odd = [name for name, value in wanted.items() if relational and value and name != "drop_edge_values"]
     if odd:
         raise ConfigError(f"data set {spec!r}: {odd[0]} is of graphs of one kind, but this one is relational")
@@ -236,28 +259,6 @@ def native_directory(spec: AnyPath) -> str | None:
     """Return the directory in the native format that a spec names without changing it; None for every other spec."""
     form, path, options = _parse(str(spec))
     return path if form is None and not any(options.values()) else None
-
-
-def names_of(spec: AnyPath, node_type: str | None = None) -> names.Names | None:
-    """Return the names of the nodes of a native directory, of a relational one the names of a type's nodes.
-
-    None where there are none, and for every other spec.
-    """
-    form, path, _ = _parse(str(spec))
-    return names.Names(path, node_type) if form is None and names.known(path, node_type) else None
-
-
-def names_in_memory(spec: AnyPath, folder: AnyPath, n_bytes: int) -> dict[str, Any]:
-    """Return the arrays of the nodes' names that data read by `load` have, for `format.write`.
-
-    A native directory's own; of the form mag: with the option `names` made in `folder`, sorted in `n_bytes` of memory.
-    Raises as `streamed.names_in`.
-    """
-    form, path, options = _parse(str(spec))
-    with reading(f"data set {spec}"):
-        if form is None:
-            return names.arrays(path)
-        return streamed.names_in(path, options, folder, n_bytes) if form in _RELATIONAL and options.get("names") else {}
 
 
 def source_path(spec: AnyPath) -> str | None:
@@ -281,18 +282,21 @@ def _parse(spec):
         raise ConfigError(f"data set {spec!r}: no form {form}:{close}")
     path, words = _path_and_words(spec)
     if not Path(path).is_dir():
-        raise (DataError if _looks_like_path(path) else ConfigError)(
-            f"data set {spec!r}: no such directory, and none of the known forms: {', '.join(_forms())}"
-        )
+        raise _no_directory(spec, path)
     return None, path, _options("a directory", words, {})
+
+
+def _no_directory(spec, path):
+    if Path(path).exists():
+        return DataError(f"data set {spec!r}: {path} is a file; where it holds edges, edges:{spec} reads it")
+    if "/" not in path and ":" in path:
+        return ConfigError(f"data set {spec!r}: none of the known forms: {', '.join(_forms())}")
+    return DataError(f"{path}: no such directory; a data set that convert wrote is one, or FORM:PATH says how to read "
+                     "files: python -m sarlite.data convert --help")
 
 
 def _forms():
     return [line.split()[0] for line in FORMS.splitlines() if line.startswith("  ") and line[2] != " "]
-
-
-def _looks_like_path(text):
-    return "/" in text or ":" not in text
 
 
 def _path_and_words(text):
@@ -332,7 +336,9 @@ def _changed(dataset, wanted):
     if wanted.pop("drop_edge_values", False):
         dataset.drop_edge_values()
     if any(value for name, value in wanted.items() if name != "normalize"):
-        return RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=dataset.provenance, **wanted)
+        made = RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=dataset.provenance, **wanted)
+        made.class_names, made.names = dataset.class_names, dataset.names
+        return made
     if wanted.get("normalize"):
         dataset.features = row_normalized(dataset.features)
     return dataset

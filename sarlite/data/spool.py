@@ -1,4 +1,4 @@
-"""Arrays of a length that is not known before, written to files of scratch."""
+"""Arrays of a length that is not known before, in memory or written to files of scratch."""
 
 import numpy as np
 
@@ -7,30 +7,30 @@ from sarlite.errors import writing
 
 
 class Spool:
-    """Rows appended to a file, then mapped."""
+    """Rows appended to a file, then mapped; without a path they are kept in memory."""
 
     def __init__(self, path, dtype=None):
         self._path, self._dtype, self._shape, self.n_rows = path, dtype, (), 0
-        with writing(path):
-            self._file = open(path, "wb", buffering=0)  # noqa: SIM115, closed by `array`
+        self._kept, self._file = [], None
+        if path is not None:
+            with writing(path):
+                self._file = open(path, "wb", buffering=0)  # noqa: SIM115, closed by `array`
 
     def write(self, rows):
-        """Append rows, of the dtype and the width of the first ones."""
+        """Append rows, of the dtype and the width of the first ones; in memory the spool keeps them, not a copy."""
         rows = np.asarray(rows, self._dtype)
         self._dtype, self._shape, self.n_rows = rows.dtype, rows.shape[1:], self.n_rows + len(rows)
+        if self._file is None:
+            self._kept.append(rows)
+            return
         with writing(self._path):
             write_all(self._file, rows)
 
     def array(self):
-        """Close the file and return its rows: a map, or an empty array."""
-        self._file.close()
+        """Close the spool and return its rows: a map, or an array."""
         shape = (self.n_rows, *self._shape)
-        return np.memmap(self._path, self._dtype, "r", 0, shape) if np.prod(shape) else np.empty(shape, self._dtype)
-
-    @classmethod
-    def of(cls, path, pieces):
-        """Return an array of the pieces."""
-        spool = cls(path)
-        for piece in pieces:
-            spool.write(piece)
-        return spool.array()
+        if self._file is not None:
+            self._file.close()
+            return np.memmap(self._path, self._dtype, "r", 0, shape) if np.prod(shape) else np.empty(shape, self._dtype)
+        kept, self._kept = self._kept, []
+        return kept[0] if len(kept) == 1 else np.concatenate([np.empty((0, *self._shape), self._dtype), *kept])

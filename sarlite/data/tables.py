@@ -124,6 +124,8 @@ class NodeTable(_Table):
     n_classes : int
         The numbers that a model makes of a node: of classes, or columns of the labels.
     task : {"classify", "multilabel", "regress"}
+    class_names : list of str, optional
+        What each class is called, of classes that were words.
     source : str
         What messages name: a spec or, for the native format, the directory.
     directory : str, optional
@@ -147,6 +149,7 @@ class NodeTable(_Table):
     task: str = "classify"
     source: str = "dataset"
     directory: str | None = None
+    class_names: list[str] | None = None
 
     def __post_init__(self) -> None:
         if self.offsets is None:

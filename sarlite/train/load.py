@@ -12,6 +12,7 @@ import numpy as np
 from sarlite.comm import Communicator, together
 from sarlite.comm.working import working
 from sarlite.data.divide import stored_order
+from sarlite.data.names import Names
 from sarlite.data.part import Part
 from sarlite.data.ranks import divided
 from sarlite.data.spec import is_relational
@@ -82,6 +83,10 @@ class Shard(NamedTuple):
     task : str
     options : sar.schedule.Options, optional
         How the graph is computed with.
+    names : data.names.Names, optional
+        Of the target's nodes, where they are known by names.
+    class_names : list of str, optional
+        Of the classes, where labels were words.
     """
 
     graph: Any
@@ -92,6 +97,8 @@ class Shard(NamedTuple):
     seconds: dict[str, float]
     task: str = "classify"
     options: Options | None = None
+    names: Any = None
+    class_names: list[str] | None = None
 
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
@@ -154,6 +161,7 @@ def _read(comm, source, scratch, seconds, typed):
         edges = {relation: own.csr() for relation, own in part.relations.items()}
         ids = {name: own.ids() for name, own in part.nodes.items()}
         found = _part(comm, source, dataset, rows, memory, part, edges)
+        found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), class_names=dataset.class_names)
         values = {} if typed else together(comm, partial(edge_values.read, part, names, source.edge_values, source.dtype,
                                                          source.spec))
         first_row, target = part.first_row, dataset.target

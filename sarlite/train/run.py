@@ -99,6 +99,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     stored |= {option: True for option, uses in _used(run, part.graph).items() if uses and option in ARRAYS.values()}
     about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task,
              "used": _used(run, part.graph)}
+    if part.class_names:
+        about["class_names"] = part.class_names
     part = part._replace(rows=None)  # the trainer has what it needs of the rows
     trim()  # of the rows, and of messages that brought halo rows' features
     stopping = Stopping(run.training.patience, optim.plateau_of(run.training.schedule))

@@ -10,7 +10,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from sarlite.data import format, streamed
+from sarlite.data import format
 from sarlite.data.__main__ import main
 from sarlite.data.names import Names
 from sarlite.data.spec import load_relational, load_streamed
@@ -83,7 +83,7 @@ def test_the_command(folder, tmp_path, capsys):
                               (f"mag:{folder},undirected", ["--memory", "1GiB"], "undirected is of graphs of one kind"),
                               (f"mag:{folder}", ["--memory", "1GiB", "--normalize-features"], "normalize is of graphs of one kind"),
                               (str(out / "one"), ["--memory", "1GiB"],
-                               "a native directory is read whole; edges:, npz:, mag: are read in bounded memory"),
+                               "a native directory is read whole; edges:, npz:, mag:, tables: are read in bounded memory"),
                               ("relational:nodes=300", ["--memory", "1GiB"], "the form relational: is read whole"),
                               (f"mag:{folder}", ["--memory", "1GiB", "--allow-empty", "val"], None)):
         assert main(["convert", spec, str(out / "three"), *words]) == (2 if text else 0)
@@ -123,7 +123,7 @@ def test_names_by_type(folder, tmp_path, memory):
 def test_names_in_little_memory(folder, tmp_path):
     """Some lines at a time."""
     names_of(folder)
-    one, two = (streamed.names_in(folder, {"names": True}, tmp_path / str(n_bytes), n_bytes) for n_bytes in (1 << 20, 2000))
+    one, two = load_relational(f"mag:{folder},names").names, load_streamed(f"mag:{folder},names", tmp_path, 6000)[1]
     assert one.keys() == two.keys() and all(np.array_equal(array, two[name]) for name, array in one.items())
 
 
@@ -200,14 +200,14 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
     code = """
         import os, sys
         from sarlite.data.__main__ import main
-        from sarlite.data import streamed
-        merged, left = streamed.merged, [3]
+        from sarlite.data import streams
+        merged, left = streams.merged, [3]
         def die(*given):
             left[0] -= 1
             if not left[0]:
                 os.kill(os.getpid(), 9)
             return merged(*given)
-        streamed.merged = die
+        streams.merged = die
         main(sys.argv[1:])
     """
     out = tmp_path / "out"

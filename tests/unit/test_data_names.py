@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from sarlite.data import format, load, names
+from sarlite.data import edge_list, format, load, numbering
 from sarlite.data.__main__ import main
-from sarlite.data.names import Names, numbered
-from sarlite.errors import ConfigError, DataError
+from sarlite.data.names import Names
+from sarlite.data.workspace import Workspace
+from sarlite.errors import DataError
 
 NAMED = [f"http://a/{node * 7919 % 997}" if node % 2 else f"ü{node}" for node in range(120)]
 
@@ -35,20 +36,27 @@ def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, ca
         assert known.of([3, 119, 0]) == [NAMED[3], NAMED[119], NAMED[0]] and known.ids(NAMED).tolist() == list(range(120))
         with pytest.raises(DataError, match="names: no node is named 'else'"):
             known.ids(["ü0", "else"])
-    with pytest.raises(ConfigError, match="convert` with --memory alone"):
-        load("edges:e.txt,names=n.txt")
+    assert load("edges:e.txt,names=n.txt,labels=y.txt", undirected=True).equals(expected)
     capsys.readouterr()
     (folder / "twice.txt").write_text("".join(f"{name}\n" for name in [*NAMED, "ü0"]), encoding="utf-8")
     for spec, text in (("edges:e.txt,names=twice.txt", "twice.txt: names: line 121 has the name of line 1"),
-                       ("edges:e.txt,names=edges,labels=y.txt", "labels: with names=edges the nodes are in no order")):
+                       ("edges:e.txt,names=edges,labels=y.txt", "labels: nodes that edges alone name are in no order")):
         assert main(["convert", spec, str(tmp_path / "bad"), *rest]) == 2
         assert text in capsys.readouterr().err and not (tmp_path / "bad").exists()
 
 
-@pytest.mark.parametrize("n_bytes", [30_000, 1 << 22])
+def numbered(path, listed, folder=None, n_bytes=None):
+    """The pieces of edges whose ends are names, and their numbering."""
+    found, numbering = edge_list.from_table(path, Workspace(folder, n_bytes), {"names": listed or "edges"})
+    return [(src, dst) for src, dst, _ in found.pieces()], numbering
+
+
+@pytest.mark.parametrize("n_bytes", [2_000, 30_000, 1 << 22, None])
 def test_names_of_edges_alone(folder, tmp_path, n_bytes):
-    pieces, n_nodes, mapping = numbered(folder / "e.txt", None, tmp_path / "names", n_bytes)
+    """Also where the dictionary of names is emptied over and over."""
+    pieces, numbering = numbered(folder / "e.txt", None, None if n_bytes is None else tmp_path, n_bytes)
     src, dst = (np.concatenate(ends) for ends in zip(*pieces))
+    n_nodes, mapping = numbering.n_nodes, numbering.mapping
     lines = [line.split() for line in (folder / "e.txt").read_text(encoding="utf-8").splitlines()[1:]]
     ends = mapping["ends"]
     known = [bytes(mapping["bytes"][ends[node] : ends[node + 1]]).decode() for node in range(n_nodes)]
@@ -59,13 +67,13 @@ def test_names_of_edges_alone(folder, tmp_path, n_bytes):
 
 def test_what_is_no_name_of_the_list(folder, tmp_path, monkeypatch):
     (tmp_path / "e.txt").write_text("ü0 ü2\nü2 other\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"e.txt: edges: the destination of edge 1 is not in .*n.txt"):
-        numbered(tmp_path / "e.txt", folder / "n.txt", tmp_path / "one", 1 << 20)
+    with pytest.raises(DataError, match=r"e.txt: row 1, column '1': 'other' is not in .*n.txt"):
+        numbered(tmp_path / "e.txt", folder / "n.txt")
     (tmp_path / "e.txt").write_text("a b\nc\n")
-    with pytest.raises(DataError, match="e.txt: edges: line 2 has 1 words, expected 2 names"):
-        numbered(tmp_path / "e.txt", None, tmp_path / "two", 1 << 20)
+    with pytest.raises(DataError, match="e.txt: row 1: 1 words, expected 2: c"):
+        numbered(tmp_path / "e.txt", None)
     (tmp_path / "e.txt").write_text("a b\nb c\n")
-    digests = names._digests
-    monkeypatch.setattr(names, "_digests", lambda found: digests(found) * np.array([[0, 1]], np.uint64))
+    digests = numbering.digests
+    monkeypatch.setattr(numbering, "digests", lambda found: digests(found) * np.array([[0, 1]], np.uint64))
     with pytest.raises(DataError, match="two names have the same hash, 0x0"):
-        numbered(tmp_path / "e.txt", None, tmp_path / "three", 1 << 20)
+        numbered(tmp_path / "e.txt", None)

@@ -69,8 +69,7 @@ def test_a_path_may_hold_commas(tmp_path):
         ("npz:/gone.npz,nodes=3", ConfigError, "option 'nodes': unknown for npz; known are classes, task, train, val, seed"),
         ("planetoid:/gone/cora", DataError, "/gone: no such file"),
         ("ogb:/gone", DataError, "/gone: no such file"),
-        ("/gone", DataError, "no such directory, and none of the known forms: DIR, planetoid:PATH/NAME, npz:FILE, "
-                             "ogb:DIR, edges:FILE, pigo:FILE, mggcn:DIR, roc:PREFIX, reddit:DIR, sbm:nodes=10000,..., "),
+        ("/gone", DataError, "^/gone: no such directory; a data set that convert wrote is one"),
         ("mnist:x", ConfigError, "none of the known forms: .*, sbm:nodes"),
     ],
 )
@@ -165,7 +164,7 @@ def test_partition_with_an_order(stored, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["info", "/gone"], "error: data set '/gone': no such directory"),
+        (["info", "/gone"], "error: /gone: no such directory"),
         (["partition", "DIR", "--parts", "0"], "error: --parts: 0 is outside 1 <= parts <= 1048576"),
         (
             ["partition", "DIR", "--parts", "2", "--method", "best"],

@@ -13,9 +13,11 @@ import pytest
 from sarlite import Graph, Tensor, nn, predict
 from sarlite.comm import Solo, threads
 from sarlite.data import format as relational
-from sarlite.data import load, names, node_rows
+from sarlite.data import load, node_rows
 from sarlite.data.__main__ import main as convert
+from sarlite.data.numbering import Numbering
 from sarlite.data.spec import load_relational
+from sarlite.data.workspace import Workspace
 from sarlite.errors import CheckpointError, SarliteError
 from sarlite.graph import order as orders
 from sarlite.models import SAGE
@@ -164,8 +166,12 @@ def test_some_nodes_of_a_type_by_their_names(here, tmp_path, monkeypatch):
     data = load_relational(SPEC)
     counts = {name: data.nodes[name].n_nodes for name in ("paper", "author")}
     words = {name: [f"{name} {7 * node % n}" for node in range(n)] for name, n in counts.items()}
-    mapping = {f"names/{name}/{part}": array for name, own in words.items()
-               for part, array in names.listed([(None, [word.encode() for word in own])], name, tmp_path / name, 1 << 20).items()}
+    mapping = {}
+    for name, own in words.items():
+        numbering = Numbering(Workspace(), name)
+        numbering.list(own)
+        numbering.finish(name)
+        mapping |= {f"names/{name}/{part}": array for part, array in numbering.mapping.items()}
     relational.write(tmp_path / "data", data, names=mapping)
     assert convert(["partition", str(tmp_path / "data"), "--parts", "3", "--method", "random"]) == 0
     relational_run(tmp_path / "run", "--model", "rgcn", "--hidden", 6)
@@ -332,3 +338,33 @@ def test_every_flag_is_on_the_page():
     page = (ROOT / "docs" / "training.md").read_text()
     for name in predict.OWN:
         assert f"`--{name}" in page, name
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_of_ids_classes_and_probabilities(tmp_path, suffix):
+    """On one rank and on two, of data that were converted and of others; classes and nodes by name."""
+    words = ["gold", "iron", "tin"]
+    with (tmp_path / "n.csv").open("w") as file:
+        file.write("who,x,kind\n" + "".join(f"n{node},{node % 3},{words[node % 3]}\n" for node in range(60)))
+    (tmp_path / "e.csv").write_text("source,target\n" + "".join(f"n{node},n{(node + 3) % 60}\n" for node in range(60)))
+    spec = f"edges:{tmp_path}/e.csv,nodes={tmp_path}/n.csv,labels=kind"
+    assert convert(["convert", spec, str(tmp_path / "d")]) == 0
+    run, found = tmp_path / "run", []
+    train_here(run, "--data", tmp_path / "d", "--epochs", 3)
+    for data, ranks in ((tmp_path / "d", 1), (tmp_path / "d", 2), (spec, 2)):
+        out = tmp_path / f"p{suffix}"
+        words_ = ["--checkpoint", run / "checkpoint.safetensors", "--out", out, "--data", data, "--ranks", ranks, "--threads", 1]
+        options = predict.parse([str(word) for word in words_])
+        threads.run(ranks, predict.predict, options) if ranks > 1 else predict.predict(Solo(), options)
+        if suffix == ".csv":
+            head, *rows = [line.split(",") for line in out.read_text().splitlines()]
+        else:
+            table = pyarrow.parquet.read_table(out)
+            head, rows = table.column_names, [list(row.values()) for row in table.to_pylist()]
+        assert head == ["id", "class", "p_gold", "p_iron", "p_tin"] and [row[0] for row in rows] == [f"n{node}" for node in range(60)]
+        p = np.array([row[2:] for row in rows], float)
+        np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
+        assert [row[1] for row in rows] == [words[at] for at in p.argmax(1)]
+        found.append(p)
+    np.testing.assert_allclose(found[1:], np.stack(found[:1] * 2), rtol=1e-4, atol=1e-6)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

@@ -1,0 +1,45 @@
+"""How long and how much memory takes converting edges whose ids are words: CPU seconds and peak of the command, in CSV."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+
+def write(path, n_edges, n_nodes, seed=0, at_once=1 << 18):
+    """Write edges between nodes named n0000007, with weights, whose ends are drawn evenly."""
+    rng = np.random.default_rng(seed)
+    with path.open("w") as file:
+        file.write("source,target,amount\n")
+        for at in range(0, n_edges, at_once):
+            ends = rng.integers(0, n_nodes, (2, min(at_once, n_edges - at))).tolist()
+            file.write("".join(f"n{u:07},n{v:07},{u % 100 / 100}\n" for u, v in zip(*ends)))
+
+
+def measure(spec, folder, *flags):
+    """Convert in a process of its own; return its CPU seconds and its peak in MiB."""
+    words = [sys.executable, "-m", "sarlite.data", "convert", spec, str(folder), *flags, "--overwrite", "--progress", "none"]
+    words += [word for name in ("train", "val", "test") for word in ("--allow-empty", name)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"convert failed: {status}")
+    return {"cpu_seconds": round(used.ru_utime + used.ru_stime, 1), "peak_mib": used.ru_maxrss >> 10}
+
+
+def main(n_edges=10_000_000, n_nodes=1_000_000):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "e.csv")
+        write(path, n_edges, n_nodes)
+        spec = f"edges:{path},src=source,dst=target,weight=amount"
+        for flags in (("--memory", "1GiB"), ()):
+            found = measure(spec, Path(folder, "d"), *flags)
+            print(json.dumps({"edges": n_edges, "nodes": n_nodes, "memory": flags[-1] if flags else None, **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

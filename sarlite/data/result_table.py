@@ -1,0 +1,93 @@
+"""What a model says of nodes, as a table that other programs read: text or Parquet, a row a node."""
+
+import csv
+import io
+
+import numpy as np
+
+from sarlite.errors import needs, writing
+from sarlite.files import whole
+
+SUFFIXES = (".csv", ".parquet")
+_ROWS = 1 << 16
+
+
+def headings(task, n_columns, class_names, embeddings):
+    """Return the names of the columns of labels, and those of the columns of numbers."""
+    if embeddings or task == "regress":
+        word = "x" if embeddings else "value"
+        return [], [f"{word}_{at}" for at in range(n_columns)]
+    names = class_names or range(n_columns)
+    return ["class"] if task == "classify" else [f"label_{name}" for name in names], [f"p_{name}" for name in names]
+
+
+def write(path, ids, labels, numbers, task, class_names=None, embeddings=False):
+    """Write a table, which appears whole or not at all: id, the class or 0 and 1 of each label, and the numbers.
+
+    Parameters
+    ----------
+    path : path
+        Ending in .csv or .parquet (by pyarrow). What stands there is replaced.
+    ids : callable
+        ids(first, last) returns the ids of rows, a list of str or of int.
+    labels : (n, ...) int array or None
+        The most likely classes, or 0 and 1.
+    numbers : (n, ...) float array
+        Probabilities, or what the model says else.
+    task : str
+    class_names : list of str, optional
+        What stands for the classes.
+    embeddings : bool
+        Whether the numbers are rows of a layer.
+
+    Raises
+    ------
+    DataError
+        It cannot be written.
+    """
+    n, wide = len(numbers), numbers.reshape(len(numbers), -1)
+    of_labels, of_numbers = headings(task, wide.shape[1], class_names, embeddings)
+    names = ["id", *of_labels, *of_numbers]
+    with writing(path), whole(path) as (_, file):
+        put = (_text if str(path).endswith(".csv") else _parquet)(file, path, names)
+        for at in range(0, max(n, 1), _ROWS):
+            rows = slice(at, min(at + _ROWS, n))
+            columns = [ids(rows.start, rows.stop)]
+            if labels is not None:
+                found = np.asarray(labels[rows])
+                named = class_names if task == "classify" else None
+                columns += [[named[label] for label in found.tolist()]] if named else list(found.reshape(len(found), -1).T)
+            put([*columns, *np.asarray(wide[rows]).T])
+        put(None)
+
+
+def _text(file, path, names):
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(names)
+
+    def put(columns):
+        if columns is None:
+            text.flush()
+            text.detach()  # the file is its owner's to close
+            return
+        rows.writerows(zip(*(map(str, column) for column in columns)))
+
+    return put
+
+
+def _parquet(file, path, names):
+    arrow, parquet = needs("pyarrow", str(path)), needs("pyarrow.parquet", str(path))
+    held = []
+
+    def put(columns):
+        if columns is None:
+            held[0].close()
+            return
+        found = arrow.table([arrow.array(np.ascontiguousarray(column) if isinstance(column, np.ndarray) else column)
+                             for column in columns], names=names)
+        if not held:
+            held.append(parquet.ParquetWriter(file, found.schema))
+        held[0].write_table(found)
+
+    return put

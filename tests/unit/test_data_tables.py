@@ -1,0 +1,203 @@
+"""Tables by columns: names and numbers, weights, features, missing labels, in every format and in either memory."""
+
+from argparse import ArgumentTypeError
+
+import numpy as np
+import pytest
+
+from sarlite.command import count
+from sarlite.data import format, from_tables, load
+from sarlite.data.__main__ import main
+from sarlite.data.names import Names
+from sarlite.data.spec import load_streamed
+from sarlite.errors import ConfigError, DataError
+
+EMPTY = ("train", "val", "test")
+USERS = ["ann", "bob", "cas", "dan", "eve", "fay"]
+NODES = {"user": USERS, "age": [1.0, 2, 3, 4, 5, 6], "city": list("xyzxyz"), "vip": [True, False] * 3,
+         "segment": ["gold", None, "iron", "gold", "iron", "gold"], "part": ["train", None, "val", "test", "train", "none"]}
+EDGES = {"source": ["ann", "bob", "ann", "eve"], "target": ["bob", "cas", "eve", "ann"], "amount": [0.5, 1.5, 2.5, 3.5],
+         "since": [1, 2, 3, 4]}
+COLUMNS = "src=source,dst=target,weight=amount,edge_features=since"
+OF_NODES = "id=user,labels=segment,split=part"
+
+
+def text(path, columns, delimiter=","):
+    rows = zip(*([("" if value is None else str(value)) for value in column] for column in columns.values()))
+    path.write_text("".join(f"{delimiter.join(row)}\n" for row in [columns, *rows]))
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    text(tmp_path / "e.csv", EDGES)
+    text(tmp_path / "n.csv", NODES)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def check(found):
+    assert found.indptr.tolist() == [0, 1, 2, 3, 3, 4, 4] and found.indices.tolist() == [4, 0, 1, 0]
+    assert found.edge_weight.tolist() == [3.5, 0.5, 1.5, 2.5] and found.edge_features.tolist() == [[4], [1], [2], [3]]
+    assert found.features.tolist() == [[age, vip] for age, vip in zip(NODES["age"], [1, 0] * 3)]
+    assert found.labels.tolist() == [0, -1, 1, 0, 1, 0] and found.class_names == ["gold", "iron"]
+    assert found.train.tolist() == [True, False, False, False, True, False] and found.val.tolist().index(True) == 2
+    return found
+
+
+def test_text_is_read_alike_in_either_memory(files, tmp_path):
+    nodes = {**NODES, "vip": [int(value) for value in NODES["vip"]]}
+    text(files / "n.tsv", nodes, "\t")
+    spec = f"edges:e.csv,{COLUMNS},nodes=n.tsv,{OF_NODES}"
+    one = check(load(spec))
+    (tmp_path / "runs").mkdir()
+    two, mapping = load_streamed(spec, tmp_path / "runs", 1 << 16)
+    assert check(two).equals(one) and isinstance(two.edge_weight, np.memmap)
+    assert {name: array.tolist() for name, array in mapping.items()} == {name: array.tolist() for name, array in one.names.items()}
+
+
+def test_convert_keeps_ids_and_classes(files, capsys):
+    text(files / "n.csv", {**NODES, "vip": [1, 0] * 3})
+    assert main(["convert", f"edges:e.csv,{COLUMNS},nodes=n.csv,{OF_NODES}", "d"]) == 0, capsys.readouterr().err
+    check(format.open("d", verify=True).check())
+    assert Names("d").of(range(6)) == USERS
+    assert main(["partition", "d", "--parts", "2", "--method", "random"]) == 0
+    assert format.open("d").class_names == ["gold", "iron"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "pandas", "polars", "pyarrow", "dict"])
+def test_other_tables(files, kind):
+    arrow = None if kind == "dict" else pytest.importorskip("pyarrow", reason="tables of Arrow need pyarrow")
+    if kind in ("parquet", "arrow"):
+        from pyarrow import feather, parquet
+
+        for name, columns in (("e", EDGES), ("n", NODES)):
+            write = parquet.write_table if kind == "parquet" else feather.write_feather
+            write(arrow.table(columns), f"{name}.{kind}")
+        check(load(f"edges:e.{kind},{COLUMNS},nodes=n.{kind},{OF_NODES}"))
+        return
+    make = dict if kind == "dict" else arrow.table if kind == "pyarrow" else pytest.importorskip(
+        kind, reason=f"tables of {kind} need {kind}").DataFrame
+    edges = {"relation": ["user", "follows", "user"], "file": make(EDGES), "src": "source", "dst": "target",
+             "weight": "amount", "features": ["since"]}
+    nodes = {"file": make(NODES), "id": "user", "labels": "segment", "split": "part"}
+    check(from_tables({"nodes": {"user": nodes}, "edges": [edges]}))
+
+
+def test_numbers_missing_in_features(files):
+    text(files / "n.csv", {"user": USERS, "age": [1, None, 3, "nan", 5, "NULL"], "segment": [0, "", 1, 1, "NaN", 1]})
+    spec = f"edges:e.csv,{COLUMNS},nodes=n.csv,features=age,labels=segment"
+    with pytest.raises(DataError, match="n.csv: row 1, column 'age': no value; fill=0 or fill=mean says"):
+        load(spec)
+    assert load(f"{spec},fill=mean", allow_empty=EMPTY).features.ravel().tolist() == [1, 3, 3, 3, 5, 3]
+    found = load(f"{spec},fill=0", allow_empty=EMPTY)
+    assert found.features.ravel().tolist() == [1, 0, 3, 0, 5, 0] and found.labels.tolist() == [0, -1, 1, 1, -1, 1]
+
+
+def test_ids_of_edges_alone_are_words_or_numbers(files):
+    (files / "w.txt").write_text("ann bob\nbob ann\n")
+    with pytest.raises(DataError, match="w.txt: the first line, 'ann,bob', may be a header or a row: header=true or"):
+        load("edges:w.txt", allow_empty=EMPTY)
+    assert load("edges:w.txt,header=false", allow_empty=EMPTY).n_edges == 2
+    assert load("edges:w.txt,header=true", allow_empty=EMPTY).n_edges == 1
+    (files / "i.csv").write_text("a,b,w\n0,2,0.5\n1,2,1.5\n")
+    found = load("edges:i.csv,src=a,dst=b,weight=w", allow_empty=EMPTY)
+    assert found.n_nodes == 3 and not found.names and found.edge_weight.tolist() == [0.5, 1.5]
+    assert load("edges:i.csv,src=a,dst=b,features=w", allow_empty=EMPTY).edge_features.tolist() == [[0.5], [1.5]]
+
+
+@pytest.mark.parametrize("spec, error, message", [
+    ("edges:e.csv", DataError, "e.csv: edges: of the columns source, target, amount, since say which are the ends: src=source,dst=target"),
+    ("edges:e.csv,src=sorce,dst=target", DataError, "e.csv: no column 'sorce': there are source, .*; did you mean source"),
+    ("edges:e.csv,src=source,dst=target,nodes=gone.csv", DataError, "gone.csv: no such file"),
+    ("edges:gone.csv", DataError, "gone.csv: no such file"),
+    ("gone", DataError, "^gone: no such directory; a data set that convert wrote is one"),
+    ("e.csv", DataError, "e.csv is a file; where it holds edges, edges:e.csv reads it"),
+    (f"edges:e.csv,{COLUMNS},nodes=n.csv,features=city", DataError, "n.csv: row 0, column 'city': 'x' is no number"),
+    (f"edges:e.csv,{COLUMNS},nodes=n.csv,split=part", ConfigError, "a split, masks and a task need labels=COLUMN"),
+    (f"edges:e.csv,{COLUMNS},nodes=n.csv,labels=part,split=city", DataError, "n.csv: row 0, column 'city': 'x' is none of train"),
+    (f"edges:e.csv,{COLUMNS},nodes=few.csv", DataError, "e.csv: row 1, column 'target': 'cas' is not in few.csv"),
+    (f"edges:e.csv,{COLUMNS},nodes=twice.csv", DataError, "twice.csv: names: row 2 has the name of row 0"),
+    (f"edges:e.csv,{COLUMNS},nodes=none.csv", DataError, "none.csv: row 1, column 'user': no id"),
+    (f"edges:e.csv,{COLUMNS},id=user", ConfigError, "id: needs nodes=FILE, a table of the nodes"),
+    (f"edges:e.csv,{COLUMNS},nodes=n.csv,fill=median", ConfigError, "fill: 'median' is not one of 0, mean"),
+    ("edges:u.csv,src=a,dst=b", DataError, "u.csv: row 65536, column 'b': '1_0' is no node number, as those before"),
+    ("edges:r.csv,src=a,dst=b", DataError, "r.csv: row 1: 3 words, expected 2"),
+])  # fmt: skip
+def test_what_is_refused_is_named(files, spec, error, message):
+    for name, users in (("few", ["ann", "bob", "eve"]), ("twice", ["ann", "bob", "ann"]), ("none", ["ann", "", "bob"])):
+        text(files / f"{name}.csv", {"user": users, "x": [1] * 3})
+    (files / "u.csv").write_text("a,b\n" + "0,1\n" * 65536 + "0,1_0\n")
+    (files / "r.csv").write_text("a,b\n0,1\n0,1,2\n")
+    with pytest.raises(error, match=message):
+        load(spec, allow_empty=EMPTY)
+
+
+TOML = """
+target = "user"
+[nodes.user]
+file = "n.csv"
+id = "user"
+features = ["age"]
+labels = "segment"
+split = "part"
+[nodes.shop]
+[[edges]]
+relation = ["user", "follows", "user"]
+file = "e.csv"
+src = "source"
+dst = "target"
+weight = "amount"
+[[edges]]
+relation = ["user", "buys_at", "shop"]
+file = "b.csv"
+header = true
+reverse = false
+"""
+
+
+def test_relations_of_a_toml(files, tmp_path, capsys):
+    (files / "b.csv").write_text("who,where\nann,kiosk\nfay,mall\nbob,kiosk\n")
+    (files / "g.toml").write_text(TOML)
+    found = load("tables:g.toml", relational=True)
+    assert [*found.edges] == [("user", "follows", "user"), ("user", "buys_at", "shop"), ("user", "rev_follows", "user")]
+    assert found.n_nodes_by_type == {"user": 6, "shop": 2} and found.class_names == ["gold", "iron"]
+    back, forward = (found.edges["user", name, "user"] for name in ("rev_follows", "follows"))
+    assert forward.edge_weight.tolist() == [3.5, 0.5, 1.5, 2.5] and back.edge_weight.tolist() == [0.5, 2.5, 1.5, 3.5]
+    for memory in ([], ["--memory", "1GiB"]):
+        assert main(["convert", "tables:g.toml", "d", "--overwrite", *memory]) == 0, capsys.readouterr().err
+        assert format.open("d", verify=True).check().equals(found)
+        shops = Names("d", "shop").of([0, 1])
+        bought = format.open("d").edges["user", "buys_at", "shop"]
+        assert dict(zip(shops, np.split(bought.indices, bought.indptr[1:-1]))).keys() == {"kiosk", "mall"}
+        kiosk = shops.index("kiosk")
+        assert bought.indices[bought.indptr[kiosk] : bought.indptr[kiosk + 1]].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("old, new, message", [
+    ('id = "user"', 'ids = "user"', "g.toml: nodes.user: 'ids': unknown; known are .*; did you mean id"),
+    ('"shop"]', '"mall"]', "g.toml: edges 1: relation: node type 'mall' is none of user, shop"),
+    ('target = "user"', 'target = "shop"', "g.toml: target: 'shop', but labels are of user"),
+    ("[nodes.shop]", '[nodes.shop]\nid = "x"', "g.toml: nodes.shop: id: needs file=, a table of the nodes"),
+])  # fmt: skip
+def test_a_toml_that_is_wrong(files, old, new, message):
+    (files / "g.toml").write_text(TOML.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=message):
+        load("tables:g.toml", relational=True)
+
+
+def test_many_parts_of_few_nodes_warn(files, capsys):
+    assert main(["convert", f"edges:e.csv,{COLUMNS},nodes=n.csv,{OF_NODES}", "d"]) == 0
+    assert main(["partition", "d", "--parts", "1", "--method", "random"]) == 0 and "warning" not in capsys.readouterr().err
+    assert main(["partition", "d", "--parts", "2", "--method", "random"]) == 0
+    assert "warning: --parts 2: fewer than ten nodes a part, of 6 nodes; 1 or fewer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word, number", [("2e9", 2 * 10**9), ("1.5E3", 1500), ("17", 17), ("1.50e1", 15)])
+def test_counts_in_scientific_notation(word, number):
+    assert count(word) == number
+
+
+@pytest.mark.parametrize("word", ["1.5", "1.55e1", "-3", "e9", "1_000", "many"])
+def test_what_is_no_count(word):
+    with pytest.raises(ArgumentTypeError, match="is no whole number, such as"):
+        count(word)
