@@ -136,6 +136,8 @@ def _opened(directory, verify):
     made = Dataset.of_tables(nodes.values(), edges, target, told["name"], provenance=told["provenance"],
                              division=told["division"], **about)
     made.names = names.arrays(directory)
+    for file in names.files(directory) if verify else ():
+        npyfile.verify(*file)
     return made
 
 
@@ -161,12 +163,13 @@ def _check_counts(path, name, n_edges, table, n_destinations):
 
 
 def files(directory):
-    """Return (path, record, field) of each array's file; raises as `read_meta`, and where a file is missing."""
+    """Return (path, record, field) of each array's file, names' too; raises as `read_meta`, and where a file is missing."""
     told, found = read_meta(directory), []
     for place, table in meta.TABLES.items():
         for key, of in told[place].items():
             found += [(Path(directory) / place / key / f"{name}.npy", of["arrays"][name], field)
                       for field, name in table.FILES.items() if name in of["arrays"]]
+    found += names.files(directory)
     missing = next(((path, field) for path, _, field in found if not path.is_file()), None)
     if missing:
         raise DataError(f"{missing[0]}: {missing[1]}: cannot be opened: no such file")

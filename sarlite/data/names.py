@@ -138,10 +138,15 @@ def known(directory: AnyPath, node_type: str | None = None) -> bool:
     return _place(records, node_type) in records
 
 
+def files(directory):
+    """Return (path, record, field) of each file of a directory's mappings; none where its nodes have no names."""
+    return [(Path(directory, place, f"{name}.npy"), records[name], f"{place}/{name}")
+            for place, records in _kept(directory).items() for name in NAMES]
+
+
 def arrays(directory):
-    """Return the arrays of a directory's mappings, by file; none where its nodes have no names."""
-    return {f"{place}/{name}": array for place, records in _kept(directory).items()
-            for name, array in _opened(directory, place, records).items()}
+    """Return the arrays of a directory's mappings, by file."""
+    return {field: npyfile.open_map(path, record, field) for path, record, field in files(directory)}
 
 
 def _kept(directory):

@@ -77,3 +77,16 @@ def test_what_is_no_name_of_the_list(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(numbering, "digests", lambda found: digests(found) * np.array([[0, 1]], np.uint64))
     with pytest.raises(DataError, match="two names have the same hash, 0x0"):
         numbered(tmp_path / "e.txt", None)
+
+
+@pytest.mark.parametrize("name", ["bytes", "ends", "hashes", "numbers"])
+def test_a_changed_byte_of_the_names_is_found(name, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main(["convert", "edges:e.txt,names=n.txt,labels=y.txt", str(tmp_path / "d"), "--progress", "none"]) == 0
+    file = tmp_path / "d" / "names" / f"{name}.npy"
+    found = bytearray(file.read_bytes())
+    found[-1] ^= 1
+    file.write_bytes(found)
+    with pytest.raises(DataError, match=f"{name}.npy: names/{name}: sha256 .* the file was changed"):
+        load(str(tmp_path / "d"), verify=True)
+    assert main(["info", str(tmp_path / "d"), "--verify"]) == 2 and f"{name}.npy" in capsys.readouterr().err
