@@ -55,6 +55,7 @@ NEEDED: list[tuple[tuple[str, ...], str]] = [
     (MINIBATCH_OPTIONS, "batch_size"),
     (tuple(HEC_OPTIONS), "remote hec"),
     (tuple(SMOOTHING_OPTIONS), "correct_and_smooth"),
+    (("trace_epochs",), "trace"),
     (("weight_decay_on first",), "weight_decay"),
 ]
 

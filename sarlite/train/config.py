@@ -117,7 +117,7 @@ GONE_MODES = {"cover": "--mode sar", "host": "--mode sar"}
 
 def _is_gone(key, value):
     """Whether a line of a file is of an earlier version's option, and says what holds without the option, too."""
-    return (key, value) == ("halo", "fetch")
+    return (key, value) in (("halo", "fetch"), ("trace_epochs", 3))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -239,5 +239,10 @@ def read_toml(path: AnyPath) -> dict[str, Any]:
 
 def to_toml(config: argparse.Namespace) -> str:
     """Return the options as TOML that `--config` reads back."""
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in vars(config).items()
+    return "".join(f"{name} = {_toml(value)}\n" for name, value in vars(config).items()
                    if value is not None and name not in ("config", "resume", "run_dir"))
+
+
+def _toml(value):
+    """A value as TOML writes it: as JSON, but for characters beyond 16 bits, which TOML has no pair of escapes for."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -12,6 +12,8 @@ from sarlite.files import write_whole
 from sarlite.train import caches
 
 CONFIG, METRICS, CHECKPOINT = FILES = ("config.toml", "metrics.jsonl", "checkpoint.safetensors")
+PREDICTIONS = "predictions.npy"
+"""What Correct and Smooth leaves."""
 ARGUMENT = "run_dir"
 MARK = "# options of a run of sarlite.train\n"
 
@@ -74,7 +76,7 @@ class Folder:
     def _refuse_others(self):
         self._lock = _lock(self.path)
         if not self.continues:
-            found = [name for name in FILES if os.path.lexists(self.path / name)]
+            found = [name for name in (*FILES, PREDICTIONS) if os.path.lexists(self.path / name)]
             found += [path.name for path in caches.files(self.path)]
             if found:
                 raise ConfigError(f"{ARGUMENT} {self.path} already holds {found[0]}; name another folder, "
@@ -95,7 +97,7 @@ class Folder:
             Metrics of epochs up to this one stay; a run that is resumed writes the others again.
         """
         with _told(self.path):
-            write_whole(self.path / CONFIG, (MARK + options).encode(), new=not self.continues)
+            write_whole(self.path / CONFIG, (MARK + options).encode(errors="backslashreplace"), new=not self.continues)
             path = self.path / METRICS
             if self.continues:
                 write_whole(path, "".join(line + "\n" for line in _lines_until(path, start)).encode())
@@ -188,10 +190,11 @@ def _epoch(line):
 
 def _lines_until(path, epoch):
     """The lines of epochs up to `epoch`, as far as they are whole: a killed run may end in the middle of one."""
-    kept = []
+    kept, last = [], 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         found = _epoch(line)
-        if found is None or found > epoch:
+        if found is None or found > epoch or found <= last:
             break
         kept.append(line)
+        last = found
     return kept

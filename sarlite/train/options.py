@@ -144,7 +144,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "resume": (None, str, "checkpoint to go on from; data, model and all other options are that run's unless told"),
         "json": (False, bool, "end standard output with one line of JSON"),
         "trace": (None, str, "write a timeline of every rank, which ui.perfetto.dev opens"),
-        "trace-epochs": (3, int, "epochs that --trace records, the run's first ones"),
+        "trace-epochs": (None, int, "epochs that --trace records, the run's first ones [3]"),
         "progress": ("auto", ("auto", "bar", "lines", "none"), "bar, or a line every few seconds [bar on a terminal]"),
         "propagated": (None, str, "of sgc and sign: folder that keeps the propagated features for later runs"),
         "verify": (True, bool, "check the data files' sha256 first"),

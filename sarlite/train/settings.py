@@ -196,4 +196,4 @@ def output_of(options: Any) -> Output:
     """Return what the options say that a run leaves."""
     every_seconds = seconds(options.checkpoint_every)
     every_epochs = None if every_seconds is not None else int(options.checkpoint_every) or None
-    return Output(every_epochs, every_seconds, options.trace, options.trace_epochs, options.progress, options.json)
+    return Output(every_epochs, every_seconds, options.trace, options.trace_epochs or 3, options.progress, options.json)

@@ -8,9 +8,8 @@ import numpy as np
 from sarlite.data import node_rows
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape import Tensor, no_grad, ops
+from sarlite.train.folder import PREDICTIONS
 from sarlite.types import Array
-
-PREDICTIONS = "predictions.npy"
 
 
 def after_training(trainer: Any, best: Any, smooth: CorrectAndSmooth, folder: Path) -> dict[str, Any]:

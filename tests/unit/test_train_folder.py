@@ -11,7 +11,7 @@ import pytest
 from sarlite.comm import Solo, threads
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError
-from sarlite.train import checkpoint, folder
+from sarlite.train import checkpoint, config, folder
 from tests.helpers.training_runs import DATA, ROOT, SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
@@ -21,7 +21,7 @@ def content(path):
     return {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize("name", folder.FILES)
+@pytest.mark.parametrize("name", (*folder.FILES, folder.PREDICTIONS))
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_file_of_the_users_is_not_replaced(here, name, ranks, tmp_path):
     (tmp_path / "proj").mkdir()
@@ -126,3 +126,21 @@ def test_every_option_of_time_or_epochs(here, tmp_path):
         assert done.returncode == 7, done.stderr
         assert (run_dir / "checkpoint.safetensors").exists() == bool(kept)
         assert not kept or checkpoint.load(run_dir / "checkpoint.safetensors")[1]["epoch"] == kept
+
+
+def test_a_configuration_reads_back_whatever_its_paths_are(tmp_path):
+    """Characters beyond 16 bits too, of which TOML has no pairs of escapes; and a line of an earlier version."""
+    options = config.resolve({"data": "rmat:x😀\x7f\t\"é", "epochs": 3})
+    (tmp_path / "config.toml").write_text(config.to_toml(options) + "trace_epochs = 3\n", encoding="utf-8")
+    assert config.resolve({}, config.read_toml(tmp_path / "config.toml")) == options
+
+
+def test_trace_epochs_without_a_trace(tmp_path):
+    with pytest.raises(ConfigError, match="--trace-epochs means nothing without --trace"):
+        config.parse(["--trace-epochs", "2"])
+
+
+@pytest.mark.parametrize("epochs, kept", [((1, 2, 2, 3), (1, 2)), ((1, 2, 1, 3), (1, 2)), ((1, 2, 3), (1, 2, 3)), ((0, 1), ())])
+def test_metrics_are_kept_as_far_as_epochs_ascend(epochs, kept, tmp_path):
+    (tmp_path / "m").write_text("".join(f'{{"epoch": {epoch}}}\n' for epoch in epochs))
+    assert folder._lines_until(tmp_path / "m", 9) == [f'{{"epoch": {epoch}}}' for epoch in kept]
