@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import stat
 import uuid
 from collections.abc import Iterator
@@ -102,8 +103,9 @@ def _private(folder, name):
 def _remove_left(folder, name):
     """Remove the files that killed writers of `name` left. The lock of a living writer, on any host, keeps its file."""
     with contextlib.suppress(OSError):
+        form = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{12}}\.tmp")
         for entry in os.listdir(folder):
-            if entry.startswith(f".{name}.") and entry.endswith(".tmp") and len(entry) == len(name) + 18:
+            if form.fullmatch(entry):
                 with contextlib.suppress(OSError), open(os.path.join(folder, entry), "rb+") as file:
                     if _lock(file.fileno()):
                         os.unlink(os.path.join(folder, entry))

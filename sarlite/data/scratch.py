@@ -3,8 +3,8 @@
 import contextlib
 import errno
 import fcntl
-import glob
 import os
+import re
 import shutil
 import socket
 import uuid
@@ -68,7 +68,10 @@ def beside(out):
 
 def remove_left(parent, prefix):
     """Remove the folders that `folder` made and whose processes are gone."""
-    for path in Path(parent).glob(f"{glob.escape(prefix)}*"):
+    form = re.compile(rf"{re.escape(prefix)}.+-\d+-[0-9a-f]{{8}}")
+    for path in Path(parent).iterdir():
+        if not form.fullmatch(path.name):
+            continue
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -1,17 +1,17 @@
 """A directory written as a whole or not at all: .npy files in pieces, meta.json last, then one rename."""
 
 import contextlib
-import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from pathlib import Path
 
 from sarlite.data import npyfile, scratch
 from sarlite.data.mapped import pieces
-from sarlite.errors import ConfigError, writing
+from sarlite.errors import ConfigError, regular, writing
 from sarlite.files import sync_folder, write_whole
 from sarlite.progress import Step
 
@@ -137,10 +137,31 @@ def meta_hash(meta):
 def _check_replaceable(directory, overwrite):
     if not os.path.lexists(directory) or (directory.is_dir() and not any(directory.iterdir())):
         return
-    if not (directory / META).is_file():
+    if not _is_ours(directory):
         raise ConfigError(f"{directory}: exists and is not a data set in the native format; it is not replaced")
+    other = _other_file(directory)
+    if other is not None:
+        raise ConfigError(f"{directory}: holds {other}, which is of no data set in the native format; it is not replaced")
     if not overwrite:
         raise ConfigError(f"{directory}: exists already; --overwrite (overwrite=True) replaces it")
+
+
+def _is_ours(directory):
+    """Tell whether a directory's `meta.json` is of the native format, of this version or an older one, whole or damaged."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        path = regular(Path(directory) / META)
+        meta = json.loads(path.read_bytes())
+        return isinstance(meta, dict) and type(meta.get("schema")) is int and {"nodes", "provenance"} <= meta.keys()
+    return False
+
+
+def _other_file(directory):
+    """The first file below a directory that a data set in the native format does not have, as a path; None without one."""
+    for path in sorted(directory.rglob("*")):
+        place = path.relative_to(directory)
+        if path.is_symlink() or (not path.is_dir() and not (place == Path(META) or place.suffix == ".npy")):
+            return place
+    return None
 
 
 def _replace(temporary, directory):
@@ -162,7 +183,8 @@ def _replace(temporary, directory):
 
 def _remove_old(directory):
     """Remove what a process that was killed had replaced; without the directory it is the only copy, and stays."""
-    left = list(directory.parent.glob(f".{glob.escape(directory.name)}.old-*"))
+    form = re.compile(rf"\.{re.escape(directory.name)}\.old-[0-9a-f]{{8}}")
     if (directory / META).is_file():
-        for path in left:
-            shutil.rmtree(path, ignore_errors=True)
+        for path in directory.parent.iterdir():
+            if form.fullmatch(path.name) and _is_ours(path) and _other_file(path) is None:
+                shutil.rmtree(path, ignore_errors=True)

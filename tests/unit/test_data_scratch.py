@@ -83,10 +83,22 @@ def test_what_a_killed_writer_left_goes_with_the_next(stored, tmp_path):
     with format.GraphWriter(stored):
         assert (tmp_path / ".d.old-1").is_dir() and len(os.listdir(tmp_path)) == 2
     os.rename(tmp_path / ".d.old-1", stored)
-    (tmp_path / ".d.old-2").mkdir()
+    shutil.copytree(stored, tmp_path / ".d.old-0123abcd")
+    mine = [".d.old-2024", ".d.old-9abcdef0", ".d.tmp-mine", ".data.0123456789ab.tmp"]  # folders of the user's
+    for name in mine:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text("mine")
     mode = stat.S_IMODE(stored.stat().st_mode)
     assert not main(["partition", str(stored), "--parts", "2"])
-    assert os.listdir(tmp_path) == ["d"] and stat.S_IMODE(stored.stat().st_mode) == mode
+    assert sorted(os.listdir(tmp_path)) == sorted(["d", *mine]) and stat.S_IMODE(stored.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("place, content", [("notes.txt", "mine"), ("nodes/node/more.csv", "1"), ("meta.json", '{"schema": "other"}'),
+                                            ("meta.json", "[]")])
+def test_a_folder_with_other_files_is_not_replaced(place, content, stored, capsys):
+    (stored / place).write_text(content)
+    assert main(["convert", "sbm:nodes=50", str(stored), "--overwrite"]) == 2
+    assert "it is not replaced" in capsys.readouterr().err and (stored / place).read_text() == content
 
 
 def test_ctrl_c_leaves_the_old_data_set(stored, tmp_path, monkeypatch, capsys):
