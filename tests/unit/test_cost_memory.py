@@ -62,7 +62,7 @@ def test_peers_of_many_ranks_count(mode, tmp_path):
         peaks.append(cost.peak_bytes)
         assert cost.remote_buffers == (1 if mode == "sar" else size - 1)
     more, halo_bytes = peaks[1] - peaks[0], 20 * 500 * 4 * 64
-    assert more < 0.1 * halo_bytes if mode == "sar" else more > 0.4 * halo_bytes, more
+    assert more < 0.2 * halo_bytes if mode == "sar" else more > 0.4 * halo_bytes, more
 
 
 OPTIONS = {"data": "sbm:nodes=3000,degree=8,features=16,classes=4,train=0.5", "model": "sage", "layers": 2, "hidden": 16, "batch_size": 700,

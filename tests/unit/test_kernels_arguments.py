@@ -116,7 +116,7 @@ def wrong_arguments():
     yield "x", lambda: k.activate_backward(x, kind="identity", normal=normal, sums=np.zeros((2, 4)))
     yield "beta", lambda: k.activate_backward(x, kind="elu", normal=normal, x=x, sums=np.zeros((2, 4)))
     yield "out", lambda: k.activate_backward(x, kind="relu", dx=x.copy())
-    yield "means", lambda: k.activate_backward(x, kind="identity", normal=normal, x=x, dx=x.copy())
+    yield "means", lambda: k.activate_backward(x, kind="identity", normal=normal, x=x, means=x[:2], dx=x.copy())
     yield "dx", lambda: k.activate_backward(x, kind="identity", dx=out)
     yield "g", lambda: k.activate_backward(twice[: len(x)], kind="identity", dx=twice[1 : len(x) + 1])  # in part; all of it is allowed
     yield "sums", lambda: k.activate_backward(x, kind="identity", sums=np.zeros(4))

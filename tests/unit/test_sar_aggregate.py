@@ -372,7 +372,7 @@ def test_ids_inside_a_message():
         graph.aggregate(message, "sum", src={"n": n}, dst={"n": n})
 
     threads.run(3, work)
-    assert sum(seen.values()) == 40 + 3  # each edge once, and one probe a rank
+    assert sum(seen.values()) == 40 + 2 * 3  # each edge once, and two probes a rank
 
 
 # ---- what cannot work is refused
