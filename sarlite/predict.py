@@ -147,9 +147,7 @@ def _write_table(comm, config, task, arrays, places, n_rows, names, nodes, class
 
 def _options(config, meta):
     """The options of the run that wrote the checkpoint, under those of the command line."""
-    missing = [name for name in ("options", "data") if not isinstance(meta.get(name), dict)]
-    if missing:
-        raise CheckpointError(f"checkpoint {config.checkpoint} is not of a run: it has no {missing[0]}")
+    resume.check_run(config.checkpoint, meta)
     before = {name: value for name, value in meta["options"].items() if name in _KEPT}
     model = config.given.get("model", before.get("model"))
     if model != before.get("model") and not resume.same_class(before.get("model"), model):

@@ -1,11 +1,14 @@
 """What a resumed run takes from the run before: its options are the base, and some cannot change."""
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from sarlite.comm import launch
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.train import checkpoint
 from sarlite.train.identity import difference
+from sarlite.train.metrics import METRICS
 
 OWN = ("run_dir", "resume", "config", "trace", "trace_epochs", "propagated", "dry_run", "memory_limit")
 """Options of one run alone: a checkpoint does not keep them, and none is taken from a checkpoint. It names no path to write to."""
@@ -37,6 +40,42 @@ def base(path):
     return options
 
 
+def _whole(value):
+    return type(value) is int and value >= 0
+
+
+def _score(value):
+    return value is None or type(value) in (int, float)
+
+
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "epoch": (_whole, "a whole number"),
+    "step": (_whole, "a whole number"),
+    "best": (lambda best: isinstance(best, dict) and _whole(best.get("epoch")) and isinstance(best.get("scores"), dict)
+             and all(map(_score, best["scores"].values())) and type(best.get("decided", True)) is bool, "an epoch and scores"),
+    "options": (lambda options: isinstance(options, dict), "options by name"),
+    "data": (lambda data: isinstance(data, dict) and all(_whole(data.get(name)) for name in ("nodes", "edges", "classes")),
+             "numbers of nodes, edges and classes"),
+    "task": (lambda task: isinstance(task, str) and task in METRICS, f"one of {', '.join(METRICS)}"),
+    "used": (lambda used: isinstance(used, dict) and all(type(value) is bool for value in used.values()), "true or false by name"),
+    "class_names": (lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names), "a list of names"),
+}
+"""Of the metadata of a run's checkpoint each field: whether a value can be, and what is said of others."""
+_NEEDED = ("epoch", "best", "options", "data")
+
+
+def check_run(path, metadata):
+    """Raise a CheckpointError where metadata are not those of a run: a field is missing, or its value cannot be."""
+    missing = [name for name in _NEEDED if name not in metadata]
+    if missing:
+        raise CheckpointError(f"checkpoint {path} is not of a run: it has no {missing[0]}")
+    for name, (fits, expected) in _FIELDS.items():
+        if name in metadata and not fits(metadata[name]):
+            raise CheckpointError(f"checkpoint {path}: {name}: {str(metadata[name])[:80]!r} is not {expected}")
+    if metadata["best"]["epoch"] > metadata["epoch"]:
+        raise CheckpointError(f"checkpoint {path}: best: epoch {metadata['best']['epoch']} is after epoch {metadata['epoch']}")
+
+
 def check_options(config, metadata):
     """Raise where options differ that cannot change, or the run is past its last epoch.
 
@@ -47,9 +86,7 @@ def check_options(config, metadata):
     ConfigError
         Naming the option and both values.
     """
-    missing = [name for name in ("epoch", "best", "options", "data") if name not in metadata]
-    if missing:
-        raise CheckpointError(f"checkpoint {config.resume} is not of a run: it has no {missing[0]}")
+    check_run(config.resume, metadata)
     before = metadata["options"]
     for name in LASTING:
         there, here = before.get(name, _BEFORE.get(name)), getattr(config, name, None)

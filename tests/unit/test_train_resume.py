@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from sarlite import data as datasets
-from sarlite.comm import threads
+from sarlite.comm import Solo, threads
 from sarlite.data import format
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError, SarliteError
+from sarlite.predict import parse, predict
 from sarlite.train import checkpoint, config, identity, run
 from sarlite.train.load import load
 from sarlite.train.settings import graph_of, source_of
@@ -261,3 +262,18 @@ def test_values_of_a_checkpoint_are_those_of_flags(name, value, tmp_path):
     checkpoint.save(tmp_path / "a.safetensors", {"model.a": np.ones(1)}, meta)
     with pytest.raises(ConfigError, match=f"checkpoint .*a.safetensors: options: {name} = "):
         config.parse(["--resume", str(tmp_path / "a.safetensors")])
+
+
+@pytest.mark.parametrize("field, value", [("epoch", -5), ("epoch", "3"), ("epoch", True), ("step", 1.5), ("best", None), ("best", {"epoch": 1}),
+                                          ("best", {"epoch": 9, "scores": {}}), ("best", {"epoch": 1, "scores": {"val_loss": []}}),
+                                          ("options", []), ("data", {"nodes": "60"}), ("data", 7), ("task", "bogus"), ("task", [1]),
+                                          ("used", {"edge_weights": "no"}), ("class_names", "ab")], ids=str)
+def test_metadata_that_cannot_be_are_refused(field, value, three):
+    path = three / "checkpoint.safetensors"
+    tensors, meta = checkpoint.load(path)
+    checkpoint.save(path, tensors, {**meta, field: value})
+    words = ["--resume", str(path), "--epochs", "9", "--run-dir", str(three / "next"), *PLAIN]
+    with pytest.raises(SarliteError, match=f"checkpoint .*checkpoint.safetensors: {field}: "):
+        run.train(Solo(), config.parse(words))
+    with pytest.raises(SarliteError, match=f"checkpoint .*checkpoint.safetensors: {field}: "):
+        predict(Solo(), parse(["--checkpoint", str(path), "--out", str(three / "o.npy")]))
