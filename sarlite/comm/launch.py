@@ -24,15 +24,20 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 def _launch(environ):
     """The variable that tells of a launcher, its number, and whether this counts every rank or this node's alone."""
     for name in _SIZE_VARIABLES:
-        if environ.get(name, "").isdecimal():
+        if _is_number(environ.get(name)):
             return name, int(environ[name]), True
     in_step = all(environ.get(name) for name in ("SLURM_STEP_ID", "SLURM_PROCID"))  # a batch script is in no step
     for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"):
-        if in_step and environ.get(name, "").isdecimal():
+        if in_step and _is_number(environ.get(name)):
             return name, int(environ[name]), True
-    if environ.get("MPI_LOCALNRANKS", "").isdecimal():
+    if _is_number(environ.get("MPI_LOCALNRANKS")):
         return "MPI_LOCALNRANKS", int(environ["MPI_LOCALNRANKS"]), False
     return None, None, True
+
+
+def _is_number(text):
+    """Whether a launcher wrote it: up to nine of the digits 0 to 9."""
+    return text is not None and len(text) <= 9 and text.isascii() and text.isdecimal()
 
 
 def launched_ranks(environ: Mapping[str, str] = os.environ) -> int | None:

@@ -29,6 +29,8 @@ STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}
         ({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "8", **STEP}, 8),  # mpiexec starts its two proxies by srun
         ({"PMI_SIZE": ""}, None),
         ({"PMI_SIZE": "many"}, None),
+        ({"PMI_SIZE": "9" * 5000}, None),
+        ({"PMI_SIZE": "٣"}, None),
     ],
 )
 def test_launched_ranks(environ, n_ranks):

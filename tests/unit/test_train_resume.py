@@ -264,8 +264,9 @@ def test_values_of_a_checkpoint_are_those_of_flags(name, value, tmp_path):
         config.parse(["--resume", str(tmp_path / "a.safetensors")])
 
 
-@pytest.mark.parametrize("field, value", [("epoch", -5), ("epoch", "3"), ("epoch", True), ("step", 1.5), ("best", None), ("best", {"epoch": 1}),
-                                          ("best", {"epoch": 9, "scores": {}}), ("best", {"epoch": 1, "scores": {"val_loss": []}}),
+@pytest.mark.parametrize("field, value", [("epoch", -5), ("epoch", "3"), ("epoch", True), ("step", 1.5), ("best", None),
+                                          ("best", {"epoch": 1}), ("best", {"epoch": 9, "scores": {}}),
+                                          ("best", {"epoch": 1, "scores": {"val_loss": []}}),
                                           ("options", []), ("data", {"nodes": "60"}), ("data", 7), ("task", "bogus"), ("task", [1]),
                                           ("used", {"edge_weights": "no"}), ("class_names", "ab")], ids=str)
 def test_metadata_that_cannot_be_are_refused(field, value, three):
