@@ -54,8 +54,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "best": (lambda best: isinstance(best, dict) and _whole(best.get("epoch")) and isinstance(best.get("scores"), dict)
              and all(map(_score, best["scores"].values())) and type(best.get("decided", True)) is bool, "an epoch and scores"),
     "options": (lambda options: isinstance(options, dict), "options by name"),
-    "data": (lambda data: isinstance(data, dict) and all(_whole(data.get(name)) for name in ("nodes", "edges", "classes")),
-             "numbers of nodes, edges and classes"),
+    "data": (lambda data: isinstance(data, dict) and _whole(data.get("classes")), "an identity with a number of classes"),
     "task": (lambda task: isinstance(task, str) and task in METRICS, f"one of {', '.join(METRICS)}"),
     "used": (lambda used: isinstance(used, dict) and all(type(value) is bool for value in used.values()), "true or false by name"),
     "class_names": (lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names), "a list of names"),

@@ -124,6 +124,8 @@ class Saving:
         if self.comm.rank == 0:
             launcher = f"mpiexec -n {self.comm.size} " if self.comm.size > 1 and not self.one_process else ""
             command = f"{launcher}python -m sarlite.train --resume {shlex.quote(str(self.folder.checkpoint))}"
+            model = self.about["model"]
+            command += f" --model {shlex.quote(model)}" if ".py:" in model else ""  # which a checkpoint may not say
             name = signal.Signals(self.signum).name
             tell(f"interrupted by {name} after epoch {self.epoch} of {self._last}; to go on: {command}")
         raise SystemExit(128 + self.signum)

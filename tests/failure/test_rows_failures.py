@@ -63,7 +63,7 @@ class Runs:
         return Failed(self.pids, 3, flags, moment=self.moment, seconds=40 + 3 * SECONDS)
 
     def resume(self, **failure):
-        return self.start("--resume", self.run / "checkpoint.safetensors", **failure)
+        return self.start("--resume", self.run / "checkpoint.safetensors", "--model", f"{self.path}:Model", **failure)
 
     def goes_on(self):
         """The checkpoint is the first epoch's; the next run goes on from there, and nothing is left of the one that failed."""

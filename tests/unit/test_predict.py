@@ -250,7 +250,7 @@ REFUSED = {
     "HERE/two.txt: nodes: expected one whole number a line, found 2 columns of int64": ["--nodes", "HERE/two.txt"],
     "HERE/none.txt: nodes: no such file": ["--nodes", "HERE/none.txt"],
     "checkpoint HERE/cut: cannot be read": ["--checkpoint", "HERE/cut"],
-    "checkpoint HERE/other is not of a run: it has no options": ["--checkpoint", "HERE/other"],
+    "checkpoint HERE/other is not of a run: it has no best": ["--checkpoint", "HERE/other"],
     "checkpoint HERE/gone: no such file": ["--checkpoint", "HERE/gone"],
     "unknown option --node; did you mean --nodes": ["--node", "1"],
 }
