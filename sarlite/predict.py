@@ -152,7 +152,7 @@ def _options(config, meta):
     model = config.given.get("model", before.get("model"))
     if model != before.get("model") and not resume.same_class(before.get("model"), model):
         raise ConfigError(f"--model {model}: the model of {config.checkpoint} is {before.get('model')}")
-    options = training.resolve(config.given, before=before)
+    options = training.resolve(config.given, before=before, checkpoint=config.checkpoint)
     options.task = meta.get("task", "classify")
     return options
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.kernels.native import FLOATS, call, check, check_apart, key64, probability
-from sarlite.kernels.norm import columns, team
+from sarlite.kernels.native import FLOATS, call, check, check_apart, key64, probability, team
+from sarlite.kernels.norm import columns
 
 ACTIVATIONS = {"identity": 0, "relu": 1, "elu": 2}
 
@@ -106,12 +106,11 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
     if dx is not None:
         check("dx", dx, dtype=g.dtype, shape=g.shape, out=True)
         check_apart(dx, g=None if dx is g else g, x=x, out=out)
-        if normal is not None:
-            if means is not None:
-                check("means", means, dtype=np.float64, shape=(2, n_feat))
+        if normal is not None and means is not None:
+            check("means", means, dtype=np.float64, shape=(2, n_feat))
     if sums is not None:
         check("sums", sums, dtype=np.float64, shape=(2, n_feat), out=True)
-    n_threads = team(g)
+    n_threads = team(g.size)
     workspace = None if sums is None else np.empty((n_threads, 2, n_feat))
     call(f"sar_activate_backward_{FLOATS[g.dtype]}", dx, sums, workspace, g, out, means, {**activation, "x": x},
          n_threads)

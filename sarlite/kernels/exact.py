@@ -20,7 +20,7 @@ from sarlite.kernels.native import (
     check_rows,
     index_dtype,
     row_width,
-    threads,
+    team,
 )
 
 FUNCTIONS = {"exp": 0, "log": 1, "expm1_negative": 2}
@@ -30,10 +30,6 @@ _DEPTH = 128  # of native/exact.c
 def levels(dtype):
     """Return how many grids a sum of values of this dtype has."""
     return 1 if np.dtype(dtype) == np.float32 else 2
-
-
-def _team(work):
-    return threads() if work > 32768 else 1
 
 
 def exact_largest(x, scale=None):
@@ -47,7 +43,7 @@ def exact_largest(x, scale=None):
     n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
     if scale is not None:
         check("scale", scale, dtype=x.dtype, shape=(n,))
-    out, n_threads = np.empty(n_feat), _team(x.size)
+    out, n_threads = np.empty(n_feat), team(x.size)
     call(f"sar_exact_largest_{FLOATS[x.dtype]}", out, np.empty((n_threads, n_feat)), x, scale, n_threads, n, n_feat)
     return out
 
@@ -59,7 +55,7 @@ def exact_squares(x, inverse):
     """
     n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
     check("inverse", inverse, dtype=np.float64, shape=(n_feat,))
-    out, n_threads = np.empty(n_feat), _team(x.size)
+    out, n_threads = np.empty(n_feat), team(x.size)
     call(f"sar_exact_squares_{FLOATS[x.dtype]}", out, np.empty((n_threads, n_feat)), x, inverse, n_threads, n, n_feat)
     return out
 
@@ -86,7 +82,7 @@ def exact_gemm_backward(a, g, of_a, of_g, step):
     n = check("g", g, dtype=a.dtype, shape=(k, None)).shape[1]
     check("of_a", of_a, dtype=np.float64, shape=(m,))
     check("of_g", of_g, dtype=np.float64, shape=(n,))
-    out, n_threads = np.empty((levels(a.dtype), m, n)), _team(m * n * k)
+    out, n_threads = np.empty((levels(a.dtype), m, n)), team(m * n * k)
     workspace = np.empty(n_threads * (out.size + _DEPTH * (m + n + 64) + 512))
     kernel = f"sar_exact_gemm_backward_{FLOATS[a.dtype]}"
     call(kernel, out, workspace, a, g, of_a, of_g, float(step), n_threads, m, n, k)
@@ -104,7 +100,7 @@ def exact_gemm(a, b, out, accumulate=False):
     n = check("b", b, dtype=a.dtype, shape=(k, None)).shape[1]
     check("out", out, dtype=a.dtype, shape=(m, n), out=True)
     check_apart(out, a=a, b=b)
-    n_threads = _team(m * n * k)
+    n_threads = team(m * n * k)
     kernel = f"sar_exact_gemm_forward_{FLOATS[a.dtype]}"
     call(kernel, out, np.empty((n_threads, n)), a, b, accumulate, n_threads, m, n, k)
 
@@ -219,7 +215,7 @@ def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, 
     if not len(sums) or len(dz) != n_src or len(dsrc) != n_src:
         found = f"{len(dz)}, {len(dsrc)} and {len(sums)}"
         raise ShapeError(f"dz, dsrc and sums must have {n_src}, {n_src} and some rows; got {found}")
-    n_threads = min(_team((end - int(t_indptr[0])) * n_heads * (n_feat + 16)), len(sums))
+    n_threads = min(team((end - int(t_indptr[0])) * n_heads * (n_feat + 16)), len(sums))
     kernel = f"sar_exact_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}"
     call(kernel, dz, dsrc, sums, grid_z, grid_s, ends, g, attention, n_threads, n_dst)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.kernels.native import FLOATS, INDEXES, call, check, check_apart, ffi, lib, threads
+from sarlite.kernels.native import FLOATS, INDEXES, call, check, check_apart, ffi, lib, team, threads
 
 
 def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None):
@@ -64,7 +64,7 @@ def gemm_backward(a, g, out, *, rows=None):
     n = check("g", g, dtype=a.dtype, shape=(k, None), rows_apart=True).shape[1]
     check("out", out, dtype=a.dtype, shape=(m, n), out=True)
     check_apart(out, a=a, g=g)
-    n_threads = threads() if m * n * k > 32768 else 1
+    n_threads = team(m * n * k)
     taken = 0 if rows is None else lib.SAR_GEMM_DEPTH * m
     workspace = _lines(n_threads * (lib.SAR_GEMM_OWN + _whole(m * n) + taken), a.dtype)
     call(f"sar_gemm_backward_{FLOATS[a.dtype]}", out, workspace, *_at(a), rows, *_at(g), n_threads, m, n, k)

@@ -200,6 +200,11 @@ def threads() -> int:
     return lib.sar_threads()
 
 
+def team(work):
+    """Return the threads of a kernel with a private sum for each thread, which a little work is not worth."""
+    return threads() if work > 32768 else 1
+
+
 def set_threads(n: int) -> None:
     """Set the number of OpenMP threads of the calling thread's kernels.
 

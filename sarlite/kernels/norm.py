@@ -2,18 +2,13 @@
 
 import numpy as np
 
-from sarlite.kernels.native import FLOATS, call, check, threads
+from sarlite.kernels.native import FLOATS, call, check, team
 
 
 def columns(x, name="x"):
     """Check a matrix; return its shape."""
     check(name, x, dtype=FLOATS, shape=(None, None))
     return x.shape
-
-
-def team(x):
-    """Threads for kernels with a private sum for each thread."""
-    return threads() if x.size > 32768 else 1
 
 
 def column_moments(x, mean, m2):
@@ -36,6 +31,6 @@ def column_moments(x, mean, m2):
     n, n_feat = columns(x)
     check("mean", mean, dtype=np.float64, shape=(n_feat,), out=True)
     check("m2", m2, dtype=np.float64, shape=(n_feat,), out=True)
-    n_threads = team(x)
+    n_threads = team(x.size)
     workspace = np.empty((n_threads, 2, n_feat))
     call(f"sar_column_moments_forward_{FLOATS[x.dtype]}", mean, m2, workspace, x, n_threads, n, n_feat)

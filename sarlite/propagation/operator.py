@@ -80,8 +80,7 @@ class Propagation:
     def _sum(self, x):
         with no_grad():
             rows = Tensor(np.ascontiguousarray(x))
-            weight = self.weight
-            message = fn.copy_src(rows) if weight is None else fn.mul_edge(rows, self._weight_as(x.dtype))
+            message = fn.copy_src(rows) if self.weight is None else fn.mul_edge(rows, self._weight_as(x.dtype))
             return self.graph.aggregate(message, "sum").data
 
     def _weight_as(self, dtype):

@@ -42,12 +42,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         return resolve(flags, read_toml(flags["config"]), before)
 
 
-def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] | None = None) -> argparse.Namespace:
-    """Return flag over file over those of the run `before`, which is resumed, over default, checked."""
+def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] | None = None,
+            checkpoint: str | None = None) -> argparse.Namespace:
+    """Return flag over file over those of the run `before`, which wrote a checkpoint, over default, checked."""
     where = f"--config {flags.get('config', 'file')}: "
     stored = {key.replace("-", "_"): (key, value) for key, value in dict(file).items() if not _is_gone(key, value)}
     merged = {name: default for name, (default, _, _) in OPTIONS.items()}
-    merged |= _of_before(before or {}, flags)
+    merged |= _of_before(before or {}, f"checkpoint {checkpoint or flags.get('resume')}: options: ")
     for name, (key, value) in stored.items():
         if isinstance(value, dict):
             raise ConfigError(f"{where}[{key}] is a section, but options stand at the top of the file, in none")
@@ -69,9 +70,8 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
     return argparse.Namespace(**found)
 
 
-def _of_before(before, flags):
+def _of_before(before, where):
     """The options of the run before, which are data: those that a checkpoint may say, with values that a flag may have."""
-    where = f"checkpoint {flags.get('resume') or flags.get('checkpoint') or 'before'}: options: "
     found = {}
     for name, value in before.items():
         path = name == "partition" and value not in (*METHODS, "stored")

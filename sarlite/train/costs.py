@@ -188,15 +188,18 @@ class Model:
 
     def _trial(self, config, shape, k, n_ranks):
         tracemalloc.start()
+        others_frozen = gc.get_freeze_count() > 0  # by who embeds us, whose objects stay so
         try:
             comm, config = Mirror(shape.rank if n_ranks == shape.size else 0, n_ranks, config.columns), small.options(config)
             gc.disable()  # what is freed is freed where it is let go of
-            gc.freeze()  # a trial collects its own objects alone
+            if not others_frozen:
+                gc.freeze()  # a trial collects its own objects alone
             graph = small.graph(comm, config, self.facts, shape, MODES[config.mode], k)
             return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)),
                              shape.layer_sizes, smoothing_of(config) if config.correct_and_smooth else None)
         finally:
-            gc.unfreeze()
+            if not others_frozen:
+                gc.unfreeze()
             gc.enable()
             tracemalloc.stop()
 
@@ -333,8 +336,9 @@ class _Telling:
         once = self.config.epochs == 1 or (self.sizes.batches is not None and self.config.epochs <= self.config.eval_every)
         # No step follows on the only evaluation, which leaves an aggregated constant behind.
         names = [name for name in self.trial.segments if not once or name not in ("step", "evaluation")]
+        evaluated = "first evaluation" if once else "evaluation"  # where checkpoints are written
         arrays = max(self._line(name, lambda segment: segment.peak_bytes) for name in names)
-        arrays = max(arrays, self._line(names[-1], lambda segment: segment.left_bytes) + self._writing())
+        arrays = max(arrays, self._line(evaluated, lambda segment: segment.left_bytes) + self._writing())
         held = 0
         if self.sizes.batches is not None:
             held = self.sizes.batches.held_bytes(self.trial.widths)

@@ -96,9 +96,9 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     if not auto and planning.counts(options):
         planning.check(comm, options, partial(_costs, comm, options, run, part, there, trainer), part, _n_widths(model))
 
-    stored |= {option: True for option, uses in _used(run, part.graph).items() if uses and option in ARRAYS.values()}
-    about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task,
-             "used": _used(run, part.graph)}
+    used = _used(run, part.graph)
+    stored |= {option: True for option in ARRAYS.values() if used[option]}
+    about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task, "used": used}
     if part.class_names:
         about["class_names"] = part.class_names
     part = part._replace(rows=None)  # the trainer has what it needs of the rows

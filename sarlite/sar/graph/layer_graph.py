@@ -185,8 +185,8 @@ class LayerGraph:
         The first "sym" of a graph fetches a number a row more, counted under "setup".
         Source: SAR Eq. 1, algorithms 1 and 2.
         """
-        table.find(message, reducer)
         if callable(message):
+            table.find(message, reducer)
             message = fn.message(message, src, dst, edge)
         elif any(inputs is not None for inputs in (src, dst, edge)):
             name = type(message).__name__
