@@ -14,17 +14,19 @@ from sarlite import optim
 from sarlite.comm import Solo, threads
 from sarlite.command import Parser, count
 from sarlite.data import load
+from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, SarliteError, needs
 from sarlite.sar.cost import expected
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train import config as options
 from sarlite.train import edge_values
 from sarlite.train.combinations import Run, refuse
-from sarlite.train.costs import SETTINGS, SPLITS, Cost, Model, Setting, Sizes, facts_of, shape_of, with_exchanges
+from sarlite.train.costs import SETTINGS, Cost, Model, Setting, Sizes
 from sarlite.train.load import load as load_part
 from sarlite.train.load import relational
 from sarlite.train.loop import set_threads
 from sarlite.train.model import model_class
+from sarlite.train.part_sizes import facts_of, shape_of, with_exchanges
 from sarlite.train.run import _make_trainer
 from sarlite.train.settings import graph_of, source_of
 from sarlite.train.small import Facts, Shape

@@ -11,21 +11,21 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import agree, together
-from sarlite.errors import ConfigError, DataError, ShapeError, number, raise_together, whole
-from sarlite.minibatch.batch import Batch, FullBatch, source_of
-from sarlite.minibatch.loader import Loader
+from sarlite.errors import ConfigError, DataError, ShapeError, raise_together, whole
+from sarlite.minibatch.batch import FullBatch, source_of
 from sarlite.optim import Factor, Optimizer
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array, grad_enabled
-from sarlite.tape.exact import Exact, named
-from sarlite.tape.numerics import NUMERICS, using
+from sarlite.tape.exact import named
+from sarlite.tape.numerics import using
 from sarlite.tape.rows import row_numbers
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.step import Loss, TrainingStep, not_finite
 from sarlite.train.stopping import Best, Scores, Stopping
 from sarlite.train.tasks import OwnLoss, Task
+from sarlite.train.trainer_arguments import check_arguments, check_numerics, check_sources, check_takes, each_input
 from sarlite.types import Array
 
 
@@ -99,10 +99,10 @@ class Trainer:
         self.graph: Any = graph
         self.comm, self.model = graph.comm, model
         self.x, self.labels = together(self.comm, lambda: (_constants(x), as_array(labels)))
-        together(self.comm, lambda: _check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm))
-        together(self.comm, lambda: _check_sources(batches=batches, scoring=scoring))
+        together(self.comm, lambda: check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm))
+        together(self.comm, lambda: check_sources(batches=batches, scoring=scoring))
         others = {"batches": batches, "scoring": scoring, "loss": loss, "label_inputs": label_inputs}
-        together(self.comm, lambda: _check_numerics(numerics, graph, others))
+        together(self.comm, lambda: check_numerics(numerics, graph, others))
         self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
         self.task = (task or Task()) if loss is None else OwnLoss(loss)
         self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))
@@ -111,9 +111,9 @@ class Trainer:
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
         self.shown = None if label_inputs is None else self._show_labels(label_inputs, rng.seed)
-        together(self.comm, lambda: _check_takes(model, self.x))
+        together(self.comm, lambda: check_takes(model, self.x))
         self.flat = together(self.comm, lambda: nn.flatten(model))
-        widths = [(name, x.shape[1:], str(x.dtype)) for name, x in _each(self.x)]
+        widths = [(name, x.shape[1:], str(x.dtype)) for name, x in each_input(self.x)]
         agree(self.comm, widths, "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
         self.whole = FullBatch(graph, self.x, self.labels, self.rows["train"], self.counts["train"])
@@ -139,7 +139,7 @@ class Trainer:
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
         model = f"{type(self.model).__name__} of {self.model.n_parameters:,} values"
-        inputs = ", ".join(f"{name} {x.dtype} {x.shape}" for name, x in _each(self.x)) or "no features"
+        inputs = ", ".join(f"{name} {x.dtype} {x.shape}" for name, x in each_input(self.x)) or "no features"
         return (f"Trainer({model}, {self.graph!r}, {inputs}, rows of all ranks: {rows}; {self.optimizer!r}, "
                 f"step {self.training_step.n_steps})")
 
@@ -278,11 +278,11 @@ class Trainer:
             raise ConfigError("x is a dict by node type, but graph is no node type of a HeteroGraph, as graph.of(type) "
                               "gives it")
         sources = [self.graph.graph.of(name) for name in self.x] if isinstance(self.x, dict) else [self.graph]
-        inputs = [(name, x, nodes.n_src) for (name, x), nodes in zip(_each(self.x), sources)]
+        inputs = [(name, x, nodes.n_src) for (name, x), nodes in zip(each_input(self.x), sources)]
         for name, given, n in (*inputs, ("labels", self.labels, self.graph.n_dst)):
             if given.shape[:1] != (n,):
                 raise ShapeError(f"{name} of shape {given.shape} has not the graph's {n} rows")
-        for name, x in _each(self.x):
+        for name, x in each_input(self.x):
             if x.dtype.kind not in "fiub":
                 raise ShapeError(f"{name} is {x.dtype}, but features are numbers, as by x.astype(np.float32)")
             if (error := not_finite(x, name=name)) is not None:
@@ -323,63 +323,6 @@ def _constants(x):
     if isinstance(x, dict):
         return {name: _constants(rows) for name, rows in x.items()}
     return Tensor(as_array(x), constant=True)
-
-
-def _each(x):
-    """Yield (what an error calls it, the tensor) of x, or of each in a dict."""
-    yield from ((f"x[{name!r}]", rows) for name, rows in x.items()) if isinstance(x, dict) else [("x", x)]
-
-
-def _check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm):
-    if not callable(model):
-        raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines "
-                          "__call__(self, graph, h)")
-    if not isinstance(rng, nn.Random):
-        raise ConfigError(f"rng is a {type(rng).__name__}, but must be the nn.Random that the model was made with")
-    for name, function, example in (("optimizer", optimizer, "lambda flat: optim.Adam(flat, 0.01)"),
-                                    ("schedule", schedule, "optim.schedule('cosine', epochs)"),
-                                    ("loss", loss, "lambda output, targets: ((output - targets) ** 2).mean()")):
-        if not callable(function) and not (name == "loss" and loss is None):
-            raise ConfigError(f"{name} is {function!r}, but must be a function, such as {example}")
-    if task is not None and not isinstance(task, Task):
-        raise ConfigError(f"task is {task!r}, but must be a Task, such as Task('multilabel')")
-    if task is not None and loss is not None:
-        raise ConfigError("loss and task: one of them says what is minimised; give a Task a loss by its name")
-    if clip_norm is not None:
-        number("clip_norm", clip_norm, positive=True)
-
-
-def _check_sources(**given):
-    """Raise a ConfigError where something is given that yields no batches, or one without rows to train on."""
-    for name, source in given.items():
-        if source is not None and not isinstance(source, (Batch, Loader)):
-            raise ConfigError(f"{name} is a {type(source).__name__}, but must be a loader or a Batch")
-    if isinstance(given["batches"], Batch) and not given["batches"].n_global:
-        raise ConfigError("batches is a Batch of no rows on any rank, so there is nothing to train on")
-
-
-def _check_takes(model, x):
-    """Raise a ShapeError where x has not as many features as the model `takes`, if it says so; by node type as x."""
-    takes = getattr(model, "takes", None)
-    if takes is None or isinstance(takes, dict) != isinstance(x, dict):
-        return
-    for (name, rows), n in zip(_each(x), [takes.get(key) for key in x] if isinstance(x, dict) else [takes]):
-        if n is not None and rows.shape[1:] != (n,):
-            raise ShapeError(f"{name} has shape {rows.shape}, but the model {type(model).__name__} takes {n} features")
-
-
-def _check_numerics(numerics, graph, others):
-    if numerics not in NUMERICS and not isinstance(numerics, Exact):
-        raise ConfigError(f"numerics {numerics!r} is not one of {', '.join(NUMERICS)}")
-    if numerics == "fast":
-        return
-    for name, given in others.items():
-        if given is not None:
-            raise ConfigError(f"numerics exact: {name} is not exact yet")
-    if not isinstance(graph, Graph):
-        raise ConfigError("numerics exact: relational graphs are not exact yet")
-    if graph.grid is not None:
-        raise ConfigError("numerics exact: columns divided among ranks are not exact yet")
 
 
 def _checking(loss: Loss, model: str, n_classes: int) -> Loss:

@@ -187,7 +187,7 @@ def check(comm: Communicator, config: argparse.Namespace, make: Callable[[], tup
     Parameters
     ----------
     make : callable -> (Model, Sizes)
-        As of `costs.of_run`; asked only where the run is not surely small.
+        As of `part_sizes.of_run`; asked only where the run is not surely small.
     n_widths : int
         The widths of all parameters together, which bound what a row takes in a step.
 

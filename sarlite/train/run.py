@@ -12,7 +12,7 @@ from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.profile import trim
-from sarlite.train import checkpoint, costs, minibatch, planning, propagated, report, resume, smoothing, trace
+from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, report, resume, smoothing, trace
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags, to_toml
 from sarlite.train.edge_values import ARRAYS
@@ -240,7 +240,7 @@ def _choose(comm, options, run, part):
 
 
 def _costs(comm, options, run, part, *more):
-    return costs.of_run(comm, options, run.model.cls, part, _make_trainer, *more)
+    return part_sizes.of_run(comm, options, run.model.cls, part, _make_trainer, *more)
 
 
 def _make_trainer(comm, options, cls, schedule, part, data):

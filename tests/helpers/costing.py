@@ -6,7 +6,7 @@ import numpy as np
 
 from sarlite.comm import threads
 from sarlite.data import format, load
-from sarlite.train import costs, run
+from sarlite.train import part_sizes, run
 from sarlite.train.config import resolve
 from sarlite.train.load import load as load_part
 from sarlite.train.model import model_class
@@ -61,7 +61,7 @@ def counted(comm, config, folder):
     """The `Model` and `Sizes` of a run, and its part."""
     cls = model_class(config.model)
     part = load_part(comm, source_of(config, cls, self_loops=True), graph_of(config), folder)
-    return *costs.of_run(comm, config, cls, part, run._make_trainer), part
+    return *part_sizes.of_run(comm, config, cls, part, run._make_trainer), part
 
 
 def few_labelled(path, nodes=120):

@@ -1,0 +1,133 @@
+"""What a run's loaded part says for its costs: the facts and sizes that trials are made of."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sarlite import optim
+from sarlite.comm import Communicator, together
+from sarlite.data.tables import SPLITS
+from sarlite.errors import ConfigError
+from sarlite.minibatch.flow import count_layers
+from sarlite.profile import uncounted
+from sarlite.sar.cost import Exchanged, exchanged
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.schedule.modes import MODES
+from sarlite.tape import no_grad
+from sarlite.train import minibatch, sampled, small
+from sarlite.train.costs import Model, Sizes
+from sarlite.train.load import Shard, widths
+from sarlite.train.small import Facts, Relations, Shape
+from sarlite.train.trial import Mirror
+
+
+def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Shard, make_trainer: Callable[..., Any],
+           there: int | None = None, trainer: Any = None) -> tuple[Model, Sizes]:
+    """Return the `Model` and the `Sizes` of a run whose part was loaded. Collective.
+
+    Parameters
+    ----------
+    there : int, optional
+        What the process has above its state before loading, by default now.
+    trainer : Trainer, optional
+        The run's, where it was made: then its message-flow graphs are not made again.
+    """
+    if config.batch_size and hasattr(cls, "powers"):
+        raise ConfigError(f"the costs of minibatches of the model {config.model}, which have no edges, are not counted")
+    graph: Any = part.graph
+    schedule = optim.schedule(config.lr_schedule, config.epochs)
+
+    def make(comm, config, part):
+        return make_trainer(comm, config, cls, schedule, part, None)
+
+    facts, peak = facts_of(part), part.memory.peak()
+    if facts.relations:
+        facts = with_exchanges(comm, config, make, facts, graph)
+    there = part.memory.now() if there is None else there
+    sharing = comm.size if config.ranks > 1 else 1
+    features = [*part.rows.features.values()] if facts.relations else [part.rows.features]
+    read = sum(x.dtype.itemsize * x.size for x in features if x.strides[0])
+    missing = sum(x.dtype.itemsize * x.size for x in features) - read
+    batches = scored = None
+    if config.batch_size:
+        batches, scored = sampled.of_run(config, part)
+    shape = shape_of(comm, config, part)
+    for several in (batches, scored):
+        shape = shape._replace(layer_sizes={**shape.layer_sizes, **(several.sizes if several else {})})
+    if config.mfg:
+        flows = _flows(comm, config, part, make, facts, trainer)
+        more = {name: exchanged(uncounted(graph.comm), layer.plan) for name, layer in flows.items()}
+        shape = shape._replace(exchanged={**shape.exchanged, **more}, layer_sizes={name: layer.sizes for name, layer in flows.items()})
+    return Model(config, make, facts), Sizes(shape, max(0, there // sharing - read), peak // sharing + missing, batches, scored)
+
+
+def facts_of(part: Shard) -> Facts:
+    """Return the `Facts` of a part's data."""
+    graph: Any = part.graph
+    rows: Any = part.rows
+    if isinstance(graph, NodeType):
+        whole = graph.graph
+        own = {name: len(ids) for name, ids in whole.node_ids.items()}, {r: len(ids) for r, ids in whole.edge_ids.items()}
+        relations = Relations(graph.node_type, whole.n_nodes, whole.n_edges, *own)
+        return Facts(widths(rows), part.n_classes, part.task, rows.labels[:0], relations=relations)
+    values = tuple(None if a is None else a[:0] for a in (graph.edge_weight, graph.edge_features))
+    return Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], graph.added_loops is not None, values)
+
+
+def shape_of(comm: Communicator, config: argparse.Namespace, part: Shard) -> Shape:
+    """Return the `Shape` of a part that was loaded. Collective."""
+    graph: Any = part.graph
+    rows: Any = part.rows
+    splits: Any = tuple(int(np.count_nonzero(getattr(rows, name))) for name in SPLITS)
+    if isinstance(graph, NodeType):
+        found: dict[Any, Exchanged] = {chosen: exchanged(comm, plan) for chosen, (plan, _) in graph.graph.exchanges.items()}
+        return Shape(comm.rank, comm.size, graph.n_dst, splits, found)
+    return _of_graph(comm, graph, splits, not config.mfg and not config.batch_size)
+
+
+def _of_graph(comm, graph, splits, turns):
+    inner: Graph = graph if graph.grid is None else graph.grid.graph
+    with graph.profile.phase("setup"):
+        found = exchanged(uncounted(inner.comm), inner.plan, turns)
+    whole = [(graph.n_dst, inner.n_dst), (graph.n_edges, inner.n_edges)]
+    if graph.grid is None:
+        whole = list(zip((graph.n_dst, graph.n_edges), np.sum(comm.allgather((graph.n_dst, graph.n_edges)), 0).tolist()))
+    columns = 1 if graph.grid is None else graph.grid.n_columns
+    return Shape(comm.rank, comm.size, graph.n_dst, splits, {"edges": found}, dict(zip(("rows", "edges"), whole)), columns)
+
+
+def with_exchanges(comm: Communicator, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, nodes: Any) -> Facts:
+    """Find what a relational model exchanges; return the facts with the rows that each fetch brings to all ranks. Collective."""
+    shape = Shape(0, 1, facts.relations.own_nodes[facts.relations.target], (1, 1, 1), {})
+    small_config, k = small.options(config), max(1.0, max(facts.relations.own_nodes.values()) / 40)
+
+    def chosen_here():
+        tiny = small.graph(Mirror(0, 1), small_config, facts, shape, MODES["sar"], k)
+        make(tiny.comm, small_config, small.part(tiny, small_config, facts, shape, k)).evaluate()
+        return [*tiny.graph.exchanges]
+
+    chosen = comm.bcast(together(comm, chosen_here))
+    halo = {each: nodes.graph.exchange(each)[1] for each in chosen}
+    return facts._replace(relations=facts.relations._replace(n_halo=halo))
+
+
+def _flows(comm, config, part, make, facts, trainer):
+    """The layers of the message-flow graphs that a run trains and scores on, by name and layer. Collective."""
+    if trainer is None:
+        shape = Shape(0, 1, 40, (5, 5, 5), {"edges": exchanged(Mirror(0, 1), Graph.from_edges([0], [0], 40).plan)})
+        plain = argparse.Namespace(**{**vars(small.options(config)), "mfg": False, "columns": 1})
+
+        def asked():
+            graph = small.graph(Mirror(0, 1), plain, facts, shape, MODES["sar"], 1.0)
+            tiny = make(graph.comm, plain, small.part(graph, plain, facts, shape, 1.0))
+            with no_grad():
+                return count_layers(tiny.model, graph, tiny.x)
+
+        n_layers = together(comm, asked)
+        made = [*minibatch.flows(part, n_layers, part.rows.features).values()]
+    else:
+        made = [trainer.batches.batch, trainer.scoring.batch]
+    return {(name, k): layer for name, each in zip(("training", "scoring"), made) for k, layer in enumerate(each.graphs)}

@@ -1,0 +1,69 @@
+"""What a `Trainer` is given, checked."""
+
+from sarlite import nn
+from sarlite.errors import ConfigError, ShapeError, number
+from sarlite.minibatch.batch import Batch
+from sarlite.minibatch.loader import Loader
+from sarlite.sar.graph.graph import Graph
+from sarlite.tape.exact import Exact
+from sarlite.tape.numerics import NUMERICS
+from sarlite.train.tasks import Task
+
+
+def check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm):
+    """Raise a ConfigError that names an argument of another kind than `Trainer` takes."""
+    if not callable(model):
+        raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines "
+                          "__call__(self, graph, h)")
+    if not isinstance(rng, nn.Random):
+        raise ConfigError(f"rng is a {type(rng).__name__}, but must be the nn.Random that the model was made with")
+    for name, function, example in (("optimizer", optimizer, "lambda flat: optim.Adam(flat, 0.01)"),
+                                    ("schedule", schedule, "optim.schedule('cosine', epochs)"),
+                                    ("loss", loss, "lambda output, targets: ((output - targets) ** 2).mean()")):
+        if not callable(function) and not (name == "loss" and loss is None):
+            raise ConfigError(f"{name} is {function!r}, but must be a function, such as {example}")
+    if task is not None and not isinstance(task, Task):
+        raise ConfigError(f"task is {task!r}, but must be a Task, such as Task('multilabel')")
+    if task is not None and loss is not None:
+        raise ConfigError("loss and task: one of them says what is minimised; give a Task a loss by its name")
+    if clip_norm is not None:
+        number("clip_norm", clip_norm, positive=True)
+
+
+def check_sources(**given):
+    """Raise a ConfigError where something is given that yields no batches, or one without rows to train on."""
+    for name, source in given.items():
+        if source is not None and not isinstance(source, (Batch, Loader)):
+            raise ConfigError(f"{name} is a {type(source).__name__}, but must be a loader or a Batch")
+    if isinstance(given["batches"], Batch) and not given["batches"].n_global:
+        raise ConfigError("batches is a Batch of no rows on any rank, so there is nothing to train on")
+
+
+def check_takes(model, x):
+    """Raise a ShapeError where x has not as many features as the model `takes`, if it says so; by node type as x."""
+    takes = getattr(model, "takes", None)
+    if takes is None or isinstance(takes, dict) != isinstance(x, dict):
+        return
+    for (name, rows), n in zip(each_input(x), [takes.get(key) for key in x] if isinstance(x, dict) else [takes]):
+        if n is not None and rows.shape[1:] != (n,):
+            raise ShapeError(f"{name} has shape {rows.shape}, but the model {type(model).__name__} takes {n} features")
+
+
+def check_numerics(numerics, graph, others):
+    """Raise a ConfigError of another numerics, or where `others`, a graph or columns are not exact yet."""
+    if numerics not in NUMERICS and not isinstance(numerics, Exact):
+        raise ConfigError(f"numerics {numerics!r} is not one of {', '.join(NUMERICS)}")
+    if numerics == "fast":
+        return
+    for name, given in others.items():
+        if given is not None:
+            raise ConfigError(f"numerics exact: {name} is not exact yet")
+    if not isinstance(graph, Graph):
+        raise ConfigError("numerics exact: relational graphs are not exact yet")
+    if graph.grid is not None:
+        raise ConfigError("numerics exact: columns divided among ranks are not exact yet")
+
+
+def each_input(x):
+    """Yield (what an error calls it, the tensor) of x, or of each in a dict."""
+    yield from ((f"x[{name!r}]", rows) for name, rows in x.items()) if isinstance(x, dict) else [("x", x)]
