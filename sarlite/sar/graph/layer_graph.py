@@ -189,6 +189,7 @@ class LayerGraph:
             table.find(message, reducer)
             message = fn.message(message, src, dst, edge)
         elif any(inputs is not None for inputs in (src, dst, edge)):
+            table.find(message, reducer)
             name = type(message).__name__
             raise ConfigError(f"src, dst and edge are inputs of a function, but the message {name} has its own")
         call = table.call(self, message, reducer)
