@@ -106,7 +106,7 @@ def _accepts(*flags, source="int main(void) { return 0; }\n"):
 
 def flags():
     """Return (compile flags, link flags). Without OpenMP the kernels run on one thread."""
-    optimized = SANITIZE or ["-O3"]
+    optimized = SANITIZE or ["-O3", "-g0"]
     # Nobody reads exceptions' flags. With -ftrapping-math GCC keeps branches around arithmetic, and AVX2 loops with a choice stay scalar.
     compile_flags = ["-std=c11", *optimized, "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-unknown-pragmas"]
     compile_flags += ["-DSAR_AVX512_AS_AVX2"] * AVX512_AS_AVX2
