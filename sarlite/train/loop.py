@@ -389,7 +389,7 @@ def _train_epoch(trainer, epoch, on_step):
     """Train an epoch; return its record, without scores."""
     begin = time.perf_counter()
     loss = trainer.epoch(epoch, on_step)
-    return {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
+    return {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin, "lr": trainer.training_step.lr,
             **{f"{name}_{trainer.task.key}": None for name in trainer.rows}, "val_loss": None}
 
 

@@ -71,7 +71,7 @@ class Runs:
         assert about["epoch"] == 1 and any(name.startswith("ids.") for name in tensors)
         again = self.resume()
         assert again.status == 0, again.err
-        assert sorted(os.listdir(self.run)) == ["checkpoint.safetensors", "config.toml", "metrics.jsonl"]
+        assert sorted(os.listdir(self.run)) == ["checkpoint.safetensors", "config.toml", "metrics.jsonl", "summary.json"]
         assert [json.loads(line)["epoch"] for line in (self.run / "metrics.jsonl").open()] == [1, 2, 3]
 
 
