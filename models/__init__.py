@@ -17,5 +17,5 @@ MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT, "gatv2": GATv2, "gin": GIN, "gcn
           "sign": SIGN}
 RELATIONAL = {"rgcn": RGCN, "rgat": RGAT}
 
-__all__ = ["APPNP", "GAT", "GATConv", "GATv2", "GATv2Conv", "GCN", "GCNConv", "GCNII", "GIN", "GINConv", "MODELS", "PNA", "PNAConv", "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE",
-           "SAGEConv", "SGC", "SIGN"]
+__all__ = ["APPNP", "GAT", "GATConv", "GATv2", "GATv2Conv", "GCN", "GCNConv", "GCNII", "GIN", "GINConv", "MODELS", "PNA", "PNAConv",
+           "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE", "SAGEConv", "SGC", "SIGN"]

@@ -34,12 +34,16 @@ class PNAConv(nn.Module):
         if graph.edge_weight is not None:
             raise ConfigError("pna takes no edge weights: graph.with_edge_values() has none")
         z = self.message(graph.src(h))
-        both = graph.aggregate(fn.copy_src(np.concatenate([z, z * z], 1)), "mean")
+        both = graph.aggregate(fn.copy_src(_beside(z, z * z)), "mean")
         mean, square = both[:, : z.shape[1]], both[:, z.shape[1] :]
         std = ((square - mean * mean).relu() + 1e-5).sqrt() * (graph.in_degrees[:, None] > 0)
-        found = np.concatenate([mean, *(graph.aggregate(fn.copy_src(z), reducer) for reducer in ("max", "min")), std], 1)
+        found = _beside(mean, *(graph.aggregate(fn.copy_src(z), reducer) for reducer in ("max", "min")), std)
         scale, inverse = _scalers(graph, z.dtype)
-        return self.update(np.concatenate([graph.dst(h), found, found * scale, found * inverse], 1))
+        return self.update(_beside(graph.dst(h), found, found * scale, found * inverse))
+
+
+def _beside(*tensors: Tensor) -> Any:
+    return np.concatenate(tensors, axis=1)
 
 
 def _scalers(graph, dtype):
