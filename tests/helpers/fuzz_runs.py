@@ -74,8 +74,9 @@ def propagated(folder, rng):
 def names(folder, rng):
     ends = [f"node {k}" for k in rng.integers(0, 9, 30)]
     (folder / "e.csv").write_text("src,dst\n" + "".join(f"{a},{b}\n" for a, b in zip(ends[::2], ends[1::2])))
+    allowed = (word for name in ALL for word in ("--allow-empty", name))
     with contextlib.redirect_stdout(io.StringIO()):
-        data_command(["convert", f"edges:{folder / 'e.csv'},src=src,dst=dst", str(folder / "d"), *(word for name in ALL for word in ("--allow-empty", name)), "--progress", "none"])
+        data_command(["convert", f"edges:{folder / 'e.csv'},src=src,dst=dst", str(folder / "d"), *allowed, "--progress", "none"])
     (folder / "e.csv").unlink()
 
     def read(folder, dice):
